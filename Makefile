@@ -1,0 +1,73 @@
+# `make demo` and `make test` are all that a newcomer needs; each makes .venv and installs into it first.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Two processes: each test is single-threaded Python most of the time, and small tensors gain nothing from threads.
+WORKERS ?= 2
+
+# Honoured by pip in its build environments too, unlike -c.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# pip must not run twice at once in one environment.
+.NOTPARALLEL:
+.PHONY: demo test lint format types borders docs dist wheel check bench device clean
+
+demo: .venv/demo.stamp
+	$(BIN)/structinf demo sort
+
+test: .venv/test.stamp
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+
+# ---------------------------------------------------------------------------------------------- checks
+
+check: lint types borders docs wheel test
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: .venv/dev.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: .venv/dev.stamp
+	$(BIN)/pyright
+
+borders: .venv/dev.stamp
+	$(BIN)/lint-imports --cache-dir .cache/import_linter
+
+docs: .venv/dev.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# The sdist, and the wheel made from it.
+dist: .venv/dev.stamp
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+# The wheel in a clean environment, away from the checkout.
+wheel: dist
+	PYTHON=$(BIN)/python bash tests/wheel/run dist/*.whl
+
+# ---------------------------------------------------------------------------------------------- figures
+
+bench: .venv/peers.stamp
+	$(BIN)/python -m benchmarks.speed $(ARGS)
+
+# On a machine with a GPU, which needs no network: the wheel in dist/ comes from `make dist`, here or elsewhere.
+device:
+	bash benchmarks/device/run $(ARGS)
+
+# ---------------------------------------------------------------------------------------------- set-up
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# .venv/NAME.stamp: the extra NAME is installed, as pyproject.toml and constraints.txt have it now.
+.venv/%.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --editable '.[$*]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist site .pytest_cache .ruff_cache .hypothesis .cache

@@ -1,0 +1,1 @@
+"""Measurements of structinf; see benchmarks/README.md."""

@@ -1,0 +1,1 @@
+"""For a machine with a CUDA GPU: `benchmarks/device/run` there."""

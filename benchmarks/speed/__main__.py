@@ -1,0 +1,77 @@
+"""Paired comparisons of structinf with what else one could use; see benchmarks/README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from . import report
+from .cases import CASES
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the chosen cases, each in its own process; 1 if one fails or results differ."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument(
+        "--case", action="append", metavar="NAME", help="a case, or the beginning of its name; repeatable"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=15, help="rounds, in each of which every contender is timed once"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes: tries everything out, its ratios mean nothing"
+    )
+    parser.add_argument(
+        "--out", action="append", type=Path, default=[], metavar="FILE", help="also to FILE.json or FILE.md"
+    )
+    parser.add_argument("--list", action="store_true", help="only list the cases")
+    options = parser.parse_args(arguments)
+    chosen = [name for name in CASES if not options.case or name.startswith(tuple(options.case))]
+    if not chosen:
+        parser.error(f"no case is called {' or '.join(options.case)}; there are {', '.join(CASES)}")
+    if options.list:
+        print("\n".join(f"{name:<36}{CASES[name].describe()}" for name in chosen))
+        return 0
+    print("\n".join(f"{key}: {value}" for key, value in report.machine().items()))
+    print("median ms (quartiles), times ours\n", flush=True)
+    records = []
+    for name in chosen:
+        records.append(_measure(name, options.repeats, options.quick))
+        print("\n".join(report.lines(records[-1])), flush=True)
+        # Written anew after each case, so that an interrupted run leaves what it has.
+        for path in options.out:
+            report.write(path, records)
+    print(f"\n{report.summary(records)}")
+    return int(any(_is_wrong(record) for record in records))
+
+
+def _measure(name: str, repeats: int, quick: bool) -> dict[str, Any]:
+    """The record of a case measured in a process of its own: nothing that another imports or leaves behind counts."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "record.json")
+        command = [sys.executable, "-m", "benchmarks.speed.worker", name, "--record", file, "--repeats", str(repeats)]
+        # Idle OpenMP threads that spin would starve their neighbours on a shared machine.
+        environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+        done = subprocess.run(
+            command + ["--quick"] * quick, env=environment, capture_output=True, text=True, errors="replace"
+        )
+        if done.returncode == 0:
+            return json.loads(file.read_text("utf-8"))
+    message = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    return {"case": name, "what": CASES[name].describe(quick), "error": message}
+
+
+def _is_wrong(record: dict[str, Any]) -> bool:
+    return "error" in record or any(row.get("wrong") for row in record["rows"].values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

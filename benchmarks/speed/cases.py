@@ -1,0 +1,13 @@
+"""The table of all cases."""
+
+from __future__ import annotations
+
+from . import arborescence, assignment, chain, overhead, sparsemap
+from .case import Case, Limit
+
+__all__ = ["CASES"]
+
+CASES: dict[str, Case | Limit] = {
+    case.name: case
+    for case in (*chain.CASES, *arborescence.CASES, *assignment.CASES, *sparsemap.CASES, *overhead.LIMITS)
+}

@@ -1,0 +1,136 @@
+"""What the library costs beside its kernels: a layer's own work, imports, first calls."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+
+import structinf as si
+from benchmarks.timing import alternate
+from structinf.solvers.active_set import active_set
+
+from .case import Limit
+
+__all__ = ["LIMITS"]
+
+
+# ----------------------------------------------------------------------------- layers
+
+
+def _chain() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(4, 5, 3, generator=generator), torch.randn(1, 3, 3, generator=generator)
+
+
+def _square() -> torch.Tensor:
+    return torch.randn(4, 5, 5, generator=torch.Generator().manual_seed(0))
+
+
+def _map() -> tuple[Callable, Callable]:
+    theta, layer, oracle = _square(), si.Layer("assignment", "map"), si.get_oracle("assignment")
+    return (lambda: layer(theta)), (lambda: oracle.argmax(theta))
+
+
+def _marginals() -> tuple[Callable, Callable]:
+    theta, layer, oracle = _chain(), si.Layer("chain", "marginals"), si.get_oracle("chain")
+    leaves = tuple(t.clone().requires_grad_() for t in theta)
+    return (lambda: layer(leaves)), (lambda: oracle.marginals(theta))
+
+
+def _lengths() -> tuple[Callable, Callable]:
+    theta, layer = _square(), si.Layer("arborescence", "marginals")
+    lengths = torch.tensor([4, 2, 3, 1])
+    oracle = si.get_oracle("arborescence").bind(lengths=lengths)
+    return (lambda: layer(theta, lengths=lengths)), (lambda: oracle.marginals(theta))
+
+
+def _sparsemap() -> tuple[Callable, Callable]:
+    theta, layer, oracle = _square(), si.Layer("assignment", "sparsemap"), si.get_oracle("assignment")
+    leaf = theta.clone().requires_grad_()
+    options = {"tolerance": layer.relaxation.tolerance, "max_iter": layer.relaxation.max_iter}
+    return (lambda: layer(leaf)), (lambda: active_set(oracle, theta, **options).mean)
+
+
+def _by_name() -> tuple[Callable, Callable]:
+    theta, oracle = _square(), si.get_oracle("assignment")
+    return (lambda: si.relax(theta, "assignment", "map")), (lambda: oracle.argmax(theta))
+
+
+def _layer_overhead(make: Callable[[], tuple[Callable, Callable]], repeats: int, quick: bool) -> list[float]:
+    """Microseconds of a layer's call above those of what it calls, on inputs so small that little else is left."""
+    layer, kernel = make()
+    layer(), kernel()
+    samples = alternate({"layer": layer, "kernel": kernel}, 3 * repeats, budget=3.0)
+    pairs = zip(samples["layer"], samples["kernel"], strict=False)
+    return [1e6 * (a - b) for a, b in pairs]
+
+
+# ----------------------------------------------------------------------------- fresh processes
+
+
+def _seconds(code: str, setup: str = "", **environment: str) -> float:
+    """Seconds that ``code`` takes in a new process, after ``setup``."""
+    script = f"import time\n{setup}\nstart = time.perf_counter()\n{code}\nprint(time.perf_counter() - start)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **environment}, check=True, capture_output=True, text=True
+    )
+    return float(done.stdout.split()[-1])
+
+
+def _import(repeats: int, quick: bool) -> list[float]:
+    return [_seconds("import structinf", "import torch") for _ in range(1 if quick else min(repeats, 7))]
+
+
+FIRST_CALLS: Mapping[str, str] = {
+    "chain argmax": "si.relax((torch.zeros(2, 3, 4), torch.zeros(4, 4)), 'chain', 'map')",
+    "chain marginals": "si.relax((torch.zeros(2, 3, 4), torch.zeros(4, 4)), 'chain', 'marginals')",
+    "assignment argmax": "si.relax(torch.zeros(2, 4, 4), 'assignment', 'map')",
+    "arborescence argmax": "si.relax(torch.zeros(2, 4, 4), 'arborescence', 'map')",
+    "arborescence marginals": "si.relax(torch.zeros(2, 4, 4), 'arborescence', 'marginals')",
+    "assignment sparsemap": "si.relax(torch.zeros(2, 4, 4), 'assignment', 'sparsemap')",
+}
+
+
+def _first_call(code: str, cached: bool, repeats: int, quick: bool) -> list[float]:
+    setup = "import torch, structinf as si"
+    samples = []
+    for _ in range(1 if quick else min(repeats, 3)):
+        with tempfile.TemporaryDirectory() as cache:
+            if cached:
+                _seconds(code, setup, NUMBA_CACHE_DIR=cache)
+            samples.append(_seconds(code, setup, NUMBA_CACHE_DIR=cache))
+    return samples
+
+
+# ----------------------------------------------------------------------------- the table
+
+LIMITS = (
+    *(
+        Limit(f"layer-{name}", f"a call's time above its kernel's: {what}", partial(_layer_overhead, make), "µs", 150)
+        for name, what, make in (
+            ("map", "layer of assignment map", _map),
+            ("marginals", "layer of chain marginals, recording gradients", _marginals),
+            ("lengths", "layer of arborescence marginals with lengths", _lengths),
+            ("sparsemap", "layer of assignment sparsemap, recording gradients", _sparsemap),
+            ("by-name", "relax by names, assignment map", _by_name),
+        )
+    ),
+    Limit("import", "import structinf after import torch", _import, "s", 0.1),
+    *(
+        Limit(
+            f"first-{name.replace(' ', '-')}{'-cached' if cached else ''}",
+            f"first call of {name}, {'compiled code cached' if cached else 'nothing cached'}",
+            partial(_first_call, code, cached),
+            "s",
+            0.5 if cached else 5,
+        )
+        for name, code in FIRST_CALLS.items()
+        for cached in (False, True)
+    ),
+)

@@ -1,0 +1,64 @@
+"""The packages that we are compared with. All are optional: whatever is missing is left out, and said to be."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from importlib import metadata
+from types import ModuleType
+
+__all__ = ["PEERS", "load", "version"]
+
+PEERS = {
+    # name of the distribution: module to import
+    "pytorch-crf": "torchcrf",
+    "supar": "supar.structs",
+    "torch-struct": "torch_struct",
+    "ufal.chu-liu-edmonds": "ufal.chu_liu_edmonds",
+    "lapx": "lap",
+    # SparseMAP's C++ codes, installable from source only; benchmarks/README.md says how.
+    "lp-sparsemap": "lpsmap",
+    "sparsemap": "sparsemap",
+}
+
+
+def load(name: str) -> ModuleType | None:
+    """The module of the peer called ``name``; None if it is not installed or does not load."""
+    module = PEERS[name]
+    top = module.partition(".")[0]
+    if importlib.util.find_spec(top) is None:
+        return None
+    if name == "supar":
+        _bare_packages("supar", "supar.utils")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(module)
+    except ImportError as error:
+        print(f"{name} is installed but does not load: {error}", file=sys.stderr)
+        return None
+
+
+def version(name: str) -> str | None:
+    """The version of the peer called ``name``; None if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "from source" if importlib.util.find_spec(PEERS[name].partition(".")[0]) else None
+
+
+def _bare_packages(*names: str) -> None:
+    """Enter packages without running their ``__init__``.
+
+    supar's imports a whole parsing toolkit with its dependencies; its structures need none of it.
+    """
+    for name in names:
+        if name not in sys.modules:
+            spec = importlib.util.find_spec(name)
+            assert spec is not None
+            package = ModuleType(name)
+            package.__spec__ = spec
+            package.__path__ = list(spec.submodule_search_locations or [])
+            sys.modules[name] = package

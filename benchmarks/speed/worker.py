@@ -1,0 +1,36 @@
+"""Measure one case in a process of its own: ``python -m benchmarks.speed.worker CASE --record FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+__all__: list[str] = []
+
+
+def main() -> None:
+    """Write the case's record as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case")
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    import torch
+
+    from .cases import CASES
+
+    torch.set_num_threads(cores())
+    record = CASES[arguments.case].measure(arguments.repeats, arguments.quick)
+    arguments.record.write_text(json.dumps(record), "utf-8")
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    main()

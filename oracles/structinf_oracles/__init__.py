@@ -1,0 +1,1 @@
+"""The built-in structures, one oracle a file, with compiled kernels of their own."""

@@ -1,0 +1,212 @@
+"""Assignments: one-to-one matchings of rows and columns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structinf.errors import InvalidInputError
+from structinf.kernels import parallel_rows
+from structinf.oracle import Enumerable, KBest, check_feasible, check_lengths
+
+__all__ = ["Assignment"]
+
+MOST_ENUMERATED = 1_000_000
+
+# Elementary operations for each part: about two scans of all costs.
+OPERATIONS = 2
+
+
+@dataclass(frozen=True)
+class Assignment(KBest, Enumerable):
+    """Matchings of n rows and m columns in which every row or column of the smaller side has a partner.
+
+    θ is (..., n, m), any sign, and y its 0/1 matrix with at most a single 1 in each row and column, min(n, m) in all.
+    With n = m, y is a permutation matrix, and a constant added to θ does not change which is best. The larger side's
+    others stay unmatched; -inf forbids a pair. Labels are the column of each row (..., n), −1 for a row without one.
+
+    Instance data: ``lengths`` (..., 2), integers, the rows and the columns in use; the smaller side is then that of
+    the part in use, and all parts outside it are 0.
+
+    Parameters
+    ----------
+    allow_unmatched : bool
+        Where −inf parts leave no such matching, take what there is instead of raising InfeasibleError: y has as many
+        pairs as the parts that are not −inf permit, and the highest score among the matchings of that many. Scores
+        decide only which pairs, never how many: a pair of negative score is still made. Nothing is ever infeasible
+        then (with all parts −inf, y = 0); where a whole matching exists the option changes nothing.
+
+    Notes
+    -----
+    The argmax is the shortest augmenting path algorithm of Jonker & Volgenant, O(n² m) at worst, with sums in float64,
+    on CPU threads; CUDA tensors are copied once a batch. The k best are found by Murty's method, with at most one
+    augmentation for each candidate. Ties are broken the same way every time, in favour of no column in particular.
+
+    There is no log-partition: the sum over assignments is the permanent of exp θ, and computing it is #P-complete.
+
+    References
+    ----------
+    R. Jonker & A. Volgenant, A shortest augmenting path algorithm for dense and sparse linear assignment problems
+    (Computing 38, 1987). K. G. Murty, An algorithm for ranking all the assignments in order of increasing cost
+    (Operations Research 16, 1968). M. L. Miller, H. S. Stone & I. J. Cox, Optimizing Murty's ranked assignment method
+    (IEEE Transactions on Aerospace and Electronic Systems 33, 1997). L. G. Valiant, The complexity of computing the
+    permanent (Theoretical Computer Science 8, 1979).
+
+    Examples
+    --------
+    >>> theta = torch.tensor([[[1.0, 0.5, 0.0], [0.2, 0.0, 0.4], [0.0, 0.1, 0.3]]])
+    >>> oracle = Assignment()
+    >>> oracle.decode(oracle.argmax(theta))
+    tensor([[0, 2, 1]])
+    >>> structures, scores, valid = oracle.topk(theta, 3)
+    >>> scores
+    tensor([[1.5000], [1.3000], [1.0000]])
+    """
+
+    name: ClassVar[str] = "assignment"
+    event_ndim: ClassVar[int | tuple[int, ...]] = 2
+    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
+    label_ndim: ClassVar[int] = 1
+    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"GibbsOracle": "exact marginals of assignments are #P-complete (Valiant 1979)"}
+    )
+
+    allow_unmatched: bool = field(default=False, kw_only=True)
+
+    # -- shapes and labels -----------------------------------------------------------------
+
+    def validate(self, theta: Tensor) -> None:
+        lengths = self.bound.get("lengths")
+        if lengths is not None:
+            if lengths.shape[1:] != (2,):
+                raise InvalidInputError(
+                    "lengths of assignments are (..., 2), the rows and the columns in use, "
+                    f"got {tuple(lengths.shape)} for a batch of {len(theta)}"
+                )
+            check_lengths(lengths[:, 0], 0, theta.shape[1], f"n = {theta.shape[1]} rows")
+            check_lengths(lengths[:, 1], 0, theta.shape[2], f"m = {theta.shape[2]} columns")
+
+    def valid_parts(self, theta: Tensor) -> Tensor | None:
+        lengths = self.bound.get("lengths")
+        if lengths is None or bool((lengths == lengths.new_tensor(theta.shape[1:])).all()):
+            return None
+        row, column = (torch.arange(size, device=lengths.device) for size in theta.shape[1:])
+        return (row < lengths[:, :1]).unsqueeze(2) & (column < lengths[:, 1:]).unsqueeze(1)
+
+    def encode(self, labels: Tensor, like: Tensor) -> Tensor:
+        n, m = like.shape[1:]
+        if labels.shape[1:] != (n,):
+            raise InvalidInputError(
+                f"labels: assignments of {n} rows have a column, or −1, for each of them, (..., {n}); "
+                f"got {tuple(labels.shape)} with the batch flat"
+            )
+        sizes = self.bound.get("lengths", labels.new_tensor([[n, m]])).expand(len(labels), 2)
+        labels = labels.long().where(torch.arange(n, device=labels.device) < sizes[:, :1], -1)
+        wrong = (labels < -1) | (labels >= sizes[:, 1:])
+        if bool(wrong.any()):
+            index, row = wrong.nonzero()[0].tolist()
+            raise InvalidInputError(
+                f"labels: columns lie between 0 and {int(sizes[index, 1]) - 1}, or are −1 for none, "
+                f"got {int(labels[index, row])} for row {row} at batch index {index}"
+            )
+        y = like.new_zeros(len(labels), n, m + 1)
+        y = y.scatter_(2, labels.where(labels >= 0, m).unsqueeze(2), 1.0)[:, :, :m].contiguous()
+        taken = y.sum(1)
+        if bool((taken > 1).any()):
+            index, column = (taken > 1).nonzero()[0].tolist()
+            rows = y[index, :, column].nonzero().flatten().tolist()
+            raise InvalidInputError(f"labels: rows {rows} share column {column} at batch index {index}")
+        pairs, smaller = taken.sum(1), sizes.amin(1)
+        if not self.allow_unmatched and bool((pairs < smaller).any()):
+            index = int((pairs < smaller).nonzero()[0, 0])
+            raise InvalidInputError(
+                f"labels: the smaller side is matched wholly, in {int(smaller[index])} pairs, got {int(pairs[index])} "
+                f"at batch index {index}; pass allow_unmatched=True for fewer"
+            )
+        return y
+
+    def decode(self, y: Tensor) -> Tensor:
+        if y.shape[2] == 0:
+            return torch.full(y.shape[:2], -1, device=y.device)
+        value, column = y.max(2)
+        return column.where(value > 0, -1)
+
+    # -- optimisation ----------------------------------------------------------------------
+
+    def argmax(self, theta: Tensor) -> Tensor:
+        from .kernels import assignment_block
+
+        y = torch.empty(theta.shape, dtype=theta.dtype)
+        feasible = np.empty(len(theta), np.bool_)
+        layout = self._layout(theta)
+        parallel_rows(
+            assignment_block.argmax, len(theta), *layout, y.numpy(), feasible, work=OPERATIONS * theta.numel()
+        )
+        if not feasible.all():
+            check_feasible(torch.where(torch.from_numpy(feasible), 0.0, float("-inf")), "assignment")
+        return y.to(theta.device)
+
+    def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        from .kernels import assignment_murty
+
+        if k < 1:
+            raise InvalidInputError(f"k must be at least 1, got {k}")
+        y = torch.empty((k, *theta.shape), dtype=theta.dtype)
+        scores = torch.empty(k, len(theta), dtype=torch.float64)
+        layout = self._layout(theta)
+        parallel_rows(
+            assignment_murty.topk, len(theta), *layout, y.numpy(), scores.numpy(), work=OPERATIONS * y.numel()
+        )
+        check_feasible(scores[0], "assignment")
+        y, scores = y.to(theta.device), scores.to(theta)
+        return y, scores, ~torch.isneginf(scores)
+
+    def _layout(self, theta: Tensor) -> tuple[Any, ...]:
+        """What the kernels take first: the scores, the groups of rows and of columns, the most columns of a block."""
+        from .kernels.assignment_block import OTHER, SURPLUS, UNUSED, mark_surplus
+
+        scores = theta.detach().cpu().contiguous().numpy()
+        batch, n, m = scores.shape
+        lengths = self.bound.get("lengths")
+        if lengths is None:
+            groups = [np.full((1, size), SURPLUS if n > m else OTHER, np.int8) for size in (n, m)]
+        else:
+            sizes = lengths.cpu().numpy()
+            smaller = np.where(sizes[:, :1] > sizes[:, 1:], SURPLUS, OTHER)
+            used = [np.arange(size) < sizes[:, side, None] for side, size in enumerate((n, m))]
+            groups = [np.where(u, smaller, UNUSED).astype(np.int8) for u in used]
+        if not self.allow_unmatched or not np.isneginf(scores.min(initial=0.0)):
+            return scores, *groups, max(n, m)
+        used = [np.broadcast_to(g != UNUSED, (batch, g.shape[1])) for g in groups]
+        groups = [np.where(u, OTHER, UNUSED).astype(np.int8) for u in used]
+        parallel_rows(mark_surplus, batch, scores, *groups, work=OPERATIONS * scores.size)
+        return scores, *groups, n + m
+
+    def enumerate(self, event_shape: Any) -> Tensor:
+        """All matchings of the whole smaller side, (|Y|, n, m) in float64, by the columns of the rows in order.
+
+        With ``allow_unmatched`` they are the same: all that a θ without −inf admits. At most a million.
+        """
+        n, m = event_shape
+        lengths = self.bound.get("lengths")
+        rows, columns = (n, m) if lengths is None else lengths[0].tolist()
+        small, large = min(rows, columns), max(rows, columns)
+        count = math.perm(large, small)
+        if count > MOST_ENUMERATED:
+            raise InvalidInputError(
+                f"there are {count} assignments of {rows} rows and {columns} columns, too many to list "
+                f"(more than {MOST_ENUMERATED}); choose smaller sizes"
+            )
+        partners = torch.tensor(list(itertools.permutations(range(large), small)), dtype=torch.long)
+        used = torch.zeros(count, small, large, dtype=torch.float64).scatter_(2, partners.unsqueeze(2), 1.0)
+        y = torch.zeros(count, n, m, dtype=torch.float64)
+        y[:, :rows, :columns] = used if rows <= columns else used.mT
+        return y

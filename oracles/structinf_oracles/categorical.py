@@ -1,0 +1,118 @@
+"""One of K: the probability simplex, on which everything has a closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from structinf.errors import InvalidInputError
+from structinf.kernels.safe import logsumexp
+from structinf.oracle import Enumerable, GibbsOracle, KBest, Projectable, Samplable, check_feasible
+
+__all__ = ["Categorical"]
+
+
+@dataclass(frozen=True)
+class Categorical(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
+    """Exactly one of K parts.
+
+    θ is (..., K) and y an indicator vector: marginals are the softmax of θ, the projection is its sparsemax. Labels are
+    integers (...) in [0, K). Ties go to the lowest index.
+
+    References
+    ----------
+    A. F. T. Martins & R. F. Astudillo, From softmax to sparsemax (ICML 2016), Algorithm 1 and Equation 9.
+
+    Examples
+    --------
+    >>> theta = torch.tensor([[1.0, 1.5, 0.0]])
+    >>> Categorical().argmax(theta)
+    tensor([[0., 1., 0.]])
+    >>> Categorical().project(theta)
+    tensor([[0.2500, 0.7500, 0.0000]])
+    """
+
+    name: ClassVar[str] = "categorical"
+    event_ndim: ClassVar[int | tuple[int, ...]] = 1
+    label_ndim: ClassVar[int] = 0
+
+    def validate(self, theta: Tensor) -> None:
+        if theta.shape[1] == 0:
+            raise InvalidInputError("theta: categorical chooses one of K parts, got K = 0")
+
+    def encode(self, labels: Tensor, like: Tensor) -> Tensor:
+        size = like.shape[1]
+        wrong = (labels < 0) | (labels >= size)
+        if bool(wrong.any()):
+            index = int(wrong.nonzero()[0, 0])
+            raise InvalidInputError(
+                f"labels must lie between 0 and {size - 1}, got {int(labels[index])} at batch index {index}"
+            )
+        return _one_hot(labels.long(), like)
+
+    def decode(self, y: Tensor) -> Tensor:
+        return y.argmax(-1)
+
+    def argmax(self, theta: Tensor) -> Tensor:
+        value, index = theta.max(1)
+        _check_some_part(value)
+        return _one_hot(index, theta)
+
+    def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        batch, size = theta.shape
+        scores, order = theta.sort(dim=1, descending=True, stable=True)
+        _check_some_part(scores[:, 0])
+        missing = max(k - size, 0)
+        scores = torch.cat([scores[:, :k], scores.new_full((batch, missing), -torch.inf)], 1).T
+        order = torch.cat([order[:, :k], order.new_zeros(batch, missing)], 1).T
+        valid = ~torch.isneginf(scores)
+        return _one_hot(order, theta) * valid.unsqueeze(2), scores, valid
+
+    def log_partition(self, theta: Tensor) -> Tensor:
+        value = logsumexp(theta, 1)
+        _check_some_part(value)
+        return value
+
+    def marginals(self, theta: Tensor) -> Tensor:
+        _check_some_part(theta.amax(1))
+        return theta.softmax(1)
+
+    def covariance_product(self, theta: Tensor, v: Tensor) -> Tensor:
+        p = self.marginals(theta)
+        return p * (v - (p * v).sum(1, keepdim=True))
+
+    def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+        cumulative = self.marginals(theta.double()).cumsum(1)
+        device = theta.device if generator is None else generator.device
+        uniform = torch.rand(len(theta), n, dtype=torch.float64, generator=generator, device=device).to(theta.device)
+        # Strictly below the total, so that no part after the last one of positive probability is reached.
+        level = uniform * (cumulative[:, -1:] * (1 - 2.0**-52))
+        return _one_hot(torch.searchsorted(cumulative, level, right=True).T, theta)
+
+    def project(self, theta: Tensor) -> Tensor:
+        top = theta.detach().amax(1, keepdim=True)
+        _check_some_part(top[:, 0])
+        z = theta - top
+        # Where p > 0, p = z − τ with τ = (Σ z − 1) / size over these parts, which stay the same around almost every θ.
+        ordered = z.detach().sort(dim=1, descending=True).values
+        ranks = torch.arange(1, z.shape[1] + 1, dtype=z.dtype, device=z.device)
+        last = (1 + ranks * ordered > ordered.cumsum(1)).sum(1, keepdim=True) - 1
+        support = z.detach() >= ordered.gather(1, last)
+        tau = (torch.where(support, z, 0.0).sum(1, keepdim=True) - 1) / support.sum(1, keepdim=True)
+        return torch.where(support, z - tau, 0.0).relu()
+
+    def enumerate(self, event_shape: Any) -> Tensor:
+        return torch.eye(event_shape[0], dtype=torch.float64)
+
+
+def _one_hot(index: Tensor, like: Tensor) -> Tensor:
+    """Indicators (..., K) of ``index`` (...), in the dtype of ``like`` (B, K)."""
+    zeros = torch.zeros(*index.shape, like.shape[1], dtype=like.dtype, device=like.device)
+    return zeros.scatter_(-1, index.unsqueeze(-1), 1.0)
+
+
+def _check_some_part(value: Tensor) -> None:
+    check_feasible(value, "choice")

@@ -1,0 +1,303 @@
+"""Linear chains: tag sequences scored by their tags and by the transitions between neighbours."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from structinf.errors import InvalidInputError
+from structinf.kernels import parallel_rows
+from structinf.oracle import (
+    Enumerable,
+    GibbsOracle,
+    KBest,
+    Potentials,
+    Samplable,
+    as_tuple,
+    batch_size,
+    check_feasible,
+    check_lengths,
+    map_parts,
+)
+
+from .kernels.chain_form import common_form, indicators, original_form, to_numpy
+
+__all__ = ["Chain"]
+
+
+@dataclass(frozen=True)
+class Chain(GibbsOracle, Samplable, KBest, Enumerable):
+    """Sequences of T tags out of S states.
+
+    ⟨θ, y⟩ = Σ_t unary[t, s_t] + Σ_t transition[s_t, s_{t+1}] for tags s_1 ... s_T. A transition is scored
+    ``transition[from, to]``; −inf forbids a tag or a transition. Scores of start and end states are part of ``unary``:
+    add them to ``unary[:, 0]`` and to the last step's.
+
+    With any batch dimensions ``...``, of which those of the transition may be 1 (all instances share it) or, in the
+    first form, missing:
+
+    ================================================  ============================================================
+    θ                                                 y
+    ================================================  ============================================================
+    unary (..., T, S), transition (..., S, S)         indicators of the tags, and numbers of transitions
+    unary (..., T, S), transition (..., T − 1, S, S)  indicators of the tags, and of the transition at each step
+    edges (..., T − 1, S, S), a single tensor         indicators of the transitions; there are no unary scores
+    ================================================  ============================================================
+
+    Instance data: ``lengths`` (...), integers in [1, T]; parts beyond an instance's length are 0. Labels are tags
+    (..., T); decoded ones are −1 beyond the length. A sequence of one token has no edges: edge scores alone give it
+    S structures without any part, so that log Z = log S, and tag 0.
+
+    Notes
+    -----
+    Time is O(B T S²), memory that of the inputs and of tables (B, T, S). With a transition that all steps share, sums
+    are scaled matrix products wherever the range of the scores makes these exact, and run in the log domain otherwise.
+
+    References
+    ----------
+    L. R. Rabiner, A tutorial on hidden Markov models, Proceedings of the IEEE 77 (1989), §III.
+    J. Lafferty, A. McCallum & F. Pereira, Conditional random fields, ICML 2001, §3.
+
+    Examples
+    --------
+    >>> unary = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [0.5, 0.0]]])
+    >>> transition = torch.tensor([[[0.0, 1.0], [-1.0, 0.5]]])
+    >>> chain = Chain()
+    >>> chain.decode(chain.argmax((unary, transition)))
+    tensor([[0, 1, 1]])
+    >>> chain.log_partition((unary, transition))
+    tensor([5.1004])
+    """
+
+    name: ClassVar[str] = "chain"
+    event_ndim: ClassVar[int | tuple[int, ...]] = (2, 2)
+    structure_ndim = MappingProxyType({"lengths": 0})
+    label_ndim: ClassVar[int] = 1
+
+    # -- forms -----------------------------------------------------------------------------
+
+    def event_ndims(self, theta: Potentials) -> tuple[int, ...]:
+        if not isinstance(theta, tuple):
+            return (3,)
+        if len(theta) != 2:
+            raise InvalidInputError(f"theta: chain takes edge scores or (unary, transition), got {len(theta)} tensors")
+        unary, transition = theta
+        batch = unary.ndim - 2
+        event = {2: 2, batch + 3: 3, batch + 2: 2}.get(transition.ndim)
+        if batch < 0 or event is None:
+            raise InvalidInputError(
+                "theta: chain takes unary (..., T, S) with transition (S, S), (..., S, S) or (..., T - 1, S, S), of as "
+                "many batch dimensions, 1 to share it; "
+                f"got unary {tuple(unary.shape)} and transition {tuple(transition.shape)}"
+            )
+        return 2, event
+
+    def validate(self, theta: Potentials) -> None:
+        unary, transition = common_form(theta)
+        steps, states = unary.shape[1:]
+        wanted = (transition.shape[1] if _is_shared(theta) else steps - 1, states, states)
+        if steps < 1 or states < 1 or tuple(transition.shape[1:]) != wanted:
+            came = " and ".join(str(tuple(t.shape[1:])) for t in as_tuple(theta))
+            raise InvalidInputError(
+                "theta: chain takes unary (T, S) with transition (S, S) or (T - 1, S, S), or edges (T - 1, S, S), "
+                f"with T and S at least 1, got {came} after the batch dimension"
+            )
+        if "lengths" in self.bound:
+            check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} tokens")
+
+    def valid_parts(self, theta: Potentials) -> Potentials | None:
+        unary, _ = common_form(theta)
+        steps = unary.shape[1]
+        lengths = self.bound.get("lengths")
+        if lengths is None or bool((lengths == steps).all()):
+            return None
+        inside = torch.arange(steps, device=lengths.device) < lengths.unsqueeze(1)
+
+        def mask(t: Tensor) -> Tensor:
+            if _is_shared(theta) and t is as_tuple(theta)[-1]:
+                return inside.new_ones(()).expand(t.shape)
+            rows = inside if len(t) == len(inside) else inside.any(0, keepdim=True)
+            return rows[:, steps - t.shape[1] :].view(len(t), -1, *[1] * (t.ndim - 2)).expand(t.shape)
+
+        return map_parts(mask, theta)
+
+    def readout(self, y: Potentials) -> Potentials:
+        """The tags' indicators; edges if they are all there is."""
+        return y[0] if isinstance(y, tuple) else y
+
+    def hamming_cost(self, y: Potentials) -> Potentials:
+        """Costs of 1 for each wrong tag. A transition shared by all steps keeps its batch dimension of 1."""
+        # Costs 1/2 − g of the tags, with 1/2 the sum of g's token over two, which is 0 beyond the length.
+        if isinstance(y, tuple):
+            unary, transition = y
+            return 0.5 * unary.sum(2, keepdim=True) - unary, torch.zeros_like(transition[:1])
+        if y.shape[1] == 0:
+            return torch.zeros_like(y)
+        total = 0.5 * y.sum((2, 3), keepdim=True)
+        cost = (total - y.sum(2, keepdim=True)).expand(y.shape).clone()
+        cost[:, 0] += total[:, 0] - y[:, 0].sum(2, keepdim=True)
+        return cost
+
+    def encode(self, labels: Tensor, like: Potentials) -> Potentials:
+        unary, _ = common_form(like)
+        steps, states = unary.shape[1:]
+        if labels.ndim != 2 or labels.shape[1] != steps:
+            raise InvalidInputError(f"labels must be tags of shape (B, {steps}), got shape {tuple(labels.shape)}")
+        lengths = self._lengths(like, len(labels))
+        inside = torch.arange(steps, device=labels.device) < lengths.unsqueeze(1)
+        wrong = inside & ((labels < 0) | (labels >= states))
+        if bool(wrong.any()):
+            b, t = wrong.nonzero()[0].tolist()
+            raise InvalidInputError(
+                f"labels must lie between 0 and {states - 1}, got {int(labels[b, t])} at batch index {b}, "
+                f"position {t}; only positions beyond the length may hold anything else"
+            )
+        return indicators(labels.long(), lengths, like)
+
+    def decode(self, y: Potentials) -> Tensor:
+        if isinstance(y, tuple):
+            tokens = y[0]
+        else:
+            first = y.new_zeros(len(y), 1, y.shape[-1])
+            # A single token has no edge to tell its tag; it counts as tag 0.
+            first[..., 0] = 1
+            if y.shape[1]:
+                start = y[:, :1].sum(3)
+                first = torch.where(start.sum(2, keepdim=True) == 0, first, start)
+            tokens = torch.cat([first, y.sum(2)], 1)
+        return torch.where((tokens == 0).all(2), -1, tokens.argmax(2))
+
+    # -- the best structures ------------------------------------------------------------------
+
+    def argmax(self, theta: Potentials) -> Potentials:
+        """Viterbi's algorithm; ties go to the lowest tag, from the last token backwards."""
+        unary, transition = common_form(theta)
+        lengths = self._lengths(theta)
+        if unary.device.type != "cpu":
+            from .kernels.chain_torch import best_tags
+
+            tags, feasible = best_tags(unary, transition, lengths)
+            _check_some_sequence(feasible)
+            return indicators(tags, lengths, theta)
+        from .kernels.chain_viterbi import argmax
+
+        batch, (steps, states) = len(lengths), unary.shape[1:]
+        nodes = unary.new_zeros(batch, steps, states)
+        edges = unary.new_zeros(batch, transition.shape[1], states, states)
+        feasible = torch.empty(batch, dtype=torch.bool)
+        arrays = to_numpy(unary, transition, lengths, feasible, nodes, edges)
+        parallel_rows(argmax, batch, *arrays, work=batch * steps * states**2)
+        _check_some_sequence(feasible)
+        return original_form(nodes, edges, theta)
+
+    def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
+        from .kernels.chain_topk import topk
+
+        unary, transition = common_form(theta)
+        lengths = self._lengths(theta)
+        batch, (steps, states) = len(lengths), unary.shape[1:]
+        tags = torch.zeros(k, batch, steps, dtype=torch.int64)
+        scores = torch.empty(k, batch, dtype=torch.float64)
+        arrays = to_numpy(unary, transition, lengths, tags, scores)
+        parallel_rows(topk, batch, *arrays, work=4 * batch * steps * states**2 * k)
+        tags, scores = tags.to(unary.device), scores.to(unary)
+        if k:
+            check_feasible(scores[0], "tag sequence")
+        valid = ~torch.isneginf(scores)
+        # Where there is no r-th sequence, every token counts as padding.
+        return indicators(tags, torch.where(valid, lengths, 0), theta), scores, valid
+
+    # -- sums over structures -----------------------------------------------------------------
+
+    def log_partition(self, theta: Potentials) -> Tensor:
+        unary, transition = common_form(theta)
+        lengths = self._lengths(theta)
+        differentiable = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
+        if differentiable or unary.device.type != "cpu":
+            from .kernels.chain_torch import log_partition
+
+            value = log_partition(unary, transition, lengths)
+        else:
+            from .kernels.chain_sums import log_partition
+
+            value = log_partition(unary, transition, lengths)
+        check_feasible(value, "tag sequence")
+        return value.to(unary.dtype)
+
+    def marginals(self, theta: Potentials) -> Potentials:
+        unary, transition = common_form(theta)
+        lengths = self._lengths(theta)
+        if unary.device.type == "cpu":
+            from .kernels.chain_sums import marginals
+        else:
+            from .kernels.chain_torch import marginals
+        value, nodes, edges = marginals(unary, transition, lengths)
+        check_feasible(value, "tag sequence")
+        return original_form(nodes, edges, theta)
+
+    def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+        unary, transition = common_form(theta)
+        if unary.device.type != "cpu":
+            return super().log_partition_vjp(theta, weight)
+        from .kernels.chain_sums import marginals
+
+        value, nodes, edges = marginals(unary, transition, self._lengths(theta), weight)
+        check_feasible(value, "tag sequence")
+        return original_form(nodes, edges, theta)
+
+    def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
+        unary, transition = common_form(theta)
+        if unary.device.type != "cpu":
+            return super().covariance_product(theta, v)
+        from .kernels.chain_sums import covariance_product
+
+        value, nodes, edges = covariance_product(unary, transition, self._lengths(theta), *common_form(v))
+        check_feasible(value, "tag sequence")
+        return original_form(nodes, edges, theta)
+
+    def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+        from .kernels.chain_sample import sample
+
+        unary, transition = common_form(theta)
+        lengths = self._lengths(theta)
+        batch, (steps, states) = len(lengths), unary.shape[1:]
+        device = "cpu" if generator is None else generator.device
+        uniforms = torch.rand(n, batch, steps, dtype=torch.float64, generator=generator, device=device)
+        tags = torch.zeros(n, batch, steps, dtype=torch.int64)
+        value = torch.empty(batch, dtype=torch.float64)
+        arrays = to_numpy(unary, transition, lengths, uniforms, value, tags)
+        parallel_rows(sample, batch, *arrays, work=batch * steps * states * (8 * states + n))
+        check_feasible(value, "tag sequence")
+        return indicators(tags.to(unary.device), lengths, theta)
+
+    def enumerate(self, event_shape: Any) -> Potentials:
+        is_tuple = not isinstance(event_shape[0], int)
+        zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in (event_shape if is_tuple else [event_shape])]
+        theta = tuple(zeros) if is_tuple else zeros[0]
+        lengths = self._lengths(theta).cpu()
+        steps, states = common_form(theta)[0].shape[1:]
+        tags = torch.zeros(states ** int(lengths), steps, dtype=torch.int64)
+        tags[:, : int(lengths)] = torch.tensor(list(itertools.product(range(states), repeat=int(lengths))))
+        return indicators(tags, lengths, theta)
+
+    def _lengths(self, theta: Potentials, batch: int | None = None) -> Tensor:
+        """Bound lengths, or T for each instance, (B,)."""
+        if "lengths" in self.bound:
+            return self.bound["lengths"]
+        unary, _ = common_form(theta)
+        return torch.full((batch_size(theta) if batch is None else batch,), unary.shape[1], device=unary.device)
+
+
+def _is_shared(theta: Potentials) -> bool:
+    """Whether all steps share one transition; ``theta`` has one batch dimension."""
+    return isinstance(theta, tuple) and theta[1].ndim == 3
+
+
+def _check_some_sequence(feasible: Tensor) -> None:
+    if not bool(feasible.all()):
+        check_feasible(torch.where(feasible, 0.0, float("-inf")), "tag sequence")

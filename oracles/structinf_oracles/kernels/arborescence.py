@@ -1,0 +1,150 @@
+"""Rooted trees of highest score in O(n²), compiled. Importing this module imports numba.
+
+Chu-Liu & Edmonds' contraction by growing a path (Gabow, Galil, Spencer & Tarjan 1986, Efficient algorithms for finding minimum
+spanning trees in undirected and directed graphs, Combinatorica 6, §3; dense graphs as in Tarjan 1977, Finding optimum
+branchings, Networks 7). From any word walk from head to best head. The walk ends at a node that already hangs below the
+root, and the whole path hangs there, too; or it closes a cycle, which becomes one node. An arc into the cycle costs the arc that it
+displaces, so the arcs into the new node score θ minus that of the cycle's arc into the same member. At most n − 1 contractions
+of n members in all: every member's row is merged once.
+
+Single root. The tree with fewest root arcs, and of highest score among these, is a best tree when scores are compared
+as pairs (− number of root arcs, score), in which order the algorithm works as in any ordered group. A cycle never contains a
+root arc, so that what is subtracted has a first component of 0: the root's arc into a node is below all others, always. So it is taken
+only where no other arc is left (Stanojević & Cohen 2021, A root of a problem, EMNLP; Gabow & Tarjan 1984 for the general problem),
+and the instance is infeasible if that happens twice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from structinf.kernels.jit import jit
+
+__all__ = ["argmax"]
+
+_FRESH, _ON_PATH, _HANGS = 0, 1, 2
+
+
+@jit
+def _best_head(scores, node, n, single_root):
+    """Source of the best arc into ``node``, the lowest of equals; −1 if every arc is forbidden."""
+    best, source = -np.inf, -1
+    for h in range(1 if single_root else 0, n + 1):
+        score = scores[node, h]
+        if score > best:
+            best, source = score, h
+    if source < 0 and scores[node, 0] > -np.inf:
+        source = 0
+    return source
+
+
+@jit
+def _contract(scores, entries, owner, parent, sources, path, first, depth, new, n):
+    """Merge the nodes path[first : depth], which form a cycle, into node ``new``."""
+    for h in range(n + 1):
+        scores[new, h], entries[new, h] = -np.inf, 0
+    for p in range(first, depth):
+        member = path[p]
+        displaced = scores[member, sources[member]]
+        parent[member] = new
+        for h in range(n + 1):
+            score = scores[member, h] - displaced
+            better = score > scores[new, h]
+            scores[new, h] = score if better else scores[new, h]
+            entries[new, h] = entries[member, h] if better else entries[new, h]
+    for h in range(1, n + 1):
+        if parent[owner[h]] == new:
+            owner[h] = new
+        if owner[h] == new:
+            scores[new, h] = -np.inf
+
+
+@jit
+def _expand(entries, parent, sources, nodes, n):
+    """Undo the contractions, latest first: the arc that enters a node displaces one of its cycle's arcs."""
+    for node in range(nodes - 1, n - 1, -1):
+        source = sources[node]
+        member = entries[node, source]
+        while parent[member] != node:
+            member = parent[member]
+        sources[member] = source
+
+
+@jit
+def _grow(scores, entries, owner, parent, sources, state, path, n, single_root):
+    """Best head of each of n words to ``sources``, by the scores[word, head]; False if there is no tree.
+
+    Nodes 0, ..., n − 1 are the words; ``owner[h]`` is the node that contains vertex h of θ, −1 for the root.
+    """
+    owner[0] = -1
+    for i in range(n):
+        owner[i + 1], parent[i], state[i] = i, -1, _FRESH
+        for h in range(n + 1):
+            entries[i, h] = i
+    nodes = n
+    for word in range(n):
+        if state[owner[word + 1]] == _HANGS:
+            continue
+        path[0], depth = word, 1
+        state[word] = _ON_PATH
+        while True:
+            node = path[depth - 1]
+            source = _best_head(scores, node, n, single_root)
+            if source < 0:
+                return False
+            sources[node] = source
+            head = owner[source]
+            if head < 0 or state[head] == _HANGS:
+                break
+            if state[head] == _FRESH:
+                path[depth] = head
+                state[head] = _ON_PATH
+                depth += 1
+            else:
+                first = depth - 1
+                while path[first] != head:
+                    first -= 1
+                parent[nodes], state[nodes] = -1, _ON_PATH
+                _contract(scores, entries, owner, parent, sources, path, first, depth, nodes, n)
+                path[first], depth = nodes, first + 1
+                nodes += 1
+        for p in range(depth):
+            state[path[p]] = _HANGS
+    _expand(entries, parent, sources, nodes, n)
+    return True
+
+
+@jit
+def argmax(start, stop, theta, lengths, single_root, y, value):
+    """Trees of highest score of the instances start : stop.
+
+    Parameters
+    ----------
+    theta : (B, n + 1, n + 1) float32 or float64
+    lengths : (B,) int64
+    y : as theta
+        Zero on entry; the arcs of the tree are set to 1.
+    value : (B,) float64
+        Written: score of the tree, −inf if there is none.
+    """
+    width = theta.shape[1]
+    scores, entries = np.empty((2 * width, width)), np.empty((2 * width, width), np.int64)
+    notes = np.empty((5, 2 * width), np.int64)
+    for b in range(start, stop):
+        n = lengths[b]
+        for h in range(n + 1):
+            for i in range(n):
+                scores[i, h] = theta[b, h, i + 1]
+        for i in range(n):
+            scores[i, i + 1] = -np.inf
+        sources = notes[2]
+        value[b] = -np.inf
+        if not _grow(scores, entries, notes[0], notes[1], sources, notes[3], notes[4], n, single_root):
+            continue
+        roots, total = 0, 0.0
+        for i in range(n):
+            roots += 1 if sources[i] == 0 else 0
+            total += theta[b, sources[i], i + 1]
+        if not single_root or roots == 1:
+            value[b] = total
+            for i in range(n):
+                y[b, sources[i], i + 1] = 1

@@ -1,0 +1,53 @@
+"""The forms of a chain's potentials, and the common form that the recursions take.
+
+In the common form ``unary`` is (B | 1, T, S) and ``transition`` (B | 1, P, S, S) with P = T − 1, or 1 if all steps
+share it. Edge scores alone, (B, T − 1, S, S), have unary scores of 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structinf.oracle import Potentials
+
+__all__ = ["common_form", "indicators", "original_form", "to_numpy"]
+
+
+def common_form(theta: Potentials) -> tuple[Tensor, Tensor]:
+    """``unary`` and ``transition`` of potentials with a flat batch."""
+    if not isinstance(theta, tuple):
+        return theta.new_zeros(1, theta.shape[1] + 1, theta.shape[-1]), theta
+    unary, transition = theta
+    return unary, transition.unsqueeze(1) if transition.ndim == 3 else transition
+
+
+def original_form(nodes: Tensor, edges: Tensor, theta: Potentials) -> Potentials:
+    """Results for nodes (..., T, S) and edges (..., P, S, S), in the form of ``theta``."""
+    if not isinstance(theta, tuple):
+        return edges
+    return nodes, edges.squeeze(-3) if theta[1].ndim == 3 else edges
+
+
+def indicators(tags: Tensor, lengths: Tensor, theta: Potentials) -> Potentials:
+    """Structures, in the form of ``theta``, of tags (..., B, T), which are ignored beyond ``lengths`` (..., B)."""
+    unary, transition = common_form(theta)
+    states, dtype = unary.shape[-1], unary.dtype
+    inside = torch.arange(tags.shape[-1], device=tags.device) < lengths.unsqueeze(-1)
+    tags, inside = torch.where(inside, tags, 0), inside.expand(tags.shape).to(dtype)
+    nodes = torch.zeros(*tags.shape, states, dtype=dtype, device=tags.device)
+    nodes.scatter_(-1, tags.unsqueeze(-1), inside.unsqueeze(-1))
+    pairs, used = tags[..., :-1] * states + tags[..., 1:], inside[..., 1:]
+    if transition.shape[1] == 1:
+        edges = torch.zeros(*tags.shape[:-1], states**2, dtype=dtype, device=tags.device).scatter_add_(-1, pairs, used)
+    else:
+        edges = torch.zeros(*pairs.shape, states**2, dtype=dtype, device=tags.device)
+        edges.scatter_(-1, pairs.unsqueeze(-1), used.unsqueeze(-1))
+    return original_form(nodes, edges.view(*tags.shape[:-1], transition.shape[1], states, states), theta)
+
+
+def to_numpy(*tensors: Tensor) -> list[Any]:
+    """C-contiguous arrays on the CPU, views where possible."""
+    return [t.detach().cpu().contiguous().numpy() for t in tensors]

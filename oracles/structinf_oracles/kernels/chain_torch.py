@@ -1,0 +1,133 @@
+"""The recursions of a chain in plain torch, on any device: the reference for the compiled loops.
+
+Here ``unary`` is (B | 1, T, S), ``transition`` (B | 1, P, S, S) with P = T − 1, or 1 if all steps share it, and
+``lengths`` (B,). Steps come from ``unbind``: indexing in a loop would make autograd build a gradient of full size
+at every step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from structinf.kernels.safe import logsumexp
+
+__all__ = ["best_tags", "log_partition", "marginals"]
+
+
+def log_partition(unary: Tensor, transition: Tensor, lengths: Tensor) -> Tensor:
+    """log Z, (B,), differentiable to any order."""
+    alpha, total = _rescale(_first(unary, lengths))
+    for t, (step, scores) in enumerate(_steps(unary, transition), 1):
+        new, peak = _rescale(step(alpha) + scores)
+        inside = t < lengths
+        alpha = torch.where(inside.unsqueeze(1), new, alpha)
+        total = total + torch.where(inside, peak, 0.0)
+    return logsumexp(alpha, 1) + total.to(unary.dtype)
+
+
+def marginals(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log Z (B,), node marginals (B, T, S) and edge marginals (B, P, S, S), summed over steps that share a transition.
+
+    The way back along q of :mod:`.chain_log`, in memory of the size of the inputs.
+    """
+    alpha, total = _rescale(_first(unary, lengths))
+    table = []
+    for t, (step, scores) in enumerate(_steps(unary, transition), 1):
+        level = step(alpha)
+        table.append((alpha, torch.where(torch.isneginf(level), level, -level)))
+        new, peak = _rescale(level + scores)
+        inside = t < lengths
+        alpha = torch.where(inside.unsqueeze(1), new, alpha)
+        total = total + torch.where(inside, peak, 0.0)
+    log_z = logsumexp(alpha, 1) + total.to(unary.dtype)
+    node = alpha.softmax(1)
+    nodes, edges = [], []
+    matrices = transition.unbind(1)
+    for t in range(len(table), 0, -1):
+        alpha, shift = table[t - 1]
+        q = (alpha.unsqueeze(2) + matrices[min(t, len(matrices)) - 1] + shift.unsqueeze(1)).exp()
+        inside = (t < lengths).unsqueeze(1)
+        nodes.append(torch.where(inside, node, 0.0))
+        edge = q * nodes[-1].unsqueeze(1)
+        node = torch.where(inside, edge.sum(2), node)
+        if edges and len(matrices) == 1:
+            edges[0] += edge
+        else:
+            edges.append(edge)
+    nodes.append(node)
+    batch, states = node.shape
+    if not edges:
+        return log_z, torch.stack(nodes, 1), transition.new_zeros(batch, transition.shape[1], states, states)
+    return log_z, torch.stack(nodes[::-1], 1), torch.stack(edges[::-1], 1)
+
+
+def best_tags(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Tags (B, T) of the best sequences, 0 in the padding, and whether any is allowed, (B,)."""
+    score, _ = _rescale(_first(unary, lengths))
+    origins = []
+    matrices = transition.unbind(1)
+    for t, scores in enumerate(unary.unbind(1)[1:], 1):
+        best, origin = (score.unsqueeze(2) + matrices[min(t, len(matrices)) - 1]).max(1)
+        new, _ = _rescale(best + scores)
+        score = torch.where((t < lengths).unsqueeze(1), new, score)
+        origins.append(origin)
+    value, tag = score.max(1)
+    tags = [tag]
+    for t in range(len(origins), 0, -1):
+        before = origins[t - 1].gather(1, tag.unsqueeze(1)).squeeze(1)
+        tag = torch.where(t < lengths, before, tag)
+        tags.append(tag)
+    stacked = torch.stack(tags[::-1], 1)
+    inside = torch.arange(stacked.shape[1], device=lengths.device) < lengths.unsqueeze(1)
+    return torch.where(inside, stacked, 0), ~torch.isneginf(value)
+
+
+def _first(unary: Tensor, lengths: Tensor) -> Tensor:
+    return unary.unbind(1)[0].expand(len(lengths), -1)
+
+
+def _rescale(alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """``alpha`` relative to its maximum, and that in float64, as constants: only their sum means something."""
+    peak = alpha.detach().amax(1)
+    peak = torch.where(torch.isneginf(peak), 0.0, peak)
+    return alpha - peak.unsqueeze(1), peak.double()
+
+
+def _steps(unary: Tensor, transition: Tensor) -> list[tuple[Callable[[Tensor], Tensor], Tensor]]:
+    """For each step but the first: α ↦ log Σ_i exp(α(i) + A(i, ·)), and the unary scores."""
+    scores = unary.unbind(1)[1:]
+    if transition.shape[1] == 1 and _fits_product(transition):
+        advances = [_product(transition)] * len(scores)
+    else:
+        advances = [_log_sum(matrix) for matrix in transition.unbind(1)]
+        advances = advances * len(scores) if len(advances) == 1 else advances
+    return list(zip(advances, scores, strict=False))
+
+
+def _log_sum(matrix: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda alpha: logsumexp(alpha.unsqueeze(2) + matrix, 1)
+
+
+def _product(transition: Tensor) -> Callable[[Tensor], Tensor]:
+    """The step as a product with exp A, without an array of B · S² numbers to keep for the way back."""
+    top = transition.detach().amax((2, 3))
+    factor = (transition - top[..., None, None]).exp().squeeze(1)
+
+    def advance(alpha: Tensor) -> Tensor:
+        a = alpha.exp()
+        product = a @ factor[0] if len(factor) == 1 else torch.bmm(a.unsqueeze(1), factor).squeeze(1)
+        return product.log() + top
+
+    return advance
+
+
+def _fits_product(transition: Tensor) -> bool:
+    """Whether all matrices are finite and their spread within what :mod:`.chain_scaled` derives."""
+    info = torch.finfo(transition.dtype)
+    limit = math.log(info.eps / info.tiny) - math.log(transition.shape[-1]) - 4
+    a = transition.detach()
+    return bool((a.amax((1, 2, 3)) - a.amin((1, 2, 3)) <= limit / 2).all())

@@ -1,0 +1,235 @@
+"""The only torch.autograd.Functions of the library: algorithms outside, gradients attached here."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from .errors import UnsupportedError
+from .oracle import GibbsOracle, Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
+
+__all__ = ["WeightedMean", "attach_support", "envelope", "log_partition", "marginals"]
+
+
+# ----------------------------------------------------------------------------- Gibbs distributions
+#
+# log Z has gradient μ = E[Y] and Hessian Cov[Y]. Each of the four maps below is a Function whose
+# backward is made of the others, so that two derivatives of μ (three of log Z) come out right; the
+# third and later ones are taken by autograd through the oracle's own differentiable log_partition.
+
+
+def log_partition(oracle: GibbsOracle, theta: Potentials) -> Tensor:
+    """log Z(θ), (B,), with gradient E[Y]."""
+    return _LogPartition.apply(oracle, isinstance(theta, tuple), *as_tuple(theta))
+
+
+def marginals(oracle: GibbsOracle, theta: Potentials) -> Potentials:
+    """E[Y], (B, *event), whose Jacobian is the covariance of Y."""
+    return like_potentials(_Marginals.apply(oracle, isinstance(theta, tuple), *as_tuple(theta)), theta)
+
+
+def _form(tensors: tuple[Tensor, ...], is_tuple: bool) -> Potentials:
+    return tensors if is_tuple else tensors[0]
+
+
+def _zeros_for_missing(cotangents: tuple[Tensor | None, ...], like: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(torch.zeros_like(t) if c is None else c for c, t in zip(cotangents, like, strict=True))
+
+
+class _LogPartition(Function):
+    @staticmethod
+    def forward(oracle: GibbsOracle, is_tuple: bool, *theta: Tensor) -> Tensor:
+        return oracle.log_partition(_form(theta, is_tuple))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.oracle, ctx.is_tuple, *theta = inputs
+        ctx.save_for_backward(*theta)
+
+    @staticmethod
+    def backward(ctx: Any, weight: Tensor) -> Any:
+        gradients = _LogPartitionVjp.apply(ctx.oracle, ctx.is_tuple, weight, *ctx.saved_tensors)
+        return None, None, *gradients
+
+
+class _LogPartitionVjp(Function):
+    """Σ_b w_b μ_b in θ's form: the gradient of log Z without an array for each instance of a shared tensor."""
+
+    @staticmethod
+    def forward(oracle: GibbsOracle, is_tuple: bool, weight: Tensor, *theta: Tensor) -> tuple[Tensor, ...]:
+        return as_tuple(oracle.log_partition_vjp(_form(theta, is_tuple), weight))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.oracle, ctx.is_tuple, weight, *theta = inputs
+        ctx.save_for_backward(weight, *theta)
+
+    @staticmethod
+    def backward(ctx: Any, *v: Tensor) -> Any:
+        # ⟨v, Σ_b w_b μ_b⟩ has gradient Σ_b w_b Cov_b v in θ, and ⟨v, μ_b⟩ in w_b.
+        weight, *theta = ctx.saved_tensors
+        form = _form(tuple(theta), ctx.is_tuple)
+        grad_weight = None
+        if ctx.needs_input_grad[2]:
+            grad_weight = inner(_form(v, ctx.is_tuple), marginals(ctx.oracle, form))
+        if not any(ctx.needs_input_grad[3:]):
+            return None, None, grad_weight, *[None] * len(theta)
+        products = _CovarianceProduct.apply(ctx.oracle, ctx.is_tuple, len(theta), *theta, *v)
+        weighted = map_parts(lambda p: p * weight.view(-1, *[1] * (p.ndim - 1)), _form(products, ctx.is_tuple))
+        return None, None, grad_weight, *as_tuple(reduce_like(weighted, form))
+
+
+class _Marginals(Function):
+    @staticmethod
+    def forward(oracle: GibbsOracle, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
+        return as_tuple(oracle.marginals(_form(theta, is_tuple)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.oracle, ctx.is_tuple, *theta = inputs
+        ctx.save_for_backward(*theta)
+
+    @staticmethod
+    def backward(ctx: Any, *v: Tensor) -> Any:
+        theta = ctx.saved_tensors
+        products = _CovarianceProduct.apply(ctx.oracle, ctx.is_tuple, len(theta), *theta, *v)
+        return None, None, *as_tuple(reduce_like(_form(products, ctx.is_tuple), _form(theta, ctx.is_tuple)))
+
+
+class _CovarianceProduct(Function):
+    """Cov[Y] v, the Hessian of log Z applied to v; symmetric, so it is its own transpose."""
+
+    @staticmethod
+    def forward(oracle: GibbsOracle, is_tuple: bool, n: int, *theta_v: Tensor) -> tuple[Tensor, ...]:
+        theta, v = _form(theta_v[:n], is_tuple), _form(theta_v[n:], is_tuple)
+        return as_tuple(oracle.covariance_product(theta, v))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.oracle, ctx.is_tuple, ctx.n, *theta_v = inputs
+        ctx.save_for_backward(*theta_v)
+
+    @staticmethod
+    def backward(ctx: Any, *w: Tensor) -> Any:
+        # ⟨w, Cov v⟩ is differentiated as it stands, through the oracle's log_partition in torch.
+        create_graph = torch.is_grad_enabled()
+        with torch.enable_grad():
+            # Aliases, so that gradients stop here unless a graph of higher order is being built.
+            inputs = [t.view_as(t) if create_graph else t.detach() for t in ctx.saved_tensors]
+            for t in inputs:
+                if not t.requires_grad:
+                    t.requires_grad_()
+            theta, v = inputs[: ctx.n], inputs[ctx.n :]
+            size = w[0].shape[0]
+            spread = [t.expand(size, *t.shape[1:]) for t in theta]
+            total = ctx.oracle.log_partition(_form(tuple(spread), ctx.is_tuple)).sum()
+            means = differentiate(total, spread, create_graph=True)
+            # Not inner(): it has no derivative where v is 0.
+            tilt = torch.stack([(m * z).sum() for m, z in zip(means, v, strict=True)]).sum()
+            products = differentiate(tilt, spread, create_graph=True)
+            final = torch.stack([(p * z).sum() for p, z in zip(products, w, strict=True)]).sum()
+            gradients = differentiate(final, inputs, create_graph=create_graph)
+        return None, None, None, *gradients
+
+
+# ----------------------------------------------------------------------------- optimal values
+
+
+def envelope(value: Tensor, theta: Potentials, mean: Potentials) -> Tensor:
+    """``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), given the gradient μ that the envelope theorem says it has.
+
+    The solver is not differentiated for it; the Hessian is that of the ``mean``'s own gradient rule.
+    """
+    return _Envelope.apply(value, len(as_tuple(theta)), *as_tuple(theta), *as_tuple(mean))
+
+
+class _Envelope(Function):
+    @staticmethod
+    def forward(value: Tensor, n: int, *theta_mean: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.n, *theta_mean = inputs
+        ctx.shared = [t.shape[0] for t in theta_mean[: ctx.n]]
+        ctx.save_for_backward(*theta_mean[ctx.n :])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        gradients = []
+        for mean, rows in zip(ctx.saved_tensors, ctx.shared, strict=True):
+            gradient = mean * g.view(-1, *[1] * (mean.ndim - 1))
+            gradients.append(gradient.sum(0, keepdim=True) if rows == 1 and mean.shape[0] != 1 else gradient)
+        return None, None, *gradients, *[None] * ctx.n
+
+
+# ----------------------------------------------------------------------------- means of a few structures
+
+
+class WeightedMean(Protocol):
+    """A solver's result μ = Σ_k p_k y_k that knows the transpose of its own Jacobian."""
+
+    mean: Potentials
+    weights: Tensor
+
+    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials: ...
+
+
+def attach_support(result: WeightedMean, theta: Potentials, what: str) -> tuple[Potentials, Tensor]:
+    """The mean and weights of ``result``, with ``result.vjp`` as their gradient in ``theta``.
+
+    Asking for a second derivative is an UnsupportedError that names ``what``.
+    """
+    tensors = as_tuple(theta)
+    *mean, weights = _AttachSupport.apply(result, isinstance(theta, tuple), what, *tensors)
+    return like_potentials(mean, theta), weights
+
+
+class _AttachSupport(Function):
+    @staticmethod
+    def forward(result: WeightedMean, is_tuple: bool, what: str, *theta: Tensor) -> tuple[Tensor, ...]:
+        return *(m.clone() for m in as_tuple(result.mean)), result.weights.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.result, ctx.is_tuple, ctx.what, *theta = inputs
+        ctx.save_for_backward(*theta)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        theta = ctx.saved_tensors
+        if all(c is None for c in cotangents):  # an envelope's second derivative passes through here empty-handed
+            return None, None, None, *[None] * len(theta)
+        mean = as_tuple(ctx.result.mean)
+        *v, weights = cotangents
+        given = any(c is not None for c in v)
+        v_mean = _form(_zeros_for_missing(tuple(v), mean), ctx.is_tuple) if given else None
+        with torch.no_grad():
+            gradients = as_tuple(reduce_like(ctx.result.vjp(v_mean, weights), _form(theta, ctx.is_tuple)))
+        if torch.is_grad_enabled():
+            sources = [t for t in (*theta, *cotangents) if t is not None]
+            gradients = _FirstOrderOnly.apply(ctx.what, len(gradients), *gradients, *sources)
+        return None, None, None, *gradients
+
+
+class _FirstOrderOnly(Function):
+    """The identity on its first ``n`` tensors, which depend on the others in a way that is not offered."""
+
+    @staticmethod
+    def forward(what: str, n: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(t.clone() for t in tensors[:n])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.what = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise UnsupportedError(
+            f"{ctx.what} offers first derivatives only; a Fenchel-Young loss of it has second ones, "
+            "and the marginals relaxation is twice differentiable"
+        )

@@ -1,0 +1,41 @@
+"""A result table that is printed while its rows come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["Table", "percent"]
+
+
+class Table:
+    """Prints a header, then each row as it is added; the first column is aligned left, the others right.
+
+    Parameters
+    ----------
+    columns : mapping of str to int
+        Titles, with the width that the cells need; a title is never cut.
+
+    Examples
+    --------
+    >>> table = Table({"loss": 10, "accuracy": 0})
+    loss        accuracy
+    ----------  --------
+    >>> table.add("perceptron", percent(0.975))
+    perceptron    97.5 %
+    """
+
+    def __init__(self, columns: Mapping[str, int]) -> None:
+        self.widths = [max(width, len(title)) for title, width in columns.items()]
+        self.add(*columns)
+        self.add(*("-" * width for width in self.widths))
+
+    def add(self, *cells: object) -> None:
+        """Print one row."""
+        first, *rest = (str(cell) for cell in cells)
+        aligned = [first.ljust(self.widths[0]), *(c.rjust(w) for c, w in zip(rest, self.widths[1:], strict=True))]
+        print("  ".join(aligned).rstrip(), flush=True)
+
+
+def percent(share: float) -> str:
+    """``share`` of 1 as a percentage with one decimal."""
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,9 @@
+"""Compiled loops over plain arrays.
+
+CPU kernels are serial numba functions that release the GIL; :func:`parallel_rows` splits the
+batch over threads. Modules that import numba are imported on first use, never by ``import structinf``.
+"""
+
+from .threads import parallel_rows
+
+__all__ = ["parallel_rows"]

@@ -1,0 +1,190 @@
+"""Sums over rooted trees: log-partition, marginals, Hessian products and samples, on any device.
+
+Potentials are θ (B, n + 1, n + 1): θ[h, m] scores the arc from head h to word m, node 0 is the root; column 0 and the diagonal are
+never read. On CPU the work is done by compiled eliminations (:mod:`.elimination_cpu`); elsewhere, and where autograd
+is asked for a derivative, by the same elimination in torch operations and the log domain. All of it is in float64, since the
+logarithms of float32 sums over scores of ±1000 would leave marginals no more than two digits; arcs come back in θ's
+dtype, log Z in float64.
+
+The spanning trees of an undirected graph are the trees of a symmetric θ with any vertex for the root: add up the two
+directions of each edge in the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .safe import logaddexp, logsumexp
+from .threads import parallel_rows
+
+__all__ = ["covariance_product", "log_partition", "marginals", "sample_heads"]
+
+_NEVER = float("-inf")
+
+
+def log_partition(theta: Tensor, lengths: Tensor | None = None, *, single_root: bool = False) -> Tensor:
+    """log Σ exp⟨θ, y⟩ over the trees y, (B,) in float64; −inf where there is none.
+
+    Differentiable by autograd, to any order, if θ requires grad.
+
+    Parameters
+    ----------
+    theta : (B, n + 1, n + 1) Tensor
+    lengths : (B,) int64 Tensor, optional
+        Words of each instance; the rest is padding.
+    single_root : bool
+        Sum over the trees with exactly one arc from the root.
+    """
+    if theta.device.type != "cpu" or (theta.requires_grad and torch.is_grad_enabled()):
+        return _reference(theta, lengths, single_root)
+    from .elimination_cpu import log_partition as kernel
+
+    size, n, scores, counts, status = _arrays(theta, lengths)
+    value = np.empty(size)
+    _run(kernel, status, n**3 // 3, scores, counts, single_root, ..., value, status)
+    return torch.from_numpy(value)
+
+
+def marginals(theta: Tensor, lengths: Tensor | None = None, *, single_root: bool = False) -> tuple[Tensor, Tensor]:
+    """log Z and its gradient, the probability of each arc, 0 outside the trees: (B,) and (B, n + 1, n + 1).
+
+    Takes what :func:`log_partition` takes. The marginals are undefined where log Z = −inf.
+    """
+    if theta.device.type != "cpu":
+        with torch.enable_grad():
+            leaf = theta.detach().requires_grad_()
+            value = _reference(leaf, lengths, single_root)
+            (means,) = torch.autograd.grad(value.sum(), leaf)
+        return value.detach(), means
+    from .elimination_halving import sums
+
+    size, n, scores, counts, status = _arrays(theta, lengths)
+    value, means = np.empty(size), np.zeros((size, n + 1, n + 1))
+    _run(sums, status, 2 * n**3, scores, None, counts, single_root, ..., value, means, None, status)
+    return torch.from_numpy(value), torch.from_numpy(means).to(theta.dtype)
+
+
+def covariance_product(
+    theta: Tensor, v: Tensor, lengths: Tensor | None = None, *, single_root: bool = False
+) -> tuple[Tensor, Tensor]:
+    """log Z and the product of its Hessian with ``v`` (B | 1, n + 1, n + 1): (B,) and (B, n + 1, n + 1).
+
+    Takes what :func:`log_partition` takes. The product is undefined where log Z = −inf.
+    """
+    if theta.device.type != "cpu":
+        with torch.enable_grad():
+            leaf = theta.detach().requires_grad_()
+            value = _reference(leaf, lengths, single_root)
+            (means,) = torch.autograd.grad(value.sum(), leaf, create_graph=True)
+            (product,) = torch.autograd.grad(means, leaf, v.expand_as(means))
+        return value.detach(), product
+    from .elimination_halving import sums
+
+    size, n, scores, counts, status = _arrays(theta, lengths)
+    direction = _float64(v.expand_as(theta))
+    value, product = np.empty(size), np.zeros((size, n + 1, n + 1))
+    _run(sums, status, 6 * n**3, scores, direction, counts, single_root, ..., value, None, product, status)
+    return torch.from_numpy(value), torch.from_numpy(product).to(theta.dtype)
+
+
+def sample_heads(
+    theta: Tensor,
+    samples: int,
+    lengths: Tensor | None = None,
+    *,
+    single_root: bool = False,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Exact samples of p(y) ∝ exp⟨θ, y⟩, on CPU whatever θ's device.
+
+    Takes what :func:`log_partition` takes. Each tree draws from a stream of its own, whose seed comes from ``generator``.
+
+    Returns
+    -------
+    feasible : (B,) bool Tensor
+        False where there is no tree.
+    heads : (samples, B, n) int64 Tensor
+        Head of each word, 0 being the root; −1 in the padding.
+    """
+    from .elimination_sampling import sample_heads as kernel
+
+    size, n, scores, counts, status = _arrays(theta, lengths)
+    bounds = torch.iinfo(torch.int64)
+    device = generator.device if generator is not None else "cpu"
+    seeds = torch.randint(bounds.min, bounds.max, (samples, size), generator=generator, device=device)
+    heads = np.full((samples, size, n), -1)
+    work = n**3 // 3 + samples * n * n
+    _run(kernel, status, work, scores, counts, single_root, ..., seeds.cpu().numpy().view(np.uint64), heads, status)
+    return torch.from_numpy(status == 0), torch.from_numpy(heads)
+
+
+# ----------------------------------------------------------------------------- to the kernels
+
+
+def _float64(x: Tensor) -> np.ndarray:
+    return x.detach().to("cpu", torch.float64).contiguous().numpy()
+
+
+def _arrays(theta: Tensor, lengths: Tensor | None) -> tuple[int, int, np.ndarray, np.ndarray, np.ndarray]:
+    """Batch size, n, scores, lengths and the kernels' status, "still out of range"."""
+    from .elimination_cpu import OUT_OF_RANGE
+
+    size, n = theta.shape[0], theta.shape[1] - 1
+    counts = np.full(size, n) if lengths is None else lengths.cpu().contiguous().numpy()
+    return size, n, _float64(theta), counts, np.full(size, OUT_OF_RANGE)
+
+
+def _run(kernel: Callable[..., None], status: np.ndarray, work: int, *arguments: Any) -> None:
+    """Call ``kernel`` with None for ``...``, without exponents, and then with them for the instances that need them."""
+    from .elimination_cpu import OUT_OF_RANGE
+
+    for wide in (None, True):
+        filled = [wide if argument is ... else argument for argument in arguments]
+        parallel_rows(kernel, len(status), *filled, work=len(status) * work)
+        if not (status == OUT_OF_RANGE).any():
+            break
+
+
+# ----------------------------------------------------------------------------- the reference
+
+
+def _reference(theta: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor:
+    """log Z by the elimination of :mod:`.elimination_cpu` in the log domain, (B,) in float64."""
+    chain = _log_chain(theta, lengths, single_root)
+    value, order = chain.new_zeros(len(theta)), torch.zeros(len(theta), dtype=torch.int64, device=theta.device)
+    for k in range(theta.shape[1] - 2, -1, -1):
+        steps, into = chain[:, : 2 + k, k], chain[:, 2 + k, :k]
+        finite = logsumexp(torch.cat([steps[:, :1], steps[:, 2:]], 1), 1)
+        # Where only the root at order t is left, the step to the root is certain.
+        certain = torch.isneginf(finite)
+        pivot = torch.where(certain, steps[:, 1], finite)
+        value, order = value + pivot, order + certain
+        pivot = torch.where(torch.isneginf(pivot), 0.0, pivot)
+        to_root = torch.full_like(steps, _NEVER)
+        to_root[:, 0] = 0
+        steps = torch.where(certain[:, None], to_root, steps - pivot[:, None])
+        chain = logaddexp(chain[:, : 2 + k, :k], steps[:, :, None] + into[:, None, :])
+    return torch.where(order > 1, _NEVER, value)
+
+
+def _log_chain(theta: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor:
+    """log a[j, i] in float64, (B, 2 + n, n): rows root, root at order t, then one a word.
+
+    A word of the padding has one arc, of weight 1, to the first word.
+    """
+    n = theta.shape[1] - 1
+    nodes = torch.arange(n + 1, device=theta.device)
+    count = nodes.new_full((1,), n) if lengths is None else lengths
+    inside = nodes <= count[:, None]
+    arcs = inside[:, :, None] & inside[:, None, 1:] & (nodes[:, None] != nodes[1:])
+    scores = torch.where(arcs, theta[:, :, 1:].double(), _NEVER)
+    anchored = (nodes[:, None] == 1) & ~inside[:, None, 1:]
+    scores = torch.where(anchored, 0.0, scores)
+    empty = torch.full_like(scores[:, :1], _NEVER)
+    roots = [empty, scores[:, :1]] if single_root else [scores[:, :1], empty]
+    return torch.cat([*roots, scores[:, 1:]], 1)

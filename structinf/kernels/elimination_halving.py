@@ -1,0 +1,270 @@
+"""Marginals of rooted trees, and their derivative along a direction, without subtractions. Importing this module imports numba.
+
+By the matrix-tree theorem, P(j is the head of i) = a[j, i] (G[i, i] − G[j, i]), where G is the inverse of the Laplacian.
+G[i, i] = 1 / s_i if i is eliminated last, and G[j, i] is G[i, i] times the probability that the walk from j (see
+:mod:`.elimination_cpu`) meets i before the root. Hence
+
+    μ[j, i] = a[j, i] r[j, i] / s_i,      r[j, i] = P(the walk from j meets the root before i),
+
+where nothing is subtracted: each marginal is accurate relative to itself. Every word becomes the last one by
+halving: a set of words is split in two, and each half is solved in the walk from which the other has been
+eliminated. For an eliminated word k, r[k, i] = p_k[root] + Σ_j p_k[j] r[j, i] over the words j that outlast it. All
+words together cost O(n³), some four plain eliminations. Of each r[·, i] only the leading order in t is kept, that
+of the final pivot s_i.
+
+Without exponents, an escape probability below 2^-1022 is taken for 0; as the pivots are above 2^-500, a marginal
+that is wrong by this is below 1e-150.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .elementary import log
+from .elimination_cpu import (
+    CHAIN,
+    ESCAPE,
+    INFEASIBLE,
+    INVERSE,
+    LN_BASE,
+    OUT_OF_RANGE,
+    STEP,
+    add_row,
+    eliminate,
+    load,
+    log_pivots,
+    log_scale,
+    padded,
+    workspace,
+)
+from .jit import jit
+
+__all__ = ["sums"]
+
+
+@jit
+def _descend(a, level, size, first, keep):
+    """Copy the chain of ``level`` to the next one, with the words first : first + keep in front."""
+    # Unsigned, since a signed index may be negative for all that the compiler knows, and the loop would stay scalar.
+    up, size, first, keep = np.uint64(level), np.uint64(size), np.uint64(first), np.uint64(keep)
+    down, two = up + np.uint64(1), np.uint64(2)
+    rest = np.uint64(0) if first > np.uint64(0) else keep
+    for i in range(size + two):
+        source = i if i < two else (i + first if i < keep + two else i - keep + rest)
+        for c in range(keep):
+            a[down, CHAIN, i, c] = a[up, CHAIN, source, first + c]
+        for c in range(size - keep):
+            a[down, CHAIN, i, keep + c] = a[up, CHAIN, source, rest + c]
+
+
+@jit
+def _ascend(a, level, size, first, keep):
+    """Copy the escapes of the next level to the columns first : first + keep of ``level``, words in their old order."""
+    up, size, first, keep = np.uint64(level), np.uint64(size), np.uint64(first), np.uint64(keep)
+    down = up + np.uint64(1)
+    rest = np.uint64(0) if first > np.uint64(0) else keep
+    for i in range(size):
+        target = i + first if i < keep else i - keep + rest
+        for c in range(keep):
+            a[up, ESCAPE, target, first + c] = a[down, ESCAPE, i, c]
+
+
+@jit
+def _start_escapes(a, u, size, keep, orders, base):
+    """Escapes of the eliminated words in one step: p_k[root], in the order in t of each last word's pivot."""
+    for k in range(keep, size):
+        for c in range(keep):
+            a[u, ESCAPE, k, c] = a[u, STEP, k, orders[base + c]]
+
+
+@jit
+def _collect(x, e, d, u, k, width):
+    """Escapes of word k in more steps: its row += Σ_j p_k[j] · row j over the words j before it."""
+    if e is None:
+        if d is not None:
+            for j in range(k):
+                f, fd = x[u, STEP, k, 2 + j], d[u, STEP, k, 2 + j]
+                for c in range(width):
+                    d[u, ESCAPE, k, c] += f * d[u, ESCAPE, j, c] + fd * x[u, ESCAPE, j, c]
+        # Four rows at a time, as each pass waits for the stores of the one before.
+        for quarter in range(k // 4):
+            j = 4 * quarter
+            f0, f1 = x[u, STEP, k, 2 + j], x[u, STEP, k, 3 + j]
+            f2, f3 = x[u, STEP, k, 4 + j], x[u, STEP, k, 5 + j]
+            for c in range(width):
+                x[u, ESCAPE, k, c] += (f0 * x[u, ESCAPE, j, c] + f1 * x[u, ESCAPE, j + 1, c]) + (
+                    f2 * x[u, ESCAPE, j + 2, c] + f3 * x[u, ESCAPE, j + 3, c]
+                )
+        for j in range(k - k % 4, k):
+            f = x[u, STEP, k, 2 + j]
+            for c in range(width):
+                x[u, ESCAPE, k, c] += f * x[u, ESCAPE, j, c]
+    else:
+        for j in range(k):
+            f = x[u, STEP, k, 2 + j]
+            if f > 0:
+                fd = 0.0 if d is None else d[u, STEP, k, 2 + j]
+                add_row(x, e, d, u, ESCAPE, k, j, f, e[u, STEP, k, 2 + j], fd, width)
+
+
+@jit
+def _finish(a, level, base, order, escape):
+    """A single word is left: note its pivot; from itself it escapes never (``escape`` is 0, or its exponent)."""
+    a[0, STEP, 0, base] = a[level, CHAIN, order, 0]
+    a[level, ESCAPE, 0, 0] = escape
+
+
+@jit
+def _each_last(x, e, d, n, sparse, notes):
+    """Escapes r (level 0) and final pivots s (level 0, row 0 of the steps) with each of n words last in turn.
+
+    Parameters
+    ----------
+    notes : (5, n + levels) int64
+        Written: the order in t of each word's final pivot; then, of the set at each level, its first word, its size, the visits
+        and the order in t of the pivots so far.
+
+    Returns
+    -------
+    status : int
+        0, INFEASIBLE or OUT_OF_RANGE.
+    value : float
+        Σ log of the pivots of one elimination.
+    """
+    orders, bases, sizes, visits, spent = notes[0], notes[1], notes[2], notes[3], notes[4]
+    bases[0], sizes[0], visits[0], spent[0] = 0, n, 0, 0
+    value = 0.0
+    level = np.int64(0)  # a literal 0 would have the functions below compiled once more
+    while level >= 0:
+        size, base, visit = sizes[level], bases[level], visits[level]
+        if size == 1:
+            order = 1 if x[level, CHAIN, 0, 0] == 0 else 0
+            if x[level, CHAIN, order, 0] == 0 or spent[level] + order > 1:
+                return INFEASIBLE, -np.inf
+            orders[base] = order
+            _finish(x, level, base, order, 0.0)
+            if e is not None:
+                _finish(e, level, base, order, -np.inf)
+            if d is not None:
+                _finish(d, level, base, order, 0.0)
+            if base == 0:
+                value += log(x[0, STEP, 0, 0]) + (0.0 if e is None else LN_BASE * e[0, STEP, 0, 0])
+            level -= 1
+            continue
+
+        half = size // 2
+        if visit > 0:  # back from the half that was kept in the last visit
+            first = 0 if visit == 1 else half
+            keep = half if visit == 1 else size - half
+            _start_escapes(x, level + 1, size, keep, orders, base + first)
+            if e is not None:
+                _start_escapes(e, level + 1, size, keep, orders, base + first)
+            if d is not None:
+                _start_escapes(d, level + 1, size, keep, orders, base + first)
+            for k in range(keep, size):
+                _collect(x, e, d, level + 1, k, padded(keep))
+            _ascend(x, level, size, first, keep)
+            if e is not None:
+                _ascend(e, level, size, first, keep)
+            if d is not None:
+                _ascend(d, level, size, first, keep)
+        if visit == 2:
+            level -= 1
+            continue
+
+        first = 0 if visit == 0 else half
+        keep = half if visit == 0 else size - half
+        visits[level] += 1
+        _descend(x, level, size, first, keep)
+        if e is not None:
+            _descend(e, level, size, first, keep)
+        if d is not None:
+            _descend(d, level, size, first, keep)
+        order = eliminate(x, e, d, level + 1, size, keep, sparse)
+        if order < 0:
+            return order, -np.inf
+        if base + first == 0:
+            value += log_pivots(x, e, level + 1, size, keep)
+        bases[level + 1], sizes[level + 1], visits[level + 1] = base + first, keep, 0
+        spent[level + 1] = spent[level] + order
+        level += 1
+    return 0, value
+
+
+@jit
+def _write(x, e, d, v, b, n, single_root, orders, means, product):
+    """μ[j, i] = a[j, i] r[j, i] / s_i to ``means``; its derivative along v to ``product``."""
+    for h in range(n + 1):
+        row = 0 if h == 0 and not single_root else 1 + h
+        for i in range(n):
+            # An arc of order t from the root is lost beside a pivot of order 1: its word is the root's in no tree.
+            escape = x[0, ESCAPE, h - 1, i] if h > 0 else (1.0 if not single_root or orders[i] == 1 else 0.0)
+            mean = x[0, CHAIN, row, i] / x[0, STEP, 0, i]
+            if e is not None:
+                exponent = e[0, CHAIN, row, i] - e[0, STEP, 0, i]
+                # Into the middle of the range, lest the last product overflow.
+                if mean < 2.0**-400:
+                    mean, exponent = mean / INVERSE, exponent - 1
+                elif mean > 2.0**400:
+                    mean, exponent = mean * INVERSE, exponent + 1
+                mean *= escape
+                exponent += e[0, ESCAPE, h - 1, i] if h > 0 else 0.0
+                # The mean is at most 1, and below 2^-1200 it is 0.
+                mean = mean if exponent == 0 else (
+                    mean * INVERSE if exponent == -1 else (mean / INVERSE if exponent == 1 else 0.0)
+                )
+            else:
+                mean *= escape
+            if means is not None:
+                means[b, h, i + 1] = mean
+            if d is not None:
+                if mean > 0:
+                    slope = v[b, h, i + 1] - d[0, STEP, 0, i] / x[0, STEP, 0, i]
+                    slope += d[0, ESCAPE, h - 1, i] / escape if h > 0 else 0.0
+                    product[b, h, i + 1] = mean * slope
+                else:
+                    product[b, h, i + 1] = 0.0
+
+
+@jit
+def sums(start, stop, theta, v, lengths, single_root, wide, value, means, product, status):
+    """log Z, marginals and their derivative along ``v`` of the instances start : stop.
+
+    Parameters
+    ----------
+    theta : (B, n + 1, n + 1) float64
+    v : None, or as theta
+    lengths : (B,) int64
+    wide : None or bool
+        None: without exponents.
+    value : (B,) float64
+        Written; −inf where there is no tree.
+    means : None, or as theta
+        Written inside each length, above column 0.
+    product : None, or as theta
+        Written alike; None without ``v``.
+    status : (B,) int64
+        OUT_OF_RANGE where the results are missing; read, too: instances of other status are left alone.
+    """
+    n = theta.shape[1] - 1
+    levels = 2
+    while (1 << (levels - 2)) < n:
+        levels += 1
+    x = workspace(levels, n)
+    e = None if wide is None else workspace(levels, n)
+    d = None if v is None else workspace(levels, n)
+    notes = np.empty((5, n + levels), np.int64)
+    for b in range(start, stop):
+        if status[b] != OUT_OF_RANGE:
+            continue
+        size = lengths[b]
+        total = -np.inf
+        code = load(theta, b, v, x, e, d, size, single_root)
+        if code >= 0:
+            code, total = _each_last(x, e, d, size, code > 0, notes)
+        if code == OUT_OF_RANGE:
+            continue
+        status[b], value[b] = 0, total
+        if code == 0:
+            value[b] += log_scale(x, size)
+            _write(x, e, d, v, b, size, single_root, notes[0], means, product)

@@ -1,0 +1,58 @@
+"""A relaxation of an oracle as an nn.Module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from .api import bind_problem, infer, resolve
+from .oracle import Oracle, Potentials, map_parts
+from .relaxation import Relaxation
+from .solution import Solution
+
+__all__ = ["Layer"]
+
+
+class Layer(nn.Module):
+    """Potentials in, relaxed structures out.
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+    relaxation : str or Relaxation
+    **options
+        Options of whatever was given by name.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle cannot have the relaxation.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = Layer("chain", "marginals", temperature=0.5)
+    >>> unary, transition = torch.zeros(2, 3, 4), torch.zeros(4, 4)
+    >>> mean, counts = layer((unary, transition), lengths=[3, 2])
+    >>> mean[1, 2]
+    tensor([0., 0., 0., 0.])
+    """
+
+    def __init__(self, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> None:
+        super().__init__()
+        self.oracle, self.relaxation = resolve(oracle, relaxation, options)
+
+    def forward(self, theta: Potentials, **structure: Any) -> Potentials:
+        """μ(θ), (..., *event), for potentials of that shape; ``structure`` is instance data such as lengths."""
+        problem = bind_problem(theta, self.oracle, structure)
+        with problem.full_precision():
+            mean = self.relaxation.mean(problem.oracle, problem.theta)
+        return map_parts(problem.restore, mean)
+
+    def infer(self, theta: Potentials, *, warm_start: Solution | None = None, **structure: Any) -> Solution:
+        """The whole solution record, as :func:`structinf.infer`."""
+        return infer(theta, self.oracle, self.relaxation, warm_start=warm_start, **structure)
+
+    def extra_repr(self) -> str:
+        return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}"

@@ -1,0 +1,379 @@
+"""What an oracle is: a set of structures, seen through what can be computed over it.
+
+Every method here sees tensors with exactly one, flat, batch dimension. A tensor that all
+instances share (a transition matrix, say) comes with a batch dimension of size 1 and stays
+in that form; results always have the full batch dimension.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from .errors import InfeasibleError, InvalidInputError, UnsupportedError
+
+__all__ = [
+    "Enumerable",
+    "GibbsOracle",
+    "KBest",
+    "Oracle",
+    "Potentials",
+    "Projectable",
+    "Samplable",
+    "as_tuple",
+    "batch_size",
+    "check_feasible",
+    "check_lengths",
+    "differentiate",
+    "inner",
+    "like_potentials",
+    "map_parts",
+    "reduce_like",
+]
+
+Potentials: TypeAlias = Tensor | tuple[Tensor, ...]
+"""Scores of the parts, or anything of that form (structures, means, gradients)."""
+
+
+# ----------------------------------------------------------------------------- tensors of parts
+
+
+def as_tuple(theta: Potentials) -> tuple[Tensor, ...]:
+    """The tensors of ``theta``, also when it is a single one."""
+    return theta if isinstance(theta, tuple) else (theta,)
+
+
+def like_potentials(tensors: Sequence[Tensor], theta: Potentials) -> Potentials:
+    """``tensors`` as a tuple if ``theta`` is one, else the only tensor."""
+    return tuple(tensors) if isinstance(theta, tuple) else tensors[0]
+
+
+def map_parts(function, theta: Potentials, *others: Potentials) -> Potentials:
+    """Apply ``function`` to each tensor of ``theta`` (and to its fellows in ``others``)."""
+    columns = zip(as_tuple(theta), *map(as_tuple, others), strict=True)
+    return like_potentials([function(*column) for column in columns], theta)
+
+
+def batch_size(theta: Potentials) -> int:
+    """Size of the flat batch: that of the tensors that are not shared, else 1."""
+    sizes = [t.shape[0] for t in as_tuple(theta)]
+    return next((size for size in sizes if size != 1), 1)
+
+
+def inner(theta: Potentials, y: Potentials) -> Tensor:
+    """⟨θ, y⟩ for each instance, with −inf · 0 = 0.
+
+    Parameters
+    ----------
+    theta, y : (B | 1, *event) tensors, or tuples of them
+
+    Returns
+    -------
+    Tensor
+        (B,)
+    """
+    total: Tensor | None = None
+    for t, z in zip(as_tuple(theta), as_tuple(y), strict=True):
+        # A part that no structure uses adds nothing, however it is scored.
+        product = torch.where(z == 0, 0.0, t * z)
+        summed = product.flatten(1).sum(1) if product.ndim > 1 else product
+        total = summed if total is None else total + summed
+    assert total is not None
+    return total
+
+
+def reduce_like(gradient: Potentials, theta: Potentials) -> Potentials:
+    """Sum a (B, *event) gradient over the batch wherever ``theta`` is shared by all instances."""
+    return map_parts(
+        lambda g, t: g.sum(0, keepdim=True) if t.shape[0] == 1 and g.shape[0] != 1 else g, gradient, theta
+    )
+
+
+def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> list[Tensor]:
+    """The gradients of a scalar by autograd; zeros for inputs that it does not depend on."""
+    if not value.requires_grad:
+        return [torch.zeros_like(x) for x in inputs]
+    return list(torch.autograd.grad(value, tuple(inputs), create_graph=create_graph, materialize_grads=True))
+
+
+def check_feasible(value: Tensor, what: str) -> None:
+    """Raise InfeasibleError for the first instance whose best or summed score is −inf.
+
+    Parameters
+    ----------
+    value : (B,) Tensor
+        Value of each instance; −inf where no structure of finite score exists.
+    what : str
+        What does not exist, in the singular: ``"assignment"``.
+    """
+    infeasible = torch.isneginf(value)
+    if bool(infeasible.any()):
+        index = int(infeasible.nonzero()[0, 0])
+        raise InfeasibleError(
+            f"no {what} of finite score exists for batch index {index}: too many of its parts are −inf; "
+            "allow more parts or drop the instance",
+            index,
+        )
+
+
+def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
+    """Raise InvalidInputError unless ``low <= lengths <= high`` everywhere.
+
+    ``padding`` names the dimension that the lengths count in: ``"T = 7 steps"``.
+    """
+    wrong = (lengths < low) | (lengths > high)
+    if bool(wrong.any()):
+        index = int(wrong.nonzero()[0, 0])
+        raise InvalidInputError(
+            f"lengths must lie between {low} and {high} ({padding}), got {lengths[index].tolist()} at batch index {index}"
+        )
+
+
+# ----------------------------------------------------------------------------- the oracle
+
+
+class Oracle(abc.ABC):
+    """A set Y of structures over which a linear score can be maximised.
+
+    Subclasses are frozen dataclasses whose fields are options. Data that belongs to the
+    instances (lengths, masks, capacities) is attached by :meth:`bind` and read from
+    :attr:`bound`.
+
+    Attributes
+    ----------
+    event_ndim : int or tuple of int
+        Trailing dimensions of each tensor of θ that form one structure.
+    structure_ndim : mapping of str to int
+        Names that :meth:`bind` accepts, with the number of trailing dimensions of each instance's value.
+    label_ndim : int
+        Trailing dimensions of the labels that :meth:`encode` takes (tags of a chain: 1).
+    name : str
+        The name under which the oracle was registered, for messages.
+    unsupported : mapping of str to str
+        Why an ability (its class name) is out of reach, quoted in messages.
+    """
+
+    event_ndim: ClassVar[int | tuple[int, ...]]
+    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    label_ndim: ClassVar[int] = 1
+    name: ClassVar[str] = ""
+    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # Set on the instance by bind(); not a dataclass field, so that equality, hash and repr are the options' alone.
+    bound: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    @abc.abstractmethod
+    def argmax(self, theta: Potentials) -> Potentials:
+        """A structure of highest score, max ⟨θ, y⟩ over y ∈ Y, for each instance.
+
+        Laws: the result is a vertex even on ties, has θ's form, dtype and device with the full
+        batch, does not depend on the other instances, and is the same every time; parts in the
+        padding are 0; θ is not written to; InfeasibleError if no structure has a finite score.
+        """
+
+    # -- hooks with defaults ---------------------------------------------------------------
+
+    @property
+    def always_feasible(self) -> bool:
+        """Whether smaller structures stand in where parts of −inf leave none, so that nothing is infeasible."""
+        return False
+
+    def event_ndims(self, theta: Potentials) -> tuple[int, ...]:
+        """Trailing event dimensions of each tensor of ``theta`` as the user passed it.
+
+        The default is :attr:`event_ndim`; oracles that accept several forms look at the shapes.
+        """
+        wanted = self.event_ndim if isinstance(self.event_ndim, tuple) else (self.event_ndim,)
+        if len(as_tuple(theta)) != len(wanted) or isinstance(theta, tuple) != isinstance(self.event_ndim, tuple):
+            form = "one tensor" if not isinstance(self.event_ndim, tuple) else f"a tuple of {len(wanted)} tensors"
+            came = f"a tuple of {len(theta)} tensors" if isinstance(theta, tuple) else "one tensor"
+            raise InvalidInputError(f"theta: {self.label()} takes {form}, got {came}")
+        return wanted
+
+    def validate(self, theta: Potentials) -> None:
+        """Raise InvalidInputError if the event shapes or the bound data are not acceptable.
+
+        Called once by the public functions, with θ already flat; the values of θ are checked elsewhere.
+        """
+
+    def valid_parts(self, theta: Potentials) -> Potentials | None:
+        """Boolean masks, (B | 1, *event), of the parts that lie inside each instance's length; None if all do.
+
+        A tensor that all instances share needs one row, of the parts inside any instance's length.
+
+        The public functions put 0 into every other part before the oracle sees θ, so that
+        whatever lies in the padding, NaN included, is never read.
+        """
+        return None
+
+    def readout(self, y: Potentials) -> Potentials:
+        """Linear map to the coordinates that a quadratic penalty sees (SparseMAP's ``penalty="readout"``)."""
+        return y
+
+    def readout_transpose(self, r: Potentials, theta: Potentials) -> Potentials:
+        """Transpose of :meth:`readout`, mapping ``r`` back to the form of a structure for ``theta``.
+
+        The default differentiates :meth:`readout`, which is linear.
+        """
+        size = batch_size(theta)
+        with torch.enable_grad():
+            origin = map_parts(lambda t: torch.zeros_like(t.expand(size, *t.shape[1:])).requires_grad_(), theta)
+            image = as_tuple(self.readout(origin))
+            along = torch.stack([(i * z).sum() for i, z in zip(image, as_tuple(r), strict=True)]).sum()
+            return like_potentials(differentiate(along, as_tuple(origin)), theta)
+
+    def hamming_cost(self, y: Potentials) -> Potentials:
+        """Parts' costs c such that ⟨c, y'⟩ − ⟨c, y⟩ is the Hamming distance from ``y`` to y'.
+
+        The default counts half the readout parts in which the two differ: with one part a token,
+        the number of wrong tokens.
+        """
+        return self.readout_transpose(map_parts(lambda r: 0.5 - r, self.readout(y)), y)
+
+    def encode(self, labels: Tensor, like: Potentials) -> Potentials:
+        """The structure, of the form of θ = ``like``, that integer ``labels`` (B, ...) describe."""
+        raise UnsupportedError(f"{self.label()} has no integer labels; pass a structure of the shape of theta instead")
+
+    def decode(self, y: Potentials) -> Tensor:
+        """Integer labels (B, ...) of a structure; the inverse of :meth:`encode`."""
+        raise UnsupportedError(f"{self.label()} has no integer labels; use the structure itself")
+
+    # -- written once ----------------------------------------------------------------------
+
+    def label(self) -> str:
+        """How messages call this oracle."""
+        return self.name or type(self).__name__
+
+    def score(self, theta: Potentials, y: Potentials) -> Tensor:
+        """⟨θ, y⟩ for each instance, (B,), with −inf · 0 = 0."""
+        return inner(theta, y)
+
+    def bind(self, **structure: Any) -> Self:
+        """A copy of this oracle with instance data attached, each tensor (B, *its event dims).
+
+        Values of None are dropped. Unknown names are a TypeError.
+        """
+        unknown = [key for key in structure if key not in self.structure_ndim]
+        if unknown:
+            known = ", ".join(self.structure_ndim) or "none"
+            raise TypeError(f"{self.label()} takes no instance data {unknown[0]!r} (it takes: {known})")
+        new = {key: value for key, value in structure.items() if value is not None}
+        return self._with_bound({**self.bound, **new})
+
+    def __getitem__(self, rows: Any) -> Self:
+        """This oracle for the instances ``rows`` (a slice, a boolean mask or indices of the flat batch)."""
+        return self._with_bound({key: value[rows] for key, value in self.bound.items()}) if self.bound else self
+
+    def repeat(self, n: int) -> Self:
+        """This oracle for the batch tiled ``n`` times: instance b stands at b, B + b, 2B + b, ..."""
+        if not self.bound:
+            return self
+        return self._with_bound({key: v.repeat(n, *[1] * (v.ndim - 1)) for key, v in self.bound.items()})
+
+    def _with_bound(self, bound: Mapping[str, Any]) -> Self:
+        new = copy.copy(self)
+        object.__setattr__(new, "bound", dict(bound))
+        return new
+
+
+# ----------------------------------------------------------------------------- abilities
+
+
+class GibbsOracle(Oracle):
+    """An oracle that can sum: log Z(θ) = log Σ_y exp⟨θ, y⟩.
+
+    One method is enough. Oracles with kernels override the three others too.
+    """
+
+    @abc.abstractmethod
+    def log_partition(self, theta: Potentials) -> Tensor:
+        """log Σ_y exp⟨θ, y⟩, (B,).
+
+        Laws: differentiable by autograd, to any order, whenever an entry of θ requires grad (a
+        kernel may serve otherwise); −inf parts have gradient 0; InfeasibleError if the sum is empty.
+        """
+
+    def marginals(self, theta: Potentials) -> Potentials:
+        """E[Y] under p(y) ∝ exp⟨θ, y⟩, the gradient of log Z; (B, *event)."""
+        with torch.enable_grad():
+            leaves = self._leaves(theta)
+            total = self.log_partition(like_potentials(leaves, theta)).sum()
+            return like_potentials(differentiate(total, leaves), theta)
+
+    def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+        """Σ_b weight_b ∇ log Z_b in θ's own form: the sum runs over the instances that share a tensor.
+
+        Parameters
+        ----------
+        weight : (B,) Tensor
+        """
+        weighted = map_parts(lambda m: m * weight.view(-1, *[1] * (m.ndim - 1)), self.marginals(theta))
+        return reduce_like(weighted, theta)
+
+    def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
+        """Cov[Y] v, the product of the Hessian of log Z with ``v``; (B, *event).
+
+        Parameters
+        ----------
+        v : (B | 1, *event) tensor, or a tuple of them, of the form of θ
+        """
+        with torch.enable_grad():
+            leaves = self._leaves(theta)
+            total = self.log_partition(like_potentials(leaves, theta)).sum()
+            means = differentiate(total, leaves, create_graph=True)
+            along = torch.stack([(m * z).sum() for m, z in zip(means, as_tuple(v), strict=True)]).sum()
+            return like_potentials(differentiate(along, leaves), theta)
+
+    @staticmethod
+    def _leaves(theta: Potentials) -> list[Tensor]:
+        size = batch_size(theta)
+        return [t.detach().expand(size, *t.shape[1:]).requires_grad_() for t in as_tuple(theta)]
+
+
+class Samplable(Oracle):
+    """An oracle that draws exact samples of p(y) ∝ exp⟨θ, y⟩."""
+
+    @abc.abstractmethod
+    def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+        """``n`` independent exact samples for each instance, (n, B, *event)."""
+
+
+class KBest(Oracle):
+    """An oracle that lists the best structures."""
+
+    @abc.abstractmethod
+    def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
+        """The ``k`` highest-scoring structures, best first.
+
+        Returns
+        -------
+        structures : (k, B, *event)
+        scores : (k, B) Tensor
+        valid : (k, B) bool Tensor
+            False where fewer than k structures of finite score exist; there the structure is 0 and the score −inf.
+        """
+
+
+class Projectable(Oracle):
+    """An oracle with a closed form for the projection onto conv(Y)."""
+
+    @abc.abstractmethod
+    def project(self, theta: Potentials) -> Potentials:
+        """argmin ‖θ − μ‖² over μ ∈ conv(Y), (B, *event); differentiable by autograd."""
+
+
+class Enumerable(Oracle):
+    """An oracle that can list all its structures, on small sizes."""
+
+    @abc.abstractmethod
+    def enumerate(self, event_shape: Any) -> Potentials:
+        """All structures of potentials of ``event_shape`` (a shape, or a tuple of shapes), (|Y|, *event) in float64.
+
+        Bound lengths must be those of one instance, (1,): the structures are of that length, padded with 0.
+        """

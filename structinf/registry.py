@@ -1,0 +1,151 @@
+"""Names for plugins: register by decorator or call, or through entry points loaded on first use."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, overload
+
+from .errors import PluginError, UnknownNameError
+
+__all__ = ["Registry"]
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Registry(Generic[T]):
+    """Maps names to classes (or functions) that make objects of one kind.
+
+    Parameters
+    ----------
+    kind : str
+        What is registered, for messages: ``"oracle"``.
+    base : type
+        What every made object must be an instance of.
+    group : str
+        Entry-point group in which other distributions declare theirs.
+    """
+
+    def __init__(self, kind: str, base: type[T], group: str) -> None:
+        self.kind = kind
+        self.base = base
+        self.group = group
+        self._local: dict[str, Callable[..., T]] = {}
+
+    @overload
+    def register(self, name: str) -> Callable[[F], F]: ...
+    @overload
+    def register(self, name: str, factory: F) -> F: ...
+    def register(self, name: str, factory: Any = None) -> Any:
+        """Register ``factory`` under ``name``; without a factory, a decorator.
+
+        Registering anew what has the same module and qualified name replaces it, so that a
+        notebook cell can be run twice; anything else under a taken name is a PluginError.
+        """
+        if factory is None:
+            return lambda f: self.register(name, f)
+        if not callable(factory):
+            raise TypeError(f"register {self.kind} {name!r}: a class or function is needed, got {factory!r}")
+        taken = self._local.get(name)
+        if taken is not None and _address(taken) != _address(factory):
+            raise PluginError(
+                f"{self.kind} name {name!r} is taken by {_address(taken)}; register {_address(factory)} under another name"
+            )
+        self._local[name] = factory
+        _give_name(factory, name)
+        return factory
+
+    def names(self) -> list[str]:
+        """All known names, sorted; loads no plugin."""
+        return sorted({*self._local, *self._declared})
+
+    def factory(self, name: str) -> Callable[..., T]:
+        """What makes the object called ``name``; loads its plugin."""
+        declared = self._declared.get(name, [])
+        local = self._local.get(name)
+        owners = {point.value.replace(":", "."): _owner(point) for point in declared}
+        if local is not None:
+            owners.setdefault(_address(local), f"{_address(local)}, registered at run time")
+        if len(owners) > 1:
+            raise PluginError(
+                f"{self.kind} name {name!r} is declared twice: by {' and by '.join(owners.values())}; "
+                "uninstall one or pass the object itself instead of its name"
+            )
+        if local is not None:
+            return local
+        if not declared:
+            raise UnknownNameError(self._unknown(name))
+        point = declared[0]
+        try:
+            factory = point.load()
+        except Exception as error:
+            raise PluginError(f"{self.kind} {name!r} of {_owner(point)} cannot be loaded: {error!r}") from error
+        if not callable(factory):
+            raise PluginError(f"{self.kind} {name!r} of {_owner(point)} is no class or function: {factory!r}")
+        _give_name(factory, name)
+        return factory
+
+    def get(self, item: str | T, **options: Any) -> T:
+        """The object called ``item``, made with ``options``; an object is returned as it is."""
+        if isinstance(item, self.base):
+            if options:
+                raise TypeError(f"options {sorted(options)} go with a name; {item!r} has its options already")
+            return item
+        if not isinstance(item, str):
+            hint = f"; call it first: {item.__name__}(...)" if inspect.isclass(item) else ""
+            raise TypeError(f"a name or {self.base.__name__} object is needed, got {item!r}{hint}")
+        factory = self.factory(item)
+        known = self.options(item)
+        unknown = [key for key in options if key not in known]
+        if unknown:
+            raise TypeError(
+                f"{self.kind} {item!r} has no option {unknown[0]!r} (it has: {', '.join(known) or 'none'}){_close(unknown[0], known)}"
+            )
+        made = factory(**options)
+        if not isinstance(made, self.base):
+            raise PluginError(f"{self.kind} {item!r} made {made!r}, which is no {self.base.__name__}")
+        return made
+
+    def options(self, name: str) -> list[str]:
+        """Names of the options that the object called ``name`` takes."""
+        parameters = inspect.signature(self.factory(name)).parameters.values()
+        return [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+    @cached_property
+    def _declared(self) -> dict[str, list[EntryPoint]]:
+        """Entry points by name; the same object declared again by another copy of its metadata counts once."""
+        found: dict[str, list[EntryPoint]] = {}
+        for point in entry_points(group=self.group):
+            rows = found.setdefault(point.name, [])
+            if all(row.value != point.value for row in rows):
+                rows.append(point)
+        return found
+
+    def _unknown(self, name: str) -> str:
+        known = self.names()
+        return f"no {self.kind} is called {name!r}{_close(name, known) or '.'} Known: {', '.join(known) or 'none'}"
+
+
+def _close(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known)
+    return f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+
+
+def _address(factory: Any) -> str:
+    return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', repr(factory))}"
+
+
+def _owner(point: EntryPoint) -> str:
+    distribution = point.dist
+    origin = f"distribution {distribution.name} {distribution.version}" if distribution else "an unknown distribution"
+    return f"{point.value} ({origin})"
+
+
+def _give_name(factory: Any, name: str) -> None:
+    """Messages call an object by its registered name unless its class says otherwise."""
+    if inspect.isclass(factory) and not factory.__dict__.get("name"):
+        factory.name = name  # type: ignore[attr-defined]

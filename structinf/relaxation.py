@@ -1,0 +1,93 @@
+"""What a relaxation is: a named map from potentials to a mean, with its gradient."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import ClassVar
+
+from torch import Tensor
+
+from .errors import InvalidInputError, UnsupportedError
+from .oracle import GibbsOracle, KBest, Oracle, Potentials, Projectable, Samplable
+from .solution import Solution
+
+__all__ = ["RegularizedRelaxation", "Relaxation", "check_temperature", "missing_ability"]
+
+_WHAT: dict[type[Oracle], str] = {
+    GibbsOracle: "log_partition(theta)",
+    Samplable: "sample(theta, n, generator)",
+    KBest: "topk(theta, k)",
+    Projectable: "project(theta)",
+}
+
+
+def missing_ability(oracle: Oracle, ability: type[Oracle]) -> str | None:
+    """Why ``oracle`` lacks ``ability``, in a clause; None if it has it."""
+    if isinstance(oracle, ability):
+        return None
+    reason = oracle.unsupported.get(ability.__name__)
+    method = f", the method {_WHAT[ability]}" if ability in _WHAT else ""
+    return f"{oracle.label()} lacks the ability {ability.__name__}{method}" + (f": {reason}" if reason else "")
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise InvalidInputError unless ``temperature`` is a finite positive number."""
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise InvalidInputError(f"temperature must be a finite number above 0, got {temperature!r}")
+
+
+class Relaxation(abc.ABC):
+    """A map θ ↦ μ over any oracle that has the ability it requires.
+
+    Subclasses are frozen dataclasses whose fields are options, a file each under ``relaxations/``.
+
+    Attributes
+    ----------
+    requires : type
+        The ability that the oracle must have.
+    name : str
+        The name under which the relaxation was registered, for messages.
+    """
+
+    requires: ClassVar[type[Oracle]] = Oracle
+    name: ClassVar[str] = ""
+
+    @abc.abstractmethod
+    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+        """The solution record for flat potentials (one batch dimension, full precision, validated).
+
+        ``warm_start`` holds structures (K, B, *event) to start from, for iterative relaxations.
+
+        Laws: the mean lies in conv(Y), carries the gradient that the relaxation documents, and an
+        instance's result does not depend on its batch.
+        """
+
+    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+        """μ alone; override it where the rest of the record costs extra."""
+        return self.solve(oracle, theta).mean
+
+    def missing(self, oracle: Oracle) -> str | None:
+        """Why this relaxation cannot work over ``oracle``, in a clause; None if it can."""
+        return missing_ability(oracle, self.requires)
+
+    def label(self) -> str:
+        """How messages call this relaxation."""
+        return self.name or type(self).__name__
+
+    def refuse_warm_start(self, warm_start: Potentials | None) -> None:
+        """Raise UnsupportedError if a warm start is given to a relaxation that has no use for one."""
+        if warm_start is not None:
+            raise UnsupportedError(f"{self.label()} is not iterative and takes no warm_start")
+
+
+class RegularizedRelaxation(Relaxation):
+    """A relaxation that solves max ⟨θ, μ⟩ − Ω(μ) and therefore generates a Fenchel-Young loss."""
+
+    @abc.abstractmethod
+    def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
+        """Ω*(θ) = max ⟨θ, μ⟩ − Ω(μ), (B,), with gradient μ and Hessian dμ/dθ."""
+
+    @abc.abstractmethod
+    def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
+        """Ω(y) at a structure y ∈ Y, (B,)."""

@@ -1,0 +1,1 @@
+"""The built-in relaxations, a file each."""

@@ -1,0 +1,62 @@
+"""marginals: the mean of the Gibbs distribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from torch import Tensor
+
+from .. import autograd
+from ..oracle import GibbsOracle, Oracle, Potentials, as_tuple, map_parts
+from ..relaxation import RegularizedRelaxation, check_temperature
+from ..solution import Solution
+
+__all__ = ["Marginals"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marginals(RegularizedRelaxation):
+    """E[Y] under p(y) ∝ exp(⟨θ, y⟩ / temperature); Ω is the negative entropy of p.
+
+    Twice differentiable: the Jacobian is the covariance of the parts over the temperature. As a
+    loss it is the negative log-likelihood of a conditional random field, and with a cost the
+    softmax-margin loss (Gimpel & Smith 2010).
+
+    Parameters
+    ----------
+    temperature : float
+        Above 0; smaller is closer to the argmax.
+
+    References
+    ----------
+    Wainwright & Jordan 2008, Graphical Models, Exponential Families, and Variational Inference, §3.
+    """
+
+    temperature: float = 1.0
+
+    name = "marginals"
+    requires = GibbsOracle
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+
+    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+        self.refuse_warm_start(warm_start)
+        return Solution(mean=self.mean(oracle, theta), value=self.conjugate(oracle, theta))
+
+    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+        return autograd.marginals(cast(GibbsOracle, oracle), _scaled(theta, self.temperature))
+
+    def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
+        """temperature · log Z(θ / temperature), (B,)."""
+        value = autograd.log_partition(cast(GibbsOracle, oracle), _scaled(theta, self.temperature))
+        return value if self.temperature == 1 else value * self.temperature
+
+    def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
+        """Minus the entropy of the only distribution whose mean is the structure ``y``: 0, (B,)."""
+        return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
+
+
+def _scaled(theta: Potentials, temperature: float) -> Potentials:
+    return theta if temperature == 1 else map_parts(lambda t: t / temperature, theta)

@@ -1,0 +1,120 @@
+"""sparsemap: the quadratically regularised mean, a few structures with their weights."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .. import autograd
+from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError
+from ..oracle import Oracle, Potentials, as_tuple, map_parts
+from ..relaxation import RegularizedRelaxation, check_temperature
+from ..solution import Solution
+from ..solvers.active_set import ActiveSet, active_set
+
+__all__ = ["SparseMAP"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseMAP(RegularizedRelaxation):
+    """argmax ⟨θ, μ⟩ − ½ temperature ‖μ‖² over μ ∈ conv(Y), by the active-set method.
+
+    The mean is a weighted sum of a few structures. Its gradient, and that of the weights, is the
+    generalised Jacobian on these structures, exact wherever the support is locally constant.
+
+    Parameters
+    ----------
+    penalty : "all" or "readout"
+        Penalise all parts (the Euclidean projection of θ / temperature onto conv(Y)), or only
+        those that ``oracle.readout`` keeps, as first published (a chain's unary parts).
+    temperature : float
+        Above 0; smaller is closer to the argmax.
+    tolerance : float
+        The solver stops on a duality gap below this, relative to the scores' scale.
+    max_iter : int
+        Most calls of the oracle.
+    on_failure : "warn", "raise" or "ignore"
+        What to do about instances that did not meet the tolerance.
+
+    References
+    ----------
+    Niculae, Martins, Blondel & Cardie 2018, SparseMAP: Differentiable Sparse Structured Inference, §3.
+    """
+
+    penalty: Literal["all", "readout"] = "all"
+    temperature: float = 1.0
+    tolerance: float = 1e-12
+    max_iter: int = 1000
+    on_failure: Literal["warn", "raise", "ignore"] = "warn"
+
+    name = "sparsemap"
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+        if self.penalty not in ("all", "readout"):
+            raise InvalidInputError(f'penalty must be "all" or "readout", got {self.penalty!r}')
+        if self.on_failure not in ("warn", "raise", "ignore"):
+            raise InvalidInputError(f'on_failure must be "warn", "raise" or "ignore", got {self.on_failure!r}')
+        if not self.tolerance >= 0:
+            raise InvalidInputError(f"tolerance must be at least 0, got {self.tolerance!r}")
+        if not self.max_iter >= 1:
+            raise InvalidInputError(f"max_iter must be at least 1, got {self.max_iter!r}")
+
+    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+        scaled = theta if self.temperature == 1 else map_parts(lambda t: t / self.temperature, theta)
+        result = self._run(oracle, scaled, warm_start)
+        mean, weights = autograd.attach_support(result, scaled, f"{self.label()} of {oracle.label()}")
+        value = result.value if self.temperature == 1 else result.value * self.temperature
+        return Solution(
+            mean=mean,
+            value=autograd.envelope(value, theta, mean),
+            weights=weights,
+            gap=result.gap * self.temperature,
+            converged=result.converged,
+            oracle_calls=result.oracle_calls,
+            make_support=result.support,
+        )
+
+    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+        scaled = theta if self.temperature == 1 else map_parts(lambda t: t / self.temperature, theta)
+        return autograd.attach_support(self._run(oracle, scaled, None), scaled, f"{self.label()} of {oracle.label()}")[0]
+
+    def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
+        """max ⟨θ, μ⟩ − ½ temperature ‖μ‖², (B,)."""
+        return self.solve(oracle, theta).value
+
+    def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
+        """½ temperature ‖y‖² over the penalised parts, (B,)."""
+        penalised = oracle.readout(y) if self.penalty == "readout" else y
+        squares = [t.square().flatten(1).sum(1) for t in as_tuple(penalised)]
+        return 0.5 * self.temperature * torch.stack(squares).sum(0)
+
+    def _run(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None) -> ActiveSet:
+        with torch.no_grad():
+            result = active_set(
+                oracle,
+                map_parts(torch.Tensor.detach, theta),
+                readout=self.penalty == "readout",
+                tolerance=self.tolerance,
+                max_iter=self.max_iter,
+                warm_start=warm_start,
+            )
+        if self.on_failure != "ignore" and not bool(result.converged.all()):
+            self._report(oracle, result)
+        return result
+
+    def _report(self, oracle: Oracle, result: ActiveSet) -> None:
+        failed = (~result.converged).nonzero()[:, 0]
+        worst = int(failed[result.gap[failed].argmax()])
+        message = (
+            f"{self.label()} of {oracle.label()}: {len(failed)} of {len(result.converged)} instances stopped after "
+            f"{result.oracle_calls} oracle calls, the worst at batch index {worst} with a duality gap of "
+            f"{result.gap[worst].item():.2e}; raise max_iter ({self.max_iter}) or tolerance ({self.tolerance:g})"
+        )
+        if self.on_failure == "raise":
+            raise ConvergenceError(message)
+        warnings.warn(message, ConvergenceWarning, stacklevel=2)

@@ -1,0 +1,317 @@
+"""The inputs on which laws are tried: potentials of every kind, with the oracle and its instance data.
+
+What is drawn depends on nothing but the seed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InfeasibleError, InvalidInputError
+from ..oracle import Enumerable, Oracle, Potentials, as_tuple, like_potentials, map_parts
+from ..problem import Problem
+from ..relaxation import Relaxation
+from .enumeration import Enumeration
+
+__all__ = ["FAMILIES", "Case", "InstanceData", "Subject", "forbid", "instance"]
+
+InstanceData = Mapping[str, Any] | Callable[[int, torch.Generator], Mapping[str, Any]]
+"""Values to draw each instance's from, a row each; or a function of a batch size and a generator that draws them."""
+
+BATCH = 4
+
+
+# ----------------------------------------------------------------------------- potentials
+
+
+def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _ties(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    return torch.randint(-1, 2, tuple(shape), generator=generator).double()
+
+
+def _zeros(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.float64)
+
+
+FAMILIES: Mapping[str, tuple[Callable[[Sequence[int], torch.Generator], Tensor], float, bool]] = {
+    # name: how entries are drawn, their scale, whether some are −inf
+    "normal": (_normal, 1.0, False),
+    "ties": (_ties, 1.0, False),
+    "zeros": (_zeros, 1.0, False),
+    "small": (_normal, 1e-3, False),
+    "large": (_normal, 1e3, False),
+    "forbidden": (_normal, 1.0, True),
+    "forbidden ties": (_ties, 1.0, True),
+    "forbidden large": (_normal, 1e3, True),
+}
+
+
+def forbid(theta: Potentials, structure: Potentials, generator: torch.Generator, share: float = 0.4) -> Potentials:
+    """``theta`` with −inf at a random share of the parts that no instance of ``structure`` uses."""
+
+    def mask(t: Tensor, y: Tensor) -> Tensor:
+        used = (y != 0).any(0, keepdim=True) if t.shape[0] == 1 else y != 0
+        drawn = torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t.device) < share
+        return t.masked_fill(drawn & ~used.to(t.device), -torch.inf)
+
+    return map_parts(mask, theta, structure)
+
+
+def instance(value: Potentials, b: int) -> Potentials:
+    """Row ``b`` as a batch of one, (1, *event); the only row where all instances share it."""
+    return map_parts(lambda t: t[b : b + 1] if t.shape[0] != 1 else t, value)
+
+
+# ----------------------------------------------------------------------------- what is checked
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """An oracle, or a relaxation of one, with the sizes and instance data to check it on.
+
+    Attributes
+    ----------
+    event_shapes : tuple of tuple of int
+        Of each tensor of θ.
+    is_tuple : bool
+        Whether θ is a tuple of tensors.
+    data : mapping or callable, optional
+        See :data:`InstanceData`.
+    """
+
+    oracle: Oracle
+    event_shapes: tuple[tuple[int, ...], ...]
+    is_tuple: bool
+    data: InstanceData | None = None
+    dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
+    seed: int = 0
+    relaxation: Relaxation | None = None
+    _enumerations: dict[Any, Enumeration] = field(default_factory=dict, repr=False)
+    _cases: dict[Any, Case] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def make(cls, oracle: Oracle, event_shape: Any, structure: InstanceData | None, **rest: Any) -> Subject:
+        """From the arguments of the public checks."""
+        is_tuple = bool(event_shape) and not isinstance(event_shape[0], int)
+        shapes = tuple(tuple(map(int, s)) for s in (event_shape if is_tuple else [event_shape]))
+        subject = cls(oracle, shapes, is_tuple, structure, **rest)
+        lengths = subject._acceptable_lengths() if structure is None else None
+        return replace(subject, data={"lengths": lengths}) if lengths else subject
+
+    @property
+    def event_shape(self) -> Any:
+        """As the user gave it."""
+        return self.event_shapes if self.is_tuple else self.event_shapes[0]
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of one instance."""
+        return sum(map(math.prod, self.event_shapes))
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        what = repr(self.oracle)
+        return what if self.relaxation is None else f"{self.relaxation!r} of {what}"
+
+    def __repr__(self) -> str:
+        return f"{self.label} on {self.event_shape}"
+
+    def cases(self, families: Sequence[str], dtypes: Sequence[torch.dtype] | None = None) -> Iterator[Case]:
+        """Inputs of these families: each dtype, with and without instance data, each tensor shared or not.
+
+        All combinations in the first dtype; in others all for the first family, one for each further family.
+        """
+        variants = list(product(self._data_options, self._sharings))
+        for i, dtype in enumerate(dtypes or self.dtypes):
+            for j, family in enumerate(families):
+                for with_data, shared in variants if i * j == 0 else [variants[(i + j) % len(variants)]]:
+                    key = (dtype, with_data, shared, family)
+                    if key not in self._cases:
+                        self._cases[key] = self._draw(*key)
+                    yield self._cases[key]
+
+    def generator(self, *salt: Any) -> torch.Generator:
+        """A fresh generator that depends on the seed and ``salt`` alone."""
+        mixed = functools.reduce(lambda h, c: (h * 1_000_003 + ord(c)) % 2**62, repr(salt), self.seed)
+        return torch.Generator().manual_seed(mixed)
+
+    def draw_data(self, size: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Instance data for ``size`` instances; none if the subject has none."""
+        if self.data is None:
+            return {}
+        if callable(self.data):
+            return {key: torch.as_tensor(value) for key, value in self.data(size, generator).items()}
+        values = {key: torch.as_tensor(value) for key, value in self.data.items()}
+        count = min(map(len, values.values()))
+        # Each batch holds different values where there are so many, the first row among them.
+        rows = torch.cat([torch.randperm(count, generator=generator) for _ in range(math.ceil(size / count))])[:size]
+        return {key: value[rows] for key, value in values.items()}
+
+    def probe(self, structure: Mapping[str, Any]) -> None:
+        """Maximise one instance of zeros, as a public call would."""
+        zeros = [torch.zeros(1, *shape) for shape in self.event_shapes]
+        problem = Problem.build(tuple(zeros) if self.is_tuple else zeros[0], self.oracle, structure)
+        problem.oracle.argmax(problem.theta)
+
+    @functools.cached_property
+    def usable(self) -> Potentials | None:
+        """Masks (*event) of the parts that some structure uses without instance data; None if that is not known."""
+        if not isinstance(self.oracle, Enumerable) or False not in self._data_options:
+            return None
+        return map_parts(lambda y: (y != 0).any(0), self.oracle.enumerate(self.event_shape))
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _draw(self, dtype: torch.dtype, with_data: bool, shared: tuple[bool, ...], family: str) -> Case:
+        generator = self.generator(dtype, with_data, shared, family)
+        draw, scale, holes = FAMILIES[family]
+        drawn = [
+            draw((1 if alone else BATCH, *shape), generator).mul(scale).to(dtype)
+            for shape, alone in zip(self.event_shapes, shared, strict=True)
+        ]
+        theta = tuple(drawn) if self.is_tuple else drawn[0]
+        case = Case(self, theta, self.draw_data(BATCH, generator) if with_data else {})
+        if not holes:
+            return case
+        # Every instance keeps a structure: the best one for potentials unrelated to θ.
+        unrelated = case.with_tensors([_normal(t.shape, generator).to(dtype) for t in drawn])
+        kept = unrelated.oracle.argmax(unrelated.theta)
+        return replace(case, given=forbid(theta, kept, generator))
+
+    @property
+    def _sharings(self) -> list[tuple[bool, ...]]:
+        """Which tensors have a batch dimension of 1: none, or one of several."""
+        count = len(self.event_shapes)
+        alone = [tuple(i == j for j in range(count)) for i in range(count)]
+        return [(False,) * count, *(alone if count > 1 else [])]
+
+    @functools.cached_property
+    def _data_options(self) -> list[bool]:
+        """Whether to bind instance data: never, always (where the oracle needs them), or both."""
+        if self.data is None:
+            return [False]
+        try:
+            self.probe({})
+        except Exception:  # a law of its own says which ones are right
+            return [True]
+        return [False, True]
+
+    def _acceptable_lengths(self) -> list[int]:
+        """Scalar lengths that the oracle takes, found by trying."""
+        if self.oracle.structure_ndim.get("lengths") != 0:
+            return []
+        found = []
+        for n in range(max((d for shape in self.event_shapes for d in shape), default=0) + 1):
+            try:
+                self.probe({"lengths": [n]})
+            except (InvalidInputError, InfeasibleError):
+                continue
+            found.append(n)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A flat batch of instances.
+
+    Attributes
+    ----------
+    given : (B | 1, *event) Potentials
+        As a user would pass them.
+    structure : mapping
+        Instance data, (B, ...) each.
+    """
+
+    subject: Subject
+    given: Potentials
+    structure: Mapping[str, Any]
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """The same, as the public functions hand it to oracles."""
+        return Problem.build(self.given, self.subject.oracle, self.structure)
+
+    @property
+    def oracle(self) -> Oracle:
+        """With the instance data bound."""
+        return self.problem.oracle
+
+    @property
+    def theta(self) -> Potentials:
+        """What the oracle's methods see: 0 in the padding."""
+        return self.problem.theta
+
+    @property
+    def size(self) -> int:
+        """B."""
+        return math.prod(self.problem.batch_shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the potentials."""
+        return as_tuple(self.given)[0].dtype
+
+    @property
+    def relaxation(self) -> Relaxation:
+        """The one that is checked."""
+        assert self.subject.relaxation is not None
+        return self.subject.relaxation
+
+    def rows(self, rows: Sequence[int]) -> Case:
+        """The case of these instances alone, in this order."""
+        index = torch.tensor(rows, dtype=torch.int64)
+        size = self.size
+        given = map_parts(lambda t: t[index] if t.shape[0] == size and size != 1 else t, self.given)
+        if size == 1:
+            given = map_parts(lambda t: t[index], self.given)
+        return replace(self, given=given, structure={key: value[index] for key, value in self.structure.items()})
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Case:
+        """The case with other potentials of the same form."""
+        return replace(self, given=like_potentials(tensors, self.given))
+
+    def generator(self, salt: Any = 0) -> torch.Generator:
+        """A fresh generator, the same at every call."""
+        return self.subject.generator("law", salt)
+
+    def structures_near(self, count: int = 30) -> Iterator[Potentials]:
+        """Structures (B, *event) that argmax finds for noisy copies of θ, or for pure noise."""
+        generator = self.generator("near")
+        for i in range(count):
+            moved = []
+            for t in as_tuple(self.given):
+                size = t.abs().nan_to_num(posinf=0).mean().item()
+                noise = torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
+                noise = noise * (size or 1) * 2.0 ** (i % 7 - 4)
+                moved.append(torch.where(t.isneginf(), t, noise if i % 3 == 0 else t + noise))
+            near = self.with_tensors(moved)
+            yield near.oracle.argmax(near.theta)
+
+    def enumeration(self, b: int) -> Enumeration | None:
+        """All structures of instance ``b``; None if the oracle cannot list them."""
+        if not isinstance(self.oracle, Enumerable):
+            return None
+        key = tuple((name, tuple(value[b].flatten().tolist())) for name, value in sorted(self.structure.items()))
+        known = self.subject._enumerations
+        if key not in known:
+            known[key] = Enumeration(self.oracle[[b]].enumerate(self.subject.event_shape))  # type: ignore[attr-defined]
+        return known[key]
+
+    def enumerations(self) -> Iterator[tuple[int, Potentials, Enumeration]]:
+        """Index, potentials (1, *event) and structures of each instance; nothing if they cannot be listed."""
+        for b in range(self.size):
+            enumeration = self.enumeration(b)
+            if enumeration is not None:
+                yield b, instance(self.theta, b), enumeration

@@ -1,0 +1,93 @@
+"""The conformance suite of oracles: every law of the protocol, in the order in which a plugin author meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..api import get_oracle
+from ..oracle import Oracle
+from . import oracle_form, oracle_gibbs, oracle_input, oracle_values
+from .cases import InstanceData, Subject
+from .law import Law, check, results
+from .report import Report, Result
+
+__all__ = ["check_oracle", "oracle_laws", "oracle_results"]
+
+DTYPES = (torch.float64, torch.float32)
+
+
+def oracle_laws() -> tuple[Law, ...]:
+    """The laws of the oracle protocol, in order."""
+    return (*oracle_form.LAWS, *oracle_values.LAWS, *oracle_gibbs.LAWS, *oracle_input.LAWS)
+
+
+def check_oracle(
+    oracle: str | Oracle,
+    event_shape: Any,
+    *,
+    structure: InstanceData | None = None,
+    dtypes: Sequence[torch.dtype] = DTYPES,
+    seed: int = 0,
+    on_result: Callable[[Result], None] | None = None,
+) -> Report:
+    """Check an oracle against every law of the protocol that its abilities bring up.
+
+    Potentials of many kinds are drawn (random, tied, zero, tiny, huge, with forbidden parts; each
+    tensor of a tuple shared by the batch or not; with and without instance data). What an
+    :class:`structinf.Enumerable` oracle answers is compared with sums over all its structures;
+    without that ability, with what argmax finds nearby.
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+        Without instance data bound.
+    event_shape : tuple of int, or tuple of such
+        Of each tensor of θ, without batch dimensions. Choose a small one: some hundred structures.
+    structure : mapping or callable, optional
+        Instance data: for each name a sequence of values to draw from, a row for an instance
+        (``{"lengths": [1, 2, 4]}``), or a function of a batch size and a generator that draws such a
+        mapping. If the oracle takes scalar lengths, the acceptable ones are found without it.
+    dtypes : sequence of torch.dtype
+    seed : int
+        What is drawn depends on it alone.
+    on_result : callable, optional
+        Called with each :class:`Result` as it comes, for progress.
+
+    Returns
+    -------
+    Report
+        Which laws held, and which do not apply, with the reason.
+
+    Raises
+    ------
+    LawError
+        For the first broken law: which one, what came instead, and the smallest input found. An AssertionError.
+
+    Examples
+    --------
+    >>> report = check_oracle("categorical", event_shape=(3,))
+    >>> "optimal" in report.held, report.broken
+    (True, [])
+    """
+    return check(oracle_laws(), _subject(oracle, event_shape, structure, dtypes, seed), on_result)
+
+
+def oracle_results(
+    oracle: str | Oracle,
+    event_shape: Any,
+    *,
+    structure: InstanceData | None = None,
+    dtypes: Sequence[torch.dtype] = DTYPES,
+    seed: int = 0,
+) -> Iterator[Result]:
+    """As :func:`check_oracle`, law by law and past the broken ones, whose results hold the error."""
+    yield from results(oracle_laws(), _subject(oracle, event_shape, structure, dtypes, seed))
+
+
+def _subject(
+    oracle: str | Oracle, event_shape: Any, structure: InstanceData | None, dtypes: Sequence[torch.dtype], seed: int
+) -> Subject:
+    return Subject.make(get_oracle(oracle), event_shape, structure, dtypes=tuple(dtypes), seed=seed)

@@ -1,0 +1,287 @@
+"""Laws about what an oracle finds: structures, the best of them, all of them, and their labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError, UnsupportedError
+from ..oracle import Enumerable, KBest, Potentials, Projectable, as_tuple, inner, map_parts
+from .cases import Case, instance
+from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
+from .enumeration import Enumeration, flat_parts
+from .law import LawBook
+
+__all__ = ["LAWS", "magnitude", "structures_of"]
+
+LAWS = LawBook()
+
+ONE = ("normal",)
+
+
+@LAWS("argmax returns a structure, never a mixture, even on ties")
+def vertex(case: Case) -> None:
+    y = case.oracle.argmax(case.theta)
+    for name, t in named_tensors("the structure", y):
+        expect(bool(t.isfinite().all()), f"{name} from argmax holds NaN or infinity")
+    listed = False
+    for b, _, enumeration in case.enumerations():
+        listed = True
+        if enumeration.position(instance(y, b)) is None:
+            fail(f"argmax at batch index {b} is none of the {len(enumeration)} structures: {_shown(instance(y, b))}")
+    if not listed:
+        _expect_exact(case, y)
+
+
+@LAWS("no structure scores higher than argmax's, at any scale")
+def optimal(case: Case) -> None:
+    theta = _double(case.theta)
+    y = _double(case.oracle.argmax(case.theta))
+    found = inner(theta, y)
+    for b, other in _rivals(case):
+        better = inner(instance(theta, b), other)
+        room = rounding(
+            case.dtype, magnitude(instance(theta, b), instance(y, b)) + magnitude(instance(theta, b), other)
+        )
+        if bool(better > found[b] + room):
+            fail(
+                f"argmax at batch index {b} scores {found[b].item():.9g}, "
+                f"but {_shown(other)} scores {better.item():.9g}"
+            )
+
+
+@LAWS("no structure that is found uses a part of −inf", families=("forbidden", "forbidden ties", "forbidden large"))
+def forbidden(case: Case) -> None:
+    y = case.oracle.argmax(case.theta)
+    for (name, t), z in zip(named_tensors("theta", case.theta), as_tuple(y), strict=True):
+        used = (t.isneginf() & (z != 0)).nonzero()
+        if len(used):
+            b, *part = used[0].tolist()
+            fail(f"argmax uses part {tuple(part)} of {name} at batch index {b}, which is −inf")
+
+
+@LAWS("the k best structures come best first, distinct, with their scores, and fewer where fewer exist", ability=KBest)
+def k_best(case: Case) -> None:
+    assert isinstance(case.oracle, KBest)
+    for k in (1, 4):
+        structures, scores, valid = case.oracle.topk(case.theta, k)
+        _expect_k_best(case, _double(structures), scores.double(), valid, k)
+    for b, theta, enumeration in case.enumerations():
+        if len(enumeration) > 200:
+            continue
+        k, allowed = len(enumeration) + 2, int(enumeration.allowed(theta).sum())
+        _, scores, valid = case.rows([b]).oracle.topk(instance(case.theta, b), k)  # type: ignore[attr-defined]
+        came = int(valid.sum())
+        expect(came == allowed, f"topk(theta, {k}) finds {came} of {allowed} structures at batch index {b}")
+        best = enumeration.scores(theta).sort(descending=True).values[:allowed]
+        room = rounding(case.dtype, enumeration.magnitude(theta))
+        expect_close(scores[:allowed, 0], best, room, f"scores of all structures from topk at batch index {b}")
+
+
+def _expect_k_best(case: Case, structures: Potentials, scores: Tensor, valid: Tensor, k: int) -> None:
+    theta = _double(case.theta)
+    expect(bool(valid[0].all()), "valid[0] from topk is False although a structure exists")
+    expect(bool((valid[1:] <= valid[:-1]).all()), "valid from topk is False before it is True")
+    expect(bool((scores[~valid] == -torch.inf).all()), "a score from topk is not −inf where valid is False")
+    for name, t in named_tensors("the structure from topk", structures):
+        expect(bool((t[~valid] == 0).all()), f"{name} is not 0 where valid is False")
+    for i in range(k):
+        y = map_parts(lambda t, i=i: t[i], structures)
+        size = magnitude(theta, y) + 1e-30
+        room = rounding(case.dtype, size)
+        expected = inner(theta, y).where(valid[i], -torch.inf)
+        expect_close(scores[i], expected, room, f"scores[{i}] from topk (the score of its structure is expected)")
+        if i:
+            falls = (scores[i] <= scores[i - 1] + room) | ~valid[i]
+            expect(bool(falls.all()), f"scores[{i}] from topk is above scores[{i - 1}]")
+    for b in range(case.size):
+        rows = flat_parts(map_parts(lambda t, b=b: t[valid[:, b], b], structures))
+        expect(len(rows.unique(dim=0)) == len(rows), f"topk lists a structure twice at batch index {b}")
+        enumeration = case.enumeration(b)
+        if enumeration is None:
+            best = inner(theta, _double(case.oracle.argmax(case.theta)))[b : b + 1]
+        else:
+            best = enumeration.scores(instance(theta, b)).sort(descending=True).values[:k]
+            best = best[best > -torch.inf]
+        count = min(len(best), k)
+        room = rounding(case.dtype, magnitude(theta, map_parts(lambda t: t[0], structures))[b] + best.abs().max())
+        expect_close(scores[:count, b], best[:count], room, f"scores from topk at batch index {b}")
+
+
+@LAWS(
+    "the projection is the nearest point of conv(Y)",
+    ability=Projectable,
+    families=("normal", "ties", "small", "forbidden"),
+)
+def projection(case: Case) -> None:
+    assert isinstance(case.oracle, Projectable)
+    mean = case.oracle.project(case.theta)
+    _needs_enumeration(case)
+    for b, theta, enumeration in case.enumerations():
+        room = rounding(case.dtype, 10 + _largest(theta)) + 1e-6 * (case.dtype != torch.float64) + 1e-9
+        expect_close(instance(mean, b), enumeration.project(theta), room, f"the projection at batch index {b}")
+
+
+@LAWS("enumerate lists every structure once, argmax's among them, in float64", ability=Enumerable)
+def enumeration(case: Case) -> None:
+    sizes = case.subject.event_shapes
+    y = case.oracle.argmax(case.theta)
+    for b, _, listed in case.enumerations():
+        for (name, t), shape in zip(named_tensors("enumerate's result", listed.structures), sizes, strict=True):
+            expect(t.dtype == torch.float64, f"{name} must be float64, got {t.dtype}")
+            expect(t.shape[1:] == shape, f"{name} must have shape (N, *{shape}), got {tuple(t.shape)}")
+        rows = flat_parts(listed.structures)
+        expect(len(rows) > 0, f"enumerate lists no structure at batch index {b}, where argmax finds one")
+        expect(len(rows.unique(dim=0)) == len(rows), f"enumerate lists a structure twice at batch index {b}")
+        expect(listed.position(instance(y, b)) is not None, f"enumerate misses {_shown(instance(y, b))}")
+
+
+@LAWS("readout is linear, and readout_transpose its transpose", families=ONE)
+def readout(case: Case) -> None:
+    generator = case.generator("readout")
+    y, z = (_noise(case, generator) for _ in range(2))
+    both = case.oracle.readout(map_parts(lambda a, b: 2 * a - b, y, z))
+    apart = map_parts(lambda a, b: 2 * a - b, case.oracle.readout(y), case.oracle.readout(z))
+    room = rounding(case.dtype, 10.0)
+    expect_close(both, apart, room, "readout(2y − z) against 2 readout(y) − readout(z)")
+    r = map_parts(lambda t: torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t), both)
+    back = case.oracle.readout_transpose(r, case.theta)
+    for (name, t), like in zip(named_tensors("readout_transpose's result", back), as_tuple(y), strict=True):
+        expect(t.shape == like.shape, f"{name} must have shape {tuple(like.shape)}, got {tuple(t.shape)}")
+    sizes = inner(map_parts(torch.abs, case.oracle.readout(y)), map_parts(torch.abs, r))
+    expect_close(
+        inner(y, back), inner(case.oracle.readout(y), r), rounding(case.dtype, 1 + sizes), "⟨y, Rᵀr⟩ against ⟨Ry, r⟩"
+    )
+
+
+@LAWS("the Hamming cost of predicting a structure is 0 for itself and at least 0 for any other", families=ONE)
+def hamming_cost(case: Case) -> None:
+    gold = case.oracle.argmax(case.theta)
+    cost = _double(case.oracle.hamming_cost(gold))
+    own = inner(cost, _double(gold))
+    for other in structures_of(case):
+        room = rounding(case.dtype, magnitude(cost, other) + own.abs())
+        expect(
+            bool((inner(cost, other) - own >= -room).all()),
+            "hamming_cost makes some structure cheaper than the gold one",
+        )
+
+
+@LAWS("encode and decode are inverse to each other, and labels out of range are refused", families=("normal", "ties"))
+def labels(case: Case) -> None:
+    try:
+        case.oracle.encode(case.oracle.decode(case.oracle.argmax(case.theta)), case.theta)
+    except UnsupportedError:
+        raise NotApplicable("the oracle has no integer labels") from None
+    names = case.oracle.decode(case.oracle.argmax(case.theta))
+    for y in structures_of(case):
+        y = map_parts(lambda t, like: t.to(like), y, case.theta)
+        names = case.oracle.decode(y)
+        expect(not (names.is_floating_point() or names.is_complex()), f"decode must return integers, got {names.dtype}")
+        ndim = case.oracle.label_ndim
+        expect(
+            names.shape[:1] == (case.size,) and names.ndim == ndim + 1,
+            f"decode must return ({case.size},) and {ndim} (label_ndim) more dimensions, got {tuple(names.shape)}",
+        )
+        again = case.oracle.encode(names, case.theta)
+        for (name, t), like in zip(named_tensors("encode's result", again), as_tuple(case.theta), strict=True):
+            expect(t.dtype == like.dtype, f"{name} must have θ's dtype, got {t.dtype}")
+        expect_equal(again, y, "encode(decode(y))")
+    try:
+        case.oracle.encode(torch.full_like(names, 10_000), case.theta)
+    except InvalidInputError:
+        return
+    fail("labels of 10000 were accepted")
+
+
+# ----------------------------------------------------------------------------- shared steps
+
+
+def _rivals(case: Case) -> Iterator[tuple[int, Potentials]]:
+    """For each instance the best structure, (1, *event), of a list of all; if there is none, some that argmax finds."""
+    if isinstance(case.oracle, Enumerable):
+        for b, theta, listed in case.enumerations():
+            k = int(listed.scores(theta).argmax())
+            yield b, map_parts(lambda t, k=k: t[k : k + 1], listed.structures)
+        return
+    for y in structures_of(case):
+        yield from ((b, instance(y, b)) for b in range(case.size))
+
+
+def structures_of(case: Case, limit: int = 200) -> Iterator[Potentials]:
+    """Batches of structures (B, *event) in float64: all there are if they can be listed, else some that argmax finds.
+
+    A list longer than ``limit`` is thinned out, but never of the best structures.
+    """
+    if not isinstance(case.oracle, Enumerable):
+        yield from map(_double, case.structures_near())
+        return
+    ordered = [_ordered(listed, theta, limit) for _, theta, listed in case.enumerations()]
+    for i in range(max(len(as_tuple(rows)[0]) for rows in ordered)):
+        chosen = [map_parts(lambda t: t[i % len(t)], rows) for rows in ordered]  # noqa: B023
+        yield map_parts(lambda *rows: torch.stack(rows), *chosen)
+
+
+def _ordered(listed: Enumeration, theta: Potentials, limit: int) -> Potentials:
+    order = listed.scores(theta).argsort(descending=True)
+    half = limit // 2
+    best, rest = order[:half], order[half:]
+    chosen = torch.cat([best, rest[:: max(1, math.ceil(len(rest) / half))]])
+    return map_parts(lambda t: t[chosen], listed.structures)
+
+
+def magnitude(theta: Potentials, y: Potentials) -> Tensor:
+    """Σ |θ_i y_i| for each instance, without forbidden parts."""
+    sizes = map_parts(lambda t: t.abs().nan_to_num(posinf=0), theta)
+    return inner(sizes, map_parts(torch.abs, y))
+
+
+def _double(y: Potentials) -> Potentials:
+    return map_parts(lambda t: t.detach().to("cpu", torch.float64), y)
+
+
+def _largest(theta: Potentials) -> float:
+    return max((t.abs().nan_to_num(posinf=0).max().item() for t in as_tuple(theta) if t.numel()), default=0.0)
+
+
+def _noise(case: Case, generator: torch.Generator) -> Potentials:
+    return map_parts(
+        lambda t: torch.randn(case.size, *t.shape[1:], generator=generator, dtype=torch.float64).to(t), case.theta
+    )
+
+
+def _needs_enumeration(case: Case) -> None:
+    if not isinstance(case.oracle, Enumerable):
+        raise NotApplicable(f"{case.oracle.label()} lacks the ability Enumerable, so there is nothing to compare with")
+
+
+def _shown(y: Potentials) -> str:
+    shown = ", ".join(str(t[0].tolist()) for t in as_tuple(y))
+    return f"({shown})" if isinstance(y, tuple) else shown
+
+
+def _expect_exact(case: Case, y: Potentials) -> None:
+    """What must hold without a list of all structures: y is best in its own direction, and no mixture."""
+    indicator = [bool(((t == 0) | (t == 1)).all()) for t in as_tuple(y)]
+    if any(indicator):
+        # Among 0/1 vectors, ⟨2y − 1, y'⟩ is highest at y' = y alone.
+        own = [2 * t - 1 if flag else torch.zeros_like(t) for t, flag in zip(as_tuple(y), indicator, strict=True)]
+        again = named_tensors("argmax at its own direction 2y − 1", case.oracle.argmax(case.with_tensors(own).theta))
+        for (name, a), t, flag in zip(again, as_tuple(y), indicator, strict=True):
+            if flag:
+                expect_equal(a, t, name)
+    if all(bool((t == t.round()).all()) for t in as_tuple(y)):
+        return
+    kept = 0
+    for i in range(3):
+        generator = case.generator(i)
+        moved = [
+            t * (1 + 1e-5 * torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t))
+            for t in as_tuple(case.theta)
+        ]
+        again = as_tuple(case.oracle.argmax(case.with_tensors(moved).theta))
+        kept += all(torch.equal(a, t) for a, t in zip(again, as_tuple(y), strict=True))
+    expect(kept, "argmax returns fractions that change with every small change of θ: a mixture, not a structure")

@@ -1,0 +1,88 @@
+"""The conformance suite of relaxations, over any oracle that they work for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..api import resolve
+from ..oracle import Oracle
+from ..relaxation import Relaxation
+from . import relaxation_form, relaxation_values
+from .cases import InstanceData, Subject
+from .law import Law, check, results
+from .oracle_checks import DTYPES
+from .report import Report, Result
+
+__all__ = ["check_relaxation", "relaxation_laws", "relaxation_results"]
+
+
+def relaxation_laws() -> tuple[Law, ...]:
+    """The laws of relaxations, in order."""
+    return (*relaxation_form.LAWS, *relaxation_values.LAWS)
+
+
+def check_relaxation(
+    relaxation: str | Relaxation,
+    oracle: str | Oracle,
+    event_shape: Any,
+    *,
+    structure: InstanceData | None = None,
+    dtypes: Sequence[torch.dtype] = DTYPES,
+    seed: int = 0,
+    on_result: Callable[[Result], None] | None = None,
+) -> Report:
+    """Check a relaxation of an oracle that itself keeps the laws of :func:`check_oracle`.
+
+    Parameters
+    ----------
+    relaxation : str or Relaxation
+    oracle, event_shape, structure, dtypes, seed, on_result
+        As for :func:`check_oracle`.
+
+    Returns
+    -------
+    Report
+        Which laws held, and which do not apply, with the reason.
+
+    Raises
+    ------
+    LawError
+        For the first broken law: which one, what came instead, and the smallest input found. An AssertionError.
+    UnsupportedError
+        If the oracle cannot have the relaxation.
+
+    Examples
+    --------
+    >>> report = check_relaxation("sparsemap", "categorical", event_shape=(3,))
+    >>> "hull" in report.held, report.broken
+    (True, [])
+    """
+    return check(relaxation_laws(), _subject(relaxation, oracle, event_shape, structure, dtypes, seed), on_result)
+
+
+def relaxation_results(
+    relaxation: str | Relaxation,
+    oracle: str | Oracle,
+    event_shape: Any,
+    *,
+    structure: InstanceData | None = None,
+    dtypes: Sequence[torch.dtype] = DTYPES,
+    seed: int = 0,
+) -> Iterator[Result]:
+    """As :func:`check_relaxation`, law by law and past the broken ones, whose results hold the error."""
+    yield from results(relaxation_laws(), _subject(relaxation, oracle, event_shape, structure, dtypes, seed))
+
+
+def _subject(
+    relaxation: str | Relaxation,
+    oracle: str | Oracle,
+    event_shape: Any,
+    structure: InstanceData | None,
+    dtypes: Sequence[torch.dtype],
+    seed: int,
+) -> Subject:
+    found, relaxed = resolve(oracle, relaxation, {})
+    return Subject.make(found, event_shape, structure, dtypes=tuple(dtypes), seed=seed, relaxation=relaxed)

@@ -1,0 +1,37 @@
+"""Every registered relaxation keeps its laws over every registered oracle, or says why it does not work for it."""
+
+from __future__ import annotations
+
+import pytest
+
+import examples
+from examples import Example
+from structinf import UnsupportedError, get_relaxation, list_relaxations
+from structinf.testing import check_relaxation
+
+
+@pytest.mark.parametrize("name", list_relaxations())
+@examples.parametrize(lambda example: example.relaxed)
+def test_laws(example: Example, name: str) -> None:
+    oracle = example.oracle()
+    if (missing := get_relaxation(name).missing(oracle)) is not None:
+        with pytest.raises(UnsupportedError) as error:
+            check_relaxation(name, oracle, example.event_shape)
+        assert missing in str(error.value)
+        assert "These relaxations do: " in str(error.value)
+        return
+    report = check_relaxation(name, oracle, example.event_shape, structure=example.structure)
+    assert {"form", "hull", "batch_independence"} <= set(report.held)
+
+
+@examples.parametrize(lambda example: example.relaxed)
+def test_sparsemap_of_the_readout(example: Example) -> None:
+    check_relaxation(get_relaxation("sparsemap", penalty="readout"), example.oracle(), example.event_shape)
+
+
+@pytest.mark.parametrize("name", ["marginals", "sparsemap"])
+@examples.parametrize(lambda example: example.relaxed)
+def test_another_temperature(example: Example, name: str) -> None:
+    oracle, relaxation = example.oracle(), get_relaxation(name, temperature=0.4)
+    if relaxation.missing(oracle) is None:
+        check_relaxation(relaxation, oracle, example.event_shape)
