@@ -12,7 +12,7 @@ from torch import Tensor
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle, Potentials, as_tuple, map_parts
 from .problem import Problem
-from .registry import Registry
+from .registry import Registry, did_you_mean
 from .relaxation import Relaxation
 from .solution import Solution
 
@@ -121,14 +121,27 @@ def resolve(
         owners = [i for i in (0, 1) if key in known[i]]
         if len(owners) == 2:
             raise TypeError(
-                f"both {oracle} and {relaxation} have an option {key!r}; pass get_oracle(...) or get_relaxation(...) instead"
+                f"both {oracle} and {relaxation} have an option {key!r}; pass get_oracle(...) or get_relaxation(...)"
             )
         if not owners:
-            raise TypeError(_unknown_option(key, oracle, relaxation, known))
+            raise TypeError(_unknown_option(key, oracle, relaxation, options, known))
         shares[owners[0]][key] = value
     found = _oracles.get(oracle, **shares[0]), _relaxations.get(relaxation, **shares[1])
     check_supported(*found)
     return found
+
+
+def _unknown_option(
+    key: str, oracle: str | Oracle, relaxation: str | Relaxation, options: Mapping[str, Any], known: list[list[str]]
+) -> str:
+    """What to say about a keyword that neither the oracle nor the relaxation takes."""
+    data = _instance_data(oracle, options)
+    takes = [
+        f"{item} has {', '.join(names) or 'none'}" if isinstance(item, str) else f"{item!r} has its own already"
+        for item, names in zip((oracle, relaxation), known, strict=True)
+    ]
+    close = did_you_mean(key, [*known[0], *known[1], *data])
+    return f"there is no option {key!r} ({'; '.join(takes)}; instance data: {', '.join(data) or 'none'}){close}"
 
 
 def check_supported(oracle: Oracle, relaxation: Relaxation) -> None:
@@ -282,10 +295,20 @@ def decode(y: Potentials, oracle: str | Oracle, **options: Any) -> Tensor:
 def _prepare(
     theta: Any, oracle: str | Oracle, relaxation: str | Relaxation, options: dict[str, Any]
 ) -> tuple[Relaxation, Problem]:
-    names = _oracles.factory(oracle).structure_ndim if isinstance(oracle, str) else oracle.structure_ndim  # type: ignore[attr-defined]
+    names = _instance_data(oracle, options)
     structure = {key: options.pop(key) for key in list(options) if key in names}
     found_oracle, found = resolve(oracle, relaxation, options)
     return found, Problem.build(theta, found_oracle, structure)
+
+
+def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str]:
+    """Names of the instance data that the oracle takes."""
+    if isinstance(oracle, str):
+        factory = _oracles.factory(oracle)
+        if not inspect.isclass(factory):  # a function: what it makes may depend on its options
+            factory = _oracles.get(oracle, **{k: v for k, v in options.items() if k in _oracles.options(oracle)})
+        return list(factory.structure_ndim)  # type: ignore[attr-defined]
+    return list(oracle.structure_ndim)
 
 
 def _prepare_oracle(theta: Any, oracle: str | Oracle, options: dict[str, Any]) -> Problem:

@@ -108,11 +108,10 @@ class FenchelYoungLoss(nn.Module):
         with problem.full_precision():
             gold = problem.encode(y, "y") if _is_labels(y) else problem.flatten_parts(y, "y")
             losses = self._losses(problem, gold)
-        losses = problem.restore(losses)
         if self.reduction == "none":
-            return losses
-        total = losses.sum()
-        return total / max(losses.numel(), 1) if self.reduction == "mean" else total
+            return problem.restore(losses)
+        total = losses.sum() if self.reduction == "sum" else losses.sum() / max(len(losses), 1)
+        return total.to(problem.dtype)
 
     def _losses(self, problem: Problem, gold: Potentials) -> Tensor:
         oracle, theta = problem.oracle, problem.theta

@@ -92,7 +92,9 @@ class Problem:
             event = like.shape[1:]
             if not isinstance(t, Tensor):
                 raise TypeError(f"{what}: a tensor is needed, got {type(t).__name__}")
-            if t.shape[t.ndim - len(event) :] != event or not _broadcasts(t.shape[: t.ndim - len(event)], self.batch_shape):
+            if t.shape[t.ndim - len(event) :] != event or not _broadcasts(
+                t.shape[: t.ndim - len(event)], self.batch_shape
+            ):
                 where = f"{what}[{i}]" if isinstance(y, tuple) else what
                 raise InvalidInputError(
                     f"{where} must have shape {_shape(self.batch_shape + event)} "
@@ -102,7 +104,13 @@ class Problem:
             flat.append(t.reshape(math.prod(self.batch_shape), *event))
         form = like_potentials(flat, self.theta)
         masks = self.oracle.valid_parts(form)
-        return form if masks is None else map_parts(lambda t, mask: torch.where(mask, t, 0.0), form, masks)
+        if masks is not None:
+            form = map_parts(lambda t, mask: torch.where(mask, t, 0.0), form, masks)
+        for t in as_tuple(form):
+            if not bool(t.isfinite().all()):
+                index = int((~t.isfinite()).nonzero()[0, 0])
+                raise InvalidInputError(f"{what} holds NaN or infinity at batch index {index}; it must be finite")
+        return form
 
     # -- the way back -------------------------------------------------------------------------
 
@@ -211,9 +219,13 @@ def _check_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
     where = wrong.nonzero()[0].tolist()
     value = t.detach()[tuple(where)].item()
     shared = t.shape[0] == 1 and math.prod(batch_shape) != 1
-    batch = "shared by the batch" if shared else f"batch index {where[0]}"
+    place = (
+        f"part {tuple(where[1:])}, shared by the batch"
+        if shared
+        else f"batch index {where[0]}, part {tuple(where[1:])}"
+    )
     raise InvalidInputError(
-        f"{name} holds {'NaN' if math.isnan(value) else '+inf'} at {batch}, part {tuple(where[1:])}; "
+        f"{name} holds {'NaN' if math.isnan(value) else '+inf'} at {place}; "
         "potentials must be finite, or −inf to forbid a part"
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from .errors import PluginError, UnknownNameError
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "did_you_mean"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -103,7 +103,7 @@ class Registry(Generic[T]):
         unknown = [key for key in options if key not in known]
         if unknown:
             raise TypeError(
-                f"{self.kind} {item!r} has no option {unknown[0]!r} (it has: {', '.join(known) or 'none'}){_close(unknown[0], known)}"
+                f"{self.kind} {item!r} has no option {unknown[0]!r} (it has: {', '.join(known) or 'none'}){did_you_mean(unknown[0], known)}"
             )
         made = factory(**options)
         if not isinstance(made, self.base):
@@ -127,10 +127,11 @@ class Registry(Generic[T]):
 
     def _unknown(self, name: str) -> str:
         known = self.names()
-        return f"no {self.kind} is called {name!r}{_close(name, known) or '.'} Known: {', '.join(known) or 'none'}"
+        return f"no {self.kind} is called {name!r}{did_you_mean(name, known) or '.'} Known: {', '.join(known) or 'none'}"
 
 
-def _close(word: str, known: list[str]) -> str:
+def did_you_mean(word: str, known: list[str]) -> str:
+    """A clause that names the close ones among ``known``; empty if none is."""
     close = difflib.get_close_matches(word, known)
     return f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
 

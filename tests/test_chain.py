@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import structinf
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.oracle import as_tuple, batch_size, inner, map_parts
 from structinf_oracles.chain import Chain
@@ -351,6 +352,17 @@ def test_long_sequence_read_from_either_end():
         mean = CHAIN.marginals((unary, transition))
         torch.testing.assert_close(mean[0].sum(2), torch.ones(1, 5000, dtype=dtype), rtol=0, atol=1e-4)
         torch.testing.assert_close(mean[1].sum(), torch.tensor(4999.0, dtype=dtype), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_through_the_public_functions(dtype):
+    theta = torch.zeros(1, 64, 16, dtype=dtype), torch.zeros(16, 16, dtype=dtype)
+    loss = structinf.FenchelYoungLoss(CHAIN, "marginals")(theta, torch.zeros(1, 64, dtype=torch.int64))
+    assert loss.dtype == dtype
+    assert loss.item() == pytest.approx(64 * math.log(16), abs=0.25 if dtype == torch.float16 else 0.5)
+    nodes, edges = structinf.relax(theta, CHAIN, "marginals")
+    assert nodes.dtype == edges.dtype == dtype
+    assert torch.equal(nodes, torch.full_like(nodes, 1 / 16))
 
 
 # ----------------------------------------------------------------------------- the best

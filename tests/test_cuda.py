@@ -29,7 +29,12 @@ class Form:
 
 FORMS: dict[str, list[Form]] = {
     "arborescence": [Form(((5, 5),)), Form(((5, 5),), {"lengths": [4, 2, 1]})],
-    "assignment": [Form(((4, 4),)), Form(((3, 5),)), Form(((4, 2),))],
+    "assignment": [
+        Form(((4, 4),)),
+        Form(((3, 5),)),
+        Form(((4, 2),)),
+        Form(((4, 4),), {"lengths": [[4, 4], [2, 3], [3, 1]]}),
+    ],
     "categorical": [Form(((6,),))],
     "chain": [
         Form(((4, 3), (3, 3)), shared=(1,)),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
+import textwrap
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -14,16 +14,8 @@ import torch
 from torch import Tensor
 
 import structinf
-from structinf import (
-    Enumerable,
-    InfeasibleError,
-    InvalidInputError,
-    Oracle,
-    Potentials,
-    Projectable,
-    RegularizedRelaxation,
-)
-from structinf.oracle import GibbsOracle, as_tuple, inner, map_parts
+from structinf import InfeasibleError, InvalidInputError, Oracle, Potentials, Projectable, UnsupportedError
+from structinf.oracle import as_tuple, map_parts
 from structinf.relaxations.map import Map
 from structinf.relaxations.marginals import Marginals
 from structinf.relaxations.sparsemap import SparseMAP
@@ -31,6 +23,8 @@ from structinf.solution import Solution
 from structinf.testing import (
     Enumeration,
     LawError,
+    Report,
+    Result,
     check_oracle,
     check_relaxation,
     nearest_point,
@@ -41,6 +35,7 @@ from structinf.testing import (
 )
 from toys import Explicit, Knapsack, Listing, Walk
 
+DTYPES = (torch.float64, torch.float32)
 SHAPES = {Knapsack: (4,), Explicit: (4,), Walk: ((3, 2), (2, 2))}
 
 
@@ -186,7 +181,7 @@ def _second_moment(self: Any, theta: Potentials, v: Potentials) -> Potentials:
 
 
 def _uniform(self: Any, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
-    return Explicit.sample(self, theta * 0 if len(theta) else theta, n, generator)
+    return Explicit.sample(self, torch.where(theta.isneginf(), theta, 0.0), n, generator)
 
 
 def _global_generator(self: Any, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
@@ -208,7 +203,8 @@ def _all_valid(self: Any, theta: Potentials, k: int) -> Any:
 
 def _worst_first(self: Any, theta: Potentials, k: int) -> Any:
     structures, scores, valid = Explicit.topk(self, theta, k)
-    return (structures.flip(0), scores.flip(0), valid.flip(0)) if bool(valid.all()) else (structures, scores, valid)
+    whole = valid.all(0)
+    return structures.flip(0).where(whole[:, None], structures), scores.flip(0).where(whole, scores), valid
 
 
 def _stale_scores(self: Any, theta: Potentials, k: int) -> Any:
@@ -264,7 +260,8 @@ BROKEN: list[tuple[str, Any]] = [
     ("copies", Locked(6)),
     ("vertex", variant(Knapsack, 6, argmax=_mixture)),
     ("vertex", variant(Explicit, argmax=_mixture)),
-    ("vertex", variant(Walk, lengths=lambda self, size, steps: [steps] * size, enumerate=Walk.enumerate)),
+    ("vertex", variant(Walk, listed=lambda self, theta: Walk().listed(theta))),
+    ("refusals", variant(Walk, lengths=lambda self, size, steps: [steps] * size)),
     ("optimal", variant(Knapsack, 6, argmax=_greedy)),
     ("optimal", variant(Explicit, argmax=_worst)),
     ("optimal", variant(Explicit, argmax=_big_constant)),
@@ -281,7 +278,7 @@ BROKEN: list[tuple[str, Any]] = [
     ("hamming_cost", variant(Explicit, hamming_cost=lambda self, y: y)),
     ("labels", variant(Walk, encode=_off_by_one)),
     ("labels", variant(Walk, decode=lambda self, y: Walk.decode(self, y).to(y[0]))),
-    ("log_partition", variant(Explicit, log_partition=_overflows)),
+    ("no_nan", variant(Explicit, log_partition=_overflows)),
     ("log_partition", variant(Explicit, log_partition=_rounds)),
     ("marginals", variant(Explicit, marginals=Explicit.argmax)),
     ("marginals", variant(Explicit, log_partition=lambda self, theta: Explicit.log_partition(self, theta.detach()))),
@@ -297,11 +294,255 @@ BROKEN: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("law", "oracle"), BROKEN, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_broken_oracle_is_caught_by_the_right_law(law: str, oracle: Oracle) -> None:
+    shape = next((shape for base, shape in SHAPES.items() if isinstance(oracle, base)), (4,))
     with pytest.raises(LawError) as error:
-        check_oracle(oracle, next((s for base, s in SHAPES.items() if isinstance(oracle, base)), (4,)))
+        check_oracle(oracle, shape, dtypes=(torch.float64,) if isinstance(oracle, Walk) else DTYPES)
     assert error.value.law == law, error.value
     message = str(error.value)
     sentence = next(rule.sentence for rule in oracle_laws() if rule.name == law)
     assert message.startswith(f"{oracle!r} breaks the law {law!r}: {sentence}\n")
     assert "The smallest input found:\n    " in message
     assert "theta = " in message
+
+
+def test_a_plugin_that_crashes_is_told_so():
+    with pytest.raises(LawError, match=r"ZeroDivisionError was raised: .*\nThe smallest") as error:
+        check_oracle(variant(Knapsack, 6, argmax=lambda self, theta: theta / (1 // 0)), (4,))
+    assert isinstance(error.value.__cause__, ZeroDivisionError)
+
+
+def test_event_shapes_that_the_oracle_does_not_have_are_refused():
+    with pytest.raises(InvalidInputError, match=r"toy_knapsack has 1 event dimensions, got \(4, 4\)"):
+        check_oracle(Knapsack(6), (4, 4))
+    with pytest.raises(InvalidInputError, match=r"toy_walk takes a tuple of 2 tensors, got one tensor"):
+        check_oracle(Walk(), (3, 2))
+
+
+# ----------------------------------------------------------------------------- broken relaxations
+
+
+def relaxation(base: type, /, **overrides: Any) -> Any:
+    """A relaxation with some methods replaced."""
+    return dataclass(frozen=True, kw_only=True)(type(f"Broken{base.__name__}", (base,), overrides))()
+
+
+def of_mean(base: type, change: Callable[[Tensor], Tensor]) -> Any:
+    """A relaxation whose mean, asked for alone or with the record, is changed."""
+
+    def solve(self: Any, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+        whole = base(**{f.name: getattr(self, f.name) for f in fields(self)})
+        found = whole.solve(oracle, theta, warm_start)
+        return replace(found, mean=map_parts(change, found.mean))
+
+    return relaxation(base, solve=solve, mean=lambda self, oracle, theta: self.solve(oracle, theta).mean)
+
+
+class HalfGradient(torch.autograd.Function):
+    """The identity, with half its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g / 2
+
+
+class OnceOnly(torch.autograd.Function):
+    """Marginals whose first derivative is right, and whose second one is silently lost."""
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor) -> Tensor:
+        ctx.save_for_backward(theta)
+        return Explicit().marginals(theta)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return Explicit().covariance_product(ctx.saved_tensors[0].detach(), g.detach()) + 0 * g
+
+
+def _writing(self: Any, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    for t in as_tuple(theta):
+        t.detach().add_(1)
+    return Marginals.solve(self, oracle, theta, warm_start)
+
+
+def _heavy(self: Any, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    found = SparseMAP.solve(self, oracle, theta, warm_start)
+    return replace(found, weights=found.weights * 1.01)
+
+
+def _cold(self: Any, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    found = SparseMAP.solve(self, oracle, theta, None)
+    return found if warm_start is None else replace(found, mean=map_parts(torch.zeros_like, found.mean))
+
+
+BROKEN_RELAXATIONS: list[tuple[str, Any]] = [
+    ("form", of_mean(Marginals, torch.Tensor.double)),
+    ("form", of_mean(Marginals, lambda mean: mean[:1])),
+    ("form", of_mean(Marginals, lambda mean: mean / 0 * 0)),
+    ("input_untouched", relaxation(Marginals, solve=_writing)),
+    ("repeatable", relaxation(SparseMAP, mean=lambda self, oracle, theta: map_parts(torch.zeros_like, theta))),
+    ("repeatable", of_mean(Map, lambda mean: mean + 1e-3 * torch.rand(()))),
+    ("batch_independence", of_mean(Marginals, lambda mean: mean.flip(0))),
+    ("support", relaxation(SparseMAP, solve=_heavy)),
+    ("warm_start", relaxation(SparseMAP, solve=_cold)),
+    ("hull", of_mean(Marginals, lambda mean: 1.1 * mean)),
+    ("temperature", relaxation(Marginals, mean=lambda self, oracle, theta: Marginals().mean(oracle, theta))),
+    ("first_derivative", of_mean(Marginals, HalfGradient.apply)),
+    (
+        "second_derivative",
+        relaxation(Marginals, mean=lambda self, oracle, theta: OnceOnly.apply(theta / self.temperature)),
+    ),
+    ("conjugate", relaxation(Marginals, conjugate=lambda self, oracle, theta: oracle.log_partition(theta) - 9)),
+    ("loss_minimum", relaxation(Marginals, omega=lambda self, oracle, y: y.new_ones(len(y)))),
+]
+
+
+@pytest.mark.parametrize(
+    ("law", "broken"), BROKEN_RELAXATIONS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_broken_relaxation_is_caught_by_the_right_law(law: str, broken: Any) -> None:
+    with pytest.raises(LawError) as error:
+        check_relaxation(broken, Explicit(), SHAPES[Explicit])
+    assert error.value.law == law, error.value
+    message = str(error.value)
+    sentence = next(rule.sentence for rule in relaxation_laws() if rule.name == law)
+    assert message.startswith(f"{broken!r} of {Explicit()!r} breaks the law {law!r}: {sentence}\n")
+    assert "The smallest input found:\n    " in message
+
+
+def test_a_relaxation_that_does_not_work_is_no_broken_law():
+    with pytest.raises(UnsupportedError, match="marginals does not work for toy_knapsack"):
+        check_relaxation("marginals", Knapsack(6), (4,))
+
+
+# ----------------------------------------------------------------------------- reports and errors
+
+
+def test_the_smallest_input_can_be_run_again():
+    oracle = variant(Explicit, argmax=_worst)
+    with pytest.raises(LawError) as error:
+        check_oracle(oracle, (4,))
+    code = textwrap.dedent(str(error.value).split("The smallest input found:\n")[1])
+    namespace: dict[str, Any] = {"torch": torch, "BrokenExplicit": type(oracle)}
+    exec(code, namespace)
+    theta = namespace["theta"]
+    assert theta.shape == (1, 4)  # one instance is enough
+    assert theta.count_nonzero() <= 2
+    found = namespace["oracle"].score(theta, namespace["oracle"].argmax(theta))
+    assert found < Enumeration(oracle.enumerate((4,))).best(theta)
+
+
+def test_instance_data_and_forbidden_parts_are_printed():
+    with pytest.raises(LawError) as error:
+        check_oracle(variant(Walk, listed=lambda self, theta: Walk().listed(theta)), SHAPES[Walk])
+    assert "oracle = BrokenWalk().bind(lengths=torch.tensor([" in str(error.value)
+    with pytest.raises(LawError) as error:
+        check_oracle(variant(Explicit, argmax=_big_constant), (4,))
+    assert "from math import inf\n" in str(error.value)
+    assert "-inf" in str(error.value)
+
+
+def test_progress_and_report():
+    seen: list[Result] = []
+    report = check_oracle(Knapsack(6), (4,), on_result=seen.append)
+    assert report.results == tuple(seen)
+    assert [r.law for r in seen] == [law.name for law in oracle_laws()]
+    assert (
+        report.not_applicable["log_partition"]
+        == "toy_knapsack lacks the ability GibbsOracle, the method log_partition(theta)"
+    )
+    assert report.not_applicable["lengths"] == "no lengths are bound"
+    assert not set(report.held) & set(report.not_applicable)
+    assert f"{len(report.held)} of {len(seen)} laws checked and held" in str(report)
+    assert "optimal" in str(report)
+    report.raise_if_broken()
+
+
+def test_results_go_on_past_a_broken_law():
+    oracle = variant(Explicit, argmax=_worst, sample=_uniform)
+    results = {result.law: result for result in oracle_results(oracle, (4,))}
+    assert list(results) == [law.name for law in oracle_laws()]
+    assert results["optimal"].status == results["frequencies"].status == "broken"
+    assert results["log_partition"].status == "holds"
+    assert results["log_partition"].inputs > 10
+    assert results["lengths"].status == "does not apply"
+    report = Report("it", tuple(results.values()))
+    assert report.broken == [name for name, result in results.items() if result.error]
+    with pytest.raises(LawError, match="breaks the law"):
+        report.raise_if_broken()
+
+
+def test_the_results_of_relaxations_come_law_by_law():
+    results = list(relaxation_results("map", Explicit(), (4,)))
+    assert [result.law for result in results] == [law.name for law in relaxation_laws()]
+    assert not any(result.error for result in results)
+
+
+def test_an_error_is_an_assertion_and_of_the_family():
+    error = LawError("what happened", "optimal")
+    assert isinstance(error, AssertionError)
+    assert isinstance(error, structinf.StructinfError)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.law) == ("what happened", "optimal")
+
+
+@pytest.mark.parametrize("laws", [oracle_laws(), relaxation_laws()])
+def test_laws_have_names_and_sentences(laws):
+    assert len({law.name for law in laws}) == len({law.sentence for law in laws}) == len(laws)
+    assert all(law.name.isidentifier() and len(law.sentence) > 20 for law in laws)
+
+
+def test_the_same_seed_draws_the_same_inputs():
+    first, second = (list(oracle_results(Knapsack(6), (4,), seed=3)) for _ in range(2))
+    assert [(r.law, r.inputs, r.status) for r in first] == [(r.law, r.inputs, r.status) for r in second]
+
+
+def test_a_named_oracle_and_single_dtype():
+    assert "optimal" in check_oracle("categorical", (3,), dtypes=[torch.float32]).held
+
+
+# ----------------------------------------------------------------------------- enumeration
+
+
+def test_sums_over_a_list():
+    listed = Enumeration(Explicit().enumerate((4,)))
+    theta = torch.tensor([[0.0, 1.0, 2.0, -torch.inf]])
+    assert len(listed) == 5
+    assert listed.scores(theta).tolist() == [-torch.inf, 3, 1, -torch.inf, -torch.inf]
+    assert listed.allowed(theta).tolist() == [False, True, True, False, False]
+    assert listed.best(theta) == 3
+    assert listed.log_partition(theta).item() == pytest.approx(3.126928)
+    assert listed.marginals(theta)[0].tolist() == pytest.approx([0.119203, 1, 0.880797, 0], abs=1e-6)
+    v = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    assert listed.covariance_product(theta, v)[0].tolist() == pytest.approx([0.104994, 0, -0.104994, 0], abs=1e-6)
+    assert listed.position(torch.tensor([[1.0, 1, 0, 0]])) == 2
+    assert listed.position(torch.tensor([[1.0, 1, 1, 0]])) is None
+    assert listed.magnitude(theta) == 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nearest_point_of_a_simplex(seed):
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.randn(6, generator=generator, dtype=torch.float64)
+    rows = torch.eye(6, dtype=torch.float64)
+    point = nearest_point(lambda d: rows[(rows @ d).argmax()], target)
+    # Held, Wolfe & Crowder 1974: the positive part of target − t, which sums to 1.
+    ordered = target.sort(descending=True).values
+    k = torch.arange(1, 7)
+    t = ((ordered.cumsum(0) - 1) / k)[(ordered * k > ordered.cumsum(0) - 1).nonzero().max()]
+    assert point.tolist() == pytest.approx((target - t).clamp(min=0).tolist(), abs=1e-10)
+
+
+def test_nearest_point_of_degenerate_polytopes():
+    rows = torch.tensor([[0.0, 0], [1, 0], [1, 0], [0.5, 0], [0, 1], [1, 1]], dtype=torch.float64)
+
+    def nearest(*target: float) -> list[float]:
+        return nearest_point(lambda d: rows[(rows @ d).argmax()], torch.tensor(target, dtype=torch.float64)).tolist()
+
+    assert nearest(0.3, 0.6) == pytest.approx([0.3, 0.6])
+    assert nearest(2, 0.5) == pytest.approx([1, 0.5])
+    assert nearest(0.5, -1) == pytest.approx([0.5, 0])
+    assert nearest(7, 7) == pytest.approx([1, 1])

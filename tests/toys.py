@@ -49,7 +49,7 @@ class Listing(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
         return structures, scores.masked_fill(~real, -torch.inf)
 
     def pick(self, structures: Potentials, index: Tensor) -> Potentials:
-        """(B,) indices to (B, *event)."""
+        """(..., B) indices to (..., B, *event)."""
         return map_parts(lambda y: y[torch.arange(len(y)), index], structures)
 
     def argmax(self, theta: Potentials) -> Potentials:
@@ -69,8 +69,7 @@ class Listing(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
         if not len(scores):
             return map_parts(lambda y: y.new_zeros(n, 0, *y.shape[2:]), structures)
         drawn = torch.multinomial(scores.double().softmax(1), n, replacement=True, generator=generator).T
-        rows = [self.pick(structures, index) for index in drawn]
-        return map_parts(lambda *ys: torch.stack(ys), *rows)
+        return self.pick(structures, drawn)
 
     def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
         structures, scores = self.table(theta)
@@ -79,8 +78,7 @@ class Listing(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
         best, index = scores.sort(dim=1, descending=True, stable=True)
         best, index = best[:, :k].T, index[:, :k].T
         valid = best > -torch.inf
-        rows = [self.pick(structures, i.where(v, 0)) for i, v in zip(index, valid, strict=True)]
-        found = map_parts(lambda *ys: torch.stack(ys), *rows)
+        found = self.pick(structures, index.where(valid, 0))
         return map_parts(lambda y: y * valid.view(*valid.shape, *[1] * (y.ndim - 2)), found), best, valid
 
     def project(self, theta: Potentials) -> Potentials:

@@ -75,8 +75,8 @@ def _layer_overhead(make: Callable[[], tuple[Callable, Callable]], repeats: int,
 
 
 def _seconds(code: str, setup: str = "", **environment: str) -> float:
-    """Seconds that ``code`` takes in a new process, after ``setup``."""
-    script = f"import time\n{setup}\nstart = time.perf_counter()\n{code}\nprint(time.perf_counter() - start)"
+    """Processor seconds, which a busy machine does not lengthen, of ``code`` in a new process, after ``setup``."""
+    script = f"import time\n{setup}\nstart = time.process_time()\n{code}\nprint(time.process_time() - start)"
     done = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, **environment}, check=True, capture_output=True, text=True
     )

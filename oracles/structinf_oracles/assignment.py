@@ -30,8 +30,8 @@ class Assignment(KBest, Enumerable):
     """Matchings of n rows and m columns in which every row or column of the smaller side has a partner.
 
     θ is (..., n, m), any sign, and y its 0/1 matrix with at most a single 1 in each row and column, min(n, m) in all.
-    With n = m, y is a permutation matrix, and a constant added to θ does not change which is best. The larger side's
-    others stay unmatched; -inf forbids a pair. Labels are the column of each row (..., n), −1 for a row without one.
+    With n = m, y is a permutation matrix. A constant added to θ does not change which is best. The larger side's
+    others stay unmatched; −inf forbids a pair. Labels are the column of each row (..., n), −1 for a row without one.
 
     Instance data: ``lengths`` (..., 2), integers, the rows and the columns in use; the smaller side is then that of
     the part in use, and all parts outside it are 0.
@@ -80,6 +80,10 @@ class Assignment(KBest, Enumerable):
     )
 
     allow_unmatched: bool = field(default=False, kw_only=True)
+
+    @property
+    def always_feasible(self) -> bool:
+        return self.allow_unmatched
 
     # -- shapes and labels -----------------------------------------------------------------
 

@@ -195,14 +195,18 @@ def run(*, epochs: int = 6, seed: int = 0, out: Path = Path(), quick: bool = Fal
     test_sets = draw_sets(test_images, 100 if quick else 1000, torch.Generator().manual_seed(seed))
     epochs, steps = (1, 20) if quick else (epochs, 100)
     methods = make_methods()
-    print(f"Sorting sets of {SIZE} images: {len(train_images.digits)} to train on, {len(test_images.digits)} others to test.\n")
+    print(
+        f"Sorting sets of {SIZE} images: {len(train_images.digits)} to train on, {len(test_images.digits)} others to test.\n"
+    )
     table = Table({"trained by": max(len(m.name) for m in methods), "images": 7, "sets": 7, "orders": 0, "seconds": 0})
     for method in methods:
         start = time.perf_counter()
         model = train(method, train_images, epochs, steps, seed)
         seconds = time.perf_counter() - start
         result = evaluate(model, test_sets, method.relaxation)
-        table.add(method.name, percent(result.elements), percent(result.lists), f"{result.structures:.2f}", f"{seconds:.1f}")
+        table.add(
+            method.name, percent(result.elements), percent(result.lists), f"{result.structures:.2f}", f"{seconds:.1f}"
+        )
     print(
         "\nimages, sets: share of the test images, and of the whole sets, that are ranked rightly.\n"
         "orders: candidate orders with a weight above 0, on average over the test sets."

@@ -2,7 +2,7 @@
 
 __all__ = ["DEPENDENT", "ROUNDING", "VANISHING"]
 
-DEPENDENT = 1e-11
+DEPENDENT = 1e-13
 """A vertex whose squared distance to the others' affine hull is below this, relative to its own square, lies in it."""
 
 ROUNDING = 1e-13

@@ -78,15 +78,14 @@ def load(start, stop, rows, dense, layout, support, need):
         back = 0
         for t in range(len(dense)):
             y = dense[t][a]
-            for low in range(0, y.size, 16):
-                high = min(low + 16, y.size)
-                # Most parts are zero: a vectorised sum finds the few blocks that need a look.
-                total = 0.0
-                for j in range(low, high):
-                    total += abs(y[j])
-                if total == 0.0:
+            for low in range(0, y.size, 8):
+                # Most parts are zero: vector code finds the few eights that need a look.
+                if low + 8 <= y.size and (
+                    (abs(y[low]) + abs(y[low + 1])) + (abs(y[low + 2]) + abs(y[low + 3]))
+                    + (abs(y[low + 4]) + abs(y[low + 5])) + (abs(y[low + 6]) + abs(y[low + 7]))
+                ) == 0.0:  # fmt: skip
                     continue
-                for j in range(low, high):
+                for j in range(low, min(low + 8, y.size)):
                     if y[j] != 0.0:
                         c = layout.offset[t] + j
                         if mask[c]:

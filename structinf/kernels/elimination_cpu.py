@@ -30,6 +30,7 @@ from .elementary import exp, log
 from .jit import jit
 
 __all__ = [
+    "BASE",
     "CHAIN",
     "ESCAPE",
     "INFEASIBLE",
@@ -60,13 +61,16 @@ LN_BASE = _LN_HIGH + _LN_LOW
 _FLOOR = 2.0**-500
 
 
-@jit
-def workspace(levels, n):
-    """Planes for chains of ``n`` words, not initialised; a row has room for one whole vector of 8 more than it needs."""
-    return np.empty((levels, 3, n + 2, padded(n) + 8))
+@jit(inline=True)
+def workspace(kinds, levels, n):
+    """Memory for numbers of 1 to 3 kinds (x, e, d) in chains of ``n`` words, not initialised.
+
+    A row has room for one whole vector of 8 more than it needs.
+    """
+    return np.empty((kinds, levels, 3, n + 2, padded(n) + 8))
 
 
-@jit
+@jit(inline=True)
 def padded(width):
     """``width`` rounded up to whole vectors: loops over the rest of the last one cost less than scalar remainders."""
     return (width + 7) & ~7
@@ -96,14 +100,13 @@ def load(theta, b, v, x, e, d, n, single_root):
         if x[0, STEP, n, i] == -np.inf:
             return INFEASIBLE
 
-    smallest, zeros = 1.0, 0
+    zeros, small = 0, 0
     for j in range(n + 2):
         for i in range(n):
             score = x[0, CHAIN, j, i] - x[0, STEP, n, i]
             forbidden = score == -np.inf
             if e is None:
                 weight = exp(score)
-                smallest = weight if weight < smallest and not forbidden else smallest
             else:
                 exponent = np.rint(score * (1 / LN_BASE))
                 weight = exp((score - exponent * _LN_HIGH) - exponent * _LN_LOW)
@@ -112,6 +115,7 @@ def load(theta, b, v, x, e, d, n, single_root):
                 e[0, CHAIN, j, i] = exponent
             x[0, CHAIN, j, i] = weight
             zeros += 1 if forbidden else 0
+            small += 1 if weight < _FLOOR else 0
     if d is not None:
         for i in range(n):
             d[0, CHAIN, 0, i], d[0, CHAIN, 1, i] = 0.0, 0.0
@@ -120,7 +124,7 @@ def load(theta, b, v, x, e, d, n, single_root):
             for i in range(n):
                 weight = x[0, CHAIN, row, i]
                 d[0, CHAIN, row, i] = weight * v[b, h, i + 1] if weight > 0 else 0.0
-    if smallest < _FLOOR:
+    if e is None and small > zeros:
         return OUT_OF_RANGE
     return 1 if zeros > 2 * n else 0  # the diagonal and one of the root's rows are always empty
 
@@ -153,73 +157,65 @@ def _pivot(x, e, d, u, k, sparse):
     Returns the order of s_k in t (0 or 1), INFEASIBLE or OUT_OF_RANGE.
     """
     row = 2 + k
-    s, se, sd = 0.0, 0.0, 0.0
-    if e is None:
-        s = x[u, CHAIN, 0, k]
-        for j in range(2, row):
-            s += x[u, CHAIN, j, k]
+    s, se, sd = 0.0, -np.inf, 0.0
+    for j in range(row):
+        x[u, STEP, k, j] = x[u, CHAIN, j, k]
         if d is not None:
-            sd = d[u, CHAIN, 0, k]
-            for j in range(2, row):
-                sd += d[u, CHAIN, j, k]
-    else:
-        se = e[u, CHAIN, 0, k]
-        for j in range(2, row):
-            se = max(se, e[u, CHAIN, j, k])
-        for j in range(row):
-            gap = se - e[u, CHAIN, j, k]
-            weight = 1.0 if gap == 0 else (INVERSE if gap == 1 else 0.0)
-            if j != 1:
-                s += weight * x[u, CHAIN, j, k]
-                if d is not None:
-                    sd += weight * d[u, CHAIN, j, k]
+            d[u, STEP, k, j] = d[u, CHAIN, j, k]
+        if e is not None:
+            exponent = e[u, CHAIN, j, k]
+            e[u, STEP, k, j] = exponent
+            se = exponent if exponent > se and j != 1 else se
+    for j in range(row):
+        weight = 0.0 if j == 1 else 1.0
+        if e is not None:
+            gap = se - e[u, STEP, k, j]
+            weight *= 1.0 if gap == 0 else (INVERSE if gap == 1 else 0.0)
+        s += weight * x[u, STEP, k, j]
+        if d is not None:
+            sd += weight * d[u, STEP, k, j]
 
     order = 0
     if s == 0:
         order = 1
-        s = x[u, CHAIN, 1, k]
+        s = x[u, STEP, k, 1]
         if s == 0:
             return INFEASIBLE
-        x[u, CHAIN, 0, k], x[u, CHAIN, 1, k] = s, 0.0
+        x[u, STEP, k, 0], x[u, STEP, k, 1] = s, 0.0
         if e is not None:
-            se = e[u, CHAIN, 1, k]
-            e[u, CHAIN, 0, k], e[u, CHAIN, 1, k] = se, -np.inf
+            se = e[u, STEP, k, 1]
+            e[u, STEP, k, 0], e[u, STEP, k, 1] = se, -np.inf
         if d is not None:
-            sd = d[u, CHAIN, 1, k]
-            d[u, CHAIN, 0, k], d[u, CHAIN, 1, k] = sd, 0.0
+            sd = d[u, STEP, k, 1]
+            d[u, STEP, k, 0], d[u, STEP, k, 1] = sd, 0.0
 
-    inverse = 1.0 / s
+    inverse, least = 1.0 / s, 1.0
     for j in range(row):
-        x[u, STEP, k, j] = x[u, CHAIN, j, k] * inverse
-    x[u, STEP, k, row] = s
-    if d is not None:
-        for j in range(row):
-            d[u, STEP, k, j] = (d[u, CHAIN, j, k] - x[u, STEP, k, j] * sd) * inverse
-        d[u, STEP, k, row] = sd
-    if e is not None:
-        for j in range(row):
-            above = x[u, STEP, k, j] > _HIGH
-            below = x[u, STEP, k, j] < _LOW
+        p = x[u, STEP, k, j] * inverse
+        rescale = 1.0
+        if e is None:
+            least = p if p > 0 and p < least else least
+        else:
+            above, below = p > _HIGH, p < _LOW
             rescale = INVERSE if above else (BASE if below else 1.0)
-            if d is not None:
-                d[u, STEP, k, j] *= rescale
-            x[u, STEP, k, j] *= rescale
-            e[u, STEP, k, j] = e[u, CHAIN, j, k] - se + (1.0 if above else (-1.0 if below else 0.0))
+            e[u, STEP, k, j] += (1.0 if above else (-1.0 if below else 0.0)) - se
+        if d is not None:
+            d[u, STEP, k, j] = (d[u, STEP, k, j] - p * sd) * inverse * rescale
+        x[u, STEP, k, j] = p * rescale
+    x[u, STEP, k, row] = s
+    if e is not None:
         e[u, STEP, k, row] = se
-    else:
+    if d is not None:
+        d[u, STEP, k, row] = sd
+    if e is None:
         if x[u, STEP, k, 1] * _FLOOR > 1:
             return OUT_OF_RANGE
         if sparse:
             # Sums only grow: a weight can fall below the floor only where a first product fills a zero.
-            least, smallest = 1.0, 1.0
-            for j in range(row):
-                f = x[u, STEP, k, j]
-                least = f if f > 0 and f < least else least
             for i in range(k):
                 a = x[u, CHAIN, row, i]
-                smallest = a if a > 0 and a < smallest else smallest
-            if least * smallest < _FLOOR:
-                return OUT_OF_RANGE
+                if a > 0 and a * least < _FLOOR:
+                    return OUT_OF_RANGE
 
     # What is left of the last vector of k's row is read no more; as zeros it leaves other rows as they are.
     for i in range(k, padded(k)):
@@ -250,10 +246,10 @@ def _spread(x, e, d, u, k, width):
             f = x[u, STEP, k, j]
             if f > 0:
                 fd = 0.0 if d is None else d[u, STEP, k, j]
-                add_row(x, e, d, u, CHAIN, j, row, f, e[u, STEP, k, j], fd, width)
+                add_row(x, e, d, u, np.int64(CHAIN), j, row, f, e[u, STEP, k, j], fd, width)
 
 
-@jit
+@jit(inline=True)
 def eliminate(x, e, d, u, size, keep, sparse):
     """Take the words size − 1, ..., keep out of the chain of level ``u``.
 
@@ -286,7 +282,7 @@ def log_pivots(x, e, u, size, keep):
     return total
 
 
-@jit
+@jit(inline=True)
 def log_scale(x, n):
     """Σ of the maxima that :func:`load` divided by."""
     total = 0.0
@@ -311,8 +307,10 @@ def log_partition(start, stop, theta, lengths, single_root, wide, value, status)
         OUT_OF_RANGE where the value is missing; read, too: instances of other status are left alone.
     """
     n = theta.shape[1] - 1
-    x = workspace(1, n)
-    e = None if wide is None else workspace(1, n)
+    kinds = 1 if wide is None else 2
+    numbers = workspace(kinds, 1, n)
+    x = numbers[0]
+    e = None if wide is None else numbers[1]
     for b in range(start, stop):
         if status[b] != OUT_OF_RANGE:
             continue

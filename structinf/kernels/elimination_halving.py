@@ -22,6 +22,7 @@ import numpy as np
 
 from .elementary import log
 from .elimination_cpu import (
+    BASE,
     CHAIN,
     ESCAPE,
     INFEASIBLE,
@@ -43,38 +44,41 @@ __all__ = ["sums"]
 
 
 @jit
-def _descend(a, level, size, first, keep):
+def _descend(numbers, level, size, first, keep):
     """Copy the chain of ``level`` to the next one, with the words first : first + keep in front."""
-    # Unsigned, since a signed index may be negative for all that the compiler knows, and the loop would stay scalar.
-    up, size, first, keep = np.uint64(level), np.uint64(size), np.uint64(first), np.uint64(keep)
+    # Unsigned, since a signed index may be negative for all that the compiler knows, and the loops would stay scalar.
+    up, n, skip, kept = np.uint64(level), np.uint64(size), np.uint64(first), np.uint64(keep)
     down, two = up + np.uint64(1), np.uint64(2)
-    rest = np.uint64(0) if first > np.uint64(0) else keep
-    for i in range(size + two):
-        source = i if i < two else (i + first if i < keep + two else i - keep + rest)
-        for c in range(keep):
-            a[down, CHAIN, i, c] = a[up, CHAIN, source, first + c]
-        for c in range(size - keep):
-            a[down, CHAIN, i, keep + c] = a[up, CHAIN, source, rest + c]
+    rest = np.uint64(0) if skip > np.uint64(0) else kept
+    for kind in range(numbers.shape[0]):
+        for i in range(n + two):
+            source = i if i < two else (i + skip if i < kept + two else i - kept + rest)
+            for c in range(kept):
+                numbers[kind, down, CHAIN, i, c] = numbers[kind, up, CHAIN, source, skip + c]
+            for c in range(n - kept):
+                numbers[kind, down, CHAIN, i, kept + c] = numbers[kind, up, CHAIN, source, rest + c]
 
 
 @jit
-def _ascend(a, level, size, first, keep):
+def _ascend(numbers, level, size, first, keep):
     """Copy the escapes of the next level to the columns first : first + keep of ``level``, words in their old order."""
-    up, size, first, keep = np.uint64(level), np.uint64(size), np.uint64(first), np.uint64(keep)
+    up, n, skip, kept = np.uint64(level), np.uint64(size), np.uint64(first), np.uint64(keep)
     down = up + np.uint64(1)
-    rest = np.uint64(0) if first > np.uint64(0) else keep
-    for i in range(size):
-        target = i + first if i < keep else i - keep + rest
-        for c in range(keep):
-            a[up, ESCAPE, target, first + c] = a[down, ESCAPE, i, c]
+    rest = np.uint64(0) if skip > np.uint64(0) else kept
+    for kind in range(numbers.shape[0]):
+        for i in range(n):
+            target = i + skip if i < kept else i - kept + rest
+            for c in range(kept):
+                numbers[kind, up, ESCAPE, target, skip + c] = numbers[kind, down, ESCAPE, i, c]
 
 
 @jit
-def _start_escapes(a, u, size, keep, orders, base):
+def _start_escapes(numbers, u, size, keep, orders, base):
     """Escapes of the eliminated words in one step: p_k[root], in the order in t of each last word's pivot."""
-    for k in range(keep, size):
-        for c in range(keep):
-            a[u, ESCAPE, k, c] = a[u, STEP, k, orders[base + c]]
+    for kind in range(numbers.shape[0]):
+        for k in range(keep, size):
+            for c in range(keep):
+                numbers[kind, u, ESCAPE, k, c] = numbers[kind, u, STEP, k, orders[base + c]]
 
 
 @jit
@@ -104,126 +108,107 @@ def _collect(x, e, d, u, k, width):
             f = x[u, STEP, k, 2 + j]
             if f > 0:
                 fd = 0.0 if d is None else d[u, STEP, k, 2 + j]
-                add_row(x, e, d, u, ESCAPE, k, j, f, e[u, STEP, k, 2 + j], fd, width)
+                add_row(x, e, d, u, np.int64(ESCAPE), k, j, f, e[u, STEP, k, 2 + j], fd, width)
 
 
 @jit
-def _finish(a, level, base, order, escape):
-    """A single word is left: note its pivot; from itself it escapes never (``escape`` is 0, or its exponent)."""
-    a[0, STEP, 0, base] = a[level, CHAIN, order, 0]
-    a[level, ESCAPE, 0, 0] = escape
+def _finish(x, e, d, level, base):
+    """A single word is left: note its pivot, from itself it never escapes. Returns the pivot's order in t, or INFEASIBLE."""
+    order = 1 if x[level, CHAIN, 0, 0] == 0 else 0
+    if x[level, CHAIN, order, 0] == 0:
+        return INFEASIBLE
+    x[0, STEP, 0, base], x[level, ESCAPE, 0, 0] = x[level, CHAIN, order, 0], 0.0
+    if e is not None:
+        e[0, STEP, 0, base], e[level, ESCAPE, 0, 0] = e[level, CHAIN, order, 0], -np.inf
+    if d is not None:
+        d[0, STEP, 0, base], d[level, ESCAPE, 0, 0] = d[level, CHAIN, order, 0], 0.0
+    return order
 
 
-@jit
-def _each_last(x, e, d, n, sparse, notes):
+@jit(inline=True)
+def _each_last(numbers, x, e, d, n, sparse, notes):
     """Escapes r (level 0) and final pivots s (level 0, row 0 of the steps) with each of n words last in turn.
 
     Parameters
     ----------
     notes : (5, n + levels) int64
-        Written: the order in t of each word's final pivot; then, of the set at each level, its first word, its size, the visits
-        and the order in t of the pivots so far.
+        Written: the order in t of each word's final pivot; then, of the set at each level, its first word, its size, the
+        visits and the order in t of the pivots so far.
 
     Returns
     -------
     status : int
         0, INFEASIBLE or OUT_OF_RANGE.
     value : float
-        Σ log of the pivots of one elimination.
+        Σ log of the pivots of one elimination, without that of the last word, word 0.
     """
     orders, bases, sizes, visits, spent = notes[0], notes[1], notes[2], notes[3], notes[4]
     bases[0], sizes[0], visits[0], spent[0] = 0, n, 0, 0
-    value = 0.0
+    status, value = 0, 0.0
     level = np.int64(0)  # a literal 0 would have the functions below compiled once more
-    while level >= 0:
+    while level >= 0 and status >= 0:
         size, base, visit = sizes[level], bases[level], visits[level]
+        half = size // 2
         if size == 1:
-            order = 1 if x[level, CHAIN, 0, 0] == 0 else 0
-            if x[level, CHAIN, order, 0] == 0 or spent[level] + order > 1:
-                return INFEASIBLE, -np.inf
-            orders[base] = order
-            _finish(x, level, base, order, 0.0)
-            if e is not None:
-                _finish(e, level, base, order, -np.inf)
-            if d is not None:
-                _finish(d, level, base, order, 0.0)
-            if base == 0:
-                value += log(x[0, STEP, 0, 0]) + (0.0 if e is None else LN_BASE * e[0, STEP, 0, 0])
+            status = _finish(x, e, d, level, base)
+            orders[base] = status
+            if spent[level] + status > 1:
+                status = INFEASIBLE
             level -= 1
             continue
-
-        half = size // 2
         if visit > 0:  # back from the half that was kept in the last visit
             first = 0 if visit == 1 else half
             keep = half if visit == 1 else size - half
-            _start_escapes(x, level + 1, size, keep, orders, base + first)
-            if e is not None:
-                _start_escapes(e, level + 1, size, keep, orders, base + first)
-            if d is not None:
-                _start_escapes(d, level + 1, size, keep, orders, base + first)
+            _start_escapes(numbers, level + 1, size, keep, orders, base + first)
             for k in range(keep, size):
                 _collect(x, e, d, level + 1, k, padded(keep))
-            _ascend(x, level, size, first, keep)
-            if e is not None:
-                _ascend(e, level, size, first, keep)
-            if d is not None:
-                _ascend(d, level, size, first, keep)
+            _ascend(numbers, level, size, first, keep)
         if visit == 2:
             level -= 1
             continue
-
         first = 0 if visit == 0 else half
         keep = half if visit == 0 else size - half
         visits[level] += 1
-        _descend(x, level, size, first, keep)
-        if e is not None:
-            _descend(e, level, size, first, keep)
-        if d is not None:
-            _descend(d, level, size, first, keep)
-        order = eliminate(x, e, d, level + 1, size, keep, sparse)
-        if order < 0:
-            return order, -np.inf
-        if base + first == 0:
+        _descend(numbers, level, size, first, keep)
+        status = eliminate(x, e, d, level + 1, size, keep, sparse)
+        if base + first == 0 and status >= 0:
             value += log_pivots(x, e, level + 1, size, keep)
         bases[level + 1], sizes[level + 1], visits[level + 1] = base + first, keep, 0
-        spent[level + 1] = spent[level] + order
+        spent[level + 1] = spent[level] + status
         level += 1
-    return 0, value
+    return status, value
 
 
 @jit
 def _write(x, e, d, v, b, n, single_root, orders, means, product):
     """μ[j, i] = a[j, i] r[j, i] / s_i to ``means``; its derivative along v to ``product``."""
+    # The root's own escape is certain; but an arc of order t is lost beside a pivot of order 1.
+    for i in range(n):
+        x[0, ESCAPE, n, i] = 0.0 if single_root and orders[i] == 0 else 1.0
+        if e is not None:
+            e[0, ESCAPE, n, i] = 0
+        if d is not None:
+            d[0, ESCAPE, n, i] = 0
+            d[0, STEP, 0, i] /= x[0, STEP, 0, i]
+        x[0, STEP, 0, i] = 1 / x[0, STEP, 0, i]
     for h in range(n + 1):
         row = 0 if h == 0 and not single_root else 1 + h
+        head = h - 1 if h > 0 else n
         for i in range(n):
-            # An arc of order t from the root is lost beside a pivot of order 1: its word is the root's in no tree.
-            escape = x[0, ESCAPE, h - 1, i] if h > 0 else (1.0 if not single_root or orders[i] == 1 else 0.0)
-            mean = x[0, CHAIN, row, i] / x[0, STEP, 0, i]
+            escape = x[0, ESCAPE, head, i]
+            mean = x[0, CHAIN, row, i] * x[0, STEP, 0, i]
             if e is not None:
-                exponent = e[0, CHAIN, row, i] - e[0, STEP, 0, i]
-                # Into the middle of the range, lest the last product overflow.
-                if mean < 2.0**-400:
-                    mean, exponent = mean / INVERSE, exponent - 1
-                elif mean > 2.0**400:
-                    mean, exponent = mean * INVERSE, exponent + 1
-                mean *= escape
-                exponent += e[0, ESCAPE, h - 1, i] if h > 0 else 0.0
-                # The mean is at most 1, and below 2^-1200 it is 0.
-                mean = mean if exponent == 0 else (
-                    mean * INVERSE if exponent == -1 else (mean / INVERSE if exponent == 1 else 0.0)
-                )
-            else:
-                mean *= escape
+                # Into the middle of the range, lest the last product overflow; the mean is at most 1, and 0 below 2^-1200.
+                rescale = INVERSE if mean > 1 else 1.0
+                exponent = e[0, CHAIN, row, i] - e[0, STEP, 0, i] + e[0, ESCAPE, head, i] + (1.0 if mean > 1 else 0.0)
+                mean *= rescale
+                mean *= 1.0 if exponent == 0 else (INVERSE if exponent == -1 else (BASE if exponent == 1 else 0.0))
+            mean *= escape
             if means is not None:
                 means[b, h, i + 1] = mean
             if d is not None:
-                if mean > 0:
-                    slope = v[b, h, i + 1] - d[0, STEP, 0, i] / x[0, STEP, 0, i]
-                    slope += d[0, ESCAPE, h - 1, i] / escape if h > 0 else 0.0
-                    product[b, h, i + 1] = mean * slope
-                else:
-                    product[b, h, i + 1] = 0.0
+                slope = v[b, h, i + 1] - d[0, STEP, 0, i] + d[0, ESCAPE, head, i] / escape
+                product[b, h, i + 1] = mean * slope if mean > 0 else 0.0
 
 
 @jit
@@ -250,21 +235,24 @@ def sums(start, stop, theta, v, lengths, single_root, wide, value, means, produc
     levels = 2
     while (1 << (levels - 2)) < n:
         levels += 1
-    x = workspace(levels, n)
-    e = None if wide is None else workspace(levels, n)
-    d = None if v is None else workspace(levels, n)
+    kinds = (1 if wide is None else 2) + (0 if v is None else 1)
+    numbers = workspace(kinds, levels, n)
+    x = numbers[0]
+    e = None if wide is None else numbers[1]
+    d = None if v is None else numbers[kinds - 1]
     notes = np.empty((5, n + levels), np.int64)
     for b in range(start, stop):
         if status[b] != OUT_OF_RANGE:
             continue
         size = lengths[b]
-        total = -np.inf
-        code = load(theta, b, v, x, e, d, size, single_root)
+        status[b], value[b] = 0, -np.inf
+        code, total = load(theta, b, v, x, e, d, size, single_root), 0.0
         if code >= 0:
-            code, total = _each_last(x, e, d, size, code > 0, notes)
+            code, total = _each_last(numbers, x, e, d, size, code > 0, notes)
         if code == OUT_OF_RANGE:
-            continue
-        status[b], value[b] = 0, total
-        if code == 0:
-            value[b] += log_scale(x, size)
+            status[b] = OUT_OF_RANGE
+        if code >= 0:
+            value[b] = total + log_scale(x, size) + log(x[0, STEP, 0, 0])
+            if wide is not None:
+                value[b] += LN_BASE * e[0, STEP, 0, 0]
             _write(x, e, d, v, b, size, single_root, notes[0], means, product)

@@ -167,10 +167,13 @@ def sample_heads(start, stop, theta, lengths, single_root, wide, seeds, heads, s
         OUT_OF_RANGE are left alone.
     """
     n = theta.shape[1] - 1
-    x = workspace(2, n)
-    e = None if wide is None else workspace(2, n)
-    weights = np.empty(n + 1)
-    exponents = None if wide is None else np.empty(n + 1)
+    kinds = 1 if wide is None else 2
+    numbers = workspace(kinds, 2, n)
+    x = numbers[0]
+    e = None if wide is None else numbers[1]
+    choices = np.empty((kinds, n + 1))
+    weights = choices[0]
+    exponents = None if wide is None else choices[1]
     notes = np.empty((4, n), np.int64)
     certain, rows, routes, reach = notes[0], notes[1], notes[2], notes[3]
     state = np.empty(1, np.uint64)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..oracle import Oracle, Potentials, as_tuple, inner, map_parts
+from ..errors import PluginError
+from ..oracle import Oracle, Potentials, as_tuple, batch_size, map_parts
 from ..relaxation import RegularizedRelaxation
 from ..solution import Solution
 
@@ -48,8 +50,32 @@ class Map(RegularizedRelaxation):
 
 
 def _argmax(oracle: Oracle, theta: Potentials) -> Potentials:
+    """The oracle's answer, after the checks of a plugin that cost next to nothing."""
+    detached = map_parts(torch.Tensor.detach, theta)
+    versions = [t._version for t in as_tuple(detached)]
     with torch.no_grad():
-        return oracle.argmax(map_parts(torch.Tensor.detach, theta))
+        y = oracle.argmax(detached)
+    wrong = _wrong_form(y, detached)
+    if wrong is None and versions != [t._version for t in as_tuple(detached)]:
+        wrong = "it wrote into theta"
+    if wrong is not None:
+        raise PluginError(
+            f"argmax of {oracle.label()} breaks its protocol: {wrong}; structinf.testing.check_oracle says more"
+        )
+    return y
+
+
+def _wrong_form(y: Any, theta: Potentials) -> str | None:
+    """What is wrong about the form of ``y``, in a clause."""
+    if isinstance(y, tuple) != isinstance(theta, tuple) or len(as_tuple(y)) != len(as_tuple(theta)):
+        return f"it returned {'a tuple' if isinstance(y, tuple) else 'no tuple'}, unlike theta"
+    size = batch_size(theta)
+    for z, t in zip(as_tuple(y), as_tuple(theta), strict=True):
+        came = (tuple(z.shape), z.dtype, z.device) if isinstance(z, Tensor) else type(z).__name__
+        wanted = ((size, *t.shape[1:]), t.dtype, t.device)
+        if came != wanted:
+            return f"it returned {came} where shape, dtype and device must be {wanted}"
+    return None
 
 
 def _with_zero_gradient(y: Tensor, theta: Tensor) -> Tensor:

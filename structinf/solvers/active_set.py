@@ -183,7 +183,7 @@ class ActiveSet:
     """
 
     def __init__(self, programs: Programs, oracle_calls: int) -> None:
-        outcome, problem = programs.outcome(), programs.problem
+        problem, outcome = programs.problem, programs.outcome()
         coordinates = problem.coordinates
         weights, self._rank = outcome.weights.T.sort(dim=0, descending=True, stable=True)
         largest = int((weights > 0).sum(0).max()) if problem.batch else 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,87 +23,68 @@ class CompiledPrograms(Programs):
     """Programs whose state lies in arrays, with room for so many vertices and non-zeros, that grow.
 
     The direction's tensors hold the unfinished instances in their first places, so that the oracle
-    sees contiguous views; as instances finish, others move up. The arrays stay in batch order.
+    sees contiguous views; as instances finish, others move up. All other arrays stay in batch order.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        batch, width, room, nonzeros = problem.batch, len(problem.coordinates), 16, 8
-        self.rows = torch.arange(batch)
+        batch, width, room = problem.batch, len(problem.coordinates), 16
         self.support = vertices.Support(
             count=np.zeros(batch, np.int64),
             order=np.tile(np.arange(room), (batch, 1)),
-            weight=np.zeros((batch, room)),
-            ones=np.zeros((batch, room)),
-            factor=np.zeros((batch, room, room)),
-            index=np.zeros((batch, room, nonzeros), np.int32),
-            value=np.zeros((batch, room, nonzeros)),
+            weight=np.empty((batch, room)),
+            ones=np.empty((batch, room)),
+            factor=np.empty((batch, room, room)),
+            index=np.empty((batch, room, 0), np.uint32),
+            value=np.empty((batch, room, 0)),
             size=np.zeros((batch, room, 2), np.int64),
-            score=np.zeros((batch, room)),
+            score=np.empty((batch, room)),
         )
         self.search = vertices.Search(
             mean=np.zeros((batch, width)),
             touched=np.zeros((batch, width), np.bool_),
-            trace=np.zeros((batch, width), np.int32),
+            trace=np.empty((batch, width), np.uint32),
             traced=np.zeros(batch, np.int64),
             scale=np.zeros(batch),
             gap=np.full(batch, np.inf),
             objective=np.zeros(batch),
             iterations=np.zeros(batch, np.int64),
             stalled=np.zeros(batch, np.bool_),
-            status=np.zeros(batch, np.int64),
+            status=np.full(batch, kernels.RUNNING),
         )
         self._need = np.zeros(batch, np.int64)
         self._spare = room - 2  # vertices that each instance may take in before the room is looked at
         self._lay_out()
+        self._set_rows(np.arange(batch))
 
     def _lay_out(self) -> None:
-        """Copy θ into flat arrays, once to keep and once, by place, to turn into the direction."""
-        problem, coordinates = self.problem, self.problem.coordinates
-        extra = coordinates.extra
-        blank = torch.zeros(coordinates.offset[extra], dtype=torch.float64)
-        theta_start, theta_step = list(coordinates.offset[:extra]), [0] * extra
-        direction_start, copies = [-1] * extra, []
-        place, length = blank.numel(), 0
-        for theta, width, moved in zip(problem.theta, coordinates.widths[extra:], problem.moved, strict=True):
-            shared = theta.shape[0] == 1
-            theta_start.append(place)
-            theta_step.append(0 if shared else width)
-            place += theta.numel()
-            moves = moved and not extra
-            direction_start.append(length if moves else -1)
-            if moves or not (shared or extra):
-                copies.append(theta.expand(problem.batch, *theta.shape[1:]))
-                length += problem.batch * width
-            else:
-                copies.append(None)
-        flat = torch.cat([blank, *(t.reshape(-1) for t in problem.theta)])
-        own = [c for c in copies if c is not None]
-        direction = torch.cat([blank.new_zeros(0), *(c.reshape(-1) for c in own)])
-        self._moving = [
-            piece.view(c.shape) for piece, c in zip(direction.split([c.numel() for c in own]), own, strict=True)
-        ]
-        moving = iter(self._moving)
-        # By place where instances differ; else θ itself, shared by all.
-        self._directions = [t if c is None else next(moving) for t, c in zip(problem.theta, copies, strict=True)]
+        """Copy θ into one array to keep and, where instances differ, into one to turn into the direction."""
+        problem, coordinates, extra = self.problem, self.problem.coordinates, self.problem.coordinates.extra
+        tensors = [torch.zeros(1, width, dtype=torch.float64) for width in coordinates.widths[:extra]]
+        tensors += [t.reshape(-1, width) for t, width in zip(problem.theta, coordinates.widths[extra:], strict=True)]
+        moved = np.array([False] * extra + [m and not extra for m in problem.moved])
+        own = [t.expand(problem.batch, -1) if m or t.shape[0] > 1 else t[:0] for t, m in zip(tensors, moved, strict=True)]
+        theta, theta_start = _pack(tensors)
+        direction, direction_start = _pack(own)
         self.layout = vertices.Layout(
             offset=np.array(coordinates.offset),
-            theta=flat.numpy(),
-            theta_start=np.array(theta_start),
-            theta_step=np.array(theta_step),
+            theta=theta.numpy(),
+            theta_start=theta_start,
+            theta_step=np.array([0 if t.shape[0] == 1 else t.shape[1] for t in tensors]),
             direction=direction.numpy(),
-            direction_start=np.array(direction_start),
+            direction_start=np.where(moved, direction_start, -1),
             penalised=problem.penalised.numpy(),
         )
+        pieces = zip(direction.split([t.numel() for t in own])[extra:], problem.theta, strict=True)
+        self._directions = [p.view(-1, *t.shape[1:]) if p.numel() else t for p, t in pieces]
 
     # -- rounds ----------------------------------------------------------------------------
 
     def direction(self, oracle: Oracle) -> Potentials:
-        coordinates, n = self.problem.coordinates, len(self.rows)
-        if coordinates.extra:
-            read = torch.from_numpy(self.search.mean[self.rows.numpy(), : coordinates.offset[coordinates.extra]])
-            return self.problem.direction(read, self.rows, oracle)
-        return coordinates.like([d if d.shape[0] == 1 else d[:n] for d in self._directions])
+        if extra := self.problem.coordinates.extra:
+            read = self.search.mean[self._rows, : self.problem.coordinates.offset[extra]]
+            return self.problem.direction(torch.from_numpy(read), self.rows, oracle)
+        return self._direction
 
     def collect(self, structure: list[Tensor]) -> None:
         self._load(structure)
@@ -112,97 +96,116 @@ class CompiledPrograms(Programs):
     def advance(self, structure: list[Tensor], tolerance: float, last: bool) -> None:
         self._load(structure)
         self._run(kernels.advance, tolerance, last, self.layout, self.support, self.search)
-        status = self.search.status[self.rows.numpy()]
+        status = self.search.status[self._rows]
         if status.any():
             self._retire(status)
 
-    def _run(self, kernel, *args) -> None:
+    def _run(self, kernel: Any, *args: Any) -> None:
         """One kernel over the unfinished instances."""
         room, nonzeros = self.support.index.shape[1:]
-        work = len(self.rows) * (room - self._spare) * (2 * nonzeros + room - self._spare)
-        parallel_rows(kernel, len(self.rows), self.rows.numpy(), *args, work=work)
+        most = room - self._spare
+        parallel_rows(kernel, len(self._rows), self._rows, *args, work=len(self._rows) * most * (most + 2 * nonzeros))
 
     def _load(self, structure: list[Tensor]) -> None:
         if self._spare == 0:
             self._make_room()
         self._spare -= 1
-        n, rows, dense = len(self.rows), self.rows.numpy(), tuple(s.numpy() for s in structure)
-        work = n * len(self.problem.coordinates)
-        parallel_rows(vertices.load, n, rows, dense, self.layout, self.support, self._need, work=work)
-        most = int(self._need[:n].max())
-        if most > self.support.index.shape[2]:
+        n, dense = len(self._rows), tuple(s.numpy() for s in structure)
+        while True:
+            args = dense, self.layout, self.support, self._need
+            parallel_rows(vertices.load, n, self._rows, *args, work=n * len(self.problem.coordinates))
+            most = int(self._need[:n].max())
+            if most <= self.support.index.shape[2]:
+                break
             self._widen(most)
-            parallel_rows(vertices.load, n, rows, dense, self.layout, self.support, self._need, work=work)
 
     def _retire(self, status: np.ndarray) -> None:
         """Let finished instances go: unfinished ones from the end take their places."""
-        rows = self.rows.numpy()
         if (status == kernels.INVALID).any():
-            raise self.problem.reject(int(rows[status == kernels.INVALID].min()))
+            raise self.problem.reject(int(self._rows[status == kernels.INVALID].min()))
         staying = np.flatnonzero(status == kernels.RUNNING)
         n = len(staying)
         free, movers = np.flatnonzero(status[:n] != kernels.RUNNING), staying[staying >= n]
-        rows = rows.copy()
+        rows = self._rows.copy()
         rows[free] = rows[movers]
-        for tensor in self._moving:
-            tensor[torch.from_numpy(free)] = tensor[torch.from_numpy(movers)]
-        self.rows = torch.from_numpy(rows[:n])
+        for tensor, theta in zip(self._directions, self.problem.theta, strict=True):
+            if tensor is not theta:
+                array = tensor.numpy()
+                array[free] = array[movers]
+        self._set_rows(rows[:n])
+
+    def _set_rows(self, rows: np.ndarray) -> None:
+        self._rows, self.rows = rows, torch.from_numpy(rows)
+        pairs = zip(self._directions, self.problem.theta, strict=True)
+        self._direction = self.problem.coordinates.like([d if d is t else d[: len(rows)] for d, t in pairs])
 
     # -- room ------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
         """Look how many vertices fit now; if none, double the room."""
         old, room = self.support, self.support.weight.shape[1]
-        self._spare = room - 2 - int(old.count[self.rows.numpy()].max())
+        self._spare = room - 2 - int(old.count[self._rows].max())
         if self._spare:
             return
-        self._spare += room
-        pads = {"order": [room], "weight": [room], "ones": [room], "factor": [room, room], "score": [room]}
-        pads |= {"index": [room, 0], "value": [room, 0], "size": [room, 0]}
-        new = {
-            name: np.pad(getattr(old, name), [(0, 0), *((0, pad) for pad in widths)]) for name, widths in pads.items()
-        }
-        new["order"][:, room:] = np.arange(room, 2 * room)
-        self.support = old._replace(**new)
+        self._spare = room
+        larger = {}
+        for name, array in old._asdict().items():
+            if name != "count":
+                doubled = (1, 2) if name == "factor" else (1,)
+                shape = [n * (1 + (axis in doubled)) for axis, n in enumerate(array.shape)]
+                larger[name] = _enlarge(array, shape)
+        larger["order"][:, room:] = np.arange(room, 2 * room)
+        self.support = old._replace(**larger)
 
     def _widen(self, nonzeros: int) -> None:
         """Hold vertices of more non-zeros: those at the back of a slot stay at its back."""
-        old = self.support.index.shape[2]
-        nonzeros = max(nonzeros, min(3 * old // 2, len(self.problem.coordinates)))
+        batch, room, old = self.support.index.shape
+        nonzeros = max(nonzeros, min(5 * old // 4, len(self.problem.coordinates)))
         back = np.arange(old) >= old - self.support.size[..., 1:]
-        index, value = (
-            np.zeros((*back.shape[:2], nonzeros), a.dtype) for a in (self.support.index, self.support.value)
-        )
-        for new, array in ((index, self.support.index), (value, self.support.value)):
-            new[..., :old] = array
-            new[..., nonzeros - old :][back] = array[back]
-        self.support = self.support._replace(index=index, value=value)
+        wider = {}
+        for name in ("index", "value"):
+            array = getattr(self.support, name)
+            wider[name] = _enlarge(array, (batch, room, nonzeros))
+            wider[name][..., nonzeros - old :][back] = array[back]
+        self.support = self.support._replace(**wider)
 
     # -- results ---------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
         support, search = self.support, self.search
-        parallel_rows(vertices.finish, self.problem.batch, support, search)
-        most = int(support.count.max(initial=0))
-        used = np.arange(most) < support.count[:, None]
+        parallel_rows(vertices.finish, len(support.count), support, search)
+        used = np.arange(support.weight.shape[1]) < support.count[:, None]
         outcome = Outcome(
             mean=torch.from_numpy(search.mean),
             value=torch.from_numpy(search.objective),
-            weights=torch.from_numpy(np.where(used, support.weight[:, :most], 0.0)),
+            weights=torch.from_numpy(np.where(used, support.weight, 0.0)),
             gap=torch.from_numpy(search.gap),
             converged=torch.from_numpy(search.status == kernels.CONVERGED),
             iterations=torch.from_numpy(search.iterations),
         )
-        del self.search, self.layout, self._directions, self._moving  # the support alone is needed from now on
+        self._width = search.mean.shape[1]
+        del self.problem, self.search, self.layout, self._directions, self._direction
         return outcome
 
     def structures(self, rank: Tensor) -> Tensor:
-        out = torch.zeros(*rank.shape, len(self.problem.coordinates), dtype=torch.float64)
-        parallel_rows(vertices.densify, self.problem.batch, rank.numpy(), self.support, out.numpy(), work=out.numel())
+        out = torch.zeros(*rank.shape, self._width, dtype=torch.float64)
+        parallel_rows(vertices.densify, rank.shape[1], rank.numpy(), self.support, out.numpy(), work=out.numel())
         return out
 
     def vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
         out = torch.zeros_like(mean_cotangent)
         arrays = mean_cotangent.contiguous().numpy(), weights_cotangent.contiguous().numpy()
-        parallel_rows(kernels.vjp, self.problem.batch, *arrays, self.support, out.numpy())
+        parallel_rows(kernels.vjp, len(out), *arrays, self.support, out.numpy())
         return out
+
+
+def _pack(tensors: Sequence[Tensor]) -> tuple[Tensor, np.ndarray]:
+    """All elements, tensor after tensor, and where each tensor starts."""
+    return torch.cat([t.reshape(-1) for t in tensors]), np.cumsum([0, *(t.numel() for t in tensors)])[:-1]
+
+
+def _enlarge(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """``array`` at the start of a larger one, otherwise not initialised."""
+    new = np.empty(shape, array.dtype)
+    new[tuple(map(slice, array.shape))] = array
+    return new

@@ -48,7 +48,7 @@ class BatchedPrograms(Programs):
         coordinates = problem.coordinates
         self.theta = coordinates.join(coordinates.like([t.expand(batch, *t.shape[1:]) for t in problem.theta]))
         self.penalised = problem.penalised.to(torch.float64)
-        self._all = self.rows
+        self._all, self._width = self.rows, width
         self._rounds = 0
         self._spare = room  # vertices that each instance may take in before the room is looked at
 
@@ -164,11 +164,7 @@ class BatchedPrograms(Programs):
     def _scatter(self, weights: Tensor) -> Tensor:
         """Σ_k weight_k y_k, (B, coordinates)."""
         terms = (weights[:, :, None] * self.value).flatten(1)
-        return (
-            torch.zeros(len(weights), len(self.problem.coordinates))
-            .to(weights)
-            .scatter_add(1, self.index.flatten(1), terms)
-        )
+        return terms.new_zeros(len(weights), self._width).scatter_add(1, self.index.flatten(1), terms)
 
     def _products(self, vertex: Tensor) -> tuple[Tensor, Tensor]:
         """⟨r_k, r⟩ + 1, and the gradient with respect to p_k; 0 for slots not in use."""
@@ -287,11 +283,11 @@ class BatchedPrograms(Programs):
             converged=self.status == _CONVERGED,
             iterations=self.iterations,
         )
-        del self.matrix, self.theta, self.mean  # the support alone is needed from now on
+        del self.problem, self.matrix, self.theta, self.mean  # the support alone is needed from now on
         return outcome
 
     def structures(self, rank: Tensor) -> Tensor:
-        out = torch.zeros(*rank.shape, len(self.problem.coordinates), dtype=torch.float64, device=rank.device)
+        out = torch.zeros(*rank.shape, self._width, dtype=torch.float64, device=rank.device)
         places = rank[:, :, None].expand(-1, -1, self.index.shape[2])
         value = torch.where(self.used[:, :, None], self.value, 0.0).transpose(0, 1).gather(0, places)
         return out.scatter_add(2, self.index.transpose(0, 1).gather(0, places), value)

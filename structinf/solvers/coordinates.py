@@ -100,20 +100,29 @@ class Problem:
             self.moved = [True] * len(self.theta)
 
     def _see_readout(self, theta: Potentials) -> None:
-        """Compare RᵀRv with a generic v: its entries are v's or 0, all of them, exactly if R picks coordinates."""
-        generator = torch.Generator().manual_seed(0)
+        """Find out which coordinates the readout R picks, if it does pick coordinates."""
+        coordinates = self.coordinates
         rows = self.batch if self.oracle.bound else 1
-        draws = [torch.rand(t.shape[1:], dtype=torch.float64, generator=generator) + 0.5 for t in self.theta]
-        probe = [d.to(self.coordinates.device).repeat(rows, *[1] * d.ndim) for d in draws]
-        read = self.oracle.readout(self.coordinates.like(probe))
-        image = as_tuple(self.oracle.readout_transpose(read, self.coordinates.like(probe)))
+        probe = [t.new_zeros(rows, *t.shape[1:]) for t in self.theta]
+        read = self.oracle.readout(coordinates.like(probe))
+        if all(any(r is v for v in probe) for r in as_tuple(read)):
+            self.moved = [any(r is v for r in as_tuple(read)) for v in probe]
+            seen = [torch.full_like(v[:1], moved, dtype=torch.bool) for v, moved in zip(probe, self.moved, strict=True)]
+            self.penalised = torch.cat([s.reshape(1, -1) for s in seen], 1)
+            return
+        # The entries of RᵀRv, for a generic v, are all v's or 0 exactly if R picks coordinates.
+        generator = torch.Generator().manual_seed(0)
+        for v in probe:
+            v += torch.rand(v.shape[1:], dtype=torch.float64, generator=generator).to(v.device) + 0.5
+        read = self.oracle.readout(coordinates.like(probe))
+        image = as_tuple(self.oracle.readout_transpose(read, coordinates.like(probe)))
         self.moved = [bool(i.any()) for i in image]
         if all(bool(((i == 0) | (i == v)).all()) for i, v in zip(image, probe, strict=True)):
             self.penalised = torch.cat([i.reshape(rows, -1) for i in image], 1) != 0
         else:
             self._readout_is_tuple = isinstance(read, tuple)
             self.coordinates = Coordinates(theta, [r.shape[1:] for r in as_tuple(read)])
-            place = torch.arange(len(self.coordinates), device=self.coordinates.device)
+            place = torch.arange(len(self.coordinates), device=coordinates.device)
             self.penalised = (place < self.coordinates.offset[self.coordinates.extra])[None]
 
     def vertices(self, y: Potentials, oracle: Oracle, size: int) -> list[Tensor]:

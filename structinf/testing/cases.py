@@ -106,6 +106,11 @@ class Subject:
         is_tuple = bool(event_shape) and not isinstance(event_shape[0], int)
         shapes = tuple(tuple(map(int, s)) for s in (event_shape if is_tuple else [event_shape]))
         subject = cls(oracle, shapes, is_tuple, structure, **rest)
+        ndims = oracle.event_ndims(subject._zeros())
+        if ndims != tuple(map(len, shapes)):
+            raise InvalidInputError(
+                f"event_shape: {oracle.label()} has {' and '.join(map(str, ndims))} event dimensions, got {event_shape}"
+            )
         lengths = subject._acceptable_lengths() if structure is None else None
         return replace(subject, data={"lengths": lengths}) if lengths else subject
 
@@ -161,8 +166,7 @@ class Subject:
 
     def probe(self, structure: Mapping[str, Any]) -> None:
         """Maximise one instance of zeros, as a public call would."""
-        zeros = [torch.zeros(1, *shape) for shape in self.event_shapes]
-        problem = Problem.build(tuple(zeros) if self.is_tuple else zeros[0], self.oracle, structure)
+        problem = Problem.build(self._zeros(), self.oracle, structure)
         problem.oracle.argmax(problem.theta)
 
     @functools.cached_property
@@ -173,6 +177,11 @@ class Subject:
         return map_parts(lambda y: (y != 0).any(0), self.oracle.enumerate(self.event_shape))
 
     # -- inside ------------------------------------------------------------------------------
+
+    def _zeros(self) -> Potentials:
+        """Potentials of one instance, (1, *event)."""
+        zeros = tuple(torch.zeros(1, *shape) for shape in self.event_shapes)
+        return zeros if self.is_tuple else zeros[0]
 
     def _draw(self, dtype: torch.dtype, with_data: bool, shared: tuple[bool, ...], family: str) -> Case:
         generator = self.generator(dtype, with_data, shared, family)

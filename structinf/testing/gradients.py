@@ -71,7 +71,7 @@ def expect_derivative(
         measured = (ahead - behind) / (2 * step)
         size = 1 + abs(measured) + abs(here)
         if (wrong := abs(claimed - measured)) > tolerance * size:
-            # A kink on one side, at any distance, makes this second difference 2 · step · wrong; a smooth function step².
+            # A kink on one side, at any distance, makes this 2 · step · wrong; without one it is of order step².
             if abs(ahead - 2 * here + behind) > step * wrong:
                 raise NotApplicable("a kink lies within the step of the finite differences")
             fail(

@@ -44,6 +44,13 @@ def empty_batch(case: Case) -> None:
         ask(query, nothing.oracle, nothing.theta)
 
 
+@LAWS("no answer holds NaN, at any scale and beside parts of −inf")
+def no_nan(case: Case) -> None:
+    for query in queries_of(case.oracle):
+        for answer in ask(query, case.oracle, case.theta):
+            expect(not answer.value.isnan().any(), f"{answer.name} holds NaN")
+
+
 @LAWS("θ is neither written to, nor flipped to requires_grad, nor handed back", families=KINDS)
 def input_untouched(case: Case) -> None:
     for query in queries_of(case.oracle):

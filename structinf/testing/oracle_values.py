@@ -22,6 +22,18 @@ LAWS = LawBook()
 ONE = ("normal",)
 
 
+@LAWS("enumerate lists every structure once, in float64", ability=Enumerable, families=ONE)
+def enumeration(case: Case) -> None:
+    for b, _, listed in case.enumerations():
+        shapes = case.subject.event_shapes
+        for (name, t), shape in zip(named_tensors("enumerate's result", listed.structures), shapes, strict=True):
+            expect(t.dtype == torch.float64, f"{name} must be float64, got {t.dtype}")
+            expect(t.shape[1:] == shape, f"{name} must have shape (N, *{shape}), got {tuple(t.shape)}")
+        rows = flat_parts(listed.structures)
+        expect(len(rows) > 0, f"enumerate lists no structure at batch index {b}")
+        expect(len(rows.unique(dim=0)) == len(rows), f"enumerate lists a structure twice at batch index {b}")
+
+
 @LAWS("argmax returns a structure, never a mixture, even on ties")
 def vertex(case: Case) -> None:
     y = case.oracle.argmax(case.theta)
@@ -123,20 +135,6 @@ def projection(case: Case) -> None:
     for b, theta, enumeration in case.enumerations():
         room = rounding(case.dtype, 10 + _largest(theta)) + 1e-6 * (case.dtype != torch.float64) + 1e-9
         expect_close(instance(mean, b), enumeration.project(theta), room, f"the projection at batch index {b}")
-
-
-@LAWS("enumerate lists every structure once, argmax's among them, in float64", ability=Enumerable)
-def enumeration(case: Case) -> None:
-    sizes = case.subject.event_shapes
-    y = case.oracle.argmax(case.theta)
-    for b, _, listed in case.enumerations():
-        for (name, t), shape in zip(named_tensors("enumerate's result", listed.structures), sizes, strict=True):
-            expect(t.dtype == torch.float64, f"{name} must be float64, got {t.dtype}")
-            expect(t.shape[1:] == shape, f"{name} must have shape (N, *{shape}), got {tuple(t.shape)}")
-        rows = flat_parts(listed.structures)
-        expect(len(rows) > 0, f"enumerate lists no structure at batch index {b}, where argmax finds one")
-        expect(len(rows.unique(dim=0)) == len(rows), f"enumerate lists a structure twice at batch index {b}")
-        expect(listed.position(instance(y, b)) is not None, f"enumerate misses {_shown(instance(y, b))}")
 
 
 @LAWS("readout is linear, and readout_transpose its transpose", families=ONE)

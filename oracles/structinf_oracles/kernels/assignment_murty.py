@@ -138,7 +138,8 @@ def enter(rows, columns, part, parts, solutions, search):
 def keep(cost, rows, width, part, parts, used, solutions, search):
     """Store the assignment in ``search`` as the part's best; slots in use.
 
-    Where all slots are in use, it takes that of the last one in order, unless it is the last itself.
+    Where all slots are in use, it takes that of the last one in order, unless it is the last itself: so many
+    precede that one on the heap that its turn never comes.
     """
     total = 0.0
     for i in range(rows):

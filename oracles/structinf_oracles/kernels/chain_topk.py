@@ -16,15 +16,12 @@ __all__ = ["topk"]
 
 @jit
 def _insert(scores, origins, score, origin):
-    """Put a candidate into a descending list, behind its equals; False if it is too low."""
-    if not score > scores[-1]:
-        return False
+    """Put a candidate into a descending list, behind its equals, in place of the last."""
     place = len(scores) - 1
     while place > 0 and score > scores[place - 1]:
         scores[place], origins[place] = scores[place - 1], origins[place - 1]
         place -= 1
     scores[place], origins[place] = score, origin
-    return True
 
 
 @jit
@@ -56,8 +53,10 @@ def topk(start, stop, unary, transition, lengths, tags, scores):
             for i in range(states):
                 for j in range(states):
                     for r in range(k):
-                        if not _insert(best[t, j], origin[t, j], best[t - 1, i, r] + step[i, j], i * k + r):
+                        score = best[t - 1, i, r] + step[i, j]
+                        if not score > best[t, j, k - 1]:
                             break
+                        _insert(best[t, j], origin[t, j], score, i * k + r)
             for j in range(states):
                 for r in range(k):
                     best[t, j, r] += nodes[t, j]
@@ -65,8 +64,9 @@ def topk(start, stop, unary, transition, lengths, tags, scores):
             final[r] = -np.inf
         for j in range(states):
             for r in range(k):
-                if not _insert(final, last, best[length - 1, j, r], j * k + r):
+                if not best[length - 1, j, r] > final[k - 1]:
                     break
+                _insert(final, last, best[length - 1, j, r], j * k + r)
         for r in range(k):
             scores[r, b] = final[r]
             if final[r] > -np.inf:

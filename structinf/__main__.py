@@ -1,0 +1,303 @@
+"""The command line: ``structinf list``, ``structinf check NAME`` and ``structinf demo sort|parse``."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import Enumerable, GibbsOracle, KBest, Oracle, Projectable, Relaxation, Samplable, __version__, api, testing
+from .errors import InvalidInputError, PluginError, StructinfError
+from .registry import Registry
+
+__all__ = ["main"]
+
+ABILITIES: dict[str, tuple[type[Oracle], str]] = {
+    "G": (GibbsOracle, "log-partition and marginals"),
+    "S": (Samplable, "exact samples"),
+    "K": (KBest, "k best"),
+    "P": (Projectable, "projection in closed form"),
+    "E": (Enumerable, "enumeration"),
+}
+
+EXTRA = "demo"
+IN_EXTRA = {"conllu": "conllu", "matplotlib": "matplotlib", "sklearn": "scikit-learn", "tqdm": "tqdm"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns 0; 1 if a law turned out broken; 2 if the command could not be carried out."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in IN_EXTRA:
+            raise
+        reason = f"this needs {IN_EXTRA[package]}, which is not installed; run: pip install 'structinf[{EXTRA}]'"
+    except (StructinfError, OSError) as error:
+        reason = str(error)
+    print(f"structinf: {reason}", file=sys.stderr)
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="structinf", description="Structures as differentiable PyTorch layers.")
+    parser.add_argument("--version", action="version", version=f"structinf {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    about = "print which relaxations work for which oracles, and why others do not"
+    command = commands.add_parser("list", help=about, description=about)
+    command.set_defaults(run=_list)
+
+    about = "check that an oracle keeps every law of the protocol"
+    command = commands.add_parser("check", help=about, description=about)
+    command.add_argument("name", metavar="NAME", help="a registered name, or module:Class")
+    command.add_argument(
+        "--event-shape",
+        metavar="N,M",
+        type=_shape,
+        action="append",
+        help="shape of the potentials without batch dimensions, small enough to enumerate; given once for each tensor "
+        "where there are several (default: 4 in each dimension)",
+    )
+    command.add_argument(
+        "-o", metavar="OPTION=VALUE", type=_option, action="append", default=[], dest="options", help="of the oracle"
+    )
+    command.add_argument("--relaxation", metavar="NAME", help="check this relaxation of the oracle instead")
+    command.add_argument("--seed", type=int, default=0, help="what is drawn depends on it alone (default: 0)")
+    command.set_defaults(run=_check)
+
+    about = "train a small model, print its results and save a picture"
+    command = commands.add_parser("demo", help=about, description=about)
+    demos = command.add_subparsers(metavar="DEMO", required=True)
+    _add_demos(demos)
+    return parser
+
+
+def _add_demos(demos: Any) -> None:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    common.add_argument("--out", metavar="FOLDER", type=Path, default=Path(), help="for the picture (default: this folder)")
+
+    about = "sort images of digits, from sorted lists alone: relaxations of assignments compared"
+    demo = demos.add_parser("sort", help=about, description=about, parents=[common])
+    demo.add_argument("--epochs", type=_positive, default=6, help="for each method (default: 6)")
+    demo.add_argument("--quick", action="store_true", help="a few batches only: tries the machinery, not the methods")
+    demo.set_defaults(run=_demo_sort)
+
+    about = "train a dependency parser on a Universal Dependencies treebank"
+    demo = demos.add_parser("parse", help=about, description=about, parents=[common])
+    demo.add_argument(
+        "--treebank",
+        metavar="FOLDER",
+        type=Path,
+        required=True,
+        help="with *train*, *dev* and *test* files in CoNLL-U: .conllu or .conllu.xz",
+    )
+    demo.add_argument("--loss", choices=LOSSES, default="sparsemap", help="(default: sparsemap)")
+    demo.add_argument("--epochs", type=_positive, default=10, help="(default: 10)")
+    demo.add_argument("--max-sentences", metavar="N", type=_positive, help="read no more of each file")
+    demo.add_argument("--max-length", metavar="N", type=_positive, default=60, help="of training sentences (default: 60)")
+    demo.set_defaults(run=_demo_parse)
+
+
+LOSSES = ("perceptron", "svm", "crf", "sparsemap", "margin-sparsemap")
+
+
+def _demo_sort(arguments: argparse.Namespace) -> int:
+    from .demos import sort
+
+    sort.run(epochs=arguments.epochs, seed=arguments.seed, out=arguments.out, quick=arguments.quick)
+    return 0
+
+
+def _demo_parse(arguments: argparse.Namespace) -> int:
+    from .demos import parse
+
+    parse.run(
+        arguments.treebank,
+        loss=arguments.loss,
+        epochs=arguments.epochs,
+        max_sentences=arguments.max_sentences,
+        max_length=arguments.max_length,
+        seed=arguments.seed,
+        out=arguments.out,
+    )
+    return 0
+
+
+# ----------------------------------------------------------------------------- list
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered name: what it makes, or why that cannot be made; the options that it cannot be made without."""
+
+    name: str
+    made: Any = None
+    error: str = ""
+    needs: tuple[str, ...] = ()
+
+
+def _entries(registry: Registry[Any]) -> Iterator[Entry]:
+    for name in registry.names():
+        try:
+            factory = registry.factory(name)
+            needs = tuple(_required(factory))
+            if not needs:
+                yield Entry(name, registry.get(name))
+            elif inspect.isclass(factory) and issubclass(factory, registry.base):
+                # Unmade: abilities, and the reasons for lacking them, belong to the class.
+                yield Entry(name, object.__new__(factory), needs=needs)
+            else:
+                raise PluginError(f"{registry.kind} {name!r} cannot be made without {', '.join(needs)}")
+        except StructinfError as error:
+            yield Entry(name, error=str(error))
+        except Exception as error:  # a broken plugin must not hide the others
+            yield Entry(name, error=f"{registry.kind} {name!r} cannot be made: {error!r}")
+
+
+def _required(factory: Any) -> Iterator[str]:
+    for p in inspect.signature(factory).parameters.values():
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            yield p.name
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    oracles, relaxations = list(_entries(api._oracles)), list(_entries(api._relaxations))
+    columns = [r for r in relaxations if not r.error]
+    rows, reasons = [["oracle", "abilities", *(r.name for r in columns)]], []
+    for oracle in oracles:
+        if oracle.error:
+            rows.append([oracle.name, oracle.error])
+            continue
+        has = [letter if isinstance(oracle.made, kind) else "." for letter, (kind, _) in ABILITIES.items()]
+        missing = [_missing(oracle.made, r.made) for r in columns]
+        rows.append([oracle.name, " ".join(has), *("no" if reason else "yes" for reason in missing)])
+        reasons += [(f"{oracle.name}, {r.name}", why) for r, why in zip(columns, missing, strict=True) if why]
+    _print_table(rows)
+    print("\nabilities beside argmax: " + "; ".join(f"{letter} {what}" for letter, (_, what) in ABILITIES.items()))
+    _print_section("Why not", reasons)
+    needy = [(e.name, f"options needed: {', '.join(e.needs)}") for e in [*oracles, *columns] if e.needs]
+    _print_section("Judged by the class alone", needy)
+    _print_section("Relaxations that cannot be loaded", [(r.name, r.error) for r in relaxations if r.error])
+    return 0
+
+
+def _missing(oracle: Oracle, relaxation: Relaxation) -> str | None:
+    try:
+        return relaxation.missing(oracle)
+    except Exception as error:
+        return f"it cannot be told: {error!r}"
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """In columns as wide as their cells, save for a row's last cell, with a line under the first row."""
+    widths = [max(len(row[i]) for row in rows if len(row) > i + 1) for i in range(len(rows[0]) - 1)]
+    widths.append(len(rows[0][-1]))
+    for row in [rows[0], ["-" * width for width in widths], *rows[1:]]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
+
+
+def _print_section(title: str, lines: Sequence[tuple[str, str]]) -> None:
+    if lines:
+        print(f"\n{title}")
+    for subject, text in lines:
+        print(textwrap.fill(f"{subject}: {text}", 110, initial_indent="  ", subsequent_indent="    "))
+
+
+# ----------------------------------------------------------------------------- check
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    oracle = _make(arguments.name, dict(arguments.options))
+    shape = _event_shape(oracle, arguments.event_shape)
+    if arguments.relaxation is None:
+        subject, results = repr(oracle), testing.oracle_results(oracle, shape, seed=arguments.seed)
+    else:
+        relaxation = api.get_relaxation(arguments.relaxation)
+        api.check_supported(oracle, relaxation)
+        subject = f"{relaxation!r} of {oracle!r}"
+        results = testing.relaxation_results(relaxation, oracle, shape, seed=arguments.seed)
+    print(f"{subject}, potentials of shape {shape}\n")
+    count = dict.fromkeys(("holds", "does not apply", "broken"), 0)
+    for result in results:
+        count[result.status] += 1
+        note = {"holds": result.sentence, "does not apply": result.reason, "broken": result.sentence}[result.status]
+        mark = {"holds": "ok", "does not apply": "--", "broken": "FAILED"}[result.status]
+        print(f"{mark:<6}  {result.law:<28}  {note}", flush=True)
+        if result.error is not None:
+            print(textwrap.indent(str(result.error), " " * 8))
+    print(f"\n{count['holds']} laws hold, {count['does not apply']} do not apply, {count['broken']} are broken")
+    return 1 if count["broken"] else 0
+
+
+def _make(name: str, options: dict[str, Any]) -> Oracle:
+    """The oracle registered under ``name``, or that the class at ``module:Class`` makes."""
+    try:
+        if ":" not in name:
+            return api.get_oracle(name, **options)
+        sys.path.insert(0, "")  # a module of the current folder, as with python -m
+        module, _, attribute = name.partition(":")
+        made = getattr(importlib.import_module(module), attribute)(**options)
+        if not isinstance(made, Oracle):
+            raise PluginError(f"{name} made {made!r}, which is no Oracle")
+        return made
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        if isinstance(error, StructinfError):
+            raise
+        raise InvalidInputError(f"{name}: {error}") from error
+
+
+def _event_shape(oracle: Oracle, given: list[tuple[int, ...]] | None) -> Any:
+    """What was given, or 4 in each dimension if the oracle takes that."""
+    ndims = oracle.event_ndim
+    if given:
+        return given[0] if len(given) == 1 and not (isinstance(ndims, tuple) and len(ndims) == 1) else tuple(given)
+    shape = tuple((4,) * n for n in ndims) if isinstance(ndims, tuple) else (4,) * ndims
+    zeros = tuple(torch.zeros(s) for s in shape) if isinstance(ndims, tuple) else torch.zeros(shape)
+    try:
+        api.bind_problem(zeros, oracle, {})
+    except InvalidInputError as error:
+        raise InvalidInputError(f"give --event-shape, since {shape} will not do. {error}") from error
+    return shape
+
+
+# ----------------------------------------------------------------------------- arguments
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.replace("x", ",").strip("(),").split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"sizes separated by commas are needed, as in 4,4; got {text!r}") from None
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"OPTION=VALUE is needed, got {text!r}")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.lstrip("-").isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, got {text!r}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())
