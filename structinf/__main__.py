@@ -86,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_demos(demos: Any) -> None:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--seed", type=int, default=0, help="(default: 0)")
-    common.add_argument("--out", metavar="FOLDER", type=Path, default=Path(), help="for the picture (default: this folder)")
+    common.add_argument(
+        "--out", metavar="FOLDER", type=Path, default=Path(), help="for the picture (default: this folder)"
+    )
 
     about = "sort images of digits, from sorted lists alone: relaxations of assignments compared"
     demo = demos.add_parser("sort", help=about, description=about, parents=[common])
@@ -106,7 +108,9 @@ def _add_demos(demos: Any) -> None:
     demo.add_argument("--loss", choices=LOSSES, default="sparsemap", help="(default: sparsemap)")
     demo.add_argument("--epochs", type=_positive, default=10, help="(default: 10)")
     demo.add_argument("--max-sentences", metavar="N", type=_positive, help="read no more of each file")
-    demo.add_argument("--max-length", metavar="N", type=_positive, default=60, help="of training sentences (default: 60)")
+    demo.add_argument(
+        "--max-length", metavar="N", type=_positive, default=60, help="of training sentences (default: 60)"
+    )
     demo.set_defaults(run=_demo_parse)
 
 

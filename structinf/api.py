@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle, Potentials, as_tuple, map_parts
 from .problem import Problem
@@ -171,6 +172,7 @@ def bind_problem(theta: Any, oracle: Oracle, structure: Mapping[str, Any]) -> Pr
     return Problem.build(theta, oracle, structure)
 
 
+@untraced
 def relax(
     theta: Potentials, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any
 ) -> Potentials:
@@ -215,6 +217,7 @@ def relax(
     return map_parts(problem.restore, mean)
 
 
+@untraced
 def infer(
     theta: Potentials,
     oracle: str | Oracle,

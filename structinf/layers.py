@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from .api import bind_problem, infer, resolve
+from .compiling import untraced
 from .oracle import Oracle, Potentials, map_parts
 from .relaxation import Relaxation
 from .solution import Solution
@@ -43,6 +44,7 @@ class Layer(nn.Module):
         super().__init__()
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
 
+    @untraced
     def forward(self, theta: Potentials, **structure: Any) -> Potentials:
         """μ(θ), (..., *event), for potentials of that shape; ``structure`` is instance data such as lengths."""
         problem = bind_problem(theta, self.oracle, structure)

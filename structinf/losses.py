@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .api import bind_problem, resolve
+from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle, Potentials, map_parts
 from .problem import Problem
@@ -81,6 +82,7 @@ class FenchelYoungLoss(nn.Module):
         self.cost = cost
         self.reduction = reduction
 
+    @untraced
     def forward(self, theta: Potentials, y: Potentials, **structure: Any) -> Tensor:
         """The loss of potentials ``theta`` (..., *event) for gold ``y``.
 

@@ -12,8 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("MPLBACKEND", "agg")
 
 # A machine lent for the GPU tests may have pytest and no more.
-CHECKS_SHAPES = all(importlib.util.find_spec(name) for name in ("jaxtyping", "typeguard"))
-if CHECKS_SHAPES:
+if all(importlib.util.find_spec(name) for name in ("jaxtyping", "typeguard")):
     from jaxtyping import install_import_hook
 
     from shape_check import annotated_modules
@@ -47,12 +46,3 @@ def seed() -> None:
     import torch
 
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def unchecked_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch the shape checks off, for tests of torch.compile, which cannot trace them."""
-    if CHECKS_SHAPES:
-        import jaxtyping
-
-        monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

@@ -20,11 +20,11 @@ __all__ = ["Arborescence"]
 class Arborescence(GibbsOracle, Samplable, Enumerable):
     """Trees in which each of n words has one head, another word or the root, and no cycle.
 
-    ⟨θ, y⟩ = Σ_m θ[head(m), m] for θ (..., n + 1, n + 1), where θ[h, m] scores the arc h -> m. Node 0 is the root. Column 0 and
-    the diagonal score nothing and are never read; there and in the padding y is 0. −inf forbids an arc.
+    ⟨θ, y⟩ = Σ_m θ[head(m), m] for θ (..., n + 1, n + 1), where θ[h, m] scores the arc h -> m. Node 0 is the root.
+    Column 0 and the diagonal are never read; there and in the padding y is 0. −inf forbids an arc.
 
-    Instance data: ``lengths`` (...), integers in [1, n], counts words and not the root. Labels are the words' heads (..., n), in
-    0, ..., n; decoded ones are −1 beyond the length.
+    Instance data: ``lengths`` (...), integers in [1, n], counts words and not the root. Labels are the words' heads
+    (..., n), from 0 to n; decoded ones are −1 beyond the length.
 
     Parameters
     ----------
@@ -33,10 +33,13 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
     Notes
     -----
-    ``argmax`` is Chu-Liu and Edmonds' algorithm in O(n²), ties going to the lowest head. Sums over trees are eliminations without
-    subtractions, O(n³): log Z and each marginal are accurate relative to themselves whatever the scores' range. The
-    matrix-tree theorem's determinants (T. Koo, A. Globerson, X. Carreras & M. Collins, Structured prediction models via the
-    matrix-tree theorem, EMNLP-CoNLL 2007) lose all digits to cancellation where words prefer each other to the root.
+    ``argmax`` is Chu-Liu and Edmonds' algorithm in O(n²). Of equal arcs into a node it takes the one from the lowest
+    head; for a single root it takes one search, not n, and no repair.
+
+    The sums are those of the matrix-tree theorem (T. Koo, A. Globerson, X. Carreras & M. Collins, Structured prediction
+    models via the matrix-tree theorem, EMNLP-CoNLL 2007), in O(n³). Its determinants cancel where words prefer each
+    other to the root; here they are eliminations without subtractions, so that log Z and every marginal are accurate
+    whatever the range of the scores. Samples are drawn from the same elimination, in some n² operations each.
 
     Examples
     --------
@@ -59,8 +62,8 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         n = theta.shape[1] - 1
         if n < 1 or theta.shape[2] != n + 1:
             raise InvalidInputError(
-                f"theta: {self.label()} takes scores (n + 1, n + 1) of arcs from head to word, node 0 being the root, for "
-                f"n >= 1 words; got {tuple(theta.shape[1:])} after the batch dimension"
+                f"theta: {self.label()} takes scores (n + 1, n + 1) of arcs from head to word, node 0 being the root, "
+                f"for n >= 1 words; got {tuple(theta.shape[1:])} after the batch dimension"
             )
         if "lengths" in self.bound:
             check_lengths(self.bound["lengths"], 1, n, f"n = {n} words, root not included")
@@ -68,7 +71,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     def valid_parts(self, theta: Tensor) -> Tensor:
         """All arcs but those into the root, from a word to itself, and in the padding."""
         nodes = torch.arange(theta.shape[1], device=theta.device)
-        inside = nodes <= self._lengths(theta)[:, None]
+        inside = nodes <= self._lengths(theta[:1])[:, None]
         arcs = (nodes > 0) & (nodes != nodes[:, None])
         return arcs & inside[:, :, None] & inside[:, None, :]
 
@@ -97,8 +100,8 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         if self.single_root and bool((roots != 1).any()):
             b = int((roots != 1).nonzero()[0])
             raise InvalidInputError(
-                f"labels at batch index {b} hang {int(roots[b])} words on the root where single_root=True allows one; got "
-                f"heads {heads[b, : int(lengths[b])].tolist()}"
+                f"labels at batch index {b} have {int(roots[b])} words below the root, where single_root=True allows "
+                f"one; got heads {heads[b, : int(lengths[b])].tolist()}"
             )
         return _indicators(heads, inside, like)
 
@@ -116,7 +119,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         value = torch.empty(len(scores), dtype=torch.float64)
         lengths = self._lengths(theta).cpu().contiguous().numpy()
         arrays = scores.numpy(), lengths, self.single_root, trees.numpy(), value.numpy()
-        parallel_rows(argmax, len(scores), *arrays, work=10 * scores.numel())
+        parallel_rows(argmax, len(scores), *arrays, work=scores.numel())
         self._check_some_tree(value)
         return trees.to(theta.device)
 

@@ -23,13 +23,37 @@ import math
 import numpy as np
 
 from .active_set_limits import DEPENDENT, ROUNDING
-from .active_set_program import append, backward, enter, forward, solve
-from .active_set_vertices import appraise, products, touch, write
+from .active_set_program import Program, append, enter, forward, project, solve
+from .active_set_vertices import Vertices, add, dot, products, weigh, write
 from .jit import jit
 
 __all__ = ["CONVERGED", "EXHAUSTED", "INVALID", "RUNNING", "advance", "collect", "settle", "vjp"]
 
 RUNNING, CONVERGED, EXHAUSTED, INVALID = 0, 1, 2, 3
+
+
+@jit
+def _appraise(b, slot, vertices, layout, search):
+    """Score, possibly not finite, and ‖r‖² of a loaded vertex, whose penalised coordinates join the trace."""
+    index = vertices.index[slot]
+    value = vertices.value[slot]
+    front = vertices.size[slot, 0]
+    back = vertices.size[slot, 1]
+    score, absolute = weigh(index, value, front, b, layout)
+    rest, more = weigh(index[index.size - back :], value[index.size - back :], back, b, layout)
+    score += rest
+    vertices.score[slot] = score
+    square = 0.0
+    for e in range(front):
+        square += value[e] * value[e]
+        c = index[e]
+        if not search.touched[b, c]:
+            search.touched[b, c] = True
+            search.trace[b, search.traced[b]] = c
+            search.traced[b] += 1
+    if math.isfinite(score):
+        search.scale[b] = max(search.scale[b], absolute + more + square)
+    return score, square
 
 
 @jit
@@ -40,103 +64,115 @@ def advance(start, stop, rows, tolerance, last, layout, support, search):
     times the scale of the scores, or if this is the ``last`` round, the instance is finished and
     its solution left as it was.
     """
-    fresh = np.zeros(search.mean.shape[1])
-    gram = np.empty(support.weight.shape[1])
-    gradient = np.empty(gram.size)
-    column = np.empty(gram.size)
-    work = np.empty(gram.size)
+    capacity = support.weight.shape[1]
+    fresh = np.zeros(search.mean.shape[1])  # the loaded vertex, dense
+    gram = np.empty(capacity)
+    gradient = np.empty(capacity)
+    column = np.empty(capacity)
+    work = np.empty(capacity)
     for a in range(start, stop):
         b = rows[a]
         n = support.count[b]
-        slot = support.order[b, n]
-        score, square, slope, scale = appraise(b, slot, layout, support, search)
+        mean = search.mean[b]
+        program = Program(support.order[b], support.weight[b], support.ones[b], support.factor[b])
+        vertices = Vertices(support.index[b], support.value[b], support.size[b], support.score[b])
+        slot = program.order[n]
+        score, square = _appraise(b, slot, vertices, layout, search)
         if not math.isfinite(score):
             search.status[b] = INVALID
             continue
-        search.scale[b] = max(search.scale[b], scale)
         if n == 0:
-            touch(b, slot, support, search)
-            append(b, 1.0, column, square + 1.0, support)
-            write(a, b, layout, support, search)
+            n = append(program, n, 1.0, column, square + 1.0)
+            support.count[b] = n
+            write(a, b, n, program.order, program.weight, vertices, layout, search)
             continue
 
-        index = support.index[b, slot, : support.size[b, slot, 0]]
-        value = support.value[b, slot]
-        for e in range(index.size):
-            fresh[index[e]] = value[e]
-        products(b, fresh, gram, gradient, support, search)
-        for e in range(index.size):
-            fresh[index[e]] = 0.0
+        index = vertices.index[slot]
+        value = vertices.value[slot]
+        front = vertices.size[slot, 0]
+        slope = score - dot(index, value, front, mean)
+        products(n, program.order, vertices, mean, gradient)
         average = 0.0
         linear = 0.0
         for k in range(n):
-            average += support.weight[b, k] * gradient[k]
-            linear += support.weight[b, k] * support.score[b, support.order[b, k]]
+            gradient[k] = vertices.score[program.order[k]] - gradient[k]
+            average += program.weight[k] * gradient[k]
+            linear += program.weight[k] * vertices.score[program.order[k]]
         search.gap[b] = max(slope - average, 0.0)
         search.objective[b] = (linear + average) / 2
-        if search.gap[b] <= max(tolerance, ROUNDING) * search.scale[b]:
+        rounding = ROUNDING * search.scale[b]
+        if search.gap[b] <= max(tolerance * search.scale[b], rounding):
             search.status[b] = CONVERGED
         elif last:
             search.status[b] = EXHAUSTED
         else:
             search.iterations[b] += 1
-            touch(b, slot, support, search)
-            entered = enter(b, square, gram, gradient, slope, ROUNDING * search.scale[b], column, work, support)
-            solve(b, gradient, work, support)
-            write(a, b, layout, support, search)
-            entered = entered and support.order[b, support.count[b] - 1] == slot
+            add(index, value, front, 1.0, fresh)
+            products(n, program.order, vertices, fresh, gram)
+            for e in range(front):
+                fresh[index[e]] = 0.0
+            n = enter(program, n, square, gram, gradient, slope, rounding, column, work)
+            n = solve(program, n, gradient, work)
+            support.count[b] = n
+            write(a, b, n, program.order, program.weight, vertices, layout, search)
             # Without a vertex that helps, the gap can only come from an inexact solution, which
             # solve() has corrected just now; if that did not help either, nothing will.
-            if search.stalled[b] and not entered:
+            idle = program.order[n - 1] != slot
+            if idle and search.stalled[b]:
                 search.status[b] = EXHAUSTED
-            search.stalled[b] = not entered
+            search.stalled[b] = idle
 
 
 @jit
 def collect(start, stop, rows, layout, support, search):
     """Append the loaded vertex without solving, unless it is zero, impossible or depends on the others."""
     fresh = np.zeros(search.mean.shape[1])
-    gram = np.empty(support.weight.shape[1])
-    gradient = np.empty(gram.size)
+    column = np.empty(support.weight.shape[1])
     for a in range(start, stop):
         b = rows[a]
         n = support.count[b]
-        slot = support.order[b, n]
-        score, square, _, scale = appraise(b, slot, layout, support, search)
-        if not math.isfinite(score) or support.size[b, slot].sum() == 0:
+        program = Program(support.order[b], support.weight[b], support.ones[b], support.factor[b])
+        vertices = Vertices(support.index[b], support.value[b], support.size[b], support.score[b])
+        slot = program.order[n]
+        score, square = _appraise(b, slot, vertices, layout, search)
+        if not math.isfinite(score) or vertices.size[slot].sum() == 0:
             continue
-        index = support.index[b, slot, : support.size[b, slot, 0]]
-        for e in range(index.size):
-            fresh[index[e]] = support.value[b, slot, e]
-        products(b, fresh, gram, gradient, support, search)
-        for e in range(index.size):
+        index = vertices.index[slot]
+        front = vertices.size[slot, 0]
+        add(index, vertices.value[slot], front, 1.0, fresh)
+        products(n, program.order, vertices, fresh, column)
+        for e in range(front):
             fresh[index[e]] = 0.0
-        forward(support.factor[b], gram, n)
+        for k in range(n):
+            column[k] += 1.0
+        forward(program.factor, column, n)
         remainder = square + 1.0
         for k in range(n):
-            remainder -= gram[k] * gram[k]
+            remainder -= column[k] * column[k]
         if remainder > DEPENDENT * (square + 1.0):
-            touch(b, slot, support, search)
-            append(b, 1.0, gram, remainder, support)
-            search.scale[b] = max(search.scale[b], scale)
+            support.count[b] = append(program, n, 1.0, column, remainder)
 
 
 @jit
 def settle(start, stop, rows, layout, support, search):
     """Solve over the collected vertices, from equal weights."""
-    fresh = np.zeros(search.mean.shape[1])
-    gram = np.empty(support.weight.shape[1])
-    gradient = np.empty(gram.size)
-    work = np.empty(gram.size)
+    gradient = np.empty(support.weight.shape[1])
+    work = np.empty(gradient.size)
     for a in range(start, stop):
         b = rows[a]
         n = support.count[b]
         if n > 0:
-            support.weight[b, :n] = 1.0 / n
-            write(a, b, layout, support, search)
-            products(b, fresh, gram, gradient, support, search)
-            solve(b, gradient, work, support)
-            write(a, b, layout, support, search)
+            program = Program(support.order[b], support.weight[b], support.ones[b], support.factor[b])
+            vertices = Vertices(support.index[b], support.value[b], support.size[b], support.score[b])
+            for k in range(n):
+                program.weight[k] = 1.0 / n
+            write(a, b, n, program.order, program.weight, vertices, layout, search)
+            products(n, program.order, vertices, search.mean[b], gradient)
+            for k in range(n):
+                gradient[k] = vertices.score[program.order[k]] - gradient[k]
+            n = solve(program, n, gradient, work)
+            support.count[b] = n
+            write(a, b, n, program.order, program.weight, vertices, layout, search)
 
 
 @jit
@@ -144,25 +180,20 @@ def vjp(start, stop, mean_cotangent, weight_cotangent, support, out):
     """Mᵀ S (M v + u), with S = A⁻¹ − A⁻¹ 1 1ᵀ A⁻¹ / (1ᵀ A⁻¹ 1), into ``out`` (B, coordinates), zero so far."""
     x = np.empty(support.weight.shape[1])
     for b in range(start, stop):
+        program = Program(support.order[b], support.weight[b], support.ones[b], support.factor[b])
         n = support.count[b]
         for k in range(n):
-            slot = support.order[b, k]
-            total = weight_cotangent[b, k]
-            for e in range(support.index.shape[2]):
-                if e < support.size[b, slot, 0] or e >= support.index.shape[2] - support.size[b, slot, 1]:
-                    total += support.value[b, slot, e] * mean_cotangent[b, support.index[b, slot, e]]
-            x[k] = total
-        forward(support.factor[b], x, n)
-        above = 0.0
-        below = 0.0
+            slot = program.order[k]
+            index = support.index[b, slot]
+            value = support.value[b, slot]
+            back = support.size[b, slot, 1]
+            x[k] = weight_cotangent[b, k] + dot(index, value, support.size[b, slot, 0], mean_cotangent[b])
+            x[k] += dot(index[index.size - back :], value[index.size - back :], back, mean_cotangent[b])
+        project(program, x, n)
         for k in range(n):
-            above += x[k] * support.ones[b, k]
-            below += support.ones[b, k] * support.ones[b, k]
-        for k in range(n):
-            x[k] -= above / below * support.ones[b, k]
-        backward(support.factor[b], x, n)
-        for k in range(n):
-            slot = support.order[b, k]
-            for e in range(support.index.shape[2]):
-                if e < support.size[b, slot, 0] or e >= support.index.shape[2] - support.size[b, slot, 1]:
-                    out[b, support.index[b, slot, e]] += support.value[b, slot, e] * x[k]
+            slot = program.order[k]
+            index = support.index[b, slot]
+            value = support.value[b, slot]
+            back = support.size[b, slot, 1]
+            add(index, value, support.size[b, slot, 0], x[k], out[b])
+            add(index[index.size - back :], value[index.size - back :], back, x[k], out[b])

@@ -8,7 +8,20 @@ import numpy as np
 
 from .jit import jit
 
-__all__ = ["Layout", "Search", "Support", "appraise", "densify", "finish", "load", "products", "touch", "write"]
+__all__ = [
+    "Layout",
+    "Search",
+    "Support",
+    "Vertices",
+    "add",
+    "densify",
+    "dot",
+    "finish",
+    "load",
+    "products",
+    "weigh",
+    "write",
+]
 
 
 class Layout(NamedTuple):
@@ -40,6 +53,15 @@ class Support(NamedTuple):
     score: np.ndarray  # (B, C) ⟨θ, y⟩
 
 
+class Vertices(NamedTuple):
+    """The slots of one instance, as in :class:`Support`."""
+
+    index: np.ndarray
+    value: np.ndarray
+    size: np.ndarray
+    score: np.ndarray
+
+
 class Search(NamedTuple):
     """What else is known of each instance while the method runs."""
 
@@ -47,7 +69,7 @@ class Search(NamedTuple):
     touched: np.ndarray  # (B, coordinates) bool: penalised coordinates that some vertex has used,
     trace: np.ndarray  # (B, coordinates) these in order of first use
     traced: np.ndarray  # (B,) and their number
-    scale: np.ndarray  # (B,) size of the numbers of whose difference a gap consists
+    scale: np.ndarray  # (B,) size of the numbers whose difference a gap is
     gap: np.ndarray  # (B,)
     objective: np.ndarray  # (B,)
     iterations: np.ndarray  # (B,) programs solved
@@ -102,13 +124,32 @@ def load(start, stop, rows, dense, layout, support, need):
         need[a] = front + back
 
 
+# ----------------------------------------------------------------------------- sums over non-zeros
+
+
 @jit
-def weigh(b, index, value, layout):
-    """⟨θ, y⟩ over some non-zeros, and the sum of the terms' absolute values."""
+def dot(index, value, size, vector):
+    """⟨y, vector⟩ over the first ``size`` non-zeros of y."""
+    total = 0.0
+    for e in range(size):
+        total += value[e] * vector[index[e]]
+    return total
+
+
+@jit
+def add(index, value, size, weight, vector):
+    """Add weight · y to ``vector``, over the first ``size`` non-zeros of y."""
+    for e in range(size):
+        vector[index[e]] += weight * value[e]
+
+
+@jit
+def weigh(index, value, size, b, layout):
+    """⟨θ, y⟩ over the first ``size`` non-zeros of y, and the sum of the terms' absolute values."""
     total = 0.0
     absolute = 0.0
     t = 0
-    for e in range(index.size):
+    for e in range(size):
         c = index[e]
         while c >= layout.offset[t + 1]:
             t += 1
@@ -121,31 +162,26 @@ def weigh(b, index, value, layout):
 
 
 @jit
-def touch(b, slot, support, search):
-    """Note the penalised coordinates that a vertex uses."""
-    for c in support.index[b, slot, : support.size[b, slot, 0]]:
-        if not search.touched[b, c]:
-            search.touched[b, c] = True
-            search.trace[b, search.traced[b]] = c
-            search.traced[b] += 1
+def products(n, order, vertices, vector, out):
+    """⟨r_k, vector⟩ for the ``n`` vertices of an instance's support."""
+    for k in range(n):
+        slot = order[k]
+        out[k] = dot(vertices.index[slot], vertices.value[slot], vertices.size[slot, 0], vector)
 
 
 @jit
-def write(a, b, layout, support, search):
+def write(a, b, n, order, weight, vertices, layout, search):
     """Recompute the mean over penalised coordinates and, from it, the direction of the next oracle call."""
     mean = search.mean[b]
-    trace = search.trace[b, : search.traced[b]]
-    for c in trace:
-        mean[c] = 0.0
-    for k in range(support.count[b]):
-        slot = support.order[b, k]
-        index = support.index[b, slot]
-        value = support.value[b, slot]
-        weight = support.weight[b, k]
-        for e in range(support.size[b, slot, 0]):
-            mean[index[e]] += weight * value[e]
+    trace = search.trace[b]
+    for i in range(search.traced[b]):
+        mean[trace[i]] = 0.0
+    for k in range(n):
+        slot = order[k]
+        add(vertices.index[slot], vertices.value[slot], vertices.size[slot, 0], weight[k], mean)
     t = 0
-    for c in trace:
+    for i in range(search.traced[b]):
+        c = trace[i]
         while c >= layout.offset[t + 1]:
             t += 1
         while c < layout.offset[t]:
@@ -153,45 +189,11 @@ def write(a, b, layout, support, search):
         first = layout.direction_start[t]
         if first >= 0:
             j = c - layout.offset[t]
-            width = layout.offset[t + 1] - layout.offset[t]
             theta = layout.theta[layout.theta_start[t] + b * layout.theta_step[t] + j]
-            layout.direction[first + a * width + j] = theta - mean[c]
+            layout.direction[first + a * (layout.offset[t + 1] - layout.offset[t]) + j] = theta - mean[c]
 
 
-@jit
-def appraise(b, slot, layout, support, search):
-    """Score, ‖r‖², gradient with respect to the weight, and size of the terms, of a vertex."""
-    index = support.index[b, slot]
-    value = support.value[b, slot]
-    front = support.size[b, slot, 0]
-    back = index.size - support.size[b, slot, 1]
-    score, absolute = weigh(b, index[:front], value[:front], layout)
-    rest, more = weigh(b, index[back:], value[back:], layout)
-    score += rest
-    square = 0.0
-    slope = score
-    for e in range(front):
-        square += value[e] * value[e]
-        slope -= value[e] * search.mean[b, index[e]]
-    support.score[b, slot] = score
-    return score, square, slope, absolute + more + square
-
-
-@jit
-def products(b, fresh, gram, gradient, support, search):
-    """⟨r_k, fresh⟩ + 1 and the gradient with respect to p_k, for each vertex of the support."""
-    mean = search.mean[b]
-    for k in range(support.count[b]):
-        slot = support.order[b, k]
-        index = support.index[b, slot]
-        value = support.value[b, slot]
-        penalty = 0.0
-        product = 1.0
-        for e in range(support.size[b, slot, 0]):
-            penalty += value[e] * mean[index[e]]
-            product += value[e] * fresh[index[e]]
-        gram[k] = product
-        gradient[k] = support.score[b, slot] - penalty
+# ----------------------------------------------------------------------------- results
 
 
 @jit
@@ -200,8 +202,10 @@ def finish(start, stop, support, search):
     for b in range(start, stop):
         for k in range(support.count[b]):
             slot = support.order[b, k]
-            for e in range(support.index.shape[2] - support.size[b, slot, 1], support.index.shape[2]):
-                search.mean[b, support.index[b, slot, e]] += support.weight[b, k] * support.value[b, slot, e]
+            back = support.size[b, slot, 1]
+            first = support.index.shape[2] - back
+            index = support.index[b, slot, first:]
+            add(index, support.value[b, slot, first:], back, support.weight[b, k], search.mean[b])
 
 
 @jit
@@ -210,8 +214,7 @@ def densify(start, stop, rank, support, out):
     for b in range(start, stop):
         for k in range(support.count[b]):
             slot = support.order[b, rank[k, b]]
-            index = support.index[b, slot]
-            value = support.value[b, slot]
-            for e in range(index.size):
-                if e < support.size[b, slot, 0] or e >= index.size - support.size[b, slot, 1]:
-                    out[k, b, index[e]] = value[e]
+            first = support.index.shape[2] - support.size[b, slot, 1]
+            for e in range(support.index.shape[2]):
+                if e < support.size[b, slot, 0] or e >= first:
+                    out[k, b, support.index[b, slot, e]] = support.value[b, slot, e]

@@ -1,10 +1,10 @@
 """Sums over rooted trees: log-partition, marginals, Hessian products and samples, on any device.
 
-Potentials are θ (B, n + 1, n + 1): θ[h, m] scores the arc from head h to word m, node 0 is the root; column 0 and the diagonal are
-never read. On CPU the work is done by compiled eliminations (:mod:`.elimination_cpu`); elsewhere, and where autograd
-is asked for a derivative, by the same elimination in torch operations and the log domain. All of it is in float64, since the
-logarithms of float32 sums over scores of ±1000 would leave marginals no more than two digits; arcs come back in θ's
-dtype, log Z in float64.
+Potentials are θ (B, n + 1, n + 1): θ[h, m] scores the arc from head h to word m, and node 0 is the root; column 0
+and the diagonal are never read. On CPU the work is done by compiled eliminations (:mod:`.elimination_cpu`); elsewhere,
+and where autograd is asked for a derivative, by the same elimination in torch operations and the log domain. All of
+it is in float64, since sums of float32 logarithms near 1000 would leave a marginal some four digits; arcs come
+back in θ's dtype, log Z in float64.
 
 The spanning trees of an undirected graph are the trees of a symmetric θ with any vertex for the root: add up the two
 directions of each edge in the results.
@@ -46,7 +46,7 @@ def log_partition(theta: Tensor, lengths: Tensor | None = None, *, single_root: 
 
     size, n, scores, counts, status = _arrays(theta, lengths)
     value = np.empty(size)
-    _run(kernel, status, n**3 // 3, scores, counts, single_root, ..., value, status)
+    _run(kernel, status, n**3 // 8, scores, counts, single_root, ..., value, status)
     return torch.from_numpy(value)
 
 
@@ -65,7 +65,7 @@ def marginals(theta: Tensor, lengths: Tensor | None = None, *, single_root: bool
 
     size, n, scores, counts, status = _arrays(theta, lengths)
     value, means = np.empty(size), np.zeros((size, n + 1, n + 1))
-    _run(sums, status, 2 * n**3, scores, None, counts, single_root, ..., value, means, None, status)
+    _run(sums, status, n**3 // 2, scores, None, counts, single_root, ..., value, means, None, status)
     return torch.from_numpy(value), torch.from_numpy(means).to(theta.dtype)
 
 
@@ -88,7 +88,7 @@ def covariance_product(
     size, n, scores, counts, status = _arrays(theta, lengths)
     direction = _float64(v.expand_as(theta))
     value, product = np.empty(size), np.zeros((size, n + 1, n + 1))
-    _run(sums, status, 6 * n**3, scores, direction, counts, single_root, ..., value, None, product, status)
+    _run(sums, status, n**3, scores, direction, counts, single_root, ..., value, None, product, status)
     return torch.from_numpy(value), torch.from_numpy(product).to(theta.dtype)
 
 
@@ -102,7 +102,7 @@ def sample_heads(
 ) -> tuple[Tensor, Tensor]:
     """Exact samples of p(y) ∝ exp⟨θ, y⟩, on CPU whatever θ's device.
 
-    Takes what :func:`log_partition` takes. Each tree draws from a stream of its own, whose seed comes from ``generator``.
+    Takes what :func:`log_partition` takes. Each tree draws from a stream of its own, seeded from ``generator``.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def sample_heads(
     device = generator.device if generator is not None else "cpu"
     seeds = torch.randint(bounds.min, bounds.max, (samples, size), generator=generator, device=device)
     heads = np.full((samples, size, n), -1)
-    work = n**3 // 3 + samples * n * n
+    work = n**3 // 8 + 2 * samples * n**2
     _run(kernel, status, work, scores, counts, single_root, ..., seeds.cpu().numpy().view(np.uint64), heads, status)
     return torch.from_numpy(status == 0), torch.from_numpy(heads)
 

@@ -33,9 +33,11 @@ __all__ = [
     "BASE",
     "CHAIN",
     "ESCAPE",
+    "HIGH",
     "INFEASIBLE",
     "INVERSE",
     "LN_BASE",
+    "LOW",
     "OUT_OF_RANGE",
     "STEP",
     "add_row",
@@ -54,7 +56,7 @@ INFEASIBLE, OUT_OF_RANGE = -1, -2
 CHAIN, STEP, ESCAPE = 0, 1, 2
 
 BASE, INVERSE = 2.0**800, 2.0**-800
-_HIGH, _LOW = 2.0**400, 2.0**-400
+HIGH, LOW = 2.0**400, 2.0**-400
 _LN_HIGH, _LN_LOW = 800 * 6.93147180369123816490e-01, 800 * 1.90821492927058770002e-10  # log 2 in 33 bits and the rest
 LN_BASE = _LN_HIGH + _LN_LOW
 # Without exponents no weight falls below this, so that no product of two is lost to underflow.
@@ -76,7 +78,7 @@ def padded(width):
     return (width + 7) & ~7
 
 
-@jit
+@jit(fastmath=False)
 def load(theta, b, v, x, e, d, n, single_root):
     """Weights exp(θ[j, i] − max_j θ[j, i]) of instance b to the chain of level 0, the maxima to row n of its steps.
 
@@ -129,7 +131,7 @@ def load(theta, b, v, x, e, d, n, single_root):
     return 1 if zeros > 2 * n else 0  # the diagonal and one of the root's rows are always empty
 
 
-@jit
+@jit(fastmath=False)
 def add_row(x, e, d, u, plane, i, k, f, fe, fd, width):
     """Row i += f · row k, with exponents; a term 2^-800 of the sum or less is below its last place."""
     for c in range(width):
@@ -140,8 +142,8 @@ def add_row(x, e, d, u, plane, i, k, f, fe, fd, width):
         keep = 1.0 if gap >= 0 else (INVERSE if gap == -1 else 0.0)
         gain = 1.0 if gap <= 0 else (INVERSE if gap == 1 else 0.0)
         total = x[u, plane, i, c] * keep + f * source * gain
-        above = total > _HIGH
-        below = total < _LOW
+        above = total > HIGH
+        below = total < LOW
         rescale = INVERSE if above else (BASE if below else 1.0)
         if d is not None:
             gained = f * d[u, plane, k, c] + fd * source
@@ -196,7 +198,7 @@ def _pivot(x, e, d, u, k, sparse):
         if e is None:
             least = p if p > 0 and p < least else least
         else:
-            above, below = p > _HIGH, p < _LOW
+            above, below = p > HIGH, p < LOW
             rescale = INVERSE if above else (BASE if below else 1.0)
             e[u, STEP, k, j] += (1.0 if above else (-1.0 if below else 0.0)) - se
         if d is not None:

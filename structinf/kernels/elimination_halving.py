@@ -1,8 +1,8 @@
-"""Marginals of rooted trees, and their derivative along a direction, without subtractions. Importing this module imports numba.
+"""Marginals of rooted trees, and their derivative along a direction, compiled. Importing this module imports numba.
 
-By the matrix-tree theorem, P(j is the head of i) = a[j, i] (G[i, i] − G[j, i]), where G is the inverse of the Laplacian.
-G[i, i] = 1 / s_i if i is eliminated last, and G[j, i] is G[i, i] times the probability that the walk from j (see
-:mod:`.elimination_cpu`) meets i before the root. Hence
+By the matrix-tree theorem, P(j is the head of i) = a[j, i] (G[i, i] − G[j, i]), where G is the inverse of the
+Laplacian. G[i, i] = 1 / s_i if i is eliminated last, and G[j, i] is G[i, i] times the probability that the walk from j
+(see :mod:`.elimination_cpu`) meets i before the root. Hence
 
     μ[j, i] = a[j, i] r[j, i] / s_i,      r[j, i] = P(the walk from j meets the root before i),
 
@@ -12,8 +12,8 @@ eliminated. For an eliminated word k, r[k, i] = p_k[root] + Σ_j p_k[j] r[j, i] 
 words together cost O(n³), some four plain eliminations. Of each r[·, i] only the leading order in t is kept, that
 of the final pivot s_i.
 
-Without exponents, an escape probability below 2^-1022 is taken for 0; as the pivots are above 2^-500, a marginal
-that is wrong by this is below 1e-150.
+Without exponents, an escape probability below 2^-1022 is taken for 0. As the pivots are above 2^-500, a marginal that
+this makes wrong is below 1e-150.
 """
 
 from __future__ import annotations
@@ -113,7 +113,10 @@ def _collect(x, e, d, u, k, width):
 
 @jit
 def _finish(x, e, d, level, base):
-    """A single word is left: note its pivot, from itself it never escapes. Returns the pivot's order in t, or INFEASIBLE."""
+    """A single word is left: note its pivot, and that from itself it never escapes.
+
+    Returns the pivot's order in t, or INFEASIBLE.
+    """
     order = 1 if x[level, CHAIN, 0, 0] == 0 else 0
     if x[level, CHAIN, order, 0] == 0:
         return INFEASIBLE
@@ -132,8 +135,8 @@ def _each_last(numbers, x, e, d, n, sparse, notes):
     Parameters
     ----------
     notes : (5, n + levels) int64
-        Written: the order in t of each word's final pivot; then, of the set at each level, its first word, its size, the
-        visits and the order in t of the pivots so far.
+        Written: the order in t of each word's final pivot; then, of the set at each level, its first word, its size,
+        the visits and the order in t of the pivots so far.
 
     Returns
     -------
@@ -179,7 +182,7 @@ def _each_last(numbers, x, e, d, n, sparse, notes):
     return status, value
 
 
-@jit
+@jit(fastmath=False)
 def _write(x, e, d, v, b, n, single_root, orders, means, product):
     """μ[j, i] = a[j, i] r[j, i] / s_i to ``means``; its derivative along v to ``product``."""
     # The root's own escape is certain; but an arc of order t is lost beside a pivot of order 1.
@@ -198,7 +201,7 @@ def _write(x, e, d, v, b, n, single_root, orders, means, product):
             escape = x[0, ESCAPE, head, i]
             mean = x[0, CHAIN, row, i] * x[0, STEP, 0, i]
             if e is not None:
-                # Into the middle of the range, lest the last product overflow; the mean is at most 1, and 0 below 2^-1200.
+                # In this order no product overflows; a mean is at most 1, and what is below 2^-600 may come out as 0.
                 rescale = INVERSE if mean > 1 else 1.0
                 exponent = e[0, CHAIN, row, i] - e[0, STEP, 0, i] + e[0, ESCAPE, head, i] + (1.0 if mean > 1 else 0.0)
                 mean *= rescale
@@ -254,5 +257,5 @@ def sums(start, stop, theta, v, lengths, single_root, wide, value, means, produc
         if code >= 0:
             value[b] = total + log_scale(x, size) + log(x[0, STEP, 0, 0])
             if wide is not None:
-                value[b] += LN_BASE * e[0, STEP, 0, 0]
+                value[b] += LN_BASE * numbers[1, 0, STEP, 0, 0]
             _write(x, e, d, v, b, size, single_root, notes[0], means, product)

@@ -1,31 +1,43 @@
 """Exact samples of rooted trees from their elimination, compiled. Importing this module imports numba.
 
-Read backwards, the elimination of :mod:`.elimination_cpu` draws a tree. Words come back in the order 0, 1, ..., n − 1. Before
-word k does, there is a random tree over the words i < k, of the walk in which k is rerouted: a step from i to j has weight
-a[j, i] + a[k, i] p_k[j]. Then
+Read backwards, the elimination of :mod:`.elimination_cpu` draws a tree. Words come back in the order 0, 1, ..., n − 1.
+Before word k does, there is a random tree over the words i < k, of the walk in which k is rerouted: its step from i
+to j has weight a[j, i] + a[k, i] p_k[j]. Then
 
-1. each arc i -> j goes through k with probability a[k, i] p_k[j] / (a[j, i] + a[k, i] p_k[j]);
-2. k picks its head with probability proportional to p_k, among the root and those words that still lead to the root when the arcs
-   that go through k are cut;
-3. the words whose arcs went through k get k for a head.
+1. each arc i -> j goes through k with probability a[k, i] p_k[j] / (a[j, i] + a[k, i] p_k[j]), and is cut;
+2. k picks its head with probability proportional to p_k, among the root and the words that still lead to the root;
+3. the words whose arcs were cut get k for a head.
 
-Why this is exact: fix the set C of cut words and the other arcs F. Summed over the heads that the words in C may have had, the
-weight of the trees before is Π_C a[k, i] times the sum over trees of the |C| cut components and the root's, in which
-an arc into a component counts Σ p_k over the component; as these sums add up to 1, that is Σ p_k over the root's component (Cayley's
-formula with weights). The same sum, times s_k, is the weight of the trees after, as k's head may be any word of the root's component.
+Why this is exact: fix the set C of the cut words and the other arcs. Summed over the heads that the words in C may have
+had, the trees before weigh Π_C a[k, i] times a sum over trees of the |C| cut components and the root's, in which an
+arc into a component weighs Σ p_k over it. These weights sum to 1, so that, by Cayley's formula with weights, the sum
+over trees is the Σ p_k over the root's component. The trees after weigh the same times s_k, for k's head may be any
+node of the root's component.
 
-One elimination serves all samples, and a sample takes O(n²) operations whatever the weights are. Wilson's walk needs no
-elimination, but as many steps as the walk takes to the root: exp(100) of them where two words prefer one another by 100.
+An arc's history is drawn when the arc is made: the weight of i -> j in the walk over 0, ..., k is the sum of its own
+weight and of a[m, i] p_m[j] over all m > k, in proportion to which it will go through none or through m.
 
-An arc's history is drawn when it is made: the weight of i -> j in the walk over 0, ..., k is the sum of the arc's own weight and
-of a[l, i] p_l[j] over all l > k, which are the chances that it will go through l, or through none.
+One elimination serves all samples, and a sample takes some n² operations (n³ at most) whatever the weights. Wilson's
+walk (1996) takes as many steps as there are to the root: exp(100) where two words prefer one another by 100.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from .elimination_cpu import CHAIN, INFEASIBLE, INVERSE, OUT_OF_RANGE, STEP, eliminate, load, workspace
+from .elimination_cpu import (
+    BASE,
+    CHAIN,
+    HIGH,
+    INFEASIBLE,
+    INVERSE,
+    LOW,
+    OUT_OF_RANGE,
+    STEP,
+    eliminate,
+    load,
+    workspace,
+)
 from .jit import jit
 
 __all__ = ["sample_heads"]
@@ -33,7 +45,7 @@ __all__ = ["sample_heads"]
 
 @jit
 def _uniform(state):
-    """A uniform number in [0, 1); SplitMix64 (Steele, Lea & Flood 2014, figure 14)."""
+    """A uniform number in [0, 1); SplitMix64 (Steele, Lea & Flood 2014, OOPSLA)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -47,6 +59,10 @@ def _choose(weights, exponents, count, state):
     if exponents is not None:
         top = -np.inf
         for j in range(count):
+            if weights[j] > HIGH:
+                weights[j], exponents[j] = weights[j] * INVERSE, exponents[j] + 1
+            elif 0 < weights[j] < LOW:
+                weights[j], exponents[j] = weights[j] * BASE, exponents[j] - 1
             top = exponents[j] if weights[j] > 0 and exponents[j] > top else top
         for j in range(count):
             gap = top - exponents[j]
@@ -67,16 +83,16 @@ def _choose(weights, exponents, count, state):
 
 @jit
 def _route(x, e, k, i, row, size, weights, exponents, state):
-    """The word l > k that an arc from i to the head at ``row``, made when k came, will go through; ``size`` if none."""
-    for l in range(k + 1, size):
-        weights[l] = x[1, CHAIN, 2 + l, i] * x[1, STEP, l, row]
+    """The word m > k that an arc from i to the head at ``row``, made when k came, goes through; ``size`` if none."""
+    for m in range(k + 1, size):
+        weights[m] = x[1, CHAIN, 2 + m, i] * x[1, STEP, m, row]
     weights[size] = x[0, CHAIN, row, i]
     if e is not None:
-        for l in range(k + 1, size):
-            exponents[l] = e[1, CHAIN, 2 + l, i] + e[1, STEP, l, row]
+        for m in range(k + 1, size):
+            exponents[m] = e[1, CHAIN, 2 + m, i] + e[1, STEP, m, row]
         exponents[size] = e[0, CHAIN, row, i]
-    for l in range(k + 1):
-        weights[l] = 0
+    for m in range(k + 1):
+        weights[m] = 0
     return _choose(weights, exponents, size + 1, state)
 
 
@@ -163,8 +179,8 @@ def sample_heads(start, stop, theta, lengths, single_root, wide, seeds, heads, s
     heads : (samples, B, n) int64
         Written inside each length: 0 for the root, 1, ..., n for a word.
     status : (B,) int64
-        OUT_OF_RANGE where the samples are missing, INFEASIBLE where there is no tree; read, too: instances of another status than
-        OUT_OF_RANGE are left alone.
+        OUT_OF_RANGE where the samples are missing, INFEASIBLE where there is no tree; read, too: instances of a status
+        other than OUT_OF_RANGE are left alone.
     """
     n = theta.shape[1] - 1
     kinds = 1 if wide is None else 2

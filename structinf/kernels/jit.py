@@ -8,7 +8,7 @@ import numba
 
 __all__ = ["jit"]
 
-# No nnan/ninf: −inf is a value here. "afn" and reassociation let LLVM vectorise sums and products.
+# No nnan or ninf: −inf is a value here. Reassociation and contraction let LLVM vectorise sums and products.
 _FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
 
 
@@ -24,7 +24,12 @@ def jit(function: Any = None, *, inline: bool = False, fastmath: bool = True) ->
     """
     if function is None:
         return lambda f: jit(f, inline=inline, fastmath=fastmath)
-    flags = _FASTMATH if fastmath else False
     return numba.njit(
-        function, nogil=True, cache=True, error_model="numpy", fastmath=flags, inline="always" if inline else "never"
+        function,
+        nogil=True,
+        cache=True,
+        error_model="numpy",
+        fastmath=_FASTMATH if fastmath else False,
+        inline="always" if inline else "never",
+        no_cfunc_wrapper=True,  # nobody calls kernels from C: a fifth of the compile time
     )

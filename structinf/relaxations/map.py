@@ -29,9 +29,9 @@ class Map(RegularizedRelaxation):
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         y = _argmax(oracle, theta)
-        value = oracle.score(map_parts(torch.Tensor.detach, theta), y)
+        value = oracle.score(theta, y)
         return Solution(
-            mean=map_parts(lambda t, z: _with_zero_gradient(z, t), theta, y),
+            mean=_with_zero_gradient(y, theta),
             value=value,
             weights=torch.ones_like(value)[None],
             make_support=lambda: map_parts(lambda z: z[None], y),
@@ -78,9 +78,13 @@ def _wrong_form(y: Any, theta: Potentials) -> str | None:
     return None
 
 
-def _with_zero_gradient(y: Tensor, theta: Tensor) -> Tensor:
-    """``y`` as a function of θ with gradient 0, so that a loss on it can be differentiated.
+def _with_zero_gradient(y: Potentials, theta: Potentials) -> Potentials:
+    """``y`` as a function of all of θ with gradient 0, so that a loss on it can be differentiated.
 
-    The sum over no elements adds a graph edge and no arithmetic (0 · −inf would be NaN).
+    Sums over no elements add graph edges and no arithmetic (0 · −inf would be NaN).
     """
-    return y + theta[:0].sum() if theta.requires_grad and torch.is_grad_enabled() else y
+    sources = [t for t in as_tuple(theta) if t.requires_grad]
+    if not sources or not torch.is_grad_enabled():
+        return y
+    nothing = torch.stack([t[:0].sum() for t in sources]).sum()
+    return map_parts(lambda z: z + nothing, y)

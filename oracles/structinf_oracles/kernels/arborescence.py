@@ -1,22 +1,23 @@
 """Rooted trees of highest score in O(n²), compiled. Importing this module imports numba.
 
-Chu-Liu & Edmonds' contraction by growing a path (Gabow, Galil, Spencer & Tarjan 1986, Efficient algorithms for finding minimum
-spanning trees in undirected and directed graphs, Combinatorica 6, §3; dense graphs as in Tarjan 1977, Finding optimum
-branchings, Networks 7). From any word walk from head to best head. The walk ends at a node that already hangs below the
-root, and the whole path hangs there, too; or it closes a cycle, which becomes one node. An arc into the cycle costs the arc that it
-displaces, so the arcs into the new node score θ minus that of the cycle's arc into the same member. At most n − 1 contractions
-of n members in all: every member's row is merged once.
+Chu-Liu & Edmonds' contraction by growing a path (Gabow, Galil, Spencer & Tarjan 1986, Efficient algorithms for finding
+minimum spanning trees in undirected and directed graphs, Combinatorica 6; Tarjan 1977, Finding optimum branchings,
+Networks 7, for dense graphs). From any word, walk from node to best head. The walk ends at a node that already hangs
+below the root, and then all of the path does, too; or it closes a cycle, which becomes one node. An arc into the
+cycle displaces the cycle's arc into the same member, so an arc into the new node scores as much more than that one
+as it did. Each node's row of scores is merged into another once, in O(n).
 
-Single root. The tree with fewest root arcs, and of highest score among these, is a best tree when scores are compared
-as pairs (− number of root arcs, score), in which order the algorithm works as in any ordered group. A cycle never contains a
-root arc, so that what is subtracted has a first component of 0: the root's arc into a node is below all others, always. So it is taken
-only where no other arc is left (Stanojević & Cohen 2021, A root of a problem, EMNLP; Gabow & Tarjan 1984 for the general problem),
-and the instance is infeasible if that happens twice.
+Single root. A tree with the fewest root arcs, and of highest score among these, is a best tree when scores are compared
+as pairs (− number of root arcs, score), and the algorithm works in every ordered group. A cycle never contains a root
+arc, so the first component of what is subtracted is always 0, and a root arc ranks below all other arcs, always. It is
+taken, therefore, only where no other is left; if that happens twice, no tree has a single root. (For two numbers in
+one, see Stanojević & Cohen 2021, A root of a problem, EMNLP; for other degrees, Gabow & Tarjan 1984.)
 """
 
 from __future__ import annotations
 
 import numpy as np
+
 from structinf.kernels.jit import jit
 
 __all__ = ["argmax"]

@@ -1,0 +1,173 @@
+"""Train a dependency parser on a Universal Dependencies treebank.
+
+A recurrent network scores every arc between two words of a sentence, or between the root and a
+word; the structure is an arborescence with one arc from the root. The losses differ in the
+relaxation, and in whether they ask for a margin.
+
+The network is the arc-factored parser of Kiperwasser & Goldberg 2016, Simple and Accurate Dependency
+Parsing Using Bidirectional LSTM Feature Representations, on gold tags; the losses are compared in
+Niculae, Martins, Blondel & Cardie 2018, SparseMAP: Differentiable Sparse Structured Inference, §5.1.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from tqdm import tqdm
+
+import structinf as si
+from structinf import plot
+
+from .report import Table, percent
+from .treebank import Batch, Encoder, Sentence, length_buckets, read_treebank
+
+__all__ = ["run"]
+
+TREE = si.get_oracle("arborescence", single_root=True)
+
+LOSSES = {
+    "perceptron": si.FenchelYoungLoss(TREE, "map"),
+    "svm": si.FenchelYoungLoss(TREE, "map", cost="hamming"),
+    "crf": si.FenchelYoungLoss(TREE, "marginals"),
+    "sparsemap": si.FenchelYoungLoss(TREE, "sparsemap"),
+    "margin-sparsemap": si.FenchelYoungLoss(TREE, "sparsemap", cost="hamming"),
+}
+
+
+class Parser(nn.Module):
+    """Scores (B, n + 1, n + 1) of the arcs from each head to each word, the root being number 0."""
+
+    def __init__(self, words: int, tags: int) -> None:
+        super().__init__()
+        self.word = nn.Embedding(words, 100)
+        self.tag = nn.Embedding(tags, 25)
+        self.context = nn.LSTM(125, 125, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(250, 100)
+        self.dependent = nn.Linear(250, 100, bias=False)
+        self.arc = nn.Linear(100, 1, bias=False)
+
+    def forward(self, batch: Batch) -> Tensor:
+        embedded = torch.cat([self.word(batch.words), self.tag(batch.tags)], -1)
+        packed = pack_padded_sequence(embedded, batch.lengths + 1, batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(self.context(packed)[0], batch_first=True)
+        pairs = torch.tanh(self.head(states)[:, :, None] + self.dependent(states)[:, None])
+        return self.arc(pairs).squeeze(-1)
+
+
+def train_epoch(
+    model: Parser, optimizer: torch.optim.Optimizer, loss: nn.Module, batches: list[Batch], description: str
+) -> float:
+    """One pass over the batches; returns the mean loss."""
+    model.train()
+    total = 0.0
+    progress = tqdm(batches, desc=description, leave=False, disable=None)
+    for batch in progress:
+        value = loss(model(batch), batch.heads, lengths=batch.lengths)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        total += value.item()
+        progress.set_postfix(loss=f"{value.item():.3f}", refresh=False)
+    return total / len(batches)
+
+
+class Accuracy(NamedTuple):
+    """Shares of the words whose head is right, and of the sentences whose whole tree is right."""
+
+    heads: float
+    trees: float
+
+
+@torch.no_grad()
+def evaluate(model: Parser, batches: list[Batch]) -> Accuracy:
+    model.eval()
+    right: list[Tensor] = []
+    for batch in batches:
+        trees = si.relax(model(batch), TREE, "map", lengths=batch.lengths)
+        heads = si.decode(trees, TREE, lengths=batch.lengths)  # −1 in the padding
+        right += [h[:n] == gold[:n] for h, gold, n in zip(heads, batch.heads, batch.lengths, strict=True)]
+    return Accuracy(
+        heads=torch.cat(right).float().mean().item(),
+        trees=torch.stack([r.all() for r in right]).float().mean().item(),
+    )
+
+
+@torch.no_grad()
+def draw_picture(model: Parser, encoder: Encoder, sentences: list[Sentence], path: Path) -> None:
+    """The sentence of 5 to 12 words whose few candidate trees are hardest to choose between."""
+    model.eval()
+    chosen: tuple[Sentence, si.Solution] | None = None
+    doubt = -1.0
+    for sentence in sentences:
+        if 5 <= len(sentence.words) <= 12:
+            solution = si.infer(model(encoder([sentence]))[0], TREE, "sparsemap")
+            weights = solution.weights[solution.weights > 0]
+            here = 1 - weights.max().item() if len(weights) <= 4 else -0.5
+            if here > doubt:
+                chosen, doubt = (sentence, solution), here
+    if chosen is None:
+        print("no picture: the development set has no sentence of 5 to 12 words")
+        return
+    sentence, solution = chosen
+    gold = torch.tensor(sentence.heads)
+    plot.trees(solution, sentence.words, gold=gold, title="Candidate trees of a sentence").savefig(path)
+    print(f"picture: {path.resolve()}")
+
+
+def run(
+    treebank: Path,
+    *,
+    loss: str = "sparsemap",
+    epochs: int = 10,
+    max_sentences: int | None = None,
+    max_length: int = 60,
+    seed: int = 0,
+    out: Path = Path(),
+) -> None:
+    """Train with one loss, print the unlabelled attachment after each epoch, and save a picture.
+
+    Parameters
+    ----------
+    treebank : Path
+        Folder with the files of a treebank.
+    loss : str
+        One of LOSSES.
+    epochs : int
+    max_sentences : int, optional
+        Read no more of each file.
+    max_length : int
+        Leave out longer sentences in training.
+    seed : int
+    out : Path
+        Folder for the picture.
+    """
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    parts = read_treebank(treebank, max_sentences)
+    sentences = [s for s in parts["train"] if len(s.words) <= max_length]
+    if not sentences:
+        raise si.InvalidInputError(f"max_length: no training sentence has {max_length} words or fewer")
+    encoder = Encoder(sentences)
+    dev, test = ([encoder(bucket) for bucket in length_buckets(parts[part], 32)] for part in ("dev", "test"))
+    model = Parser(encoder.word_count, encoder.tag_count)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    counts = f"{len(sentences)} training, {len(parts['dev'])} development, {len(parts['test'])} test sentences"
+    print(f"{treebank.resolve().name}: {counts}. Loss: {loss}.\n")
+
+    table = Table({"epoch": 0, "loss": 8, "dev heads": 0, "dev trees": 0, "seconds": 0})
+    for epoch in range(1, epochs + 1):
+        start = time.perf_counter()
+        batches = [encoder(bucket) for bucket in length_buckets(sentences, 16, generator)]
+        value = train_epoch(model, optimizer, LOSSES[loss], batches, f"epoch {epoch} of {epochs}")
+        seconds = time.perf_counter() - start
+        result = evaluate(model, dev)
+        table.add(epoch, f"{value:.4f}", percent(result.heads), percent(result.trees), f"{seconds:.1f}")
+    result = evaluate(model, test)
+    print(f"\ntest: {percent(result.heads)} of the heads (unlabelled attachment), {percent(result.trees)} of the trees")
+    out.mkdir(parents=True, exist_ok=True)
+    draw_picture(model, encoder, parts["dev"], out / f"structinf-parse-{loss}.png")
