@@ -8,6 +8,7 @@ import importlib
 import inspect
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,12 +234,11 @@ def _check(arguments: argparse.Namespace) -> int:
         subject = f"{relaxation!r} of {oracle!r}"
         results = testing.relaxation_results(relaxation, oracle, shape, seed=arguments.seed)
     print(f"{subject}, potentials of shape {shape}\n")
-    count = dict.fromkeys(("holds", "does not apply", "broken"), 0)
+    count: Counter[str] = Counter()
     for result in results:
         count[result.status] += 1
-        note = {"holds": result.sentence, "does not apply": result.reason, "broken": result.sentence}[result.status]
-        mark = {"holds": "ok", "does not apply": "--", "broken": "FAILED"}[result.status]
-        print(f"{mark:<6}  {result.law:<28}  {note}", flush=True)
+        mark = {"holds": "ok", "does not apply": "-", "broken": "FAILED"}[result.status]
+        print(f"{mark:<6}  {result.law:<20}  {result.reason or result.sentence}", flush=True)
         if result.error is not None:
             print(textwrap.indent(str(result.error), " " * 8))
     print(f"\n{count['holds']} laws hold, {count['does not apply']} do not apply, {count['broken']} are broken")
@@ -264,16 +264,20 @@ def _make(name: str, options: dict[str, Any]) -> Oracle:
 
 def _event_shape(oracle: Oracle, given: list[tuple[int, ...]] | None) -> Any:
     """What was given, or 4 in each dimension if the oracle takes that."""
-    ndims = oracle.event_ndim
+    ndims = oracle.event_ndim if isinstance(oracle.event_ndim, tuple) else (oracle.event_ndim,)
+    several = isinstance(oracle.event_ndim, tuple)
     if given:
-        return given[0] if len(given) == 1 and not (isinstance(ndims, tuple) and len(ndims) == 1) else tuple(given)
-    shape = tuple((4,) * n for n in ndims) if isinstance(ndims, tuple) else (4,) * ndims
-    zeros = tuple(torch.zeros(s) for s in shape) if isinstance(ndims, tuple) else torch.zeros(shape)
+        return given[0] if len(given) == 1 and not (several and len(ndims) == 1) else tuple(given)
+    shapes = tuple((4,) * n for n in ndims)
+    zeros = tuple(torch.zeros(*shape) for shape in shapes)
     try:
-        api.bind_problem(zeros, oracle, {})
+        api.bind_problem(zeros if several else zeros[0], oracle, {})
     except InvalidInputError as error:
-        raise InvalidInputError(f"give --event-shape, since {shape} will not do. {error}") from error
-    return shape
+        tried = " and ".join(map(str, shapes))
+        raise InvalidInputError(
+            f"--event-shape is needed: {tried}, which is tried without, will not do. {error}"
+        ) from error
+    return shapes if several else shapes[0]
 
 
 # ----------------------------------------------------------------------------- arguments

@@ -20,7 +20,7 @@ def untraced(function: Callable[P, T]) -> Callable[P, T]:
     Outside a compiled program this costs one flag. ``torch.compiler.disable`` would import the
     whole compiler here; this private twin of it waits until something is compiled.
     """
-    hidden = torch._disable_dynamo(function)
+    hidden = torch._disable_dynamo(function)  # pyright: ignore[reportPrivateImportUsage]
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

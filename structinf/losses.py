@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -123,7 +123,8 @@ class FenchelYoungLoss(nn.Module):
         if bool(gold_score.isneginf().any()):
             index = int(gold_score.isneginf().nonzero()[0, 0])
             raise InvalidInputError(
-                f"y: the gold structure at batch index {index} uses a part whose potential is −inf; its loss is infinite"
+                f"y: the gold structure at batch index {index} uses a part whose potential is −inf; "
+                "its loss is infinite"
             )
         return self.relaxation.conjugate(oracle, theta) + self.relaxation.omega(oracle, gold) - gold_score
 
@@ -140,5 +141,5 @@ class FenchelYoungLoss(nn.Module):
         return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}{cost}, reduction={self.reduction!r}"
 
 
-def _is_labels(y: Any) -> bool:
+def _is_labels(y: Any) -> TypeGuard[Tensor]:
     return isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool)

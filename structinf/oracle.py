@@ -132,7 +132,8 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
     if bool(wrong.any()):
         index = int(wrong.nonzero()[0, 0])
         raise InvalidInputError(
-            f"lengths must lie between {low} and {high} ({padding}), got {lengths[index].tolist()} at batch index {index}"
+            f"lengths must lie between {low} and {high} ({padding}), "
+            f"got {lengths[index].tolist()} at batch index {index}"
         )
 
 

@@ -240,11 +240,10 @@ def _font(words: Sequence[str]) -> FontProperties:
     """The default font, or else one of this machine's that has all the letters."""
     letters = {ord(letter) for word in words for letter in word}
     default = fontManager.findfont(FontProperties())
-    candidates = [
-        default,
-        *(font.fname for font in fontManager.ttflist if font.weight == 400 and font.style == "normal"),
-    ]
-    covering = (file for file in candidates if letters <= get_font(file).get_charmap().keys())
+    regular = (font for font in fontManager.ttflist if font.weight == 400 and font.style == "normal")
+    # "Last Resort" has a placeholder for every letter there is.
+    files = [default, *(font.fname for font in regular if not font.name.startswith("Last Resort"))]
+    covering = (file for file in files if letters <= get_font(file).get_charmap().keys())
     return FontProperties(fname=next(covering, default), size=10)
 
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeGuard, TypeVar, overload
 
 from .errors import PluginError, UnknownNameError
 
@@ -48,12 +48,13 @@ class Registry(Generic[T]):
         """
         if factory is None:
             return lambda f: self.register(name, f)
-        if not callable(factory):
+        if not _is_callable(factory):
             raise TypeError(f"register {self.kind} {name!r}: a class or function is needed, got {factory!r}")
         taken = self._local.get(name)
         if taken is not None and _address(taken) != _address(factory):
             raise PluginError(
-                f"{self.kind} name {name!r} is taken by {_address(taken)}; register {_address(factory)} under another name"
+                f"{self.kind} name {name!r} is taken by {_address(taken)}; "
+                f"register {_address(factory)} under another name"
             )
         self._local[name] = factory
         _give_name(factory, name)
@@ -84,7 +85,7 @@ class Registry(Generic[T]):
             factory = point.load()
         except Exception as error:
             raise PluginError(f"{self.kind} {name!r} of {_owner(point)} cannot be loaded: {error!r}") from error
-        if not callable(factory):
+        if not _is_callable(factory):
             raise PluginError(f"{self.kind} {name!r} of {_owner(point)} is no class or function: {factory!r}")
         _give_name(factory, name)
         return factory
@@ -103,7 +104,8 @@ class Registry(Generic[T]):
         unknown = [key for key in options if key not in known]
         if unknown:
             raise TypeError(
-                f"{self.kind} {item!r} has no option {unknown[0]!r} (it has: {', '.join(known) or 'none'}){did_you_mean(unknown[0], known)}"
+                f"{self.kind} {item!r} has no option {unknown[0]!r} (it has: {', '.join(known) or 'none'})"
+                f"{did_you_mean(unknown[0], known)}"
             )
         made = factory(**options)
         if not isinstance(made, self.base):
@@ -127,13 +129,18 @@ class Registry(Generic[T]):
 
     def _unknown(self, name: str) -> str:
         known = self.names()
-        return f"no {self.kind} is called {name!r}{did_you_mean(name, known) or '.'} Known: {', '.join(known) or 'none'}"
+        close = did_you_mean(name, known) or "."
+        return f"no {self.kind} is called {name!r}{close} Known: {', '.join(known) or 'none'}"
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
     """A clause that names the close ones among ``known``; empty if none is."""
     close = difflib.get_close_matches(word, known)
     return f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+
+
+def _is_callable(factory: Any) -> TypeGuard[Callable[..., Any]]:
+    return callable(factory)
 
 
 def _address(factory: Any) -> str:

@@ -9,10 +9,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from .errors import InvalidInputError, UnsupportedError
-from .oracle import GibbsOracle, KBest, Oracle, Potentials, Projectable, Samplable
+from .oracle import GibbsOracle, KBest, Oracle, Potentials, Projectable, Samplable, map_parts
 from .solution import Solution
 
-__all__ = ["RegularizedRelaxation", "Relaxation", "check_temperature", "missing_ability"]
+__all__ = ["RegularizedRelaxation", "Relaxation", "check_temperature", "missing_ability", "scale"]
 
 _WHAT: dict[type[Oracle], str] = {
     GibbsOracle: "log_partition(theta)",
@@ -35,6 +35,11 @@ def check_temperature(temperature: float) -> None:
     """Raise InvalidInputError unless ``temperature`` is a finite positive number."""
     if not (math.isfinite(temperature) and temperature > 0):
         raise InvalidInputError(f"temperature must be a finite number above 0, got {temperature!r}")
+
+
+def scale(theta: Potentials, temperature: float) -> Potentials:
+    """θ / temperature; θ itself at 1."""
+    return theta if temperature == 1 else map_parts(lambda t: t / temperature, theta)
 
 
 class Relaxation(abc.ABC):

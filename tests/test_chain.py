@@ -17,7 +17,7 @@ from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.oracle import as_tuple, batch_size, inner, map_parts
 from structinf_oracles.chain import Chain
 from structinf_oracles.kernels import chain_torch
-from structinf_oracles.kernels.chain_form import common_form, original_form
+from structinf_oracles.chain_form import common_form, original_form
 
 CHAIN = Chain()
 NEG = -math.inf

@@ -131,11 +131,15 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         return value.to(theta.dtype)
 
     def marginals(self, theta: Tensor) -> Tensor:
+        if theta.device.type != "cpu":
+            return super().marginals(theta)
         value, means = elimination.marginals(theta, self._lengths(theta), single_root=self.single_root)
         self._check_some_tree(value)
         return means
 
     def covariance_product(self, theta: Tensor, v: Tensor) -> Tensor:
+        if theta.device.type != "cpu":
+            return super().covariance_product(theta, v)
         value, product = elimination.covariance_product(theta, v, self._lengths(theta), single_root=self.single_root)
         self._check_some_tree(value)
         return product
@@ -145,7 +149,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
             theta, n, self._lengths(theta), single_root=self.single_root, generator=generator
         )
         self._check_some_tree(torch.where(feasible, 0.0, float("-inf")))
-        flat = heads.flatten(0, 1).to(theta.device)
+        flat = heads.flatten(0, 1)
         return _indicators(flat.clamp(min=0), flat >= 0, theta).unflatten(0, (n, len(theta)))
 
     def enumerate(self, event_shape: Any) -> Tensor:

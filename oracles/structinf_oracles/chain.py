@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
-from structinf.kernels import parallel_rows
+from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import (
     Enumerable,
     GibbsOracle,
@@ -25,7 +25,7 @@ from structinf.oracle import (
     map_parts,
 )
 
-from .kernels.chain_form import common_form, indicators, original_form, to_numpy
+from .chain_form import common_form, indicators, original_form
 
 __all__ = ["Chain"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -106,8 +106,8 @@ def draw_picture(model: Parser, encoder: Encoder, sentences: list[Sentence], pat
     for sentence in sentences:
         if 5 <= len(sentence.words) <= 12:
             solution = si.infer(model(encoder([sentence]))[0], TREE, "sparsemap")
-            weights = solution.weights[solution.weights > 0]
-            here = 1 - weights.max().item() if len(weights) <= 4 else -0.5
+            weights = cast(Tensor, solution.weights)
+            here = 1 - weights.max().item() if (weights > 0).sum() <= 4 else -0.5
             if here > doubt:
                 chosen, doubt = (sentence, solution), here
     if chosen is None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import lzma
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from io import TextIOBase
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, TextIO, cast
 
 import torch
 from conllu import parse_incr
@@ -44,10 +43,10 @@ def read_treebank(folder: Path, max_sentences: int | None = None) -> dict[str, l
 
 
 def _read(file: Path) -> Iterator[Sentence]:
-    opened = lzma.open(file, "rt", encoding="utf-8") if file.suffix == ".xz" else file.open(encoding="utf-8")
-    with cast(TextIOBase, opened) as lines:
+    open_text = lzma.open if file.suffix == ".xz" else open
+    with open_text(file, "rt", encoding="utf-8") as lines:
         try:
-            for number, tokens in enumerate(parse_incr(lines), 1):
+            for number, tokens in enumerate(parse_incr(cast(TextIO, lines)), 1):
                 # Contractions (id 3-4) and elided words (id 3.1), whose ids are no integers, stand outside the tree.
                 words = [token for token in tokens if isinstance(token["id"], int)]
                 heads = [w["head"] for w in words]

@@ -1,9 +1,9 @@
-"""Sums over rooted trees: log-partition, marginals, Hessian products and samples, on any device.
+"""Sums over rooted trees: log-partition, marginals, Hessian products and samples.
 
 Potentials are θ (B, n + 1, n + 1): θ[h, m] scores the arc from head h to word m, and node 0 is the root; column 0
-and the diagonal are never read. On CPU the work is done by compiled eliminations (:mod:`.elimination_cpu`); elsewhere,
-and where autograd is asked for a derivative, by the same elimination in torch operations and the log domain. All of
-it is in float64, since sums of float32 logarithms near 1000 would leave a marginal some four digits; arcs come
+and the diagonal are never read. :func:`log_partition` is plain torch on other devices than the CPU, and where autograd
+records it: the elimination of :mod:`.elimination_cpu` in the log domain. All else is compiled, and runs on the CPU.
+Everything is in float64, since sums of float32 logarithms near 1000 would leave a marginal some four digits; arcs come
 back in θ's dtype, log Z in float64.
 
 The spanning trees of an undirected graph are the trees of a symmetric θ with any vertex for the root: add up the two
@@ -53,20 +53,14 @@ def log_partition(theta: Tensor, lengths: Tensor | None = None, *, single_root: 
 def marginals(theta: Tensor, lengths: Tensor | None = None, *, single_root: bool = False) -> tuple[Tensor, Tensor]:
     """log Z and its gradient, the probability of each arc, 0 outside the trees: (B,) and (B, n + 1, n + 1).
 
-    Takes what :func:`log_partition` takes. The marginals are undefined where log Z = −inf.
+    Takes what :func:`log_partition` takes; computed on CPU. The marginals are undefined where log Z = −inf.
     """
-    if theta.device.type != "cpu":
-        with torch.enable_grad():
-            leaf = theta.detach().requires_grad_()
-            value = _reference(leaf, lengths, single_root)
-            (means,) = torch.autograd.grad(value.sum(), leaf)
-        return value.detach(), means
     from .elimination_halving import sums
 
     size, n, scores, counts, status = _arrays(theta, lengths)
     value, means = np.empty(size), np.zeros((size, n + 1, n + 1))
     _run(sums, status, n**3 // 2, scores, None, counts, single_root, ..., value, means, None, status)
-    return torch.from_numpy(value), torch.from_numpy(means).to(theta.dtype)
+    return torch.from_numpy(value).to(theta.device), torch.from_numpy(means).to(theta)
 
 
 def covariance_product(
@@ -74,22 +68,15 @@ def covariance_product(
 ) -> tuple[Tensor, Tensor]:
     """log Z and the product of its Hessian with ``v`` (B | 1, n + 1, n + 1): (B,) and (B, n + 1, n + 1).
 
-    Takes what :func:`log_partition` takes. The product is undefined where log Z = −inf.
+    Takes what :func:`log_partition` takes; computed on CPU. The product is undefined where log Z = −inf.
     """
-    if theta.device.type != "cpu":
-        with torch.enable_grad():
-            leaf = theta.detach().requires_grad_()
-            value = _reference(leaf, lengths, single_root)
-            (means,) = torch.autograd.grad(value.sum(), leaf, create_graph=True)
-            (product,) = torch.autograd.grad(means, leaf, v.expand_as(means))
-        return value.detach(), product
     from .elimination_halving import sums
 
     size, n, scores, counts, status = _arrays(theta, lengths)
     direction = _float64(v.expand_as(theta))
     value, product = np.empty(size), np.zeros((size, n + 1, n + 1))
     _run(sums, status, n**3, scores, direction, counts, single_root, ..., value, None, product, status)
-    return torch.from_numpy(value), torch.from_numpy(product).to(theta.dtype)
+    return torch.from_numpy(value).to(theta.device), torch.from_numpy(product).to(theta)
 
 
 def sample_heads(
@@ -100,9 +87,10 @@ def sample_heads(
     single_root: bool = False,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Exact samples of p(y) ∝ exp⟨θ, y⟩, on CPU whatever θ's device.
+    """Exact samples of p(y) ∝ exp⟨θ, y⟩.
 
-    Takes what :func:`log_partition` takes. Each tree draws from a stream of its own, seeded from ``generator``.
+    Takes what :func:`log_partition` takes; computed on CPU. Each tree draws from a stream of its own, seeded from
+    ``generator``.
 
     Returns
     -------
@@ -117,10 +105,10 @@ def sample_heads(
     bounds = torch.iinfo(torch.int64)
     device = generator.device if generator is not None else "cpu"
     seeds = torch.randint(bounds.min, bounds.max, (samples, size), generator=generator, device=device)
-    heads = np.full((samples, size, n), -1)
+    heads = np.full((samples, size, n), -1, np.int64)
     work = n**3 // 8 + 2 * samples * n**2
     _run(kernel, status, work, scores, counts, single_root, ..., seeds.cpu().numpy().view(np.uint64), heads, status)
-    return torch.from_numpy(status == 0), torch.from_numpy(heads)
+    return torch.from_numpy(status == 0).to(theta.device), torch.from_numpy(heads).to(theta.device)
 
 
 # ----------------------------------------------------------------------------- to the kernels
@@ -135,8 +123,8 @@ def _arrays(theta: Tensor, lengths: Tensor | None) -> tuple[int, int, np.ndarray
     from .elimination_cpu import OUT_OF_RANGE
 
     size, n = theta.shape[0], theta.shape[1] - 1
-    counts = np.full(size, n) if lengths is None else lengths.cpu().contiguous().numpy()
-    return size, n, _float64(theta), counts, np.full(size, OUT_OF_RANGE)
+    counts = np.full(size, n, np.int64) if lengths is None else lengths.cpu().contiguous().numpy()
+    return size, n, _float64(theta), counts, np.full(size, OUT_OF_RANGE, np.int64)
 
 
 def _run(kernel: Callable[..., None], status: np.ndarray, work: int, *arguments: Any) -> None:

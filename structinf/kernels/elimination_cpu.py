@@ -16,7 +16,7 @@ one root arc, plus terms of higher order. Row 0 of a chain holds the root's weig
 order t. A pivot is the sum without row 1, unless that is zero: then it is row 1, and the step to the root is
 certain. With several roots allowed, row 1 is zero and nothing changes.
 
-Numbers. A number is x · 2^(800 e). Scores that span less than some 340 nats a word have e = 0 throughout (``e is
+Numbers. A number is x · 2^(600 e). Scores that span less than some 340 nats a word have e = 0 throughout (``e is
 None``) and x is a plain float64; OUT_OF_RANGE says that this did not suffice. With exponents, scores of every range
 are exact. Derivatives ``d`` along a direction (``d is None``: not wanted) share the exponent of their value.
 Arguments that are None are pruned at compilation: each kind is compiled on its own, when it is first used.
@@ -55,9 +55,11 @@ INFEASIBLE, OUT_OF_RANGE = -1, -2
 # Planes of a workspace (level, plane, row, column). Rows of a chain: root, root at order t, then one a word.
 CHAIN, STEP, ESCAPE = 0, 1, 2
 
-BASE, INVERSE = 2.0**800, 2.0**-800
-HIGH, LOW = 2.0**400, 2.0**-400
-_LN_HIGH, _LN_LOW = 800 * 6.93147180369123816490e-01, 800 * 1.90821492927058770002e-10  # log 2 in 33 bits and the rest
+# x lies in [LOW, HIGH]. A product of any two of x, 1 / x, BASE and INVERSE is a normal number: sums and products may
+# be reordered.
+BASE, INVERSE = 2.0**600, 2.0**-600
+HIGH, LOW = 2.0**300, 2.0**-300
+_LN_HIGH, _LN_LOW = 600 * 6.93147180369123816490e-01, 600 * 1.90821492927058770002e-10  # log 2 in 33 bits and the rest
 LN_BASE = _LN_HIGH + _LN_LOW
 # Without exponents no weight falls below this, so that no product of two is lost to underflow.
 _FLOOR = 2.0**-500
@@ -133,7 +135,7 @@ def load(theta, b, v, x, e, d, n, single_root):
 
 @jit(fastmath=False)
 def add_row(x, e, d, u, plane, i, k, f, fe, fd, width):
-    """Row i += f · row k, with exponents; a term 2^-800 of the sum or less is below its last place."""
+    """Row i += f · row k, with exponents. A term that is 2^-300 of the other or less may be dropped."""
     for c in range(width):
         source = x[u, plane, k, c]
         here = e[u, plane, i, c]

@@ -30,6 +30,6 @@ def jit(function: Any = None, *, inline: bool = False, fastmath: bool = True) ->
         cache=True,
         error_model="numpy",
         fastmath=_FASTMATH if fastmath else False,
-        inline="always" if inline else "never",
+        inline="always" if inline else "never",  # pyright: ignore
         no_cfunc_wrapper=True,  # nobody calls kernels from C: a fifth of the compile time
     )

@@ -8,8 +8,8 @@ from typing import cast
 from torch import Tensor
 
 from .. import autograd
-from ..oracle import GibbsOracle, Oracle, Potentials, as_tuple, map_parts
-from ..relaxation import RegularizedRelaxation, check_temperature
+from ..oracle import GibbsOracle, Oracle, Potentials, as_tuple
+from ..relaxation import RegularizedRelaxation, check_temperature, scale
 from ..solution import Solution
 
 __all__ = ["Marginals"]
@@ -46,17 +46,13 @@ class Marginals(RegularizedRelaxation):
         return Solution(mean=self.mean(oracle, theta), value=self.conjugate(oracle, theta))
 
     def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
-        return autograd.marginals(cast(GibbsOracle, oracle), _scaled(theta, self.temperature))
+        return autograd.marginals(cast(GibbsOracle, oracle), scale(theta, self.temperature))
 
     def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
         """temperature · log Z(θ / temperature), (B,)."""
-        value = autograd.log_partition(cast(GibbsOracle, oracle), _scaled(theta, self.temperature))
+        value = autograd.log_partition(cast(GibbsOracle, oracle), scale(theta, self.temperature))
         return value if self.temperature == 1 else value * self.temperature
 
     def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
         """Minus the entropy of the only distribution whose mean is the structure ``y``: 0, (B,)."""
         return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
-
-
-def _scaled(theta: Potentials, temperature: float) -> Potentials:
-    return theta if temperature == 1 else map_parts(lambda t: t / temperature, theta)

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import autograd
 from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError
 from ..oracle import Oracle, Potentials, as_tuple, map_parts
-from ..relaxation import RegularizedRelaxation, check_temperature
+from ..relaxation import RegularizedRelaxation, check_temperature, scale
 from ..solution import Solution
 from ..solvers.active_set import ActiveSet, active_set
 
@@ -65,9 +65,9 @@ class SparseMAP(RegularizedRelaxation):
             raise InvalidInputError(f"max_iter must be at least 1, got {self.max_iter!r}")
 
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
-        scaled = theta if self.temperature == 1 else map_parts(lambda t: t / self.temperature, theta)
+        scaled = scale(theta, self.temperature)
         result = self._run(oracle, scaled, warm_start)
-        mean, weights = autograd.attach_support(result, scaled, f"{self.label()} of {oracle.label()}")
+        mean, weights = self._attach(result, oracle, scaled)
         value = result.value if self.temperature == 1 else result.value * self.temperature
         return Solution(
             mean=mean,
@@ -80,8 +80,8 @@ class SparseMAP(RegularizedRelaxation):
         )
 
     def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
-        scaled = theta if self.temperature == 1 else map_parts(lambda t: t / self.temperature, theta)
-        return autograd.attach_support(self._run(oracle, scaled, None), scaled, f"{self.label()} of {oracle.label()}")[0]
+        scaled = scale(theta, self.temperature)
+        return self._attach(self._run(oracle, scaled, None), oracle, scaled)[0]
 
     def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
         """max ⟨θ, μ⟩ − ½ temperature ‖μ‖², (B,)."""
@@ -92,6 +92,9 @@ class SparseMAP(RegularizedRelaxation):
         penalised = oracle.readout(y) if self.penalty == "readout" else y
         squares = [t.square().flatten(1).sum(1) for t in as_tuple(penalised)]
         return 0.5 * self.temperature * torch.stack(squares).sum(0)
+
+    def _attach(self, result: ActiveSet, oracle: Oracle, scaled: Potentials) -> tuple[Potentials, Tensor]:
+        return autograd.attach_support(result, scaled, f"{self.label()} of {oracle.label()}")
 
     def _run(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None) -> ActiveSet:
         with torch.no_grad():

@@ -61,9 +61,13 @@ class CompiledPrograms(Programs):
         """Copy θ into one array to keep and, where instances differ, into one to turn into the direction."""
         problem, coordinates, extra = self.problem, self.problem.coordinates, self.problem.coordinates.extra
         tensors = [torch.zeros(1, width, dtype=torch.float64) for width in coordinates.widths[:extra]]
-        tensors += [t.reshape(-1, width) for t, width in zip(problem.theta, coordinates.widths[extra:], strict=True)]
+        tensors += [
+            t.reshape(t.shape[0], width) for t, width in zip(problem.theta, coordinates.widths[extra:], strict=True)
+        ]
         moved = np.array([False] * extra + [m and not extra for m in problem.moved])
-        own = [t.expand(problem.batch, -1) if m or t.shape[0] > 1 else t[:0] for t, m in zip(tensors, moved, strict=True)]
+        own = [
+            t.expand(problem.batch, -1) if m or t.shape[0] > 1 else t[:0] for t, m in zip(tensors, moved, strict=True)
+        ]
         theta, theta_start = _pack(tensors)
         direction, direction_start = _pack(own)
         self.layout = vertices.Layout(

@@ -1,7 +1,7 @@
 """Log-partition, marginals and Hessian products of a batch of chains on the CPU.
 
 Chooses the domain, cuts the batch into ranges for the threads and allocates the results. Tensors are in the common
-form of :mod:`.chain_form`; log Z comes in float64.
+form of :mod:`structinf_oracles.chain_form`; log Z comes in float64.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.kernels import parallel_rows
+from structinf.kernels import parallel_rows, to_numpy
 
 from . import chain_log, chain_scaled
-from .chain_form import to_numpy
 
 __all__ = ["covariance_product", "log_partition", "marginals"]
 

@@ -6,14 +6,12 @@ share it. Edge scores alone, (B, T − 1, S, S), have unary scores of 0.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from structinf.oracle import Potentials
 
-__all__ = ["common_form", "indicators", "original_form", "to_numpy"]
+__all__ = ["common_form", "indicators", "original_form"]
 
 
 def common_form(theta: Potentials) -> tuple[Tensor, Tensor]:
@@ -46,8 +44,3 @@ def indicators(tags: Tensor, lengths: Tensor, theta: Potentials) -> Potentials:
         edges = torch.zeros(*pairs.shape, states**2, dtype=dtype, device=tags.device)
         edges.scatter_(-1, pairs.unsqueeze(-1), used.unsqueeze(-1))
     return original_form(nodes, edges.view(*tags.shape[:-1], transition.shape[1], states, states), theta)
-
-
-def to_numpy(*tensors: Tensor) -> list[Any]:
-    """C-contiguous arrays on the CPU, views where possible."""
-    return [t.detach().cpu().contiguous().numpy() for t in tensors]
