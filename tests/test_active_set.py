@@ -8,6 +8,8 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from structinf.errors import InfeasibleError, InvalidInputError, PluginError
@@ -319,6 +321,33 @@ def test_tied_structures_that_the_penalty_cannot_tell_apart(solver):
     assert torch.equal(solution.mean, structures[best])
 
 
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    st.integers(1, 6).flatmap(lambda d: st.lists(st.tuples(*[st.integers(0, 3)] * d), min_size=1, max_size=40)),
+    st.integers(0, 1000),
+    st.sampled_from([0.01, 1.0, 30.0]),
+    st.sampled_from([None, 1, 2, 4]),
+)
+def test_random_polytopes(rows, seed, scale, width):
+    """Repeated and dependent structures; scores that are often tied, or −inf."""
+    structures = torch.tensor(rows, dtype=torch.float64)
+    d = structures.shape[1]
+    theta = scale * draw(seed, 6, d).mul(2).round().div(2)
+    theta[draw(seed + 1, 6, d) > 1.5] = -torch.inf
+    possible = ~((structures != 0) & theta.isneginf()[:, None]).any(2)
+    theta = theta[possible.any(1)]
+    mix = None if width is None else draw(seed + 2, d, width).round()
+    solution = active_set(Listed(structures, mixed=mix), theta, readout=mix is not None, **TIGHT)
+    assert solution.converged.all()
+    readout = None if mix is None else mix.numpy()
+    for b, row in enumerate(theta.numpy()):
+        allowed = structures[((structures == 0) | ~theta[b].isneginf()).all(1)].numpy()
+        row = np.where(np.isinf(row), 0.0, row)
+        seen = allowed if mix is None else allowed @ readout
+        size = np.abs(allowed * row).sum(1).max() + (seen**2).sum(1).max()
+        assert certified_gap(allowed, row, solution.mean[b].numpy(), readout) <= 1e-12 * size
+
+
 # ----------------------------------------------------------------------------- convergence
 
 
@@ -593,6 +622,7 @@ def test_infeasible_instance_is_named(solver):
         (lambda t: torch.zeros_like(t).float(), "dtype"),
         (lambda t: (torch.zeros_like(t),), "form"),
         (lambda t: torch.ones_like(t), "batch index 1"),
+        (lambda t: -torch.ones_like(t), "batch index 1"),
         (lambda t: torch.full_like(t, torch.nan), "batch index 0"),
     ],
 )

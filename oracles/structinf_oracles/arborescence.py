@@ -11,7 +11,7 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.kernels import elimination, parallel_rows
-from structinf.oracle import Enumerable, GibbsOracle, Samplable, check_feasible, check_lengths
+from structinf.oracle import Enumerable, GibbsOracle, Potentials, Samplable, check_feasible, check_lengths
 
 __all__ = ["Arborescence"]
 
@@ -130,14 +130,14 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         self._check_some_tree(value)
         return value.to(theta.dtype)
 
-    def marginals(self, theta: Tensor) -> Tensor:
+    def marginals(self, theta: Tensor) -> Potentials:
         if theta.device.type != "cpu":
             return super().marginals(theta)
         value, means = elimination.marginals(theta, self._lengths(theta), single_root=self.single_root)
         self._check_some_tree(value)
         return means
 
-    def covariance_product(self, theta: Tensor, v: Tensor) -> Tensor:
+    def covariance_product(self, theta: Tensor, v: Tensor) -> Potentials:
         if theta.device.type != "cpu":
             return super().covariance_product(theta, v)
         value, product = elimination.covariance_product(theta, v, self._lengths(theta), single_root=self.single_root)

@@ -51,7 +51,8 @@ def _appraise(b, slot, vertices, layout, search):
             search.touched[b, c] = True
             search.trace[b, search.traced[b]] = c
             search.traced[b] += 1
-    if math.isfinite(score):
+    # Not math.isfinite: under the kernels' fast math its score − score cancels before it can be NaN.
+    if abs(score) < math.inf:
         search.scale[b] = max(search.scale[b], absolute + more + square)
     return score, square
 
@@ -78,7 +79,7 @@ def advance(start, stop, rows, tolerance, last, layout, support, search):
         vertices = Vertices(support.index[b], support.value[b], support.size[b], support.score[b])
         slot = program.order[n]
         score, square = _appraise(b, slot, vertices, layout, search)
-        if not math.isfinite(score):
+        if not abs(score) < math.inf:
             search.status[b] = INVALID
             continue
         if n == 0:
@@ -135,7 +136,7 @@ def collect(start, stop, rows, layout, support, search):
         vertices = Vertices(support.index[b], support.value[b], support.size[b], support.score[b])
         slot = program.order[n]
         score, square = _appraise(b, slot, vertices, layout, search)
-        if not math.isfinite(score) or vertices.size[slot].sum() == 0:
+        if not abs(score) < math.inf or vertices.size[slot].sum() == 0:
             continue
         index = vertices.index[slot]
         front = vertices.size[slot, 0]

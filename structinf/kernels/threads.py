@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -68,5 +68,6 @@ def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float
     try:
         kernel(0, bounds[1], *args)
     finally:
-        for future in futures:
-            future.result()
+        wait(futures)  # no range may still be writing when the caller goes on, or handles an error
+    for future in futures:
+        future.result()
