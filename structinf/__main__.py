@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib
 import inspect
 import sys
@@ -121,23 +122,36 @@ LOSSES = ("perceptron", "svm", "crf", "sparsemap", "margin-sparsemap")
 def _demo_sort(arguments: argparse.Namespace) -> int:
     from .demos import sort
 
-    sort.run(epochs=arguments.epochs, seed=arguments.seed, out=arguments.out, quick=arguments.quick)
+    with _one_thread():
+        sort.run(epochs=arguments.epochs, seed=arguments.seed, out=arguments.out, quick=arguments.quick)
     return 0
 
 
 def _demo_parse(arguments: argparse.Namespace) -> int:
     from .demos import parse
 
-    parse.run(
-        arguments.treebank,
-        loss=arguments.loss,
-        epochs=arguments.epochs,
-        max_sentences=arguments.max_sentences,
-        max_length=arguments.max_length,
-        seed=arguments.seed,
-        out=arguments.out,
-    )
+    with _one_thread():
+        parse.run(
+            arguments.treebank,
+            loss=arguments.loss,
+            epochs=arguments.epochs,
+            max_sentences=arguments.max_sentences,
+            max_length=arguments.max_length,
+            seed=arguments.seed,
+            out=arguments.out,
+        )
     return 0
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """The demos' tensors are too small to gain from threads, and on a busy machine threads wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 # ----------------------------------------------------------------------------- list

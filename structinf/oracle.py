@@ -79,21 +79,30 @@ def inner(theta: Potentials, y: Potentials) -> Tensor:
     Tensor
         (B,)
     """
-    total: Tensor | None = None
-    for t, z in zip(as_tuple(theta), as_tuple(y), strict=True):
-        # A part that no structure uses adds nothing, however it is scored.
-        product = torch.where(z == 0, 0.0, t * z)
-        summed = product.flatten(1).sum(1) if product.ndim > 1 else product
-        total = summed if total is None else total + summed
-    assert total is not None
+    total = _dot(as_tuple(theta)[0], as_tuple(y)[0])
+    for t, z in zip(as_tuple(theta)[1:], as_tuple(y)[1:], strict=True):
+        total = total + _dot(t, z)
     return total
+
+
+def _dot(t: Tensor, z: Tensor) -> Tensor:
+    """⟨t, z⟩ along all dimensions but the first, of which either may be 1."""
+    t, z = t.unsqueeze(-1).flatten(1), z.unsqueeze(-1).flatten(1)
+    if t.shape[0] == 1 and z.shape[0] != 1:
+        value = z @ t[0]
+    elif z.shape[0] == 1 and t.shape[0] != 1:
+        value = t @ z[0]
+    else:
+        value = torch.linalg.vecdot(t, z)
+    if bool(value.isnan().any()):
+        # −inf · 0: a part that no structure uses adds nothing, however it is scored.
+        value = torch.where(z == 0, 0.0, t * z).sum(1)
+    return value
 
 
 def reduce_like(gradient: Potentials, theta: Potentials) -> Potentials:
     """Sum a (B, *event) gradient over the batch wherever ``theta`` is shared by all instances."""
-    return map_parts(
-        lambda g, t: g.sum(0, keepdim=True) if t.shape[0] == 1 and g.shape[0] != 1 else g, gradient, theta
-    )
+    return map_parts(lambda g, t: g.sum(0, keepdim=True) if t.shape[0] == 1 and g.shape[0] != 1 else g, gradient, theta)
 
 
 def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> list[Tensor]:

@@ -81,7 +81,7 @@ def assignment(
     figure = _figure(width, height, title)
 
     main = _axes(figure, left, top, m * big, n * big)
-    main.imshow(mean, cmap=SHADES, vmin=0, vmax=1, aspect="auto")
+    main.imshow(mean.numpy(), cmap=SHADES, vmin=0, vmax=1, aspect="auto")
     for i, j in (mean > 0.005).nonzero().tolist():
         value = mean[i, j].item()
         text = "1" if value > 0.995 else f"{value:.2f}".removeprefix("0")
@@ -98,7 +98,7 @@ def assignment(
         for i, image in enumerate(rows):
             side = 0.84 * big
             thumbnail = _axes(figure, left - side - 0.1, top + i * big + 0.08 * big, side, side)
-            thumbnail.imshow(torch.as_tensor(image).cpu(), cmap="gray_r")
+            thumbnail.imshow(torch.as_tensor(image).cpu().numpy(), cmap="gray_r")
             thumbnail.set_axis_off()
     _frame(main, n, m)
     for k, (structure, weight) in enumerate(zip(structures, weights, strict=True)):
@@ -156,7 +156,7 @@ def trees(
             f"words: a mean of shape {tuple(mean.shape)} is that of {len(mean) - 1} words, got {n}; "
             "cut the padding off before inferring"
         )
-    font = _font(words)
+    words, font, unknown = _typeset(words)
     centres, right = _word_places(words, font)
     drawings = [[(int(h), int(m)) for h, m in structure.nonzero().tolist()] for structure in structures]
     shared = set(drawings[0]).intersection(*drawings)
@@ -179,7 +179,7 @@ def trees(
             _draw_arc(axes, ends, 0.3 * level.get(arc, max(level.values(), default=0) + 1), color)
         done += size
     legend = [("in all trees", SOFT), ("in some trees", BLUE)] + ([("wrong head", ORANGE)] if gold is not None else [])
-    _legend(figure, legend, rest)
+    _legend(figure, legend, "; ".join(filter(None, [rest, "▯ no font for this letter" if unknown else ""])))
     return figure
 
 
@@ -236,15 +236,21 @@ def _word_places(words: Sequence[str], font: FontProperties) -> tuple[list[float
     return centres, right
 
 
-def _font(words: Sequence[str]) -> FontProperties:
-    """The default font, or else one of this machine's that has all the letters."""
+def _typeset(words: Sequence[str]) -> tuple[list[str], FontProperties, bool]:
+    """The words as text rather than mathematics, a font for them, and whether it lacks letters, replaced by ▯.
+
+    The font is matplotlib's default, or else one of this machine's that has all the letters.
+    """
     letters = {ord(letter) for word in words for letter in word}
     default = fontManager.findfont(FontProperties())
     regular = (font for font in fontManager.ttflist if font.weight == 400 and font.style == "normal")
     # "Last Resort" has a placeholder for every letter there is.
     files = [default, *(font.fname for font in regular if not font.name.startswith("Last Resort"))]
     covering = (file for file in files if letters <= get_font(file).get_charmap().keys())
-    return FontProperties(fname=next(covering, default), size=10)
+    file = next(covering, default)
+    unknown = letters - get_font(file).get_charmap().keys()
+    escapes = {ord("$"): r"\$", **dict.fromkeys(unknown, "▯")}
+    return [word.translate(escapes) for word in words], FontProperties(fname=file, size=10), bool(unknown)
 
 
 # ----------------------------------------------------------------------------- shared

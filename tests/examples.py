@@ -75,11 +75,14 @@ def _chain(steps: int, states: int, form: str, relaxed: bool = False) -> Example
         "steps": ((steps, states), (steps - 1, states, states)),
         "edges": (steps - 1, states, states),
     }
+    # A sequence of one token has no edges: by edge scores alone its S structures are one and the same.
+    lengths = range(2 if form == "edges" else 1, steps + 1)
     return Example(
         "chain",
         shapes[form],
+        structure={"lengths": list(lengths)},
         listing=lambda length: list(enumerators.chain(steps, states, form, length)),
-        lengths=range(1 if form != "edges" else 2, steps + 1),
+        lengths=lengths,
         relaxed=relaxed,
     )
 

@@ -8,9 +8,8 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import minimize
+from torch import Tensor
 
 from structinf.errors import InfeasibleError, InvalidInputError, PluginError
 from structinf.oracle import Oracle, as_tuple, map_parts
@@ -34,19 +33,20 @@ class Listed(Oracle):
     def argmax(self, theta):
         tensors = as_tuple(theta)
         self.seen.append([tuple(t.shape) for t in tensors])
-        terms = [torch.where(s == 0, 0.0, s * t[:, None]) for s, t in zip(self.structures, tensors, strict=True)]
+        structures = [s.to(tensors[0].device) for s in self.structures]
+        terms = [torch.where(s == 0, 0.0, s * t[:, None]) for s, t in zip(structures, tensors, strict=True)]
         score = sum(t.flatten(2).sum(2) for t in terms)
         if "allowed" in self.bound:
             score = torch.where(self.bound["allowed"], score, -torch.inf)
         value, best = score.max(1)
         if bool(value.isneginf().any()):
             raise InfeasibleError("no structure", int(value.isneginf().nonzero()[0]))
-        y = tuple(s[best].to(tensors[0].dtype) for s in self.structures)
+        y = tuple(s[best].to(tensors[0].dtype) for s in structures)
         return y if isinstance(theta, tuple) else y[0]
 
     def readout(self, y):
         if self.mixed is not None:
-            return y.flatten(1) @ self.mixed
+            return y.flatten(1) @ self.mixed.to(y.device)
         return y if self.kept is None else y[self.kept]
 
 
@@ -321,31 +321,27 @@ def test_tied_structures_that_the_penalty_cannot_tell_apart(solver):
     assert torch.equal(solution.mean, structures[best])
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(
-    st.integers(1, 6).flatmap(lambda d: st.lists(st.tuples(*[st.integers(0, 3)] * d), min_size=1, max_size=40)),
-    st.integers(0, 1000),
-    st.sampled_from([0.01, 1.0, 30.0]),
-    st.sampled_from([None, 1, 2, 4]),
-)
-def test_random_polytopes(rows, seed, scale, width):
-    """Repeated and dependent structures; scores that are often tied, or −inf."""
-    structures = torch.tensor(rows, dtype=torch.float64)
-    d = structures.shape[1]
-    theta = scale * draw(seed, 6, d).mul(2).round().div(2)
-    theta[draw(seed + 1, 6, d) > 1.5] = -torch.inf
-    possible = ~((structures != 0) & theta.isneginf()[:, None]).any(2)
-    theta = theta[possible.any(1)]
-    mix = None if width is None else draw(seed + 2, d, width).round()
-    solution = active_set(Listed(structures, mixed=mix), theta, readout=mix is not None, **TIGHT)
+@BOTH
+@pytest.mark.parametrize("seed", range(25))
+def test_random_polytopes(solver, seed):
+    """Repeated and dependent structures, scores that are often tied or −inf, readouts of all ranks."""
+    random = np.random.default_rng(seed)
+    d, width = random.integers(1, 7, 2)
+    structures = torch.from_numpy(random.integers(0, 3, (random.integers(1, 40), d)).astype(float))
+    theta = torch.from_numpy(random.integers(-4, 5, (8, d)) * random.choice([0.01, 0.5, 30.0]))
+    theta[torch.from_numpy(random.random((8, d)) < 0.1)] = -torch.inf
+    allowed = ((structures == 0) | ~theta[:, None].isneginf()).all(2)
+    theta, allowed = theta[allowed.any(1)], allowed[allowed.any(1)]
+    mix = torch.from_numpy(random.integers(-1, 2, (d, width)).astype(float)) if seed % 2 else None
+    solution = solver(Listed(structures, mixed=mix), theta, readout=mix is not None, **TIGHT)
     assert solution.converged.all()
     readout = None if mix is None else mix.numpy()
-    for b, row in enumerate(theta.numpy()):
-        allowed = structures[((structures == 0) | ~theta[b].isneginf()).all(1)].numpy()
-        row = np.where(np.isinf(row), 0.0, row)
-        seen = allowed if mix is None else allowed @ readout
-        size = np.abs(allowed * row).sum(1).max() + (seen**2).sum(1).max()
-        assert certified_gap(allowed, row, solution.mean[b].numpy(), readout) <= 1e-12 * size
+    for b, row in enumerate(theta.masked_fill(theta.isneginf(), 0).numpy()):
+        mine = structures[allowed[b]].numpy()
+        seen = mine if readout is None else mine @ readout
+        size = np.abs(mine * row).sum(1).max() + (seen**2).sum(1).max()
+        assert certified_gap(mine, row, solution.mean[b].numpy(), readout) <= 1e-12 * size
+        assert (solution.mean[b][theta[b].isneginf()] == 0).all()
 
 
 # ----------------------------------------------------------------------------- convergence
@@ -621,6 +617,7 @@ def test_infeasible_instance_is_named(solver):
         (lambda t: t[:1], "shape"),
         (lambda t: torch.zeros_like(t).float(), "dtype"),
         (lambda t: (torch.zeros_like(t),), "form"),
+        (lambda t: t.numpy(), "form"),
         (lambda t: torch.ones_like(t), "batch index 1"),
         (lambda t: -torch.ones_like(t), "batch index 1"),
         (lambda t: torch.full_like(t, torch.nan), "batch index 0"),
@@ -646,3 +643,32 @@ def test_inner_forms_of_cotangents():
     solution = active_set(Listed(tags, moves, kept=0), theta, readout=True, **TIGHT)
     gradient = solution.vjp(map_parts(torch.ones_like, solution.mean), None)
     assert [g.shape for g in gradient] == [(2, 3, 2), (2, 2, 2)]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("readout", ["all", "kept", "mixed"])
+def test_cuda(readout):
+    tags, moves = chains(4, 3)
+    if readout == "mixed":
+        structures, theta = (assignments(4),), draw(48, 16, 4, 4)
+    else:
+        structures, theta = (tags, moves), (draw(49, 16, 4, 3), draw(50, 1, 3, 3))
+    oracle = Listed(
+        *structures, kept=0 if readout == "kept" else None, mixed=draw(51, 16, 5) if readout == "mixed" else None
+    )
+    here, there = (
+        active_set(oracle, map_parts(lambda t, d=device: t.to(d), theta), readout=readout != "all", **TIGHT)
+        for device in ("cpu", "cuda")
+    )
+    v = map_parts(torch.randn_like, here.mean)
+    gradients = here.vjp(v, here.weights), there.vjp(map_parts(Tensor.cuda, v), there.weights)
+    for mine, other in zip(as_tuple(here.mean), as_tuple(there.mean), strict=True):
+        assert other.is_cuda
+        torch.testing.assert_close(mine, other.cpu(), atol=1e-9, rtol=0)
+    for mine, other in zip(*map(as_tuple, gradients), strict=True):
+        torch.testing.assert_close(mine, other.cpu(), atol=1e-9, rtol=0)
+    warm = active_set(
+        oracle, map_parts(Tensor.cuda, theta), readout=readout != "all", warm_start=there.support(), **TIGHT
+    )
+    assert warm.converged.all()
+    assert warm.oracle_calls == 1

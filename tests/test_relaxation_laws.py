@@ -6,7 +6,7 @@ import pytest
 
 import examples
 from examples import Example
-from structinf import UnsupportedError, get_relaxation, list_relaxations
+from structinf import RegularizedRelaxation, UnsupportedError, get_relaxation, list_relaxations
 from structinf.testing import check_relaxation
 
 
@@ -22,11 +22,14 @@ def test_laws(example: Example, name: str) -> None:
         return
     report = check_relaxation(name, oracle, example.event_shape, structure=example.structure)
     assert {"form", "hull", "batch_independence"} <= set(report.held)
+    if isinstance(get_relaxation(name), RegularizedRelaxation):
+        assert {"first_derivative", "second_derivative", "conjugate", "loss_derivatives"} <= set(report.held)
 
 
 @examples.parametrize(lambda example: example.relaxed)
 def test_sparsemap_of_the_readout(example: Example) -> None:
-    check_relaxation(get_relaxation("sparsemap", penalty="readout"), example.oracle(), example.event_shape)
+    relaxation = get_relaxation("sparsemap", penalty="readout")
+    check_relaxation(relaxation, example.oracle(), example.event_shape, structure=example.structure)
 
 
 @pytest.mark.parametrize("name", ["marginals", "sparsemap"])
@@ -34,4 +37,4 @@ def test_sparsemap_of_the_readout(example: Example) -> None:
 def test_another_temperature(example: Example, name: str) -> None:
     oracle, relaxation = example.oracle(), get_relaxation(name, temperature=0.4)
     if relaxation.missing(oracle) is None:
-        check_relaxation(relaxation, oracle, example.event_shape)
+        check_relaxation(relaxation, oracle, example.event_shape, structure=example.structure)

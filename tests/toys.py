@@ -13,7 +13,6 @@ from torch import Tensor
 from structinf import Enumerable, GibbsOracle, InvalidInputError, KBest, Oracle, Potentials, Projectable, Samplable
 from structinf.kernels.safe import logsumexp
 from structinf.oracle import as_tuple, batch_size, check_feasible, check_lengths, map_parts
-from structinf.testing import Enumeration
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,8 @@ class Knapsack(Oracle):
         return fitting[scores.argmax(1)]
 
 
-class Listing(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
-    """Every ability, from a list of all structures of each instance."""
+class Listing(GibbsOracle, Samplable, KBest, Enumerable):
+    """Sums, samples and the k best, from a list of all structures of each instance."""
 
     def listed(self, theta: Potentials) -> Potentials:
         """(B, N, *event), the same N for all instances: shorter lists repeat no structure but a forbidden one."""
@@ -81,18 +80,22 @@ class Listing(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
         found = self.pick(structures, index.where(valid, 0))
         return map_parts(lambda y: y * valid.view(*valid.shape, *[1] * (y.ndim - 2)), found), best, valid
 
-    def project(self, theta: Potentials) -> Potentials:
-        size = batch_size(theta)
-        self.argmax(theta)  # for its error if there is no structure
-        structures, scores = self.table(theta)
-        rows = []
-        for b in range(size):
-            real = scores[b] > -torch.inf
-            one = map_parts(lambda y, b=b, real=real: y[b, real].double(), structures)
-            rows.append(Enumeration(one).project(map_parts(lambda t, b=b: t[b % len(t)][None], theta)))
-        if not rows:
-            return map_parts(lambda t: t.new_zeros(size, *t.shape[1:]), theta)
-        return map_parts(lambda t, *ys: torch.cat(ys).to(t), theta, *rows)
+
+@dataclass(frozen=True)
+class Cube(Projectable, Enumerable):
+    """Any subset of the parts."""
+
+    name: ClassVar[str] = "toy_cube"
+    event_ndim = 1
+
+    def argmax(self, theta: Tensor) -> Tensor:
+        return (theta > 0).to(theta)
+
+    def project(self, theta: Tensor) -> Tensor:
+        return theta.clamp(0, 1)
+
+    def enumerate(self, event_shape: Any) -> Tensor:
+        return torch.tensor(list(itertools.product([0.0, 1.0], repeat=event_shape[0])), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -188,3 +191,7 @@ class Walk(Listing):
     def decode(self, y: Potentials) -> Tensor:
         used = y[0].any(2)
         return torch.where(used, y[0].argmax(2), -1)
+
+
+SHAPES: dict[type[Oracle], Any] = {Knapsack: (4,), Cube: (3,), Explicit: (4,), Walk: ((3, 2), (2, 2))}
+"""Event shapes to check each on."""

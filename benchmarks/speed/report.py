@@ -61,26 +61,37 @@ def write(path: Path, records: list[Record]) -> None:
 
 
 def _markdown(records: list[Record]) -> Iterator[str]:
-    yield "| work | median (quartiles), ms | times ours | target |"
+    yield "| work | ours, ms | others, ms (times ours) | target |"
     yield "|---|---|---|---|"
     for record in records:
         if "error" in record:
             yield f"| {record['what']} | failed: {record['error']} | | |"
             continue
-        verdict = _verdict(record["target"]) if record["target"] else ""
-        if not record["rows"]:
-            yield f"| {record['what']} | | | {verdict} |"
-        for i, (name, row) in enumerate(record["rows"].items()):
-            what = f"**{record['what']}**<br>" if i == 0 else ""
-            remarks = _remarks(row)
-            label = f"{what}{name}" + (f" ({remarks})" if remarks else "")
-            yield f"| {label} | {_time(row)} | {_ratio(row)} | {verdict if i == 0 else ''} |"
+        ours, *others = [*record["rows"].items()] or [("", {})]
+        what = "; ".join(filter(None, [record["what"], _remarks(ours[1])]))
+        ms = _number(ours[1]["ms"]) if "ms" in ours[1] else ""
+        rest = "<br>".join(_markdown_row(name, row) for name, row in others)
+        yield f"| {what} | {ms} | {rest} | {_verdict(record['target']) if record['target'] else ''} |"
     yield ""
     yield from (f"- {key}: {value}" for key, value in machine().items())
 
 
+def _markdown_row(name: str, row: Mapping[str, Any]) -> str:
+    ms = f" {_number(row['ms'])}" if "ms" in row else ""
+    ratio = f" ({row['ratio']:.2f})" if "ratio" in row else ""
+    remarks = _remarks(row)
+    return f"{name}{ms}{ratio}" + (f", {remarks}" if remarks else "")
+
+
 def _time(row: Mapping[str, Any]) -> str:
-    return f"{row['ms']:.3g} ({row['low']:.3g} to {row['high']:.3g})" if "ms" in row else ""
+    if "ms" not in row:
+        return ""
+    return f"{_number(row['ms'])} ({_number(row['low'])} to {_number(row['high'])})"
+
+
+def _number(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _ratio(row: Mapping[str, Any]) -> str:
@@ -95,7 +106,7 @@ def _remarks(row: Mapping[str, Any]) -> str:
 def _verdict(target: Mapping[str, Any]) -> str:
     if "at_most" in target:
         outcome = "met" if target["met"] else "missed"
-        return f"{outcome}: {target['reached']:.3g} {target['unit']} of at most {target['at_most']:g} {target['unit']}"
+        return f"{outcome}: {_number(target['reached'])} {target['unit']} of at most {target['at_most']:g} {target['unit']}"
     if target["met"] is None:
         return f"{target['wanted']:g} times: none to compare with is installed"
     outcome = "met" if target["met"] else "missed"

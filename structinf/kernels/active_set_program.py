@@ -16,16 +16,16 @@ import numpy as np
 from .active_set_limits import DEPENDENT, VANISHING
 from .jit import jit
 
-__all__ = ["Program", "append", "backward", "enter", "forward", "project", "solve"]
+__all__ = ["Program", "append", "enter", "forward", "project", "solve"]
 
 
 class Program(NamedTuple):
     """One instance's part of :class:`.active_set_vertices.Support`. Functions take and return the number in use."""
 
     order: np.ndarray  # (C,) slots, those in use first
-    weight: np.ndarray  # (C,) by position in order, as are the others
-    ones: np.ndarray  # (C,) the solution z of Uᵀz = 1
-    factor: np.ndarray  # (C, C) upper triangular
+    weight: np.ndarray  # (C,) by slot; 0 for those not in use
+    ones: np.ndarray  # (C,) by position in order: the solution z of Uᵀz = 1
+    factor: np.ndarray  # (C, C) by position in order: U
 
 
 # ----------------------------------------------------------------------------- the factor
@@ -35,19 +35,19 @@ class Program(NamedTuple):
 def forward(factor, x, n):
     """Solve Uᵀ x' = x in place."""
     for m in range(n):
-        x[m] /= factor[m, m]
-        pivot = x[m]
         row = factor[m]
+        x[m] /= row[m]
+        pivot = x[m]
         for k in range(m + 1, n):
             x[k] -= pivot * row[k]
 
 
 @jit
-def backward(factor, x, n):
+def _backward(factor, x, n):
     """Solve U x' = x in place."""
     for m in range(n - 1, -1, -1):
-        total = x[m]
         row = factor[m]
+        total = x[m]
         for k in range(m + 1, n):
             total -= row[k] * x[k]
         x[m] = total / row[m]
@@ -55,7 +55,7 @@ def backward(factor, x, n):
 
 @jit
 def project(program, x, n):
-    """Replace x by A⁻¹ (x − λ 1), with λ such that it sums to zero."""
+    """Replace x by A⁻¹ (x − λ 1), with the λ for which that sums to zero."""
     ones = program.ones
     forward(program.factor, x, n)
     above = 0.0
@@ -65,7 +65,7 @@ def project(program, x, n):
         below += ones[k] * ones[k]
     for k in range(n):
         x[k] -= above / below * ones[k]
-    backward(program.factor, x, n)
+    _backward(program.factor, x, n)
 
 
 @jit
@@ -77,12 +77,12 @@ def append(program, n, weight, column, remainder):
         total -= column[m] * program.ones[m]
     program.factor[n, n] = math.sqrt(remainder)
     program.ones[n] = total / program.factor[n, n]
-    program.weight[n] = weight
+    program.weight[program.order[n]] = weight
     return n + 1
 
 
-@jit
-def _delete(program, n, j):
+@jit(inline=True)
+def _drop(program, n, j):
     """Drop the vertex at position ``j``: its column leaves U, and rotations make U triangular again."""
     order, weight, ones, factor = program
     for m in range(j):
@@ -105,11 +105,10 @@ def _delete(program, n, j):
         ones[m] = cosine * x + sine * y
         ones[m + 1] = cosine * y - sine * x
     slot = order[j]
+    weight[slot] = 0.0
     for k in range(j, n):  # one further than the support, so that a loaded vertex stays the first free one
         order[k] = order[k + 1]
     order[n] = slot
-    for k in range(j, n - 1):
-        weight[k] = weight[k + 1]
     return n - 1
 
 
@@ -117,7 +116,42 @@ def _delete(program, n, j):
 
 
 @jit
-def enter(program, n, square, gram, gradient, slope, threshold, column, work):
+def _move(program, n, direction, limit, newest):
+    """Move the weights by ``limit`` times the direction, or less if a weight is spent before; drop those that are.
+
+    Parameters
+    ----------
+    direction : (C,) array
+        By position in order.
+    newest : int
+        Position of a vertex whose weight may be tiny because it is only about to grow.
+
+    Returns
+    -------
+    n : int
+    step : float
+    """
+    order = program.order
+    weight = program.weight
+    step = limit
+    spent = n
+    for k in range(n):
+        have = weight[order[k]]
+        fall = -direction[k]
+        if fall > 0.0 and have - limit * fall <= VANISHING and have <= step * fall + VANISHING:
+            step = min(have / fall, limit)
+            spent = k
+    for k in range(n):
+        weight[order[k]] += step * direction[k]
+    if spent < n:
+        for k in range(n - 1, -1, -1):
+            if k == spent or (k != newest and weight[order[k]] <= VANISHING):
+                n = _drop(program, n, k)
+    return n, step
+
+
+@jit(inline=True)
+def enter(program, n, square, gram, gradient, slope, threshold, column):
     """Take in the vertex of the first free slot, unless that cannot raise the objective.
 
     Parameters
@@ -125,88 +159,63 @@ def enter(program, n, square, gram, gradient, slope, threshold, column, work):
     square : float
         ‖r‖² of the new vertex.
     gram : (C,) array
-        ⟨r, r_k⟩; overwritten.
+        ⟨r, r_k⟩ by slot.
     gradient : (C,) array
-        The objective's gradient with respect to the weights of the support; brought up to date.
+        The objective's gradient with respect to the weights, by slot; the new vertex's is filled in.
     slope : float
         The gradient with respect to the new weight.
+    threshold : float
+        Slopes below this are rounding.
     """
+    order = program.order
     weight = 0.0
     while True:
         for k in range(n):
-            column[k] = gram[k] + 1.0
+            column[k] = gram[order[k]] + 1.0
         forward(program.factor, column, n)
         remainder = square + 1.0
         for k in range(n):
             remainder -= column[k] * column[k]
         if remainder > DEPENDENT * (square + 1.0):
-            gradient[n] = slope
+            gradient[order[n]] = slope
             return append(program, n, weight, column, remainder)
         # The new vertex is the affine combination r = Σ c_k r_k. Weight that moves from the
         # combination to the vertex leaves the penalty as it is, hence moves until a weight is spent.
-        for k in range(n):
-            work[k] = column[k]
-        backward(program.factor, work, n)
+        _backward(program.factor, column, n)
         rise = slope
-        largest = 0.0
         for k in range(n):
-            rise -= work[k] * gradient[k]
-            largest = max(largest, work[k])
+            rise -= column[k] * gradient[order[k]]
+            column[k] = -column[k]
         if weight == 0.0 and rise <= threshold:
             return n
-        step = math.inf
-        spent = n
-        for k in range(n):
-            if work[k] > 1e-9 * largest and program.weight[k] < step * work[k]:
-                step = program.weight[k] / work[k]
-                spent = k
-        for k in range(n):
-            program.weight[k] = max(program.weight[k] - step * work[k], 0.0)
+        n, step = _move(program, n, column, math.inf, n)
         weight += step
-        for k in range(spent, n - 1):
-            gram[k] = gram[k + 1]
-            gradient[k] = gradient[k + 1]
-        n = _delete(program, n, spent)
 
 
-@jit
+@jit(inline=True)
 def solve(program, n, gradient, work):
     """Move the weights to the program's solution, dropping vertices whose weight is spent.
 
     From weights p with gradient g, the solution over all p with Σ p = 1 is p + q, where
     A q = g − λ 1 and Σ q = 0. Along q the gradient is (1 − t) g, up to a constant.
     """
+    order = program.order
     weight = program.weight
     step = 0.0
     while step < 1.0:
         average = 0.0
         for k in range(n):
-            average += weight[k] * gradient[k]
+            average += weight[order[k]] * gradient[order[k]]
         for k in range(n):
-            gradient[k] -= average
-            work[k] = gradient[k]
+            gradient[order[k]] -= average
+            work[k] = gradient[order[k]]
         project(program, work, n)
-        step = 1.0
-        spent = n
+        n, step = _move(program, n, work, 1.0, n - 1)
         for k in range(n):
-            if work[k] < 0.0 and weight[k] + work[k] <= VANISHING and weight[k] <= -step * work[k] + VANISHING:
-                step = min(-weight[k] / work[k], 1.0)
-                spent = k
-        for k in range(n):
-            weight[k] += step * work[k]
-            gradient[k] *= 1.0 - step
-        if spent < n:
-            weight[spent] = 0.0
-            newest = n - 1
-            for k in range(newest, -1, -1):
-                # The newest vertex comes last; its weight may still be tiny when another's is spent.
-                if k == spent or (k < newest and weight[k] <= VANISHING):
-                    for m in range(k, n - 1):
-                        gradient[m] = gradient[m + 1]
-                    n = _delete(program, n, k)
+            gradient[order[k]] *= 1.0 - step
     total = 0.0
     for k in range(n):
-        total += weight[k]
+        total += weight[order[k]]
     for k in range(n):
-        weight[k] /= total
+        weight[order[k]] /= total
     return n

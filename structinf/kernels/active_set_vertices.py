@@ -44,13 +44,13 @@ class Support(NamedTuple):
 
     count: np.ndarray  # (B,) vertices in use
     order: np.ndarray  # (B, C)
-    weight: np.ndarray  # (B, C) by position in order, as are ones and factor
-    ones: np.ndarray  # (B, C) the solution z of Uᵀz = 1
-    factor: np.ndarray  # (B, C, C) the upper triangular U
+    weight: np.ndarray  # (B, C) by slot, 0 for those not in use
+    ones: np.ndarray  # (B, C) by position in order: the solution z of Uᵀz = 1
+    factor: np.ndarray  # (B, C, C) by position in order: the upper triangular U
     index: np.ndarray  # (B, C, N) by slot: coordinates of the non-zeros, penalised from the front, others from the back
-    value: np.ndarray  # (B, C, N)
-    size: np.ndarray  # (B, C, 2) number of penalised and of other non-zeros
-    score: np.ndarray  # (B, C) ⟨θ, y⟩
+    value: np.ndarray  # (B, C, N) by slot
+    size: np.ndarray  # (B, C, 2) by slot: number of penalised and of other non-zeros
+    score: np.ndarray  # (B, C) by slot: ⟨θ, y⟩
 
 
 class Vertices(NamedTuple):
@@ -163,13 +163,13 @@ def weigh(index, value, size, b, layout):
 
 @jit
 def products(n, order, vertices, vector, out):
-    """⟨r_k, vector⟩ for the ``n`` vertices of an instance's support."""
+    """⟨r_k, vector⟩ by slot, for the ``n`` vertices of an instance's support."""
     for k in range(n):
         slot = order[k]
-        out[k] = dot(vertices.index[slot], vertices.value[slot], vertices.size[slot, 0], vector)
+        out[slot] = dot(vertices.index[slot], vertices.value[slot], vertices.size[slot, 0], vector)
 
 
-@jit
+@jit(inline=True)
 def write(a, b, n, order, weight, vertices, layout, search):
     """Recompute the mean over penalised coordinates and, from it, the direction of the next oracle call."""
     mean = search.mean[b]
@@ -178,7 +178,7 @@ def write(a, b, n, order, weight, vertices, layout, search):
         mean[trace[i]] = 0.0
     for k in range(n):
         slot = order[k]
-        add(vertices.index[slot], vertices.value[slot], vertices.size[slot, 0], weight[k], mean)
+        add(vertices.index[slot], vertices.value[slot], vertices.size[slot, 0], weight[slot], mean)
     t = 0
     for i in range(search.traced[b]):
         c = trace[i]
@@ -205,15 +205,15 @@ def finish(start, stop, support, search):
             back = support.size[b, slot, 1]
             first = support.index.shape[2] - back
             index = support.index[b, slot, first:]
-            add(index, support.value[b, slot, first:], back, support.weight[b, k], search.mean[b])
+            add(index, support.value[b, slot, first:], back, support.weight[b, slot], search.mean[b])
 
 
 @jit
 def densify(start, stop, rank, support, out):
-    """Write the vertices at positions ``rank`` (K, B) into ``out`` (K, B, coordinates), zero so far."""
+    """Write the vertices in slots ``rank`` (K, B) into ``out`` (K, B, coordinates), zero so far."""
     for b in range(start, stop):
         for k in range(support.count[b]):
-            slot = support.order[b, rank[k, b]]
+            slot = rank[k, b]
             first = support.index.shape[2] - support.size[b, slot, 1]
             for e in range(support.index.shape[2]):
                 if e < support.size[b, slot, 0] or e >= first:

@@ -101,7 +101,7 @@ def run(programs: Programs, *, tolerance: float, max_iter: int, warm_start: Pote
 
 @dataclass
 class Outcome:
-    """What programs have come to, in float64: vectors (B, coordinates), weights (B, places), and (B,) each."""
+    """What programs have come to, in float64: vectors (B, coordinates), weights (B, slots), and (B,) each."""
 
     mean: Tensor
     value: Tensor
@@ -155,11 +155,11 @@ class Programs(abc.ABC):
 
     @abc.abstractmethod
     def structures(self, rank: Tensor) -> Tensor:
-        """The vertices ``rank[k, b]``, by place among the weights, (K, B, coordinates); zero where their weight is."""
+        """The vertices in slots ``rank`` (K, B), heaviest first: (K, B, coordinates), zero where the weight is."""
 
     @abc.abstractmethod
     def vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
-        """Product with the transposed Jacobian, (B, coordinates), of (B, coordinates) and (B, places)."""
+        """Product with the transposed Jacobian, (B, coordinates), of (B, coordinates) and (B, slots)."""
 
 
 class ActiveSet:

@@ -32,7 +32,7 @@ class CompiledPrograms(Programs):
         self.support = vertices.Support(
             count=np.zeros(batch, np.int64),
             order=np.tile(np.arange(room), (batch, 1)),
-            weight=np.empty((batch, room)),
+            weight=np.zeros((batch, room)),
             ones=np.empty((batch, room)),
             factor=np.empty((batch, room, room)),
             index=np.empty((batch, room, 0), np.uint32),
@@ -159,6 +159,7 @@ class CompiledPrograms(Programs):
                 shape = [n * (1 + (axis in doubled)) for axis, n in enumerate(array.shape)]
                 larger[name] = _enlarge(array, shape)
         larger["order"][:, room:] = np.arange(room, 2 * room)
+        larger["weight"][:, room:] = 0.0
         self.support = old._replace(**larger)
 
     def _widen(self, nonzeros: int) -> None:
@@ -178,11 +179,10 @@ class CompiledPrograms(Programs):
     def outcome(self) -> Outcome:
         support, search = self.support, self.search
         parallel_rows(vertices.finish, len(support.count), support, search)
-        used = np.arange(support.weight.shape[1]) < support.count[:, None]
         outcome = Outcome(
             mean=torch.from_numpy(search.mean),
             value=torch.from_numpy(search.objective),
-            weights=torch.from_numpy(np.where(used, support.weight, 0.0)),
+            weights=torch.from_numpy(support.weight),
             gap=torch.from_numpy(search.gap),
             converged=torch.from_numpy(search.status == kernels.CONVERGED),
             iterations=torch.from_numpy(search.iterations),

@@ -85,7 +85,7 @@ class Problem:
         In float64.
     penalised : (1 | B, coordinates) bool Tensor
     moved : list of bool
-        The tensors of θ, that the penalty's gradient changes.
+        For each tensor of θ, whether the penalty's gradient changes it.
     """
 
     def __init__(self, oracle: Oracle, theta: Potentials, readout: bool) -> None:
@@ -105,8 +105,9 @@ class Problem:
         rows = self.batch if self.oracle.bound else 1
         probe = [t.new_zeros(rows, *t.shape[1:]) for t in self.theta]
         read = self.oracle.readout(coordinates.like(probe))
-        if all(any(r is v for v in probe) for r in as_tuple(read)):
-            self.moved = [any(r is v for r in as_tuple(read)) for v in probe]
+        kept = {id(r) for r in as_tuple(read)}
+        if len(kept) == len(as_tuple(read)) and kept <= {id(v) for v in probe}:  # whole tensors, as they are
+            self.moved = [id(v) in kept for v in probe]
             seen = [torch.full_like(v[:1], moved, dtype=torch.bool) for v, moved in zip(probe, self.moved, strict=True)]
             self.penalised = torch.cat([s.reshape(1, -1) for s in seen], 1)
             return
@@ -128,13 +129,13 @@ class Problem:
     def vertices(self, y: Potentials, oracle: Oracle, size: int) -> list[Tensor]:
         """An oracle's answer for ``size`` instances as (size, width) tensors, those of its readout first."""
         coordinates = self.coordinates
-        tensors = list(as_tuple(y))
-        if isinstance(y, tuple) != coordinates.is_tuple or len(tensors) != len(self.theta):
-            raise PluginError(
-                f"{oracle.label()}: argmax must return potentials of the form of theta, got {type(y).__name__}"
-            )
+        tensors = as_tuple(y)
+        form = isinstance(y, tuple) == coordinates.is_tuple and len(tensors) == len(self.theta)
+        if not (form and all(isinstance(t, Tensor) for t in tensors)):
+            came = f"({', '.join(type(t).__name__ for t in y)})" if isinstance(y, tuple) else type(y).__name__
+            raise PluginError(f"{oracle.label()}: argmax must return a structure of the form of theta, got {came}")
         if coordinates.extra:
-            tensors = [*as_tuple(oracle.readout(y)), *tensors]
+            tensors = (*as_tuple(oracle.readout(y)), *tensors)
         for tensor, shape in zip(tensors, coordinates.shapes, strict=True):
             if tensor.shape != (size, *shape) or tensor.dtype != torch.float64 or tensor.device != coordinates.device:
                 raise PluginError(

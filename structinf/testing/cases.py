@@ -103,6 +103,10 @@ class Subject:
     @classmethod
     def make(cls, oracle: Oracle, event_shape: Any, structure: InstanceData | None, **rest: Any) -> Subject:
         """From the arguments of the public checks."""
+        if oracle.bound:
+            raise InvalidInputError(
+                f"oracle: instance data {list(oracle.bound)} is bound; pass structure={{...}} instead"
+            )
         is_tuple = bool(event_shape) and not isinstance(event_shape[0], int)
         shapes = tuple(tuple(map(int, s)) for s in (event_shape if is_tuple else [event_shape]))
         subject = cls(oracle, shapes, is_tuple, structure, **rest)

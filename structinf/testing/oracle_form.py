@@ -66,7 +66,7 @@ def input_untouched(case: Case) -> None:
                     expect(not _share_memory(answer.value, t), f"{answer.name} lies in the memory of {name}")
 
 
-@LAWS("the same question has the same answer every time, ties included")
+@LAWS("the same question has the same answer every time, ties included", families=KINDS)
 def repeatable(case: Case) -> None:
     _same_answers(case, lambda: (case.oracle, map_parts(torch.clone, case.theta)), "asked again", exactly=True)
 
@@ -76,7 +76,10 @@ def strides(case: Case) -> None:
     _same_answers(case, lambda: (case.oracle, map_parts(_spread_out, case.theta)), "with non-contiguous potentials")
 
 
-@LAWS("an instance's answer does not depend on the other instances of its batch, nor on its place in it")
+@LAWS(
+    "an instance's answer does not depend on the other instances of its batch, nor on its place in it",
+    families=(*KINDS, "large"),
+)
 def batch_independence(case: Case) -> None:
     order = [2, 0, 3, 0, 1] if case.size == 4 else list(reversed(range(case.size)))
     shuffled = case.rows(order)

@@ -14,12 +14,12 @@ from ..oracle import Enumerable, GibbsOracle, Potentials, as_tuple, inner, map_p
 from ..relaxation import Relaxation
 from ..relaxations.map import Map
 from ..relaxations.marginals import Marginals
-from .cases import Case
+from .cases import Case, instance
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .law import LawBook
 from .queries import queries_of
 
-__all__ = ["LAWS", "expect_leading_dims", "padding_masks"]
+__all__ = ["LAWS", "expect_leading_dims", "expect_names", "padding_masks", "without_structure"]
 
 LAWS = LawBook()
 
@@ -31,37 +31,14 @@ FLOAT = (torch.float32,)
     "an instance without any structure of finite score is an InfeasibleError that names its batch index", families=ONE
 )
 def infeasible(case: Case) -> None:
-    last = case.size - 1
-    own = [t.shape[0] == case.size for t in as_tuple(case.given)]
-
-    def in_last_row(value: float, elsewhere: float | None) -> Case:
-        changed = []
-        for t, mine in zip(as_tuple(case.given), own, strict=True):
-            t = t.clone() if elsewhere is None else torch.full_like(t, elsewhere)
-            if mine:
-                t[last] = value
-            changed.append(t)
-        return case.with_tensors(changed)
-
-    probe = in_last_row(-1.0, 0.0)
-    if bool(inner(probe.theta, probe.oracle.argmax(probe.theta))[last] >= 0):
-        raise NotApplicable("some structure uses no part that could be forbidden")
-    blocked = in_last_row(-torch.inf, None)
-    if blocked.oracle.always_feasible:
-        with_holes = zip(as_tuple(blocked.theta), as_tuple(blocked.oracle.argmax(blocked.theta)), strict=True)
-        used = any(bool((t.isneginf() & (y != 0)).any()) for t, y in with_holes)
-        expect(not used, "argmax uses a part of −inf")
-        return
+    blocked = without_structure(case)
+    last = blocked.size - 1
     for query in queries_of(blocked.oracle):
         try:
             with torch.no_grad():
                 answer = query.call(blocked.oracle, blocked.theta)
         except InfeasibleError as error:
-            index = error.batch_index
-            expect(index == last, f"InfeasibleError from {query.name} has batch_index {index}, the instance is {last}")
-            expect(
-                str(last) in str(error), f"InfeasibleError from {query.name} does not name batch index {last}: {error}"
-            )
+            expect_names(error, last, query.name)
         else:
             if query.name == "topk" and not bool(answer[2][:, last].any()):
                 continue  # all marked as not valid: as good an answer
@@ -189,6 +166,31 @@ def cuda(case: Case) -> None:
 # ----------------------------------------------------------------------------- shared steps
 
 
+def without_structure(case: Case) -> Case:
+    """The case with −inf in every part of its last instance; NotApplicable if that leaves a structure."""
+
+    def in_last_row(t: Tensor, value: float) -> Tensor:
+        t = t.clone()
+        if t.shape[0] == case.size:
+            t[-1] = value
+        return t
+
+    if case.oracle.always_feasible:
+        raise NotApplicable("the oracle has a smaller structure for any parts of −inf")
+    tensors = as_tuple(case.given)
+    probe = case.with_tensors([in_last_row(torch.zeros_like(t), -1.0) for t in tensors])
+    if bool(inner(probe.theta, probe.oracle.argmax(probe.theta))[-1] >= 0):
+        raise NotApplicable("some structure uses no part that could be forbidden")
+    return case.with_tensors([in_last_row(t, -torch.inf) for t in tensors])
+
+
+def expect_names(error: InfeasibleError, index: int, name: str) -> None:
+    """The error from ``name`` is about the instance ``index``, and says so."""
+    came = error.batch_index
+    expect(came == index, f"InfeasibleError from {name} has batch_index {came}, the instance is {index}")
+    expect(str(index) in str(error), f"InfeasibleError from {name} does not name batch index {index}: {error}")
+
+
 def expect_leading_dims(case: Case, relaxation: Relaxation, flat: Potentials, room: Tensor) -> None:
     """The answer ``flat`` comes also with two batch dimensions and with none; shared tensors may have ones or none."""
     size, oracle = case.size, case.subject.oracle
@@ -222,12 +224,13 @@ def _expect_padding_is_named(case: Case) -> None:
         used = map_parts(lambda y: (y != 0).any(0), listed.structures)
         if masks is not None:
             for (name, m), u in zip(named_tensors("the mask from valid_parts", masks), as_tuple(used), strict=True):
-                expect(not bool((u & ~m[b].cpu()).any()), f"{name} leaves out a part that is in use at batch index {b}")
-        elif case.subject.usable is not None:
+                expect(
+                    not bool((u & ~instance(m, b)[0].cpu()).any()),
+                    f"{name} leaves out a part in use at batch index {b}",
+                )
+        elif "lengths" in case.structure and case.subject.usable is not None:
             idle = [bool((u & ~v).any()) for u, v in zip(as_tuple(case.subject.usable), as_tuple(used), strict=True)]
-            expect(
-                not any(idle), f"valid_parts is None although the instance data put parts out of use at batch index {b}"
-            )
+            expect(not any(idle), f"valid_parts is None although lengths put parts out of use at batch index {b}")
 
 
 def padding_masks(case: Case, shared: bool = True) -> Potentials:

@@ -13,6 +13,7 @@ from ..oracle import Enumerable, KBest, Potentials, Projectable, as_tuple, inner
 from .cases import Case, instance
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .enumeration import Enumeration, flat_parts
+from .gradients import expect_derivative
 from .law import LawBook
 
 __all__ = ["LAWS", "magnitude", "structures_of"]
@@ -124,17 +125,19 @@ def _expect_k_best(case: Case, structures: Potentials, scores: Tensor, valid: Te
 
 
 @LAWS(
-    "the projection is the nearest point of conv(Y)",
+    "the projection is the nearest point of conv(Y), to 1e-6, and differentiable by autograd",
     ability=Projectable,
     families=("normal", "ties", "small", "forbidden"),
 )
 def projection(case: Case) -> None:
     assert isinstance(case.oracle, Projectable)
     mean = case.oracle.project(case.theta)
-    _needs_enumeration(case)
     for b, theta, enumeration in case.enumerations():
-        room = rounding(case.dtype, 10 + _largest(theta)) + 1e-6 * (case.dtype != torch.float64) + 1e-9
+        size = torch.stack([t.abs().nan_to_num(posinf=0).amax() for t in as_tuple(theta)]).amax()
+        room = 1e-6 + rounding(case.dtype, 10 + size)
         expect_close(instance(mean, b), enumeration.project(theta), room, f"the projection at batch index {b}")
+    if case.dtype == torch.float64 and not _has_ties(case.theta):
+        expect_derivative(case.oracle.project, case.theta, case.generator(), "project")
 
 
 @LAWS("readout is linear, and readout_transpose its transpose", families=ONE)
@@ -241,19 +244,14 @@ def _double(y: Potentials) -> Potentials:
     return map_parts(lambda t: t.detach().to("cpu", torch.float64), y)
 
 
-def _largest(theta: Potentials) -> float:
-    return max((t.abs().nan_to_num(posinf=0).max().item() for t in as_tuple(theta) if t.numel()), default=0.0)
-
-
 def _noise(case: Case, generator: torch.Generator) -> Potentials:
     return map_parts(
         lambda t: torch.randn(case.size, *t.shape[1:], generator=generator, dtype=torch.float64).to(t), case.theta
     )
 
 
-def _needs_enumeration(case: Case) -> None:
-    if not isinstance(case.oracle, Enumerable):
-        raise NotApplicable(f"{case.oracle.label()} lacks the ability Enumerable, so there is nothing to compare with")
+def _has_ties(theta: Potentials) -> bool:
+    return any(bool((t == t.round())[~t.isneginf()].any()) for t in as_tuple(theta))
 
 
 def _shown(y: Potentials) -> str:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ..api import infer, relax
 from ..errors import InfeasibleError, UnsupportedError
-from ..oracle import Potentials, as_tuple, inner, map_parts
+from ..oracle import Potentials, as_tuple, map_parts
 from ..solution import Solution
 from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .law import LawBook
-from .oracle_input import expect_leading_dims, padding_masks
+from .oracle_input import expect_leading_dims, expect_names, padding_masks, without_structure
 from .oracle_values import magnitude
 
 __all__ = ["LAWS", "room_for", "solve"]
@@ -69,7 +69,10 @@ def repeatable(case: Case) -> None:
     expect_close(alone, first.mean, room_for(case), "mean() (solve().mean is expected)")
 
 
-@LAWS("an instance's solution does not depend on the other instances of its batch, nor on its place in it")
+@LAWS(
+    "an instance's solution does not depend on the other instances of its batch, nor on its place in it",
+    families=(*KINDS, "large"),
+)
 def batch_independence(case: Case) -> None:
     order = [2, 0, 3, 0, 1] if case.size == 4 else list(reversed(range(case.size)))
     with torch.no_grad():
@@ -91,21 +94,13 @@ def batch_independence(case: Case) -> None:
     "an instance without any structure of finite score is an InfeasibleError that names its batch index", families=ONE
 )
 def infeasible(case: Case) -> None:
-    last = case.size - 1
-    probe = [torch.zeros_like(t) for t in as_tuple(case.given)]
-    blocked = [t.clone() for t in as_tuple(case.given)]
-    for t, b in zip(probe, blocked, strict=True):
-        if t.shape[0] == case.size:
-            t[last], b[last] = -1.0, -torch.inf
-    probe_case = case.with_tensors(probe)
-    if bool(inner(probe_case.theta, probe_case.oracle.argmax(probe_case.theta))[last] >= 0):
-        raise NotApplicable("some structure uses no part that could be forbidden")
+    blocked = without_structure(case)
     try:
-        solve(case.with_tensors(blocked))
+        solve(blocked)
     except InfeasibleError as error:
-        expect(error.batch_index == last, f"batch_index is {error.batch_index}, the instance is {last}")
+        expect_names(error, blocked.size - 1, "solve")
     else:
-        fail(f"there is a solution at batch index {last}, where every part is −inf")
+        fail(f"there is a solution at batch index {blocked.size - 1}, where every part is −inf")
 
 
 @LAWS("a solution with a support is its weighted mean, of structures, by weights that are a distribution")

@@ -1,0 +1,165 @@
+"""Pictures: they render, show what the solution holds, and refuse what they cannot draw."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+
+import structinf as si
+
+pytest.importorskip("matplotlib")
+from structinf import plot
+
+
+def texts(figure) -> list[str]:
+    """All words on a figure, titles included."""
+    found = [text.get_text() for text in figure.texts]
+    for axes in figure.axes:
+        found += [text.get_text() for text in axes.texts]
+        found += [axes.get_title(), *(label.get_text() for label in axes.get_xticklabels() + axes.get_yticklabels())]
+    return [text for text in found if text]
+
+
+def render(figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer)
+    return buffer.getvalue()
+
+
+def percentages(solution) -> list[str]:
+    weights = solution.weights[solution.weights > 0].sort(descending=True).values
+    return [f"{w:.0%}" for w in weights.tolist()]
+
+
+# ----------------------------------------------------------------------------- assignments
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 5), (5, 3), (8, 8)])
+def test_assignment_shows_the_mean_and_every_structure(shape):
+    solution = si.infer(torch.randn(shape), "assignment", "sparsemap")
+    figure = plot.assignment(solution, title="a title", most=100)
+    assert render(figure).startswith(b"\x89PNG")
+    shown = texts(figure)
+    assert "a title" in shown
+    assert [text for text in shown if text.endswith("%")] == percentages(solution)
+    entries = [text for text in shown if text.startswith(".")]
+    between = solution.mean[(solution.mean > 0.005) & (solution.mean <= 0.995)]
+    assert sorted(entries) == sorted(f"{v:.2f}".removeprefix("0") for v in between.tolist())
+
+
+def test_assignment_names_rows_and_columns():
+    solution = si.infer(torch.eye(2), "assignment", "sparsemap")
+    shown = texts(plot.assignment(solution, rows=["cat", "dog"], columns=["left", "right"]))
+    assert {"cat", "dog", "left", "right"} <= set(shown)
+
+
+def test_assignment_draws_images_beside_the_rows():
+    solution = si.infer(torch.eye(2), "assignment", "sparsemap")
+    images = [torch.rand(8, 8), torch.rand(8, 8).numpy()]
+    with_images, without = plot.assignment(solution, rows=images), plot.assignment(solution)
+    assert len(with_images.axes) == len(without.axes) + 2
+    render(with_images)
+
+
+def test_structures_beyond_the_most_are_counted():
+    solution = si.infer(torch.zeros(4, 4) + 0.1 * torch.rand(4, 4), "assignment", "sparsemap")
+    count = int((solution.weights > 0).sum())
+    assert count > 2
+    shown = texts(plot.assignment(solution, most=2))
+    assert [text for text in shown if text.endswith("%")] == percentages(solution)[:2]
+    left = solution.weights.sort(descending=True).values[2:].sum()
+    assert f"and {count - 2} more of {left:.0%} together" in shown
+
+
+def test_one_assignment_of_map():
+    figure = plot.assignment(si.infer(torch.eye(3), "assignment", "map"))
+    assert "100%" in texts(figure)
+    render(figure)
+
+
+# ----------------------------------------------------------------------------- trees
+
+
+@pytest.mark.parametrize("n", [1, 2, 6, 15])
+def test_trees_show_every_word_in_every_tree(n):
+    solution = si.infer(torch.randn(n + 1, n + 1), "arborescence", "sparsemap")
+    words = [f"word{i}" for i in range(n)]
+    figure = plot.trees(solution, words, title="a title", most=100)
+    assert render(figure).startswith(b"\x89PNG")
+    trees = percentages(solution)
+    assert [text for text in texts(figure) if text.endswith("%")] == trees
+    assert [text for text in texts(figure) if text.startswith("word")] == words * len(trees)
+    assert all(len(axes.patches) == n for axes in figure.axes)  # an arc a word
+
+
+def test_colours_tell_shared_ambiguous_and_wrong_arcs_apart():
+    theta = torch.full((4, 4), -9.0)
+    theta[0, 2] = theta[2, 1] = 9.0  # 2 is the root, with 1 below it
+    theta[1, 3] = theta[2, 3] = 0.0  # 3 hangs on 1 or on 2
+    solution = si.infer(theta, "arborescence", "sparsemap")
+    assert percentages(solution) == ["50%", "50%"]
+    figure = plot.trees(solution, ["a", "b", "c"], gold=torch.tensor([2, 0, 2]))
+    colours = [[patch.get_edgecolor() for patch in axes.patches] for axes in figure.axes]
+    (common,) = set(colours[0]) & set(colours[1])
+    assert [row.count(common) for row in colours] == [2, 2]
+    assert len({colour for row in colours for colour in row}) == 3
+    assert "■ wrong head" in texts(figure)
+    assert "■ wrong head" not in texts(plot.trees(solution, ["a", "b", "c"]))
+
+
+def test_arcs_over_the_same_words_have_different_heights():
+    levels = plot._levels([(0, 1), (1, 4), (4, 2), (2, 3), (3, 5)])
+    assert levels[2, 3] < levels[4, 2] < levels[1, 4]
+    assert levels[3, 5] not in (levels[4, 2], levels[1, 4])  # they cross
+    assert (0, 1) not in levels
+
+
+def test_arcs_of_a_word_start_and_end_side_by_side():
+    ends = plot._ends([(0, 2), (2, 1), (2, 3), (2, 4)], [0.0, 1.0, 2.0, 3.0])
+    assert ends[0, 2][0] is None
+    feet = [ends[2, 1][0], ends[0, 2][1], ends[2, 4][0], ends[2, 3][0]]
+    assert feet == sorted(set(feet))
+    assert sum(feet) / 4 == pytest.approx(1.0)
+
+
+def test_letters_without_a_font_are_replaced():
+    solution = si.infer(torch.randn(4, 4), "arborescence", "map")
+    figure = plot.trees(solution, ["đường", "\ue000x", "日本語"])  # the second starts with a private letter
+    shown = texts(figure)
+    assert "đường" in shown
+    assert "▯x" in shown
+    assert "▯ no font for this letter" in shown
+    render(figure)
+    assert "▯" not in "".join(texts(plot.trees(solution, ["đường", "x", "y"])))
+
+
+def test_dollars_are_letters():
+    solution = si.infer(torch.randn(3, 3), "arborescence", "map")
+    figure = plot.trees(solution, ["$x_$", "5$"])
+    render(figure)
+    assert r"\$x_\$" in texts(figure)
+
+
+# ----------------------------------------------------------------------------- refusals
+
+
+def test_a_batch_is_refused():
+    with pytest.raises(si.InvalidInputError, match=r"without batch dimensions.*\(2, 3, 3\)"):
+        plot.assignment(si.infer(torch.randn(2, 3, 3), "assignment", "sparsemap"))
+
+
+def test_a_solution_without_support_is_refused():
+    with pytest.raises(si.InvalidInputError, match="no support"):
+        plot.trees(si.infer(torch.randn(3, 3), "arborescence", "marginals"), ["a", "b"])
+
+
+def test_another_number_of_words_is_refused():
+    with pytest.raises(si.InvalidInputError, match="3 words, got 2"):
+        plot.trees(si.infer(torch.randn(4, 4), "arborescence", "sparsemap"), ["a", "b"])
+
+
+def test_gradients_do_not_stand_in_the_way():
+    theta = torch.randn(3, 3, requires_grad=True)
+    render(plot.assignment(si.infer(theta, "assignment", "sparsemap")))
