@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
 __all__ = ["assignment", "trees"]
 
 INK, SOFT, FAINT = "#1f2933", "#8795a1", "#e4e9ee"
-BLUE, ORANGE = "#2368a2", "#d1621b"
+BLUE, ORANGE, PALE = "#2368a2", "#d1621b", "#e9b48f"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#bcd6ec", "#5b9bd0", BLUE])
 
 
@@ -147,7 +147,7 @@ def trees(
     Returns
     -------
     Figure
-        Arcs of all trees are grey, the others blue; those that ``gold`` says are wrong are orange.
+        Arcs of all trees are grey, those of some blue; where ``gold`` says that they are wrong, pale and full orange.
     """
     mean, structures, weights, rest = _heaviest(solution, most, event_ndim=2)
     n = len(words)
@@ -170,15 +170,17 @@ def trees(
         axes = _axes(figure, 0, done, width, size)
         axes.set(xlim=(-margin, width - margin), ylim=(-0.25, size - 0.25))  # in inches, words at height 0
         axes.set_axis_off()
-        axes.text(0.2 - margin, 0, f"{weight.item():.0%}", fontsize=11, color=INK, va="center_baseline", weight="bold")
+        axes.text(0.2 - margin, -0.05, f"{weight.item():.0%}", fontsize=11, color=INK, weight="bold")
         for word, x in zip(words, centres, strict=True):
-            axes.text(x, 0, word, ha="center", va="center_baseline", color=INK, fontproperties=font)
+            axes.text(x, -0.05, word, ha="center", color=INK, fontproperties=font)
         for arc, ends in _ends(arcs, centres).items():
             wrong = gold is not None and int(gold[arc[1] - 1]) != arc[0]
-            color = ORANGE if wrong else SOFT if arc in shared else BLUE
+            color = (PALE if wrong else SOFT) if arc in shared else (ORANGE if wrong else BLUE)
             _draw_arc(axes, ends, 0.3 * level.get(arc, max(level.values(), default=0) + 1), color)
         done += size
-    legend = [("in all trees", SOFT), ("in some trees", BLUE)] + ([("wrong head", ORANGE)] if gold is not None else [])
+    legend = [("in all trees", SOFT), ("in some trees", BLUE)]
+    if gold is not None:
+        legend += [("wrong, in all", PALE), ("wrong, in some", ORANGE)]
     _legend(figure, legend, "; ".join(filter(None, [rest, "▯ no font for this letter" if unknown else ""])))
     return figure
 

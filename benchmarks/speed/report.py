@@ -106,7 +106,7 @@ def _remarks(row: Mapping[str, Any]) -> str:
 def _verdict(target: Mapping[str, Any]) -> str:
     if "at_most" in target:
         outcome = "met" if target["met"] else "missed"
-        return f"{outcome}: {_number(target['reached'])} {target['unit']} of at most {target['at_most']:g} {target['unit']}"
+        return f"{outcome}: {_number(target['reached'])} of at most {target['at_most']:g} {target['unit']}"
     if target["met"] is None:
         return f"{target['wanted']:g} times: none to compare with is installed"
     outcome = "met" if target["met"] else "missed"

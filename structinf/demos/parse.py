@@ -116,7 +116,7 @@ def draw_picture(model: Parser, encoder: Encoder, sentences: list[Sentence], pat
         return
     sentence, solution = chosen
     gold = torch.tensor(sentence.heads)
-    plot.trees(solution, sentence.words, gold=gold, title="Candidate trees of a sentence").savefig(path)
+    plot.trees(solution, sentence.words, gold=gold, title="Candidate trees of a sentence, and their weights").savefig(path)
     print(f"picture: {path.resolve()}")
 
 

@@ -212,7 +212,7 @@ def finish(start, stop, support, search):
 def densify(start, stop, rank, support, out):
     """Write the vertices in slots ``rank`` (K, B) into ``out`` (K, B, coordinates), zero so far."""
     for b in range(start, stop):
-        for k in range(support.count[b]):
+        for k in range(min(support.count[b], rank.shape[0])):
             slot = rank[k, b]
             first = support.index.shape[2] - support.size[b, slot, 1]
             for e in range(support.index.shape[2]):
