@@ -7,6 +7,7 @@ import ast
 import contextlib
 import importlib
 import inspect
+import io
 import sys
 import textwrap
 from collections import Counter
@@ -31,6 +32,9 @@ ABILITIES: dict[str, tuple[type[Oracle], str]] = {
     "E": (Enumerable, "enumeration"),
 }
 
+# Of the parser; named here, so that --help needs no extra.
+LOSSES = ("perceptron", "svm", "crf", "sparsemap", "margin-sparsemap")
+
 EXTRA = "demo"
 IN_EXTRA = {"conllu": "conllu", "matplotlib": "matplotlib", "sklearn": "scikit-learn", "tqdm": "tqdm"}
 
@@ -38,6 +42,8 @@ IN_EXTRA = {"conllu": "conllu", "matplotlib": "matplotlib", "sklearn": "scikit-l
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0; 1 if a law turned out broken; 2 if the command could not be carried out."""
     arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # the laws speak of θ, which not every console can show
     try:
         return arguments.run(arguments)
     except ModuleNotFoundError as error:
@@ -114,9 +120,6 @@ def _add_demos(demos: Any) -> None:
         "--max-length", metavar="N", type=_positive, default=60, help="of training sentences (default: 60)"
     )
     demo.set_defaults(run=_demo_parse)
-
-
-LOSSES = ("perceptron", "svm", "crf", "sparsemap", "margin-sparsemap")
 
 
 def _demo_sort(arguments: argparse.Namespace) -> int:
@@ -254,7 +257,8 @@ def _check(arguments: argparse.Namespace) -> int:
         mark = {"holds": "ok", "does not apply": "-", "broken": "FAILED"}[result.status]
         print(f"{mark:<6}  {result.law:<20}  {result.reason or result.sentence}", flush=True)
         if result.error is not None:
-            print(textwrap.indent(str(result.error), " " * 8))
+            _, _, details = str(result.error).partition("\n")  # after the law's name and sentence
+            print(textwrap.indent(details or str(result.error), " " * 8))
     print(f"\n{count['holds']} laws hold, {count['does not apply']} do not apply, {count['broken']} are broken")
     return 1 if count["broken"] else 0
 
@@ -264,7 +268,8 @@ def _make(name: str, options: dict[str, Any]) -> Oracle:
     try:
         if ":" not in name:
             return api.get_oracle(name, **options)
-        sys.path.insert(0, "")  # a module of the current folder, as with python -m
+        if "" not in sys.path:
+            sys.path.insert(0, "")  # a module of the current folder, as with python -m
         module, _, attribute = name.partition(":")
         made = getattr(importlib.import_module(module), attribute)(**options)
         if not isinstance(made, Oracle):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from .compiling import untraced
-from .errors import InvalidInputError, UnsupportedError
+from .errors import InvalidInputError, PluginError, UnsupportedError
 from .oracle import Oracle, Potentials, as_tuple, map_parts
 from .problem import Problem
 from .registry import Registry, did_you_mean
@@ -137,6 +138,8 @@ def _unknown_option(
 ) -> str:
     """What to say about a keyword that neither the oracle nor the relaxation takes."""
     data = _instance_data(oracle, options)
+    if key in data:
+        return f"{key!r} is instance data, which goes with the potentials: layer(theta, {key}=...)"
     takes = [
         f"{item} has {', '.join(names) or 'none'}" if isinstance(item, str) else f"{item!r} has its own already"
         for item, names in zip((oracle, relaxation), known, strict=True)
@@ -161,7 +164,10 @@ def works_with(oracle: Oracle) -> list[str]:
 
 
 def _default_works(name: str, oracle: Oracle) -> bool:
-    parameters = inspect.signature(_relaxations.factory(name)).parameters.values()
+    try:
+        parameters = inspect.signature(_relaxations.factory(name)).parameters.values()
+    except PluginError:
+        return False  # a broken plugin fails when it is asked for, and here another one was
     if any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
         return False  # needs arguments of its own
     return _relaxations.get(name).missing(oracle) is None
@@ -212,9 +218,9 @@ def relax(
             [0.1250, 0.8750]])
     """
     found, problem = _prepare(theta, oracle, relaxation, options)
-    with problem.full_precision():
+    with problem.plain_modes():
         mean = found.mean(problem.oracle, problem.theta)
-    return map_parts(problem.restore, mean)
+    return problem.restore_parts(mean)
 
 
 @untraced
@@ -248,10 +254,10 @@ def infer(
     tensor([0.8750, 0.1250])
     """
     found, problem = _prepare(theta, oracle, relaxation, options)
-    with problem.full_precision():
+    with problem.plain_modes():
         start = None if warm_start is None else _flat_support(warm_start, problem)
         solution = found.solve(problem.oracle, problem.theta, start)
-    return solution.map(problem.restore)
+    return solution.restored(problem.restore, problem.restore_parts, problem.oracle)
 
 
 def encode(labels: Tensor, like: Potentials, oracle: str | Oracle, **options: Any) -> Potentials:
@@ -272,10 +278,11 @@ def encode(labels: Tensor, like: Potentials, oracle: str | Oracle, **options: An
     tensor([[0., 1.],
             [1., 0.]])
     """
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+        came = f"a tensor of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels: a tensor of integers is needed, got {came}")
     problem = _prepare_oracle(like, oracle, options)
-    if labels.is_floating_point():
-        raise TypeError(f"labels: integers are needed, got {labels.dtype}")
-    return map_parts(problem.restore, problem.encode(labels, "labels"))
+    return problem.restore_parts(problem.encode(labels, "labels"))
 
 
 def decode(y: Potentials, oracle: str | Oracle, **options: Any) -> Tensor:
@@ -287,6 +294,8 @@ def decode(y: Potentials, oracle: str | Oracle, **options: Any) -> Tensor:
     >>> decode(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), "assignment")
     tensor([1, 0])
     """
+    if isinstance(y, Tensor) and not y.is_floating_point():
+        raise TypeError(f"y: a structure in floating point is needed, got {y.dtype}; call .float() first")
     problem = _prepare_oracle(y, oracle, options)
     flat = problem.flatten_parts(y, "y")
     return problem.restore(problem.oracle.decode(flat))
@@ -324,6 +333,11 @@ def _flat_support(warm_start: Solution, problem: Problem) -> Potentials:
     support = warm_start.support
     if support is None:
         raise InvalidInputError("warm_start: this solution has no support; take one of an iterative relaxation")
+    if warm_start.oracle is not None and not _same_instances(warm_start.oracle, problem.oracle):
+        raise InvalidInputError(
+            f"warm_start: this solution is of other instances (lengths, options): of {warm_start.oracle!r} "
+            f"where {problem.oracle!r} is at hand; its structures may not exist here"
+        )
     size = math.prod(problem.batch_shape)
 
     def flat(t: Tensor, like: Tensor) -> Tensor:
@@ -337,3 +351,13 @@ def _flat_support(warm_start: Solution, problem: Problem) -> Potentials:
     if len(as_tuple(support)) != len(as_tuple(problem.theta)):
         raise InvalidInputError("warm_start: its structures and theta have different forms")
     return map_parts(flat, support, problem.theta)
+
+
+def _same_instances(a: Oracle, b: Oracle) -> bool:
+    """Whether two oracles have the same options and the same instance data, so that their sets of structures agree."""
+    if type(a) is not type(b) or (dataclasses.is_dataclass(a) and a != b) or a.bound.keys() != b.bound.keys():
+        return False
+    return all(
+        t.shape == b.bound[key].shape and bool((t.to(b.bound[key].device) == b.bound[key]).all())
+        for key, t in a.bound.items()
+    )

@@ -8,7 +8,7 @@ from torch import nn
 
 from .api import bind_problem, infer, resolve
 from .compiling import untraced
-from .oracle import Oracle, Potentials, map_parts
+from .oracle import Oracle, Potentials
 from .relaxation import Relaxation
 from .solution import Solution
 
@@ -48,9 +48,9 @@ class Layer(nn.Module):
     def forward(self, theta: Potentials, **structure: Any) -> Potentials:
         """μ(θ), (..., *event), for potentials of that shape; ``structure`` is instance data such as lengths."""
         problem = bind_problem(theta, self.oracle, structure)
-        with problem.full_precision():
+        with problem.plain_modes():
             mean = self.relaxation.mean(problem.oracle, problem.theta)
-        return map_parts(problem.restore, mean)
+        return problem.restore_parts(mean)
 
     def infer(self, theta: Potentials, *, warm_start: Solution | None = None, **structure: Any) -> Solution:
         """The whole solution record, as :func:`structinf.infer`."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from .api import bind_problem, resolve
@@ -42,7 +41,7 @@ class FenchelYoungLoss(nn.Module):
         ``"hamming"`` counts wrong tokens (``oracle.hamming_cost``). A tensor c of θ's shape is a cost for each
         part. A callable gets the gold structures in θ's form and returns such a c.
     reduction : "mean", "sum" or "none"
-        Over the batch, as in torch.nn.
+        Over the batch, as in torch.nn; the mean of an empty batch is 0.
     **options
         Options of whatever was given by name.
 
@@ -104,11 +103,12 @@ class FenchelYoungLoss(nn.Module):
         InfeasibleError
             If an instance has no structure of finite score.
         InvalidInputError
-            If a gold structure uses a forbidden part, so that its loss is infinite; and as :func:`structinf.relax`.
+            If a gold structure is none of Y's (checked where the oracle has labels), or uses a forbidden part, so
+            that its loss is infinite; and as :func:`structinf.relax`.
         """
         problem = bind_problem(theta, self.oracle, structure)
-        with problem.full_precision():
-            gold = problem.encode(y, "y") if _is_labels(y) else problem.flatten_parts(y, "y")
+        with problem.plain_modes():
+            gold = problem.gold(y, "y")
             losses = self._losses(problem, gold)
         if self.reduction == "none":
             return problem.restore(losses)
@@ -130,16 +130,11 @@ class FenchelYoungLoss(nn.Module):
 
     def _cost(self, problem: Problem, gold: Potentials) -> Potentials:
         if self.cost == "hamming":
-            return problem.oracle.hamming_cost(gold)
+            return problem.without_padding(problem.oracle.hamming_cost(gold))
         if callable(self.cost):
-            shaped = map_parts(problem.restore, gold)
-            return problem.flatten_parts(self.cost(shaped), "cost(y)")
+            return problem.flatten_parts(self.cost(problem.restore_parts(gold)), "cost(y)")
         return problem.flatten_parts(self.cost, "cost")
 
     def extra_repr(self) -> str:
         cost = "" if self.cost is None else f", cost={self.cost if isinstance(self.cost, str) else '...'}"
         return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}{cost}, reduction={self.reduction!r}"
-
-
-def _is_labels(y: Any) -> TypeGuard[Tensor]:
-    return isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool)

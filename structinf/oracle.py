@@ -8,8 +8,11 @@ in that form; results always have the full batch dimension.
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
@@ -29,7 +32,9 @@ __all__ = [
     "Samplable",
     "as_tuple",
     "batch_size",
+    "check_enumerable",
     "check_feasible",
+    "check_k",
     "check_lengths",
     "differentiate",
     "inner",
@@ -40,6 +45,8 @@ __all__ = [
 
 Potentials: TypeAlias = Tensor | tuple[Tensor, ...]
 """Scores of the parts, or anything of that form (structures, means, gradients)."""
+
+MOST_ENUMERATED = 1_000_000
 
 
 # ----------------------------------------------------------------------------- tensors of parts
@@ -88,16 +95,27 @@ def inner(theta: Potentials, y: Potentials) -> Tensor:
 def _dot(t: Tensor, z: Tensor) -> Tensor:
     """⟨t, z⟩ along all dimensions but the first, of which either may be 1."""
     t, z = t.unsqueeze(-1).flatten(1), z.unsqueeze(-1).flatten(1)
-    if t.shape[0] == 1 and z.shape[0] != 1:
-        value = z @ t[0]
-    elif z.shape[0] == 1 and t.shape[0] != 1:
-        value = t @ z[0]
-    else:
-        value = torch.linalg.vecdot(t, z)
+    value = _matrix_dot(t, z)
     if bool(value.isnan().any()):
         # −inf · 0: a part that no structure uses adds nothing, however it is scored.
-        value = torch.where(z == 0, 0.0, t * z).sum(1)
+        value = _matrix_dot(torch.where((z == 0) & t.isneginf(), 0.0, t), z)
     return value
+
+
+def _matrix_dot(t: Tensor, z: Tensor) -> Tensor:
+    """Row by row; a single row of either goes with all rows of the other."""
+    if t.shape[0] == 1 and z.shape[0] != 1:
+        return z @ t[0]
+    if z.shape[0] == 1 and t.shape[0] != 1:
+        return t @ z[0]
+    return torch.linalg.vecdot(t, z)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Autograd records inside, also under no_grad and inference_mode (where enable_grad alone records nothing)."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 def reduce_like(gradient: Potentials, theta: Potentials) -> Potentials:
@@ -143,6 +161,23 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
         raise InvalidInputError(
             f"lengths must lie between {low} and {high} ({padding}), "
             f"got {lengths[index].tolist()} at batch index {index}"
+        )
+
+
+def check_k(k: int) -> None:
+    """Raise InvalidInputError unless ``k``, the number of structures asked for, is an integer of at least 1."""
+    if isinstance(k, bool) or not isinstance(k, Integral):
+        raise InvalidInputError(f"k must be an integer of at least 1, got {k!r}")
+    if k < 1:
+        raise InvalidInputError(f"k must be at least 1, got {k}")
+
+
+def check_enumerable(count: int, name: str) -> None:
+    """Raise InvalidInputError if there are more than a million structures; ``name`` is their plural, with sizes."""
+    if count > MOST_ENUMERATED:
+        number = count if count < 10**30 else f"about 10^{math.log10(count):.0f}"
+        raise InvalidInputError(
+            f"there are {number} {name}, too many to list (more than {MOST_ENUMERATED}); choose smaller sizes"
         )
 
 
@@ -232,7 +267,7 @@ class Oracle(abc.ABC):
         The default differentiates :meth:`readout`, which is linear.
         """
         size = batch_size(theta)
-        with torch.enable_grad():
+        with recording():
             origin = map_parts(lambda t: torch.zeros_like(t.expand(size, *t.shape[1:])).requires_grad_(), theta)
             image = as_tuple(self.readout(origin))
             along = torch.stack([(i * z).sum() for i, z in zip(image, as_tuple(r), strict=True)]).sum()
@@ -311,7 +346,7 @@ class GibbsOracle(Oracle):
 
     def marginals(self, theta: Potentials) -> Potentials:
         """E[Y] under p(y) ∝ exp⟨θ, y⟩, the gradient of log Z; (B, *event)."""
-        with torch.enable_grad():
+        with recording():
             leaves = self._leaves(theta)
             total = self.log_partition(like_potentials(leaves, theta)).sum()
             return like_potentials(differentiate(total, leaves), theta)
@@ -333,7 +368,7 @@ class GibbsOracle(Oracle):
         ----------
         v : (B | 1, *event) tensor, or a tuple of them, of the form of θ
         """
-        with torch.enable_grad():
+        with recording():
             leaves = self._leaves(theta)
             total = self.log_partition(like_potentials(leaves, theta)).sum()
             means = differentiate(total, leaves, create_graph=True)
@@ -343,7 +378,8 @@ class GibbsOracle(Oracle):
     @staticmethod
     def _leaves(theta: Potentials) -> list[Tensor]:
         size = batch_size(theta)
-        return [t.detach().expand(size, *t.shape[1:]).requires_grad_() for t in as_tuple(theta)]
+        own = [t.clone() if t.is_inference() else t.detach() for t in as_tuple(theta)]
+        return [t.expand(size, *t.shape[1:]).requires_grad_() for t in own]
 
 
 class Samplable(Oracle):

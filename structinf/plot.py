@@ -287,10 +287,11 @@ def _axes(figure: Figure, left: float, down: float, width: float, height: float)
 
 
 def _legend(figure: Figure, entries: Sequence[tuple[str, str]], rest: str) -> None:
-    """Words in their colours, lower left; a note, lower right."""
+    """What the colours mean, lower left; a note, lower right."""
     w, h = figure.get_size_inches()
     left = 0.2
     for text, color in entries:
-        figure.text(left / w, 0.15 / h, "■ " + text, fontsize=8, color=color)
+        figure.text(left / w, 0.15 / h, "■", fontsize=8, color=color)
+        figure.text((left + 0.13) / w, 0.15 / h, text, fontsize=8, color=INK)
         left += 0.35 + 0.065 * len(text)
     figure.text(1 - 0.2 / w, 0.15 / h, rest, fontsize=8, color=SOFT, ha="right")

@@ -7,8 +7,9 @@ half precision lifted to float32, padding overwritten, batch dimensions flattene
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,14 +33,14 @@ class Problem:
     theta : (B | 1, *event) Potentials
         Differentiable functions of the user's tensors, float32 or float64.
     batch_shape : torch.Size
-    dtype : torch.dtype
-        Of the user's tensors; results are cast back to it.
+    dtypes : tuple of torch.dtype
+        Of the user's tensors; results are cast back to them.
     """
 
     oracle: Oracle
     theta: Potentials
     batch_shape: torch.Size
-    dtype: torch.dtype
+    dtypes: tuple[torch.dtype, ...]
 
     @classmethod
     def build(cls, theta: Any, oracle: Oracle, structure: Mapping[str, Any]) -> Problem:
@@ -48,10 +49,7 @@ class Problem:
         ndims = oracle.event_ndims(theta)
         tensors = as_tuple(theta)
         batch_shape = _batch_shape(tensors, ndims, oracle)
-        dtype = tensors[0].dtype
-        flat = [_flatten(t, n, batch_shape) for t, n in zip(tensors, ndims, strict=True)]
-        if dtype in (torch.float16, torch.bfloat16):
-            flat = [t.float() for t in flat]
+        flat = [_lift(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
         bound = {
             name: _check_structure(name, value, oracle, batch_shape, flat[0].device)
             for name, value in structure.items()
@@ -60,13 +58,15 @@ class Problem:
         oracle = oracle.bind(**bound) if bound else oracle
         form = like_potentials(flat, theta)
         oracle.validate(form)
-        masks = oracle.valid_parts(form)
-        if masks is not None:
-            # Not a product: 0 · NaN is NaN, and where() gives the padding a gradient of exactly 0.
-            form = map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
+        form = cls(oracle, form, batch_shape, ()).without_padding(form)
         for i, t in enumerate(as_tuple(form)):
             _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape)
-        return cls(oracle, form, batch_shape, dtype)
+        if torch.is_inference_mode_enabled():
+            # Inference tensors have no version counter and cannot be recorded, which some oracles need inside.
+            with torch.inference_mode(False):
+                form = map_parts(torch.clone, form)
+                oracle = oracle.bind(**{name: t.clone() for name, t in oracle.bound.items()})
+        return cls(oracle, form, batch_shape, tuple(t.dtype for t in tensors))
 
     # -- other arguments of the same batch ---------------------------------------------------
 
@@ -76,7 +76,7 @@ class Problem:
         if labels.ndim < n or labels.shape[: labels.ndim - n] != self.batch_shape:
             raise InvalidInputError(
                 f"{what}: integer labels of {self.oracle.label()} have batch shape {_shape(self.batch_shape)} "
-                f"and {n} more dimensions, got shape {_shape(labels.shape)}"
+                f"and {n} more dimensions, got shape {_shape(labels.shape)}; a structure itself is floating point"
             )
         device = as_tuple(self.theta)[0].device
         flat = labels.to(device, torch.int64).reshape(math.prod(self.batch_shape), *labels.shape[labels.ndim - n :])
@@ -102,32 +102,84 @@ class Problem:
                 )
             t = t.to(like).expand(self.batch_shape + event)
             flat.append(t.reshape(math.prod(self.batch_shape), *event))
-        form = like_potentials(flat, self.theta)
-        masks = self.oracle.valid_parts(form)
-        if masks is not None:
-            form = map_parts(lambda t, mask: torch.where(mask, t, 0.0), form, masks)
+        form = self.without_padding(like_potentials(flat, self.theta))
         for t in as_tuple(form):
             if not bool(t.isfinite().all()):
                 index = int((~t.isfinite()).nonzero()[0, 0])
                 raise InvalidInputError(f"{what} holds NaN or infinity at batch index {index}; it must be finite")
         return form
 
+    def gold(self, y: Any, what: str) -> Potentials:
+        """Structures (B, *event), given as integer labels or as themselves; a structure must be one of Y's.
+
+        That it is one is checked wherever the oracle has labels, by a round trip through them.
+        """
+        if isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool):
+            return self.encode(y, what)
+        form = self.flatten_parts(y, what)
+        if type(self.oracle).decode is not Oracle.decode:
+            try:
+                again = self.oracle.encode(self.oracle.decode(form), form)
+                wrong = [(a != t).flatten(1).any(1) for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
+                indices = torch.stack(wrong).any(0).nonzero()
+            except InvalidInputError as error:
+                raise InvalidInputError(f"{what} is no structure of {self.oracle.label()}: {error}") from None
+            if len(indices):
+                raise InvalidInputError(
+                    f"{what} is no structure of {self.oracle.label()} at batch index {int(indices[0, 0])}; "
+                    "give integer labels, or 0/1 parts as argmax returns them"
+                )
+        return form
+
+    def without_padding(self, form: Potentials) -> Potentials:
+        """Parts (B | 1, *event) with 0 in the padding."""
+        masks = self.oracle.valid_parts(form)
+        if masks is None:
+            return form
+        # Not a product: 0 · NaN is NaN, and where() gives the padding a gradient of exactly 0.
+        return map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
+
     # -- the way back -------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of values: the widest of the user's."""
+        return functools.reduce(torch.promote_types, self.dtypes)
 
     def restore(self, t: Tensor, dim: int = 0) -> Tensor:
         """``t`` with its flat batch dimension ``dim`` unflattened and, if floating, in the user's dtype."""
         t = t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :])
         return t.to(self.dtype) if t.is_floating_point() else t
 
-    def full_precision(self) -> contextlib.AbstractContextManager[Any]:
-        """Autocast is off inside: sums of exponentials need the precision that the inputs were lifted to."""
+    def restore_parts(self, parts: Potentials, dim: int = 0) -> Potentials:
+        """As :meth:`restore`, each tensor in the dtype of its own potentials."""
+        restored = [
+            t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :]).to(dtype)
+            for t, dtype in zip(as_tuple(parts), self.dtypes, strict=True)
+        ]
+        return like_potentials(restored, self.theta)
+
+    @contextlib.contextmanager
+    def plain_modes(self) -> Iterator[None]:
+        """The oracle's surroundings: no autocast, since θ has been lifted, and no inference mode, only no_grad."""
         kind = as_tuple(self.theta)[0].device.type
-        if torch.is_autocast_enabled(kind):
-            return torch.autocast(kind, enabled=False)
-        return contextlib.nullcontext()
+        with contextlib.ExitStack() as stack:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            if torch.is_inference_mode_enabled():
+                stack.enter_context(torch.inference_mode(False))
+                stack.enter_context(torch.no_grad())
+            yield
 
 
 # ----------------------------------------------------------------------------- checks
+
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _lift(t: Tensor) -> Tensor:
+    return t.float() if t.dtype in _HALF else t
 
 
 def _check_tensors(theta: Any) -> Potentials:
@@ -137,14 +189,18 @@ def _check_tensors(theta: Any) -> Potentials:
         if not isinstance(t, Tensor):
             raise TypeError(f"{name}: a tensor or a tuple of tensors is needed, got {type(t).__name__}")
         if not t.is_floating_point():
-            raise TypeError(f"{name}: floating-point potentials are needed, got {t.dtype}; call .float() first")
+            raise TypeError(
+                f"{name}: real floating-point potentials are needed, got {t.dtype}; "
+                "convert them with .float() (.real if complex) first"
+            )
         if t.is_sparse or t.layout != torch.strided:
             raise TypeError(f"{name}: a dense tensor is needed, got layout {t.layout}; call .to_dense() first")
     tensors = as_tuple(theta)
     if not tensors:
         raise InvalidInputError("theta: an empty tuple holds no potentials")
-    for what in ("device", "dtype"):
-        values = [getattr(t, what) for t in tensors]
+    # Half precision is lifted to float32 anyhow, and autocast mixes the two: a layer's output and a parameter.
+    lifted = [torch.float32 if t.dtype in _HALF else t.dtype for t in tensors]
+    for what, values in (("device", [t.device for t in tensors]), ("dtype", lifted)):
         if any(v != values[0] for v in values):
             raise InvalidInputError(f"theta: all tensors must have one {what}, got {' and '.join(map(str, values))}")
     return theta
@@ -195,7 +251,9 @@ def _check_structure(name: str, value: Any, oracle: Oracle, batch_shape: torch.S
     if integral:
         t = t.to(torch.int64)
     own = t.shape[: t.ndim - n]
-    if t.ndim < n or not _broadcasts(own, batch_shape):
+    # Data with dimensions of its own must have the batch's too: lengths [1, 2] of a batch of two
+    # could as well be meant for the two instances as for the two sides of each.
+    if t.ndim < n or not _broadcasts(own, batch_shape) or (n and len(own) != len(batch_shape)):
         wanted = _shape(batch_shape) + (f" followed by {n} dimensions" if n else "")
         raise InvalidInputError(f"{name}: the batch of theta has shape {wanted}, got {name} of shape {_shape(t.shape)}")
     event = t.shape[t.ndim - n :]

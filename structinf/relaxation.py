@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from .errors import InvalidInputError, UnsupportedError
-from .oracle import GibbsOracle, KBest, Oracle, Potentials, Projectable, Samplable, map_parts
+from .oracle import GibbsOracle, KBest, Oracle, Potentials, Projectable, Samplable, as_tuple, map_parts
 from .solution import Solution
 
 __all__ = ["RegularizedRelaxation", "Relaxation", "check_temperature", "missing_ability", "scale"]
@@ -33,13 +33,22 @@ def missing_ability(oracle: Oracle, ability: type[Oracle]) -> str | None:
 
 def check_temperature(temperature: float) -> None:
     """Raise InvalidInputError unless ``temperature`` is a finite positive number."""
-    if not (math.isfinite(temperature) and temperature > 0):
+    if not (isinstance(temperature, int | float) and math.isfinite(temperature) and temperature > 0):
         raise InvalidInputError(f"temperature must be a finite number above 0, got {temperature!r}")
 
 
 def scale(theta: Potentials, temperature: float) -> Potentials:
-    """θ / temperature; θ itself at 1."""
-    return theta if temperature == 1 else map_parts(lambda t: t / temperature, theta)
+    """θ / temperature; θ itself at 1. InvalidInputError if that overflows."""
+    if temperature == 1:
+        return theta
+    scaled = map_parts(lambda t: t / temperature, theta)
+    if temperature < 1:
+        for t, s in zip(as_tuple(theta), as_tuple(scaled), strict=True):
+            if bool((s.isinf() & ~t.isinf()).any()):
+                raise InvalidInputError(
+                    f"temperature {temperature!r} is too small: theta / temperature overflows {t.dtype}"
+                )
+    return scaled
 
 
 class Relaxation(abc.ABC):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
-from .oracle import Potentials, map_parts
+from .oracle import Oracle, Potentials
 
 __all__ = ["Solution"]
 
@@ -31,6 +32,8 @@ class Solution:
         Whether the solver met its tolerance.
     oracle_calls : int or None
         Batched calls of the argmax oracle.
+    oracle : Oracle or None
+        With the instance data that the solution is for.
     """
 
     mean: Potentials
@@ -40,6 +43,7 @@ class Solution:
     converged: Tensor | None = None
     oracle_calls: int | None = None
     make_support: Callable[[], Potentials] | None = field(default=None, repr=False)
+    oracle: Oracle | None = field(default=None, repr=False)
 
     @cached_property
     def support(self) -> Potentials | None:
@@ -49,19 +53,30 @@ class Solution:
         """
         return self.make_support() if self.make_support is not None else None
 
-    def map(self, batch: Callable[[Tensor, int], Tensor]) -> Solution:
-        """This record with every tensor t replaced by ``batch(t, n)``, its batch dimension being the n-th."""
+    def restored(
+        self,
+        restore: Callable[[Tensor, int], Tensor],
+        restore_parts: Callable[[Potentials, int], Potentials],
+        oracle: Oracle,
+    ) -> Solution:
+        """This record of a flat batch in the user's shapes; the functions take the place of the batch dimension."""
 
-        def row(t: Tensor | None, n: int = 0) -> Tensor | None:
-            return None if t is None else batch(t, n)
+        def row(t: Tensor | None, dim: int = 0) -> Tensor | None:
+            return None if t is None else restore(t, dim)
 
         make = self.make_support
         return replace(
             self,
-            mean=map_parts(lambda t: batch(t, 0), self.mean),
-            value=batch(self.value, 0),
+            mean=restore_parts(self.mean, 0),
+            value=restore(self.value, 0),
             weights=row(self.weights, 1),
             gap=row(self.gap),
             converged=row(self.converged),
-            make_support=None if make is None else (lambda: map_parts(lambda t: batch(t, 1), make())),
+            make_support=None if make is None else (lambda: restore_parts(make(), 1)),
+            oracle=oracle,
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: the support itself in place of the function that would build it."""
+        state = {**self.__dict__, "support": self.support}
+        return {**state, "make_support": None}

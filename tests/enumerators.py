@@ -30,7 +30,9 @@ def categorical(count: int) -> Iterator[Structure]:
 def chain(steps: int, states: int, form: str = "shared", length: int | None = None) -> Iterator[Structure]:
     """Sequences of tags. ``form`` of the transitions: "shared" (S, S), "steps" (T-1, S, S), or "edges" alone."""
     length = steps if length is None else length
-    for tags in itertools.product(range(states), repeat=length):
+    # By edge scores alone, a single token is one structure, whatever its tag.
+    choices = range(1 if form == "edges" and length == 1 else states)
+    for tags in itertools.product(choices, repeat=length):
         unary = np.zeros((steps, states))
         edges = np.zeros((steps - 1, states, states))
         for t, tag in enumerate(tags):

@@ -75,8 +75,7 @@ def _chain(steps: int, states: int, form: str, relaxed: bool = False) -> Example
         "steps": ((steps, states), (steps - 1, states, states)),
         "edges": (steps - 1, states, states),
     }
-    # A sequence of one token has no edges: by edge scores alone its S structures are one and the same.
-    lengths = range(2 if form == "edges" else 1, steps + 1)
+    lengths = range(1, steps + 1)
     return Example(
         "chain",
         shapes[form],
@@ -122,6 +121,7 @@ TABLE = (
     _chain(4, 2, "steps"),
     _chain(3, 2, "edges", relaxed=True),
     _chain(1, 3, "shared"),
+    _chain(1, 3, "edges"),
     _chain(3, 1, "shared"),
     _assignment(3, 3, relaxed=True),
     _assignment(2, 4),

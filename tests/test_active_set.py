@@ -15,7 +15,7 @@ from structinf.errors import InfeasibleError, InvalidInputError, PluginError
 from structinf.oracle import Oracle, as_tuple, map_parts
 from structinf.solvers.active_set import active_set, run
 from structinf.solvers.active_set_torch import BatchedPrograms
-from structinf.solvers.coordinates import Problem
+from structinf.solvers.coordinates import Objective
 
 
 class Listed(Oracle):
@@ -53,7 +53,7 @@ class Listed(Oracle):
 def batched(oracle, theta, *, readout=False, tolerance, max_iter, warm_start=None):
     """The solver with the programs that serve other devices."""
     with torch.no_grad():
-        programs = BatchedPrograms(Problem(oracle, theta, readout))
+        programs = BatchedPrograms(Objective(oracle, theta, readout))
         return run(programs, tolerance=tolerance, max_iter=max_iter, warm_start=warm_start)
 
 

@@ -17,6 +17,12 @@ from structinf_oracles.arborescence import Arborescence
 # ----------------------------------------------------------------------------- golden values
 
 
+@pytest.mark.parametrize(("single_root", "count"), [(False, 9**7), (True, 8**7)])
+def test_too_many_trees_to_list(single_root, count):
+    with pytest.raises(InvalidInputError, match=f"there are {count} arborescences of 8 words, too many"):
+        Arborescence(single_root).enumerate((9, 9))
+
+
 @pytest.mark.parametrize("n", range(1, 6))
 def test_counts(n):
     zeros = torch.zeros(1, n + 1, n + 1)

@@ -41,6 +41,12 @@ def test_topk(dtype):
     assert torch.equal(ORACLE.topk(theta, 2)[0], y[:2])
 
 
+@pytest.mark.parametrize("k", [0, -1, 2.0, True, None])
+def test_topk_needs_a_positive_integer(k):
+    with pytest.raises(InvalidInputError, match=f"k must be .*at least 1, got {k}"):
+        ORACLE.topk(torch.zeros(1, 3), k)
+
+
 # ----------------------------------------------------------------------------- sums
 
 

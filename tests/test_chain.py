@@ -16,8 +16,8 @@ import structinf
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.oracle import as_tuple, batch_size, inner, map_parts
 from structinf_oracles.chain import Chain
+from structinf_oracles.chain_form import original_form
 from structinf_oracles.kernels import chain_torch
-from structinf_oracles.chain_form import common_form, original_form
 
 CHAIN = Chain()
 NEG = -math.inf
@@ -67,13 +67,14 @@ def part_scores(theta, b):
 
 
 def sequences(theta, lengths):
-    """For each instance, all its tag sequences and their scores."""
+    """For each instance, all its tag sequences and their scores; by edges alone, a single token has one, tag 0."""
     states = as_tuple(theta)[0].shape[-1]
     found = []
     for b, length in enumerate(lengths):
         unary, transition = part_scores(theta, b)
         scored = {}
-        for tags in itertools.product(range(states), repeat=length):
+        choices = range(states if isinstance(theta, tuple) or length > 1 else 1)
+        for tags in itertools.product(choices, repeat=length):
             score = sum(unary(t, i) for t, i in enumerate(tags))
             scored[tags] = score + sum(transition(t, tags[t], tags[t + 1]) for t in range(length - 1))
         found.append(scored)
@@ -199,10 +200,11 @@ def test_torch_recursions_equal_the_kernels(form, scale, cut):
     theta = potentials(form, scale=scale)
     theta = forbid(theta) if cut else theta
     lengths = torch.tensor(LENGTHS)
-    value, nodes, edges = chain_torch.marginals(*common_form(theta), lengths)
+    inputs = bound()._inputs(theta)
+    value, nodes, edges = chain_torch.marginals(*inputs)
     torch.testing.assert_close(value, bound().log_partition(theta))
     assert_parts_close(original_form(nodes, edges, theta), bound().marginals(theta), 1e-12)
-    tags, feasible = chain_torch.best_tags(*common_form(theta), lengths)
+    tags, feasible = chain_torch.best_tags(*inputs)
     assert bool(feasible.all())
     inside = torch.arange(T) < lengths[:, None]
     assert torch.equal(tags.where(inside, -1), bound().decode(bound().argmax(theta)))
@@ -384,9 +386,8 @@ def test_argmax_and_topk_equal_enumeration(form, scale, dtype):
             assert scores[r, b].item() == pytest.approx(value, abs=close)
             row = map_parts(lambda t, r=r, b=b: t[r, b][None], top)
             found = chain[[b]].decode(row)[0, : LENGTHS[b]].tolist()
-            if not (form == "edges" and LENGTHS[b] == 1):  # where there is nothing to tell the tag from
-                assert scored[tuple(found)] == pytest.approx(value, abs=close)
-                assert_equal_parts(map_parts(lambda t: t.double(), row), indicators(theta, found))
+            assert scored[tuple(found)] == pytest.approx(value, abs=close)
+            assert_equal_parts(map_parts(lambda t: t.double(), row), indicators(theta, found))
         missing = map_parts(lambda t, b=b: t[:, b][~valid[:, b]], top)
         assert all(not bool(t.any()) for t in as_tuple(missing))
         assert bool(scores[len(wanted) :, b].isneginf().all())
@@ -414,6 +415,11 @@ def test_topk_lists_every_sequence_once():
         tags = CHAIN.decode(map_parts(lambda t, b=b: t[:27, b], top))
         assert len({tuple(row) for row in tags.tolist()}) == 27
     torch.testing.assert_close(scores.logsumexp(0), CHAIN.log_partition(theta))
+
+
+def test_topk_needs_a_positive_k():
+    with pytest.raises(InvalidInputError, match="k must be at least 1, got 0"):
+        CHAIN.topk(potentials("shared"), 0)
 
 
 def test_log_probabilities_are_at_most_zero():
@@ -459,14 +465,12 @@ def test_labels_round_trip_over_all_sequences(form, length):
     chain = bound([length])
     every = chain.enumerate(shapes if isinstance(theta, tuple) else shapes[0])
     count = len(as_tuple(every)[0])
-    assert count == 3**length
+    wanted = list(sequences(theta, [length])[0])
+    assert count == len(wanted)
     assert all(t.dtype == torch.float64 for t in as_tuple(every))
-    wanted = list(itertools.product(range(3), repeat=length))
     for y, tags in zip(zip(*as_tuple(every), strict=True), wanted, strict=True):
         assert_equal_parts(y, tuple(t[0] for t in as_tuple(indicators(theta, tags))))
     decoded = chain.repeat(count).decode(every)
-    if form == "edges" and length == 1:
-        wanted = [(0,)] * count
     assert decoded.tolist() == [[*tags, *[-1] * (4 - length)] for tags in wanted]
     padded = torch.where(decoded < 0, -100, decoded)
     encoded = chain.repeat(count).encode(padded.int(), theta)
@@ -474,6 +478,33 @@ def test_labels_round_trip_over_all_sequences(form, length):
     assert_equal_parts(map_parts(lambda t: t.double(), encoded), every)
     total = inner(map_parts(lambda t: t.double(), theta), every).logsumexp(0)
     torch.testing.assert_close(chain.log_partition(theta)[0].double(), total, atol=1e-5, rtol=0)
+
+
+def test_too_many_sequences_to_list():
+    with pytest.raises(InvalidInputError, match="there are 1048576 tag sequences of 20 tokens and 2 states, too many"):
+        CHAIN.enumerate(((20, 2), (2, 2)))
+    with pytest.raises(InvalidInputError, match=r"there are about 10\^5000 tag sequences"):
+        CHAIN.enumerate((4999, 10, 10))
+    assert len(bound([3]).enumerate((19, 2, 2))) == 8
+
+
+def test_a_single_token_by_edges_alone():
+    """It has one structure, which is empty, next to longer neighbours or alone."""
+    mixed, alone = potentials("edges"), potentials("edges", shape=(B, 1, S))
+    for chain, theta in ((bound([1, 3, 1]), mixed), (CHAIN, alone)):
+        short = [0, 2]
+        assert not bool(chain.log_partition(theta)[short].any())
+        leaf = copies(theta)
+        recorded = chain.log_partition(leaf)
+        assert not bool(recorded[short].any())
+        (gradient,) = torch.autograd.grad(recorded[short].sum(), leaf)
+        assert not bool(gradient.any())
+        structures, scores, valid = chain.topk(theta, 2)
+        assert valid[:, short].tolist() == [[True] * 2, [False] * 2]
+        assert scores[:, short].tolist() == [[0.0] * 2, [NEG] * 2]
+        for y in (structures[0], chain.argmax(theta), chain.marginals(theta), chain.sample(theta, 1)[0]):
+            assert not bool(y[short].any())
+        assert chain.decode(chain.argmax(theta))[short, 0].tolist() == [0, 0]
 
 
 def test_wrong_labels():
@@ -487,13 +518,13 @@ def test_wrong_labels():
 
 
 @pytest.mark.parametrize("form", ["shared", "own", "steps", "edges"])
-@pytest.mark.parametrize("length", [2, 4])
+@pytest.mark.parametrize("length", [1, 2, 4])
 def test_hamming_cost_counts_wrong_tags(form, length):
     theta = potentials(form, shape=(1, 4, 2))
     shapes = tuple(t.shape[1:] for t in as_tuple(theta))
     chain = bound([length])
     every = chain.enumerate(shapes if isinstance(theta, tuple) else shapes[0])
-    labels = chain.repeat(2**length).decode(every)
+    labels = chain.repeat(len(as_tuple(every)[0])).decode(every)
     for row, y in enumerate(zip(*as_tuple(every), strict=True)):
         gold = tuple(t[None] for t in y) if isinstance(theta, tuple) else y[0][None]
         cost = chain.hamming_cost(gold)
@@ -610,6 +641,12 @@ def test_event_dimensions_of_each_form():
     assert ndims((5, 2), (4, 2, 2)) == ndims((7, 5, 2), (1, 4, 2, 2)) == (2, 3)
     with pytest.raises(InvalidInputError, match=r"unary \(6, 7, 5, 2\) and transition \(7, 2, 2\)"):
         ndims((6, 7, 5, 2), (7, 2, 2))
+    shared = r"share has shape \(1, T - 1, S, S\)"
+    with pytest.raises(InvalidInputError, match=rf"{shared}.* got unary \(6, 7, 5, 2\) and transition \(4, 2, 2\)"):
+        ndims((6, 7, 5, 2), (4, 2, 2))
+    for steps in ((4, 2, 2), (6, 4, 2, 2)):
+        with pytest.raises(InvalidInputError, match=rf"shapes \(7, 5, 2\) and .* do not agree; .*{shared}"):
+            ndims((7, 5, 2), steps)
     with pytest.raises(InvalidInputError, match=r"unary \(5,\) and transition \(2, 2\)"):
         ndims((5,), (2, 2))
     with pytest.raises(InvalidInputError, match="got 3 tensors"):

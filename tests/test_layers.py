@@ -46,7 +46,7 @@ def test_a_layer_a_call_and_a_solution_agree(relaxation):
 def test_sparsemap_is_the_default():
     theta = torch.randn(3, 4)
     assert torch.equal(Layer("categorical")(theta), relax(theta, "categorical", "sparsemap"))
-    assert torch.equal(relax(theta, "categorical"), infer(theta, "categorical").mean)
+    torch.testing.assert_close(relax(theta, "categorical"), infer(theta, "categorical").mean)
 
 
 def test_a_layer_says_what_it_is():
@@ -255,7 +255,7 @@ def test_warm_starts_that_do_not_fit():
         InvalidInputError, match=r"^warm_start: its structures have shape \(2, 4\), theta needs \(3, 4\)"
     ):
         infer(torch.randn(3, 4), Explicit(), "sparsemap", warm_start=start)
-    with pytest.raises(InvalidInputError, match=r"^warm_start: its structures and theta have different forms"):
+    with pytest.raises(InvalidInputError, match=r"^warm_start: this solution is of other instances"):
         infer(walk(2), Walk(), "sparsemap", warm_start=start)
     with pytest.raises(InvalidInputError, match=r"^warm_start: this solution has no support"):
         infer(torch.randn(2, 4), Explicit(), "sparsemap", warm_start=infer(torch.randn(2, 4), Explicit(), "marginals"))
@@ -264,13 +264,24 @@ def test_warm_starts_that_do_not_fit():
             infer(torch.randn(2, 4), Explicit(), relaxation, warm_start=start)
 
 
+@pytest.mark.parametrize("other", [{"lengths": [2, 3]}, {"lengths": [4, 4]}, {}])
+def test_warm_starts_of_other_instances(other):
+    theta = torch.randn(2, 5, 5)
+    start = infer(theta, "arborescence", lengths=[4, 3])
+    with pytest.raises(InvalidInputError, match=r"^warm_start: this solution is of other instances"):
+        infer(theta, "arborescence", warm_start=start, **other)
+    again = infer(theta, "arborescence", warm_start=start, lengths=[4, 3])
+    torch.testing.assert_close(again.mean, start.mean)
+
+
 def test_a_solver_that_stops_early_says_so_with_numbers():
     theta = torch.randn(3, 5, 5, generator=torch.Generator().manual_seed(0))
     with pytest.warns(
-        ConvergenceWarning, match=r"sparsemap of assignment: 3 of 3 instances .* gap of .*max_iter \(1\)"
+        ConvergenceWarning, match=r"sparsemap of assignment: 3 of 3 instances .* gap of .*max_iter is 1 and"
     ) as seen:
         solution = infer(theta, "assignment", "sparsemap", max_iter=1)
     assert len(seen) == 1
+    assert seen[0].filename == __file__
     assert not solution.converged.any()
     assert (solution.gap > 0).all()
     best = infer(theta, "assignment", "sparsemap").value

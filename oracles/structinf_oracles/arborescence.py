@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
-from structinf.kernels import elimination, parallel_rows
-from structinf.oracle import Enumerable, GibbsOracle, Potentials, Samplable, check_feasible, check_lengths
+from structinf.kernels import elimination, parallel_rows, to_numpy
+from structinf.oracle import (
+    Enumerable,
+    GibbsOracle,
+    Potentials,
+    Samplable,
+    check_enumerable,
+    check_feasible,
+    check_lengths,
+)
 
 __all__ = ["Arborescence"]
 
@@ -114,12 +122,10 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     def argmax(self, theta: Tensor) -> Tensor:
         from .kernels.arborescence import argmax
 
-        scores = theta.detach().cpu().contiguous()
-        trees = torch.zeros_like(scores)
-        value = torch.empty(len(scores), dtype=torch.float64)
-        lengths = self._lengths(theta).cpu().contiguous().numpy()
-        arrays = scores.numpy(), lengths, self.single_root, trees.numpy(), value.numpy()
-        parallel_rows(argmax, len(scores), *arrays, work=scores.numel())
+        trees = torch.zeros(theta.shape, dtype=theta.dtype)
+        value = torch.empty(len(theta), dtype=torch.float64)
+        scores, lengths, *found = to_numpy(theta, self._lengths(theta), trees, value)
+        parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *found, work=theta.numel())
         self._check_some_tree(value)
         return trees.to(theta.device)
 
@@ -153,9 +159,11 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         return _indicators(flat.clamp(min=0), flat >= 0, theta).unflatten(0, (n, len(theta)))
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All trees, (|Y|, n + 1, n + 1): (n + 1)^(n − 1) of them, or n^(n − 1) with a single root."""
+        """All trees, (|Y|, n + 1, n + 1): (n + 1)^(n − 1), or n^(n − 1) with a single root; at most a million."""
         n = event_shape[0] - 1
         length = int(self.bound["lengths"]) if "lengths" in self.bound else n
+        count = (length if self.single_root else length + 1) ** (length - 1)
+        check_enumerable(count, f"arborescences of {length} words")
         nodes = torch.arange(length + 1)
         choices = torch.meshgrid(*(nodes[nodes != m] for m in nodes[1:]), indexing="ij")
         heads = torch.stack(choices, -1).reshape(-1, length)

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
-from structinf.kernels import parallel_rows
-from structinf.oracle import Enumerable, KBest, check_feasible, check_lengths
+from structinf.kernels import parallel_rows, to_numpy
+from structinf.oracle import Enumerable, KBest, check_enumerable, check_feasible, check_k, check_lengths
 
 __all__ = ["Assignment"]
-
-MOST_ENUMERATED = 1_000_000
 
 # Elementary operations for each part: about two scans of all costs.
 OPERATIONS = 2
@@ -161,8 +159,7 @@ class Assignment(KBest, Enumerable):
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from .kernels import assignment_murty
 
-        if k < 1:
-            raise InvalidInputError(f"k must be at least 1, got {k}")
+        check_k(k)
         y = torch.empty((k, *theta.shape), dtype=theta.dtype)
         scores = torch.empty(k, len(theta), dtype=torch.float64)
         layout = self._layout(theta)
@@ -177,13 +174,13 @@ class Assignment(KBest, Enumerable):
         """What the kernels take first: the scores, the groups of rows and of columns, the most columns of a block."""
         from .kernels.assignment_block import OTHER, SURPLUS, UNUSED, mark_surplus
 
-        scores = theta.detach().cpu().contiguous().numpy()
+        (scores,) = to_numpy(theta)
         batch, n, m = scores.shape
         lengths = self.bound.get("lengths")
         if lengths is None:
             groups = [np.full((1, size), SURPLUS if n > m else OTHER, np.int8) for size in (n, m)]
         else:
-            sizes = lengths.cpu().numpy()
+            (sizes,) = to_numpy(lengths)
             smaller = np.where(sizes[:, :1] > sizes[:, 1:], SURPLUS, OTHER)
             used = [np.arange(size) < sizes[:, side, None] for side, size in enumerate((n, m))]
             groups = [np.where(u, smaller, UNUSED).astype(np.int8) for u in used]
@@ -204,11 +201,7 @@ class Assignment(KBest, Enumerable):
         rows, columns = (n, m) if lengths is None else lengths[0].tolist()
         small, large = min(rows, columns), max(rows, columns)
         count = math.perm(large, small)
-        if count > MOST_ENUMERATED:
-            raise InvalidInputError(
-                f"there are {count} assignments of {rows} rows and {columns} columns, too many to list "
-                f"(more than {MOST_ENUMERATED}); choose smaller sizes"
-            )
+        check_enumerable(count, f"assignments of {rows} rows and {columns} columns")
         partners = torch.tensor(list(itertools.permutations(range(large), small)), dtype=torch.long)
         used = torch.zeros(count, small, large, dtype=torch.float64).scatter_(2, partners.unsqueeze(2), 1.0)
         y = torch.zeros(count, n, m, dtype=torch.float64)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.kernels.safe import logsumexp
-from structinf.oracle import Enumerable, GibbsOracle, KBest, Projectable, Samplable, check_feasible
+from structinf.oracle import Enumerable, GibbsOracle, KBest, Projectable, Samplable, check_feasible, check_k
 
 __all__ = ["Categorical"]
 
@@ -62,6 +62,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
         return _one_hot(index, theta)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        check_k(k)
         batch, size = theta.shape
         scores, order = theta.sort(dim=1, descending=True, stable=True)
         _check_some_part(scores[:, 0])

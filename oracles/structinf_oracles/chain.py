@@ -20,7 +20,9 @@ from structinf.oracle import (
     Samplable,
     as_tuple,
     batch_size,
+    check_enumerable,
     check_feasible,
+    check_k,
     check_lengths,
     map_parts,
 )
@@ -28,6 +30,8 @@ from structinf.oracle import (
 from .chain_form import common_form, indicators, original_form
 
 __all__ = ["Chain"]
+
+_STEPS_SHARED_BY_ALL = "a transition of each step that all instances share has shape (1, T - 1, S, S)"
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
 
     Instance data: ``lengths`` (...), integers in [1, T]; parts beyond an instance's length are 0. Labels are tags
     (..., T); decoded ones are −1 beyond the length. A sequence of one token has no edges: edge scores alone give it
-    S structures without any part, so that log Z = log S, and tag 0.
+    one structure, without any part, log Z = 0 and tag 0.
 
     Notes
     -----
@@ -92,8 +96,14 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
         if batch < 0 or event is None:
             raise InvalidInputError(
                 "theta: chain takes unary (..., T, S) with transition (S, S), (..., S, S) or (..., T - 1, S, S), of as "
-                "many batch dimensions, 1 to share it; "
+                f"many batch dimensions, 1 to share it ({_STEPS_SHARED_BY_ALL}); "
                 f"got unary {tuple(unary.shape)} and transition {tuple(transition.shape)}"
+            )
+        own = transition.shape[: transition.ndim - event]
+        if own and not all(a == b or 1 in (a, b) for a, b in zip(unary.shape, own, strict=False)):
+            raise InvalidInputError(
+                f"theta: the batch dimensions of shapes {tuple(unary.shape)} and {tuple(transition.shape)} do not "
+                f"agree; {_STEPS_SHARED_BY_ALL}"
             )
         return 2, event
 
@@ -106,6 +116,7 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
             raise InvalidInputError(
                 "theta: chain takes unary (T, S) with transition (S, S) or (T - 1, S, S), or edges (T - 1, S, S), "
                 f"with T and S at least 1, got {came} after the batch dimension"
+                + (f"; {_STEPS_SHARED_BY_ALL}" if _is_shared(theta) else "")
             )
         if "lengths" in self.bound:
             check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} tokens")
@@ -176,8 +187,7 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
 
     def argmax(self, theta: Potentials) -> Potentials:
         """Viterbi's algorithm; ties go to the lowest tag, from the last token backwards."""
-        unary, transition = common_form(theta)
-        lengths = self._lengths(theta)
+        unary, transition, lengths = self._inputs(theta)
         if unary.device.type != "cpu":
             from .kernels.chain_torch import best_tags
 
@@ -198,16 +208,15 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
     def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
         from .kernels.chain_topk import topk
 
-        unary, transition = common_form(theta)
-        lengths = self._lengths(theta)
+        check_k(k)
+        unary, transition, lengths = self._inputs(theta)
         batch, (steps, states) = len(lengths), unary.shape[1:]
         tags = torch.zeros(k, batch, steps, dtype=torch.int64)
         scores = torch.empty(k, batch, dtype=torch.float64)
         arrays = to_numpy(unary, transition, lengths, tags, scores)
         parallel_rows(topk, batch, *arrays, work=4 * batch * steps * states**2 * k)
         tags, scores = tags.to(unary.device), scores.to(unary)
-        if k:
-            check_feasible(scores[0], "tag sequence")
+        check_feasible(scores[0], "tag sequence")
         valid = ~torch.isneginf(scores)
         # Where there is no r-th sequence, every token counts as padding.
         return indicators(tags, torch.where(valid, lengths, 0), theta), scores, valid
@@ -215,13 +224,14 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
     # -- sums over structures -----------------------------------------------------------------
 
     def log_partition(self, theta: Potentials) -> Tensor:
-        unary, transition = common_form(theta)
-        lengths = self._lengths(theta)
+        unary, transition, lengths = self._inputs(theta)
         differentiable = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
         if differentiable or unary.device.type != "cpu":
             from .kernels.chain_torch import log_partition
 
             value = log_partition(unary, transition, lengths)
+            if unary.shape[1] == 1:  # no transition is used; an empty sum keeps it in autograd's record
+                value = value + transition[:, :0].sum()
         else:
             from .kernels.chain_sums import log_partition
 
@@ -230,8 +240,7 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
         return value.to(unary.dtype)
 
     def marginals(self, theta: Potentials) -> Potentials:
-        unary, transition = common_form(theta)
-        lengths = self._lengths(theta)
+        unary, transition, lengths = self._inputs(theta)
         if unary.device.type == "cpu":
             from .kernels.chain_sums import marginals
         else:
@@ -241,30 +250,29 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
         return original_form(nodes, edges, theta)
 
     def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
-        unary, transition = common_form(theta)
+        unary, transition, lengths = self._inputs(theta)
         if unary.device.type != "cpu":
             return super().log_partition_vjp(theta, weight)
         from .kernels.chain_sums import marginals
 
-        value, nodes, edges = marginals(unary, transition, self._lengths(theta), weight)
+        value, nodes, edges = marginals(unary, transition, lengths, weight)
         check_feasible(value, "tag sequence")
         return original_form(nodes, edges, theta)
 
     def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
-        unary, transition = common_form(theta)
+        unary, transition, lengths = self._inputs(theta)
         if unary.device.type != "cpu":
             return super().covariance_product(theta, v)
         from .kernels.chain_sums import covariance_product
 
-        value, nodes, edges = covariance_product(unary, transition, self._lengths(theta), *common_form(v))
+        value, nodes, edges = covariance_product(unary, transition, lengths, *common_form(v))
         check_feasible(value, "tag sequence")
         return original_form(nodes, edges, theta)
 
     def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
         from .kernels.chain_sample import sample
 
-        unary, transition = common_form(theta)
-        lengths = self._lengths(theta)
+        unary, transition, lengths = self._inputs(theta)
         batch, (steps, states) = len(lengths), unary.shape[1:]
         device = "cpu" if generator is None else generator.device
         uniforms = torch.rand(n, batch, steps, dtype=torch.float64, generator=generator, device=device)
@@ -276,14 +284,32 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
         return indicators(tags.to(unary.device), lengths, theta)
 
     def enumerate(self, event_shape: Any) -> Potentials:
+        """All tag sequences in lexicographic order, at most a million."""
         is_tuple = not isinstance(event_shape[0], int)
         zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in (event_shape if is_tuple else [event_shape])]
         theta = tuple(zeros) if is_tuple else zeros[0]
         lengths = self._lengths(theta).cpu()
         steps, states = common_form(theta)[0].shape[1:]
-        tags = torch.zeros(states ** int(lengths), steps, dtype=torch.int64)
-        tags[:, : int(lengths)] = torch.tensor(list(itertools.product(range(states), repeat=int(lengths))))
+        free = 0 if not is_tuple and int(lengths) == 1 else int(lengths)  # an edgeless token has one tag, 0
+        check_enumerable(states**free, f"tag sequences of {free} tokens and {states} states")
+        tags = torch.zeros(states**free, steps, dtype=torch.int64)
+        tags[:, :free] = torch.tensor(list(itertools.product(range(states), repeat=free)))
         return indicators(tags, lengths, theta)
+
+    def _inputs(self, theta: Potentials) -> tuple[Tensor, Tensor, Tensor]:
+        """The common form of ``theta``, and the lengths, (B,).
+
+        Where edges are all there is, a single token has none: its one structure is empty, whatever the tag,
+        so all tags but 0 are forbidden to it.
+        """
+        unary, transition = common_form(theta)
+        lengths = self._lengths(theta)
+        if not isinstance(theta, tuple):
+            alone = lengths == 1
+            if bool(alone.any()):
+                unary = unary.repeat(len(lengths), 1, 1)
+                unary[alone, 0, 1:] = float("-inf")
+        return unary, transition, lengths
 
     def _lengths(self, theta: Potentials, batch: int | None = None) -> Tensor:
         """Bound lengths, or T for each instance, (B,)."""

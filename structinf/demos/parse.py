@@ -116,7 +116,8 @@ def draw_picture(model: Parser, encoder: Encoder, sentences: list[Sentence], pat
         return
     sentence, solution = chosen
     gold = torch.tensor(sentence.heads)
-    plot.trees(solution, sentence.words, gold=gold, title="Candidate trees of a sentence, and their weights").savefig(path)
+    title = "Candidate trees of a sentence, and their weights"
+    plot.trees(solution, sentence.words, gold=gold, title=title).savefig(path)
     print(f"picture: {path.resolve()}")
 
 

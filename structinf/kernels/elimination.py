@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .arrays import to_numpy
 from .safe import logaddexp, logsumexp
 from .threads import parallel_rows
 
@@ -107,7 +108,7 @@ def sample_heads(
     seeds = torch.randint(bounds.min, bounds.max, (samples, size), generator=generator, device=device)
     heads = np.full((samples, size, n), -1, np.int64)
     work = n**3 // 8 + 2 * samples * n**2
-    _run(kernel, status, work, scores, counts, single_root, ..., seeds.cpu().numpy().view(np.uint64), heads, status)
+    _run(kernel, status, work, scores, counts, single_root, ..., to_numpy(seeds)[0].view(np.uint64), heads, status)
     return torch.from_numpy(status == 0).to(theta.device), torch.from_numpy(heads).to(theta.device)
 
 
@@ -115,7 +116,7 @@ def sample_heads(
 
 
 def _float64(x: Tensor) -> np.ndarray:
-    return x.detach().to("cpu", torch.float64).contiguous().numpy()
+    return to_numpy(x.to("cpu", torch.float64))[0]
 
 
 def _arrays(theta: Tensor, lengths: Tensor | None) -> tuple[int, int, np.ndarray, np.ndarray, np.ndarray]:
@@ -123,7 +124,7 @@ def _arrays(theta: Tensor, lengths: Tensor | None) -> tuple[int, int, np.ndarray
     from .elimination_cpu import OUT_OF_RANGE
 
     size, n = theta.shape[0], theta.shape[1] - 1
-    counts = np.full(size, n, np.int64) if lengths is None else lengths.cpu().contiguous().numpy()
+    counts = np.full(size, n, np.int64) if lengths is None else to_numpy(lengths)[0]
     return size, n, _float64(theta), counts, np.full(size, OUT_OF_RANGE, np.int64)
 
 

@@ -81,10 +81,11 @@ def _wrong_form(y: Any, theta: Potentials) -> str | None:
 def _with_zero_gradient(y: Potentials, theta: Potentials) -> Potentials:
     """``y`` as a function of all of θ with gradient 0, so that a loss on it can be differentiated.
 
-    Sums over no elements add graph edges and no arithmetic (0 · −inf would be NaN).
+    Sums over no elements add graph edges and no arithmetic (0 · −inf would be NaN). They are of squares,
+    so that the gradient has a gradient, which is 0 too.
     """
     sources = [t for t in as_tuple(theta) if t.requires_grad]
     if not sources or not torch.is_grad_enabled():
         return y
-    nothing = torch.stack([t[:0].sum() for t in sources]).sum()
+    nothing = torch.stack([t[:0].square().sum() for t in sources]).sum()
     return map_parts(lambda z: z + nothing, y)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor
 
 from .. import autograd
 from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError
-from ..oracle import Oracle, Potentials, as_tuple, map_parts
+from ..oracle import Oracle, Potentials, Projectable, as_tuple, map_parts
 from ..relaxation import RegularizedRelaxation, check_temperature, scale
 from ..solution import Solution
 from ..solvers.active_set import ActiveSet, active_set
@@ -36,7 +37,7 @@ class SparseMAP(RegularizedRelaxation):
     tolerance : float
         The solver stops on a duality gap below this, relative to the scores' scale.
     max_iter : int
-        Most calls of the oracle.
+        Most calls of the oracle after the first; at least 1.
     on_failure : "warn", "raise" or "ignore"
         What to do about instances that did not meet the tolerance.
 
@@ -61,8 +62,8 @@ class SparseMAP(RegularizedRelaxation):
             raise InvalidInputError(f'on_failure must be "warn", "raise" or "ignore", got {self.on_failure!r}')
         if not self.tolerance >= 0:
             raise InvalidInputError(f"tolerance must be at least 0, got {self.tolerance!r}")
-        if not self.max_iter >= 1:
-            raise InvalidInputError(f"max_iter must be at least 1, got {self.max_iter!r}")
+        if not (isinstance(self.max_iter, int) and self.max_iter >= 1):
+            raise InvalidInputError(f"max_iter must be an integer of at least 1, got {self.max_iter!r}")
 
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
         scaled = scale(theta, self.temperature)
@@ -81,17 +82,28 @@ class SparseMAP(RegularizedRelaxation):
 
     def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
         scaled = scale(theta, self.temperature)
+        if self._has_closed_form(oracle):
+            return oracle.project(scaled)
         return self._attach(self._run(oracle, scaled, None), oracle, scaled)[0]
 
     def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
         """max ⟨θ, μ⟩ − ½ temperature ‖μ‖², (B,)."""
-        return self.solve(oracle, theta).value
+        if not self._has_closed_form(oracle):
+            return self.solve(oracle, theta).value
+        mean = self.mean(oracle, theta)
+        fixed = map_parts(torch.Tensor.detach, mean)
+        value = oracle.score(map_parts(torch.Tensor.detach, theta), fixed) - self.omega(oracle, fixed)
+        return autograd.envelope(value, theta, mean)
 
     def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
         """½ temperature ‖y‖² over the penalised parts, (B,)."""
         penalised = oracle.readout(y) if self.penalty == "readout" else y
         squares = [t.square().flatten(1).sum(1) for t in as_tuple(penalised)]
         return 0.5 * self.temperature * torch.stack(squares).sum(0)
+
+    def _has_closed_form(self, oracle: Oracle) -> TypeGuard[Projectable]:
+        penalises_all = self.penalty == "all" or type(oracle).readout is Oracle.readout
+        return penalises_all and isinstance(oracle, Projectable)
 
     def _attach(self, result: ActiveSet, oracle: Oracle, scaled: Potentials) -> tuple[Potentials, Tensor]:
         return autograd.attach_support(result, scaled, f"{self.label()} of {oracle.label()}")
@@ -116,8 +128,16 @@ class SparseMAP(RegularizedRelaxation):
         message = (
             f"{self.label()} of {oracle.label()}: {len(failed)} of {len(result.converged)} instances stopped after "
             f"{result.oracle_calls} oracle calls, the worst at batch index {worst} with a duality gap of "
-            f"{result.gap[worst].item():.2e}; raise max_iter ({self.max_iter}) or tolerance ({self.tolerance:g})"
+            f"{result.gap[worst].item():.2e}; max_iter is {self.max_iter} and tolerance {self.tolerance:g}"
         )
         if self.on_failure == "raise":
             raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=2)
+        warnings.warn(message, ConvergenceWarning, stacklevel=_frames_to_user())
+
+
+def _frames_to_user() -> int:
+    """The stacklevel at which :func:`_report` warns about the first line that is no longer ours."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("structinf.", "torch.")):
+        frame, level = frame.f_back, level + 1
+    return level

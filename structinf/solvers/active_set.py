@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..oracle import Oracle, Potentials, map_parts
-from .coordinates import Problem
+from .coordinates import Objective
 
 __all__ = ["ActiveSet", "Outcome", "Programs", "active_set"]
 
@@ -66,35 +66,35 @@ def active_set(
     inference, ICML, section 3.2.
     """
     with torch.no_grad():
-        problem = Problem(oracle, theta, readout)
-        return run(_programs(problem), tolerance=tolerance, max_iter=max_iter, warm_start=warm_start)
+        objective = Objective(oracle, theta, readout)
+        return run(_programs(objective), tolerance=tolerance, max_iter=max_iter, warm_start=warm_start)
 
 
-def _programs(problem: Problem) -> Programs:
-    if problem.coordinates.device.type == "cpu":
+def _programs(objective: Objective) -> Programs:
+    if objective.coordinates.device.type == "cpu":
         from .active_set_compiled import CompiledPrograms
 
-        return CompiledPrograms(problem)
+        return CompiledPrograms(objective)
     from .active_set_torch import BatchedPrograms
 
-    return BatchedPrograms(problem)
+    return BatchedPrograms(objective)
 
 
 def run(programs: Programs, *, tolerance: float, max_iter: int, warm_start: Potentials | None = None) -> ActiveSet:
     """:func:`active_set` on programs without vertices yet."""
-    problem = programs.problem
-    oracle, size = problem.oracle, problem.batch
+    objective = programs.objective
+    oracle, size = objective.oracle, objective.batch
     if warm_start is not None and size:
-        for structure in problem.unstack(warm_start):
-            programs.collect(problem.vertices(structure, oracle, size))
+        for structure in objective.unstack(warm_start):
+            programs.collect(objective.vertices(structure, oracle, size))
         programs.settle()
     calls = 0
     while len(programs.rows):
         if len(programs.rows) != size:
             size = len(programs.rows)
-            oracle = problem.oracle[programs.rows]
+            oracle = objective.oracle[programs.rows]
         y = oracle.argmax(programs.direction(oracle))
-        programs.advance(problem.vertices(y, oracle, size), tolerance, last=calls == max_iter)
+        programs.advance(objective.vertices(y, oracle, size), tolerance, last=calls == max_iter)
         calls += 1
     return ActiveSet(programs, calls)
 
@@ -123,7 +123,7 @@ class Programs(abc.ABC):
         The unfinished instances. Their order may change when their number does.
     """
 
-    problem: Problem
+    objective: Objective
     rows: Tensor
 
     @abc.abstractmethod
@@ -183,10 +183,10 @@ class ActiveSet:
     """
 
     def __init__(self, programs: Programs, oracle_calls: int) -> None:
-        problem, outcome = programs.problem, programs.outcome()
-        coordinates = problem.coordinates
+        objective, outcome = programs.objective, programs.outcome()
+        coordinates = objective.coordinates
         weights, self._rank = outcome.weights.T.sort(dim=0, descending=True, stable=True)
-        largest = int((weights > 0).sum(0).max()) if problem.batch else 0
+        largest = int((weights > 0).sum(0).max()) if objective.batch else 0
         weights, self._rank = weights[:largest], self._rank[:largest]
         self._programs, self._coordinates, self._slots = programs, coordinates, outcome.weights.shape[1]
         self.mean = coordinates.split(outcome.mean)

@@ -14,7 +14,7 @@ from ..kernels import active_set_vertices as vertices
 from ..kernels import parallel_rows
 from ..oracle import Oracle, Potentials
 from .active_set import Outcome, Programs
-from .coordinates import Problem
+from .coordinates import Objective
 
 __all__ = ["CompiledPrograms"]
 
@@ -26,9 +26,9 @@ class CompiledPrograms(Programs):
     sees contiguous views; as instances finish, others move up. All other arrays stay in batch order.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        batch, width, room = problem.batch, len(problem.coordinates), 16
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        batch, width, room = objective.batch, len(objective.coordinates), 16
         self.support = vertices.Support(
             count=np.zeros(batch, np.int64),
             order=np.tile(np.arange(room), (batch, 1)),
@@ -59,14 +59,14 @@ class CompiledPrograms(Programs):
 
     def _lay_out(self) -> None:
         """Copy θ into one array to keep and, where instances differ, into one to turn into the direction."""
-        problem, coordinates, extra = self.problem, self.problem.coordinates, self.problem.coordinates.extra
+        objective, coordinates, extra = self.objective, self.objective.coordinates, self.objective.coordinates.extra
         tensors = [torch.zeros(1, width, dtype=torch.float64) for width in coordinates.widths[:extra]]
         tensors += [
-            t.reshape(t.shape[0], width) for t, width in zip(problem.theta, coordinates.widths[extra:], strict=True)
+            t.reshape(t.shape[0], width) for t, width in zip(objective.theta, coordinates.widths[extra:], strict=True)
         ]
-        moved = np.array([False] * extra + [m and not extra for m in problem.moved])
+        moved = np.array([False] * extra + [m and not extra for m in objective.moved])
         own = [
-            t.expand(problem.batch, -1) if m or t.shape[0] > 1 else t[:0] for t, m in zip(tensors, moved, strict=True)
+            t.expand(objective.batch, -1) if m or t.shape[0] > 1 else t[:0] for t, m in zip(tensors, moved, strict=True)
         ]
         theta, theta_start = _pack(tensors)
         direction, direction_start = _pack(own)
@@ -77,17 +77,17 @@ class CompiledPrograms(Programs):
             theta_step=np.array([0 if t.shape[0] == 1 else t.shape[1] for t in tensors]),
             direction=direction.numpy(),
             direction_start=np.where(moved, direction_start, -1),
-            penalised=problem.penalised.numpy(),
+            penalised=objective.penalised.numpy(),
         )
-        pieces = zip(direction.split([t.numel() for t in own])[extra:], problem.theta, strict=True)
+        pieces = zip(direction.split([t.numel() for t in own])[extra:], objective.theta, strict=True)
         self._directions = [p.view(-1, *t.shape[1:]) if p.numel() else t for p, t in pieces]
 
     # -- rounds ----------------------------------------------------------------------------
 
     def direction(self, oracle: Oracle) -> Potentials:
-        if extra := self.problem.coordinates.extra:
-            read = self.search.mean[self._rows, : self.problem.coordinates.offset[extra]]
-            return self.problem.direction(torch.from_numpy(read), self.rows, oracle)
+        if extra := self.objective.coordinates.extra:
+            read = self.search.mean[self._rows, : self.objective.coordinates.offset[extra]]
+            return self.objective.direction(torch.from_numpy(read), self.rows, oracle)
         return self._direction
 
     def collect(self, structure: list[Tensor]) -> None:
@@ -117,7 +117,7 @@ class CompiledPrograms(Programs):
         n, dense = len(self._rows), tuple(s.numpy() for s in structure)
         while True:
             args = dense, self.layout, self.support, self._need
-            parallel_rows(vertices.load, n, self._rows, *args, work=n * len(self.problem.coordinates))
+            parallel_rows(vertices.load, n, self._rows, *args, work=n * len(self.objective.coordinates))
             most = int(self._need[:n].max())
             if most <= self.support.index.shape[2]:
                 break
@@ -126,13 +126,13 @@ class CompiledPrograms(Programs):
     def _retire(self, status: np.ndarray) -> None:
         """Let finished instances go: unfinished ones from the end take their places."""
         if (status == kernels.INVALID).any():
-            raise self.problem.reject(int(self._rows[status == kernels.INVALID].min()))
+            raise self.objective.reject(int(self._rows[status == kernels.INVALID].min()))
         staying = np.flatnonzero(status == kernels.RUNNING)
         n = len(staying)
         free, movers = np.flatnonzero(status[:n] != kernels.RUNNING), staying[staying >= n]
         rows = self._rows.copy()
         rows[free] = rows[movers]
-        for tensor, theta in zip(self._directions, self.problem.theta, strict=True):
+        for tensor, theta in zip(self._directions, self.objective.theta, strict=True):
             if tensor is not theta:
                 array = tensor.numpy()
                 array[free] = array[movers]
@@ -140,8 +140,8 @@ class CompiledPrograms(Programs):
 
     def _set_rows(self, rows: np.ndarray) -> None:
         self._rows, self.rows = rows, torch.from_numpy(rows)
-        pairs = zip(self._directions, self.problem.theta, strict=True)
-        self._direction = self.problem.coordinates.like([d if d is t else d[: len(rows)] for d, t in pairs])
+        pairs = zip(self._directions, self.objective.theta, strict=True)
+        self._direction = self.objective.coordinates.like([d if d is t else d[: len(rows)] for d, t in pairs])
 
     # -- room ------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class CompiledPrograms(Programs):
     def _widen(self, nonzeros: int) -> None:
         """Hold vertices of more non-zeros: those at the back of a slot stay at its back."""
         batch, room, old = self.support.index.shape
-        nonzeros = max(nonzeros, min(5 * old // 4, len(self.problem.coordinates)))
+        nonzeros = max(nonzeros, min(5 * old // 4, len(self.objective.coordinates)))
         back = np.arange(old) >= old - self.support.size[..., 1:]
         wider = {}
         for name in ("index", "value"):
@@ -188,7 +188,7 @@ class CompiledPrograms(Programs):
             iterations=torch.from_numpy(search.iterations),
         )
         self._width = search.mean.shape[1]
-        del self.problem, self.search, self.layout, self._directions, self._direction
+        del self.objective, self.search, self.layout, self._directions, self._direction
         return outcome
 
     def structures(self, rank: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from ..kernels.active_set_limits import DEPENDENT, ROUNDING, VANISHING
 from ..oracle import Oracle, Potentials
 from .active_set import Outcome, Programs
-from .coordinates import Problem
+from .coordinates import Objective
 
 __all__ = ["BatchedPrograms"]
 
@@ -25,10 +25,10 @@ class BatchedPrograms(Programs):
     (G. Schulz 1933, Iterative Berechnung der reziproken Matrix).
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        batch, width, room, nonzeros = problem.batch, len(problem.coordinates), 16, 0
-        device = problem.coordinates.device
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        batch, width, room, nonzeros = objective.batch, len(objective.coordinates), 16, 0
+        device = objective.coordinates.device
         real = {"dtype": torch.float64, "device": device}
         self.rows = torch.arange(batch, device=device)
         self.used = torch.zeros(batch, room, dtype=torch.bool, device=device)
@@ -41,13 +41,13 @@ class BatchedPrograms(Programs):
         self.mean = torch.zeros(batch, width, **real)
         self.scale = torch.zeros(batch, **real)
         self.gap = torch.full((batch,), torch.inf, **real)
-        self.objective = torch.zeros(batch, **real)
+        self.best = torch.zeros(batch, **real)
         self.iterations = torch.zeros(batch, dtype=torch.int64, device=device)
         self.status = torch.zeros(batch, dtype=torch.int64, device=device)
         self.stalled = torch.zeros(batch, dtype=torch.bool, device=device)
-        coordinates = problem.coordinates
-        self.theta = coordinates.join(coordinates.like([t.expand(batch, *t.shape[1:]) for t in problem.theta]))
-        self.penalised = problem.penalised.to(torch.float64)
+        coordinates = objective.coordinates
+        self.theta = coordinates.join(coordinates.like([t.expand(batch, *t.shape[1:]) for t in objective.theta]))
+        self.penalised = objective.penalised.to(torch.float64)
         self._all, self._width = self.rows, width
         self._rounds = 0
         self._spare = room  # vertices that each instance may take in before the room is looked at
@@ -55,13 +55,13 @@ class BatchedPrograms(Programs):
     # -- rounds ----------------------------------------------------------------------------
 
     def direction(self, oracle: Oracle) -> Potentials:
-        problem, coordinates = self.problem, self.problem.coordinates
+        objective, coordinates = self.objective, self.objective.coordinates
         if coordinates.extra:
             read = self.mean[self.rows, : coordinates.offset[coordinates.extra]]
-            return problem.direction(read, self.rows, oracle)
+            return objective.direction(read, self.rows, oracle)
         parts = coordinates.parts((self.theta - self.penalised * self.mean)[self.rows])
-        kept = [t.shape[0] == 1 and not moved for t, moved in zip(problem.theta, problem.moved, strict=True)]
-        return coordinates.like([t if keep else p for t, p, keep in zip(problem.theta, parts, kept, strict=True)])
+        kept = [t.shape[0] == 1 and not moved for t, moved in zip(objective.theta, objective.moved, strict=True)]
+        return coordinates.like([t if keep else p for t, p, keep in zip(objective.theta, parts, kept, strict=True)])
 
     def collect(self, structure: list[Tensor]) -> None:
         vertex, slot, score, square, scale = self._load(structure)
@@ -83,7 +83,7 @@ class BatchedPrograms(Programs):
         running = self.status == _RUNNING
         invalid = running & ~score.isfinite()
         if bool(invalid.any()):
-            raise self.problem.reject(int(invalid.nonzero()[0]))
+            raise self.objective.reject(int(invalid.nonzero()[0]))
         self.scale = torch.where(running, self.scale.maximum(scale), self.scale)
         slope = score - (vertex * self.penalised * self.mean).sum(1)
         gram, gradient = self._products(vertex)
@@ -91,7 +91,7 @@ class BatchedPrograms(Programs):
         first = running & ~self.used.any(1)
         priced = running & ~first
         self.gap = torch.where(priced, (slope - average).clamp(min=0), self.gap)
-        self.objective = torch.where(priced, ((self.weight * self.score).sum(1) + average) / 2, self.objective)
+        self.best = torch.where(priced, ((self.weight * self.score).sum(1) + average) / 2, self.best)
         converged = priced & (self.gap <= max(tolerance, ROUNDING) * self.scale)
         self.status[converged] = _CONVERGED
         moving = priced & ~converged
@@ -277,13 +277,13 @@ class BatchedPrograms(Programs):
         self._polish()
         outcome = Outcome(
             mean=self.mean,
-            value=self.objective,
+            value=self.best,
             weights=self.weight,
             gap=self.gap,
             converged=self.status == _CONVERGED,
             iterations=self.iterations,
         )
-        del self.problem, self.matrix, self.theta, self.mean  # the support alone is needed from now on
+        del self.objective, self.best, self.matrix, self.theta, self.mean  # the support alone is needed from now on
         return outcome
 
     def structures(self, rank: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InvalidInputError, PluginError
 from ..oracle import Oracle, Potentials, as_tuple, batch_size
 
-__all__ = ["Coordinates", "Problem"]
+__all__ = ["Coordinates", "Objective"]
 
 
 class Coordinates:
@@ -67,7 +67,7 @@ class Coordinates:
         return torch.cat([front, *flat], 1)
 
 
-class Problem:
+class Objective:
     """max ⟨θ, μ⟩ − ½ ‖r(μ)‖² over conv(Y) for each instance, where r is the identity or the oracle's readout.
 
     A readout that picks coordinates is a mask. For any other the readout's tensors become extra

@@ -1,0 +1,263 @@
+"""The command line: what it prints, and what it answers to mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+
+import pytest
+import torch
+
+import structinf as si
+from structinf import api
+from structinf.__main__ import main
+from toys import Knapsack
+
+
+@dataclass(frozen=True)
+class Crowded(si.Oracle):
+    """Chooses the parts above 0, and all parts where the batch has more than one instance."""
+
+    event_ndim = 1
+
+    def argmax(self, theta):
+        return torch.ones_like(theta) if len(theta) > 1 else (theta > 0).to(theta)
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Registers an oracle for one test."""
+    return lambda name, factory: monkeypatch.setitem(api._oracles._local, name, factory)
+
+
+@pytest.fixture
+def declared(monkeypatch):
+    """Declares an entry point for one test."""
+
+    def declare(registry, name, value):
+        known = {**registry._declared, name: [EntryPoint(name, value, registry.group)]}
+        monkeypatch.setitem(registry.__dict__, "_declared", known)
+
+    return declare
+
+
+def run(capsys, *argv: str) -> tuple[int, str, str]:
+    """Exit code, and what stood on both streams."""
+    try:
+        code = main(argv)
+    except SystemExit as leave:
+        code = leave.code
+    streams = capsys.readouterr()
+    return code, streams.out, streams.err
+
+
+def row(out: str, name: str) -> list[str]:
+    """Words of the line that starts with ``name``."""
+    return next(line.split() for line in out.splitlines() if line.split()[:1] == [name])
+
+
+# ----------------------------------------------------------------------------- the program
+
+
+@pytest.mark.parametrize("command", [["structinf"], [sys.executable, "-m", "structinf"]])
+def test_version_from_the_shell(command, monkeypatch):
+    if len(command) == 1:
+        command = [f"{sysconfig.get_path('scripts')}/structinf"]
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == f"structinf {si.__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [(), ("demo",), ("check",), ("list", "more"), ("demo", "parse"), ("dance",)])
+def test_a_wrong_call_is_told_the_usage(capsys, argv):
+    code, _, err = run(capsys, *argv)
+    assert code == 2
+    assert err.startswith("usage: structinf")
+
+
+@pytest.mark.parametrize("argv", [(), ("list",), ("check",), ("demo",), ("demo", "sort"), ("demo", "parse")])
+def test_help(capsys, argv):
+    code, out, _ = run(capsys, *argv, "--help")
+    assert code == 0
+    assert out.startswith("usage: structinf")
+
+
+# ----------------------------------------------------------------------------- list
+
+
+def test_list_has_every_combination_and_its_reason(capsys):
+    code, out, _ = run(capsys, "list")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["oracle", "abilities", *si.list_relaxations()]
+    for name in si.list_oracles():
+        oracle = si.get_oracle(name)
+        missing = {r: si.get_relaxation(r).missing(oracle) for r in si.list_relaxations()}
+        assert row(out, name)[-len(missing) :] == ["no" if reason else "yes" for reason in missing.values()]
+        for relaxation, reason in missing.items():
+            assert (f"{name}, {relaxation}: " in out) == (reason is not None)
+    assert "exact marginals of assignments are #P-complete" in " ".join(out.split())
+
+
+def test_list_shows_abilities(capsys):
+    _, out, _ = run(capsys, "list")
+    assert row(out, "categorical")[1:6] == ["G", "S", "K", "P", "E"]
+    assert row(out, "assignment")[1:6] == [".", ".", "K", ".", "E"]
+    assert "G log-partition and marginals" in out
+
+
+def test_an_oracle_that_needs_options_is_judged_by_its_class(capsys, registered):
+    registered("toy_knapsack", Knapsack)
+    code, out, _ = run(capsys, "list")
+    assert code == 0
+    assert row(out, "toy_knapsack")[6:] == ["yes", "no", "yes"]
+    assert "toy_knapsack: options needed: capacity" in out
+
+
+def test_a_broken_oracle_is_a_row_with_its_error(capsys, declared):
+    declared(api._oracles, "broken", "no_such_package.module:Oracle")
+    code, out, _ = run(capsys, "list")
+    assert code == 0
+    line = " ".join(row(out, "broken"))
+    assert line.startswith("broken oracle 'broken' of no_such_package.module:Oracle")
+    assert "No module named 'no_such_package'" in line
+    assert row(out, "chain")
+
+
+def test_a_broken_relaxation_is_a_line_with_its_error(capsys, declared):
+    declared(api._relaxations, "broken", "json:NoSuchClass")
+    code, out, _ = run(capsys, "list")
+    assert code == 0
+    assert "Relaxations that cannot be loaded" in out
+    assert "broken: relaxation 'broken' of json:NoSuchClass" in out
+    assert row(out, "chain")[-3:] == ["yes", "yes", "yes"]
+
+
+def test_a_constructor_that_fails_hides_no_other_row(capsys, registered):
+    def explode() -> si.Oracle:
+        raise RuntimeError("out of order")
+
+    registered("exploding", explode)
+    _, out, _ = run(capsys, "list")
+    assert "out of order" in " ".join(row(out, "exploding"))
+    assert row(out, "chain")
+
+
+# ----------------------------------------------------------------------------- check
+
+
+def test_check_prints_every_law(capsys):
+    code, out, _ = run(capsys, "check", "categorical", "--event-shape", "3")
+    assert code == 0
+    assert out.splitlines()[0] == "Categorical(), potentials of shape (3,)"
+    marks = {words[1]: words[0] for words in map(str.split, out.splitlines()) if len(words) > 1}
+    assert {law.name: marks[law.name] for law in si.testing.oracle_laws()}.keys() <= marks.keys()
+    assert marks["optimal"] == "ok"
+    assert marks["lengths"] == "-"
+    assert "0 are broken" in out
+
+
+def test_check_says_what_is_broken(capsys, registered):
+    registered("crowded", Crowded)
+    code, out, _ = run(capsys, "check", "crowded", "--event-shape", "2")
+    assert code == 1
+    assert "ok      form" in out
+    _, failed, rest = out.partition("FAILED  batch_independence")
+    assert failed
+    assert "theta = torch.tensor(" in rest.split("\n-")[0]
+    assert not out.endswith("0 are broken\n")
+
+
+def test_check_takes_options_and_a_class_by_its_module(capsys):
+    code, out, _ = run(capsys, "check", "toys:Knapsack", "-o", "capacity=3", "--event-shape", "3")
+    assert code == 0, out
+    assert out.startswith("Knapsack(capacity=3), potentials of shape (3,)")
+
+
+def test_check_of_a_relaxation(capsys):
+    code, out, _ = run(capsys, "check", "categorical", "--relaxation", "map", "--event-shape", "3")
+    assert code == 0, out
+    assert out.startswith("Map() of Categorical()")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "shape"),
+    [
+        ("arborescence", [], "(4, 4)"),
+        ("chain", [], "((4, 4), (4, 4))"),
+        ("chain", ["--event-shape", "3,2", "--event-shape", "2x2"], "((3, 2), (2, 2))"),
+        ("chain", ["--event-shape", "3,2,2"], "(3, 2, 2)"),
+    ],
+)
+def test_shapes(capsys, monkeypatch, name, given, shape):
+    monkeypatch.setattr(si.testing, "oracle_results", lambda *_, **__: iter(()))
+    code, out, _ = run(capsys, "check", name, *given)
+    assert code == 0
+    assert out.splitlines()[0].endswith(f"potentials of shape {shape}")
+
+
+@dataclass(frozen=True)
+class Pairs(si.Oracle):
+    """An oracle that does not take a size of 4."""
+
+    event_ndim = 1
+
+    def validate(self, theta):
+        if theta.shape[1] != 2:
+            raise si.InvalidInputError(f"theta: two parts are needed, got {theta.shape[1]}")
+
+    def argmax(self, theta):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["check", "chian"], "did you mean 'chain'?"),
+        (["check", "chain", "-o", "colour=red"], "has no option 'colour'"),
+        (["check", "assignment", "--relaxation", "marginals"], "#P-complete"),
+        (["check", "toys:Knapsack"], "capacity"),
+        (["check", "toys:Rucksack"], "Rucksack"),
+        (["check", "no_such_module:Oracle"], "no_such_module"),
+        (["check", "collections:OrderedDict"], "no Oracle"),
+        (["check", "test_cli:Pairs"], "--event-shape is needed: (4,)"),
+        (["check", "chain", "--event-shape", "4,b"], "sizes separated by commas"),
+        (["check", "chain", "-o", "colour"], "OPTION=VALUE"),
+        (["demo", "sort", "--epochs", "0"], "above 0"),
+        (["demo", "parse", "--treebank", "no_such_folder"], "there is no folder no_such_folder"),
+    ],
+)
+def test_mistakes_get_a_sentence(capsys, argv, said):
+    code, _, err = run(capsys, *argv)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
+
+
+# ----------------------------------------------------------------------------- extras
+
+
+@pytest.mark.parametrize(
+    ("demo", "module", "package"),
+    [
+        ("sort", "matplotlib", "matplotlib"),
+        ("sort", "sklearn", "scikit-learn"),
+        ("sort", "tqdm", "tqdm"),
+        ("parse", "conllu", "conllu"),
+        ("parse", "matplotlib", "matplotlib"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command(capsys, monkeypatch, tmp_path, demo, module, package):
+    import structinf.demos
+
+    for name in [n for n in sys.modules if n.partition(".")[0] == module]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, module, None)
+    for parent, child in [(si, "plot"), *((structinf.demos, n) for n in ("sort", "parse", "treebank"))]:
+        monkeypatch.delitem(sys.modules, f"{parent.__name__}.{child}", raising=False)
+        monkeypatch.delattr(parent, child, raising=False)
+    options = ["--treebank", str(tmp_path)] if demo == "parse" else []
+    code, _, err = run(capsys, "demo", demo, *options)
+    assert code == 2
+    assert err == f"structinf: this needs {package}, which is not installed; run: pip install 'structinf[demo]'\n"
