@@ -188,7 +188,8 @@ def relax(
     ----------
     theta : (..., *event) Tensor, or tuple of them
         Potentials of the parts, floating point, any number of leading batch dimensions; −inf forbids a part.
-        In a tuple, a tensor without batch dimensions (or with ones) is shared by all instances.
+        In a tuple, a tensor without batch dimensions (or with ones) is shared by all instances; the oracle says
+        which forms it takes.
     oracle : str or Oracle
         The structure: a name of :func:`list_oracles`, or an object.
     relaxation : str or Relaxation

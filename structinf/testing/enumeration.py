@@ -13,12 +13,18 @@ from torch import Tensor
 
 from ..oracle import Potentials, as_tuple, inner, map_parts
 
-__all__ = ["Enumeration", "flat_parts", "nearest_point"]
+__all__ = ["Enumeration", "flat_parts", "nearest_point", "numbered"]
 
 
 def flat_parts(y: Potentials) -> Tensor:
     """Structures (N, *event), in however many tensors, as float64 rows (N, d)."""
     return torch.cat([t.detach().to("cpu", torch.float64).flatten(1) for t in as_tuple(y)], 1)
+
+
+def numbered(rows: Tensor) -> Tensor:
+    """A number 0, 1, ... for each row (N, P), the same for equal ones."""
+    # With a column of zeros, since unique takes no rows of length 0.
+    return torch.nn.functional.pad(rows, (0, 1)).unique(dim=0, return_inverse=True)[1]
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from ..oracle import (
 )
 from .cases import Case, instance
 from .compare import expect, expect_close, expect_equal, fail, named_tensors, rounding
-from .enumeration import flat_parts
+from .enumeration import flat_parts, numbered
 from .gradients import expect_derivative
 from .law import LawBook
 from .oracle_values import magnitude
@@ -143,7 +143,7 @@ def frequencies(case: Case) -> None:
         p = enumeration.probabilities(theta)
         listed = flat_parts(enumeration.structures)
         rows = flat_parts(map_parts(lambda t, b=b: t[:, b], drawn))
-        places = torch.cat([listed, rows]).unique(dim=0, return_inverse=True)[1]
+        places = numbered(torch.cat([listed, rows]))
         counts = places[len(p) :].bincount(minlength=int(places.max()) + 1)[places[: len(p)]].double()
         _expect_frequencies(counts, n * p, b)
     if isinstance(case.oracle, GibbsOracle) and not isinstance(case.oracle, Enumerable):

@@ -12,7 +12,7 @@ from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Enumerable, KBest, Potentials, Projectable, as_tuple, inner, map_parts
 from .cases import Case, instance
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
-from .enumeration import Enumeration, flat_parts
+from .enumeration import Enumeration, flat_parts, numbered
 from .gradients import expect_derivative
 from .law import LawBook
 
@@ -32,7 +32,7 @@ def enumeration(case: Case) -> None:
             expect(t.shape[1:] == shape, f"{name} must have shape (N, *{shape}), got {tuple(t.shape)}")
         rows = flat_parts(listed.structures)
         expect(len(rows) > 0, f"enumerate lists no structure at batch index {b}")
-        expect(len(rows.unique(dim=0)) == len(rows), f"enumerate lists a structure twice at batch index {b}")
+        expect(len(numbered(rows).unique()) == len(rows), f"enumerate lists a structure twice at batch index {b}")
 
 
 @LAWS("argmax returns a structure, never a mixture, even on ties")
@@ -112,7 +112,7 @@ def _expect_k_best(case: Case, structures: Potentials, scores: Tensor, valid: Te
             expect(bool(falls.all()), f"scores[{i}] from topk is above scores[{i - 1}]")
     for b in range(case.size):
         rows = flat_parts(map_parts(lambda t, b=b: t[valid[:, b], b], structures))
-        expect(len(rows.unique(dim=0)) == len(rows), f"topk lists a structure twice at batch index {b}")
+        expect(len(numbered(rows).unique()) == len(rows), f"topk lists a structure twice at batch index {b}")
         enumeration = case.enumeration(b)
         if enumeration is None:
             best = inner(theta, _double(case.oracle.argmax(case.theta)))[b : b + 1]
