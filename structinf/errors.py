@@ -32,7 +32,7 @@ class InfeasibleError(StructinfError, ValueError):
     """
 
     def __init__(self, message: str, batch_index: int) -> None:
-        super().__init__(message)
+        super().__init__(message if "batch index" in message else f"{message} (batch index {batch_index})")
         self.batch_index = batch_index
 
     def __reduce__(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from .api import bind_problem, resolve
@@ -126,7 +127,17 @@ class FenchelYoungLoss(nn.Module):
                 f"y: the gold structure at batch index {index} uses a part whose potential is −inf; "
                 "its loss is infinite"
             )
-        return self.relaxation.conjugate(oracle, theta) + self.relaxation.omega(oracle, gold) - gold_score
+        conjugate, omega = self.relaxation.conjugate(oracle, theta), self.relaxation.omega(oracle, gold)
+        losses = conjugate + omega - gold_score
+        # Rounding aside, only a point outside conv(Y) can do better than the best.
+        size = 1 + conjugate.detach().abs() + omega.detach() + gold_score.detach().abs()
+        below = losses.detach() < -(torch.finfo(losses.dtype).eps ** 0.5) * size
+        if bool(below.any()):
+            index = int(below.nonzero()[0, 0])
+            raise InvalidInputError(
+                f"y is no structure of {oracle.label()} at batch index {index}: it scores more than the best one"
+            )
+        return losses
 
     def _cost(self, problem: Problem, gold: Potentials) -> Potentials:
         if self.cost == "hamming":

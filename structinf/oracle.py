@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from .errors import InfeasibleError, InvalidInputError, UnsupportedError
+from .errors import InfeasibleError, InvalidInputError, PluginError, UnsupportedError
 
 __all__ = [
     "Enumerable",
@@ -97,8 +97,8 @@ def _dot(t: Tensor, z: Tensor) -> Tensor:
     t, z = t.unsqueeze(-1).flatten(1), z.unsqueeze(-1).flatten(1)
     value = _matrix_dot(t, z)
     if bool(value.isnan().any()):
-        # −inf · 0: a part that no structure uses adds nothing, however it is scored.
-        value = _matrix_dot(torch.where((z == 0) & t.isneginf(), 0.0, t), z)
+        # ∞ · 0: a part that no structure uses adds nothing, however it is scored.
+        value = _matrix_dot(torch.where((z == 0) & t.isinf(), 0.0, t), z)
     return value
 
 
@@ -184,6 +184,13 @@ def check_enumerable(count: int, name: str) -> None:
 # ----------------------------------------------------------------------------- the oracle
 
 
+class _Bound(dict[str, Any]):
+    """Instance data by name; what is missing is the user's to give."""
+
+    def __missing__(self, key: str) -> Any:
+        raise InvalidInputError(f"{key}: this instance data is needed; pass {key}=... along with theta")
+
+
 class Oracle(abc.ABC):
     """A set Y of structures over which a linear score can be maximised.
 
@@ -211,7 +218,7 @@ class Oracle(abc.ABC):
     name: ClassVar[str] = ""
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Set on the instance by bind(); not a dataclass field, so that equality, hash and repr are the options' alone.
-    bound: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    bound: ClassVar[Mapping[str, Any]] = _Bound()
 
     @abc.abstractmethod
     def argmax(self, theta: Potentials) -> Potentials:
@@ -234,6 +241,8 @@ class Oracle(abc.ABC):
 
         The default is :attr:`event_ndim`; oracles that accept several forms look at the shapes.
         """
+        if not hasattr(self, "event_ndim"):
+            raise PluginError(f"{self.label()} must define event_ndim, the number of a structure's trailing dimensions")
         wanted = self.event_ndim if isinstance(self.event_ndim, tuple) else (self.event_ndim,)
         if len(as_tuple(theta)) != len(wanted) or isinstance(theta, tuple) != isinstance(self.event_ndim, tuple):
             form = "one tensor" if not isinstance(self.event_ndim, tuple) else f"a tuple of {len(wanted)} tensors"
@@ -283,7 +292,9 @@ class Oracle(abc.ABC):
 
     def encode(self, labels: Tensor, like: Potentials) -> Potentials:
         """The structure, of the form of θ = ``like``, that integer ``labels`` (B, ...) describe."""
-        raise UnsupportedError(f"{self.label()} has no integer labels; pass a structure of the shape of theta instead")
+        raise UnsupportedError(
+            f"{self.label()} has no integer labels; pass a structure of the shape and dtype of theta: y.to(theta.dtype)"
+        )
 
     def decode(self, y: Potentials) -> Tensor:
         """Integer labels (B, ...) of a structure; the inverse of :meth:`encode`."""
@@ -323,7 +334,7 @@ class Oracle(abc.ABC):
 
     def _with_bound(self, bound: Mapping[str, Any]) -> Self:
         new = copy.copy(self)
-        object.__setattr__(new, "bound", dict(bound))
+        object.__setattr__(new, "bound", _Bound(bound))
         return new
 
 

@@ -72,6 +72,8 @@ class Problem:
 
     def encode(self, labels: Tensor, what: str) -> Potentials:
         """The structures (B, *event) that integer labels of the user's batch shape describe."""
+        if type(self.oracle).encode is Oracle.encode:
+            self.oracle.encode(labels, self.theta)  # raises: it has no labels
         n = self.oracle.label_ndim
         if labels.ndim < n or labels.shape[: labels.ndim - n] != self.batch_shape:
             raise InvalidInputError(

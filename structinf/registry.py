@@ -56,6 +56,9 @@ class Registry(Generic[T]):
                 f"{self.kind} name {name!r} is taken by {_address(taken)}; "
                 f"register {_address(factory)} under another name"
             )
+        for point in self._declared.get(name, []):
+            if _package(point.value) != _package(_address(factory)):
+                raise PluginError(f"{self.kind} name {name!r} is taken by {_owner(point)}; register another name")
         self._local[name] = factory
         _give_name(factory, name)
         return factory
@@ -107,6 +110,9 @@ class Registry(Generic[T]):
                 f"{self.kind} {item!r} has no option {unknown[0]!r} (it has: {', '.join(known) or 'none'})"
                 f"{did_you_mean(unknown[0], known)}"
             )
+        missing = [key for key in self.required(item) if key not in options]
+        if missing:
+            raise TypeError(f"{self.kind} {item!r} needs the option {missing[0]!r}: pass {missing[0]}=...")
         made = factory(**options)
         if not isinstance(made, self.base):
             raise PluginError(f"{self.kind} {item!r} made {made!r}, which is no {self.base.__name__}")
@@ -116,6 +122,11 @@ class Registry(Generic[T]):
         """Names of the options that the object called ``name`` takes."""
         parameters = inspect.signature(self.factory(name)).parameters.values()
         return [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+    def required(self, name: str) -> list[str]:
+        """Names of the options without a default."""
+        parameters = inspect.signature(self.factory(name)).parameters
+        return [key for key in self.options(name) if parameters[key].default is inspect.Parameter.empty]
 
     @cached_property
     def _declared(self) -> dict[str, list[EntryPoint]]:
@@ -145,6 +156,10 @@ def _is_callable(factory: Any) -> TypeGuard[Callable[..., Any]]:
 
 def _address(factory: Any) -> str:
     return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', repr(factory))}"
+
+
+def _package(address: str) -> str:
+    return address.split(":")[0].split(".")[0]
 
 
 def _owner(point: EntryPoint) -> str:

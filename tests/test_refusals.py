@@ -315,3 +315,57 @@ def test_a_broken_argmax_is_noticed_at_run_time(how):
     if how != "write":
         with pytest.raises(PluginError, match="wrong: "):
             relax(torch.randn(2, 4), Wrong(3, how), "sparsemap")
+
+
+# ----------------------------------------------------------------------------- what plugins leave undone
+
+
+def test_an_option_that_is_needed():
+    si.register_oracle("toy_capacity", Knapsack)
+    with pytest.raises(TypeError, match=r"^oracle 'toy_capacity' needs the option 'capacity': pass capacity=\.\.\.$"):
+        relax(torch.zeros(2, 4), "toy_capacity", "map")
+
+
+def test_instance_data_that_the_oracle_reads_but_nobody_gave():
+    class Reads(Explicit):
+        structure_ndim: ClassVar = {"mask": 1}
+
+        def argmax(self, theta):
+            return super().argmax(theta * self.bound["mask"])
+
+    with pytest.raises(InvalidInputError, match=r"^mask: this instance data is needed; pass mask=\.\.\."):
+        relax(torch.zeros(2, 4), Reads(), "map")
+
+
+def test_an_oracle_without_event_ndim():
+    class Bare(si.Oracle):
+        def argmax(self, theta):
+            return theta
+
+    with pytest.raises(PluginError, match="Bare must define event_ndim"):
+        relax(torch.zeros(2, 4), Bare(), "map")
+
+
+@pytest.mark.parametrize("relaxation", ["map", "sparsemap"])
+def test_an_argmax_that_does_not_notice_infeasibility(relaxation):
+    class Blind(si.Oracle):
+        event_ndim = 1
+
+        def argmax(self, theta):
+            return torch.nn.functional.one_hot(theta.argmax(-1), theta.shape[-1]).to(theta)
+
+    theta = torch.zeros(3, 4)
+    theta[1] = -torch.inf
+    with pytest.raises((InfeasibleError, PluginError), match="batch index 1"):
+        relax(theta, Blind(), relaxation)
+
+
+def test_gold_that_beats_the_best_structure():
+    theta = torch.ones(2, 4)
+    with pytest.raises(InvalidInputError, match=r"^y is no structure of toy_explicit at batch index 0"):
+        si.FenchelYoungLoss(Explicit(), "map")(theta, torch.ones(2, 4))
+
+
+def test_infeasible_errors_name_the_batch_index():
+    assert str(InfeasibleError("no path", 3)) == "no path (batch index 3)"
+    assert str(InfeasibleError("no path for batch index 3", 3)) == "no path for batch index 3"

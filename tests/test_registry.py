@@ -147,13 +147,12 @@ def test_a_taken_name_names_both():
 
 
 def test_a_built_in_name_is_taken():
-    si.register_oracle("chain", Threshold)
     with pytest.raises(PluginError) as error:
-        si.get_oracle("chain")
+        si.register_oracle("chain", Threshold)
     message = str(error.value)
-    assert "'chain' is declared twice" in message
-    assert "structinf_oracles.chain:Chain (distribution structinf " in message
-    assert "test_registry.Threshold, registered at run time" in message
+    assert "'chain' is taken by structinf_oracles.chain:Chain (distribution structinf " in message
+    assert "register another name" in message
+    assert isinstance(si.get_oracle("chain"), si.GibbsOracle)  # unharmed
     assert isinstance(si.relax(torch.zeros(2), Threshold(), "map"), Tensor)  # the object itself still works
 
 
@@ -305,7 +304,15 @@ def test_the_same_object_declared_by_two_copies_of_its_metadata(install, registr
 
 def test_a_local_name_and_a_declared_one(install, registry):
     install("toy-plugin", {"mine": "toy_plugin:Mine"}, CODE)
+    with pytest.raises(PluginError, match=r"'mine' is taken by toy_plugin:Mine \(distribution toy-plugin .*register"):
+        registry.register("mine", Threshold)
+
+
+def test_a_declared_name_that_came_later(install, registry):
     registry.register("mine", Threshold)
+    assert isinstance(registry.get("mine"), Threshold)
+    install("toy-plugin", {"mine": "toy_plugin:Mine"}, CODE)
+    del registry._declared
     with pytest.raises(
         PluginError, match=r"declared twice: by toy_plugin:Mine .* and by test_registry\.Threshold, registered"
     ):

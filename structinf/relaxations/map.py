@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import PluginError
-from ..oracle import Oracle, Potentials, as_tuple, batch_size, map_parts
+from ..oracle import Oracle, Potentials, as_tuple, batch_size, check_feasible, map_parts
 from ..relaxation import RegularizedRelaxation
 from ..solution import Solution
 
@@ -29,7 +29,7 @@ class Map(RegularizedRelaxation):
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         y = _argmax(oracle, theta)
-        value = oracle.score(theta, y)
+        value = _score(oracle, theta, y)
         return Solution(
             mean=_with_zero_gradient(y, theta),
             value=value,
@@ -42,7 +42,7 @@ class Map(RegularizedRelaxation):
 
     def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
         """max ⟨θ, y⟩, (B,), with gradient the maximising structure."""
-        return oracle.score(theta, _argmax(oracle, theta))
+        return _score(oracle, theta, _argmax(oracle, theta))
 
     def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
         """0 at every structure, (B,)."""
@@ -63,6 +63,13 @@ def _argmax(oracle: Oracle, theta: Potentials) -> Potentials:
             f"argmax of {oracle.label()} breaks its protocol: {wrong}; structinf.testing.check_oracle says more"
         )
     return y
+
+
+def _score(oracle: Oracle, theta: Potentials, y: Potentials) -> Tensor:
+    """⟨θ, y⟩ for the best y; if that is −inf no structure has a finite score, whether or not the oracle said so."""
+    value = oracle.score(theta, y)
+    check_feasible(value.detach(), f"structure of {oracle.label()}")
+    return value
 
 
 def _wrong_form(y: Any, theta: Potentials) -> str | None:

@@ -25,6 +25,7 @@ ONE = ("normal",)
 
 @LAWS("enumerate lists every structure once, in float64", ability=Enumerable, families=ONE)
 def enumeration(case: Case) -> None:
+    masks = case.oracle.valid_parts(case.theta)
     for b, _, listed in case.enumerations():
         shapes = case.subject.event_shapes
         for (name, t), shape in zip(named_tensors("enumerate's result", listed.structures), shapes, strict=True):
@@ -32,6 +33,14 @@ def enumeration(case: Case) -> None:
             expect(t.shape[1:] == shape, f"{name} must have shape (N, *{shape}), got {tuple(t.shape)}")
         rows = flat_parts(listed.structures)
         expect(len(rows) > 0, f"enumerate lists no structure at batch index {b}")
+        if masks is not None:
+            for t, mask in zip(as_tuple(listed.structures), as_tuple(masks), strict=True):
+                padding = t[:, ~mask[min(b, len(mask) - 1)]]
+                expect(
+                    not bool(padding.any()),
+                    f"enumerate lists structures with parts outside valid_parts at batch index {b}; "
+                    "those of the instance's own length are wanted, padded with 0",
+                )
         expect(len(numbered(rows).unique()) == len(rows), f"enumerate lists a structure twice at batch index {b}")
 
 
