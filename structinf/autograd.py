@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch.autograd import Function
 
 from .errors import UnsupportedError
 from .oracle import GibbsOracle, Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 __all__ = ["WeightedMean", "attach_support", "envelope", "log_partition", "marginals"]
 
@@ -21,7 +24,7 @@ __all__ = ["WeightedMean", "attach_support", "envelope", "log_partition", "margi
 # third and later ones are taken by autograd through the oracle's own differentiable log_partition.
 
 
-def log_partition(oracle: GibbsOracle, theta: Potentials) -> Tensor:
+def log_partition(oracle: GibbsOracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
     """log Z(θ), (B,), with gradient E[Y]."""
     return _LogPartition.apply(oracle, isinstance(theta, tuple), *as_tuple(theta))
 
@@ -138,7 +141,7 @@ class _CovarianceProduct(Function):
 # ----------------------------------------------------------------------------- optimal values
 
 
-def envelope(value: Tensor, theta: Potentials, mean: Potentials) -> Tensor:
+def envelope(value: Tensor, theta: Potentials, mean: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
     """``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), given the gradient μ that the envelope theorem says it has.
 
     The solver is not differentiated for it; the Hessian is that of the ``mean``'s own gradient rule.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle, Potentials, map_parts
 from .problem import Problem
 from .relaxation import RegularizedRelaxation, Relaxation
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 __all__ = ["Cost", "FenchelYoungLoss"]
 
@@ -83,7 +86,7 @@ class FenchelYoungLoss(nn.Module):
         self.reduction = reduction
 
     @untraced
-    def forward(self, theta: Potentials, y: Potentials, **structure: Any) -> Tensor:
+    def forward(self, theta: Potentials, y: Potentials, **structure: Any) -> jaxtyping.Float[Tensor, "*batch"]:
         """The loss of potentials ``theta`` (..., *event) for gold ``y``.
 
         Parameters

@@ -14,13 +14,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from .errors import InfeasibleError, InvalidInputError, PluginError, UnsupportedError
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 __all__ = [
     "Enumerable",
@@ -74,7 +77,7 @@ def batch_size(theta: Potentials) -> int:
     return next((size for size in sizes if size != 1), 1)
 
 
-def inner(theta: Potentials, y: Potentials) -> Tensor:
+def inner(theta: Potentials, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
     """⟨θ, y⟩ for each instance, with −inf · 0 = 0.
 
     Parameters
@@ -306,7 +309,7 @@ class Oracle(abc.ABC):
         """How messages call this oracle."""
         return self.name or type(self).__name__
 
-    def score(self, theta: Potentials, y: Potentials) -> Tensor:
+    def score(self, theta: Potentials, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """⟨θ, y⟩ for each instance, (B,), with −inf · 0 = 0."""
         return inner(theta, y)
 

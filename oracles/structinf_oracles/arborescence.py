@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from structinf.oracle import (
     check_feasible,
     check_lengths,
 )
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 __all__ = ["Arborescence"]
 
@@ -119,7 +122,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
     # -- the best tree ---------------------------------------------------------------------
 
-    def argmax(self, theta: Tensor) -> Tensor:
+    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch nodes nodes"]:
         from .kernels.arborescence import argmax
 
         trees = torch.zeros(theta.shape, dtype=theta.dtype)
@@ -131,7 +134,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
     # -- sums over trees -------------------------------------------------------------------
 
-    def log_partition(self, theta: Tensor) -> Tensor:
+    def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
         value = elimination.log_partition(theta, self._lengths(theta), single_root=self.single_root)
         self._check_some_tree(value)
         return value.to(theta.dtype)

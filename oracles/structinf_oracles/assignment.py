@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import Enumerable, KBest, check_enumerable, check_feasible, check_k, check_lengths
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 __all__ = ["Assignment"]
 
@@ -143,7 +146,7 @@ class Assignment(KBest, Enumerable):
 
     # -- optimisation ----------------------------------------------------------------------
 
-    def argmax(self, theta: Tensor) -> Tensor:
+    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
         from .kernels import assignment_block
 
         y = torch.empty(theta.shape, dtype=theta.dtype)

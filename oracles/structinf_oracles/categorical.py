@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.kernels.safe import logsumexp
 from structinf.oracle import Enumerable, GibbsOracle, KBest, Projectable, Samplable, check_feasible, check_k
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 __all__ = ["Categorical"]
 
@@ -56,7 +59,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
     def decode(self, y: Tensor) -> Tensor:
         return y.argmax(-1)
 
-    def argmax(self, theta: Tensor) -> Tensor:
+    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch k"]:
         value, index = theta.max(1)
         _check_some_part(value)
         return _one_hot(index, theta)
@@ -72,12 +75,12 @@ class Categorical(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
         valid = ~torch.isneginf(scores)
         return _one_hot(order, theta) * valid.unsqueeze(2), scores, valid
 
-    def log_partition(self, theta: Tensor) -> Tensor:
+    def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
         value = logsumexp(theta, 1)
         _check_some_part(value)
         return value
 
-    def marginals(self, theta: Tensor) -> Tensor:
+    def marginals(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch k"]:
         _check_some_part(theta.amax(1))
         return theta.softmax(1)
 
@@ -93,7 +96,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
         level = uniform * (cumulative[:, -1:] * (1 - 2.0**-52))
         return _one_hot(torch.searchsorted(cumulative, level, right=True).T, theta)
 
-    def project(self, theta: Tensor) -> Tensor:
+    def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch k"]:
         top = theta.detach().amax(1, keepdim=True)
         _check_some_part(top[:, 0])
         z = theta - top

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from structinf.oracle import (
 )
 
 from .chain_form import common_form, indicators, original_form
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 __all__ = ["Chain"]
 
@@ -223,7 +226,7 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
 
     # -- sums over structures -----------------------------------------------------------------
 
-    def log_partition(self, theta: Potentials) -> Tensor:
+    def log_partition(self, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         unary, transition, lengths = self._inputs(theta)
         differentiable = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
         if differentiable or unary.device.type != "cpu":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from ..errors import PluginError
 from ..oracle import Oracle, Potentials, as_tuple, batch_size, check_feasible, map_parts
 from ..relaxation import RegularizedRelaxation
 from ..solution import Solution
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 __all__ = ["Map"]
 
@@ -40,11 +43,11 @@ class Map(RegularizedRelaxation):
             oracle_calls=1,
         )
 
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
+    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """max ⟨θ, y⟩, (B,), with gradient the maximising structure."""
         return _score(oracle, theta, _argmax(oracle, theta))
 
-    def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
+    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """0 at every structure, (B,)."""
         return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
 

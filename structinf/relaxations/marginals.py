@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 
@@ -11,6 +11,9 @@ from .. import autograd
 from ..oracle import GibbsOracle, Oracle, Potentials, as_tuple
 from ..relaxation import RegularizedRelaxation, check_temperature, scale
 from ..solution import Solution
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 __all__ = ["Marginals"]
 
@@ -48,11 +51,11 @@ class Marginals(RegularizedRelaxation):
     def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
         return autograd.marginals(cast(GibbsOracle, oracle), scale(theta, self.temperature))
 
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
+    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """temperature · log Z(θ / temperature), (B,)."""
         value = autograd.log_partition(cast(GibbsOracle, oracle), scale(theta, self.temperature))
         return value if self.temperature == 1 else value * self.temperature
 
-    def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
+    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """Minus the entropy of the only distribution whose mean is the structure ``y``: 0, (B,)."""
         return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])

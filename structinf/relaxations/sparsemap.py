@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from dataclasses import dataclass
-from typing import Literal, TypeGuard
+from types import FrameType
+from typing import TYPE_CHECKING, Literal, TypeGuard
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from ..oracle import Oracle, Potentials, Projectable, as_tuple, map_parts
 from ..relaxation import RegularizedRelaxation, check_temperature, scale
 from ..solution import Solution
 from ..solvers.active_set import ActiveSet, active_set
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 __all__ = ["SparseMAP"]
 
@@ -86,7 +90,7 @@ class SparseMAP(RegularizedRelaxation):
             return oracle.project(scaled)
         return self._attach(self._run(oracle, scaled, None), oracle, scaled)[0]
 
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
+    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """max ⟨θ, μ⟩ − ½ temperature ‖μ‖², (B,)."""
         if not self._has_closed_form(oracle):
             return self.solve(oracle, theta).value
@@ -95,7 +99,7 @@ class SparseMAP(RegularizedRelaxation):
         value = oracle.score(map_parts(torch.Tensor.detach, theta), fixed) - self.omega(oracle, fixed)
         return autograd.envelope(value, theta, mean)
 
-    def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
+    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """½ temperature ‖y‖² over the penalised parts, (B,)."""
         penalised = oracle.readout(y) if self.penalty == "readout" else y
         squares = [t.square().flatten(1).sum(1) for t in as_tuple(penalised)]
@@ -132,12 +136,15 @@ class SparseMAP(RegularizedRelaxation):
         )
         if self.on_failure == "raise":
             raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=_frames_to_user())
+        warnings.warn(message, ConvergenceWarning, stacklevel=_level_of_user(sys._getframe()))
 
 
-def _frames_to_user() -> int:
-    """The stacklevel at which :func:`_report` warns about the first line that is no longer ours."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("structinf.", "torch.")):
+def _level_of_user(frame: FrameType) -> int:
+    """The stacklevel, for a warning given in ``frame``, of the line that called the library."""
+    level = found = 1
+    # The caller of our outermost frame, past torch's and whatever wraps a call in between.
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "structinf":
+            found = level
         frame, level = frame.f_back, level + 1
-    return level
+    return found + 1
