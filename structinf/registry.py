@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable
 from functools import cached_property
@@ -35,6 +36,8 @@ class Registry(Generic[T]):
         self.base = base
         self.group = group
         self._local: dict[str, Callable[..., T]] = {}
+        # Looking into distributions takes milliseconds: once a name.
+        self._loaded: dict[str, Callable[..., T]] = {}
 
     @overload
     def register(self, name: str) -> Callable[[F], F]: ...
@@ -60,6 +63,7 @@ class Registry(Generic[T]):
             if _package(point.value) != _package(_address(factory)):
                 raise PluginError(f"{self.kind} name {name!r} is taken by {_owner(point)}; register another name")
         self._local[name] = factory
+        self._loaded.pop(name, None)
         _give_name(factory, name)
         return factory
 
@@ -69,6 +73,8 @@ class Registry(Generic[T]):
 
     def factory(self, name: str) -> Callable[..., T]:
         """What makes the object called ``name``; loads its plugin."""
+        if name in self._loaded:
+            return self._loaded[name]
         declared = self._declared.get(name, [])
         local = self._local.get(name)
         owners = {point.value.replace(":", "."): _owner(point) for point in declared}
@@ -79,11 +85,12 @@ class Registry(Generic[T]):
                 f"{self.kind} name {name!r} is declared twice: by {' and by '.join(owners.values())}; "
                 "uninstall one or pass the object itself instead of its name"
             )
-        if local is not None:
-            return local
-        if not declared:
+        if local is None and not declared:
             raise UnknownNameError(self._unknown(name))
-        point = declared[0]
+        factory = self._loaded[name] = local if local is not None else self._load(name, declared[0])
+        return factory
+
+    def _load(self, name: str, point: EntryPoint) -> Callable[..., T]:
         try:
             factory = point.load()
         except Exception as error:
@@ -120,13 +127,11 @@ class Registry(Generic[T]):
 
     def options(self, name: str) -> list[str]:
         """Names of the options that the object called ``name`` takes."""
-        parameters = inspect.signature(self.factory(name)).parameters.values()
-        return [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        return list(_options(self.factory(name)))
 
     def required(self, name: str) -> list[str]:
         """Names of the options without a default."""
-        parameters = inspect.signature(self.factory(name)).parameters
-        return [key for key in self.options(name) if parameters[key].default is inspect.Parameter.empty]
+        return [key for key, needed in _options(self.factory(name)).items() if needed]
 
     @cached_property
     def _declared(self) -> dict[str, list[EntryPoint]]:
@@ -148,6 +153,13 @@ def did_you_mean(word: str, known: list[str]) -> str:
     """A clause that names the close ones among ``known``; empty if none is."""
     close = difflib.get_close_matches(word, known)
     return f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+
+
+@functools.lru_cache(maxsize=256)
+def _options(factory: Callable[..., Any]) -> dict[str, bool]:
+    """Names of the options that ``factory`` takes, and whether each is needed."""
+    parameters = inspect.signature(factory).parameters.values()
+    return {p.name: p.default is p.empty for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
 
 def _is_callable(factory: Any) -> TypeGuard[Callable[..., Any]]:
