@@ -66,7 +66,7 @@ class BatchedPrograms(Programs):
     def collect(self, structure: list[Tensor]) -> None:
         vertex, slot, score, square, scale = self._load(structure)
         gram, _ = self._products(vertex)
-        column, remainder = self._column(gram, square)
+        column, remainder = self._column(gram, vertex)
         apt = score.isfinite() & (vertex != 0).any(1) & (remainder > DEPENDENT * (square + 1))
         self._append(apt, slot, gram, square, column, remainder, torch.ones_like(score))
         self.scale = torch.where(apt, self.scale.maximum(scale), self.scale)
@@ -100,7 +100,7 @@ class BatchedPrograms(Programs):
             moving = torch.zeros_like(moving)
 
         self.iterations += moving
-        entered = self._enter(first | moving, slot, gram, gradient, slope, square, first.to(torch.float64))
+        entered = self._enter(first | moving, slot, vertex, gram, gradient, slope, square, first.to(torch.float64))
         newest = torch.zeros_like(self.used).scatter(1, slot[:, None], entered[:, None])
         self._solve(moving, newest, gradient)
         self._rounds += 1
@@ -177,10 +177,15 @@ class BatchedPrograms(Programs):
 
     # -- the inverse -----------------------------------------------------------------------
 
-    def _column(self, gram: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
-        """Coefficients of the vertex's projection onto the support's affine hull, and its squared distance from it."""
+    def _column(self, gram: Tensor, vertex: Tensor) -> tuple[Tensor, Tensor]:
+        """Coefficients of the vertex's projection onto the support's affine hull, and its squared distance from it.
+
+        The distance is summed from what the combination leaves of the vertex: the difference of squares
+        ‖r‖² + 1 − gᵀ A⁻¹ g would keep the rounding of ‖r‖², in which a dependent vertex passes for an independent one.
+        """
         column = torch.einsum("bij,bj->bi", self.inverse, gram)
-        return column, square + 1 - (gram * column).sum(1)
+        rest = (vertex - self._scatter(torch.where(self.used, column, 0.0))) * self.penalised
+        return column, (rest * rest).sum(1) + (1 - column.sum(1)).square()
 
     def _polish(self) -> None:
         self.inverse = 2 * self.inverse - self.inverse @ self.matrix @ self.inverse
@@ -214,7 +219,15 @@ class BatchedPrograms(Programs):
     # -- the programs ----------------------------------------------------------------------
 
     def _enter(
-        self, open: Tensor, slot: Tensor, gram: Tensor, gradient: Tensor, slope: Tensor, square: Tensor, weight: Tensor
+        self,
+        open: Tensor,
+        slot: Tensor,
+        vertex: Tensor,
+        gram: Tensor,
+        gradient: Tensor,
+        slope: Tensor,
+        square: Tensor,
+        weight: Tensor,
     ) -> Tensor:
         """Take in the loaded vertices of the instances ``open``; False where that cannot raise the objective.
 
@@ -222,10 +235,11 @@ class BatchedPrograms(Programs):
         """
         entered = torch.zeros_like(open)
         while True:
-            column, remainder = self._column(gram, square)
+            column, remainder = self._column(gram, vertex)
             apt = open & (remainder > DEPENDENT * (square + 1))
             self._append(apt, slot, gram, square, column, remainder, weight)
-            gradient.scatter_(1, slot[:, None], torch.where(apt, slope, 0.0)[:, None])
+            # Not where a vertex has entered in an earlier pass: its entry is up to date.
+            gradient[self._all, slot] = torch.where(apt, slope, gradient[self._all, slot])
             entered |= apt
             rise = slope - (column * gradient).sum(1)
             open = open & ~apt & ((rise > ROUNDING * self.scale) | (weight > 0))
