@@ -128,7 +128,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         trees = torch.zeros(theta.shape, dtype=theta.dtype)
         value = torch.empty(len(theta), dtype=torch.float64)
         scores, lengths, *found = to_numpy(theta, self._lengths(theta), trees, value)
-        parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *found, work=theta.numel())
+        parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *found, work=12 * theta.numel())
         self._check_some_tree(value)
         return trees.to(theta.device)
 

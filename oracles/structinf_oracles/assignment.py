@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Assignment"]
 
 # Elementary operations for each part: about two scans of all costs.
-OPERATIONS = 2
+OPERATIONS = 8
 
 
 @dataclass(frozen=True)

@@ -50,14 +50,14 @@ def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float
     rows : int
         Size of the batch.
     work : float, optional
-        Rough number of elementary operations of the whole call: below some 100,000 a second
+        Rough number of elementary operations of the whole call: below some 400,000 a second
         thread costs more than it saves, and the caller's thread does all.
 
     Notes
     -----
     At most ``torch.get_num_threads()`` threads work, the caller's among them.
     """
-    threads = min(torch.get_num_threads(), rows) if work >= 100_000 else 1
+    threads = min(torch.get_num_threads(), rows) if work >= 400_000 else 1
     if threads <= 1:
         if rows:
             kernel(0, rows, *args)

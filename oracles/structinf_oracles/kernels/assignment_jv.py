@@ -19,15 +19,14 @@ assignment algorithms", IEEE Trans. Aerospace and Electronic Systems 52(4), pp. 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba.extending import intrinsic
 
+from structinf.kernels.extrema import minimum
 from structinf.kernels.jit import jit
 
-__all__ = ["LANES", "Search", "augment", "bid", "lowest_and_second", "minimum", "new_search"]
+__all__ = ["LANES", "Search", "augment", "bid", "lowest_and_second", "new_search"]
 
 LANES = 16
 """Rows of costs are padded with +inf to multiples of this, so that loops over them are whole vectors."""
@@ -59,20 +58,6 @@ def new_search(rows, width):
         np.empty(width, np.int64),
         np.empty(width),
     )
-
-
-def _minimum(typingctx, a, b):
-
-    def codegen(context, builder, signature, args):
-        kind = args[0].type
-        function = builder.module.declare_intrinsic("llvm.minnum", [kind], ir.FunctionType(kind, [kind, kind]))
-        return builder.call(function, args, fastmath=("nnan", "nsz"))
-
-    return a(a, a), codegen
-
-
-minimum: Any = intrinsic(_minimum)
-"""min(a, b) of floats that are not NaN, as one instruction that reductions vectorise over."""
 
 
 @jit(inline=True)

@@ -9,37 +9,51 @@ from __future__ import annotations
 
 import numpy as np
 
+from structinf.kernels.extrema import maximum
 from structinf.kernels.jit import jit
 
 __all__ = ["argmax"]
+
+
+LANES = 16
+"""Rows of a matrix that all steps share are padded with −inf to multiples of this, so that they are whole vectors."""
 
 
 @jit
 def _forward(unary, transition, length, table):
     """Fill ``table`` with the best prefixes' scores, relative to the best one a step before so that they stay small.
 
-    Returns the best score of the last step.
+    ``table`` and the rows of ``transition`` may be wider than S, with −inf there. Returns the last step's best score.
     """
-    states = table.shape[1]
+    states, width = unary.shape[1], table.shape[1]
     peak = unary[0, 0]
     for j in range(states):
         table[0, j] = unary[0, j]
-        peak = max(peak, unary[0, j])
+        peak = maximum(peak, unary[0, j])
     for t in range(1, length):
         p = min(t, transition.shape[0]) - 1
         if peak == -np.inf:
             return peak
-        for j in range(states):
-            table[t, j] = -np.inf
-        for i in range(states):
-            x = table[t - 1, i] - peak
-            for j in range(states):
-                table[t, j] = max(table[t, j], x + transition[p, i, j])
+        old, new, score = table[t - 1], table[t], transition[p]
+        # Four rows at a time, since each pass over ``new`` waits for the one before.
+        head = states % 4 or 4
+        for j in range(width):
+            new[j] = old[0] - peak + score[0, j]
+        for i in range(1, head):
+            x = old[i] - peak
+            for j in range(width):
+                new[j] = maximum(new[j], x + score[i, j])
+        for i in range(head, states, 4):
+            x0, x1, x2, x3 = old[i] - peak, old[i + 1] - peak, old[i + 2] - peak, old[i + 3] - peak
+            for j in range(width):
+                low = maximum(x0 + score[i, j], x1 + score[i + 1, j])
+                high = maximum(x2 + score[i + 2, j], x3 + score[i + 3, j])
+                new[j] = maximum(new[j], maximum(low, high))
         for j in range(states):
             table[t, j] += unary[t, j]
         peak = table[t, 0]
-        for j in range(states):
-            peak = max(peak, table[t, j])
+        for j in range(width):
+            peak = maximum(peak, table[t, j])
     return peak
 
 
@@ -55,7 +69,7 @@ def _walk_back(transition, length, table, best, sums, tags):
         best = table[t - 1, 0] + transition[p, 0, tag]
         for i in range(len(sums)):
             sums[i] = table[t - 1, i] + transition[p, i, tag]
-            best = max(best, sums[i])
+            best = maximum(best, sums[i])
         tag = 0
         while sums[tag] != best:
             tag += 1
@@ -72,10 +86,20 @@ def argmax(start, stop, unary, transition, lengths, feasible, out_unary, out_tra
     feasible : (B,) bool, written
     out_unary : (B, T, S), out_transition : (B, P, S, S), zeros, written where 1 or more
     """
-    table = np.empty(unary.shape[1:], unary.dtype)
-    tags, sums = np.empty(unary.shape[1], np.int64), np.empty(unary.shape[2], unary.dtype)
+    length, states = unary.shape[1:]
+    shared = transition.shape[1] == 1
+    width = -(-states // LANES) * LANES if shared else states
+    table = np.full((length, width), -np.inf, unary.dtype)
+    padded = np.full((1, states, width), -np.inf, unary.dtype)
+    tags, sums = np.empty(length, np.int64), np.empty(states, unary.dtype)
     for b in range(start, stop):
         scores, steps = unary[min(b, unary.shape[0] - 1)], transition[min(b, transition.shape[0] - 1)]
+        if shared:
+            if b == start or transition.shape[0] > 1:
+                for i in range(states):
+                    for j in range(states):
+                        padded[0, i, j] = steps[0, i, j]
+            steps = padded
         best = _forward(scores, steps, lengths[b], table)
         feasible[b] = best > -np.inf
         if feasible[b]:
