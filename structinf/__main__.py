@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import inspect
 import io
+import os
 import sys
 import textwrap
 from collections import Counter
@@ -51,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if package not in IN_EXTRA:
             raise
         reason = f"this needs {IN_EXTRA[package]}, which is not installed; run: pip install 'structinf[{EXTRA}]'"
+    except BrokenPipeError:
+        # The reader has had enough (`| head`); nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (StructinfError, OSError) as error:
         reason = str(error)
     print(f"structinf: {reason}", file=sys.stderr)

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from .api import bind_problem, infer, resolve
-from .compiling import untraced
+from .api import infer, relax, resolve
 from .oracle import Oracle, Potentials
 from .relaxation import Relaxation
 from .solution import Solution
@@ -44,13 +43,9 @@ class Layer(nn.Module):
         super().__init__()
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
 
-    @untraced
     def forward(self, theta: Potentials, **structure: Any) -> Potentials:
         """μ(θ), (..., *event), for potentials of that shape; ``structure`` is instance data such as lengths."""
-        problem = bind_problem(theta, self.oracle, structure)
-        with problem.plain_modes():
-            mean = self.relaxation.mean(problem.oracle, problem.theta)
-        return problem.restore_parts(mean)
+        return relax(theta, self.oracle, self.relaxation, **structure)
 
     def infer(self, theta: Potentials, *, warm_start: Solution | None = None, **structure: Any) -> Solution:
         """The whole solution record, as :func:`structinf.infer`."""

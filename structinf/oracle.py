@@ -139,11 +139,11 @@ def check_feasible(value: Tensor, what: str) -> None:
     Parameters
     ----------
     value : (B,) Tensor
-        Value of each instance; −inf where no structure of finite score exists.
+        Value of each instance, −inf where no structure of finite score exists; or whether one does, as bool.
     what : str
         What does not exist, in the singular: ``"assignment"``.
     """
-    infeasible = torch.isneginf(value)
+    infeasible = ~value if value.dtype is torch.bool else torch.isneginf(value)
     if bool(infeasible.any()):
         index = int(infeasible.nonzero()[0, 0])
         raise InfeasibleError(

@@ -294,4 +294,6 @@ def _legend(figure: Figure, entries: Sequence[tuple[str, str]], rest: str) -> No
         figure.text(left / w, 0.15 / h, "■", fontsize=8, color=color)
         figure.text((left + 0.13) / w, 0.15 / h, text, fontsize=8, color=INK)
         left += 0.35 + 0.065 * len(text)
-    figure.text(1 - 0.2 / w, 0.15 / h, rest, fontsize=8, color=SOFT, ha="right")
+    # Smaller where the window of the note is narrow.
+    size = min(8.0, max(5.0, 8 * (w - left - 0.4) / (0.065 * max(len(rest), 1))))
+    figure.text(1 - 0.2 / w, 0.15 / h, rest, fontsize=size, color=SOFT, ha="right")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import structinf as si
-from structinf.kernels.safe import logsumexp
+from structinf.kernels.logsumexp import logsumexp
 from structinf.oracle import as_tuple
 from toys import Explicit
 

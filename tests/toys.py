@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from structinf import Enumerable, GibbsOracle, InvalidInputError, KBest, Oracle, Potentials, Projectable, Samplable
-from structinf.kernels.safe import logsumexp
+from structinf.kernels.logsumexp import logsumexp
 from structinf.oracle import as_tuple, batch_size, check_feasible, check_lengths, map_parts
 
 

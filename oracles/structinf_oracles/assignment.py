@@ -155,8 +155,7 @@ class Assignment(KBest, Enumerable):
         parallel_rows(
             assignment_block.argmax, len(theta), *layout, y.numpy(), feasible, work=OPERATIONS * theta.numel()
         )
-        if not feasible.all():
-            check_feasible(torch.where(torch.from_numpy(feasible), 0.0, float("-inf")), "assignment")
+        check_feasible(torch.from_numpy(feasible), "assignment")
         return y.to(theta.device)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

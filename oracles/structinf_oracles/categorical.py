@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
-from structinf.kernels.safe import logsumexp
+from structinf.kernels.logsumexp import logsumexp
 from structinf.oracle import Enumerable, GibbsOracle, KBest, Projectable, Samplable, check_feasible, check_k
 
 if TYPE_CHECKING:

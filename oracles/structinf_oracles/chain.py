@@ -195,7 +195,7 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
             from .kernels.chain_torch import best_tags
 
             tags, feasible = best_tags(unary, transition, lengths)
-            _check_some_sequence(feasible)
+            check_feasible(feasible, "tag sequence")
             return indicators(tags, lengths, theta)
         from .kernels.chain_viterbi import argmax
 
@@ -205,7 +205,7 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
         feasible = torch.empty(batch, dtype=torch.bool)
         arrays = to_numpy(unary, transition, lengths, feasible, nodes, edges)
         parallel_rows(argmax, batch, *arrays, work=batch * steps * states**2)
-        _check_some_sequence(feasible)
+        check_feasible(feasible, "tag sequence")
         return original_form(nodes, edges, theta)
 
     def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
@@ -325,8 +325,3 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
 def _is_shared(theta: Potentials) -> bool:
     """Whether all steps share one transition; ``theta`` has one batch dimension."""
     return isinstance(theta, tuple) and theta[1].ndim == 3
-
-
-def _check_some_sequence(feasible: Tensor) -> None:
-    if not bool(feasible.all()):
-        check_feasible(torch.where(feasible, 0.0, float("-inf")), "tag sequence")

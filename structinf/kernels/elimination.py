@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .arrays import to_numpy
-from .safe import logaddexp, logsumexp
+from .logsumexp import logaddexp, logsumexp
 from .threads import parallel_rows
 
 __all__ = ["covariance_product", "log_partition", "marginals", "sample_heads"]

@@ -113,7 +113,8 @@ class Subject:
         ndims = oracle.event_ndims(subject._zeros())
         if ndims != tuple(map(len, shapes)):
             raise InvalidInputError(
-                f"event_shape: {oracle.label()} has {' and '.join(map(str, ndims))} event dimensions, got {event_shape}"
+                f"event_shape: {oracle.label()} takes, in this form, tensors of {' and '.join(map(str, ndims))} "
+                f"event dimensions, got {event_shape}; give a shape for each tensor of theta"
             )
         lengths = subject._acceptable_lengths() if structure is None else None
         return replace(subject, data={"lengths": lengths}) if lengths else subject

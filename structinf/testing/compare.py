@@ -13,16 +13,23 @@ __all__ = ["Broken", "NotApplicable", "expect", "expect_close", "expect_equal", 
 
 
 class Broken(Exception):
-    """What a law raises, with a sentence, about an input that breaks it; never leaves the package."""
+    """What a law raises, with a sentence, about an input that breaks it; never leaves the package.
+
+    ``case`` is what the input had become when it broke the law, if the law had changed it.
+    """
+
+    def __init__(self, message: str, case: object = None) -> None:
+        super().__init__(message)
+        self.case = case
 
 
 class NotApplicable(Exception):
     """What a law raises, with a reason, about an input or oracle that it says nothing about."""
 
 
-def fail(message: str) -> NoReturn:
+def fail(message: str, case: object = None) -> NoReturn:
     """Raise Broken."""
-    raise Broken(message)
+    raise Broken(message, case)
 
 
 def expect(condition: object, message: str) -> None:

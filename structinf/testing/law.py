@@ -124,6 +124,7 @@ def _failure(law: Law, case: Case) -> Exception | None:
 
 def _error(law: Law, subject: Subject, failure: Exception, case: Case | None) -> LawError:
     said = str(failure) if isinstance(failure, Broken) else f"{type(failure).__name__} was raised: {failure}"
+    case = getattr(failure, "case", None) or case
     lines = [f"{subject.label} breaks the law {law.name!r}: {law.sentence}", said]
     if case is None:
         lines.append(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from structinf.kernels.safe import logsumexp
+from structinf.kernels.logsumexp import logsumexp
 
 __all__ = ["best_tags", "log_partition", "marginals"]
 
