@@ -25,7 +25,8 @@ from .errors import (
 )
 from .layers import Layer
 from .losses import FenchelYoungLoss
-from .oracle import Enumerable, GibbsOracle, KBest, Oracle, Potentials, Projectable, Samplable
+from .oracle import Enumerable, GibbsOracle, KBest, Oracle, Projectable, Samplable
+from .parts import Potentials
 from .relaxation import RegularizedRelaxation, Relaxation
 from .solution import Solution
 

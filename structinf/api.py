@@ -12,7 +12,8 @@ from torch import Tensor
 
 from .compiling import untraced
 from .errors import InvalidInputError, PluginError, UnsupportedError
-from .oracle import Oracle, Potentials, as_tuple, map_parts
+from .oracle import Oracle
+from .parts import Potentials, as_tuple, map_parts
 from .problem import Problem
 from .registry import Registry, did_you_mean
 from .relaxation import Relaxation

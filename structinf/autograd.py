@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .errors import UnsupportedError
-from .oracle import GibbsOracle, Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
+from .oracle import GibbsOracle
+from .parts import Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
 
 if TYPE_CHECKING:
     import jaxtyping

@@ -7,7 +7,8 @@ from typing import Any
 from torch import nn
 
 from .api import infer, relax, resolve
-from .oracle import Oracle, Potentials
+from .oracle import Oracle
+from .parts import Potentials
 from .relaxation import Relaxation
 from .solution import Solution
 

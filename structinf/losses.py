@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from .api import bind_problem, resolve
 from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
-from .oracle import Oracle, Potentials, map_parts
+from .oracle import Oracle
+from .parts import Potentials, map_parts
 from .problem import Problem
 from .relaxation import RegularizedRelaxation, Relaxation
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from .errors import InvalidInputError
-from .oracle import Oracle, Potentials, as_tuple, like_potentials, map_parts
+from .oracle import Oracle
+from .parts import Potentials, as_tuple, like_potentials, map_parts
 
 __all__ = ["Problem"]
 

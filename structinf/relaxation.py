@@ -9,7 +9,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from .errors import InvalidInputError, UnsupportedError
-from .oracle import GibbsOracle, KBest, Oracle, Potentials, Projectable, Samplable, as_tuple, map_parts
+from .oracle import GibbsOracle, KBest, Oracle, Projectable, Samplable
+from .parts import Potentials, as_tuple, map_parts
 from .solution import Solution
 
 __all__ = ["RegularizedRelaxation", "Relaxation", "check_temperature", "missing_ability", "scale"]

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .oracle import Oracle, Potentials
+from .oracle import Oracle
+from .parts import Potentials
 
 __all__ = ["Solution"]
 

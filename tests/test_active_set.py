@@ -13,7 +13,8 @@ from torch import Tensor
 
 from structinf import get_oracle
 from structinf.errors import InfeasibleError, InvalidInputError, PluginError
-from structinf.oracle import Oracle, as_tuple, map_parts
+from structinf.oracle import Oracle
+from structinf.parts import as_tuple, map_parts
 from structinf.solvers.active_set import active_set, run
 from structinf.solvers.active_set_torch import BatchedPrograms
 from structinf.solvers.coordinates import Objective

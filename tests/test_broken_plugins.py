@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from structinf import InfeasibleError, Oracle, Potentials
-from structinf.oracle import as_tuple, map_parts
+from structinf.parts import as_tuple, map_parts
 from structinf.relaxations.map import Map
 from structinf.relaxations.marginals import Marginals
 from structinf.relaxations.sparsemap import SparseMAP

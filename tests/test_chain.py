@@ -14,7 +14,7 @@ import torch
 
 import structinf
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf.oracle import as_tuple, batch_size, inner, map_parts
+from structinf.parts import as_tuple, batch_size, inner, map_parts
 from structinf_oracles.chain import Chain
 from structinf_oracles.chain_form import original_form
 from structinf_oracles.kernels import chain_torch

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from structinf.oracle import as_tuple, like_potentials, map_parts, reduce_like
+from structinf.parts import as_tuple, like_potentials, map_parts, reduce_like
 
 pytestmark = pytest.mark.cuda
 

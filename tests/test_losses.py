@@ -13,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import structinf as si
 from structinf import FenchelYoungLoss, InfeasibleError, InvalidInputError, Potentials, UnsupportedError, relax
-from structinf.oracle import as_tuple, map_parts
+from structinf.parts import as_tuple, map_parts
 from structinf.relaxation import Relaxation
 from structinf.solution import Solution
 from toys import Explicit, Knapsack, Walk

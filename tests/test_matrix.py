@@ -19,7 +19,7 @@ import examples
 import structinf
 from examples import Example
 from structinf import FenchelYoungLoss, GibbsOracle, Layer, Potentials, RegularizedRelaxation, Relaxation, infer, relax
-from structinf.oracle import as_tuple, map_parts
+from structinf.parts import as_tuple, map_parts
 from structinf.relaxations.marginals import Marginals
 from structinf.relaxations.sparsemap import SparseMAP
 

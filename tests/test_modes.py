@@ -10,7 +10,7 @@ import torch
 
 import structinf as si
 from structinf.kernels.logsumexp import logsumexp
-from structinf.oracle import as_tuple
+from structinf.parts import as_tuple
 from toys import Explicit
 
 

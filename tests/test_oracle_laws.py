@@ -9,7 +9,7 @@ import torch
 import examples
 from examples import Example
 from structinf import Enumerable
-from structinf.oracle import as_tuple
+from structinf.parts import as_tuple
 from structinf.testing import check_oracle
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import structinf as si
 from structinf import relax
-from structinf.oracle import as_tuple
+from structinf.parts import as_tuple
 from toys import Explicit, Walk
 
 INF, NAN = torch.inf, torch.nan

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from structinf import Enumerable, GibbsOracle, InvalidInputError, KBest, Oracle, Potentials, Projectable, Samplable
 from structinf.kernels.logsumexp import logsumexp
-from structinf.oracle import as_tuple, batch_size, check_feasible, check_lengths, map_parts
+from structinf.oracle import check_feasible, check_lengths
+from structinf.parts import as_tuple, batch_size, map_parts
 
 
 @dataclass(frozen=True)

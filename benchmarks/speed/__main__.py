@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--list", action="store_true", help="only list the cases")
     options = parser.parse_args(arguments)
-    chosen = [name for name in CASES if not options.case or name.startswith(tuple(options.case))]
+    wanted = [name if name in CASES else f"{name}*" for name in options.case or ["*"]]
+    chosen = [name for name in CASES if any(fnmatch(name, pattern) for pattern in wanted)]
     if not chosen:
         parser.error(f"no case is called {' or '.join(options.case)}; there are {', '.join(CASES)}")
     if options.list:

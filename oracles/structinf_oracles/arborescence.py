@@ -11,15 +11,8 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.kernels import elimination, parallel_rows, to_numpy
-from structinf.oracle import (
-    Enumerable,
-    GibbsOracle,
-    Potentials,
-    Samplable,
-    check_enumerable,
-    check_feasible,
-    check_lengths,
-)
+from structinf.oracle import Enumerable, GibbsOracle, Samplable, check_enumerable, check_feasible, check_lengths
+from structinf.parts import Potentials
 
 if TYPE_CHECKING:
     import jaxtyping

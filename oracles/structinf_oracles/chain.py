@@ -16,16 +16,13 @@ from structinf.oracle import (
     Enumerable,
     GibbsOracle,
     KBest,
-    Potentials,
     Samplable,
-    as_tuple,
-    batch_size,
     check_enumerable,
     check_feasible,
     check_k,
     check_lengths,
-    map_parts,
 )
+from structinf.parts import Potentials, as_tuple, batch_size, map_parts
 
 from .chain_form import common_form, indicators, original_form
 

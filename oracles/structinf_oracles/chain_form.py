@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from structinf.oracle import Potentials
+from structinf.parts import Potentials
 
 __all__ = ["common_form", "indicators", "original_form"]
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import PluginError
-from ..oracle import Oracle, Potentials, as_tuple, batch_size, check_feasible, map_parts
+from ..oracle import Oracle, check_feasible
+from ..parts import Potentials, as_tuple, batch_size, map_parts
 from ..relaxation import RegularizedRelaxation
 from ..solution import Solution
 

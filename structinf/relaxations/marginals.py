@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 from torch import Tensor
 
 from .. import autograd
-from ..oracle import GibbsOracle, Oracle, Potentials, as_tuple
+from ..oracle import GibbsOracle, Oracle
+from ..parts import Potentials, as_tuple
 from ..relaxation import RegularizedRelaxation, check_temperature, scale
 from ..solution import Solution
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from .. import autograd
 from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError
-from ..oracle import Oracle, Potentials, Projectable, as_tuple, map_parts
+from ..oracle import Oracle, Projectable
+from ..parts import Potentials, as_tuple, map_parts
 from ..relaxation import RegularizedRelaxation, check_temperature, scale
 from ..solution import Solution
 from ..solvers.active_set import ActiveSet, active_set

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..oracle import Oracle, Potentials, map_parts
+from ..oracle import Oracle
+from ..parts import Potentials, map_parts
 from .coordinates import Objective
 
 __all__ = ["ActiveSet", "Outcome", "Programs", "active_set"]

@@ -12,7 +12,8 @@ from torch import Tensor
 from ..kernels import active_set as kernels
 from ..kernels import active_set_vertices as vertices
 from ..kernels import parallel_rows
-from ..oracle import Oracle, Potentials
+from ..oracle import Oracle
+from ..parts import Potentials
 from .active_set import Outcome, Programs
 from .coordinates import Objective
 

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..kernels.active_set_limits import DEPENDENT, ROUNDING, VANISHING
-from ..oracle import Oracle, Potentials
+from ..oracle import Oracle
+from ..parts import Potentials
 from .active_set import Outcome, Programs
 from .coordinates import Objective
 

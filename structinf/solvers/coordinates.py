@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, PluginError
-from ..oracle import Oracle, Potentials, as_tuple, batch_size
+from ..oracle import Oracle
+from ..parts import Potentials, as_tuple, batch_size
 
 __all__ = ["Coordinates", "Objective"]
 

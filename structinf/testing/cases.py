@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InfeasibleError, InvalidInputError
-from ..oracle import Enumerable, Oracle, Potentials, as_tuple, like_potentials, map_parts
+from ..oracle import Enumerable, Oracle
+from ..parts import Potentials, as_tuple, like_potentials, map_parts
 from ..problem import Problem
 from ..relaxation import Relaxation
 from .enumeration import Enumeration

@@ -7,7 +7,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from ..oracle import Potentials, as_tuple
+from ..parts import Potentials, as_tuple
 
 __all__ = ["Broken", "NotApplicable", "expect", "expect_close", "expect_equal", "fail", "named_tensors", "rounding"]
 

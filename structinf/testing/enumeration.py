@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..oracle import Potentials, as_tuple, inner, map_parts
+from ..parts import Potentials, as_tuple, inner, map_parts
 
 __all__ = ["Enumeration", "flat_parts", "nearest_point", "numbered"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..oracle import Potentials, as_tuple, differentiate, like_potentials
+from ..parts import Potentials, as_tuple, differentiate, like_potentials
 from .compare import NotApplicable, fail
 
 __all__ = ["expect_derivative"]

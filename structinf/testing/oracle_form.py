@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..oracle import Oracle, Potentials, as_tuple, map_parts
+from ..oracle import Oracle
+from ..parts import Potentials, as_tuple, map_parts
 from .cases import Case, instance
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .law import LawBook

@@ -7,19 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..oracle import (
-    Enumerable,
-    GibbsOracle,
-    KBest,
-    Potentials,
-    Samplable,
-    as_tuple,
-    differentiate,
-    inner,
-    like_potentials,
-    map_parts,
-    reduce_like,
-)
+from ..oracle import Enumerable, GibbsOracle, KBest, Samplable
+from ..parts import Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
 from .cases import Case, instance
 from .compare import expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .enumeration import flat_parts, numbered

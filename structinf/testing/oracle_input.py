@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..api import relax
 from ..errors import InfeasibleError, InvalidInputError
-from ..oracle import Enumerable, GibbsOracle, Potentials, as_tuple, inner, map_parts
+from ..oracle import Enumerable, GibbsOracle
+from ..parts import Potentials, as_tuple, inner, map_parts
 from ..relaxation import Relaxation
 from ..relaxations.map import Map
 from ..relaxations.marginals import Marginals

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, UnsupportedError
-from ..oracle import Enumerable, KBest, Potentials, Projectable, as_tuple, inner, map_parts
+from ..oracle import Enumerable, KBest, Projectable
+from ..parts import Potentials, as_tuple, inner, map_parts
 from .cases import Case, instance
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .enumeration import Enumeration, flat_parts, numbered

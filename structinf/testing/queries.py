@@ -10,7 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..oracle import GibbsOracle, KBest, Oracle, Potentials, Projectable, Samplable, as_tuple, batch_size, map_parts
+from ..oracle import GibbsOracle, KBest, Oracle, Projectable, Samplable
+from ..parts import Potentials, as_tuple, batch_size, map_parts
 from .compare import expect, fail, named_tensors
 
 __all__ = ["QUERIES", "Answer", "Query", "ask", "queries_of", "some_direction"]

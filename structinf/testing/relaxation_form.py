@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..api import infer, relax
 from ..errors import InfeasibleError, UnsupportedError
-from ..oracle import Potentials, as_tuple, map_parts
+from ..parts import Potentials, as_tuple, map_parts
 from ..solution import Solution
 from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding

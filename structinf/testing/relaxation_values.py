@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedError
 from ..losses import FenchelYoungLoss
-from ..oracle import Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
+from ..parts import Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
 from ..relaxation import RegularizedRelaxation, Relaxation
 from .cases import Case, instance
 from .compare import NotApplicable, expect, expect_close, rounding

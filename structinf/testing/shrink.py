@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ..oracle import as_tuple
+from ..parts import as_tuple
 from .cases import Case
 
 __all__ = ["Shrinker", "as_code"]

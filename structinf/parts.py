@@ -1,0 +1,109 @@
+"""Potentials, structures and means alike: one tensor of parts, or a tuple of several kinds.
+
+Tensors here have one flat batch dimension, of size 1 where all instances share them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = [
+    "Potentials",
+    "as_tuple",
+    "batch_size",
+    "differentiate",
+    "inner",
+    "like_potentials",
+    "map_parts",
+    "recording",
+    "reduce_like",
+]
+
+Potentials: TypeAlias = Tensor | tuple[Tensor, ...]
+"""Scores of the parts, or anything of that form (structures, means, gradients)."""
+
+
+def as_tuple(theta: Potentials) -> tuple[Tensor, ...]:
+    """The tensors of ``theta``, also when it is a single one."""
+    return theta if isinstance(theta, tuple) else (theta,)
+
+
+def like_potentials(tensors: Sequence[Tensor], theta: Potentials) -> Potentials:
+    """``tensors`` as a tuple if ``theta`` is one, else the only tensor."""
+    return tuple(tensors) if isinstance(theta, tuple) else tensors[0]
+
+
+def map_parts(function, theta: Potentials, *others: Potentials) -> Potentials:
+    """Apply ``function`` to each tensor of ``theta`` (and to its fellows in ``others``)."""
+    columns = zip(as_tuple(theta), *map(as_tuple, others), strict=True)
+    return like_potentials([function(*column) for column in columns], theta)
+
+
+def batch_size(theta: Potentials) -> int:
+    """Size of the flat batch: that of the tensors that are not shared, else 1."""
+    sizes = [t.shape[0] for t in as_tuple(theta)]
+    return next((size for size in sizes if size != 1), 1)
+
+
+def inner(theta: Potentials, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    """⟨θ, y⟩ for each instance, with −inf · 0 = 0.
+
+    Parameters
+    ----------
+    theta, y : (B | 1, *event) tensors, or tuples of them
+
+    Returns
+    -------
+    Tensor
+        (B,)
+    """
+    total = _dot(as_tuple(theta)[0], as_tuple(y)[0])
+    for t, z in zip(as_tuple(theta)[1:], as_tuple(y)[1:], strict=True):
+        total = total + _dot(t, z)
+    return total
+
+
+def _dot(t: Tensor, z: Tensor) -> Tensor:
+    """⟨t, z⟩ along all dimensions but the first, of which either may be 1."""
+    t, z = t.unsqueeze(-1).flatten(1), z.unsqueeze(-1).flatten(1)
+    value = _matrix_dot(t, z)
+    if bool(value.isnan().any()):
+        # ∞ · 0: a part that no structure uses adds nothing, however it is scored.
+        value = _matrix_dot(torch.where((z == 0) & t.isinf(), 0.0, t), z)
+    return value
+
+
+def _matrix_dot(t: Tensor, z: Tensor) -> Tensor:
+    """Row by row; a single row of either goes with all rows of the other."""
+    if t.shape[0] == 1 and z.shape[0] != 1:
+        return z @ t[0]
+    if z.shape[0] == 1 and t.shape[0] != 1:
+        return t @ z[0]
+    return torch.linalg.vecdot(t, z)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Autograd records inside, also under no_grad and inference_mode (where enable_grad alone records nothing)."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def reduce_like(gradient: Potentials, theta: Potentials) -> Potentials:
+    """Sum a (B, *event) gradient over the batch wherever ``theta`` is shared by all instances."""
+    return map_parts(lambda g, t: g.sum(0, keepdim=True) if t.shape[0] == 1 and g.shape[0] != 1 else g, gradient, theta)
+
+
+def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> list[Tensor]:
+    """The gradients of a scalar by autograd; zeros for inputs that it does not depend on."""
+    if not value.requires_grad:
+        return [torch.zeros_like(x) for x in inputs]
+    return list(torch.autograd.grad(value, tuple(inputs), create_graph=create_graph, materialize_grads=True))
