@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -9,30 +10,62 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .errors import UnsupportedError
-from .oracle import GibbsOracle
-from .parts import Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
+from .parts import Potentials, as_tuple, differentiate, inner, like_potentials, reduce_like, weigh
 
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["WeightedMean", "attach_support", "envelope", "log_partition", "marginals"]
+    from .regularizers import Regularizer
+
+__all__ = [
+    "ConvexFunction",
+    "WeightedMean",
+    "attach_support",
+    "envelope",
+    "gradient",
+    "routed_max",
+    "smooth_argmax",
+    "smooth_max",
+    "value",
+]
 
 
-# ----------------------------------------------------------------------------- Gibbs distributions
+# ----------------------------------------------------------------------------- convex functions of θ
 #
-# log Z has gradient μ = E[Y] and Hessian Cov[Y]. Each of the four maps below is a Function whose
-# backward is made of the others, so that two derivatives of μ (three of log Z) come out right; the
-# third and later ones are taken by autograd through the oracle's own differentiable log_partition.
+# A function f with gradient μ and Hessian H, all with algorithms of their own (log Z with E[Y] and
+# Cov[Y]; a smoothed recursion). Each of the four maps below is a Function whose backward is made of
+# the others, so that two derivatives of μ (three of f) come out right; the third and later ones are
+# taken by autograd through f's own differentiable value.
 
 
-def log_partition(oracle: GibbsOracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
-    """log Z(θ), (B,), with gradient E[Y]."""
-    return _LogPartition.apply(oracle, isinstance(theta, tuple), *as_tuple(theta))
+class ConvexFunction(Protocol):
+    """A function of θ, instance by instance, that knows its derivatives. Called under no_grad but for ``value``."""
+
+    def value(self, theta: Potentials) -> Tensor:
+        """f(θ), (B,); differentiable by autograd to any order wherever an entry of θ requires grad."""
+        ...
+
+    def gradient(self, theta: Potentials) -> Potentials:
+        """∇f, (B, *event)."""
+        ...
+
+    def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+        """Σ_b weight_b ∇f_b in θ's own form, without an array for each instance of a shared tensor."""
+        ...
+
+    def hessian_product(self, theta: Potentials, v: Potentials) -> Potentials:
+        """∇²f v, (B, *event)."""
+        ...
 
 
-def marginals(oracle: GibbsOracle, theta: Potentials) -> Potentials:
-    """E[Y], (B, *event), whose Jacobian is the covariance of Y."""
-    return like_potentials(_Marginals.apply(oracle, isinstance(theta, tuple), *as_tuple(theta)), theta)
+def value(function: ConvexFunction, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    """f(θ), (B,), with gradient ∇f."""
+    return _Value.apply(function, isinstance(theta, tuple), *as_tuple(theta))
+
+
+def gradient(function: ConvexFunction, theta: Potentials) -> Potentials:
+    """∇f, (B, *event), whose Jacobian is the Hessian of f."""
+    return like_potentials(_Gradient.apply(function, isinstance(theta, tuple), *as_tuple(theta)), theta)
 
 
 def _form(tensors: tuple[Tensor, ...], is_tuple: bool) -> Potentials:
@@ -43,82 +76,82 @@ def _zeros_for_missing(cotangents: tuple[Tensor | None, ...], like: tuple[Tensor
     return tuple(torch.zeros_like(t) if c is None else c for c, t in zip(cotangents, like, strict=True))
 
 
-class _LogPartition(Function):
+class _Value(Function):
     @staticmethod
-    def forward(oracle: GibbsOracle, is_tuple: bool, *theta: Tensor) -> Tensor:
-        return oracle.log_partition(_form(theta, is_tuple))
+    def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> Tensor:
+        return function.value(_form(theta, is_tuple))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.oracle, ctx.is_tuple, *theta = inputs
+        ctx.function, ctx.is_tuple, *theta = inputs
         ctx.save_for_backward(*theta)
 
     @staticmethod
     def backward(ctx: Any, weight: Tensor) -> Any:
-        gradients = _LogPartitionVjp.apply(ctx.oracle, ctx.is_tuple, weight, *ctx.saved_tensors)
+        gradients = _Vjp.apply(ctx.function, ctx.is_tuple, weight, *ctx.saved_tensors)
         return None, None, *gradients
 
 
-class _LogPartitionVjp(Function):
-    """Σ_b w_b μ_b in θ's form: the gradient of log Z without an array for each instance of a shared tensor."""
+class _Vjp(Function):
+    """Σ_b w_b μ_b in θ's form."""
 
     @staticmethod
-    def forward(oracle: GibbsOracle, is_tuple: bool, weight: Tensor, *theta: Tensor) -> tuple[Tensor, ...]:
-        return as_tuple(oracle.log_partition_vjp(_form(theta, is_tuple), weight))
+    def forward(function: ConvexFunction, is_tuple: bool, weight: Tensor, *theta: Tensor) -> tuple[Tensor, ...]:
+        return as_tuple(function.vjp(_form(theta, is_tuple), weight))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.oracle, ctx.is_tuple, weight, *theta = inputs
+        ctx.function, ctx.is_tuple, weight, *theta = inputs
         ctx.save_for_backward(weight, *theta)
 
     @staticmethod
     def backward(ctx: Any, *v: Tensor) -> Any:
-        # ⟨v, Σ_b w_b μ_b⟩ has gradient Σ_b w_b Cov_b v in θ, and ⟨v, μ_b⟩ in w_b.
+        # ⟨v, Σ_b w_b μ_b⟩ has gradient Σ_b w_b H_b v in θ, and ⟨v, μ_b⟩ in w_b.
         weight, *theta = ctx.saved_tensors
         form = _form(tuple(theta), ctx.is_tuple)
         grad_weight = None
         if ctx.needs_input_grad[2]:
-            grad_weight = inner(_form(v, ctx.is_tuple), marginals(ctx.oracle, form))
+            grad_weight = inner(_form(v, ctx.is_tuple), gradient(ctx.function, form))
         if not any(ctx.needs_input_grad[3:]):
             return None, None, grad_weight, *[None] * len(theta)
-        products = _CovarianceProduct.apply(ctx.oracle, ctx.is_tuple, len(theta), *theta, *v)
-        weighted = map_parts(lambda p: p * weight.view(-1, *[1] * (p.ndim - 1)), _form(products, ctx.is_tuple))
+        products = _HessianProduct.apply(ctx.function, ctx.is_tuple, len(theta), *theta, *v)
+        weighted = weigh(_form(products, ctx.is_tuple), weight)
         return None, None, grad_weight, *as_tuple(reduce_like(weighted, form))
 
 
-class _Marginals(Function):
+class _Gradient(Function):
     @staticmethod
-    def forward(oracle: GibbsOracle, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
-        return as_tuple(oracle.marginals(_form(theta, is_tuple)))
+    def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
+        return as_tuple(function.gradient(_form(theta, is_tuple)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.oracle, ctx.is_tuple, *theta = inputs
+        ctx.function, ctx.is_tuple, *theta = inputs
         ctx.save_for_backward(*theta)
 
     @staticmethod
     def backward(ctx: Any, *v: Tensor) -> Any:
         theta = ctx.saved_tensors
-        products = _CovarianceProduct.apply(ctx.oracle, ctx.is_tuple, len(theta), *theta, *v)
+        products = _HessianProduct.apply(ctx.function, ctx.is_tuple, len(theta), *theta, *v)
         return None, None, *as_tuple(reduce_like(_form(products, ctx.is_tuple), _form(theta, ctx.is_tuple)))
 
 
-class _CovarianceProduct(Function):
-    """Cov[Y] v, the Hessian of log Z applied to v; symmetric, so it is its own transpose."""
+class _HessianProduct(Function):
+    """H v; H is symmetric, so it is its own transpose."""
 
     @staticmethod
-    def forward(oracle: GibbsOracle, is_tuple: bool, n: int, *theta_v: Tensor) -> tuple[Tensor, ...]:
+    def forward(function: ConvexFunction, is_tuple: bool, n: int, *theta_v: Tensor) -> tuple[Tensor, ...]:
         theta, v = _form(theta_v[:n], is_tuple), _form(theta_v[n:], is_tuple)
-        return as_tuple(oracle.covariance_product(theta, v))
+        return as_tuple(function.hessian_product(theta, v))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.oracle, ctx.is_tuple, ctx.n, *theta_v = inputs
+        ctx.function, ctx.is_tuple, ctx.n, *theta_v = inputs
         ctx.save_for_backward(*theta_v)
 
     @staticmethod
     def backward(ctx: Any, *w: Tensor) -> Any:
-        # ⟨w, Cov v⟩ is differentiated as it stands, through the oracle's log_partition in torch.
+        # ⟨w, H v⟩ is differentiated as it stands, through the function's value in torch.
         create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
             # Aliases, so that gradients stop here unless a graph of higher order is being built.
@@ -129,7 +162,7 @@ class _CovarianceProduct(Function):
             theta, v = inputs[: ctx.n], inputs[ctx.n :]
             size = w[0].shape[0]
             spread = [t.expand(size, *t.shape[1:]) for t in theta]
-            total = ctx.oracle.log_partition(_form(tuple(spread), ctx.is_tuple)).sum()
+            total = ctx.function.value(_form(tuple(spread), ctx.is_tuple)).sum()
             means = differentiate(total, spread, create_graph=True)
             # Not inner(): it has no derivative where v is 0.
             tilt = torch.stack([(m * z).sum() for m, z in zip(means, v, strict=True)]).sum()
@@ -137,6 +170,78 @@ class _CovarianceProduct(Function):
             final = torch.stack([(p * z).sum() for p, z in zip(products, w, strict=True)]).sum()
             gradients = differentiate(final, inputs, create_graph=create_graph)
         return None, None, None, *gradients
+
+
+# ----------------------------------------------------------------------------- smoothed maxima
+
+
+def smooth_max(regularizer: Regularizer, x: Tensor, dim: int = -1) -> Tensor:
+    """max ⟨x, q⟩ − Ω(q) over the simplex along ``dim``, which is removed; differentiable to any order."""
+    return _SmoothMax.apply(regularizer, x.movedim(dim, -1))
+
+
+def smooth_argmax(regularizer: Regularizer, x: Tensor, dim: int = -1) -> Tensor:
+    """The gradient of :func:`smooth_max`, probabilities along ``dim``; differentiable to any order."""
+    return _SmoothArgmax.apply(regularizer, x.movedim(dim, -1)).movedim(-1, dim)
+
+
+class _SmoothMax(Function):
+    @staticmethod
+    def forward(regularizer: Regularizer, x: Tensor) -> Tensor:
+        return regularizer.value(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.regularizer, x = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return None, g.unsqueeze(-1) * _SmoothArgmax.apply(ctx.regularizer, x)
+
+
+class _SmoothArgmax(Function):
+    @staticmethod
+    def forward(regularizer: Regularizer, x: Tensor) -> Tensor:
+        return regularizer.gradient(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.regularizer, _ = inputs
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, z: Tensor) -> Any:
+        # The Hessian is a function of q alone, which is this Function's output: derivatives of all orders follow.
+        (q,) = ctx.saved_tensors
+        return None, ctx.regularizer.hessian_product(q, z)
+
+
+def routed_max(regularizer: Regularizer, x: Tensor, dim: int, route: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """:func:`smooth_max` whose backward sends on ``route(x, g)``, (..., n), where that one's sends the adjoint g q.
+
+    Walks through a recursion are made of it: an adjoint g (...) says how often they come by. First derivatives only.
+    """
+    return _RoutedMax.apply(regularizer, x.movedim(dim, -1), route)
+
+
+class _RoutedMax(Function):
+    @staticmethod
+    def forward(regularizer: Regularizer, x: Tensor, route: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        return regularizer.value(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, x, ctx.route = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise UnsupportedError("a walk through a recursion has no derivative; the smoothed value and mean have")
+        (x,) = ctx.saved_tensors
+        return None, ctx.route(x, g), None
 
 
 # ----------------------------------------------------------------------------- optimal values
@@ -165,8 +270,8 @@ class _Envelope(Function):
     def backward(ctx: Any, g: Tensor) -> Any:
         gradients = []
         for mean, rows in zip(ctx.saved_tensors, ctx.shared, strict=True):
-            gradient = mean * g.view(-1, *[1] * (mean.ndim - 1))
-            gradients.append(gradient.sum(0, keepdim=True) if rows == 1 and mean.shape[0] != 1 else gradient)
+            each = mean * g.view(-1, *[1] * (mean.ndim - 1))
+            gradients.append(each.sum(0, keepdim=True) if rows == 1 and mean.shape[0] != 1 else each)
         return None, None, *gradients, *[None] * ctx.n
 
 

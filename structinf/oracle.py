@@ -25,11 +25,14 @@ from .parts import (
     as_tuple,
     batch_size,
     differentiate,
+    gradient_by_autograd,
+    hessian_product_by_autograd,
     inner,
     like_potentials,
     map_parts,
     recording,
     reduce_like,
+    weigh,
 )
 
 if TYPE_CHECKING:
@@ -278,10 +281,7 @@ class GibbsOracle(Oracle):
 
     def marginals(self, theta: Potentials) -> Potentials:
         """E[Y] under p(y) ∝ exp⟨θ, y⟩, the gradient of log Z; (B, *event)."""
-        with recording():
-            leaves = self._leaves(theta)
-            total = self.log_partition(like_potentials(leaves, theta)).sum()
-            return like_potentials(differentiate(total, leaves), theta)
+        return gradient_by_autograd(self.log_partition, theta)
 
     def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
         """Σ_b weight_b ∇ log Z_b in θ's own form: the sum runs over the instances that share a tensor.
@@ -290,8 +290,7 @@ class GibbsOracle(Oracle):
         ----------
         weight : (B,) Tensor
         """
-        weighted = map_parts(lambda m: m * weight.view(-1, *[1] * (m.ndim - 1)), self.marginals(theta))
-        return reduce_like(weighted, theta)
+        return reduce_like(weigh(self.marginals(theta), weight), theta)
 
     def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
         """Cov[Y] v, the product of the Hessian of log Z with ``v``; (B, *event).
@@ -300,18 +299,7 @@ class GibbsOracle(Oracle):
         ----------
         v : (B | 1, *event) tensor, or a tuple of them, of the form of θ
         """
-        with recording():
-            leaves = self._leaves(theta)
-            total = self.log_partition(like_potentials(leaves, theta)).sum()
-            means = differentiate(total, leaves, create_graph=True)
-            along = torch.stack([(m * z).sum() for m, z in zip(means, as_tuple(v), strict=True)]).sum()
-            return like_potentials(differentiate(along, leaves), theta)
-
-    @staticmethod
-    def _leaves(theta: Potentials) -> list[Tensor]:
-        size = batch_size(theta)
-        own = [t.clone() if t.is_inference() else t.detach() for t in as_tuple(theta)]
-        return [t.expand(size, *t.shape[1:]).requires_grad_() for t in own]
+        return hessian_product_by_autograd(self.log_partition, theta, v)
 
 
 class Samplable(Oracle):

@@ -6,7 +6,7 @@ Tensors here have one flat batch dimension, of size 1 where all instances share 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -20,11 +20,14 @@ __all__ = [
     "as_tuple",
     "batch_size",
     "differentiate",
+    "gradient_by_autograd",
+    "hessian_product_by_autograd",
     "inner",
     "like_potentials",
     "map_parts",
     "recording",
     "reduce_like",
+    "weigh",
 ]
 
 Potentials: TypeAlias = Tensor | tuple[Tensor, ...]
@@ -102,8 +105,38 @@ def reduce_like(gradient: Potentials, theta: Potentials) -> Potentials:
     return map_parts(lambda g, t: g.sum(0, keepdim=True) if t.shape[0] == 1 and g.shape[0] != 1 else g, gradient, theta)
 
 
+def weigh(parts: Potentials, weight: jaxtyping.Float[Tensor, " batch"]) -> Potentials:
+    """``parts`` (B, *event), each instance's times its ``weight``."""
+    return map_parts(lambda t: t * weight.view(-1, *[1] * (t.ndim - 1)), parts)
+
+
 def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> list[Tensor]:
     """The gradients of a scalar by autograd; zeros for inputs that it does not depend on."""
     if not value.requires_grad:
         return [torch.zeros_like(x) for x in inputs]
     return list(torch.autograd.grad(value, tuple(inputs), create_graph=create_graph, materialize_grads=True))
+
+
+def gradient_by_autograd(function: Callable[[Potentials], Tensor], theta: Potentials) -> Potentials:
+    """The gradient of each instance's value, (B, *event), of a ``function`` that maps θ to (B,)."""
+    with recording():
+        leaves = _leaves(theta)
+        return like_potentials(differentiate(function(like_potentials(leaves, theta)).sum(), leaves), theta)
+
+
+def hessian_product_by_autograd(
+    function: Callable[[Potentials], Tensor], theta: Potentials, v: Potentials
+) -> Potentials:
+    """The product of the Hessian of each instance's value with ``v``, (B, *event)."""
+    with recording():
+        leaves = _leaves(theta)
+        gradients = differentiate(function(like_potentials(leaves, theta)).sum(), leaves, create_graph=True)
+        along = torch.stack([(g * z).sum() for g, z in zip(gradients, as_tuple(v), strict=True)]).sum()
+        return like_potentials(differentiate(along, leaves), theta)
+
+
+def _leaves(theta: Potentials) -> list[Tensor]:
+    """Each instance's own copy of θ, to differentiate with respect to."""
+    size = batch_size(theta)
+    own = [t.clone() if t.is_inference() else t.detach() for t in as_tuple(theta)]
+    return [t.expand(size, *t.shape[1:]).requires_grad_() for t in own]

@@ -11,6 +11,7 @@ from torch import Tensor
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Projectable, Samplable
 from .parts import Potentials, as_tuple, map_parts
+from .smoothing import Smoothable
 from .solution import Solution
 
 __all__ = ["RegularizedRelaxation", "Relaxation", "check_temperature", "missing_ability", "scale"]
@@ -20,6 +21,7 @@ _WHAT: dict[type[Oracle], str] = {
     Samplable: "sample(theta, n, generator)",
     KBest: "topk(theta, k)",
     Projectable: "project(theta)",
+    Smoothable: "smoothed_value(theta, regularizer)",
 }
 
 

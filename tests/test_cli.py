@@ -111,7 +111,7 @@ def test_an_oracle_that_needs_options_is_judged_by_its_class(capsys, registered)
     registered("toy_knapsack", Knapsack)
     code, out, _ = run(capsys, "list")
     assert code == 0
-    assert row(out, "toy_knapsack")[6:] == ["yes", "no", "yes"]
+    assert row(out, "toy_knapsack")[6:] == ["yes", "no", "no", "yes"]
     assert "toy_knapsack: options needed: capacity" in out
 
 
@@ -131,7 +131,7 @@ def test_a_broken_relaxation_is_a_line_with_its_error(capsys, declared):
     assert code == 0
     assert "Relaxations that cannot be loaded" in out
     assert "broken: relaxation 'broken' of json:NoSuchClass" in out
-    assert row(out, "chain")[-3:] == ["yes", "yes", "yes"]
+    assert row(out, "categorical")[-4:] == ["yes", "yes", "yes", "yes"]
 
 
 def test_a_constructor_that_fails_hides_no_other_row(capsys, registered):

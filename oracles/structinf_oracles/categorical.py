@@ -11,6 +11,8 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.kernels.logsumexp import logsumexp
 from structinf.oracle import Enumerable, GibbsOracle, KBest, Projectable, Samplable, check_feasible, check_k
+from structinf.regularizers import Regularizer
+from structinf.smoothing import Smoothable, smooth_max
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -19,7 +21,7 @@ __all__ = ["Categorical"]
 
 
 @dataclass(frozen=True)
-class Categorical(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
+class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Enumerable):
     """Exactly one of K parts.
 
     θ is (..., K) and y an indicator vector: marginals are the softmax of θ, the projection is its sparsemax. Labels are
@@ -87,6 +89,18 @@ class Categorical(GibbsOracle, Samplable, KBest, Projectable, Enumerable):
     def covariance_product(self, theta: Tensor, v: Tensor) -> Tensor:
         p = self.marginals(theta)
         return p * (v - (p * v).sum(1, keepdim=True))
+
+    def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+        value = smooth_max(regularizer, theta)
+        _check_some_part(value.detach())
+        return value
+
+    def smoothed_mean(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, "batch k"]:
+        _check_some_part(theta.amax(1))
+        return regularizer.gradient(theta)
+
+    def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Tensor:
+        return regularizer.hessian_product(self.smoothed_mean(theta, regularizer), v.expand(theta.shape))
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         cumulative = self.marginals(theta.double()).cumsum(1)

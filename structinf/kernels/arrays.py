@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-__all__ = ["to_numpy"]
+__all__ = ["to_numpy", "zeros"]
 
 
 def to_numpy(*tensors: Tensor) -> list[Any]:
     """C-contiguous arrays on the CPU: views of the tensors' own memory where possible, copies where not."""
     return [t.detach().cpu().contiguous().numpy() for t in tensors]
+
+
+def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Zeros on the CPU, from memory that the system clears as it is used: torch would wake its threads to fill it."""
+    return torch.from_numpy(np.zeros(shape, str(dtype).removeprefix("torch.")))

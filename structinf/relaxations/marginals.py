@@ -16,7 +16,26 @@ from ..solution import Solution
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["Marginals"]
+__all__ = ["LogPartition", "Marginals"]
+
+
+@dataclass(frozen=True)
+class LogPartition:
+    """log Z of an oracle as a convex function, with its mean and covariance."""
+
+    oracle: GibbsOracle
+
+    def value(self, theta: Potentials) -> Tensor:
+        return self.oracle.log_partition(theta)
+
+    def gradient(self, theta: Potentials) -> Potentials:
+        return self.oracle.marginals(theta)
+
+    def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+        return self.oracle.log_partition_vjp(theta, weight)
+
+    def hessian_product(self, theta: Potentials, v: Potentials) -> Potentials:
+        return self.oracle.covariance_product(theta, v)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +69,11 @@ class Marginals(RegularizedRelaxation):
         return Solution(mean=self.mean(oracle, theta), value=self.conjugate(oracle, theta))
 
     def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
-        return autograd.marginals(cast(GibbsOracle, oracle), scale(theta, self.temperature))
+        return autograd.gradient(LogPartition(cast(GibbsOracle, oracle)), scale(theta, self.temperature))
 
     def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """temperature · log Z(θ / temperature), (B,)."""
-        value = autograd.log_partition(cast(GibbsOracle, oracle), scale(theta, self.temperature))
+        value = autograd.value(LogPartition(cast(GibbsOracle, oracle)), scale(theta, self.temperature))
         return value if self.temperature == 1 else value * self.temperature
 
     def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:

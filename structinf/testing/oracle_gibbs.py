@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from ..oracle import Enumerable, GibbsOracle, KBest, Samplable
-from ..parts import Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
+from ..parts import (
+    Potentials,
+    as_tuple,
+    gradient_by_autograd,
+    hessian_product_by_autograd,
+    inner,
+    map_parts,
+    reduce_like,
+    weigh,
+)
 from .cases import Case, instance
 from .compare import expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .enumeration import flat_parts, numbered
@@ -61,7 +70,7 @@ def log_partition_vjp(case: Case) -> None:
     oracle = _gibbs(case)
     weight = torch.randn(case.size, generator=case.generator(), dtype=torch.float64).to(case.dtype)
     means = oracle.marginals(case.theta)
-    expected = map_parts(lambda m: m * weight.view(-1, *[1] * (m.ndim - 1)), means)
+    expected = weigh(means, weight)
     actual = oracle.log_partition_vjp(case.theta, weight)
     expect_close(actual, reduce_like(expected, case.theta), 4 * _room(case), "log_partition_vjp")
 
@@ -203,10 +212,6 @@ def _reach(v: Potentials) -> Tensor:
 
 def _autograd(case: Case, v: Potentials | None = None) -> Potentials:
     """∇ log Z, or ∇² log Z v, of each instance by autograd through log_partition."""
-    leaves = [t.detach().expand(case.size, *t.shape[1:]).clone().requires_grad_() for t in as_tuple(case.theta)]
-    theta = like_potentials(leaves, case.theta)
-    first = differentiate(_gibbs(case).log_partition(theta).sum(), leaves, create_graph=v is not None)
-    if v is not None:
-        along = torch.stack([(g * z).sum() for g, z in zip(first, as_tuple(v), strict=True)]).sum()
-        first = differentiate(along, leaves)
-    return like_potentials(first, case.theta)
+    if v is None:
+        return gradient_by_autograd(_gibbs(case).log_partition, case.theta)
+    return hessian_product_by_autograd(_gibbs(case).log_partition, case.theta, v)

@@ -1,0 +1,5 @@
+from .builder import HypergraphBuilder
+from .hypergraph import Hypergraph
+from .program import HypergraphProgram
+
+__all__ = ["Hypergraph", "HypergraphBuilder", "HypergraphProgram"]

@@ -1,0 +1,172 @@
+"""The passes of a smoothed recursion in torch, level by level: any device, dtype and regularizer.
+
+It is the reference for the compiled loops (`structinf.kernels.hypergraph`, which states the passes), what runs on a
+GPU, and the only one that autograd can follow, which derivatives of third and higher order need. Everything is
+float64, as the compiled loops' node values are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..regularizers import Regularizer
+from ..smoothing import smooth_max
+from .hypergraph import Hypergraph
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Bucket", "edge_probabilities", "gradient", "hessian_product", "plan", "recur", "value", "walk"]
+
+
+class Bucket(NamedTuple):
+    """Nodes of one level with similar numbers of hyperedges, padded to the largest.
+
+    Attributes
+    ----------
+    nodes : (n,) int64 Tensor
+    edges : (n, d) int64 Tensor
+        Hyperedges' numbers; E in the padding.
+    part, one, other : (n, d) int64 Tensor
+        Part, P for none and P + 1 in the padding; and tails, N for none.
+    """
+
+    nodes: Tensor
+    edges: Tensor
+    part: Tensor
+    one: Tensor
+    other: Tensor
+
+
+def plan(graph: Hypergraph, device: torch.device) -> Sequence[Bucket]:
+    """The graph's buckets in topological order, on ``device``; made once a graph and device."""
+    if device not in graph.plans:
+        part, one, other = (
+            np.append(a, last)
+            for a, last in zip((graph.part, *graph.tails.T), (graph.parts + 1, graph.nodes, graph.nodes), strict=True)
+        )
+        degree, buckets = np.diff(graph.offset), []
+        for nodes, _ in graph.by_level:
+            size = np.ceil(np.log2(degree[nodes])).astype(int)
+            for s in np.unique(size):
+                chosen = nodes[size == s]
+                columns = np.arange(degree[chosen].max())
+                edges = graph.offset[chosen, None] + columns
+                edges[columns >= degree[chosen, None]] = graph.edges
+                arrays = chosen, edges, part[edges], one[edges], other[edges]
+                buckets.append(Bucket(*(torch.from_numpy(a.astype(np.int64)).to(device) for a in arrays)))
+        graph.plans[device] = buckets
+    return graph.plans[device]
+
+
+def recur(graph: Hypergraph, theta: Tensor, step: Callable[[Bucket, Tensor], Tensor]) -> Tensor:
+    """Values of all nodes, (B, N + 1), the last one 0: ``step`` maps hyperedges' scores (B, n, d) to nodes' (B, n)."""
+    follow = torch.is_grad_enabled() and theta.requires_grad
+    padded = torch.cat([theta, theta.new_zeros(len(theta), 1), theta.new_full((len(theta), 1), -torch.inf)], 1)
+    v = theta.new_zeros(len(theta), graph.nodes + 1)
+    for bucket in plan(graph, theta.device):
+        x = padded[:, bucket.part] + v[:, bucket.one] + v[:, bucket.other]
+        new = step(bucket, x)
+        v = v.index_copy(1, bucket.nodes, new) if follow else v.index_copy_(1, bucket.nodes, new)
+    return v
+
+
+def walk(
+    graph: Hypergraph, goal: Tensor, weight: Tensor, step: Callable[[Bucket, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Flow from the goals down: ``step`` maps nodes' flow (B, n) to hyperedges' (B, n, d), which reaches their tails.
+
+    Returns
+    -------
+    parts : (B, P) Tensor
+        Flow through the hyperedges of each part.
+    edges : (B, E) Tensor
+    """
+    batch = len(weight)
+    w = weight.new_zeros(batch, graph.nodes + 1)
+    w[torch.arange(batch, device=w.device), goal] = weight
+    parts, edges = w.new_zeros(batch, graph.parts + 2), w.new_zeros(batch, graph.edges + 1)
+    for bucket in reversed(plan(graph, w.device)):
+        flow = step(bucket, w[:, bucket.nodes]).flatten(1)
+        edges[:, bucket.edges.flatten()] = flow
+        parts.index_add_(1, bucket.part.flatten(), flow)
+        for tail in (bucket.one, bucket.other):
+            w.index_add_(1, tail.flatten(), flow)
+    return parts[:, :-2], edges[:, :-1]
+
+
+def _at(v: Tensor, goal: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+    return v.gather(1, goal.unsqueeze(1)).squeeze(1)
+
+
+def value(
+    graph: Hypergraph, theta: jaxtyping.Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
+) -> jaxtyping.Float[Tensor, " batch"]:
+    """DP_Ω, (B,), which autograd can follow."""
+    return _at(recur(graph, theta.double(), lambda _, x: smooth_max(regularizer, x)), goal)
+
+
+def edge_probabilities(
+    graph: Hypergraph, theta: jaxtyping.Float[Tensor, "batch parts"], regularizer: Regularizer
+) -> tuple[Tensor, Tensor]:
+    """Values of all nodes, (B, N + 1), and the probability of each hyperedge given its head, (B, E), float64."""
+    q = theta.new_zeros(len(theta), graph.edges + 1, dtype=torch.float64)
+
+    def step(bucket: Bucket, x: Tensor) -> Tensor:
+        q[:, bucket.edges] = regularizer.gradient(x)
+        return regularizer.value(x)
+
+    return recur(graph, theta.double(), step), q[:, :-1]
+
+
+def gradient(
+    graph: Hypergraph, theta: jaxtyping.Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
+) -> tuple[Tensor, Tensor]:
+    """DP_Ω, (B,), and its gradient, (B, P), float64."""
+    v, q = edge_probabilities(graph, theta, regularizer)
+    parts, _ = walk(graph, goal, torch.ones_like(v[:, 0]), _along(q))
+    return _at(v, goal), parts
+
+
+def _along(q: Tensor) -> Callable[[Bucket, Tensor], Tensor]:
+    padded = torch.nn.functional.pad(q, (0, 1))
+    return lambda bucket, w: padded[:, bucket.edges] * w.unsqueeze(2)
+
+
+def hessian_product(
+    graph: Hypergraph,
+    theta: jaxtyping.Float[Tensor, "batch parts"],
+    direction: jaxtyping.Float[Tensor, "batch parts"],
+    goal: Tensor,
+    regularizer: Regularizer,
+) -> tuple[Tensor, Tensor]:
+    """DP_Ω, (B,), and ∇²DP_Ω times ``direction``, (B, P), float64."""
+    v, q = edge_probabilities(graph, theta, regularizer)
+    padded = torch.nn.functional.pad(q, (0, 1))
+    q_dot = torch.zeros_like(padded)
+
+    def tangent(bucket: Bucket, x_dot: Tensor) -> Tensor:
+        # The direction is 0 in the padding, not −inf, where q is 0.
+        x_dot, own = torch.where(bucket.edges == graph.edges, 0.0, x_dot), padded[:, bucket.edges]
+        q_dot[:, bucket.edges] = regularizer.hessian_product(own, x_dot)
+        return (own * x_dot).sum(2)
+
+    recur(graph, direction.double(), tangent)
+    q_dot[:, -1] = 0.0
+    # ḟ = q̇ w + q ẇ: both flows go down together, as two halves of a batch.
+    twice = torch.cat([padded, padded])
+
+    def down(bucket: Bucket, w: Tensor) -> Tensor:
+        flow = twice[:, bucket.edges] * w.unsqueeze(2)
+        half = len(w) // 2
+        flow[half:] += q_dot[:, bucket.edges] * w[:half].unsqueeze(2)
+        return flow
+
+    one = torch.ones_like(v[:, 0])
+    parts, _ = walk(graph, goal.repeat(2), torch.cat([one, torch.zeros_like(one)]), down)
+    return _at(v, goal), parts[len(theta) :]

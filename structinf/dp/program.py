@@ -1,0 +1,280 @@
+"""Oracles made of a hypergraph."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError, PluginError
+from ..oracle import Enumerable, GibbsOracle, KBest, Samplable, check_enumerable, check_feasible, check_k
+from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts, reduce_like
+from ..regularizers import Negentropy, Regularizer, Unregularized
+from ..smoothing import Smoothable
+from . import counting, passes
+from .hypergraph import Hypergraph
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["HypergraphProgram"]
+
+_GIBBS, _HARD = Negentropy(), Unregularized()
+
+
+class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
+    """An oracle whose structures are the derivations of a hypergraph's goal: `build` is all it takes.
+
+    Law: distinct derivations have distinct parts, so that derivations can be counted as structures.
+
+    Options must be hashable: graphs are kept for oracles of equal options and for equal shapes. Instance data called
+    ``lengths`` chooses the goal of each instance, ``goals[lengths]``.
+
+    References
+    ----------
+    A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018.
+    D. Klein & C. Manning, Parsing and hypergraphs, IWPT 2001.
+    L. Huang & D. Chiang, Better k-best parsing, IWPT 2005.
+
+    Examples
+    --------
+    Binary strings without two ones in a row:
+
+    >>> from structinf.dp import HypergraphBuilder
+    >>> from structinf.regularizers import SquaredL2
+    >>> class NoTwoOnes(HypergraphProgram):
+    ...     event_ndim = 1
+    ...
+    ...     def build(self, event_shape):
+    ...         graph = HypergraphBuilder(event_shape)
+    ...         zero, one = graph.nodes(2, event_shape[0] + 1)  # the last one of so many is a zero, a one
+    ...         graph.add(zero[0])
+    ...         graph.add(zero[1:], zero[:-1])
+    ...         graph.add(zero[1:], one[:-1])
+    ...         graph.add(one[1:], zero[:-1], part=graph.parts)
+    ...         goal = graph.node()
+    ...         graph.add(goal, [zero[-1], one[-1]])
+    ...         return graph.build(goal, prune=True)
+    >>> strings, theta = NoTwoOnes(), torch.tensor([[1.0, 1.5, 1.0]])
+    >>> strings.argmax(theta), strings.count(theta)
+    (tensor([[1., 0., 1.]]), [5])
+    >>> strings.smoothed_mean(theta, SquaredL2())
+    tensor([[0.7891, 0.2109, 0.7188]])
+    """
+
+    @abc.abstractmethod
+    def build(self, event_shape: Any) -> Hypergraph:
+        """The hypergraph for θ of ``event_shape``, a shape or a tuple of shapes; a function of that and the options."""
+
+    # -- graph and form ----------------------------------------------------------------------
+
+    def graph(self, theta: Potentials) -> Hypergraph:
+        """The hypergraph for potentials with one batch dimension; built once for each shape."""
+        return self._graph_of(like_potentials([tuple(t.shape[1:]) for t in as_tuple(theta)], theta))  # pyright: ignore
+
+    def _graph_of(self, event_shape: Any) -> Hypergraph:
+        unbound = self._with_bound({})
+        options = {key: value for key, value in vars(unbound).items() if key != "bound"}
+        try:
+            return _built(_Request(type(self), tuple(options.items()), event_shape, unbound))
+        except TypeError as error:
+            if "unhashable" in str(error):
+                raise PluginError(
+                    f"{self.label()}: options must be hashable, since graphs are kept for equal options ({error}); "
+                    "take tuples for lists and arrays"
+                ) from error
+            raise
+
+    def valid_parts(self, theta: Potentials) -> Potentials | None:
+        if "lengths" not in self.bound:
+            return None
+        graph = self.graph(theta)
+        goals = graph.goal(self.bound["lengths"], len(self.bound["lengths"]))
+        mask = graph.part_mask(goals, as_tuple(theta)[0].device)
+        pieces = self._split(mask, theta)
+        return map_parts(lambda m, t: m.any(0, keepdim=True) if len(t) == 1 else m, pieces, theta)
+
+    def _flat(self, theta: Potentials) -> Tensor:
+        """The parts of each instance, (B, P), contiguous."""
+        size = batch_size(theta)
+        flat = [t.expand(size, *t.shape[1:]).reshape(size, math.prod(t.shape[1:])) for t in as_tuple(theta)]
+        return flat[0].contiguous() if len(flat) == 1 else torch.cat(flat, 1)
+
+    def _split(self, parts: Tensor, theta: Potentials) -> Potentials:
+        """Parts (..., P) in the form of θ, with the full batch."""
+        sizes = [math.prod(t.shape[1:]) for t in as_tuple(theta)]
+        pieces = zip(parts.split(sizes, -1), as_tuple(theta), strict=True)
+        return like_potentials([p.reshape(*p.shape[:-1], *t.shape[1:]) for p, t in pieces], theta)
+
+    def _problem(self, theta: Potentials) -> tuple[Hypergraph, Tensor, Tensor]:
+        """The graph, the parts (B, P), and the goals (B,) on θ's device."""
+        graph, flat = self.graph(theta), self._flat(theta)
+        goal = graph.goal(self.bound.get("lengths"), len(flat))
+        if (goal < 0).any():
+            index = int(np.flatnonzero(goal < 0)[0])
+            raise InvalidInputError(
+                f"lengths {self.bound['lengths'][index].tolist()} at batch index {index} have no goal in the graph of "
+                f"{self.label()}"
+            )
+        return graph, flat, torch.from_numpy(goal).to(flat.device)
+
+    def _check(self, value: Tensor) -> None:
+        check_feasible(value, f"structure of {self.label()}")
+
+    # -- smoothed recursion ------------------------------------------------------------------
+
+    def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+        graph, flat, goal = self._problem(theta)
+        value = passes.value(graph, flat, goal, regularizer)
+        self._check(value.detach())
+        return value.to(flat.dtype)
+
+    def smoothed_mean(self, theta: Potentials, regularizer: Regularizer) -> Potentials:
+        graph, flat, goal = self._problem(theta)
+        value, parts = passes.gradient(graph, flat, goal, regularizer)
+        self._check(value)
+        return self._split(parts, theta)
+
+    def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
+        graph, flat, goal = self._problem(theta)
+        value, parts = passes.gradient(graph, flat, goal, regularizer, weight)
+        self._check(value)
+        return reduce_like(self._split(parts, theta), theta)
+
+    def smoothed_hessian_product(self, theta: Potentials, v: Potentials, regularizer: Regularizer) -> Potentials:
+        graph, flat, goal = self._problem(theta)
+        direction = self._flat(v).expand(flat.shape).contiguous()
+        value, parts = passes.hessian_product(graph, flat, direction, goal, regularizer)
+        self._check(value)
+        return self._split(parts, theta)
+
+    # -- the protocol's own ------------------------------------------------------------------
+
+    def argmax(self, theta: Potentials) -> Potentials:
+        """A best structure; ties go to the hyperedge added first, from the goal down."""
+        return self.smoothed_mean(theta, _HARD)
+
+    def log_partition(self, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        return self.smoothed_value(theta, _GIBBS)
+
+    def marginals(self, theta: Potentials) -> Potentials:
+        return self.smoothed_mean(theta, _GIBBS)
+
+    def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+        return self.smoothed_vjp(theta, weight, _GIBBS)
+
+    def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
+        return self.smoothed_hessian_product(theta, v, _GIBBS)
+
+    def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+        return self.smoothed_sample(theta, n, _GIBBS, generator)
+
+    def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
+        check_k(k)
+        graph, flat, goal = self._problem(theta)
+        scores, parts = passes.kbest(graph, flat, goal, k)
+        self._check(scores[0])
+        return self._split(parts, theta), scores.to(flat.dtype), ~torch.isneginf(scores)
+
+    def enumerate(self, event_shape: Any) -> Potentials:
+        """All structures, at most a million."""
+        graph = self._graph_of(event_shape)
+        lengths = self.bound.get("lengths")
+        goal = int(graph.goal(lengths, 1)[0])
+        check_enumerable(counting.count(graph, goal), f"structures of {self.label()}")
+        is_tuple = not isinstance(event_shape[0], int)
+        zeros = [torch.zeros(1, *shape) for shape in (event_shape if is_tuple else [event_shape])]
+        return self._split(counting.derivations(graph, goal), tuple(zeros) if is_tuple else zeros[0])
+
+    # -- more of the same passes -------------------------------------------------------------
+
+    def smoothed_sample(
+        self, theta: Potentials, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
+    ) -> Potentials:
+        """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
+        graph, flat, goal = self._problem(theta)
+        value, parts = passes.sample(graph, flat, goal, regularizer, n, generator)
+        self._check(value)
+        return self._split(parts, theta)
+
+    def entropy(self, theta: Potentials, regularizer: Regularizer = _GIBBS) -> jaxtyping.Float[Tensor, " batch"]:
+        """Shannon entropy, (B,), in nats, of the random walk along q."""
+        graph, flat, goal = self._problem(theta)
+        value, entropy = counting.entropy(graph, flat, goal, regularizer)
+        self._check(value)
+        return entropy.to(flat.dtype)
+
+    def log_prob(
+        self, theta: Potentials, y: Potentials, regularizer: Regularizer = _GIBBS
+    ) -> jaxtyping.Float[Tensor, " batch"]:
+        """Log-probability, (B,), that the random walk along q makes the structure ``y`` (B, *event); −inf off support.
+
+        InvalidInputError if ``y`` is no structure.
+        """
+        graph, flat, goal = self._problem(theta)
+        value, log_prob, found = counting.log_prob(graph, flat, goal, self._flat(y), regularizer)
+        self._check(value)
+        wrong = ~(found == self._flat(y)).all(1)
+        if bool(wrong.any()):
+            raise InvalidInputError(f"y is no structure of {self.label()} at batch index {int(wrong.nonzero()[0, 0])}")
+        return log_prob.to(flat.dtype)
+
+    def count(self, theta: Potentials) -> list[int]:
+        """The exact number of structures of finite score of each instance."""
+        graph, flat, goal = self._problem(theta)
+        return [counting.count(graph, int(g), row) for g, row in zip(goal, torch.isneginf(flat).cpu(), strict=True)]
+
+    def nonzero(self, theta: Potentials, regularizer: Regularizer, most: int = 10_000) -> tuple[Potentials, Tensor]:
+        """All structures that the random walk along q can make, most probable first: with a sparse Ω, a few.
+
+        Parameters
+        ----------
+        most : int
+            InvalidInputError if an instance has more.
+
+        Returns
+        -------
+        structures : (K, B, *event)
+        probabilities : (K, B) Tensor
+            0, with a structure of 0, beyond an instance's own.
+        """
+        graph, flat, goal = self._problem(theta)
+        v, q = counting.edge_probabilities(graph, flat, regularizer)
+        self._check(v.gather(1, goal.unsqueeze(1)).squeeze(1))
+        counts = [counting.count(graph, int(g), dropped_edges=row) for g, row in zip(goal, (q == 0).cpu(), strict=True)]
+        largest = max(counts, default=1)
+        if largest > most:
+            raise InvalidInputError(
+                f"{largest} structures have a positive probability at batch index {counts.index(largest)}, more than "
+                f"most={most}; lower the temperature, or take a sparse regularizer"
+            )
+        scores, parts = passes.kbest(graph, q.log(), goal, largest, by_edge=True)
+        return self._split(parts.to(flat.dtype), theta), scores.exp().to(flat.dtype)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a graph depends on, compared by; and the oracle that builds it."""
+
+    kind: type
+    options: Sequence[Any]
+    event_shape: Any
+    oracle: HypergraphProgram = field(compare=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _built(request: _Request) -> Hypergraph:
+    graph = request.oracle.build(request.event_shape)
+    if not isinstance(graph, Hypergraph):
+        raise PluginError(
+            f"build of {request.oracle.label()} returned {type(graph).__name__} where a Hypergraph is needed; "
+            "return builder.build(goals)"
+        )
+    return graph

@@ -1,0 +1,197 @@
+"""Oracles made of a recursion in torch."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import PluginError
+from ..oracle import GibbsOracle, Samplable, check_feasible
+from ..parts import Potentials, as_tuple, batch_size, gradient_by_autograd, map_parts
+from ..regularizers import Negentropy, Regularizer, Unregularized
+from ..smoothing import Smoothable, routed_max, smooth_max
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["DynamicProgram", "SMax"]
+
+_GIBBS, _HARD = Negentropy(), Unregularized()
+
+
+class SMax(Protocol):
+    """The maximum that a recursion is handed."""
+
+    def __call__(self, x: Tensor, dim: int = -1) -> Tensor:
+        """A maximum of ``x`` along ``dim``, which is removed; −inf where all entries are −inf, or there are none."""
+        ...
+
+
+class DynamicProgram(GibbsOracle, Samplable, Smoothable):
+    """An oracle whose best score is a recursion in torch: :meth:`value` is all it takes.
+
+    The recursion adds scores of parts and takes maxima; its derivations, one choice at each maximum that is
+    reached, are the structures. What :meth:`value` gives depends on the maximum that it is handed:
+
+    - max_Ω makes DP_Ω(θ), differentiable to any order; log-sum-exp, one of them, makes log Z.
+    - Of the hard maximum, a gradient that goes all to the first best entry makes a best structure.
+    - Of max_Ω, a backward pass in which each adjoint, how often the derivation comes by, is spent on as many entries
+      drawn from q = ∇max_Ω makes a random walk: with log-sum-exp, an exact sample of the Gibbs distribution.
+
+    Law: distinct derivations have distinct parts, so that a sum over derivations is one over structures. (A node
+    that is added twice is derived twice, independently, and its two derivations can be swapped.)
+
+    :class:`HypergraphProgram` needs the recursion as a graph, and is faster; it lists the k best structures, or all.
+
+    References
+    ----------
+    A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018, §3.
+    J. Eisner, Inside-outside and forward-backward algorithms are just backprop, Structured Prediction for NLP 2016.
+
+    Examples
+    --------
+    Binary strings without two ones in a row:
+
+    >>> class NoTwoOnes(DynamicProgram):
+    ...     event_ndim = 1
+    ...
+    ...     def value(self, theta, smax):
+    ...         zero = theta.new_zeros(len(theta))  # best so far, if the last one is a zero, a one
+    ...         one = torch.full_like(zero, -torch.inf)
+    ...         for score in theta.unbind(1):
+    ...             zero, one = smax(torch.stack([zero, one]), 0), zero + score
+    ...         return smax(torch.stack([zero, one]), 0)
+    >>> strings, theta = NoTwoOnes(), torch.tensor([[1.0, 1.5, 1.0]])
+    >>> strings.argmax(theta)
+    tensor([[1., 0., 1.]])
+    >>> strings.log_partition(torch.zeros(1, 3)).exp()
+    tensor([5.])
+    >>> from structinf.regularizers import SquaredL2
+    >>> strings.smoothed_mean(theta, SquaredL2())
+    tensor([[0.7891, 0.2109, 0.7188]])
+    >>> drawn = strings.sample(theta, 10_000, torch.Generator().manual_seed(0))
+    >>> torch.allclose(drawn.mean(0), strings.marginals(theta), atol=0.02)
+    True
+    """
+
+    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"KBest": "a recursion in torch keeps one best derivation; a HypergraphProgram lists k"}
+    )
+
+    @abc.abstractmethod
+    def value(self, theta: Potentials, smax: SMax) -> Tensor:
+        """The best score, (B,), with every maximum in it written ``smax(x, dim)``.
+
+        Laws: but for ``smax`` it is linear in θ and in its own intermediate results, of which it adds up whole
+        multiples; plain torch operations; choices that do not exist are −inf; it does not depend on the padding.
+
+        Parameters
+        ----------
+        theta : (B, *event) tensor, or a tuple of them
+            All with the full batch. Instance data is in :attr:`bound`, with the same batch.
+        smax : SMax
+        """
+
+    def valid_parts(self, theta: Potentials) -> Potentials | None:
+        """The parts that some derivation uses, if instance data is bound.
+
+        Found by walking all derivations at once. A mask that is known beforehand, returned instead, saves the time.
+        """
+        if not self.bound:
+            return None
+        zeros = map_parts(torch.zeros_like, theta)
+        generator = torch.Generator(as_tuple(theta)[0].device).manual_seed(0)
+        route = functools.partial(_everywhere, generator=generator)
+        reach = gradient_by_autograd(lambda t: self._value(t, _routed(_HARD, route)), zeros)
+        return map_parts(lambda r, t: (r != 0).any(0, keepdim=True) if len(t) == 1 else r != 0, reach, theta)
+
+    # -- smoothed recursion ------------------------------------------------------------------
+
+    def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+        return self._finite_value(theta, functools.partial(smooth_max, regularizer))
+
+    def smoothed_sample(
+        self, theta: Potentials, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
+    ) -> Potentials:
+        """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
+        size, many = batch_size(theta), self.repeat(n)
+        smax = _routed(regularizer, functools.partial(_draw, regularizer=regularizer, generator=generator))
+        tiled = map_parts(lambda t: t.expand(size, *t.shape[1:]).repeat(n, *[1] * (t.ndim - 1)), theta)
+        walks = gradient_by_autograd(lambda t: many._finite_value(t, smax), tiled)
+        return map_parts(lambda w: w.reshape(n, size, *w.shape[1:]), walks)
+
+    # -- the protocol's own ------------------------------------------------------------------
+
+    def argmax(self, theta: Potentials) -> Potentials:
+        """A best structure; ties go to the first entry of each maximum."""
+        return self.smoothed_mean(theta, _HARD)
+
+    def log_partition(self, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        return self.smoothed_value(theta, _GIBBS)
+
+    def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+        return self.smoothed_sample(theta, n, _GIBBS, generator)
+
+    # -- evaluation --------------------------------------------------------------------------
+
+    def _value(self, theta: Potentials, smax: SMax) -> jaxtyping.Float[Tensor, " batch"]:
+        """:meth:`value`, of θ with the full batch, in memory of its own."""
+        size = batch_size(theta)
+        value = self.value(map_parts(lambda t: t.expand(size, *t.shape[1:]), theta), smax)
+        if not isinstance(value, Tensor) or value.shape != (size,):
+            came = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise PluginError(
+                f"value of {self.label()} must return a score for each of the {size} instances, "
+                f"a tensor of shape ({size},); got {came}"
+            )
+        return value.to(as_tuple(theta)[0].dtype, copy=True)
+
+    def _finite_value(self, theta: Potentials, smax: SMax) -> jaxtyping.Float[Tensor, " batch"]:
+        value = self._value(theta, smax)
+        check_feasible(value.detach(), f"structure of {self.label()}")
+        return value
+
+
+# ----------------------------------------------------------------------------- walks
+
+
+def _routed(regularizer: Regularizer, route: Callable[[Tensor, Tensor], Tensor]) -> SMax:
+    return lambda x, dim=-1: routed_max(regularizer, x, dim, route)
+
+
+def _draw(
+    x: Tensor, times: Tensor, regularizer: Regularizer, generator: torch.Generator | None
+) -> jaxtyping.Float[Tensor, "*nodes n"]:
+    """How often each entry of x (..., n) comes, if ``times`` (...) are drawn from q = ∇max_Ω(x)."""
+    drawn = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    counts = drawn.unsqueeze(0).flatten(0, -2)
+    rows = times.flatten().nonzero().squeeze(1)
+    left = times.flatten()[rows]
+    wrong = left[(left < 0) | (left != left.round())]
+    if len(wrong):
+        raise PluginError(
+            f"value must add up whole multiples of what smax returns, for structures to be drawn; one is {wrong[0]:g}"
+        )
+    cumulative = regularizer.gradient(x.unsqueeze(0).flatten(0, -2)[rows]).double().cumsum(-1)
+    device = "cpu" if generator is None else generator.device
+    while len(rows):
+        uniform = torch.rand(len(rows), 1, dtype=torch.float64, generator=generator, device=device).to(x.device)
+        total = cumulative[:, -1:]
+        # Kept below the total, to which the product may round: no entry of probability 0 can come.
+        point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+        counts[rows, torch.searchsorted(cumulative, point, right=True).squeeze(1)] += 1
+        again = left > 1
+        rows, cumulative, left = rows[again], cumulative[again], left[again] - 1
+    return drawn
+
+
+def _everywhere(x: Tensor, reached: Tensor, generator: torch.Generator) -> jaxtyping.Float[Tensor, "*nodes n"]:
+    """Random positive numbers at all entries that can be chosen: parts of opposite signs then do not cancel."""
+    weight = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) + 0.5
+    return weight * (~x.isneginf() & (reached != 0).unsqueeze(-1))

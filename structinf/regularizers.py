@@ -1,0 +1,318 @@
+"""Regularizers Ω of the probability simplex, and the smoothed maximum that each generates.
+
+    max_Ω(x) = max ⟨x, q⟩ − Ω(q)  over probabilities q,     q(x) = ∇max_Ω(x).
+
+Every Ω here is 0 at the simplex's vertices, so that max_Ω of a single entry is that entry, and
+never positive elsewhere, so that max(x) ≤ max_Ω(x) ≤ max(x) − min Ω.
+
+References
+----------
+A. Martins & R. Astudillo, From softmax to sparsemax, ICML 2016.
+A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018, §2.
+B. Peters, V. Niculae & A. Martins, Sparse sequence-to-sequence models, ACL 2019.
+M. Blondel, A. Martins & V. Niculae, Learning with Fenchel-Young losses, JMLR 21, 2020, §4.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from .errors import InvalidInputError, UnknownNameError
+from .kernels.logsumexp import logsumexp
+from .registry import did_you_mean
+
+__all__ = ["Negentropy", "Regularizer", "SquaredL2", "Tsallis", "Unregularized", "get_regularizer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regularizer(abc.ABC):
+    """A strictly convex Ω, symmetric in the entries; a new one is a class of the three methods below.
+
+    The methods are those of temperature 1, along the last dimension, of any size and with any leading dimensions;
+    entries of −inf have probability 0, and where all are −inf the value is −inf and every probability 0.
+
+    Parameters
+    ----------
+    temperature : float
+        Above 0; multiplies Ω.
+
+    Attributes
+    ----------
+    alpha : float or None
+        The α of Tsallis' family that Ω belongs to, which the compiled recursions know: 1 is the negative entropy,
+        2 the squared norm, infinity none at all. With None, the recursions run in torch.
+    """
+
+    temperature: float = 1.0
+
+    alpha: ClassVar[float | None] = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.temperature, int | float) and 0 < self.temperature < math.inf):
+            raise InvalidInputError(f"temperature must be a finite number above 0, got {self.temperature!r}")
+
+    @abc.abstractmethod
+    def value(self, x: Tensor) -> Tensor:
+        """max_Ω(x), (...), of scores x (..., n)."""
+
+    @abc.abstractmethod
+    def gradient(self, x: Tensor) -> Tensor:
+        """q = ∇max_Ω(x), (..., n): probabilities."""
+
+    @abc.abstractmethod
+    def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
+        """∇²max_Ω(x) z, (..., n), as a function of q = ∇max_Ω(x), in torch operations that autograd can follow."""
+
+    def with_temperature(self, temperature: float) -> Self:
+        """The same Ω with another temperature."""
+        return replace(self, temperature=temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Negentropy(Regularizer):
+    """Ω(q) = Σ q log q: max_Ω is log-sum-exp and its gradient softmax, never sparse.
+
+    Examples
+    --------
+    >>> Negentropy().gradient(torch.tensor([1.0, 2.0, float("-inf")]))
+    tensor([0.2689, 0.7311, 0.0000])
+    """
+
+    alpha: ClassVar[float] = 1.0
+
+    def value(self, x: Tensor) -> Tensor:
+        return logsumexp(_widened(x), -1).to(x.dtype)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        return torch.softmax(_widened(x), -1).masked_fill(_top(x).isneginf(), 0.0).to(x.dtype)
+
+    def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
+        return _hessian_product(q, z, self.alpha)
+
+
+class _Entmax(Regularizer):
+    """Tsallis' family for 1 < α ≤ 2."""
+
+    alpha: ClassVar[float]
+
+    def value(self, x: Tensor) -> Tensor:
+        a = self.alpha - 1
+        top, log_sum, q = _solve(_widened(x), a)
+        # The dual objective max x + (1 + t) / a + Σ (q^α − q) / α, stationary at the optimal t.
+        value = top - torch.expm1(-a * log_sum) / a + (q.pow(self.alpha).sum(-1, keepdim=True) - 1) / self.alpha
+        return value.squeeze(-1).to(x.dtype)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        top, _, q = _solve(_widened(x), self.alpha - 1)
+        return q.masked_fill(top.isneginf(), 0.0).to(x.dtype)
+
+    def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
+        return _hessian_product(q, z, self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquaredL2(_Entmax):
+    """Ω(q) = (‖q‖² − 1) / 2: the gradient is sparsemax, the projection of x onto the simplex.
+
+    Mensch & Blondel 2018 leave out the −1/2: their max_Ω is less by 1/2.
+
+    Examples
+    --------
+    >>> SquaredL2().gradient(torch.tensor([-2.0, 0.0, 0.5]))
+    tensor([0.0000, 0.2500, 0.7500])
+    """
+
+    alpha: ClassVar[float] = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tsallis(_Entmax):
+    """Ω(q) = (Σ q^α − 1) / (α (α − 1)), 1 < α ≤ 2: the gradient is α-entmax, sparser the larger α is.
+
+    As α → 1 it tends to Negentropy; at 2 it is SquaredL2.
+
+    Parameters
+    ----------
+    alpha : float
+        Above 1 and at most 2.
+
+    Examples
+    --------
+    >>> Tsallis().gradient(torch.tensor([1.0, 2.0, 0.0]))
+    tensor([0.1693, 0.8307, 0.0000])
+    """
+
+    alpha: float = 1.5  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.alpha, int | float) and 1 < self.alpha <= 2):
+            raise InvalidInputError(
+                f"alpha must be a number above 1 and at most 2, got {self.alpha!r}; 1 is Negentropy"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unregularized(Regularizer):
+    """Ω = 0: the maximum itself; its gradient marks the first maximal entry, its Hessian is 0.
+
+    Examples
+    --------
+    >>> Unregularized().gradient(torch.tensor([1.0, 2.0, 2.0]))
+    tensor([0., 1., 0.])
+    """
+
+    alpha: ClassVar[float] = math.inf
+
+    def value(self, x: Tensor) -> Tensor:
+        return _top(x).squeeze(-1)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        top = _top(x)
+        maximal = (x == top) & ~top.isneginf()
+        return (maximal & (maximal.cumsum(-1) == 1)).to(x.dtype)
+
+    def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
+        return 0.0 * (q * z)  # rather than new zeros, so that autograd finds its way to higher derivatives
+
+
+_CLASSES: dict[str, type[Regularizer]] = {
+    "negentropy": Negentropy,
+    "none": Unregularized,
+    "squared_l2": SquaredL2,
+    "tsallis": Tsallis,
+}
+
+
+def get_regularizer(regularizer: str | Regularizer, temperature: float | None = None, **options: Any) -> Regularizer:
+    """The regularizer called so, made with ``options``; an object is returned as it is, but for the temperature.
+
+    Parameters
+    ----------
+    regularizer : str or Regularizer
+        ``"negentropy"``, ``"squared_l2"``, ``"tsallis"`` (option ``alpha``), ``"none"``, or an object.
+    temperature : float, optional
+        An object's own, or else 1, if not given.
+
+    Raises
+    ------
+    UnknownNameError
+        For another name.
+    TypeError
+        For an option that the regularizer does not have, or options beside an object.
+
+    Examples
+    --------
+    >>> get_regularizer("tsallis", temperature=0.5, alpha=1.25)
+    Tsallis(temperature=0.5, alpha=1.25)
+    """
+    if isinstance(regularizer, str):
+        made = _make(regularizer, options)
+    elif not isinstance(regularizer, Regularizer):
+        hint = f"; call it first: {regularizer.__name__}(...)" if isinstance(regularizer, type) else ""
+        raise TypeError(f"a name or Regularizer object is needed, got {regularizer!r}{hint}")
+    elif options:
+        raise TypeError(f"options {sorted(options)} go with a name; {regularizer!r} has its options already")
+    else:
+        made = regularizer
+    return made if temperature is None else made.with_temperature(temperature)
+
+
+def _make(name: str, options: dict[str, Any]) -> Regularizer:
+    if name not in _CLASSES:
+        close = did_you_mean(name, list(_CLASSES)) or "."
+        raise UnknownNameError(f"no regularizer is called {name!r}{close} Known: {', '.join(_CLASSES)}")
+    known = [field.name for field in fields(_CLASSES[name])]
+    for option in options:
+        if option not in known:
+            has, close = ", ".join(known), did_you_mean(option, known)
+            raise TypeError(f"regularizer {name!r} has no option {option!r} (it has: {has}){close}")
+    return _CLASSES[name](**options)
+
+
+# ----------------------------------------------------------------------------- algorithms
+
+
+def _widened(x: Tensor) -> Tensor:
+    """``x``, in float32 if it has half the bits."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _top(x: Tensor) -> Tensor:
+    """The largest entry, (..., 1); −inf if there is none."""
+    return x.amax(-1, keepdim=True) if x.shape[-1] else x.new_full((*x.shape[:-1], 1), -math.inf)
+
+
+# With d = x − max x and a = α − 1, the optimal q is max(a d − t, 0)^(1/a) for the t in [−1, 0) at which it sums to 1
+# (Peters et al. 2019, §3). In ℓ = −log(−t) / a, minus the log-probability of the largest entry,
+#
+#     q = r e^{−ℓ},    r = max(1 + a d e^{aℓ}, 0)^(1/a),    log Σ r = ℓ,
+#
+# which is accurate for large numbers of entries and for α near 1 alike (r tends to exp d, ℓ to log Σ exp d).
+
+
+def _solve(x: Tensor, a: float) -> tuple[Tensor, Tensor, Tensor]:
+    """max x, ℓ and q; the latter two as if a row of −inf were one of zeros."""
+    top = _top(x)
+    if not x.shape[-1]:
+        return top, torch.zeros_like(top), x
+    d = torch.where(x == top, 0.0, x - top)
+    sortable = a in (0.5, 1) and d.shape[-1] <= 16  # sorting more takes longer than the steps that it saves
+    log_sum = _closed_form(d, a) if sortable else torch.zeros_like(top)
+    # Newton's method for ‖max(a d − t, 0)‖_{1/a} = 1, from the left. The norm N is convex and decreasing in t, so that
+    # each step stays left of the root, and divides (N − 1) |N′| by four or more, where |N′| ≥ 1: the distance comes
+    # to rounding after at most log₄(n² / ε) steps; 2 to 10 are usual.
+    tolerance, steps = 16 * torch.finfo(x.dtype).eps, 0
+    while True:
+        r, slope = _powers(d, log_sum, a)
+        total, steepness = r.sum(-1, keepdim=True), slope.sum(-1, keepdim=True)
+        step = -torch.log1p(total / steepness * torch.expm1(a * (log_sum - total.log()))) / a
+        moving = step.abs() > tolerance * (1 + log_sum)
+        if steps == 64 or not moving.any():
+            break
+        log_sum = torch.where(moving, log_sum + step, log_sum)  # row by row, whatever the others do
+        steps += 1
+    # The last step is taken in q itself, along dq/dt: what rounding left of Σ q − 1 goes where it came from.
+    scale = torch.exp(-log_sum)
+    q = r * scale - slope * ((total * scale - 1) / steepness)
+    return top, log_sum + step, q.clamp(min=0)
+
+
+def _powers(d: Tensor, log_sum: Tensor, a: float) -> tuple[Tensor, Tensor]:
+    """r and r^(1 − a)."""
+    u = (d * (a * torch.exp(a * log_sum))).clamp(min=-1)
+    if a == 1:
+        return 1 + u, (1 + u).sign()
+    if a == 0.5:
+        return (1 + u).square(), 1 + u
+    log_r = u.log1p() / a
+    return log_r.exp(), (log_r * (1 - a)).exp()
+
+
+def _closed_form(d: Tensor, a: float) -> Tensor:
+    """ℓ for α = 2 (Martins & Astudillo 2016, algorithm 1) and α = 1.5 (Peters et al. 2019, §3), by sorting."""
+    y = (a * d).clamp(min=-1).sort(-1, descending=True).values  # further down no entry has a probability
+    k = torch.arange(1, d.shape[-1] + 1, dtype=d.dtype, device=d.device)
+    mean = y.cumsum(-1) / k
+    variance = (y * y).cumsum(-1) / k - mean * mean
+    t = mean - (1 / k if a == 1 else (1 / k - variance).clamp(min=0).sqrt())
+    support = (t <= y).sum(-1, keepdim=True).clamp(min=1)
+    return -(-t.gather(-1, support - 1)).log() / a
+
+
+def _hessian_product(q: Tensor, z: Tensor, alpha: float) -> Tensor:
+    """s (z − ⟨s, z⟩ / Σ s) with s = q^(2 − α), and 0 where q is (Peters et al. 2019, §3)."""
+    p, v = _widened(q), _widened(z)
+    positive = p > 0
+    # The inner where keeps the power's infinite slope at 0 out of the branch that the outer one discards.
+    s = torch.where(positive, torch.where(positive, p, 1.0).pow(2 - alpha), 0.0)
+    total = s.sum(-1, keepdim=True)
+    mean = (s * v).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
+    return (s * (v - mean)).to(z.dtype)

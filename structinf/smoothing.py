@@ -1,0 +1,56 @@
+"""Oracles whose recursion can be smoothed by any regularizer of the simplex."""
+
+from __future__ import annotations
+
+import abc
+
+from torch import Tensor
+
+from .autograd import routed_max, smooth_argmax, smooth_max
+from .oracle import Oracle
+from .parts import Potentials, gradient_by_autograd, hessian_product_by_autograd, reduce_like, weigh
+from .regularizers import Regularizer
+
+__all__ = ["Smoothable", "routed_max", "smooth_argmax", "smooth_max"]
+
+
+class Smoothable(Oracle):
+    """An oracle whose best score is a recursion of maxima: with each a max_Ω it becomes DP_Ω(θ).
+
+    One method is enough. Oracles with kernels override the three others too. The temperature of a
+    regularizer is ignored here, as if it were 1: DP_γΩ(θ) = γ DP_Ω(θ / γ), and the caller scales θ.
+
+    References
+    ----------
+    A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018, §3.
+    """
+
+    @abc.abstractmethod
+    def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> Tensor:
+        """DP_Ω(θ), (B,).
+
+        Laws: convex in θ; differentiable by autograd, to any order, whenever an entry of θ requires grad (a
+        kernel may serve otherwise); −inf parts have gradient 0; InfeasibleError if it is −inf.
+        """
+
+    def smoothed_mean(self, theta: Potentials, regularizer: Regularizer) -> Potentials:
+        """∇DP_Ω(θ), the expected structure of a random walk through the recursion; (B, *event), in conv(Y)."""
+        return gradient_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta)
+
+    def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
+        """Σ_b weight_b ∇DP_Ω(θ)_b in θ's own form: the sum runs over the instances that share a tensor.
+
+        Parameters
+        ----------
+        weight : (B,) Tensor
+        """
+        return reduce_like(weigh(self.smoothed_mean(theta, regularizer), weight), theta)
+
+    def smoothed_hessian_product(self, theta: Potentials, v: Potentials, regularizer: Regularizer) -> Potentials:
+        """∇²DP_Ω(θ) v, (B, *event).
+
+        Parameters
+        ----------
+        v : (B | 1, *event) tensor, or a tuple of them, of the form of θ
+        """
+        return hessian_product_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta, v)
