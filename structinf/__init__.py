@@ -1,6 +1,6 @@
 """Structured inference: any structure that can be maximised over becomes a differentiable layer, by name."""
 
-from . import errors, testing
+from . import dp, errors, testing
 from .api import (
     decode,
     encode,
@@ -24,10 +24,12 @@ from .errors import (
     UnsupportedError,
 )
 from .layers import Layer
-from .losses import FenchelYoungLoss
+from .losses import FenchelYoungLoss, RelaxedLoss
 from .oracle import Enumerable, GibbsOracle, KBest, Oracle, Projectable, Samplable
 from .parts import Potentials
+from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from .relaxation import RegularizedRelaxation, Relaxation
+from .smoothing import Smoothable
 from .solution import Solution
 
 __version__ = "0.1.0"
@@ -42,18 +44,26 @@ __all__ = [
     "InvalidInputError",
     "KBest",
     "Layer",
+    "Negentropy",
     "Oracle",
     "PluginError",
     "Potentials",
     "Projectable",
     "RegularizedRelaxation",
+    "Regularizer",
     "Relaxation",
+    "RelaxedLoss",
     "Samplable",
+    "Smoothable",
     "Solution",
+    "SquaredL2",
     "StructinfError",
+    "Tsallis",
     "UnknownNameError",
+    "Unregularized",
     "UnsupportedError",
     "decode",
+    "dp",
     "encode",
     "errors",
     "get_oracle",

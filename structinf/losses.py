@@ -1,7 +1,8 @@
-"""Fenchel-Young losses over structures."""
+"""Losses of potentials, given the right structures."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,78 +13,30 @@ from .api import bind_problem, resolve
 from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle
-from .parts import Potentials, map_parts
+from .parts import Potentials, as_tuple, map_parts
 from .problem import Problem
 from .relaxation import RegularizedRelaxation, Relaxation
 
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["Cost", "FenchelYoungLoss"]
+__all__ = ["Cost", "Distance", "FenchelYoungLoss", "RelaxedLoss"]
 
 Cost = Literal["hamming"] | Tensor | tuple[Tensor, ...] | Callable[[Potentials], Potentials]
 
 
-class FenchelYoungLoss(nn.Module):
-    """L(θ, y) = Ω*(θ) + Ω(y) − ⟨θ, y⟩ ≥ 0, with gradient μ(θ) − y.
+Distance = Literal["squared_l2", "kl", "area"] | Callable[[Potentials, Potentials], Tensor]
 
-    ============  ==============  ==========================================
-    relaxation    without cost    with cost
-    ============  ==============  ==========================================
-    map           perceptron      structured SVM (margin rescaling)
-    marginals     CRF             softmax-margin
-    sparsemap     SparseMAP       margin-SparseMAP
-    ============  ==============  ==========================================
 
-    With a cost ⟨c, y'⟩ − ⟨c, y⟩ of predicting y' for y, the loss is L(θ + c, y).
+class _StructuredLoss(nn.Module, abc.ABC):
+    """A loss of each instance, reduced over the batch; subclasses give `_losses`."""
 
-    Parameters
-    ----------
-    oracle : str or Oracle
-    relaxation : str or Relaxation
-        One that comes from a regularizer Ω; surrogate gradients generate no loss.
-    cost : None, "hamming", Tensor (or tuple), or callable
-        ``"hamming"`` counts wrong tokens (``oracle.hamming_cost``). A tensor c of θ's shape is a cost for each
-        part. A callable gets the gold structures in θ's form and returns such a c.
-    reduction : "mean", "sum" or "none"
-        Over the batch, as in torch.nn; the mean of an empty batch is 0.
-    **options
-        Options of whatever was given by name.
+    oracle: Oracle
+    reduction: str
 
-    References
-    ----------
-    Blondel, Martins & Niculae 2020, Learning with Fenchel-Young Losses, Definition 2 and §3.4.
-
-    Examples
-    --------
-    >>> import torch
-    >>> loss = FenchelYoungLoss("categorical", "marginals")
-    >>> loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
-    tensor(1.4076)
-    """
-
-    def __init__(
-        self,
-        oracle: str | Oracle,
-        relaxation: str | Relaxation = "sparsemap",
-        *,
-        cost: Cost | None = None,
-        reduction: Literal["mean", "sum", "none"] = "mean",
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        self.oracle, found = resolve(oracle, relaxation, options)
-        if not isinstance(found, RegularizedRelaxation):
-            raise UnsupportedError(
-                f"{found.label()} is no argmax of ⟨θ, μ⟩ − Ω(μ) and generates no Fenchel-Young loss; "
-                "train through its Layer with a loss of your own, or take map, marginals or sparsemap"
-            )
+    def _set_reduction(self, reduction: str) -> None:
         if reduction not in ("mean", "sum", "none"):
             raise InvalidInputError(f'reduction must be "mean", "sum" or "none", got {reduction!r}')
-        if isinstance(cost, str) and cost != "hamming":
-            raise InvalidInputError(f'cost must be None, "hamming", a tensor or a callable, got {cost!r}')
-        self.relaxation = found
-        self.cost = cost
         self.reduction = reduction
 
     @untraced
@@ -108,17 +61,83 @@ class FenchelYoungLoss(nn.Module):
         InfeasibleError
             If an instance has no structure of finite score.
         InvalidInputError
-            If a gold structure is none of Y's (checked where the oracle has labels), or uses a forbidden part, so
-            that its loss is infinite; and as :func:`structinf.relax`.
+            If a gold structure is none of Y's (checked where the oracle has labels), or its loss is infinite because it
+            uses a forbidden part; and as :func:`structinf.relax`.
         """
         problem = bind_problem(theta, self.oracle, structure)
         with problem.plain_modes():
-            gold = problem.gold(y, "y")
-            losses = self._losses(problem, gold)
+            losses = self._losses(problem, problem.gold(y, "y"))
         if self.reduction == "none":
             return problem.restore(losses)
         total = losses.sum() if self.reduction == "sum" else losses.sum() / max(len(losses), 1)
         return total.to(problem.dtype)
+
+    @abc.abstractmethod
+    def _losses(self, problem: Problem, gold: Potentials) -> Tensor:
+        """The loss of each instance, (B,)."""
+
+
+class FenchelYoungLoss(_StructuredLoss):
+    """L(θ, y) = Ω*(θ) + Ω(y) − ⟨θ, y⟩ ≥ 0, with gradient μ(θ) − y.
+
+    ============  ==============  ==========================================
+    relaxation    without cost    with cost
+    ============  ==============  ==========================================
+    map           perceptron      structured SVM (margin rescaling)
+    marginals     CRF             softmax-margin
+    sparsemap     SparseMAP       margin-SparseMAP
+    smoothed      smoothed DP     cost-augmented smoothed DP
+    ============  ==============  ==========================================
+
+    With a cost ⟨c, y'⟩ − ⟨c, y⟩ of predicting y' for y, the loss is L(θ + c, y).
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+    relaxation : str or Relaxation
+        One that comes from a regularizer Ω; surrogate gradients generate no loss.
+    cost : None, "hamming", Tensor (or tuple), or callable
+        ``"hamming"`` counts wrong tokens (``oracle.hamming_cost``). A tensor c of θ's shape is a cost for each
+        part. A callable gets the gold structures in θ's form and returns such a c.
+    reduction : "mean", "sum" or "none"
+        Over the batch, as in torch.nn; the mean of an empty batch is 0.
+    **options
+        Options of whatever was given by name.
+
+    References
+    ----------
+    Blondel, Martins & Niculae 2020, Learning with Fenchel-Young Losses, Definition 2 and §3.4.
+    Mensch & Blondel 2018, Differentiable Dynamic Programming, §4.1 (smoothed).
+
+    Examples
+    --------
+    >>> import torch
+    >>> loss = FenchelYoungLoss("categorical", "marginals")
+    >>> loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.4076)
+    """
+
+    def __init__(
+        self,
+        oracle: str | Oracle,
+        relaxation: str | Relaxation = "sparsemap",
+        *,
+        cost: Cost | None = None,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.oracle, found = resolve(oracle, relaxation, options)
+        if not isinstance(found, RegularizedRelaxation):
+            raise UnsupportedError(
+                f"{found.label()} is no argmax of ⟨θ, μ⟩ − Ω(μ) and generates no Fenchel-Young loss; "
+                "train through its Layer with a loss of your own, or take map, marginals, sparsemap or smoothed"
+            )
+        self._set_reduction(reduction)
+        if isinstance(cost, str) and cost != "hamming":
+            raise InvalidInputError(f'cost must be None, "hamming", a tensor or a callable, got {cost!r}')
+        self.relaxation = found
+        self.cost = cost
 
     def _losses(self, problem: Problem, gold: Potentials) -> Tensor:
         oracle, theta = problem.oracle, problem.theta
@@ -153,3 +172,101 @@ class FenchelYoungLoss(nn.Module):
     def extra_repr(self) -> str:
         cost = "" if self.cost is None else f", cost={self.cost if isinstance(self.cost, str) else '...'}"
         return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}{cost}, reduction={self.reduction!r}"
+
+
+class RelaxedLoss(_StructuredLoss):
+    """A distance Δ(y, μ(θ)) from the right structure to the relaxed one; not convex in θ.
+
+    ==============  =============================================================================
+    distance        Δ(y, μ), over the parts that ``oracle.readout`` shows
+    ==============  =============================================================================
+    "squared_l2"    ½ ‖y − μ‖²
+    "kl"            Σ y log(y / μ), infinite where μ excludes a part of y: for dense relaxations
+    "area"          ‖L (y − μ)ᵀ‖² with L the lower triangular matrix of ones, for matrices: between
+                    two alignments that have a column in each row, the area between their paths
+    ==============  =============================================================================
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+    relaxation : str or Relaxation
+        Any whose mean has a gradient of use: not ``map``.
+    distance : str or callable
+        A name above, or a function of y and μ, in θ's form with one batch dimension, that returns (B,).
+    reduction : "mean", "sum" or "none"
+        Over the batch, as in torch.nn; the mean of an empty batch is 0.
+    **options
+        Options of whatever was given by name.
+
+    References
+    ----------
+    Mensch & Blondel 2018, Differentiable Dynamic Programming, §4.1-4.3.
+    Garreau, Lajugie, Arlot & Bach 2014, Metric learning for temporal sequence alignment (the area loss).
+
+    Examples
+    --------
+    >>> import torch
+    >>> loss = RelaxedLoss("categorical", "marginals", distance="kl")
+    >>> loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.4076)
+    """
+
+    def __init__(
+        self,
+        oracle: str | Oracle,
+        relaxation: str | Relaxation = "smoothed",
+        *,
+        distance: Distance = "squared_l2",
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.oracle, self.relaxation = resolve(oracle, relaxation, options)
+        if not callable(distance) and distance not in ("squared_l2", "kl", "area"):
+            raise InvalidInputError(f'distance must be "squared_l2", "kl", "area" or a callable, got {distance!r}')
+        self.distance = distance
+        self._set_reduction(reduction)
+
+    def _losses(self, problem: Problem, gold: Potentials) -> Tensor:
+        mean = self.relaxation.mean(problem.oracle, problem.theta)
+        if callable(self.distance):
+            losses, size = self.distance(gold, mean), len(as_tuple(mean)[0])
+            if not isinstance(losses, Tensor) or losses.shape != (size,):
+                came = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+                raise InvalidInputError(f"distance(y, mean) must return a tensor of shape ({size},), got {came}")
+            return losses
+        if self.distance == "area":
+            # Rows may differ in length, and what is left at their ends would go on into the padding.
+            ahead = problem.without_padding(map_parts(_running_difference, mean, gold))
+            each = [a.square().flatten(1).sum(1) for a in as_tuple(ahead)]
+        else:
+            y, read = (as_tuple(problem.oracle.readout(p)) for p in (gold, mean))
+            each = [_DISTANCES[self.distance](a, b) for a, b in zip(y, read, strict=True)]
+        return torch.stack(each).sum(0)
+
+    def extra_repr(self) -> str:
+        distance = self.distance if isinstance(self.distance, str) else "..."
+        return (
+            f"oracle={self.oracle!r}, relaxation={self.relaxation!r}, distance={distance}, reduction={self.reduction!r}"
+        )
+
+
+def _squared_l2(y: Tensor, mean: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+    return 0.5 * (y - mean).square().flatten(1).sum(1)
+
+
+def _kl(y: Tensor, mean: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+    # Parts that y lacks add nothing; their probability must not reach the logarithm, whose slope is infinite at 0.
+    used = y > 0
+    return (torch.xlogy(y, y) - y * torch.where(used, mean, 1.0).log()).flatten(1).sum(1)
+
+
+def _running_difference(mean: Tensor, y: Tensor) -> Tensor:
+    if y.ndim != 3:
+        raise InvalidInputError(
+            f'distance="area" compares alignment matrices, got structures of shape {tuple(y.shape[1:])}'
+        )
+    return (mean - y).cumsum(2)
+
+
+_DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"squared_l2": _squared_l2, "kl": _kl}
