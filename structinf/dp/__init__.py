@@ -1,5 +1,8 @@
+"""Dynamic programs: one hypergraph recursion, or a recursion of the user's own, smoothed by any regularizer."""
+
 from .builder import HypergraphBuilder
 from .hypergraph import Hypergraph
 from .program import HypergraphProgram
+from .recursion import DynamicProgram, SMax
 
-__all__ = ["Hypergraph", "HypergraphBuilder", "HypergraphProgram"]
+__all__ = ["DynamicProgram", "Hypergraph", "HypergraphBuilder", "HypergraphProgram", "SMax"]

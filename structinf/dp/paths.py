@@ -1,0 +1,202 @@
+"""Hypergraphs from ordinary graphs: the paths of a directed acyclic graph from one node to another."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InvalidInputError
+from .builder import HypergraphBuilder
+from .hypergraph import Hypergraph
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Dag", "path_graph"]
+
+
+def path_graph(graph: Any, source: Hashable | None = None, target: Hashable | None = None) -> Hypergraph:
+    """The paths from ``source`` to ``target``; an edge is a part.
+
+    Parameters
+    ----------
+    graph : Dag, (E, 2) integer array, sequence of pairs, or networkx.DiGraph
+        The edges, each a pair of nodes, from and to; parts are numbered in their order, for a DiGraph that of
+        ``graph.edges``. Parallel edges are different parts.
+    source, target : hashable, optional
+        Nodes, as the graph names them. By default the only one that no edge leads to, and that no edge leaves.
+
+    Raises
+    ------
+    InvalidInputError
+        If edges form a cycle, or no path leads from the source to the target.
+
+    Examples
+    --------
+    >>> path_graph([("home", "bus"), ("home", "train"), ("bus", "work"), ("train", "work"), ("train", "bus")])
+    Hypergraph(4 nodes, 6 hyperedges, 5 parts)
+    """
+    dag = Dag.of(graph)
+    source, target = dag.terminals(source, target)
+    edges = dag.between(source, target)
+    builder = HypergraphBuilder((len(dag.ends),))
+    node = builder.nodes(len(dag.nodes))
+    start, end = dag.ends[edges].T
+    builder.add(node[dag.number(source)])
+    builder.add(node[end], node[start], part=builder.parts[edges])
+    return builder.build(node[dag.number(target)], prune=True)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dag:
+    """A directed acyclic graph that can be compared and hashed; :meth:`of` makes it of the usual forms.
+
+    Attributes
+    ----------
+    nodes : tuple of hashable
+        As the user names them.
+    ends : (E, 2) int32 array
+        The numbers in ``nodes`` of the two ends of each edge, from and to.
+    """
+
+    nodes: tuple[Hashable, ...]
+    ends: np.ndarray
+    checksum: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        ends = np.array(self.ends, np.int32)
+        ends.setflags(write=False)
+        object.__setattr__(self, "ends", ends)
+        object.__setattr__(self, "checksum", zlib.crc32(ends.tobytes()))
+        if not self.nodes:
+            raise InvalidInputError("graph: it has no nodes")
+        self._check_acyclic()
+
+    @classmethod
+    def of(cls, graph: Any) -> Dag:
+        """From any of the forms that :func:`path_graph` takes."""
+        if isinstance(graph, Dag):
+            return graph
+        if hasattr(graph, "is_directed"):  # networkx's, which need not be imported to be read
+            if not graph.is_directed():
+                raise InvalidInputError(f"graph: a directed graph is needed, got a {type(graph).__name__}")
+            return cls._of_pairs(graph.edges(), graph.nodes)
+        if hasattr(graph, "dtype"):
+            return cls._of_array(np.asarray(graph))
+        try:
+            return cls._of_pairs(graph)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(
+                "graph: an (E, 2) integer array, a sequence of pairs of hashable nodes, or a networkx.DiGraph is "
+                f"needed, got a {type(graph).__name__}: {error}"
+            ) from error
+
+    @classmethod
+    def _of_array(cls, edges: np.ndarray) -> Dag:
+        if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+            raise InvalidInputError(
+                f"graph: edges are pairs of integers, (E, 2), got an array of {edges.dtype} of shape {edges.shape}"
+            )
+        nodes, ends = np.unique(edges, return_inverse=True)
+        return cls(tuple(nodes.tolist()), ends.reshape(edges.shape))
+
+    @classmethod
+    def _of_pairs(cls, edges: Iterable[Any], nodes: Iterable[Hashable] = ()) -> Dag:
+        flat = [node for start, end in edges for node in (start, end)]
+        number = {node: i for i, node in enumerate(dict.fromkeys([*nodes, *flat]))}
+        return cls(tuple(number), np.reshape([number[node] for node in flat], (-1, 2)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Dag):
+            return NotImplemented
+        return self is other or (self.nodes == other.nodes and np.array_equal(self.ends, other.ends))
+
+    def __hash__(self) -> int:
+        return self.checksum
+
+    def __repr__(self) -> str:
+        return f"Dag({len(self.nodes)} nodes, {len(self.ends)} edges)"
+
+    # -- nodes -----------------------------------------------------------------------------
+
+    def number(self, node: Hashable) -> int:
+        """Where ``node`` stands in ``nodes``."""
+        if node not in self._numbers:
+            raise InvalidInputError(f"{node!r} is no node of the graph, whose nodes are {_listed(self.nodes)}")
+        return self._numbers[node]
+
+    @cached_property
+    def _numbers(self) -> dict[Hashable, int]:
+        return {node: i for i, node in enumerate(self.nodes)}
+
+    def terminals(self, source: Hashable | None = None, target: Hashable | None = None) -> tuple[Hashable, Hashable]:
+        """Source and target; in place of None, the only node that no edge leads to, and that no edge leaves."""
+        left, entered = (np.bincount(side, minlength=len(self.nodes)) > 0 for side in self.ends.T)
+        alone = len(self.nodes) == 1  # of other nodes, those without any edge do not count
+        if source is None:
+            source = self._only("source", ~entered & (left | alone), "no edge leads to")
+        if target is None:
+            target = self._only("target", ~left & (entered | alone), "no edge leaves")
+        for node in (source, target):
+            self.number(node)
+        return source, target
+
+    def _only(self, name: str, candidates: np.ndarray, why: str) -> Hashable:
+        found = [self.nodes[i] for i in np.flatnonzero(candidates)]
+        if len(found) != 1:
+            raise InvalidInputError(f"{name}: which node is it? {why} {len(found)} of them, {_listed(found)}")
+        return found[0]
+
+    # -- paths -----------------------------------------------------------------------------
+
+    def between(self, source: Hashable, target: Hashable) -> jaxtyping.Int[np.ndarray, " edges"]:
+        """The numbers of the edges on some path; InvalidInputError if there is no path."""
+        after = self._reached(self.number(source), *self.ends.T)
+        before = self._reached(self.number(target), *self.ends.T[::-1])
+        if not after[self.number(target)]:
+            raise InvalidInputError(
+                f"target: no path leads from {source!r} to {target!r}; the nodes that can be reached are "
+                f"{_listed([self.nodes[i] for i in np.flatnonzero(after)])}"
+            )
+        return np.flatnonzero(after[self.ends[:, 0]] & before[self.ends[:, 1]])
+
+    def _reached(self, node: int, start: np.ndarray, end: np.ndarray) -> jaxtyping.Bool[np.ndarray, " nodes"]:
+        from scipy.sparse.csgraph import breadth_first_order
+
+        reached = np.zeros(len(self.nodes), np.bool_)
+        reached[breadth_first_order(self._matrix(start, end), node, return_predecessors=False)] = True
+        return reached
+
+    def _matrix(self, start: np.ndarray, end: np.ndarray) -> Any:
+        from scipy.sparse import csr_array  # takes long to import
+
+        return csr_array((np.ones(len(start)), (start, end)), shape=(len(self.nodes),) * 2)
+
+    def _check_acyclic(self) -> None:
+        from scipy.sparse.csgraph import connected_components
+
+        start, end = self.ends.T
+        count, component = connected_components(self._matrix(start, end), connection="strong")
+        if count == len(self.nodes) and not (start == end).any():
+            return
+        # Edges inside a component lie on cycles: going on and on along one of each node's must come round.
+        onward = dict(self.ends[component[start] == component[end]].tolist())
+        seen, node = {}, next(iter(onward))
+        while node not in seen:
+            seen[node] = len(seen)
+            node = onward[node]
+        cycle = [self.nodes[i] for i in [*list(seen)[seen[node] :], node]]
+        raise InvalidInputError(
+            f"graph: the edges {_listed(cycle, ' -> ')} form a cycle; paths are those of an acyclic graph"
+        )
+
+
+def _listed(nodes: Any, separator: str = ", ") -> str:
+    """At most ten of ``nodes``, as text."""
+    shown = [repr(node) for node in nodes]
+    return separator.join(shown if len(shown) <= 10 else [*shown[:9], "...", shown[-1]])
