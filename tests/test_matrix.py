@@ -18,7 +18,21 @@ import enumerators
 import examples
 import structinf
 from examples import Example
-from structinf import FenchelYoungLoss, GibbsOracle, Layer, Potentials, RegularizedRelaxation, Relaxation, infer, relax
+from structinf import (
+    FenchelYoungLoss,
+    GibbsOracle,
+    Layer,
+    Negentropy,
+    Potentials,
+    RegularizedRelaxation,
+    Regularizer,
+    Relaxation,
+    Smoothable,
+    SquaredL2,
+    Tsallis,
+    infer,
+    relax,
+)
 from structinf.parts import as_tuple, map_parts
 from structinf.relaxations.marginals import Marginals
 from structinf.relaxations.sparsemap import SparseMAP
@@ -180,6 +194,20 @@ def test_gradcheck(example: Example, relaxation: str) -> None:
 @pairs(Marginals)
 def test_marginals_are_twice_differentiable(example: Example, relaxation: str) -> None:
     layer = Layer(example.oracle(), relaxation)
+    assert gradgradcheck(on_tensors(example, layer), leaves_of(draw(example)), fast_mode=True)
+
+
+smoothable = examples.parametrize(lambda example: example.relaxed and isinstance(example.oracle(), Smoothable))
+regularizers = pytest.mark.parametrize(
+    "regularizer", [Negentropy(), SquaredL2(), Tsallis(alpha=1.5), Tsallis(alpha=1.3)], ids=repr
+)
+
+
+@regularizers
+@smoothable
+def test_smoothed_is_twice_differentiable(example: Example, regularizer: Regularizer) -> None:
+    layer = Layer(example.oracle(), "smoothed", regularizer=regularizer, temperature=0.7)
+    assert gradcheck(on_tensors(example, layer), leaves_of(draw(example)))
     assert gradgradcheck(on_tensors(example, layer), leaves_of(draw(example)), fast_mode=True)
 
 

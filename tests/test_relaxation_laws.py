@@ -32,9 +32,17 @@ def test_sparsemap_of_the_readout(example: Example) -> None:
     check_relaxation(relaxation, example.oracle(), example.event_shape, structure=example.structure)
 
 
-@pytest.mark.parametrize("name", ["marginals", "sparsemap"])
+@pytest.mark.parametrize("name", ["marginals", "smoothed", "sparsemap"])
 @examples.parametrize(lambda example: example.relaxed)
 def test_another_temperature(example: Example, name: str) -> None:
     oracle, relaxation = example.oracle(), get_relaxation(name, temperature=0.4)
+    if relaxation.missing(oracle) is None:
+        check_relaxation(relaxation, oracle, example.event_shape, structure=example.structure)
+
+
+@pytest.mark.parametrize("regularizer", ["squared_l2", "tsallis", "none"])
+@examples.parametrize(lambda example: example.relaxed)
+def test_smoothed_by_another_regularizer(example: Example, regularizer: str) -> None:
+    oracle, relaxation = example.oracle(), get_relaxation("smoothed", regularizer=regularizer)
     if relaxation.missing(oracle) is None:
         check_relaxation(relaxation, oracle, example.event_shape, structure=example.structure)

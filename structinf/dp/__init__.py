@@ -2,7 +2,8 @@
 
 from .builder import HypergraphBuilder
 from .hypergraph import Hypergraph
+from .paths import Dag, path_graph
 from .program import HypergraphProgram
 from .recursion import DynamicProgram, SMax
 
-__all__ = ["DynamicProgram", "Hypergraph", "HypergraphBuilder", "HypergraphProgram", "SMax"]
+__all__ = ["Dag", "DynamicProgram", "Hypergraph", "HypergraphBuilder", "HypergraphProgram", "SMax", "path_graph"]

@@ -1,4 +1,4 @@
-"""Hypergraphs from the hyperedges that a user adds, checked and put in order."""
+"""Hypergraphs from the hyperedges that a user adds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import InvalidInputError
 from .hypergraph import Hypergraph
+from .order import check_dangling, levels_of, needed_nodes, starts
 
 __all__ = ["HypergraphBuilder"]
 
@@ -75,32 +76,22 @@ class HypergraphBuilder:
         """
         if len(tails) > 2:
             raise InvalidInputError(f"add: a hyperedge has at most two tails, got {len(tails)}; put a node between")
-        columns = np.broadcast_arrays(
-            np.asarray(head), *map(np.asarray, tails), *[np.asarray(-1)] * (2 - len(tails)), self._part(part)
-        )
-        if any(column.dtype.kind not in "iu" for column in columns):
-            raise InvalidInputError("add: nodes and parts are integers, or integer arrays")
-        rows = np.stack([column.ravel() for column in columns]).astype(np.int64)
-        for name, row, least in (("head", rows[0], 0), *(("tails", rows[1 + i], 0) for i in range(len(tails)))):
-            wrong = (row < least) | (row >= self._nodes)
-            if wrong.any():
-                raise InvalidInputError(
-                    f"add: {name} names node {row[wrong][0]}, but there are {self._nodes} nodes; "
-                    "take those that node() and nodes() return"
-                )
-        self._added.append(rows)
-
-    def _part(self, part: Nodes) -> np.ndarray:
-        if part is None:
-            return np.asarray(self._count)
-        numbers = np.asarray(part)
-        wrong = (numbers < 0) | (numbers >= self._count)
-        if wrong.any():
+        known = f"there are {self._nodes} nodes; take those that node() and nodes() return"
+        columns = [
+            _numbers(name, value, self._nodes, known)
+            for name, value in zip(("head", "first tail", "second tail"), (head, *tails), strict=False)
+        ]
+        columns += [np.asarray(-1)] * (2 - len(tails))
+        known = f"theta has {self._count} parts; take those of the builder's `parts`"
+        columns.append(np.asarray(self._count) if part is None else _numbers("part", part, self._count, known))
+        try:
+            rows = np.stack([column.ravel() for column in np.broadcast_arrays(*columns)])
+        except ValueError:
+            shapes = ", ".join(str(column.shape) for column in columns)
             raise InvalidInputError(
-                f"add: part number {np.atleast_1d(numbers)[np.atleast_1d(wrong)][0]} is out of range: theta has "
-                f"{self._count} parts, whose numbers are in the builder's `parts`"
-            )
-        return numbers
+                f"add: head, tails and part must broadcast to a common shape, got {shapes}"
+            ) from None
+        self._added.append(rows.astype(np.int64))
 
     def build(self, goals: Nodes, *, prune: bool = False) -> Hypergraph:
         """The hypergraph of everything added.
@@ -119,103 +110,47 @@ class HypergraphBuilder:
             If hyperedges form a cycle, a goal cannot be derived, or a tail is a node that no hyperedge leads to.
         """
         goals = np.asarray(goals)
-        if goals.dtype.kind not in "iu" or goals.size == 0 or goals.max() < 0 or goals.max() >= self._nodes:
+        if goals.dtype.kind not in "iu" or not goals.size or not -1 <= goals.min() <= goals.max() < self._nodes:
             raise InvalidInputError(f"goals: a node or an integer array of nodes is needed, got {goals!r}")
+        wanted = goals[goals >= 0]
+        if not wanted.size:
+            raise InvalidInputError("goals: there must be one")
         rows = np.concatenate(self._added, 1) if self._added else np.zeros((4, 0), np.int64)
         heads, tails, part = rows[0], rows[1:3].T, rows[3]
-        level = _levels(self._nodes, heads, tails)
-        derived = level >= 0
+        level = levels_of(self._nodes, heads, tails)
+        derived = np.append(level >= 0, True)  # the last one stands for no tail
         if not prune:
-            _check_dangling(derived, heads, tails, goals)
-        lost = np.append(~derived, False)
-        kept = ~(lost[heads] | lost[tails].any(1))
-        wanted = goals[goals >= 0]
+            check_dangling(self._nodes, heads, tails)
         if not derived[wanted].all():
             raise InvalidInputError(
                 f"goals: node {wanted[~derived[wanted]][0]} cannot be derived: no hyperedges lead to it from leaves; "
                 "a leaf is a node with a hyperedge without tails, add(node)"
             )
-        order = np.argsort(level, kind="stable")[np.count_nonzero(~derived) :]
+        kept = derived[heads] & derived[tails].all(1)
+        needed = needed_nodes(self._nodes, heads[kept], tails[kept], wanted)
+        kept &= needed[heads]
+        # By level, and by number in each; the hyperedges of a node in the order in which they were added.
+        order = np.flatnonzero(needed)[np.argsort(level[needed], kind="stable")]
         number = np.full(self._nodes + 1, len(order))
         number[order] = np.arange(len(order))
         heads, tails, part = number[heads[kept]], number[tails[kept]], part[kept]
         by_head = np.argsort(heads, kind="stable")
         return Hypergraph(
-            offset=np.concatenate([[0], np.cumsum(np.bincount(heads, minlength=len(order)))]).astype(np.int64),
+            offset=starts(heads, len(order)),
             part=np.ascontiguousarray(part[by_head], np.int32),
             tails=np.ascontiguousarray(tails[by_head], np.int32),
-            goals=np.where(goals >= 0, number[goals], -1).astype(np.int64),
+            goals=np.where(goals >= 0, number[goals], -1),
             level=level[order].astype(np.int32),
             parts=self._count,
         )
 
 
-def _levels(nodes: int, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
-    """The level of each node, −1 for those that cannot be derived; InvalidInputError if hyperedges form a cycle."""
-    waiting = (tails >= 0).sum(1)  # tails of each hyperedge without a level
-    open_edges = np.bincount(heads, minlength=nodes)  # hyperedges of each node that wait
-    lost = open_edges == 0
-    level = np.full(nodes, -1)
-    edge, which = np.nonzero(tails >= 0)
-    by_tail = np.argsort(tails[edge, which], kind="stable")
-    edge_of, start = edge[by_tail], np.concatenate([[0], np.cumsum(np.bincount(tails[edge, which], minlength=nodes))])
-    # Nodes that nothing derives hold up nobody: what needs them is no hyperedge at all.
-    alive = np.ones(len(heads), np.bool_)
-    frontier = np.flatnonzero(lost)
-    while len(frontier):
-        dead = _edges_from(frontier, edge_of, start)
-        dead = np.unique(dead[alive[dead]])
-        alive[dead] = False
-        np.subtract.at(open_edges, heads[dead], 1)
-        touched = np.unique(heads[dead])
-        frontier = touched[(open_edges[touched] == 0) & ~lost[touched]]
-        lost[frontier] = True
-    ready = np.flatnonzero(alive & (waiting == 0))
-    depth = 0
-    while len(ready):
-        np.subtract.at(open_edges, heads[ready], 1)
-        touched = np.unique(heads[ready])
-        done = touched[open_edges[touched] == 0]
-        level[done] = depth
-        depth += 1
-        freed = _edges_from(done, edge_of, start)
-        np.subtract.at(waiting, freed, 1)
-        freed = np.unique(freed)
-        ready = freed[alive[freed] & (waiting[freed] == 0)]
-    stuck = (level < 0) & ~lost
-    if stuck.any():
-        cycle = _find_cycle(stuck, heads[alive], tails[alive])
-        raise InvalidInputError(
-            f"the hyperedges form a cycle, {' -> '.join(map(str, cycle))}: a recursion needs an order of the nodes in "
-            "which tails come before heads"
-        )
-    return level
-
-
-def _edges_from(nodes: np.ndarray, edge_of: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """The hyperedges with a tail among ``nodes``, once for each such tail."""
-    count = start[nodes + 1] - start[nodes]
-    return edge_of[np.arange(count.sum()) + np.repeat(start[nodes] - (np.cumsum(count) - count), count)]
-
-
-def _find_cycle(stuck: np.ndarray, heads: np.ndarray, tails: np.ndarray) -> list[int]:
-    """Nodes of one cycle, tails before heads, the first one again at the end."""
-    stuck_tail = (tails >= 0) & stuck[tails]
-    from_node = {}
-    for edge in np.flatnonzero(stuck_tail.any(1)):
-        from_node.setdefault(int(heads[edge]), int(tails[edge][stuck_tail[edge]][0]))
-    # Every stuck node waits for a stuck one, so that walking back must come round.
-    path, node = [], next(iter(from_node))
-    while node not in path:
-        path.append(node)
-        node = from_node[node]
-    return [node, *reversed(path[path.index(node) :])]
-
-
-def _check_dangling(derived: np.ndarray, heads: np.ndarray, tails: np.ndarray, goals: np.ndarray) -> None:
-    dangling = np.setdiff1d(tails[tails >= 0], heads)
-    if len(dangling):
-        raise InvalidInputError(
-            f"node {dangling[0]} is a tail, but no hyperedge leads to it; add({dangling[0]}) makes it a leaf, and "
-            "build(..., prune=True) drops what cannot be derived"
-        )
+def _numbers(name: str, value: Nodes, count: int, known: str) -> np.ndarray:
+    """``value`` as an array of integers, all below ``count``."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" and array.size:
+        raise InvalidInputError(f"add: {name} must be an integer, or an integer array; got {array.dtype}")
+    wrong = (array < 0) | (array >= count)
+    if wrong.any():
+        raise InvalidInputError(f"add: {name} {array[wrong].flat[0]} is out of range: {known}")
+    return array

@@ -8,14 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import InvalidInputError
 from ..regularizers import Regularizer, Unregularized
+from . import passes
 from .hypergraph import Hypergraph
-from .levels import Bucket, edge_probabilities, recur, walk
+from .levels import Bucket, along, edge_probabilities, recur, walk
 
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["count", "derivations", "edge_probabilities", "entropy", "log_prob"]
+__all__ = ["count", "derivations", "entropy", "log_prob", "support"]
+
+_MOST_MOVES = 100
 
 
 def count(
@@ -34,23 +38,29 @@ def count(
     return int(counts[goal])
 
 
-def derivations(graph: Hypergraph, goal: int) -> Tensor:
-    """The parts of all derivations of ``goal``, (count, P) float64."""
-    needed = np.zeros(graph.nodes + 1, np.bool_)
-    needed[goal] = True
-    for _, edges in reversed(graph.by_level):
-        needed[graph.tails[edges[needed[graph.head[edges]]]]] = True
-    found: dict[int, np.ndarray] = {graph.nodes: np.zeros((1, graph.parts), np.float32)}
-    for i in np.flatnonzero(needed[:-1]):
-        lists = []
-        for edge in range(graph.offset[i], graph.offset[i + 1]):
-            one, other = (found[int(tail)] for tail in graph.tails[edge])
-            both = (one[:, None] + other[None]).reshape(-1, graph.parts)
-            if graph.part[edge] < graph.parts:
-                both[:, graph.part[edge]] += 1
-            lists.append(both)
-        found[int(i)] = np.concatenate(lists)
-    return torch.from_numpy(found[goal]).double()
+def derivations(graph: Hypergraph, goal: int, count: int) -> Tensor:
+    """The parts of all ``count`` derivations of ``goal``, (count, P) float64."""
+    _, found = passes.listing(graph, torch.zeros(1, graph.edges), torch.tensor([goal]), count)
+    return found.squeeze(1)
+
+
+def support(
+    graph: Hypergraph, q: jaxtyping.Float[Tensor, "batch edges"], goal: Tensor, most: int
+) -> tuple[Tensor, Tensor]:
+    """Probabilities (K, B) and parts (K, B, P) of all derivations that a walk along q can make, the likeliest first.
+
+    InvalidInputError if there are more than ``most``.
+    """
+    counts = [count(graph, int(g), dropped_edges=row) for g, row in zip(goal, (q == 0).cpu(), strict=True)]
+    largest = max(counts, default=1)
+    if largest > most:
+        raise InvalidInputError(
+            f"{largest} structures have a positive probability at batch index {counts.index(largest)}, more than "
+            f"most={most}; lower the temperature, or take a sparse regularizer"
+        )
+    scores, parts = passes.listing(graph, q.log(), goal, largest)
+    scores, order = scores.sort(dim=0, descending=True, stable=True)
+    return scores.exp(), parts.take_along_dim(order.unsqueeze(2), 0)
 
 
 def entropy(
@@ -81,13 +91,17 @@ def log_prob(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DP_Ω, the log-probability of the structures ``y``, both (B,), and the structures found for them, (B, P).
 
-    With the parts that ``y`` lacks forbidden and the others scored by their number in ``y``, its derivation is the best.
+    Its derivation is the best one where the parts that ``y`` lacks are forbidden and the others score what they count
+    for in ``y``: of the parts of 0 or 1 time, no other has as many. Where other numbers mislead, scores are moved as a
+    perceptron moves them, which ends, since structures are vertices of their hull.
     """
-    only = torch.where(y > 0, y, -torch.inf).double()
-    _, chosen = edge_probabilities(graph, only, Unregularized())
-    padded = torch.nn.functional.pad(chosen, (0, 1))
-    found, used = walk(
-        graph, goal, torch.ones_like(only[:, 0]), lambda bucket, w: padded[:, bucket.edges] * w.unsqueeze(2)
-    )
+    scores = torch.where(y > 0, 1 / y, -torch.inf).double()
+    found = used = y.new_empty(0)
+    for _ in range(_MOST_MOVES):
+        _, chosen = edge_probabilities(graph, scores, Unregularized())
+        found, used = walk(graph, goal, torch.ones_like(scores[:, 0]), along(chosen))
+        if torch.equal(found, y.double()):
+            break
+        scores = scores + (y - found)
     v, q = edge_probabilities(graph, theta, regularizer)
     return v.gather(1, goal.unsqueeze(1)).squeeze(1), torch.special.xlogy(used, q).sum(1), found.to(y.dtype)

@@ -16,7 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..kernels import parallel_rows
+from .blocks import Blocks, split
+
 __all__ = ["Hypergraph"]
+
+_HUGE = 2**60
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,7 +54,6 @@ class Hypergraph:
     level: np.ndarray
     parts: int
     plans: dict[torch.device, Any] = field(default_factory=dict)
-    _used: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Hypergraph({self.nodes} nodes, {self.edges} hyperedges, {self.parts} parts)"
@@ -74,6 +78,11 @@ class Hypergraph:
         """The largest number of hyperedges of a node."""
         return int(np.diff(self.offset).max())
 
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The graph as the compiled loops take it."""
+        return split(self)
+
     def size_of(self, goal: Tensor) -> int:
         """The largest number of hyperedges of a derivation of one of the nodes ``goal``, (B,)."""
         return int(self.derivation_size[goal.cpu().numpy()].max(initial=1))
@@ -84,7 +93,8 @@ class Hypergraph:
         size = np.zeros(self.nodes + 1, np.int64)
         for nodes, edges in self.by_level:
             most = 1 + size[self.tails[edges]].sum(1)
-            size[nodes] = np.maximum.reduceat(most, np.searchsorted(self.head[edges], nodes))
+            most = np.maximum.reduceat(most, np.searchsorted(self.head[edges], nodes))
+            size[nodes] = np.minimum(most, _HUGE)  # doubled at each level, it would overflow
         return size
 
     @cached_property
@@ -109,28 +119,18 @@ class Hypergraph:
         lengths : (B, ...) integer Tensor or None
             With as many last entries as ``goals`` has dimensions; None chooses the last goal.
         """
-        if self.goals.ndim == 0:
-            return np.full(batch, self.goals.item(), np.int64)
-        if lengths is None:
+        if self.goals.ndim == 0 or lengths is None:
             return np.full(batch, self.goals[(-1,) * self.goals.ndim].item(), np.int64)
         index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)
-        return self.goals[tuple(index.T)]
-
-    def used_parts(self, goal: int) -> np.ndarray:
-        """(P,) bool: the parts that derivations of ``goal`` may have."""
-        if goal not in self._used:
-            wanted = np.zeros(self.nodes + 1, np.bool_)
-            wanted[goal] = True
-            used = np.zeros(self.parts + 1, np.bool_)
-            for _, edges in reversed(self.by_level):
-                of_wanted = edges[wanted[self.head[edges]]]
-                wanted[self.tails[of_wanted]] = True
-                used[self.part[of_wanted]] = True
-            used.setflags(write=False)
-            self._used[goal] = used[:-1]
-        return self._used[goal]
+        known = ((index >= 0) & (index < self.goals.shape)).all(1)
+        return np.where(known, self.goals[tuple(np.where(known[:, None], index, 0).T)], -1)
 
     def part_mask(self, goals: np.ndarray, device: torch.device) -> Tensor:
         """(B, P) bool: the parts that derivations of each instance's goal may have."""
-        rows = [self.used_parts(goal) for goal in goals.tolist()]
-        return torch.from_numpy(np.stack(rows) if rows else np.zeros((0, self.parts), np.bool_)).to(device)
+        from ..kernels import hypergraph_derivations as kernels
+
+        different, which = np.unique(goals, return_inverse=True)
+        masks = np.zeros((len(different), self.parts), np.bool_)
+        parallel_rows(kernels.used_parts, -(-len(different) // 64), different, self.blocks, masks)
+        found = torch.from_numpy(masks).to(device)
+        return found.expand(len(goals), -1) if len(different) == 1 else found[torch.from_numpy(which).to(device)]

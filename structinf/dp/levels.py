@@ -21,7 +21,7 @@ from .hypergraph import Hypergraph
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["Bucket", "edge_probabilities", "gradient", "hessian_product", "plan", "recur", "value", "walk"]
+__all__ = ["Bucket", "along", "edge_probabilities", "gradient", "hessian_product", "plan", "recur", "value", "walk"]
 
 
 class Bucket(NamedTuple):
@@ -32,25 +32,27 @@ class Bucket(NamedTuple):
     nodes : (n,) int64 Tensor
     edges : (n, d) int64 Tensor
         Hyperedges' numbers; E in the padding.
-    part, one, other : (n, d) int64 Tensor
-        Part, P for none and P + 1 in the padding; and tails, N for none.
+    part : (n, d) int64 Tensor
+        P for none, and P + 1 in the padding.
+    tails : tuple of (n, d) int64 Tensors
+        As many as there are tails at all; N for none.
     """
 
     nodes: Tensor
     edges: Tensor
     part: Tensor
-    one: Tensor
-    other: Tensor
+    tails: tuple[Tensor, ...]
 
 
 def plan(graph: Hypergraph, device: torch.device) -> Sequence[Bucket]:
     """The graph's buckets in topological order, on ``device``; made once a graph and device."""
     if device not in graph.plans:
-        part, one, other = (
-            np.append(a, last)
-            for a, last in zip((graph.part, *graph.tails.T), (graph.parts + 1, graph.nodes, graph.nodes), strict=True)
-        )
+        part, tails = np.append(graph.part, graph.parts + 1), np.append(graph.tails, [[graph.nodes] * 2], 0)
         degree, buckets = np.diff(graph.offset), []
+
+        def on_device(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array.astype(np.int64)).to(device)
+
         for nodes, _ in graph.by_level:
             size = np.ceil(np.log2(degree[nodes])).astype(int)
             for s in np.unique(size):
@@ -58,8 +60,10 @@ def plan(graph: Hypergraph, device: torch.device) -> Sequence[Bucket]:
                 columns = np.arange(degree[chosen].max())
                 edges = graph.offset[chosen, None] + columns
                 edges[columns >= degree[chosen, None]] = graph.edges
-                arrays = chosen, edges, part[edges], one[edges], other[edges]
-                buckets.append(Bucket(*(torch.from_numpy(a.astype(np.int64)).to(device) for a in arrays)))
+                used = [t for t in np.moveaxis(tails[edges], 2, 0) if (t < graph.nodes).any()]
+                buckets.append(
+                    Bucket(on_device(chosen), on_device(edges), on_device(part[edges]), tuple(map(on_device, used)))
+                )
         graph.plans[device] = buckets
     return graph.plans[device]
 
@@ -68,9 +72,15 @@ def recur(graph: Hypergraph, theta: Tensor, step: Callable[[Bucket, Tensor], Ten
     """Values of all nodes, (B, N + 1), the last one 0: ``step`` maps hyperedges' scores (B, n, d) to nodes' (B, n)."""
     follow = torch.is_grad_enabled() and theta.requires_grad
     padded = torch.cat([theta, theta.new_zeros(len(theta), 1), theta.new_full((len(theta), 1), -torch.inf)], 1)
-    v = theta.new_zeros(len(theta), graph.nodes + 1)
-    for bucket in plan(graph, theta.device):
-        x = padded[:, bucket.part] + v[:, bucket.one] + v[:, bucket.other]
+    v, buckets = theta.new_zeros(len(theta), graph.nodes + 1), plan(graph, theta.device)
+    pieces = (padded[:, bucket.part.flatten()] for bucket in buckets)
+    if follow:  # at once: each piece by itself would have a gradient of θ's size
+        parts = torch.cat([bucket.part.flatten() for bucket in buckets])
+        pieces = padded[:, parts].split([bucket.part.numel() for bucket in buckets], 1)
+    for bucket, own in zip(buckets, pieces, strict=True):
+        x = own.reshape(len(theta), *bucket.part.shape)
+        for tail in bucket.tails:
+            x = x + v[:, tail]
         new = step(bucket, x)
         v = v.index_copy(1, bucket.nodes, new) if follow else v.index_copy_(1, bucket.nodes, new)
     return v
@@ -95,7 +105,7 @@ def walk(
         flow = step(bucket, w[:, bucket.nodes]).flatten(1)
         edges[:, bucket.edges.flatten()] = flow
         parts.index_add_(1, bucket.part.flatten(), flow)
-        for tail in (bucket.one, bucket.other):
+        for tail in bucket.tails:
             w.index_add_(1, tail.flatten(), flow)
     return parts[:, :-2], edges[:, :-1]
 
@@ -129,11 +139,12 @@ def gradient(
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,), and its gradient, (B, P), float64."""
     v, q = edge_probabilities(graph, theta, regularizer)
-    parts, _ = walk(graph, goal, torch.ones_like(v[:, 0]), _along(q))
+    parts, _ = walk(graph, goal, torch.ones_like(v[:, 0]), along(q))
     return _at(v, goal), parts
 
 
-def _along(q: Tensor) -> Callable[[Bucket, Tensor], Tensor]:
+def along(q: jaxtyping.Float[Tensor, "batch edges"]) -> Callable[[Bucket, Tensor], Tensor]:
+    """The step of :func:`walk` that spends each node's flow along ``q``."""
     padded = torch.nn.functional.pad(q, (0, 1))
     return lambda bucket, w: padded[:, bucket.edges] * w.unsqueeze(2)
 

@@ -2,42 +2,54 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy, zeros
 from ..regularizers import Regularizer
 from . import levels
 from .hypergraph import Hypergraph
 
-__all__ = ["gradient", "hessian_product", "kbest", "sample", "value"]
+__all__ = ["gradient", "hessian_product", "kbest", "listing", "sample", "value"]
 
 # Elementary operations of a hyperedge and pass, to tell when a second thread pays.
 _WORK = 8
+_MOST_DRAWN = 10**8
 
 
-def _is_compiled(theta: Tensor, regularizer: Regularizer) -> bool:
-    return theta.device.type == "cpu" and regularizer.alpha is not None
+def _alpha(theta: Tensor, regularizer: Regularizer) -> float | None:
+    """What the compiled loops know the regularizer by; None if they do not serve."""
+    if theta.device.type != "cpu" or regularizer.alpha is None:
+        return None
+    # Nearer to 1, rounding outweighs the difference.
+    return regularizer.alpha if regularizer.alpha > 1 + 1e-8 else 1.0
 
 
-def _run(kernel: Any, graph: Hypergraph, goal: Tensor, first: tuple[Any, ...], *last: Any, work: int = _WORK) -> None:
-    """``kernel`` over the batch; tensors in ``first`` and ``last`` as arrays, the goal and the graph's between them."""
-    arrays = graph.offset, graph.part, graph.tails
-    before, after = ([to_numpy(a)[0] if isinstance(a, Tensor) else a for a in side] for side in (first, last))
-    parallel_rows(kernel, len(goal), *before, to_numpy(goal)[0], *arrays, *after, work=work * len(goal) * graph.edges)
+def _exact(theta: Tensor, alpha: float) -> Tensor:
+    """Potentials in a dtype that is exact enough for ``alpha``: see `structinf.kernels.smooth_max`."""
+    return theta.double() if 1 < alpha < 1.25 else theta
+
+
+def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, instances: int = 1, work: int = _WORK) -> None:
+    """``kernel`` over the batch, so many ``instances`` at a time; tensors as arrays, ``graph`` as its blocks."""
+    arrays = [to_numpy(a)[0] if isinstance(a, Tensor) else a.blocks if a is graph else a for a in args]
+    batch = len(goal)
+    parallel_rows(kernel, -(-batch // instances), *arrays, work=work * batch * graph.edges)
 
 
 def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer) -> Tensor:
     """DP_Ω, (B,) float64, of θ (B, P); autograd can follow it where θ requires grad."""
-    follow = torch.is_grad_enabled() and theta.requires_grad
-    if follow or not _is_compiled(theta, regularizer):
+    alpha = _alpha(theta, regularizer)
+    if alpha is None or (torch.is_grad_enabled() and theta.requires_grad):
         return levels.value(graph, theta, goal, regularizer)
     from ..kernels import hypergraph as kernels
 
     out = torch.empty(len(theta), dtype=torch.float64)
-    _run(kernels.value, graph, goal, (theta,), graph.degree, float(regularizer.alpha), out)  # pyright: ignore
+    _run(kernels.value, graph, goal, _exact(theta, alpha), goal, graph, alpha, out, instances=kernels.LANES)
     return out
 
 
@@ -45,29 +57,35 @@ def gradient(
     graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,) float64, and its gradient, (B, P), times each instance's ``weight``, (B,)."""
-    if not _is_compiled(theta, regularizer):
+    alpha = _alpha(theta, regularizer)
+    if alpha is None:
         found, parts = levels.gradient(graph, theta, goal, regularizer)
         return found, (parts if weight is None else parts * weight.unsqueeze(1)).to(theta.dtype)
     from ..kernels import hypergraph as kernels
 
-    out, parts = torch.empty(len(theta), dtype=torch.float64), zeros(*theta.shape, dtype=theta.dtype)
+    out, exact = torch.empty(len(theta), dtype=torch.float64), _exact(theta, alpha)
+    parts = zeros(*theta.shape, dtype=exact.dtype)
     weight = torch.ones_like(out) if weight is None else weight.double()
-    _run(kernels.gradient, graph, goal, (theta,), graph.degree, float(regularizer.alpha), weight, out, parts)  # pyright: ignore
-    return out, parts
+    _run(kernels.gradient, graph, goal, exact, goal, graph, alpha, weight, out, parts, instances=kernels.LANES)
+    return out, parts.to(theta.dtype)
 
 
 def hessian_product(
     graph: Hypergraph, theta: Tensor, direction: Tensor, goal: Tensor, regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,) float64, and ∇²DP_Ω times ``direction``, both (B, P)."""
-    if not _is_compiled(theta, regularizer):
+    alpha = _alpha(theta, regularizer)
+    if alpha is None:
         found, parts = levels.hessian_product(graph, theta, direction, goal, regularizer)
         return found, parts.to(theta.dtype)
     from ..kernels import hypergraph as kernels
 
-    out, parts = torch.empty(len(theta), dtype=torch.float64), zeros(*theta.shape, dtype=theta.dtype)
-    _run(kernels.hessian_product, graph, goal, (theta, direction), graph.degree, float(regularizer.alpha), out, parts)  # pyright: ignore
-    return out, parts
+    if alpha == math.inf:
+        return value(graph, theta.detach(), goal, regularizer), torch.zeros_like(theta)
+    out, exact = torch.empty(len(theta), dtype=torch.float64), _exact(theta, alpha)
+    parts, along = zeros(*theta.shape, dtype=exact.dtype), direction.to(exact.dtype)
+    _run(kernels.hessian_product, graph, goal, exact, along, goal, graph, alpha, out, parts, instances=kernels.LANES)
+    return out, parts.to(theta.dtype)
 
 
 def sample(
@@ -82,27 +100,45 @@ def sample(
     from ..kernels import hypergraph_derivations as kernels
 
     size = graph.size_of(goal)
+    if n * len(goal) * size > _MOST_DRAWN:
+        raise InvalidInputError(
+            f"n = {n} structures of up to {size} hyperedges for each of {len(goal)} instances are too many to draw "
+            f"at once (more than {_MOST_DRAWN} hyperedges); draw fewer at a time"
+        )
     device = "cpu" if generator is None else generator.device
     uniforms = torch.rand(n, len(goal), size, dtype=torch.float64, generator=generator, device=device)
-    own = theta.detach().cpu()
-    out, parts = torch.empty(len(own), dtype=torch.float64), zeros(n, *own.shape, dtype=own.dtype)
-    alpha = float(regularizer.alpha)  # pyright: ignore
-    _run(kernels.sample, graph, goal, (own,), graph.degree, alpha, size, uniforms, out, parts)
+    parts = zeros(n, *theta.shape, dtype=theta.dtype)
+    alpha = _alpha(own := theta.detach().cpu(), regularizer)
+    if alpha is None:
+        v, q = levels.edge_probabilities(graph, theta, regularizer)
+        out = v.gather(1, goal.unsqueeze(1)).squeeze(1)
+        if not bool(out.isneginf().any()):  # else there may be nothing to choose from
+            _run(kernels.sample_given, graph, goal, q, goal, graph, uniforms, parts, work=_WORK * n)
+    else:
+        out = torch.empty(len(theta), dtype=torch.float64)
+        args = _exact(own, alpha), goal, graph, alpha, uniforms, out, parts
+        _run(kernels.sample, graph, goal, *args, instances=kernels.LANES)
     return out.to(theta.device), parts.to(theta.device)
 
 
-def kbest(graph: Hypergraph, scores: Tensor, goal: Tensor, k: int, by_edge: bool = False) -> tuple[Tensor, Tensor]:
-    """The ``k`` best scores, (k, B) float64, −inf where there are fewer, and their derivations' parts, (k, B, P).
+def kbest(graph: Hypergraph, theta: Tensor, goal: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The ``k`` best scores, (k, B) float64, −inf where there are fewer, and their derivations' parts, (k, B, P)."""
+    from ..kernels import hypergraph_derivations as kernels
 
-    Parameters
-    ----------
-    scores : (B, P) Tensor
-        Of the parts; or (B, E) of the hyperedges, if ``by_edge``.
+    found, parts = torch.empty(k, len(theta), dtype=torch.float64), zeros(k, *theta.shape, dtype=theta.dtype)
+    _run(kernels.kbest, graph, goal, theta.double(), goal, graph, found, parts, work=4 * k)
+    return found.to(theta.device), parts.to(theta.device)
+
+
+def listing(graph: Hypergraph, scores: Tensor, goal: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """All derivations: sums of their hyperedges' ``scores`` (B, E), (count, B) float64, and parts, (count, B, P).
+
+    Those with a hyperedge of −inf are left out; ``count`` is the largest number of an instance's. They come in the
+    order of their hyperedges, from the goal down.
     """
     from ..kernels import hypergraph_derivations as kernels
 
-    own = scores.detach().cpu()
-    found = torch.empty(k, len(own), dtype=torch.float64)
-    parts = zeros(k, len(own), graph.parts, dtype=own.dtype)
-    _run(kernels.kbest, graph, goal, (own.double(), by_edge), graph.size_of(goal), found, parts, work=4 * k)
+    found = torch.empty(count, len(scores), dtype=torch.float64)
+    parts = zeros(count, len(scores), graph.parts, dtype=torch.float64)
+    _run(kernels.listing, graph, goal, scores.double(), goal, graph, found, parts)
     return found.to(scores.device), parts.to(scores.device)

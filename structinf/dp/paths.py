@@ -102,8 +102,9 @@ class Dag:
             raise InvalidInputError(
                 f"graph: edges are pairs of integers, (E, 2), got an array of {edges.dtype} of shape {edges.shape}"
             )
-        nodes, ends = np.unique(edges, return_inverse=True)
-        return cls(tuple(nodes.tolist()), ends.reshape(edges.shape))
+        nodes, first, number = np.unique(edges.ravel(), return_index=True, return_inverse=True)
+        order = first.argsort()  # as the nodes appear
+        return cls(tuple(nodes[order].tolist()), order.argsort()[number].reshape(-1, 2))
 
     @classmethod
     def _of_pairs(cls, edges: Iterable[Any], nodes: Iterable[Hashable] = ()) -> Dag:

@@ -18,7 +18,7 @@ from ..oracle import Enumerable, GibbsOracle, KBest, Samplable, check_enumerable
 from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts, reduce_like
 from ..regularizers import Negentropy, Regularizer, Unregularized
 from ..smoothing import Smoothable
-from . import counting, passes
+from . import counting, levels, passes
 from .hypergraph import Hypergraph
 
 if TYPE_CHECKING:
@@ -81,22 +81,26 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
 
     def _graph_of(self, event_shape: Any) -> Hypergraph:
         unbound = self._with_bound({})
-        options = {key: value for key, value in vars(unbound).items() if key != "bound"}
+        # What a cached property keeps is no option.
+        options = tuple(
+            (name, value)
+            for name, value in vars(unbound).items()
+            if name != "bound" and not isinstance(getattr(type(self), name, None), functools.cached_property)
+        )
         try:
-            return _built(_Request(type(self), tuple(options.items()), event_shape, unbound))
+            hash(options)
         except TypeError as error:
-            if "unhashable" in str(error):
-                raise PluginError(
-                    f"{self.label()}: options must be hashable, since graphs are kept for equal options ({error}); "
-                    "take tuples for lists and arrays"
-                ) from error
-            raise
+            raise PluginError(
+                f"{self.label()}: options must be hashable, since graphs are kept for equal options ({error}); "
+                "take tuples for lists and arrays"
+            ) from error
+        return _built(_Request(type(self), options, event_shape, unbound))
 
     def valid_parts(self, theta: Potentials) -> Potentials | None:
         if "lengths" not in self.bound:
             return None
         graph = self.graph(theta)
-        goals = graph.goal(self.bound["lengths"], len(self.bound["lengths"]))
+        goals = self._goals(graph, len(self.bound["lengths"]))
         mask = graph.part_mask(goals, as_tuple(theta)[0].device)
         pieces = self._split(mask, theta)
         return map_parts(lambda m, t: m.any(0, keepdim=True) if len(t) == 1 else m, pieces, theta)
@@ -116,14 +120,18 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
     def _problem(self, theta: Potentials) -> tuple[Hypergraph, Tensor, Tensor]:
         """The graph, the parts (B, P), and the goals (B,) on θ's device."""
         graph, flat = self.graph(theta), self._flat(theta)
-        goal = graph.goal(self.bound.get("lengths"), len(flat))
-        if (goal < 0).any():
-            index = int(np.flatnonzero(goal < 0)[0])
+        return graph, flat, torch.from_numpy(self._goals(graph, len(flat))).to(flat.device)
+
+    def _goals(self, graph: Hypergraph, batch: int) -> np.ndarray:
+        """The goal of each instance, (B,) int64; InvalidInputError where its lengths have none."""
+        goals = graph.goal(self.bound.get("lengths"), batch)
+        if (goals < 0).any():
+            index = int(np.flatnonzero(goals < 0)[0])
             raise InvalidInputError(
                 f"lengths {self.bound['lengths'][index].tolist()} at batch index {index} have no goal in the graph of "
                 f"{self.label()}"
             )
-        return graph, flat, torch.from_numpy(goal).to(flat.device)
+        return goals
 
     def _check(self, value: Tensor) -> None:
         check_feasible(value, f"structure of {self.label()}")
@@ -186,12 +194,12 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
     def enumerate(self, event_shape: Any) -> Potentials:
         """All structures, at most a million."""
         graph = self._graph_of(event_shape)
-        lengths = self.bound.get("lengths")
-        goal = int(graph.goal(lengths, 1)[0])
-        check_enumerable(counting.count(graph, goal), f"structures of {self.label()}")
+        goal = int(self._goals(graph, 1)[0])
+        count = counting.count(graph, goal)
+        check_enumerable(count, f"structures of {self.label()}")
         is_tuple = not isinstance(event_shape[0], int)
         zeros = [torch.zeros(1, *shape) for shape in (event_shape if is_tuple else [event_shape])]
-        return self._split(counting.derivations(graph, goal), tuple(zeros) if is_tuple else zeros[0])
+        return self._split(counting.derivations(graph, goal, count), tuple(zeros) if is_tuple else zeros[0])
 
     # -- more of the same passes -------------------------------------------------------------
 
@@ -246,17 +254,10 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
             0, with a structure of 0, beyond an instance's own.
         """
         graph, flat, goal = self._problem(theta)
-        v, q = counting.edge_probabilities(graph, flat, regularizer)
+        v, q = levels.edge_probabilities(graph, flat, regularizer)
         self._check(v.gather(1, goal.unsqueeze(1)).squeeze(1))
-        counts = [counting.count(graph, int(g), dropped_edges=row) for g, row in zip(goal, (q == 0).cpu(), strict=True)]
-        largest = max(counts, default=1)
-        if largest > most:
-            raise InvalidInputError(
-                f"{largest} structures have a positive probability at batch index {counts.index(largest)}, more than "
-                f"most={most}; lower the temperature, or take a sparse regularizer"
-            )
-        scores, parts = passes.kbest(graph, q.log(), goal, largest, by_edge=True)
-        return self._split(parts.to(flat.dtype), theta), scores.exp().to(flat.dtype)
+        probabilities, parts = counting.support(graph, q, goal, most)
+        return self._split(parts.to(flat.dtype), theta), probabilities.to(flat.dtype)
 
 
 @dataclass(frozen=True)

@@ -9,214 +9,327 @@ Algorithms 1 and 2):
     tangent inside  v̇_i = Σ_e q_e ẋ_e,  m_i = Σ_e s_e ẋ_e / Σ_e s_e,  q̇_e = s_e (ẋ_e − m_i)
     tangent outside ḟ_e = q̇_e w_i + q_e ẇ_i
 
-Instances go through together, LANES at a time: the innermost loops run over instances and become vector code,
-whatever the graph looks like. Two numbers a node are kept, from which q is recomputed, so that
-memory grows with nodes and not with hyperedges. Values are float64, so that float32 scores lose nothing over
-long recursions.
+LANES instances go through together, a lane each (`structinf.kernels.lanes`), whatever the graph looks like; a last few
+are filled up with copies of the last one. Parts are fetched and delivered a block of nodes at a time, since a part's
+scores are far apart in θ: blocks and the buffers for their parts fit the cache (`structinf.dp.blocks`).
 
-Arguments of the kernels, for the instances ``start:stop``:
+Values are float64, so that float32 scores lose nothing over long recursions; q and flows have θ's dtype. Two numbers a
+node are kept, v and τ, from which q is recomputed, so that memory does not grow with the number of hyperedges: beside θ
+and a result of θ's size, the gradient takes 24 LANES bytes a node for each thread.
+
+Arguments of the kernels, for groups ``start:stop`` of LANES instances:
 
     theta   (B, P) float32 or float64, contiguous
     goal    (B,) int64
-    offset, part, tails, degree    `structinf.dp.Hypergraph`'s arrays, and the largest number of a node's hyperedges
+    graph   `structinf.dp.blocks.Blocks`
     alpha   float64
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from .jit import jit
-from .smooth_max import curvature, probabilities, smooth_max
+from .lane_rows import address, cast, is_zero, row, rows, set_row
+from .lanes import LANES, maximum
+from .smooth_max import curved, probability, smooth_max
 
-__all__ = ["gradient", "hessian_product", "inside", "value"]
-
-LANES = 16
-
-
-# ----------------------------------------------------------------------------- passes over a few instances
+__all__ = ["gradient", "hessian_product", "inside", "last_node", "value"]
 
 
-@jit
-def inside(theta, first, offset, part, tails, alpha, v, tau, x):
-    """Values and thresholds, (N + 1, L) and (n, L), of the first n nodes, for L instances from ``first``."""
-    nodes, lanes = tau.shape
-    kind, total, slope = np.empty(lanes, theta.dtype), np.empty(lanes), np.empty(lanes)
-    own = np.empty((len(x), lanes), theta.dtype)
-    v[-1] = 0.0
-    for i in range(nodes):
-        edge, count = offset[i], offset[i + 1] - offset[i]
-        _scores(theta, first, part, tails, edge, count, v, own, x)
-        smooth_max(x, count, alpha, kind, v[i], tau[i], total, slope)
+# ----------------------------------------------------------------------------- parts
 
 
 @jit
-def _scores(theta, first, part, tails, edge, count, v, own, x):
-    """Scores, (count, L), of a node's hyperedges; ``own``, (count, L), is scratch of θ's dtype."""
-    _parts(theta, first, part, edge, count, own)
-    lanes, none = v.shape[1], len(v) - 1
-    for k in range(count):
-        one, other = tails[edge + k, 0], tails[edge + k, 1]
-        for c in range(lanes):
-            x[k, c] = v[one, c] + own[k, c]
-        if other < none:
-            for c in range(lanes):
-                x[k, c] += v[other, c]
+def _fetch(theta, first, graph, block, own):
+    """Scores of a block's parts, for LANES instances from ``first``, to ``own`` (height + 1, LANES)."""
+    last, start = len(theta) - 1, graph.row_offset[block]
+    for r in range(graph.row_offset[block + 1] - start):
+        part = graph.row_part[start + r]
+        for c in range(LANES):
+            own[r, c] = theta[min(first + c, last), part]
 
 
 @jit
-def _parts(theta, first, part, edge, count, own):
-    """Scores of the parts alone, instance by instance: a node's parts lie close together, instances far apart."""
-    parts = theta.shape[1]
-    scored = 0
-    for k in range(count):
-        scored += part[edge + k] < parts
-    if scored == 0:
-        own[:count] = 0
-        return
-    for c in range(own.shape[1]):
-        row = theta[first + c]
-        if scored == count:
-            for k in range(count):
-                own[k, c] = row[part[edge + k]]
-        else:
-            for k in range(count):
-                own[k, c] = row[part[edge + k]] if part[edge + k] < parts else 0
+def _deliver(flow, first, graph, block, out):
+    """Add the ``flow`` (height + 1, LANES) of a block's parts to ``out`` (B, P); the last block comes first."""
+    start, full = graph.row_offset[block], first + LANES <= len(out)
+    for r in range(graph.row_offset[block + 1] - start):
+        part, is_first = graph.row_part[start + r], graph.row_is_first[start + r]
+        for c in range(LANES):
+            if full or first + c < len(out):
+                # Not added to what is there where it is the first: the system has yet to clear that memory.
+                out[first + c, part] = flow[r, c] if is_first else out[first + c, part] + flow[r, c]
 
 
 @jit
-def _deliver(flow, first, part, tails, edge, count, w, out):
-    """Add the ``flow``, (count, L), of a node's hyperedges to their parts' and their tails'."""
-    parts, lanes, none = out.shape[1], flow.shape[1], len(w) - 1
-    scored = 0
-    for k in range(count):
-        one, other = tails[edge + k, 0], tails[edge + k, 1]
-        scored += part[edge + k] < parts
-        if one < none:
-            for c in range(lanes):
-                w[one, c] += flow[k, c]
-        if other < none:
-            for c in range(lanes):
-                w[other, c] += flow[k, c]
-    if scored:
-        for c in range(lanes):
-            row = out[first + c]
-            for k in range(count):
-                if part[edge + k] < parts:
-                    row[part[edge + k]] += flow[k, c]
+def _clear(array, count):
+    for i in range(count):
+        for c in range(LANES):
+            array[i, c] = 0
+
+
+# ----------------------------------------------------------------------------- hyperedges
+
+
+class _Links(NamedTuple):
+    """Addresses of the graph's arrays; and the numbers that stand for no node and no part."""
+
+    offset: Any
+    tails: Any
+    row: Any
+    no_node: int
+    no_row: int
 
 
 @jit
-def _last(goal, start, stop):
-    """The number of nodes up to the highest goal."""
+def _links(graph):
+    nodes = len(graph.offset) - 1
+    return _Links(address(graph.offset), address(graph.tails), address(graph.row), nodes, graph.height)
+
+
+@jit
+def _score(v, own, links, edge):
+    """A hyperedge's x, or ẋ."""
+    x = row(v, links.tails[2 * edge]) + cast(row(own, links.row[edge]), v)
+    other = links.tails[2 * edge + 1]
+    if other < links.no_node:
+        x += row(v, other)
+    return x
+
+
+@jit
+def _pass_on(flow, links, edge, w):
+    """Add a hyperedge's ``flow`` to the w of its tails."""
+    for j in range(2):
+        tail = links.tails[2 * edge + j]
+        if tail < links.no_node:
+            set_row(w, tail, row(w, tail) + cast(flow, w))
+
+
+@jit
+def _add(flow, links, edge, flows):
+    """Add a hyperedge's ``flow`` to that of its part."""
+    part = links.row[edge]
+    if part < links.no_row:
+        set_row(flows, part, row(flows, part) + flow)
+
+
+# ----------------------------------------------------------------------------- inside
+
+
+@jit
+def last_node(goal, first):
+    """The number of nodes up to the highest goal of LANES instances from ``first``."""
     last = 0
-    for b in range(start, stop):
+    for b in range(first, min(first + LANES, len(goal))):
         last = max(last, goal[b])
     return last + 1
 
 
 @jit
-def _is_zero(row):
-    for c in range(len(row)):
-        if row[c] != 0:
-            return False
-    return True
+def inside(theta, first, graph, nodes, alpha, v, tau, own, x, kind):
+    """v and τ, (N + 1, LANES) each, of the first ``nodes`` nodes; the rest is scratch.
 
-
-# ----------------------------------------------------------------------------- kernels
+    ``tau`` may have a single row, which is overwritten.
+    """
+    _prepare(v, own, graph)
+    links, last = _links(graph), len(tau) - 1
+    for block in range(len(graph.node_offset) - 1):
+        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        if start < stop:
+            _fetch(theta, first, graph, block, own)
+        for i in range(start, stop):
+            _value(i, min(i, last), links, alpha, address(v), address(tau), address(own), address(x), address(kind))
 
 
 @jit
-def value(start, stop, theta, goal, offset, part, tails, degree, alpha, out):
+def _prepare(v, own, graph):
+    """Set values and scores that stand for none to 0."""
+    v[len(v) - 1] = 0
+    own[graph.height] = 0
+
+
+@jit
+def _value(i, place, links, alpha, v, tau, own, x, kind):
+    """v and τ of node i, the latter to its row ``place``; and its scores, in ``x``."""
+    edge = links.offset[i]
+    count = links.offset[i + 1] - edge
+    top = _score(v, own, links, edge)
+    set_row(x, 0, top)
+    for k in range(1, count):
+        score = _score(v, own, links, edge + k)
+        set_row(x, k, score)
+        top = maximum(top, score)
+    best, threshold = smooth_max(x, count, top, alpha, kind)
+    set_row(v, i, best)
+    set_row(tau, place, threshold)
+
+
+@jit
+def value(start, stop, theta, goal, graph, alpha, out):
     """DP_Ω to ``out``, (B,) float64."""
-    nodes = _last(goal, start, stop)
-    for first in range(start, stop, LANES):
-        lanes = min(LANES, stop - first)
-        v, tau, x = np.empty((len(offset), lanes)), np.empty((nodes, lanes)), np.empty((degree, lanes))
-        inside(theta, first, offset, part, tails, alpha, v, tau, x)
-        for c in range(lanes):
+    v, tau = rows(len(graph.offset), np.float64), rows(1, np.float64)
+    own, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
+    kind = rows(graph.degree, theta.dtype)
+    for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
+        inside(theta, first, graph, last_node(goal, first), alpha, v, tau, own, x, kind)
+        for c in range(min(LANES, len(goal) - first)):
             out[first + c] = v[goal[first + c], c]
 
 
+# ----------------------------------------------------------------------------- outside
+
+
 @jit
-def gradient(start, stop, theta, goal, offset, part, tails, degree, alpha, weight, out_value, out):
+def gradient(start, stop, theta, goal, graph, alpha, weight, out_value, out):
     """DP_Ω to ``out_value``, (B,) float64, and weight · ∇DP_Ω to ``out``, (B, P) zeros of θ's dtype."""
-    nodes = _last(goal, start, stop)
-    for first in range(start, stop, LANES):
-        lanes = min(LANES, stop - first)
-        v, tau, x = np.empty((len(offset), lanes)), np.empty((nodes, lanes)), np.empty((degree, lanes))
-        w, q = np.zeros((len(offset), lanes)), np.empty((degree, lanes), theta.dtype)
-        inside(theta, first, offset, part, tails, alpha, v, tau, x)
-        for c in range(lanes):
+    v, tau = rows(len(graph.offset), np.float64), rows(len(graph.offset), np.float64)
+    w = rows(len(graph.offset), np.float64)
+    own, flows = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
+    x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
+    for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
+        nodes = last_node(goal, first)
+        inside(theta, first, graph, nodes, alpha, v, tau, own, x, kind)
+        _clear(w, nodes)
+        for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = weight[first + c]
-        for i in range(nodes - 1, -1, -1):
-            if _is_zero(w[i]):
-                continue
-            edge, count = offset[i], offset[i + 1] - offset[i]
-            _scores(theta, first, part, tails, edge, count, v, q, x)
-            probabilities(x, count, tau[i], alpha, q)
-            _flow(q, count, w, i, x)
-            _deliver(x, first, part, tails, edge, count, w, out)
+        _outside(theta, first, graph, nodes, alpha, v, tau, w, own, flows, out)
 
 
 @jit
-def _flow(q, count, w, i, flow):
-    """``flow`` = q w_i, (count, L)."""
-    for k in range(count):
-        for c in range(w.shape[1]):
-            flow[k, c] = q[k, c] * w[i, c]
+def _outside(theta, first, graph, nodes, alpha, v, tau, w, own, flows, out):
+    links = _links(graph)
+    for block in range(len(graph.node_offset) - 2, -1, -1):
+        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        if start >= stop:
+            continue
+        if alpha < np.inf:
+            _fetch(theta, first, graph, block, own)
+        _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
+        for i in range(stop - 1, start - 1, -1):
+            if alpha == np.inf:
+                _follow(i, links, address(tau), address(w), address(flows))
+            else:
+                _spread(i, links, alpha, address(v), address(tau), address(w), address(own), address(flows))
+        _deliver(flows, first, graph, block, out)
 
 
 @jit
-def hessian_product(start, stop, theta, direction, goal, offset, part, tails, degree, alpha, out_value, out):
-    """DP_Ω to ``out_value``, (B,) float64, and ∇²DP_Ω times ``direction``, (B, P), to ``out``, (B, P) zeros."""
-    nodes, none = _last(goal, start, stop), out[:, :0]
-    for first in range(start, stop, LANES):
-        lanes = min(LANES, stop - first)
-        v, tau, x = np.empty((len(offset), lanes)), np.empty((nodes, lanes)), np.empty((degree, lanes))
-        v_dot, m, x_dot = np.zeros((len(offset), lanes)), np.empty((nodes, lanes)), np.empty((degree, lanes))
-        w, w_dot = np.zeros((len(offset), lanes)), np.zeros((len(offset), lanes))
-        q, s = np.empty((degree, lanes), theta.dtype), np.empty((degree, lanes), theta.dtype)
-        total = np.empty(lanes)
-        inside(theta, first, offset, part, tails, alpha, v, tau, x)
-        for i in range(nodes):
-            edge, count = offset[i], offset[i + 1] - offset[i]
-            _scores(theta, first, part, tails, edge, count, v, q, x)
-            _scores(direction, first, part, tails, edge, count, v_dot, q, x_dot)
-            probabilities(x, count, tau[i], alpha, q)
-            curvature(q, count, alpha, s)
-            _means(q, s, x_dot, count, v_dot[i], m[i], total)
-        for c in range(lanes):
+def _spread(i, links, alpha, v, tau, w, own, flows):
+    """The flow through node i, along q."""
+    times, threshold = cast(row(w, i), flows), row(tau, i)
+    if not is_zero(times):
+        for edge in range(links.offset[i], links.offset[i + 1]):
+            flow = probability(_score(v, own, links, edge), threshold, alpha, flows) * times
+            _add(flow, links, edge, flows)
+            _pass_on(flow, links, edge, w)
+
+
+@jit
+def _follow(i, links, tau, w, flows):
+    """The flow through node i, all of it through τ, its best hyperedge."""
+    for c in range(i * LANES, (i + 1) * LANES):
+        if w[c] != 0:
+            edge = links.offset[i] + np.int64(tau[c])
+            if links.row[edge] < links.no_row:
+                flows[links.row[edge] * LANES + c % LANES] += w[c]
+            for j in range(2):
+                tail = links.tails[2 * edge + j]
+                if tail < links.no_node:
+                    w[tail * LANES + c % LANES] += w[c]
+
+
+# ----------------------------------------------------------------------------- Hessian
+
+
+@jit
+def hessian_product(start, stop, theta, direction, goal, graph, alpha, out_value, out):
+    """DP_Ω to ``out_value``, (B,) float64, and ∇²DP_Ω times ``direction``, (B, P), to ``out``, (B, P) zeros; α < ∞."""
+    v, v_dot = rows(len(graph.offset), np.float64), rows(len(graph.offset), np.float64)
+    tau, m = rows(len(graph.offset), np.float64), rows(len(graph.offset), np.float64)
+    w, w_dot = rows(len(graph.offset), np.float64), rows(len(graph.offset), np.float64)
+    own, own_dot = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
+    x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
+    flows = rows(graph.height + 1, theta.dtype)
+    for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
+        nodes = last_node(goal, first)
+        _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, tau, m, own, own_dot, x, kind)
+        _clear(w, nodes)
+        _clear(w_dot, nodes)
+        for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = 1.0
-        for i in range(nodes - 1, -1, -1):
-            if _is_zero(w[i]) and _is_zero(w_dot[i]):
-                continue
-            edge, count = offset[i], offset[i + 1] - offset[i]
-            _scores(theta, first, part, tails, edge, count, v, q, x)
-            _scores(direction, first, part, tails, edge, count, v_dot, q, x_dot)
-            probabilities(x, count, tau[i], alpha, q)
-            curvature(q, count, alpha, s)
-            for k in range(count):
-                for c in range(lanes):
-                    x_dot[k, c] = s[k, c] * (x_dot[k, c] - m[i, c]) * w[i, c] + q[k, c] * w_dot[i, c]
-            _flow(q, count, w, i, x)
-            _deliver(x, first, part, tails, edge, count, w, none)
-            _deliver(x_dot, first, part, tails, edge, count, w_dot, out)
+        _tangents_outside(
+            theta, direction, first, graph, nodes, alpha, v, v_dot, tau, m, w, w_dot, own, own_dot, flows, out
+        )
 
 
 @jit
-def _means(q, s, x_dot, count, mean, middle, total):
-    """Σ q ẋ to ``mean``, and Σ s ẋ / Σ s, or 0, to ``middle``."""
-    for c in range(len(mean)):
-        mean[c] = 0.0
-        middle[c] = 0.0
-        total[c] = 0.0
-    for k in range(count):
-        for c in range(len(mean)):
-            mean[c] += q[k, c] * x_dot[k, c]
-            middle[c] += s[k, c] * x_dot[k, c]
-            total[c] += s[k, c]
-    for c in range(len(mean)):
-        middle[c] = middle[c] / total[c] if total[c] > 0 else 0.0
+def _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, tau, m, own, own_dot, x, kind):
+    _prepare(v, own, graph)
+    _prepare(v_dot, own_dot, graph)
+    links = _links(graph)
+    for block in range(len(graph.node_offset) - 1):
+        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        if start < stop:
+            _fetch(theta, first, graph, block, own)
+            _fetch(direction, first, graph, block, own_dot)
+        for i in range(start, stop):
+            _value(i, i, links, alpha, address(v), address(tau), address(own), address(x), address(kind))
+            _tangent(i, links, alpha, address(x), address(tau), address(v_dot), address(m), address(own_dot))
+
+
+@jit
+def _tangent(i, links, alpha, x, tau, v_dot, m, own_dot):
+    """v̇ and m of node i, whose scores are in ``x``."""
+    edge, threshold = links.offset[i], row(tau, i)
+    # Means of differences from one of them, which float32 is enough for.
+    pivot = _score(v_dot, own_dot, links, edge)
+    mean = middle = total = cast(pivot - pivot, own_dot)
+    for k in range(links.offset[i + 1] - edge):
+        q, s = curved(row(x, k), threshold, alpha, own_dot)
+        x_dot = cast(_score(v_dot, own_dot, links, edge + k) - pivot, own_dot)
+        mean += q * x_dot
+        middle += s * x_dot
+        total += s
+    set_row(v_dot, i, pivot + cast(mean, v_dot))
+    set_row(m, i, pivot + cast(middle / maximum(total, 1e-30), m))
+
+
+@jit
+def _tangents_outside(
+    theta, direction, first, graph, nodes, alpha, v, v_dot, tau, m, w, w_dot, own, own_dot, flows, out
+):
+    links = _links(graph)
+    for block in range(len(graph.node_offset) - 2, -1, -1):
+        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        if start >= stop:
+            continue
+        _fetch(theta, first, graph, block, own)
+        _fetch(direction, first, graph, block, own_dot)
+        _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
+        for i in range(stop - 1, start - 1, -1):
+            threshold, middle = row(address(tau), i), row(address(m), i)
+            _spread_tangent(
+                i, links, alpha, address(v), address(v_dot), threshold, middle, address(w), address(w_dot),
+                address(own), address(own_dot), address(flows),
+            )  # fmt: skip
+        _deliver(flows, first, graph, block, out)
+
+
+@jit
+def _spread_tangent(i, links, alpha, v, v_dot, threshold, middle, w, w_dot, own, own_dot, flows):
+    """The derivative of the flow through node i."""
+    times, times_dot = cast(row(w, i), flows), cast(row(w_dot, i), flows)
+    if not (is_zero(times) and is_zero(times_dot)):
+        for edge in range(links.offset[i], links.offset[i + 1]):
+            q, s = curved(_score(v, own, links, edge), threshold, alpha, flows)
+            change = cast(_score(v_dot, own_dot, links, edge) - middle, flows)
+            flow_dot = s * change * times + q * times_dot
+            _add(flow_dot, links, edge, flows)
+            _pass_on(q * times, links, edge, w)
+            _pass_on(flow_dot, links, edge, w_dot)

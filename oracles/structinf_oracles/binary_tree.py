@@ -1,0 +1,208 @@
+"""Binary trees over a sequence of words: constituents, labelled or not, scored by their spans."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
+from structinf.errors import InvalidInputError
+from structinf.oracle import check_lengths
+
+from .label_lists import indicators, positions, refuse
+
+__all__ = ["BinaryTree"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryTree(HypergraphProgram):
+    """Trees in which every span of more than one of n words splits into two, down to single words.
+
+    ⟨θ, y⟩ = Σ θ[i, j] over the 2n − 1 spans of the tree, for θ (..., n, n), where θ[i, j] scores the span of the words
+    i, ..., j, both included and counted from 0; single words are spans too. Labelled spans have scores (..., n, n, L),
+    and each span of a tree has one of the L labels. Entries with i > j are never read; there and in the padding y is
+    0. −inf forbids a span.
+
+    Instance data: ``lengths`` (...), integers in [1, n]. Labels are the spans: (..., 2n − 1, 2), the first and the last
+    word of each, or (..., 2n − 1, 3), those and its label. They may come in any order; decoded ones are in that of
+    opening brackets, and −1 beyond the 2 · length − 1 that there are.
+
+    Parameters
+    ----------
+    labelled : bool, default False
+    rules : sequence of (parent, left, right), optional
+        What labels a span and the two spans that it splits into may have together. If left out, any.
+    roots : sequence of int, optional
+        What labels the span of all words may have. If left out, any.
+
+    Notes
+    -----
+    The algorithm of Cocke, Kasami and Younger, O(n³): n³ / 6 hyperedges, or as many for each rule.
+
+    References
+    ----------
+    D. Younger, Recognition and parsing of context-free languages in time n³, Information and Control 10 (1967).
+    K. Lari & S. Young, The estimation of stochastic context-free grammars using the inside-outside algorithm,
+    Computer Speech and Language 4 (1990).
+
+    Examples
+    --------
+    >>> theta = torch.zeros(1, 4, 4)
+    >>> theta[0, 1, 2], theta[0, 0, 2] = 1.0, 0.5
+    >>> tree = BinaryTree()
+    >>> tree.decode(tree.argmax(theta))[0].tolist()
+    [[0, 3], [0, 2], [0, 0], [1, 2], [1, 1], [2, 2], [3, 3]]
+    >>> tree.count(theta)
+    [5]
+
+    Of two labels, only one splits, and not on its left: trees branch to the right.
+
+    >>> BinaryTree(labelled=True, rules=[(0, 1, 0), (0, 1, 1)], roots=[0]).count(torch.zeros(1, 4, 4, 2))
+    [2]
+    """
+
+    labelled: bool = False
+    rules: Sequence[Sequence[int]] | None = None
+    roots: Sequence[int] | None = None
+
+    name: ClassVar[str] = "binary_tree"
+    structure_ndim = MappingProxyType({"lengths": 0})
+    label_ndim: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if not self.labelled and (self.rules is not None or self.roots is not None):
+            raise InvalidInputError("rules and roots are about labels; they need labelled=True")
+        # As tuples, so that graphs are kept for equal options, and each once, so that derivations are structures.
+        if self.rules is not None:
+            rules = dict.fromkeys(_labels("rules", rule) for rule in self.rules)
+            if wrong := [rule for rule in rules if len(rule) != 3]:
+                raise InvalidInputError(f"rules: each is (parent, left, right), got {wrong[0]}")
+            object.__setattr__(self, "rules", tuple(rules))
+        if self.roots is not None:
+            object.__setattr__(self, "roots", tuple(dict.fromkeys(_labels("roots", self.roots))))
+            if not self.roots:
+                raise InvalidInputError("roots: at least one label is needed")
+
+    @property
+    def event_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """3 if labelled, else 2."""
+        return 3 if self.labelled else 2
+
+    def build(self, event_shape: Any) -> Hypergraph:
+        n = event_shape[0]
+        graph = HypergraphBuilder(event_shape)
+        parts = graph.parts.reshape(n, n, -1)
+        labels = parts.shape[2]
+        # With rules, a span has a node for each label; without, one node will do, where the label is chosen freely.
+        kinds = 1 if self.rules is None else labels
+        span, split = (np.broadcast_to(nodes, parts.shape) for nodes in graph.nodes(2, n, n, kinds))
+        parent, left, right = self._rules()
+        i, j = np.triu_indices(n, 1)
+        graph.add(span[i, j], split[i, j], part=parts[i, j])
+        i = np.arange(n)
+        graph.add(span[i, i], part=parts[i, i])
+        for width in range(1, n):
+            i = np.arange(n - width)[:, None, None]
+            j, k = i + width, i + np.arange(width)[:, None]
+            graph.add(split[i, j, parent], span[i, k, left], span[k + 1, j, right])
+        roots = list(range(labels) if self.roots is None else self.roots)
+        goals = graph.nodes(n)
+        graph.add(goals[0], part=parts[0, 0, roots])
+        graph.add(goals[1:, None], split[0, 1:][:, roots], part=parts[0, 1:][:, roots])
+        return graph.build(np.append(-1, np.where(self._have_trees(n, labels), goals, -1)), prune=True)
+
+    def _rules(self) -> np.ndarray:
+        """Parents, left and right labels, (3, R); without rules, of the one node that every label shares."""
+        return np.reshape([(0, 0, 0)] if self.rules is None else self.rules, (-1, 3)).astype(np.int64).T
+
+    def _have_trees(self, n: int, labels: int) -> np.ndarray:
+        """Whether there is a tree over 1, ..., n words, (n,) bool."""
+        parent, left, right = self._rules()
+        found = np.zeros((n + 1, labels), np.bool_)
+        found[1] = True
+        for words in range(2, n + 1):
+            both = found[1:words, left] & found[words - 1 : 0 : -1, right]
+            found[words, parent[both.any(0)]] = True
+        roots = slice(None) if self.roots is None or self.rules is None else list(self.roots)
+        return np.asarray(found[1:, roots].any(1))
+
+    # -- form and labels -------------------------------------------------------------------
+
+    def validate(self, theta: Tensor) -> None:
+        n, *others = theta.shape[1:]
+        if n < 1 or others[0] != n or 0 in others:
+            form = "(n, n, L) of labelled spans" if self.labelled else "(n, n) of spans"
+            raise InvalidInputError(
+                f"theta: {self.label()} takes scores {form}, by the first and the last of n >= 1 words; got "
+                f"{tuple(theta.shape[1:])} after the batch dimension"
+            )
+        largest = max([*self._rules().flatten().tolist(), *(self.roots or ())], default=0)
+        if self.labelled and largest >= others[1]:
+            raise InvalidInputError(
+                f"theta: {self.label()} has rules or roots with label {largest}, but theta scores {others[1]} labels, "
+                f"0 to {others[1] - 1}"
+            )
+        lengths = self._lengths(theta)
+        check_lengths(lengths, 1, n, f"n = {n} words")
+        without = torch.from_numpy(self.graph(theta).goals < 0).to(lengths.device)[lengths]
+        if bool(without.any()):
+            b = int(without.nonzero()[0])
+            raise InvalidInputError(f"the rules have no tree over {int(lengths[b])} words, at batch index {b}")
+
+    def valid_parts(self, theta: Tensor) -> Tensor:
+        """All spans within the length; not those that end before they begin."""
+        words = torch.arange(theta.shape[1], device=theta.device)
+        inside = words < self._lengths(theta[:1])[:, None]
+        spans = (words[:, None] <= words) & inside[:, None]
+        return spans[..., None].expand(len(spans), *theta.shape[1:]) if self.labelled else spans
+
+    def encode(self, labels: Tensor, like: Tensor) -> Tensor:
+        n, fields = like.shape[1], 3 if self.labelled else 2
+        if labels.shape[1:] != (2 * n - 1, fields):
+            form = "first word, last word, label" if self.labelled else "first word, last word"
+            raise InvalidInputError(
+                f"labels must be spans ({form}), (B, {2 * n - 1}, {fields}), got shape {tuple(labels.shape)}"
+            )
+        lengths = self._lengths(like).expand(len(labels))
+        used = torch.arange(2 * n - 1, device=labels.device) < 2 * lengths[:, None] - 1
+        first, last, label = (*labels.unbind(2), torch.zeros_like(labels[..., 0]))[:3]
+        kinds = like.shape[3] if self.labelled else 1
+        refuse(used & ((first < 0) | (last < first) | (last >= lengths[:, None])), labels, "a span is not of words")
+        refuse(used & ((label < 0) | (label >= kinds)), labels, "a span's label is not in range")
+        y = indicators((first * n + last) * kinds + label, used, n * n * kinds, like).reshape(
+            len(labels), *like.shape[1:]
+        )
+        # All trees have as many spans, so that the one with most spans of y is y, if that is a tree.
+        kind = "binary tree" if self.rules is None and self.roots is None else "binary tree that the rules allow"
+        refuse(self.bind(lengths=lengths).argmax(y).ne(y), labels, f"the spans make no {kind}")
+        return y
+
+    def decode(self, y: Tensor) -> Tensor:
+        n, kinds = y.shape[1], y.shape[3] if self.labelled else 1
+        # Backwards, so that of spans with the same first word the longest comes first.
+        found = positions(y.flip(2).flatten(1), 2 * n - 1)
+        spans = [found // (n * kinds), n - 1 - found // kinds % n, found % kinds]
+        return torch.stack(spans[: y.ndim - 1], 2).masked_fill(found[..., None] < 0, -1)
+
+    def _lengths(self, theta: Tensor) -> Tensor:
+        """Bound lengths, or n for each instance, (B,)."""
+        if "lengths" in self.bound:
+            return self.bound["lengths"]
+        return torch.full((len(theta),), theta.shape[1], device=theta.device)
+
+
+def _labels(option: str, given: Any) -> tuple[int, ...]:
+    try:
+        labels = tuple(operator.index(label) for label in given)
+    except TypeError:
+        labels = (-1,)
+    if min(labels, default=0) < 0:
+        raise InvalidInputError(f"{option}: labels are integers from 0, got {given!r}")
+    return labels

@@ -1,0 +1,121 @@
+"""Paths of a directed acyclic graph, from its source to its target."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structinf.dp import Hypergraph, HypergraphProgram
+from structinf.dp.paths import Dag, path_graph
+from structinf.errors import InvalidInputError
+
+from .label_lists import indicators, positions, refuse
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["DagPath"]
+
+
+@dataclass(frozen=True)
+class DagPath(HypergraphProgram):
+    """Paths from the source to the target of a directed acyclic graph.
+
+    θ is (..., E), the score of each edge, any sign, in the order of the graph's edges, and y marks those on the path.
+    −inf forbids an edge. Parallel edges are edges of their own.
+
+    Labels are the path's edges in order, (..., L), numbers in [0, E) padded with −1; L is the number of edges of the
+    longest path, 1 at least. :meth:`nodes` names the nodes on the way.
+
+    Parameters
+    ----------
+    dag : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.DiGraph
+        Edges from the first to the second node of a pair; a DiGraph's are in the order of ``graph.edges``.
+    source, target : hashable, optional
+        Where paths begin and end. By default the only node that no edge leads to, and that no edge leaves.
+
+    Notes
+    -----
+    Ties go to the edge with the lowest number, from the target backwards.
+
+    Examples
+    --------
+    >>> oracle = DagPath(
+    ...     [("home", "bus"), ("home", "train"), ("train", "bus"), ("bus", "work"), ("train", "work")]
+    ... )
+    >>> y = oracle.argmax(-torch.tensor([[30.0, 10.0, 5.0, 10.0, 20.0]]))
+    >>> y, oracle.nodes(y)
+    (tensor([[0., 1., 1., 1., 0.]]), [['home', 'train', 'bus', 'work']])
+    """
+
+    name: ClassVar[str] = "dag_path"
+    event_ndim: ClassVar[int | tuple[int, ...]] = 1
+    label_ndim: ClassVar[int] = 1
+
+    dag: Any
+    source: Hashable | None = None
+    target: Hashable | None = None
+
+    def __post_init__(self) -> None:
+        dag = Dag.of(self.dag)
+        source, target = dag.terminals(self.source, self.target)
+        dag.between(source, target)
+        for name, value in (("dag", dag), ("source", source), ("target", target)):
+            object.__setattr__(self, name, value)
+
+    def build(self, event_shape: tuple[int]) -> Hypergraph:
+        return path_graph(self.dag, self.source, self.target)
+
+    def validate(self, theta: Tensor) -> None:
+        if theta.shape[1] != len(self.dag.ends):
+            raise InvalidInputError(
+                f"theta: this graph has {len(self.dag.ends)} edges, and dag_path takes a score for each of them, "
+                f"(..., {len(self.dag.ends)}); got {theta.shape[1]} after the batch dimensions"
+            )
+
+    # -- labels ----------------------------------------------------------------------------
+
+    def encode(self, labels: Tensor, like: Tensor) -> Tensor:
+        count, most = like.shape[1], self._longest
+        if labels.shape[1:] != (most,):
+            raise InvalidInputError(
+                f"labels: paths are lists of edges, (..., {most}), padded with −1; got {tuple(labels.shape)} with the "
+                "batch flat"
+            )
+        used = labels != -1
+        refuse(used & ((labels < 0) | (labels >= count)), labels, f"edges lie between 0 and {count - 1}")
+        refuse(used[:, 1:] & ~used[:, :-1], labels, "an edge comes after the padding")
+        start, end = torch.from_numpy(self.dag.ends.astype(np.int64)).to(labels.device).unbind(1)
+        nodes = end.new_full((len(labels), most + 1), self.dag.number(self.source))
+        nodes[:, 1:][used] = end[labels[used]]
+        refuse(used.index_put((used,), start[labels[used]] != nodes[:, :-1][used]), labels, "the edges are no path")
+        last = nodes.gather(1, used.sum(1, keepdim=True))
+        refuse(last != self.dag.number(self.target), labels, f"the path must end in {self.target!r}")
+        return indicators(labels, used, count, like)
+
+    def decode(self, y: Tensor) -> jaxtyping.Int[Tensor, "batch most"]:
+        graph = self._hypergraph
+        scored = graph.part < graph.parts
+        rank = np.full(graph.parts, graph.nodes)
+        rank[graph.part[scored]] = graph.level[graph.head[scored]]
+        order = torch.from_numpy(np.append(rank.argsort(kind="stable"), -1)).to(y.device)  # and −1 for the padding
+        return order[positions(y[:, order[:-1]], self._longest)]
+
+    def nodes(self, y: Tensor) -> Sequence[Sequence[Hashable]]:
+        """The nodes on each of the paths ``y`` (B, E), in order, as the graph names them."""
+        paths = [self.dag.ends[edges[edges >= 0], 1].tolist() for edges in self.decode(y).cpu().numpy()]
+        return [[self.source, *(self.dag.nodes[node] for node in path)] for path in paths]
+
+    @property
+    def _hypergraph(self) -> Hypergraph:
+        return self._graph_of((len(self.dag.ends),))
+
+    @property
+    def _longest(self) -> int:
+        """The number of edges of the longest path, 1 at least."""
+        return max(int(self._hypergraph.derivation_size[self._hypergraph.goals]) - 1, 1)

@@ -1,0 +1,327 @@
+"""Alignments of two series: monotone paths through a grid of cells, as in dynamic time warping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structinf.errors import InvalidInputError
+from structinf.kernels import parallel_rows, to_numpy
+from structinf.oracle import (
+    Enumerable,
+    GibbsOracle,
+    KBest,
+    Samplable,
+    check_enumerable,
+    check_feasible,
+    check_k,
+    check_lengths,
+)
+from structinf.parts import Potentials
+from structinf.regularizers import Negentropy, Regularizer
+from structinf.smoothing import Smoothable, smooth_max
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Dtw"]
+
+# Elementary operations for each cell of a value; a mean takes twice as many, a Hessian product four times.
+OPERATIONS = 16
+
+
+@dataclass(frozen=True)
+class Dtw(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
+    """Paths from cell (0, 0) to cell (n − 1, m − 1) of a grid, by steps to the right, down or diagonally down right.
+
+    θ is (..., n, m), the score of each cell, and y the 0/1 matrix of the cells on the path. Dynamic time warping
+    minimises a sum of costs, so θ holds minus the costs of matching item i of one series with item j of the other;
+    its smoothed form of temperature γ, soft-DTW, is −γ log Σ_y exp⟨θ / γ, y⟩. −inf forbids a cell.
+
+    Instance data: ``lengths`` (..., 2), integers, the rows and the columns in use: the path ends in the last cell in
+    use, and all parts outside are 0; ``band`` (...), integers that take the place of the option's, instance by
+    instance.
+
+    Labels are the path's cells in order, (..., n + m − 1, 2), each a row and a column, padded with −1.
+
+    Parameters
+    ----------
+    band : int, optional
+        Only cells with |i − j| ≤ band may be used (H. Sakoe & S. Chiba): a number of cells, neither a fraction nor
+        scaled to the sizes of rectangular grids. It must be |n − m| at least, since no path reaches the last cell
+        otherwise; max(n, m) is no restriction. Time and memory are O(n · band).
+
+    Notes
+    -----
+    Time is O(n m), and memory that of θ and, per thread, of as many float64. Sums run in float64, differences in θ's
+    dtype, so that float32 is right for long series and large scores. Ties go to the diagonal step, then to the one
+    down, from the last cell backwards.
+
+    References
+    ----------
+    H. Sakoe & S. Chiba, Dynamic programming algorithm optimization for spoken word recognition, IEEE Transactions on
+    Acoustics, Speech, and Signal Processing 26 (1978). M. Cuturi & M. Blondel, Soft-DTW: a differentiable loss function
+    for time-series, ICML 2017. A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction
+    and attention, ICML 2018, §4.2 and algorithms 5 and 6.
+
+    Examples
+    --------
+    >>> cost = torch.tensor([[[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]]])
+    >>> dtw = Dtw()
+    >>> dtw.argmax(-cost)
+    tensor([[[1., 0., 0.], [0., 1., 0.], [0., 0., 1.]]])
+    >>> dtw.log_partition(-cost)
+    tensor([1.1904])
+    >>> dtw.marginals(-cost)
+    tensor([[[1.0000e+00, 2.3608e-01, 7.5404e-04],
+             [2.3608e-01, 9.1618e-01, 2.3608e-01],
+             [7.5404e-04, 2.3608e-01, 1.0000e+00]]])
+    """
+
+    name: ClassVar[str] = "dtw"
+    event_ndim: ClassVar[int | tuple[int, ...]] = 2
+    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1, "band": 0})
+    label_ndim: ClassVar[int] = 2
+
+    band: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.band is not None and (isinstance(self.band, bool) or not isinstance(self.band, int) or self.band < 0):
+            raise InvalidInputError(f"band must be None or a number of cells, an integer of at least 0: {self.band!r}")
+
+    # -- shapes and labels -----------------------------------------------------------------
+
+    def validate(self, theta: Tensor) -> None:
+        _, n, m = theta.shape
+        if n < 1 or m < 1:
+            raise InvalidInputError(f"theta: dtw takes grids of at least one row and one column, got ({n}, {m})")
+        lengths, bands = self.bound.get("lengths"), self.bound.get("band")
+        if lengths is not None:
+            if lengths.shape[1:] != (2,):
+                raise InvalidInputError(
+                    "lengths of alignments are (..., 2), the rows and the columns in use, "
+                    f"got {tuple(lengths.shape)} for a batch of {len(theta)}"
+                )
+            check_lengths(lengths[:, 0], 1, n, f"n = {n} rows")
+            check_lengths(lengths[:, 1], 1, m, f"m = {m} columns")
+        if bands is not None and (bands.is_floating_point() or bands.dtype is torch.bool):
+            raise InvalidInputError(f"band: integers are needed, numbers of cells, got {bands.dtype}")
+        sizes, bands = self._extent(theta)
+        wrong = bands < (sizes[:, 0] - sizes[:, 1]).abs()
+        if bool(wrong.any()):
+            index = int(wrong.nonzero()[0, 0])
+            (rows, columns), band = sizes[index].tolist(), int(bands[index])
+            raise InvalidInputError(
+                f"band: no path of {rows} rows and {columns} columns stays within {band} cells of the diagonal, at "
+                f"batch index {index}; pass a band of at least {abs(rows - columns)}"
+            )
+
+    def valid_parts(self, theta: Tensor) -> Tensor | None:
+        _, n, m = theta.shape
+        sizes, bands = self._extent(theta)
+        if bool((sizes == sizes.new_tensor([n, m])).all() and (bands >= max(n, m) - 1).all()):
+            return None
+        row, column = torch.arange(n, device=theta.device), torch.arange(m, device=theta.device)
+        inside = (row < sizes[:, :1]).unsqueeze(2) & (column < sizes[:, 1:]).unsqueeze(1)
+        return inside & ((row.unsqueeze(1) - column).abs() <= bands.view(-1, 1, 1))
+
+    def encode(self, labels: Tensor, like: Tensor) -> Tensor:
+        _, n, m = like.shape
+        if labels.ndim != 3 or labels.shape[1:] != (n + m - 1, 2):
+            raise InvalidInputError(
+                f"labels: alignments of {n} rows and {m} columns are the cells of a path, (..., {n + m - 1}, 2), "
+                f"padded with −1; got {tuple(labels.shape)} with the batch flat"
+            )
+        used = (labels >= 0).all(2)
+        sizes, bands = self._extent(like)
+        step = labels[:, 1:] - labels[:, :-1]
+        follows = ((step >= 0) & (step <= 1)).all(2) & (step.sum(2) > 0)
+        last = used.sum(1, keepdim=True) - 1
+        end = labels.gather(1, last.clamp(min=0).unsqueeze(2).expand(-1, -1, 2)).squeeze(1)
+        for wrong, why in (
+            (~(labels[:, 0] == 0).all(1), "starts at cell (0, 0)"),
+            ((used[:, 1:] & ~(used[:, :-1] & follows)).any(1), "goes on by one row, one column or both"),
+            ((end != sizes - 1).any(1), "ends in the last cell in use"),
+            ((used & ((labels[..., 0] - labels[..., 1]).abs() > bands.unsqueeze(1))).any(1), "stays inside the band"),
+        ):
+            if bool(wrong.any()):
+                index = int(wrong.nonzero()[0, 0])
+                raise InvalidInputError(
+                    f"labels: a path {why}, got {labels[index][used[index]].tolist()} at batch index {index}"
+                )
+        y = like.new_zeros(len(labels), n * m + 1)
+        places = torch.where(used, labels[..., 0] * m + labels[..., 1], n * m)
+        return y.scatter_(1, places, 1.0)[:, :-1].reshape(len(labels), n, m)
+
+    def decode(self, y: Tensor) -> Tensor:
+        batch, n, m = y.shape
+        labels = torch.full((batch, n + m - 1, 2), -1, device=y.device)
+        which, *cells = y.nonzero().unbind(1)
+        counts = y.new_zeros(batch, dtype=torch.int64).index_add_(0, which, torch.ones_like(which))
+        if bool((counts > n + m - 1).any()):
+            index = int((counts > n + m - 1).nonzero()[0, 0])
+            raise InvalidInputError(
+                f"y: a path has at most n + m − 1 = {n + m - 1} cells, got {int(counts[index])} at batch index {index}"
+            )
+        # Cells come by rows and then columns, which is the order of the path.
+        place = torch.arange(len(which), device=y.device) - (counts.cumsum(0) - counts)[which]
+        labels[which, place] = torch.stack(cells, 1)
+        return labels
+
+    # -- single paths ----------------------------------------------------------------------
+
+    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
+        return self._walks(theta, torch.zeros(1, *_steps(theta), dtype=torch.float64), math.inf)[0]
+
+    def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+        device = "cpu" if generator is None else generator.device
+        uniforms = torch.rand(n, *_steps(theta), dtype=torch.float64, generator=generator, device=device)
+        return self._walks(theta, uniforms, 1.0)
+
+    def _walks(self, theta: Tensor, uniforms: Tensor, alpha: float) -> Tensor:
+        from .kernels.dtw_paths import walks
+
+        scores, lengths, bands, u = to_numpy(theta, *self._extent(theta), uniforms)
+        value, y = np.empty(len(theta)), np.zeros((len(u), *scores.shape), scores.dtype)
+        parallel_rows(walks, len(theta), scores, lengths, bands, alpha, u, value, y, work=OPERATIONS * y.size)
+        return _checked(value, y, theta)
+
+    def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        from .kernels.dtw_paths import topk
+
+        check_k(k)
+        scores, lengths, bands = to_numpy(theta, *self._extent(theta))
+        found, y = np.empty((k, len(theta))), np.zeros((k, *scores.shape), scores.dtype)
+        parallel_rows(topk, len(theta), scores, lengths, bands, found, y, work=OPERATIONS * y.size)
+        structures, values = _checked(found[0], y, theta), torch.from_numpy(found).to(theta)
+        return structures, values, ~torch.isneginf(values)
+
+    def enumerate(self, event_shape: Any) -> Tensor:
+        """All paths, at most a million, those that end with a diagonal step first."""
+        n, m = event_shape
+        theta = torch.zeros(1, n, m)
+        self.validate(theta)
+        sizes, bands = self._extent(theta)
+        (rows, columns), band = sizes[0].tolist(), int(bands)
+        check_enumerable(_count(rows, columns, band), f"alignments of {rows} and {columns} items")
+        cells = [(i, j) for i in range(rows) for j in range(columns) if abs(i - j) <= band]
+        paths = {(0, 0): torch.zeros(1, n, m, dtype=torch.bool)}
+        for i, j in cells:
+            before = [paths[cell] for cell in ((i - 1, j - 1), (i - 1, j), (i, j - 1)) if cell in paths]
+            paths[i, j] = torch.cat(before or [paths[i, j]])
+            paths[i, j][:, i, j] = True
+        return paths[rows - 1, columns - 1].double()
+
+    # -- sums over paths, and smoothed maxima --------------------------------------------------
+
+    def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+        return self.smoothed_value(theta, Negentropy())
+
+    def marginals(self, theta: Tensor) -> Tensor:
+        return self.smoothed_mean(theta, Negentropy())
+
+    def log_partition_vjp(self, theta: Tensor, weight: Tensor) -> Tensor:
+        return self.smoothed_vjp(theta, weight, Negentropy())
+
+    def covariance_product(self, theta: Tensor, v: Tensor) -> Potentials:
+        return self.smoothed_hessian_product(theta, v, Negentropy())
+
+    def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Tensor:
+        extent = self._extent(theta)
+        if torch.is_grad_enabled() and theta.requires_grad:
+            from .kernels.dtw_torch import smoothed_value
+
+            value = smoothed_value(theta, *extent, lambda x: smooth_max(regularizer, x))
+        elif (alpha := _compiled_alpha(theta, regularizer)) is None:
+            from .kernels.dtw_torch import smoothed_value
+
+            value = smoothed_value(theta, *extent, regularizer.value)
+        else:
+            from .kernels.dtw_sums import smoothed_value
+
+            value = torch.empty(len(theta), dtype=torch.float64)
+            arrays = *to_numpy(theta, *extent), alpha, value.numpy()
+            parallel_rows(smoothed_value, len(theta), *arrays, work=OPERATIONS * theta.numel())
+        check_feasible(value, "alignment")
+        return value.to(theta.dtype)
+
+    def smoothed_mean(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, "batch n m"]:
+        return self.smoothed_vjp(theta, theta.new_ones(len(theta)), regularizer)
+
+    def smoothed_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> Tensor:
+        extent = self._extent(theta)
+        alpha = _compiled_alpha(theta, regularizer)
+        if alpha is None:
+            from .kernels.dtw_torch import smoothed_mean
+
+            value, out = smoothed_mean(theta, *extent, regularizer.value, regularizer.gradient)
+            check_feasible(value, "alignment")
+            return out.mul_(weight.view(-1, 1, 1))
+        from .kernels.dtw_sums import smoothed_mean
+
+        scores, lengths, bands, weights = to_numpy(theta, *extent, weight)
+        value, out = np.empty(len(theta)), np.zeros(scores.shape, scores.dtype)
+        arrays = scores, lengths, bands, weights, alpha, value, out
+        parallel_rows(smoothed_mean, len(theta), *arrays, work=2 * OPERATIONS * theta.numel())
+        return _checked(value, out, theta)
+
+    def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Potentials:
+        alpha = _compiled_alpha(theta, regularizer)
+        if alpha is None:
+            return super().smoothed_hessian_product(theta, v, regularizer)
+        from .kernels.dtw_sums import hessian_product
+
+        scores, along, lengths, bands = to_numpy(theta, v.expand(theta.shape), *self._extent(theta))
+        value, out = np.empty(len(theta)), np.zeros(scores.shape, scores.dtype)
+        arrays = scores, along, lengths, bands, alpha, value, out
+        parallel_rows(hessian_product, len(theta), *arrays, work=4 * OPERATIONS * theta.numel())
+        return _checked(value, out, theta)
+
+    def _extent(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and columns in use (B, 2), and bands (B,), of each instance: int64, on θ's device."""
+        batch, n, m = theta.shape
+        lengths, bands = self.bound.get("lengths"), self.bound.get("band")
+        if lengths is None:
+            lengths = torch.tensor([n, m], device=theta.device).expand(batch, 2)
+        if bands is None:
+            bands = torch.full((batch,), max(n, m) if self.band is None else self.band, device=theta.device)
+        return lengths, bands
+
+
+def _checked(value: np.ndarray, parts: np.ndarray, theta: Tensor) -> Tensor:
+    """``parts`` on θ's device, unless an instance's ``value`` is −inf.
+
+    They are numpy's because its allocator asks for huge pages, which makes a large array several times cheaper.
+    """
+    check_feasible(torch.from_numpy(value), "alignment")
+    return torch.from_numpy(parts).to(theta.device)
+
+
+def _compiled_alpha(theta: Tensor, regularizer: Regularizer) -> float | None:
+    """The α by which the compiled loops know the regularizer; None where they do not serve."""
+    if theta.device.type != "cpu" or regularizer.alpha is None:
+        return None
+    return float(regularizer.alpha)
+
+
+def _steps(theta: Tensor) -> tuple[int, int]:
+    """B, and the most steps that a path has."""
+    batch, n, m = theta.shape
+    return batch, n + m - 1
+
+
+def _count(rows: int, columns: int, band: int) -> int:
+    """Number of paths: Delannoy's, where the band is wide."""
+    row = [0] * (columns + 1)  # column j + 1 is j's
+    for i in range(rows):
+        before, row = row, [0] * (columns + 1)
+        for j in range(max(0, i - band), min(columns, i + band + 1)):
+            row[j + 1] = before[j] + before[j + 1] + row[j] if i + j else 1
+    return row[-1]

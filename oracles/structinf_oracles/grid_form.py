@@ -1,0 +1,79 @@
+"""Grids of cells: which of them an instance uses, and lists of cells as labels, (..., L, 2), padded with −1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from structinf.errors import InvalidInputError
+from structinf.oracle import check_lengths
+
+from .label_lists import indicators, positions, refuse
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["cells_of", "check_cells", "check_grid", "grid_of", "inside", "sizes_in_use"]
+
+
+def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
+    """InvalidInputError unless θ (B, n, m) has cells, and ``lengths`` are (B, 2), from 1 to n and m."""
+    _, rows, columns = theta.shape
+    if rows < 1 or columns < 1:
+        raise InvalidInputError(f"theta: {name} takes grids of at least one row and one column, got {rows} × {columns}")
+    if lengths is None:
+        return
+    if lengths.shape[1:] != (2,):
+        raise InvalidInputError(
+            f"lengths of {name} are (..., 2), the rows and the columns in use, got {tuple(lengths.shape)} "
+            "with the batch flat"
+        )
+    check_lengths(lengths[:, 0], 1, rows, f"n = {rows} rows")
+    check_lengths(lengths[:, 1], 1, columns, f"m = {columns} columns")
+
+
+def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -> jaxtyping.Int[Tensor, "batch 2"]:
+    """Rows and columns in use, those bound as ``lengths`` or else ``shape``, for each instance of ``like`` (B, ...)."""
+    if "lengths" in bound:
+        return bound["lengths"]
+    return torch.tensor(tuple(shape), device=like.device).expand(len(like), 2)
+
+
+def inside(lengths: Tensor, theta: Tensor) -> jaxtyping.Bool[Tensor, "rows n m"] | None:
+    """The cells of θ (B | 1, n, m) within ``lengths`` (B, 2), those of any instance if all share θ; None for all."""
+    _, n, m = theta.shape
+    if bool((lengths == lengths.new_tensor([n, m])).all()):
+        return None
+    row, column = (torch.arange(size, device=lengths.device) for size in (n, m))
+    cells = (row < lengths[:, :1]).unsqueeze(2) & (column < lengths[:, 1:]).unsqueeze(1)
+    return cells.any(0, keepdim=True) if len(theta) == 1 else cells
+
+
+def cells_of(y: jaxtyping.Float[Tensor, "batch n m"], most: int) -> jaxtyping.Int[Tensor, "batch most 2"]:
+    """The cells of ``y`` that are not 0, row by row; InvalidInputError if there are more than ``most``."""
+    columns = y.shape[2]
+    found = positions(y.flatten(1), most)
+    cells = torch.stack([found.div(columns, rounding_mode="floor"), found % columns], 2)
+    return torch.where(found.unsqueeze(2) < 0, -1, cells)
+
+
+def check_cells(cells: Tensor, sizes: Tensor, most: int) -> jaxtyping.Bool[Tensor, "batch most"]:
+    """Which of the labels ``cells`` (B, most, 2) are no padding; InvalidInputError if some are outside ``sizes``."""
+    if cells.shape[1:] != (most, 2):
+        raise InvalidInputError(
+            f"labels: a list of cells, (..., {most}, 2), padded with −1, is needed; got {tuple(cells.shape)} "
+            "with the batch flat"
+        )
+    used = (cells != -1).any(2)
+    refuse(used & ((cells < 0) | (cells >= sizes.unsqueeze(1))).any(2), cells, "a cell lies outside the grid in use")
+    refuse(used[:, 1:] & ~used[:, :-1], cells, "a cell comes after the padding")
+    return used
+
+
+def grid_of(cells: Tensor, used: Tensor, like: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
+    """1 at each of the ``cells`` (B, L, 2) in ``used`` (B, L), in the dtype of ``like`` (B | 1, n, m)."""
+    _, n, m = like.shape
+    return indicators(cells[..., 0] * m + cells[..., 1], used, n * m, like).reshape(len(cells), n, m)

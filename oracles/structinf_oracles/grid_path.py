@@ -1,0 +1,133 @@
+"""Paths through a grid of cells by moves that never lead back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
+from structinf.errors import InvalidInputError
+
+from .grid_form import cells_of, check_cells, check_grid, grid_of, inside, sizes_in_use
+from .label_lists import refuse
+
+__all__ = ["GridPath"]
+
+_NAMED = {"down-right": ((1, 0), (0, 1)), "with-diagonal": ((1, 1), (1, 0), (0, 1))}
+
+
+@dataclass(frozen=True)
+class GridPath(HypergraphProgram):
+    """Paths from cell (0, 0) to cell (h − 1, w − 1), by moves downwards or to the right.
+
+    θ is (..., h, w), the score of each cell, any sign, and y the 0/1 matrix of the cells on the path, both ends among
+    them. −inf forbids a cell.
+
+    Instance data: ``lengths`` (..., 2), integers, the rows and the columns in use: the path ends in the last cell in
+    use, and all parts outside are 0. Labels are the path's cells in order, (..., h + w − 1, 2), each a row and a
+    column, padded with −1.
+
+    Parameters
+    ----------
+    moves : {"down-right", "with-diagonal"} or tuple of (di, dj)
+        By how many rows and columns a move leads on, none of them negative, and not both 0; cells that it passes over
+        are not on the path. Ties go to the move named first, from the last cell backwards.
+
+    Notes
+    -----
+    The number of paths is that of lattice paths: C(h + w − 2, h − 1) for "down-right", Delannoy's for "with-diagonal".
+
+    Examples
+    --------
+    >>> import torch
+    >>> theta = torch.tensor([[[0.0, 3.0, 0.0], [1.0, 0.0, 2.0]]])
+    >>> GridPath().argmax(theta)
+    tensor([[[1., 1., 1.],
+             [0., 0., 1.]]])
+    >>> GridPath(moves="with-diagonal").count(theta)
+    [5]
+    """
+
+    name: ClassVar[str] = "grid_path"
+    event_ndim: ClassVar[int | tuple[int, ...]] = 2
+    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
+    label_ndim: ClassVar[int] = 2
+
+    moves: str | Sequence[tuple[int, int]] = field(default="down-right", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.moves, str):
+            object.__setattr__(self, "moves", _checked(self.moves))
+        elif self.moves not in _NAMED:
+            raise InvalidInputError(f"moves must be {' or '.join(map(repr, _NAMED))}, or pairs, got {self.moves!r}")
+
+    def build(self, event_shape: tuple[int, int]) -> Hypergraph:
+        graph, (h, w) = HypergraphBuilder(event_shape), event_shape
+        cell, reached = graph.nodes(h, w), np.zeros((h, w), np.bool_)
+        graph.add(cell[0, 0], part=graph.parts[0, 0])
+        reached[0, 0] = True
+        for down, right in self._moves:
+            if down < h and right < w:
+                graph.add(cell[down:, right:], cell[: h - down, : w - right], part=graph.parts[down:, right:])
+            # Moves can be reordered, so that those of one kind may follow the others: 0, 1, 2 ... of them, by doubling.
+            while down < h and right < w:
+                reached[down:, right:] |= reached[: h - down, : w - right]
+                down, right = 2 * down, 2 * right
+        goals = np.full((h + 1, w + 1), -1)
+        goals[1:, 1:] = np.where(reached, cell, -1)
+        return graph.build(goals, prune=True)
+
+    @property
+    def _moves(self) -> Sequence[tuple[int, int]]:
+        return _NAMED[self.moves] if isinstance(self.moves, str) else self.moves
+
+    def validate(self, theta: Tensor) -> None:
+        lengths = self.bound.get("lengths")
+        check_grid(self.label(), theta, lengths)
+        unreached = self.graph(theta).goal(lengths, len(theta)) < 0
+        if unreached.any():
+            index = int(np.flatnonzero(unreached)[0])
+            h, w = sizes_in_use(self.bound, theta.shape[1:], theta)[index].tolist()
+            raise InvalidInputError(
+                f"moves: {self._moves} do not lead from cell (0, 0) to the last one in use, ({h - 1}, {w - 1}), at "
+                f"batch index {index}"
+            )
+
+    def valid_parts(self, theta: Tensor) -> Tensor | None:
+        return inside(self.bound["lengths"], theta) if "lengths" in self.bound else None
+
+    def encode(self, labels: Tensor, like: Tensor) -> Tensor:
+        sizes = sizes_in_use(self.bound, like.shape[1:], labels)
+        used = check_cells(labels, sizes, sum(like.shape[1:]) - 1)
+        steps, moves = labels.diff(dim=1), labels.new_tensor(self._moves)
+        allowed = (steps.unsqueeze(2) == moves).all(3).any(2)
+        refuse(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)")
+        refuse(used[:, 1:] & ~allowed, labels, f"the path must go on by one of {self._moves}")
+        refuse(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use")
+        return grid_of(labels, used, like)
+
+    def decode(self, y: Tensor) -> Tensor:
+        return cells_of(y, sum(y.shape[1:]) - 1)
+
+
+def _checked(moves: Any) -> tuple[tuple[int, int], ...]:
+    try:
+        pairs = tuple((down, right) for down, right in moves)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"moves: pairs (di, dj) of integers are needed, got {moves!r}") from None
+    for pair in pairs:
+        if not all(isinstance(step, int | np.integer) and not isinstance(step, bool) for step in pair):
+            raise InvalidInputError(f"moves: pairs (di, dj) of integers are needed, got {pair!r}")
+        if min(pair) < 0 or pair == (0, 0):
+            raise InvalidInputError(
+                f"moves: {pair} leads back or nowhere; di and dj must be at least 0, and one of them above, so that "
+                "no path comes round"
+            )
+    if not pairs or len(set(pairs)) < len(pairs):
+        raise InvalidInputError(f"moves: one or more different ones are needed, got {moves!r}")
+    return tuple((int(down), int(right)) for down, right in pairs)

@@ -1,0 +1,46 @@
+"""Labels that list the parts of a structure: numbers in order, padded with −1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from structinf.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["indicators", "positions", "refuse"]
+
+
+def positions(y: jaxtyping.Float[Tensor, "batch parts"], most: int) -> jaxtyping.Int[Tensor, "batch most"]:
+    """Where ``y`` is not 0, in order; InvalidInputError if an instance has more than ``most`` such parts."""
+    batch, part = y.nonzero().unbind(1)
+    count = torch.bincount(batch, minlength=len(y))
+    if bool((count > most).any()):
+        index = int((count > most).nonzero()[0, 0])
+        raise InvalidInputError(
+            f"y: a structure has at most {most} parts, got {int(count[index])} at batch index {index}"
+        )
+    place = torch.arange(len(batch), device=y.device) - (count.cumsum(0) - count)[batch]
+    found = torch.full((len(y), most), -1, device=y.device)
+    found[batch, place] = part
+    return found
+
+
+def indicators(
+    found: jaxtyping.Int[Tensor, "batch most"], used: jaxtyping.Bool[Tensor, "batch most"], parts: int, like: Tensor
+) -> jaxtyping.Float[Tensor, "batch parts"]:
+    """1 at the positions ``found`` that are ``used``, in the dtype of ``like``."""
+    y = torch.zeros(len(found), parts + 1, dtype=like.dtype, device=like.device)
+    return y.scatter_(1, torch.where(used, found, parts), 1.0)[:, :-1]
+
+
+def refuse(wrong: Tensor, labels: Tensor, why: str) -> None:
+    """InvalidInputError for the first instance with an entry of ``wrong``, (B, ...)."""
+    rows = wrong.flatten(1).any(1)
+    if bool(rows.any()):
+        index = int(rows.nonzero()[0, 0])
+        raise InvalidInputError(f"labels: {why} at batch index {index}, got {labels[index].tolist()}")

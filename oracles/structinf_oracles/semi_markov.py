@@ -1,0 +1,227 @@
+"""Semi-Markov models: sequences cut into labelled segments, which are scored as wholes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
+from structinf.errors import InvalidInputError
+from structinf.oracle import check_lengths
+from structinf.parts import Potentials, as_tuple
+
+from .label_lists import indicators, positions, refuse
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["SemiMarkov"]
+
+_FORMS = "segments (..., T, D, S), (segments, transition (..., S, S)), or with pairwise=True edges (..., T, D, S, S)"
+
+
+@dataclass(frozen=True)
+class SemiMarkov(HypergraphProgram):
+    """T steps cut into segments of at most D steps, each with one of S labels; neighbours may have the same.
+
+    Index [t, d] stands for the segment of d + 1 steps that ends with step t, both counted from 0, so that it starts
+    with step t − d; entries with d > t are never read. −inf forbids a segment or a transition.
+
+    ===================================  ============================================================================
+    θ                                    y
+    ===================================  ============================================================================
+    segments (..., T, D, S)              indicators of the segments, [t, d, label]
+    segments, transition (..., S, S)     the same, and numbers of the transitions, [from, to], between neighbours'
+                                         labels; a transition of shape (S, S) or (1, S, S) is shared by the batch
+    edges (..., T, D, S, S), pairwise    indicators of the segments with the label before, [t, d, from, to]; the first
+                                         segment has none before it and reads ``from`` = 0, whatever its label
+    ===================================  ============================================================================
+
+    Instance data: ``lengths`` (...), integers in [1, T], the steps in use; parts beyond are 0. Labels are the segments
+    in order, (..., T, 3), each its first step, its number of steps and its label, padded with −1;
+    :meth:`labels_of_steps` gives the label of each step.
+
+    Parameters
+    ----------
+    pairwise : bool
+        Whether a single tensor θ scores each segment together with the label before it.
+
+    Notes
+    -----
+    Time and memory are O(T D S), with a transition O(T D S + T S²), with pairwise scores O(T D S²). Ties go to the
+    shortest segment (with labels that interact, to the lowest label first), from the end backwards.
+
+    References
+    ----------
+    S. Sarawagi & W. W. Cohen, Semi-Markov conditional random fields for information extraction, NIPS 2004, §2.
+
+    Examples
+    --------
+    >>> theta = torch.zeros(1, 4, 2, 2)
+    >>> theta[0, 2, 1, 1] = 1.0  # steps 1 and 2 as one segment of label 1
+    >>> oracle = SemiMarkov()
+    >>> oracle.decode(oracle.argmax(theta))
+    tensor([[[ 0,  1,  0],
+             [ 1,  2,  1],
+             [ 3,  1,  0],
+             [-1, -1, -1]]])
+    >>> oracle.labels_of_steps(oracle.argmax(theta))
+    tensor([[0, 1, 1, 0]])
+    >>> oracle.count(theta)
+    [44]
+    """
+
+    name: ClassVar[str] = "semi_markov"
+    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    label_ndim: ClassVar[int] = 2
+
+    pairwise: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pairwise, bool):
+            raise InvalidInputError(f"pairwise must be True or False, got {self.pairwise!r}")
+
+    # -- the recursion ---------------------------------------------------------------------
+
+    def build(self, event_shape: Any) -> Hypergraph:
+        graph = HypergraphBuilder(event_shape)
+        segments = as_tuple(graph.parts)[0]
+        steps, durations, labels = *segments.shape[:2], segments.shape[-1]
+        t, d = np.tril_indices(steps, m=durations)
+        if not isinstance(graph.parts, tuple) and not self.pairwise:
+            done = graph.nodes(steps + 1)  # [i]: the first i steps
+            graph.add(done[0])
+            graph.add(done[t + 1, None], done[t - d, None], part=segments[t, d])
+            return graph.build(np.append(-1, done[1:]))
+        ended, done = graph.nodes(steps + 1, labels), graph.nodes(steps + 1)  # the last segment's label, and any
+        if self.pairwise:
+            first, later = np.arange(min(steps, durations)), t > d
+            t, d = t[later], d[later]
+            graph.add(ended[t + 1][:, None], ended[t - d][:, :, None], part=segments[t, d])
+            graph.add(ended[first + 1], part=segments[first, first, 0])
+        else:
+            begun = graph.nodes(steps, labels)  # of the segment that follows
+            graph.add(begun[0])
+            graph.add(begun[1:, None], ended[1:-1, :, None], part=graph.parts[1])
+            graph.add(ended[t + 1], begun[t - d], part=segments[t, d])
+        graph.add(done[1:, None], ended[1:])
+        return graph.build(np.append(-1, done[1:]))
+
+    # -- shapes ----------------------------------------------------------------------------
+
+    @property
+    def event_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Of a single tensor."""
+        return 4 if self.pairwise else 3
+
+    def event_ndims(self, theta: Potentials) -> tuple[int, ...]:
+        if not isinstance(theta, tuple):
+            return (self.event_ndim,)
+        if self.pairwise or len(theta) != 2:
+            raise InvalidInputError(
+                f"theta: semi_markov takes {_FORMS}; got {len(theta)} tensors with pairwise={self.pairwise}"
+            )
+        return 3, 2
+
+    def validate(self, theta: Potentials) -> None:
+        shapes = [tuple(t.shape[1:]) for t in as_tuple(theta)]
+        steps, durations, *_, labels = shapes[0]
+        wanted = [(steps, durations, *[labels] * (self.event_ndim - 2)), (labels, labels)]
+        if 0 in shapes[0] or shapes != wanted[: len(shapes)]:
+            raise InvalidInputError(
+                f"theta: semi_markov takes {_FORMS}, with T, D and S at least 1; got "
+                f"{' and '.join(map(str, shapes))} after the batch dimensions"
+            )
+        if "lengths" in self.bound:
+            check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} steps")
+
+    def valid_parts(self, theta: Potentials) -> Potentials:
+        """Segments that start before the first step, or end beyond the length, are none."""
+        segments = as_tuple(theta)[0]
+        _, steps, durations, *labels = segments.shape
+        t = torch.arange(steps, device=segments.device).unsqueeze(1)
+        d = torch.arange(durations, device=segments.device)
+        mask = (d <= t).unsqueeze(0)
+        if "lengths" in self.bound:
+            ended = t < self.bound["lengths"].view(-1, 1, 1)
+            mask = mask & (ended.any(0, keepdim=True) if len(segments) == 1 else ended)
+        mask = mask.view(*mask.shape, *[1] * len(labels)).expand(-1, -1, -1, *labels)
+        if self.pairwise:
+            label_before = torch.arange(labels[0], device=segments.device) > 0
+            mask = mask & ~((d == t).view(steps, durations, 1, 1) & label_before.unsqueeze(1))
+        return (mask, torch.ones_like(theta[1][:1], dtype=torch.bool)) if isinstance(theta, tuple) else mask
+
+    # -- labels ----------------------------------------------------------------------------
+
+    def readout(self, y: Potentials) -> Tensor:
+        """The segments, with the label before if that is all there is."""
+        return as_tuple(y)[0]
+
+    def hamming_cost(self, y: Potentials) -> Potentials:
+        """Costs of each segment's number of wrong steps; a transition costs nothing, whichever instance's it is."""
+        segments = as_tuple(y)[0]
+        steps, durations = segments.shape[1:3]
+        right = torch.nn.functional.one_hot(self.labels_of_steps(y) + 1, segments.shape[-1] + 1)[..., 1:]
+        wrong = pad((right.sum(2, keepdim=True) - right).cumsum(1), (0, 0, 1, 0))  # among the first i steps, by label
+        end = torch.arange(1, steps + 1, device=segments.device).unsqueeze(1)
+        start = (end - 1 - torch.arange(durations, device=segments.device)).clamp(min=0)
+        cost = (wrong[:, end] - wrong[:, start]).to(segments.dtype)
+        if self.pairwise:
+            return cost.unsqueeze(3).expand(segments.shape)
+        return (cost, torch.zeros_like(y[1][:1])) if isinstance(y, tuple) else cost
+
+    def encode(self, labels: Tensor, like: Potentials) -> Potentials:
+        segments = as_tuple(like)[0]
+        steps, durations, *_, states = segments.shape[1:]
+        if labels.ndim != 3 or labels.shape[1:] != (steps, 3):
+            raise InvalidInputError(
+                f"labels: segments (first step, number of steps, label), (..., {steps}, 3), padded with −1, are "
+                f"needed; got {tuple(labels.shape)} with the batch flat"
+            )
+        used = (labels != -1).any(2)
+        start, size, label = labels.unbind(2)
+        refuse(used & ((size < 1) | (size > durations)), labels, f"a segment has not between 1 and {durations} steps")
+        refuse(used & ((label < 0) | (label >= states)), labels, f"a label is not between 0 and {states - 1}")
+        end = torch.where(used, size, 0).cumsum(1)
+        refuse(used & (start != end - size), labels, "a segment does not start where the one before it ends")
+        refuse(used[:, 1:] & ~used[:, :-1], labels, "a segment comes after the padding")
+        length = self.bound.get("lengths", labels.new_full((len(labels),), steps))
+        refuse(end[:, -1:] != length.unsqueeze(1), labels, "the segments do not end with the last step in use")
+        before = pad(label[:, :-1], (1, 0))
+        place = (end - 1) * durations + size - 1
+        place = (place * states + before if self.pairwise else place) * states + label
+        y = indicators(place, used, math.prod(segments.shape[1:]), segments).reshape(-1, *segments.shape[1:])
+        if not isinstance(like, tuple):
+            return y
+        moves = torch.where(used, before * states + label, states**2)[:, 1:]
+        count = torch.zeros(len(labels), states**2 + 1, dtype=y.dtype, device=y.device)
+        count.scatter_add_(1, moves, torch.ones_like(moves, dtype=y.dtype))
+        return y, count[:, :-1].reshape(-1, states, states)
+
+    def decode(self, y: Potentials) -> jaxtyping.Int[Tensor, "batch steps 3"]:
+        segments = self._without_label_before(y)
+        _, steps, durations, states = segments.shape
+        found = positions(segments.flatten(1), steps)
+        t, d, label = found // (durations * states), found // states % durations, found % states
+        return torch.where(found.unsqueeze(2) < 0, -1, torch.stack([t - d, d + 1, label], 2))
+
+    def labels_of_steps(self, y: Potentials) -> jaxtyping.Int[Tensor, "batch steps"]:
+        """The label of the segment that each step lies in, −1 beyond the length."""
+        segments = self._without_label_before(y)
+        _, steps, durations, _ = segments.shape
+        by_step = segments.sum(2)
+        for d in range(1, min(steps, durations)):
+            by_step[:, :-d] += segments[:, d:, d:].sum(2)
+        return torch.where((by_step == 0).all(2), -1, by_step.argmax(2))
+
+    def _without_label_before(self, y: Potentials) -> jaxtyping.Float[Tensor, "batch steps durations labels"]:
+        segments = as_tuple(y)[0]
+        return segments.sum(3) if self.pairwise else segments

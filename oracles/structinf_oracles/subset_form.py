@@ -1,0 +1,56 @@
+"""Subsets of d elements: which of them an instance has, and labels (..., d), 1 for those taken and 0 for others."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from structinf.errors import InvalidInputError
+from structinf.oracle import check_lengths
+
+from .label_lists import refuse
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["check_number", "check_sizes", "in_use", "taken"]
+
+
+def check_number(name: str, value: Any) -> None:
+    """InvalidInputError unless the option ``value`` is an integer of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+        raise InvalidInputError(f"{name} must be an integer of at least 0, got {value!r}")
+
+
+def check_sizes(name: str, least: int, size: int, lengths: Tensor | None) -> None:
+    """InvalidInputError unless ``size`` elements, and the ``lengths`` (B,) of them in use, hold ``least``."""
+    if size < least:
+        raise InvalidInputError(
+            f"theta: {name} takes {least} of d elements, got d = {size}; score more elements, or choose a smaller k"
+        )
+    if lengths is not None:
+        check_lengths(lengths, least, size, f"k = {least} of up to d = {size} elements")
+
+
+def in_use(lengths: Tensor | None, theta: Tensor) -> jaxtyping.Bool[Tensor, "rows d"] | None:
+    """The first of the elements of θ (B | 1, d), by ``lengths`` (B,); those of any instance if all share θ."""
+    if lengths is None:
+        return None
+    mask = torch.arange(theta.shape[1], device=lengths.device) < lengths.unsqueeze(1)
+    return mask.any(0, keepdim=True) if len(theta) == 1 else mask
+
+
+def taken(labels: Tensor, lengths: Tensor | None, size: int) -> jaxtyping.Bool[Tensor, "batch size"]:
+    """The elements in use that ``labels`` (B, size) take; InvalidInputError if these are not 0 and 1."""
+    if labels.ndim != 2 or labels.shape[1] != size:
+        raise InvalidInputError(
+            f"labels: a 1 for each element taken and a 0 for each other one, (..., {size}), is needed; "
+            f"got {tuple(labels.shape)} with the batch flat"
+        )
+    mask = in_use(lengths, labels)
+    used = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+    refuse(used & (labels != 0) & (labels != 1), labels, "neither 1, taken, nor 0 stands for an element in use")
+    return used & (labels == 1)

@@ -1,0 +1,105 @@
+"""The order of a hypergraph's nodes, and what is wrong with hyperedges that have none.
+
+Everywhere ``heads`` is (E,) and ``tails`` (E, 2), with −1 for none, the hyperedges among ``nodes`` nodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import InvalidInputError
+
+__all__ = ["check_dangling", "levels_of", "needed_nodes", "starts"]
+
+
+def starts(values: np.ndarray, count: int) -> np.ndarray:
+    """Where each of the numbers up to ``count`` starts in sorted ``values``, (count + 1,) int64."""
+    return np.concatenate([[0], np.cumsum(np.bincount(values, minlength=count))]).astype(np.int64)
+
+
+def levels_of(nodes: int, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
+    """The level of each node, −1 for those that cannot be derived; InvalidInputError if hyperedges form a cycle."""
+    waiting = (tails >= 0).sum(1)  # tails of each hyperedge without a level
+    open_edges = np.bincount(heads, minlength=nodes)  # hyperedges of each node that wait
+    lost = open_edges == 0
+    level = np.full(nodes, -1)
+    edge, which = np.nonzero(tails >= 0)
+    by_tail = np.argsort(tails[edge, which], kind="stable")
+    edge_of, start = edge[by_tail], starts(tails[edge, which], nodes)
+    # Nodes that nothing derives hold up nobody: what needs them is no hyperedge at all.
+    alive = np.ones(len(heads), np.bool_)
+    frontier = np.flatnonzero(lost)
+    while len(frontier):
+        dead = _edges_at(frontier, edge_of, start)
+        dead = np.unique(dead[alive[dead]])
+        alive[dead] = False
+        np.subtract.at(open_edges, heads[dead], 1)
+        touched = np.unique(heads[dead])
+        frontier = touched[(open_edges[touched] == 0) & ~lost[touched]]
+        lost[frontier] = True
+    ready = np.flatnonzero(alive & (waiting == 0))
+    depth = 0
+    while len(ready):
+        np.subtract.at(open_edges, heads[ready], 1)
+        touched = np.unique(heads[ready])
+        done = touched[open_edges[touched] == 0]
+        level[done] = depth
+        depth += 1
+        freed = _edges_at(done, edge_of, start)
+        np.subtract.at(waiting, freed, 1)
+        freed = np.unique(freed)
+        ready = freed[alive[freed] & (waiting[freed] == 0)]
+    stuck = (level < 0) & ~lost
+    if stuck.any():
+        cycle = _find_cycle(stuck, heads[alive], tails[alive])
+        raise InvalidInputError(
+            f"the hyperedges form a cycle, {' -> '.join(map(str, cycle))}: a recursion needs an order of the nodes in "
+            "which tails come before heads"
+        )
+    return level
+
+
+def _edges_at(nodes: np.ndarray, edge_of: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """``edge_of[start[i]:start[i + 1]]`` for each i of ``nodes``, one after another."""
+    count = start[nodes + 1] - start[nodes]
+    return edge_of[np.arange(count.sum()) + np.repeat(start[nodes] - (np.cumsum(count) - count), count)]
+
+
+def needed_nodes(nodes: int, heads: np.ndarray, tails: np.ndarray, goals: np.ndarray) -> np.ndarray:
+    """(N,) bool: whether a derivation of a goal may come by the node."""
+    by_head, start = np.argsort(heads, kind="stable"), starts(heads, nodes)
+    needed = np.zeros(nodes + 1, np.bool_)
+    needed[-1] = True  # no tail: nothing to do
+    frontier = np.unique(goals)
+    while len(frontier):
+        needed[frontier] = True
+        below = np.unique(tails[_edges_at(frontier, by_head, start)])
+        frontier = below[~needed[below]]
+    return needed[:-1]
+
+
+def check_dangling(nodes: int, heads: np.ndarray, tails: np.ndarray) -> None:
+    """InvalidInputError if no hyperedge leads to one of the tails."""
+    is_dangling = np.zeros(nodes, np.bool_)
+    is_dangling[tails[tails >= 0]] = True
+    is_dangling[heads] = False
+    dangling = np.flatnonzero(is_dangling)
+    if len(dangling):
+        raise InvalidInputError(
+            f"node {dangling[0]} is a tail, but no hyperedge leads to it; add({dangling[0]}) makes it a leaf, and "
+            "build(..., prune=True) drops what cannot be derived"
+        )
+
+
+def _find_cycle(stuck: np.ndarray, heads: np.ndarray, tails: np.ndarray) -> list[int]:
+    """Nodes of one cycle, tails before heads, the first one again at the end."""
+    stuck_tail = (tails >= 0) & stuck[tails]
+    from_node = {}
+    for edge in np.flatnonzero(stuck_tail.any(1)):
+        from_node.setdefault(int(heads[edge]), int(tails[edge][stuck_tail[edge]][0]))
+    # Every stuck node waits for a stuck one, so that walking back must come round.
+    place, node = {}, next(iter(from_node))
+    while node not in place:
+        place[node] = len(place)
+        node = from_node[node]
+    return [node, *reversed(list(place)[place[node] :])]
