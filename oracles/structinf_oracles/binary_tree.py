@@ -180,8 +180,9 @@ class BinaryTree(HypergraphProgram):
             len(labels), *like.shape[1:]
         )
         # All trees have as many spans, so that the one with most spans of y is y, if that is a tree.
+        best: Any = self.bind(lengths=lengths).argmax(y)
         kind = "binary tree" if self.rules is None and self.roots is None else "binary tree that the rules allow"
-        refuse(self.bind(lengths=lengths).argmax(y).ne(y), labels, f"the spans make no {kind}")
+        refuse(best != y, labels, f"the spans make no {kind}")
         return y
 
     def decode(self, y: Tensor) -> Tensor:

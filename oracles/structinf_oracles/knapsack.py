@@ -36,8 +36,8 @@ class Knapsack(HypergraphProgram):
     Notes
     -----
     Bellman's recursion over the items and the capacity that is left. Of the latter only those values are kept that can
-    come up, and those that hold all remaining items count as one: there are at most min(capacity + 1, 2^i, 2^(d − i),
-    total weight of i items + 1) of them beside the first i items, so that a large capacity alone costs nothing.
+    come up, and those that hold all remaining items count as one: beside the first i of d items there are at most
+    2^(d − i), the capacity + 1, and the total weight of the i items + 1. A large capacity alone costs nothing.
 
     Ties go to leaving an item, from the last one backwards.
 

@@ -52,7 +52,8 @@ class ProjectiveTree(HypergraphProgram):
     Of two crossing arcs, 3 -> 1 and 2 -> 4, a tree has one at most:
 
     >>> theta = torch.zeros(1, 5, 5)
-    >>> theta[0, 3, 1], theta[0, 2, 4], theta[0, 0, 2] = 2.0, 2.0, 1.0
+    >>> theta[0, [3, 2], [1, 4]] = 2.0
+    >>> theta[0, [0, 2], [2, 3]] = 1.0
     >>> tree = ProjectiveTree(single_root=True)
     >>> tree.decode(tree.argmax(theta))
     tensor([[2, 0, 2, 2]])
@@ -138,8 +139,9 @@ class ProjectiveTree(HypergraphProgram):
         arcs[b, head[b, m], m + 1, label[b, m]] = 1
         y = arcs.reshape(len(labels), *like.shape[1:])
         # All trees have as many arcs, so that the one with most arcs of y is y, if that is a tree.
+        best: Any = self.bind(lengths=lengths).argmax(y)
         kind = "projective tree with a single root" if self.single_root else "projective tree"
-        refuse(self.bind(lengths=lengths).argmax(y).ne(y), labels, f"the heads make no {kind}")
+        refuse(best != y, labels, f"the heads make no {kind}")
         return y
 
     def decode(self, y: Tensor) -> Tensor:

@@ -123,6 +123,8 @@ class Subset(HypergraphProgram, Projectable):
     def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
         """argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1 with Σ μ = k, or Σ μ <= k; μ = clip(θ − τ, 0, 1) for some τ."""
         scores = self._scores(theta)
+        if scores.numel() == 0:
+            return scores.clone()
         if not self.at_most:
             return self._project_exactly(scores)
         within = scores.clamp(0, 1)

@@ -19,14 +19,12 @@ from structinf.kernels.jit import jit
 
 __all__ = ["at", "collect", "compare", "layout", "place_before", "scratch", "send", "whole"]
 
+# Loops run over multiples of so many columns, whole vectors of float32 or float64.
 LANES = 16
-"""Loops run over multiples of so many columns, whole vectors of float32 or float64."""
 
+# A group is large enough with so many columns; and with so many places in its tables, as more would leave the cache.
 COLUMNS = 512
-"""Enough for a group, ..."""
-
 PLACES = 2**16
-"""... as are so many numbers a table: more than that would not stay in the cache."""
 
 # An index: signed ones may count from the end, and asking whether they do keeps loops from being vectorised.
 at = np.uint64
@@ -53,9 +51,9 @@ def layout(n, m, band, is_ring, grid):
 def scratch(start, stop, theta, lengths, bands, is_ring):
     """Arrays for groups of the rows ``start:stop``: grids, tables, and the d, q and f of :mod:`.dtw_nodes`."""
     _, n, m = theta.shape
-    grid, places = np.empty((1, n + m + 1, 3), np.int64), 1
+    grid, places = np.empty((n + m + 1, 3), np.int64), 1
     for b in range(start, stop):
-        places = max(places, layout(lengths[b, 0], lengths[b, 1], bands[b], is_ring, grid[0]))
+        places = max(places, layout(lengths[b, 0], lengths[b, 1], bands[b], is_ring, grid))
     size = max(1, min(stop - start, COLUMNS // min(n, m), PLACES // places))
     columns = size * min(n, m) + LANES
     grids, tables = np.empty((size, n + m + 1, 3), np.int64), np.empty((size, places))
@@ -80,7 +78,7 @@ def compare(tables, grids, size, k, d):
     column = 0
     for g in range(size):
         count, two, one = grids[g, k, 1], place_before(grids, g, k, 2), place_before(grids, g, k, 1)
-        # Whole vectors: what comes too much is the next instance's to overwrite, or nobody's.
+        # Whole vectors: what is written too much is the next instance's to overwrite, or nobody's.
         for c in range(whole(count)):
             x0, x1, x2 = tables[g, at(two + c)], tables[g, at(one + c)], tables[g, at(one + c + 1)]
             top = maximum(maximum(x0, x1), x2)
