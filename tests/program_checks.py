@@ -20,7 +20,6 @@ from structinf.dp import HypergraphProgram
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.parts import Potentials, as_tuple, batch_size, like_potentials, map_parts
 from structinf.regularizers import Negentropy, Regularizer, SquaredL2, Tsallis
-from structinf.testing import check_oracle
 
 __all__ = ["Program", "every_query"]
 
@@ -38,8 +37,6 @@ class Program:
         From an instance's lengths (None for the whole) to its structures, and to its recursion.
     lengths : sequence
         Those to bind; none if the oracle takes none.
-    laws : bool
-        Whether the laws of the protocol are tried on it too, which takes longer.
     """
 
     oracle: HypergraphProgram
@@ -47,7 +44,6 @@ class Program:
     listing: Callable[[Any], list[Structure]]
     grammar: Callable[[Any], Grammar]
     lengths: Sequence[Any] = ()
-    laws: bool = True
     _structures: dict[Any, list[Structure]] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -311,11 +307,6 @@ def infeasible(program: Program) -> None:
                 ask(theta)
 
 
-def laws(program: Program) -> None:
-    structure = {"lengths": list(program.lengths)} if program.lengths else None
-    check_oracle(program.oracle, program.event_shape, structure=structure)
-
-
 QUERIES = (
     argmax,
     sums,
@@ -332,7 +323,6 @@ QUERIES = (
     single_precision,
     batches,
     infeasible,
-    laws,
 )
 
 
@@ -340,7 +330,7 @@ def every_query(programs: Sequence[Program]) -> Callable[[Any], Any]:
     """Run a test for each of the ``programs`` and each of the queries."""
 
     def decorate(test: Any) -> Any:
-        asked = [(query, program) for program in programs for query in QUERIES if query is not laws or program.laws]
+        asked = [(query, program) for program in programs for query in QUERIES]
         names = [f"{query.__name__}-{program}" for query, program in asked]
         return pytest.mark.parametrize(("query", "program"), asked, ids=names)(test)
 

@@ -16,22 +16,21 @@ from structinf_oracles.monotonic_alignment import MonotonicAlignment
 INF = math.inf
 
 
-def program(rows, columns, surjective, lengths, laws=False):
+def program(rows, columns, surjective, lengths):
     return Program(
         MonotonicAlignment(surjective=surjective),
         (rows, columns),
         lambda own: list(plain.monotonic_alignment(rows, columns, surjective, own)),
         lambda own: plain.monotonic_alignment_grammar(rows, columns, surjective, own),
         lengths=lengths,
-        laws=laws,
     )
 
 
 PROGRAMS = [
-    program(3, 4, False, [(3, 4), (1, 1), (2, 4), (3, 2), (1, 3)], laws=True),
+    program(3, 4, False, [(3, 4), (1, 1), (2, 4), (3, 2), (1, 3)]),
     program(4, 2, False, [(4, 1), (4, 2), (2, 2)]),
     program(1, 1, False, [(1, 1), (1, 1)]),
-    program(3, 5, True, [(3, 5), (3, 3), (1, 1), (2, 4), (1, 5)], laws=True),
+    program(3, 5, True, [(3, 5), (3, 3), (1, 1), (2, 4), (1, 5)]),
     program(3, 3, True, [(3, 3), (2, 3), (2, 2)]),
 ]
 

@@ -17,7 +17,7 @@ from structinf_oracles.semi_markov import SemiMarkov
 INF = math.inf
 
 
-def program(steps, durations, labels, form, laws=False):
+def program(steps, durations, labels, form):
     segments = steps, durations, labels
     shapes = {"segments": segments, "transition": (segments, (labels, labels)), "pairwise": (*segments, labels)}
     return Program(
@@ -26,16 +26,15 @@ def program(steps, durations, labels, form, laws=False):
         lambda length: list(plain.semi_markov(*segments, form, length)),
         lambda length: plain.semi_markov_grammar(*segments, form, length),
         lengths=list(range(1, steps + 1)),
-        laws=laws,
     )
 
 
 PROGRAMS = [
-    program(3, 2, 2, "segments", laws=True),
-    program(3, 2, 2, "transition", laws=True),
+    program(3, 2, 2, "segments"),
+    program(3, 2, 2, "transition"),
     program(3, 2, 2, "pairwise"),
     program(4, 3, 1, "segments"),
-    program(2, 3, 2, "pairwise", laws=True),
+    program(2, 3, 2, "pairwise"),
     program(1, 1, 2, "segments"),
     program(1, 2, 2, "transition"),
 ]

@@ -20,50 +20,47 @@ from structinf_oracles.subset import Subset
 INF = math.inf
 
 
-def subset(size, k, at_most=False, laws=False):
+def subset(size, k, at_most=False):
     return Program(
         Subset(k, at_most=at_most),
         (size,),
         lambda length: list(plain.subset(size, k, at_most, length)),
         lambda length: plain.subset_grammar(size, k, at_most, length),
         lengths=list(range(0 if at_most else k, size + 1)),
-        laws=laws,
     )
 
 
-def correlated_subset(size, k, laws=False):
+def correlated_subset(size, k):
     return Program(
         CorrelatedSubset(k),
         ((size,), (size - 1,)),
         lambda length: list(plain.correlated_subset(size, k, length)),
         lambda length: plain.correlated_subset_grammar(size, k, length),
         lengths=list(range(k, size + 1)),
-        laws=laws,
     )
 
 
-def knapsack(weights, capacity, laws=False):
+def knapsack(weights, capacity):
     return Program(
         Knapsack(weights, capacity),
         (len(weights),),
         lambda _: list(plain.knapsack(weights, capacity)),
         lambda _: plain.knapsack_grammar(weights, capacity),
-        laws=laws,
     )
 
 
 PROGRAMS = [
-    subset(5, 2, laws=True),
+    subset(5, 2),
     subset(4, 3),
     subset(3, 0),
     subset(2, 2),
     subset(5, 2, at_most=True),
-    subset(3, 5, at_most=True, laws=True),
+    subset(3, 5, at_most=True),
     correlated_subset(5, 2),
-    correlated_subset(4, 3, laws=True),
+    correlated_subset(4, 3),
     correlated_subset(1, 1),
     correlated_subset(3, 0),
-    knapsack([3, 4, 5, 2, 0], 8, laws=True),
+    knapsack([3, 4, 5, 2, 0], 8),
     knapsack([2, 2, 2], 3),
     knapsack([5, 6], 4),
     knapsack([1, 2, 3], 100),

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
-from structinf.oracle import (
-    Enumerable,
-    GibbsOracle,
-    KBest,
-    Samplable,
-    check_enumerable,
-    check_feasible,
-    check_k,
-    check_lengths,
+from structinf.oracle import check_enumerable, check_feasible, check_k, check_lengths
+from structinf.parts import (
+    Potentials,
+    as_tuple,
+    batch_size,
+    hessian_product_by_autograd,
+    map_parts,
+    reduce_like,
+    weigh,
 )
-from structinf.parts import Potentials, as_tuple, batch_size, map_parts
+from structinf.regularizers import Regularizer
 
 from .chain_form import common_form, indicators, original_form
 
@@ -35,7 +36,7 @@ _STEPS_SHARED_BY_ALL = "a transition of each step that all instances share has s
 
 
 @dataclass(frozen=True)
-class Chain(GibbsOracle, Samplable, KBest, Enumerable):
+class Chain(HypergraphProgram):
     """Sequences of T tags out of S states.
 
     ⟨θ, y⟩ = Σ_t unary[t, s_t] + Σ_t transition[s_t, s_{t+1}] for tags s_1 ... s_T. A transition is scored
@@ -183,6 +184,47 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
             tokens = torch.cat([first, y.sum(2)], 1)
         return torch.where((tokens == 0).all(2), -1, tokens.argmax(2))
 
+    # -- the recursion as a graph -------------------------------------------------------------
+
+    def build(self, event_shape: Any) -> Hypergraph:
+        """A node for each token and tag; before it, where tags have scores, one for the best way to reach the tag."""
+        graph = HypergraphBuilder(event_shape)
+        if not isinstance(graph.parts, tuple):
+            transition = graph.parts
+            steps, states = len(transition) + 1, transition.shape[-1]
+            tag = graph.nodes(steps, states)
+            graph.add(tag[0])
+            graph.add(tag[1:, None, :], tag[:-1, :, None], part=transition)
+        else:
+            unary, transition = graph.parts
+            steps, states = unary.shape
+            tag, reached = graph.nodes(2, steps, states)
+            graph.add(tag[0], part=unary[0])
+            graph.add(reached[1:, None, :], tag[:-1, :, None], part=transition)
+            graph.add(tag[1:], reached[1:], part=unary[1:])
+        goals = graph.nodes(steps + 1)
+        graph.add(goals[1:, None], tag)
+        goals[0] = -1
+        if not isinstance(graph.parts, tuple):
+            goals[1] = tag[0, 0]  # a token without edges has one structure, whatever its tag
+        return graph.build(goals, prune=True)
+
+    def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+        return self.log_partition(theta) if regularizer.alpha == 1 else super().smoothed_value(theta, regularizer)
+
+    def smoothed_mean(self, theta: Potentials, regularizer: Regularizer) -> Potentials:
+        return self.marginals(theta) if regularizer.alpha == 1 else super().smoothed_mean(theta, regularizer)
+
+    def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
+        if regularizer.alpha == 1:
+            return self.log_partition_vjp(theta, weight)
+        return super().smoothed_vjp(theta, weight, regularizer)
+
+    def smoothed_hessian_product(self, theta: Potentials, v: Potentials, regularizer: Regularizer) -> Potentials:
+        if regularizer.alpha == 1:
+            return self.covariance_product(theta, v)
+        return super().smoothed_hessian_product(theta, v, regularizer)
+
     # -- the best structures ------------------------------------------------------------------
 
     def argmax(self, theta: Potentials) -> Potentials:
@@ -252,7 +294,7 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
     def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
         unary, transition, lengths = self._inputs(theta)
         if unary.device.type != "cpu":
-            return super().log_partition_vjp(theta, weight)
+            return reduce_like(weigh(self.marginals(theta), weight), theta)
         from .kernels.chain_sums import marginals
 
         value, nodes, edges = marginals(unary, transition, lengths, weight)
@@ -262,7 +304,7 @@ class Chain(GibbsOracle, Samplable, KBest, Enumerable):
     def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
         unary, transition, lengths = self._inputs(theta)
         if unary.device.type != "cpu":
-            return super().covariance_product(theta, v)
+            return hessian_product_by_autograd(self.log_partition, theta, v)
         from .kernels.chain_sums import covariance_product
 
         value, nodes, edges = covariance_product(unary, transition, lengths, *common_form(v))
