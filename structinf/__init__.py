@@ -1,6 +1,7 @@
 """Structured inference: any structure that can be maximised over becomes a differentiable layer, by name."""
 
 from . import dp, errors, testing
+from .alignment import alignment_matrix, alignment_path, soft_dtw
 from .api import (
     decode,
     encode,
@@ -13,6 +14,7 @@ from .api import (
     register_relaxation,
     relax,
 )
+from .barycenter import Barycenter, soft_dtw_barycenter
 from .errors import (
     ConvergenceError,
     ConvergenceWarning,
@@ -26,15 +28,18 @@ from .errors import (
 from .layers import Layer
 from .losses import FenchelYoungLoss, RelaxedLoss
 from .oracle import Enumerable, GibbsOracle, KBest, Oracle, Projectable, Samplable
+from .pairwise import pairwise_cost
 from .parts import Potentials
 from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from .relaxation import RegularizedRelaxation, Relaxation
+from .series import SoftDTWLoss, soft_dtw_between, soft_dtw_divergence
 from .smoothing import Smoothable
 from .solution import Solution
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Barycenter",
     "ConvergenceError",
     "ConvergenceWarning",
     "Enumerable",
@@ -55,6 +60,7 @@ __all__ = [
     "RelaxedLoss",
     "Samplable",
     "Smoothable",
+    "SoftDTWLoss",
     "Solution",
     "SquaredL2",
     "StructinfError",
@@ -62,6 +68,8 @@ __all__ = [
     "UnknownNameError",
     "Unregularized",
     "UnsupportedError",
+    "alignment_matrix",
+    "alignment_path",
     "decode",
     "dp",
     "encode",
@@ -71,8 +79,13 @@ __all__ = [
     "infer",
     "list_oracles",
     "list_relaxations",
+    "pairwise_cost",
     "register_oracle",
     "register_relaxation",
     "relax",
+    "soft_dtw",
+    "soft_dtw_barycenter",
+    "soft_dtw_between",
+    "soft_dtw_divergence",
     "testing",
 ]

@@ -1,4 +1,4 @@
-"""The command line: ``structinf list``, ``structinf check NAME`` and ``structinf demo sort|parse``."""
+"""The command line: ``structinf list``, ``structinf check NAME`` and ``structinf demo sort|parse|align``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ABILITIES: dict[str, tuple[type[Oracle], str]] = {
 LOSSES = ("perceptron", "svm", "crf", "sparsemap", "margin-sparsemap")
 
 EXTRA = "demo"
-IN_EXTRA = {"conllu": "conllu", "matplotlib": "matplotlib", "sklearn": "scikit-learn", "tqdm": "tqdm"}
+IN_EXTRA = {"conllu": "conllu", "matplotlib": "matplotlib", "pyts": "pyts", "sklearn": "scikit-learn", "tqdm": "tqdm"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,20 +97,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_demos(demos: Any) -> None:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--seed", type=int, default=0, help="(default: 0)")
-    common.add_argument(
+    picture, seed = (argparse.ArgumentParser(add_help=False) for _ in range(2))
+    picture.add_argument(
         "--out", metavar="FOLDER", type=Path, default=Path(), help="for the picture (default: this folder)"
     )
+    seed.add_argument("--seed", type=int, default=0, help="(default: 0)")
 
     about = "sort images of digits, from sorted lists alone: relaxations of assignments compared"
-    demo = demos.add_parser("sort", help=about, description=about, parents=[common])
+    demo = demos.add_parser("sort", help=about, description=about, parents=[seed, picture])
     demo.add_argument("--epochs", type=_positive, default=6, help="for each method (default: 6)")
     demo.add_argument("--quick", action="store_true", help="a few batches only: tries the machinery, not the methods")
     demo.set_defaults(run=_demo_sort)
 
     about = "train a dependency parser on a Universal Dependencies treebank"
-    demo = demos.add_parser("parse", help=about, description=about, parents=[common])
+    demo = demos.add_parser("parse", help=about, description=about, parents=[seed, picture])
     demo.add_argument(
         "--treebank",
         metavar="FOLDER",
@@ -125,6 +125,14 @@ def _add_demos(demos: Any) -> None:
         "--max-length", metavar="N", type=_positive, default=60, help="of training sentences (default: 60)"
     )
     demo.set_defaults(run=_demo_parse)
+
+    about = "align and average recordings of a movement: hard and soft dynamic time warping compared"
+    demo = demos.add_parser("align", help=about, description=about, parents=[picture])
+    demo.add_argument("--temperature", type=float, default=0.1, help="of soft-DTW (default: 0.1)")
+    demo.add_argument(
+        "--quick", action="store_true", help="a few short recordings: tries the machinery, not the methods"
+    )
+    demo.set_defaults(run=_demo_align)
 
 
 def _demo_sort(arguments: argparse.Namespace) -> int:
@@ -148,6 +156,14 @@ def _demo_parse(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             out=arguments.out,
         )
+    return 0
+
+
+def _demo_align(arguments: argparse.Namespace) -> int:
+    from .demos import align
+
+    with _one_thread():
+        align.run(temperature=arguments.temperature, out=arguments.out, quick=arguments.quick)
     return 0
 
 

@@ -179,7 +179,7 @@ def random_hyperedges(seed: int, most: int = 60) -> Hyperedges:
                 part += edges[-1][2] is not None
         lists = Hyperedges(tuple(edges), part, (nodes - 2, nodes - 3, nodes - 1))
         counts = lists.counts()
-        if 1 < counts[nodes - 1] and all(counts[goal] <= most for goal in lists.goals):
+        if counts[nodes - 1] > 1 and all(counts[goal] <= most for goal in lists.goals):
             return lists
 
 

@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint
 import pytest
 import torch
 
+import examples
 import structinf as si
 from structinf import api
 from structinf.__main__ import main
@@ -91,8 +92,8 @@ def test_list_has_every_combination_and_its_reason(capsys):
     code, out, _ = run(capsys, "list")
     assert code == 0
     assert out.splitlines()[0].split() == ["oracle", "abilities", *si.list_relaxations()]
-    for name in si.list_oracles():
-        oracle = si.get_oracle(name)
+    for name, options in {e.name: e.options for e in examples.EXAMPLES}.items():
+        oracle = si.get_oracle(name, **options)
         missing = {r: si.get_relaxation(r).missing(oracle) for r in si.list_relaxations()}
         assert row(out, name)[-len(missing) :] == ["no" if reason else "yes" for reason in missing.values()]
         for relaxation, reason in missing.items():

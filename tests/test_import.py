@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+import examples
 import structinf
 
 # Run after torch is in: prints the top-level packages that the statement added.
@@ -40,9 +41,9 @@ def test_names_are_listed_without_loading_a_plugin():
     assert added_by(listing) <= {"structinf", "torch"}
 
 
-@pytest.mark.parametrize("name", structinf.list_oracles())
-def test_an_oracle_is_made_without_the_compiler(name):
-    made = added_by(f"import structinf; structinf.get_oracle({name!r})")
+@pytest.mark.parametrize(("name", "options"), {e.name: e.options for e in examples.EXAMPLES}.items())
+def test_an_oracle_is_made_without_the_compiler(name, options):
+    made = added_by(f"import structinf; structinf.get_oracle({name!r}, **{dict(options)!r})")
     assert not made & {"numba", "llvmlite", "networkx", "ortools", "matplotlib", "sklearn"}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["count", "derivations", "entropy", "log_prob", "support"]
 
-_MOST_MOVES = 100
+_MOST_MOVES = 30
 
 
 def count(
@@ -86,7 +86,7 @@ def log_prob(
     graph: Hypergraph,
     theta: jaxtyping.Float[Tensor, "batch parts"],
     goal: Tensor,
-    y: jaxtyping.Float[Tensor, "batch parts"],
+    y: jaxtyping.Float64[Tensor, "batch parts"],
     regularizer: Regularizer,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DP_Ω, the log-probability of the structures ``y``, both (B,), and the structures found for them, (B, P).
@@ -95,13 +95,13 @@ def log_prob(
     for in ``y``: of the parts of 0 or 1 time, no other has as many. Where other numbers mislead, scores are moved as a
     perceptron moves them, which ends, since structures are vertices of their hull.
     """
-    scores = torch.where(y > 0, 1 / y, -torch.inf).double()
+    scores = torch.where(y > 0, 1 / y, -torch.inf)
     found = used = y.new_empty(0)
     for _ in range(_MOST_MOVES):
         _, chosen = edge_probabilities(graph, scores, Unregularized())
-        found, used = walk(graph, goal, torch.ones_like(scores[:, 0]), along(chosen))
-        if torch.equal(found, y.double()):
+        found, used = walk(graph, goal, scores.new_ones(len(scores)), along(chosen))
+        if torch.equal(found, y):
             break
         scores = scores + (y - found)
     v, q = edge_probabilities(graph, theta, regularizer)
-    return v.gather(1, goal.unsqueeze(1)).squeeze(1), torch.special.xlogy(used, q).sum(1), found.to(y.dtype)
+    return v.gather(1, goal.unsqueeze(1)).squeeze(1), torch.special.xlogy(used, q).sum(1), found

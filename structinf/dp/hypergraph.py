@@ -122,8 +122,9 @@ class Hypergraph:
         if self.goals.ndim == 0 or lengths is None:
             return np.full(batch, self.goals[(-1,) * self.goals.ndim].item(), np.int64)
         index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)
-        known = ((index >= 0) & (index < self.goals.shape)).all(1)
-        return np.where(known, self.goals[tuple(np.where(known[:, None], index, 0).T)], -1)
+        unknown = np.any((index < 0) | (index >= self.goals.shape), axis=1)
+        index = np.where(unknown[:, None], 0, index)
+        return np.where(unknown, -1, self.goals[tuple(index.T)])
 
     def part_mask(self, goals: np.ndarray, device: torch.device) -> Tensor:
         """(B, P) bool: the parts that derivations of each instance's goal may have."""

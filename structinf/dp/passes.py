@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,8 @@ __all__ = ["gradient", "hessian_product", "kbest", "listing", "sample", "value"]
 
 # Elementary operations of a hyperedge and pass, to tell when a second thread pays.
 _WORK = 8
-_MOST_DRAWN = 10**8
+# Hyperedges drawn at once: so many uniform numbers take 80 MB.
+_MOST_DRAWN = 10**7
 
 
 def _alpha(theta: Tensor, regularizer: Regularizer) -> float | None:
@@ -31,14 +33,30 @@ def _alpha(theta: Tensor, regularizer: Regularizer) -> float | None:
 
 def _exact(theta: Tensor, alpha: float) -> Tensor:
     """Potentials in a dtype that is exact enough for ``alpha``: see `structinf.kernels.smooth_max`."""
-    return theta.double() if 1 < alpha < 1.25 else theta
+    return theta if alpha in (1, 1.5, 2, math.inf) else theta.double()
 
 
-def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, instances: int = 1, work: int = _WORK) -> None:
-    """``kernel`` over the batch, so many ``instances`` at a time; tensors as arrays, ``graph`` as its blocks."""
+def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int = 0, work: int = _WORK) -> None:
+    """``kernel`` over the batch; tensors as arrays, ``graph`` as its blocks.
+
+    With ``tables``, the kernel takes groups of instances, and so many tables of nodes (`structinf.kernels.hypergraph`).
+    """
     arrays = [to_numpy(a)[0] if isinstance(a, Tensor) else a.blocks if a is graph else a for a in args]
-    batch = len(goal)
-    parallel_rows(kernel, -(-batch // instances), *arrays, work=work * batch * graph.edges)
+    work *= len(goal) * graph.edges
+    if not tables:
+        parallel_rows(kernel, len(goal), *arrays, work=work)
+        return
+    from ..kernels.lanes import LANES
+
+    shape = tables, graph.nodes + 1, LANES
+    size = math.prod(shape)
+
+    def of_groups(start: int, stop: int) -> None:
+        flat = np.empty(size + LANES)
+        aligned = flat[-flat.ctypes.data % (8 * LANES) // 8 :][:size]  # so that rows do not straddle cache lines
+        kernel(start, stop, aligned.reshape(shape), *arrays)
+
+    parallel_rows(of_groups, -(-len(goal) // LANES), work=work)
 
 
 def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer) -> Tensor:
@@ -49,7 +67,7 @@ def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regulariz
     from ..kernels import hypergraph as kernels
 
     out = torch.empty(len(theta), dtype=torch.float64)
-    _run(kernels.value, graph, goal, _exact(theta, alpha), goal, graph, alpha, out, instances=kernels.LANES)
+    _run(kernels.value, graph, goal, _exact(theta, alpha), goal, graph, alpha, out, tables=1)
     return out
 
 
@@ -66,7 +84,7 @@ def gradient(
     out, exact = torch.empty(len(theta), dtype=torch.float64), _exact(theta, alpha)
     parts = zeros(*theta.shape, dtype=exact.dtype)
     weight = torch.ones_like(out) if weight is None else weight.double()
-    _run(kernels.gradient, graph, goal, exact, goal, graph, alpha, weight, out, parts, instances=kernels.LANES)
+    _run(kernels.gradient, graph, goal, exact, goal, graph, alpha, weight, out, parts, tables=3)
     return out, parts.to(theta.dtype)
 
 
@@ -84,7 +102,7 @@ def hessian_product(
         return value(graph, theta.detach(), goal, regularizer), torch.zeros_like(theta)
     out, exact = torch.empty(len(theta), dtype=torch.float64), _exact(theta, alpha)
     parts, along = zeros(*theta.shape, dtype=exact.dtype), direction.to(exact.dtype)
-    _run(kernels.hessian_product, graph, goal, exact, along, goal, graph, alpha, out, parts, instances=kernels.LANES)
+    _run(kernels.hessian_product, graph, goal, exact, along, goal, graph, alpha, out, parts, tables=6)
     return out, parts.to(theta.dtype)
 
 
@@ -100,24 +118,26 @@ def sample(
     from ..kernels import hypergraph_derivations as kernels
 
     size = graph.size_of(goal)
-    if n * len(goal) * size > _MOST_DRAWN:
+    if len(goal) * size > _MOST_DRAWN:
         raise InvalidInputError(
-            f"n = {n} structures of up to {size} hyperedges for each of {len(goal)} instances are too many to draw "
-            f"at once (more than {_MOST_DRAWN} hyperedges); draw fewer at a time"
+            f"structures of up to {size} hyperedges for each of {len(goal)} instances are too many to draw at once "
+            f"(more than {_MOST_DRAWN} hyperedges)"
         )
-    device = "cpu" if generator is None else generator.device
-    uniforms = torch.rand(n, len(goal), size, dtype=torch.float64, generator=generator, device=device)
-    parts = zeros(n, *theta.shape, dtype=theta.dtype)
-    alpha = _alpha(own := theta.detach().cpu(), regularizer)
+    parts, own = zeros(n, *theta.shape, dtype=theta.dtype), theta.detach().cpu()
+    alpha = _alpha(own, regularizer)
     if alpha is None:
         v, q = levels.edge_probabilities(graph, theta, regularizer)
         out = v.gather(1, goal.unsqueeze(1)).squeeze(1)
-        if not bool(out.isneginf().any()):  # else there may be nothing to choose from
-            _run(kernels.sample_given, graph, goal, q, goal, graph, uniforms, parts, work=_WORK * n)
+        if bool(out.isneginf().any()):
+            return out, parts.to(theta.device)  # there is nothing to choose from
+        kernel, given, tables = kernels.sample_given, (q, goal, graph), 0
     else:
         out = torch.empty(len(theta), dtype=torch.float64)
-        args = _exact(own, alpha), goal, graph, alpha, uniforms, out, parts
-        _run(kernels.sample, graph, goal, *args, instances=kernels.LANES)
+        kernel, given, tables = kernels.sample, (_exact(own, alpha), goal, graph, alpha, out), 2
+    device = "cpu" if generator is None else generator.device
+    for some in parts.split(max(1, _MOST_DRAWN // max(1, len(goal) * size))):
+        uniforms = torch.rand(len(some), len(goal), size, dtype=torch.float64, generator=generator, device=device)
+        _run(kernel, graph, goal, *given, uniforms, some, tables=tables, work=_WORK * len(some))
     return out.to(theta.device), parts.to(theta.device)
 
 

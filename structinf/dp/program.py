@@ -227,9 +227,10 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
         InvalidInputError if ``y`` is no structure.
         """
         graph, flat, goal = self._problem(theta)
-        value, log_prob, found = counting.log_prob(graph, flat, goal, self._flat(y), regularizer)
+        own = self._flat(y).double().expand_as(flat)
+        value, log_prob, found = counting.log_prob(graph, flat, goal, own, regularizer)
         self._check(value)
-        wrong = ~(found == self._flat(y)).all(1)
+        wrong = ~(found == own).all(1)
         if bool(wrong.any()):
             raise InvalidInputError(f"y is no structure of {self.label()} at batch index {int(wrong.nonzero()[0, 0])}")
         return log_prob.to(flat.dtype)

@@ -19,6 +19,7 @@ and a result of θ's size, the gradient takes 24 LANES bytes a node for each thr
 
 Arguments of the kernels, for groups ``start:stop`` of LANES instances:
 
+    tables  (k, N + 1, LANES) float64: scratch, from numpy, which asks the system for large pages where kernels cannot
     theta   (B, P) float32 or float64, contiguous
     goal    (B,) int64
     graph   `structinf.dp.blocks.Blocks`
@@ -169,9 +170,9 @@ def _value(i, place, links, alpha, v, tau, own, x, kind):
 
 
 @jit
-def value(start, stop, theta, goal, graph, alpha, out):
-    """DP_Ω to ``out``, (B,) float64."""
-    v, tau = rows(len(graph.offset), np.float64), rows(1, np.float64)
+def value(start, stop, tables, theta, goal, graph, alpha, out):
+    """DP_Ω to ``out``, (B,) float64; one table."""
+    v, tau = tables[0], rows(1, np.float64)
     own, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
     kind = rows(graph.degree, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
@@ -184,10 +185,9 @@ def value(start, stop, theta, goal, graph, alpha, out):
 
 
 @jit
-def gradient(start, stop, theta, goal, graph, alpha, weight, out_value, out):
-    """DP_Ω to ``out_value``, (B,) float64, and weight · ∇DP_Ω to ``out``, (B, P) zeros of θ's dtype."""
-    v, tau = rows(len(graph.offset), np.float64), rows(len(graph.offset), np.float64)
-    w = rows(len(graph.offset), np.float64)
+def gradient(start, stop, tables, theta, goal, graph, alpha, weight, out_value, out):
+    """DP_Ω to ``out_value``, (B,) float64, and weight · ∇DP_Ω to ``out``, (B, P) zeros of θ's dtype; three tables."""
+    v, tau, w = tables[0], tables[1], tables[2]
     own, flows = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
     x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
@@ -247,11 +247,9 @@ def _follow(i, links, tau, w, flows):
 
 
 @jit
-def hessian_product(start, stop, theta, direction, goal, graph, alpha, out_value, out):
-    """DP_Ω to ``out_value``, (B,) float64, and ∇²DP_Ω times ``direction``, (B, P), to ``out``, (B, P) zeros; α < ∞."""
-    v, v_dot = rows(len(graph.offset), np.float64), rows(len(graph.offset), np.float64)
-    tau, m = rows(len(graph.offset), np.float64), rows(len(graph.offset), np.float64)
-    w, w_dot = rows(len(graph.offset), np.float64), rows(len(graph.offset), np.float64)
+def hessian_product(start, stop, tables, theta, direction, goal, graph, alpha, out_value, out):
+    """DP_Ω to ``out_value``, ∇²DP_Ω times ``direction`` (B, P) to ``out`` (B, P) zeros; α is finite; six tables."""
+    v, v_dot, tau, m, w, w_dot = tables[0], tables[1], tables[2], tables[3], tables[4], tables[5]
     own, own_dot = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
     x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
     flows = rows(graph.height + 1, theta.dtype)

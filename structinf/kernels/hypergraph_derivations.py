@@ -34,19 +34,21 @@ def _descend(edge, graph, found, stack, waiting):
 
 
 @jit
-def sample(start, stop, theta, goal, graph, alpha, uniforms, out_value, out):
+def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, out):
     """Random walks from the goals down, a hyperedge of a node with its probability q, for groups of LANES instances.
 
     Parameters
     ----------
+    tables : (2, N + 1, LANES) float64
+        Scratch.
     theta : (B, P) float32 or float64
-    uniforms : (n, B, size) float64
-        As many as the largest number of hyperedges of a derivation.
     out_value : (B,) float64
         DP_Ω; where it is −inf, nothing is drawn.
+    uniforms : (n, B, size) float64
+        As many as the largest number of hyperedges of a derivation.
     out : (n, B, P) zeros
     """
-    v, tau = rows(len(graph.offset), np.float64), rows(len(graph.offset), np.float64)
+    v, tau = tables[0], tables[1]
     own, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
     scaled = rows(graph.degree, theta.dtype)
     stack, q = np.empty(graph.depth + 1, np.int64), np.empty(graph.degree)
@@ -127,7 +129,7 @@ def kbest(start, stop, theta, goal, graph, out_score, out):
     for b in range(start, stop):
         nodes = max(nodes, goal[b] + 1)
     found, best = np.zeros(len(graph.offset), np.int64), np.empty((len(graph.offset), most))
-    edge_of, ranks = np.empty((nodes, most), np.int64), np.empty((nodes, most, 2), np.int64)
+    edge_of, ranks = np.empty((nodes, most), np.int32), np.empty((nodes, most, 2), np.int32)
     # No tail: one derivation, of score 0.
     found[-1], best[-1, 0] = 1, 0.0
     stack, rank = np.empty(graph.depth + 1, np.int64), np.empty(graph.depth + 1, np.int64)

@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, models, overload, register_model
+from numba.extending import intrinsic as _intrinsic
+from numba.extending import models, overload, register_model
 
 from .jit import jit
 from .lanes import LANES, Lanes, largest, maximum
 
 __all__ = ["address", "cast", "is_zero", "row", "rows", "set_row", "zero"]
+
+intrinsic: Any = _intrinsic  # a decorator that takes the first argument away, which type checkers cannot know
 
 
 class Address(types.Type):

@@ -20,11 +20,14 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core.typeconv import Conversion
+from numba.core.typeconv import Conversion  # pyright: ignore[reportPrivateImportUsage]
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, lower_cast, models, register_model
+from numba.extending import intrinsic as _intrinsic
+from numba.extending import lower_builtin, lower_cast, models, register_model
 
 __all__ = ["LANES", "Lanes", "add_up", "largest", "load", "maximum", "minimum", "spread", "store", "where_less"]
+
+intrinsic: Any = _intrinsic  # a decorator that takes the first argument away, which type checkers cannot know
 
 LANES = 16
 """Numbers in a vector, whatever the machine: LLVM splits it into as many registers as it takes."""
@@ -121,7 +124,7 @@ def _wider(*arguments: Any) -> Lanes | None:
 
 
 def _operator(function: Any, instruction: str) -> None:
-    @infer_global(function)
+    @infer_global(function)  # pyright: ignore[reportOptionalCall]
     class _Template(AbstractTemplate):
         def generic(self, args, kws):
             lanes = _wider(*args)

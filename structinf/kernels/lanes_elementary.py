@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from . import elementary as e
 from .elementary import exp, log
-from .lanes import LANES, Lanes, call, maximum, minimum, where_less
+from .lanes import LANES, Lanes, call, intrinsic, maximum, minimum, where_less
 
 __all__ = ["exp", "log"]
 

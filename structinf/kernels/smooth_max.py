@@ -11,8 +11,8 @@ so that a recursion keeps two numbers a node and recomputes q wherever it is nee
 diag(s) − s sᵀ / Σ s with s = q^(2 − α), that is q (α = 1) or max(a (x − τ), 0)^(p − 1).
 
 A column is a lane, and arguments are addresses of rows (`structinf.kernels.lane_rows`). Scores are float64, and so are
-τ and max_Ω; probabilities are of the dtype of ``kind``, functions of differences taken in float64. For α near 1 the
-relative error of q is that of its dtype times p: below α = 1.25 callers take float64.
+τ and max_Ω; probabilities are of the dtype of ``kind``, functions of differences taken in float64. In float32, powers
+other than those of α = 1.5 and 2 are off by several roundings, all to one side: callers take float64 for them.
 """
 
 from __future__ import annotations
@@ -61,35 +61,36 @@ def _negentropy(x, count, anchor, kind):
 
 @jit
 def _tsallis(x, count, top, anchor, alpha, kind):
-    """Newton's method for u = a (max x − τ), so that q = r^p with r = max(u + a (x − max x), 0).
+    """Newton's method for Σ q = 1 from τ = max x − p, where the best row alone has q = 1; Σ q is convex and falls in τ.
 
-    From u = 1, where the best row alone has q = 1, it only falls: Σ q is convex in u and rises. Each lane moves until
-    rounding stops it, whatever the others do.
+    So τ only rises, each lane until rounding stops it, whatever the others do. A last step, either way, in float64:
+    else what rounding leaves of Σ q − 1, always of one sign, would add up over long recursions.
     """
-    a = alpha - 1.0
-    power = 1.0 / a
+    power = 1.0 / (alpha - 1.0)
     for k in range(count):
-        set_row(kind, k, cast(row(x, k) - anchor, kind) * a)
-    u = zero(kind) + 1.0
-    extent = u
+        set_row(kind, k, cast(row(x, k) - anchor, kind))
+    below = zero(kind) - power
     for _ in range(MOST_STEPS):
-        total, slope, extent = _sums(kind, count, alpha, u)
-        # dΣq/du = p Σ s. Where nothing is finite, all sums are 0 and u stays.
-        lower = u - maximum((total - 1.0) / (maximum(slope, 1e-30) * power), 0.0)
-        if is_zero(lower - u):
+        total, slope, _ = _sums(kind, count, alpha, below)
+        # Where nothing is finite, all sums are 0 and τ stays.
+        higher = below + maximum((total - 1.0) / maximum(slope, 1e-30), 0.0)
+        if is_zero(higher - below):
             break
-        u = lower
-    # max_Ω = max x + (1 − 1/α) Σ q (x − max x) + (1 − u) / (α a), where a Σ q (x − max x) = Σ q r − u.
-    gain = (extent - u) / alpha + (1.0 - u) / (alpha * a)
-    return top + cast(gain, x), anchor - cast(u, x) * power
+        below = higher
+    tau = anchor + cast(below, x)
+    total, slope, extent = _sums(x, count, alpha, tau)
+    # The dual of max_Ω, whose derivative 1 − Σ q is all but 0: τ + Σ (q (x − τ) − q^α / (α a)) + 1 / (α a).
+    value = tau + (extent + power) / alpha
+    tau = where_less(0.0, slope, tau + (total - 1.0) / maximum(slope, 1e-30), tau)
+    return where_less(-np.inf, top, value, top), tau
 
 
 @jit(inline=True)
-def _sums(scaled, count, alpha, u):
-    """Σ q, Σ s and Σ q r."""
-    total, slope, extent = zero(scaled), zero(scaled), zero(scaled)
+def _sums(x, count, alpha, tau):
+    """Σ q, Σ s and Σ q^α."""
+    total, slope, extent = zero(x), zero(x), zero(x)
     for k in range(count):
-        r = maximum(row(scaled, k) + u, 0.0)
+        r = maximum((row(x, k) - tau) * (alpha - 1.0), 0.0)
         q, s = _powers(r, alpha)
         total += q
         slope += s

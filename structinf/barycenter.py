@@ -1,0 +1,268 @@
+"""Barycenters of series under soft-DTW: weighted Fréchet means."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError
+from .pairwise import Metric, pairwise_cost
+from .parts import recording
+from .regularizers import Regularizer
+from .series import soft_dtw_between
+from .solvers.descent import Search, by_lbfgs, by_optimizer
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Barycenter", "soft_dtw_barycenter"]
+
+Method = Literal["l-bfgs"] | Callable[[list[Tensor]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Barycenter:
+    """A barycenter and how it was found.
+
+    Attributes
+    ----------
+    series : (length, d) Tensor, or (length,)
+        In the form, dtype and device of the series that it is the mean of.
+    losses : (iterations + 1,) Tensor
+        The weighted mean of the costs, of the initial series and after each iteration; the least is that of ``series``.
+    converged : bool
+        Whether the tolerance was met.
+    """
+
+    series: Tensor
+    losses: jaxtyping.Float[Tensor, " iterations"]
+    converged: bool
+
+
+def soft_dtw_barycenter(
+    series: Sequence[Tensor] | Tensor,
+    temperature: float | None = None,
+    *,
+    weights: Any = None,
+    lengths: Any = None,
+    length: int | None = None,
+    init: Tensor | None = None,
+    divergence: bool = False,
+    metric: Metric = "squared_euclidean",
+    regularizer: str | Regularizer = "negentropy",
+    band: int | None = None,
+    method: Method = "l-bfgs",
+    max_iter: int = 100,
+    tolerance: float = 1e-7,
+    on_failure: Literal["warn", "raise", "ignore"] = "warn",
+) -> Barycenter:
+    """A series z that is least far from all ``series`` together: a minimum of Σ_i w_i sdtw(z, x_i) / Σ_i w_i.
+
+    The sum is not convex in z: what is found is a local minimum near ``init``, the better the larger the temperature.
+
+    Parameters
+    ----------
+    series : sequence of N tensors (n_i, d) or (n_i,), or (N, n, d) Tensor
+        Of any lengths.
+    temperature : float, optional
+        γ, as for :func:`structinf.soft_dtw`. At 0, hard DTW, the sum has kinks at which the method may stop early.
+    weights : (N,) numbers, optional
+        Of at least 0, not all of them 0; equal by default. Long series weigh more, having more to match: Cuturi &
+        Blondel divide each weight by the series' length.
+    lengths : (N,) integers, optional
+        Items in use of each series of a tensor.
+    length : int, optional
+        Of the barycenter: that of the longest series by default.
+    init : (length, d) Tensor, or (length,), optional
+        Where to start; by default the weighted mean of the series, stretched to ``length`` each.
+    divergence : bool
+        Take the divergence in the place of soft-DTW, so that the barycenter of equal series is that series. Soft-DTW's
+        own is smoother than what it averages, the more so the larger the temperature.
+    metric, regularizer
+        As for :func:`structinf.soft_dtw_between`.
+    band : int, optional
+        As there; not less than any series' length differs from the barycenter's.
+    method : "l-bfgs" or callable
+        scipy's L-BFGS, or what makes a torch optimizer of a list of one parameter, such as
+        ``functools.partial(torch.optim.Adam, lr=0.1)``, of which the best iterate is returned.
+    max_iter : int
+    tolerance : float
+        Stop where an iteration changes the loss by less than this share of what an arbitrary alignment costs.
+    on_failure : "warn", "raise" or "ignore"
+        What to do if the tolerance is not met: one ConvergenceWarning, a ConvergenceError, or nothing.
+
+    Returns
+    -------
+    Barycenter
+        series, losses, converged. Computed in float64; no gradient flows through it.
+
+    Raises
+    ------
+    InvalidInputError
+        If the series do not fit together; for weights or lengths out of range; and as :func:`structinf.soft_dtw`.
+
+    References
+    ----------
+    M. Cuturi & M. Blondel, Soft-DTW: a differentiable loss function for time-series, ICML 2017, §3.1.
+    M. Blondel, A. Mensch & J.-P. Vert, Differentiable divergences between time series, AISTATS 2021, §4.
+
+    Examples
+    --------
+    >>> short, long = torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([3.0, 0.0, 0.0, 3.0, 0.0])
+    >>> soft_dtw_barycenter([short, long], 0.1).series.round(decimals=2)
+    tensor([2., 0., 0., 2., 0.])
+    """
+    if on_failure not in ("warn", "raise", "ignore"):
+        raise InvalidInputError(f'on_failure must be "warn", "raise" or "ignore", got {on_failure!r}')
+    if isinstance(method, str) and method != "l-bfgs":
+        raise InvalidInputError(f'method must be "l-bfgs" or what makes a torch optimizer, got {method!r}')
+    options = {"temperature": temperature, "metric": metric, "regularizer": regularizer, "band": band}
+    with recording():
+        given = _gather(series, lengths, weights)
+        start = _initial(given, init, length)
+        loss = _objective(given, len(start), divergence, functools.partial(soft_dtw_between, **options))
+        search = Search(loss, start, max_iter, tolerance, _arbitrary_cost(start, given, metric), _spread(start, given))
+        z, losses, trouble = by_lbfgs(search) if method == "l-bfgs" else by_optimizer(method, search)
+    if trouble and on_failure != "ignore":
+        message = (
+            f"soft_dtw_barycenter did not converge: {trouble} after {len(losses) - 1} iterations, at a loss of "
+            f"{losses[-1]:.6g}; raise max_iter or tolerance, or the temperature, which smooths the loss"
+        )
+        if on_failure == "raise":
+            raise ConvergenceError(message)
+        warnings.warn(message, ConvergenceWarning, stacklevel=2)
+    z = z.to(given.dtype)
+    return Barycenter(z.squeeze(1) if given.flat else z, torch.tensor(losses, dtype=torch.float64), not trouble)
+
+
+def _objective(
+    given: _Series, length: int, divergence: bool, between: Callable[..., Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """The weighted mean of the costs between a series of this ``length`` and those given."""
+    sides = torch.stack([torch.full_like(given.lengths, length), given.lengths], 1)
+    if not divergence:
+        return lambda z: given.weights @ between(z, given.items, lengths=sides)
+    with torch.no_grad():
+        own = given.weights @ between(given.items, given.items, lengths=sides[:, [1, 1]])
+    return lambda z: given.weights @ between(z, given.items, lengths=sides) - 0.5 * (own + between(z, z))
+
+
+# ----------------------------------------------------------------------------- what is averaged
+
+
+class _Series(NamedTuple):
+    """Series (N, n, d) in float64 with 0 in the padding, their lengths (N,), and weights (N,) that sum to 1.
+
+    ``flat`` and ``dtype`` tell the form in which they came.
+    """
+
+    items: Tensor
+    lengths: Tensor
+    weights: Tensor
+    flat: bool
+    dtype: torch.dtype
+
+    @property
+    def rows(self) -> list[Tensor]:
+        """Each series without its padding."""
+        return [x[:n] for x, n in zip(self.items, self.lengths.tolist(), strict=True)]
+
+
+def _gather(series: Any, lengths: Any, weights: Any) -> _Series:
+    if isinstance(series, Tensor):
+        if series.ndim != 3:
+            raise InvalidInputError(f"series: a tensor of series is (N, n, d), got {tuple(series.shape)}")
+        rows = list(series)
+        if lengths is not None:
+            counts = torch.as_tensor(lengths).tolist()
+            if len(counts) != len(rows) or not all(1 <= count <= series.shape[1] for count in counts):
+                raise InvalidInputError(
+                    f"lengths: {len(rows)} integers from 1 to {series.shape[1]} are needed, got {counts}"
+                )
+            rows = [row[:count] for row, count in zip(rows, counts, strict=True)]
+    elif lengths is not None:
+        raise InvalidInputError("lengths go with a tensor (N, n, d); those of a list of series are known")
+    else:
+        rows = list(series)
+    _check_rows(rows)
+    first = rows[0].detach()
+    rows = [(row.unsqueeze(1) if row.ndim == 1 else row).detach().double() for row in rows]
+    counts = torch.tensor([len(row) for row in rows], device=first.device)
+    w = _check_weights(weights, len(rows)).to(first.device)
+    return _Series(pad_sequence(rows, batch_first=True), counts, w / w.sum(), first.ndim == 1, first.dtype)
+
+
+def _check_rows(rows: list[Any]) -> None:
+    if not rows:
+        raise InvalidInputError("series: there are none")
+    for i, row in enumerate(rows):
+        if not isinstance(row, Tensor) or not row.is_floating_point():
+            came = f"a tensor of {row.dtype}" if isinstance(row, Tensor) else type(row).__name__
+            raise TypeError(f"series[{i}]: a tensor in floating point is needed, got {came}")
+        if row.ndim not in (1, 2) or row.numel() == 0:
+            raise InvalidInputError(f"series[{i}]: (n, d) or (n,), not empty, is needed, got {tuple(row.shape)}")
+        mine, first = ((t.ndim, t.shape[1:], t.dtype, t.device) for t in (row, rows[0]))
+        if mine != first:
+            raise InvalidInputError(
+                f"series[{i}] is {tuple(row.shape)} in {row.dtype} on {row.device}, which does not go with series[0], "
+                f"{tuple(rows[0].shape)} in {rows[0].dtype} on {rows[0].device}"
+            )
+        if not bool(row.detach().isfinite().all()):
+            raise InvalidInputError(f"series[{i}] holds NaN or infinity; if it is padding, give lengths")
+
+
+def _check_weights(weights: Any, count: int) -> Tensor:
+    if weights is None:
+        return torch.ones(count, dtype=torch.float64)
+    w = torch.as_tensor(weights).detach().double()
+    if w.shape != (count,) or not bool(w.isfinite().all() and (w >= 0).all() and (w > 0).any()):
+        raise InvalidInputError(f"weights: {count} finite numbers of at least 0, not all 0, are needed, got {weights}")
+    return w
+
+
+def _initial(given: _Series, init: Tensor | None, length: int | None) -> Tensor:
+    """The series (length, d) to start from, in float64."""
+    if init is None:
+        count = int(given.lengths.max()) if length is None else length
+        if count < 1:
+            raise InvalidInputError(f"length must be 1 at least, got {length}")
+        return torch.tensordot(given.weights, torch.stack([_stretch(row, count) for row in given.rows]), 1)
+    if length is not None and length != len(init):
+        raise InvalidInputError(f"length {length} and init of length {len(init)} contradict each other")
+    start = init.detach().to(given.items)
+    start = start.unsqueeze(1) if given.flat and start.ndim == 1 else start
+    if start.ndim != 2 or len(start) == 0 or start.shape[1] != given.items.shape[2] or not bool(start.isfinite().all()):
+        raise InvalidInputError(
+            f"init: a finite series of {given.items.shape[2]} features is needed, got one of shape {tuple(init.shape)}"
+        )
+    return start
+
+
+def _stretch(series: Tensor, count: int) -> Tensor:
+    """``series`` (n, d) read off at ``count`` places evenly spread from its first item to its last."""
+    place = torch.linspace(0, len(series) - 1, count, dtype=series.dtype, device=series.device)
+    below = place.long().clamp(max=max(len(series) - 2, 0))
+    above = (below + 1).clamp(max=len(series) - 1)
+    return torch.lerp(series[below], series[above], (place - below).unsqueeze(1))
+
+
+def _arbitrary_cost(start: Tensor, given: _Series, metric: Metric) -> float:
+    """What a path through arbitrary cells costs; 1 if nothing."""
+    with torch.no_grad():
+        cells = [pairwise_cost(start, row, metric).abs().mean() for row in given.rows]
+        cost = len(start) * float(given.weights @ torch.stack(cells))
+    return cost if 0 < cost < math.inf else 1.0
+
+
+def _spread(start: Tensor, given: _Series) -> float:
+    """How far apart the numbers of all series are; 1 if they are the same."""
+    numbers = torch.cat([start, *given.rows])
+    return float(numbers.max() - numbers.min()) or 1.0

@@ -1,0 +1,179 @@
+"""The cost of matching each item of one series with each item of another."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from .compiling import untraced
+from .errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Metric", "check_metric", "check_series", "pairwise_cost"]
+
+Metric = Literal["squared_euclidean", "euclidean", "l1", "absolute", "cosine"] | Callable[[Tensor, Tensor], Tensor]
+
+
+@untraced
+def pairwise_cost(x: Tensor, y: Tensor, metric: Metric = "squared_euclidean") -> jaxtyping.Float[Tensor, "*batch n m"]:
+    """The cost of matching item i of series ``x`` with item j of series ``y``, for all i and j.
+
+    ===================  =================================================================
+    metric               c(a, b)
+    ===================  =================================================================
+    "squared_euclidean"  ‖a − b‖², not halved
+    "euclidean"          ‖a − b‖, of gradient 0 where a = b
+    "l1", "absolute"     Σ_k |a_k − b_k|, of gradient 0 in the coordinates where a = b
+    "cosine"             1 − ⟨a, b⟩ / (‖a‖ ‖b‖), and 1, of gradient 0, for a vector of zeros
+    callable             what it returns for x (..., n, d) and y (..., m, d): a tensor (..., n, m)
+    ===================  =================================================================
+
+    Parameters
+    ----------
+    x : (..., n, d) Tensor, or (n,)
+        A tensor of one dimension is a series of numbers; in all others the last dimension is an item's features, so
+        that a batch of series of numbers is (B, n, 1).
+    y : (..., m, d) Tensor, or (m,)
+        Of x's dtype and device. Batch dimensions broadcast: ``x[:, None]`` and ``y[None]`` give all pairs.
+    metric : str or callable
+
+    Returns
+    -------
+    Tensor
+        (..., n, m), never negative with the metrics above, in x's dtype; in float32 for half precision, where squares
+        soon overflow. Differentiable twice. No array (..., n, m, d) is ever made, for the gradients either.
+
+    Raises
+    ------
+    InvalidInputError
+        If the series differ in dtype, device or number of features; for an unknown metric.
+
+    Examples
+    --------
+    >>> pairwise_cost(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0]))
+    tensor([[4., 1.],
+            [1., 0.]])
+    """
+    x, y = check_series(x, y)
+    check_metric(metric)
+    with torch.autocast(x.device.type, enabled=False):
+        cost = metric(x, y) if callable(metric) else _METRICS[metric](x, y)
+    wanted = (x.shape[-2], y.shape[-2])
+    if not isinstance(cost, Tensor) or cost.shape[-2:] != wanted:
+        came = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
+        raise InvalidInputError(f"metric(x, y) must return a tensor (..., {wanted[0]}, {wanted[1]}), got {came}")
+    return cost
+
+
+def check_metric(metric: Metric) -> Metric:
+    """``metric``; InvalidInputError if there is none of that name."""
+    if not callable(metric) and metric not in _METRICS:
+        raise InvalidInputError(f"metric must be a callable or one of {', '.join(_METRICS)}, got {metric!r}")
+    return metric
+
+
+def check_series(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as (..., n, d), and in float32 if they have half the bits; InvalidInputError unless they fit together."""
+    for name, series in (("x", x), ("y", y)):
+        if not isinstance(series, Tensor) or not series.is_floating_point():
+            came = f"a tensor of {series.dtype}" if isinstance(series, Tensor) else type(series).__name__
+            raise TypeError(f"{name}: a series, a tensor in floating point, is needed, got {came}")
+        if series.ndim == 0:
+            raise InvalidInputError(f"{name}: a series has at least one dimension, got a single number")
+    for what, of_x, of_y in (("device", x.device, y.device), ("dtype", x.dtype, y.dtype)):
+        if of_x != of_y:
+            raise InvalidInputError(f"x and y must have the same {what}, got {of_x} and {of_y}")
+    x, y = (series.unsqueeze(1) if series.ndim == 1 else series for series in (x, y))
+    if x.shape[-1] != y.shape[-1]:
+        raise InvalidInputError(
+            "x and y must have the same number of features, their last dimension, got shapes "
+            f"{tuple(x.shape)} and {tuple(y.shape)}; a batch of series of numbers is (B, n, 1), as of x.unsqueeze(-1)"
+        )
+    if x.shape[-1] == 0:
+        raise InvalidInputError(f"x and y have no features: shapes {tuple(x.shape)} and {tuple(y.shape)}")
+    try:
+        np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    except ValueError:
+        raise InvalidInputError(
+            f"the batch dimensions of x and y, of shapes {tuple(x.shape)} and {tuple(y.shape)}, do not agree"
+        ) from None
+    if x.dtype in (torch.float16, torch.bfloat16):
+        x, y = x.float(), y.float()
+    return x, y
+
+
+# ----------------------------------------------------------------------------- metrics of (..., n, d) and (..., m, d)
+
+
+def _squared_euclidean(x: Tensor, y: Tensor) -> Tensor:
+    centre = (0.5 * (x.mean(-2, keepdim=True) + y.mean(-2, keepdim=True))).detach()
+    x, y = x - centre, y - centre
+    # The expansion cancels where items are close: values are taken from float64 and freed of rounding below 0.
+    with torch.no_grad():
+        value = _expanded_squares(x.double(), y.double()).clamp_(min=0).to(x.dtype)
+    if not (torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)):
+        return value
+    # Its derivatives, which do not depend on the value, are those of the expansion.
+    cost = _expanded_squares(x, y)
+    cost.detach().copy_(value)
+    return cost
+
+
+def _expanded_squares(x: Tensor, y: Tensor) -> Tensor:
+    """‖a‖² − 2 ⟨a, b⟩ + ‖b‖² as one matrix product."""
+    one = x.new_ones(())
+    left = torch.cat([-2 * x, x.square().sum(-1, keepdim=True), one.expand(*x.shape[:-1], 1)], -1)
+    right = torch.cat([y, one.expand(*y.shape[:-1], 1), y.square().sum(-1, keepdim=True)], -1)
+    return left @ right.mT
+
+
+def _euclidean(x: Tensor, y: Tensor) -> Tensor:
+    # Not by a product: next to equal items the root would magnify its rounding without bound.
+    square = _sum_over_features(lambda a, b: (a - b).square(), x, y)
+    apart = square > 0
+    return torch.where(apart, torch.where(apart, square, 1.0).sqrt(), 0.0)
+
+
+def _l1(x: Tensor, y: Tensor) -> Tensor:
+    return _sum_over_features(lambda a, b: (a - b).abs(), x, y)
+
+
+def _sum_over_features(term: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """Σ_k term(x_k, y_k), whose arguments are (..., n, 1) and (..., 1, m)."""
+    # Autograd would keep every difference, (..., n, m, d) in all: they are computed again when they are needed.
+    features = zip(x.split(1, -1), y.mT.split(1, -2), strict=True)
+    terms = (checkpoint(term, a, b, use_reentrant=False, preserve_rng_state=False) for a, b in features)
+    return functools.reduce(Tensor.add_, terms)
+
+
+def _cosine(x: Tensor, y: Tensor) -> Tensor:
+    cost = 1 - _directions(x) @ _directions(y).mT
+    with torch.no_grad():
+        cost.detach().clamp_(min=0)
+    return cost
+
+
+def _directions(x: Tensor) -> Tensor:
+    """Each item divided by its norm, and zeros for zeros."""
+    size = x.detach().abs().amax(-1, keepdim=True)
+    some = size > 0
+    x = torch.where(some, x / torch.where(some, size, 1.0), 0.0)  # its squares neither overflow nor vanish
+    square = torch.where(some, x.square().sum(-1, keepdim=True), 1.0)
+    return x / square.sqrt()
+
+
+_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "squared_euclidean": _squared_euclidean,
+    "euclidean": _euclidean,
+    "l1": _l1,
+    "absolute": _l1,
+    "cosine": _cosine,
+}

@@ -1,0 +1,226 @@
+"""Barycenters: what they must be in simple cases, that they are minima, their form, and bad input."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import pytest
+import torch
+
+from structinf.barycenter import soft_dtw_barycenter
+from structinf.errors import ConvergenceError, ConvergenceWarning, InvalidInputError
+from structinf.series import soft_dtw_between, soft_dtw_divergence
+
+DOUBLE = torch.float64
+FUNCTIONS = {False: soft_dtw_between, True: soft_dtw_divergence}
+
+
+def waves(*lengths, features=2, dtype=DOUBLE):
+    """Noisy waves of the same shape, out of step and of different lengths."""
+    found = []
+    for n in lengths:
+        time = torch.linspace(0, 1, n, dtype=dtype)[:, None] + 0.1 * torch.rand(1, features, dtype=dtype)
+        found.append((6 * time).sin() + 0.1 * torch.randn(n, features, dtype=dtype))
+    return found
+
+
+def mean_cost(z, series, weights, function, **options):
+    values = torch.stack([function(z, x, **options) for x in series])
+    return (values * torch.as_tensor(weights)).sum() / torch.as_tensor(weights).sum()
+
+
+# ----------------------------------------------------------------------------- what they must be
+
+
+@pytest.mark.parametrize(("temperature", "divergence"), [(0, False), (1e-3, False), (0.1, True), (1, True)])
+def test_of_equal_series_it_is_the_series(temperature, divergence):
+    (x,) = waves(12)
+    found = soft_dtw_barycenter([x, x, x], temperature, divergence=divergence)
+    torch.testing.assert_close(found.series, x, atol=1e-6 if divergence or temperature == 0 else 1e-2, rtol=0)
+    assert found.converged
+
+
+def test_soft_dtw_alone_is_biased():
+    (x,) = waves(12)
+    found = soft_dtw_barycenter([x], 1)
+    assert found.series.std() < 0.95 * x.std()
+    assert found.losses[-1] < soft_dtw_between(x, x, 1)
+
+
+def test_short_hard_barycenter():
+    short, long = torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([3.0, 0.0, 0.0, 3.0, 0.0])
+    for length, expected in ((5, [2.0, 0, 0, 2, 0]), (4, [2.0, 0, 2, 0])):
+        found = soft_dtw_barycenter([short, long], 0.01, length=length)
+        torch.testing.assert_close(found.series, torch.tensor(expected), atol=1e-3, rtol=0)
+    heavy = soft_dtw_barycenter([short, long], 0.01, weights=[3, 1])
+    torch.testing.assert_close(heavy.series, torch.tensor([1.5, 0, 0, 1.5, 0]), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("divergence", [False, True])
+@pytest.mark.parametrize("regularizer", ["negentropy", "squared_l2"])
+@pytest.mark.parametrize("metric", ["squared_euclidean", "cosine"])
+def test_a_minimum(metric, regularizer, divergence):
+    series, weights = waves(9, 14, 11), [1, 2, 0.5]
+    options = {"temperature": 0.5, "metric": metric, "regularizer": regularizer}
+    found = soft_dtw_barycenter(series, weights=weights, divergence=divergence, tolerance=1e-12, **options)
+    assert found.series.shape == (14, 2)
+    assert found.losses.diff().max() < 0
+    z = found.series.requires_grad_()
+    loss = mean_cost(z, series, weights, FUNCTIONS[divergence], **options)
+    assert loss.item() == pytest.approx(found.losses[-1].item(), abs=1e-9)
+    (gradient,) = torch.autograd.grad(loss, z)
+    assert gradient.abs().max() < 1e-3
+    with torch.no_grad():
+        for _ in range(5):
+            nearby = z + 0.05 * torch.randn_like(z)
+            assert mean_cost(nearby, series, weights, FUNCTIONS[divergence], **options) > loss
+
+
+def test_weights():
+    series = waves(10, 10, 10)
+    one = soft_dtw_barycenter(series, 0.1, weights=[0, 1, 0], divergence=True, init=series[1])
+    torch.testing.assert_close(one.series, series[1])
+    a = soft_dtw_barycenter(series, weights=torch.tensor([1, 2, 3]))
+    b = soft_dtw_barycenter([*series, series[2]], weights=[2, 4, 3, 3])
+    torch.testing.assert_close(a.series, b.series, atol=1e-5, rtol=0)
+    assert a.losses[-1].item() == pytest.approx(b.losses[-1].item())
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_scale(scale):
+    series = waves(9, 12)
+    found = soft_dtw_barycenter(series, 0.5)
+    scaled = soft_dtw_barycenter([scale * x for x in series], 0.5 * scale**2)
+    torch.testing.assert_close(scaled.series / scale, found.series, atol=1e-7, rtol=0)
+    assert len(scaled.losses) == len(found.losses)
+
+
+def test_bands():
+    series = waves(9, 12)
+    free, tight = soft_dtw_barycenter(series, 0.1), soft_dtw_barycenter(series, 0.1, band=3)
+    assert tight.losses[-1] > free.losses[-1]
+    with pytest.raises(InvalidInputError, match="at least 3"):
+        soft_dtw_barycenter(series, 0.1, band=2)
+
+
+# ----------------------------------------------------------------------------- forms
+
+
+@pytest.mark.parametrize("divergence", [False, True])
+def test_a_padded_tensor_is_a_list(divergence):
+    series = waves(6, 9, 7)
+    padded = torch.full((3, 9, 2), torch.nan, dtype=DOUBLE)
+    for row, x in zip(padded, series, strict=True):
+        row[: len(x)] = x
+    lengths = torch.tensor([6, 9, 7])
+    a = soft_dtw_barycenter(padded, lengths=lengths, divergence=divergence)
+    b = soft_dtw_barycenter(series, divergence=divergence)
+    assert torch.equal(a.series, b.series)
+    assert torch.equal(a.losses, b.losses)
+
+
+def test_dtype_form_and_length():
+    for dtype in (torch.float32, torch.float16):
+        series = [x[:, 0] for x in waves(6, 9, features=1, dtype=dtype)]
+        found = soft_dtw_barycenter(series, length=5)
+        assert found.series.shape == (5,)
+        assert found.series.dtype == dtype
+        init = soft_dtw_barycenter(series, init=torch.zeros(4))
+        assert init.series.shape == (4,)
+    one = soft_dtw_barycenter(waves(1, 1, features=1), divergence=True)
+    assert one.series.shape == (1, 1)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_no_gradient_is_needed_and_none_flows(mode):
+    series = [x.requires_grad_() for x in waves(6, 8)]
+    expected = soft_dtw_barycenter(series)
+    assert not expected.series.requires_grad
+    assert all(x.grad is None for x in series)
+    with mode():
+        same = [x + 0 for x in series]
+        found = soft_dtw_barycenter(same, divergence=False, init=same[1].mean(0).expand(8, 2) * 0 + expected.series)
+        assert soft_dtw_barycenter(same).series.isfinite().all()
+    torch.testing.assert_close(found.series, expected.series, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        functools.partial(torch.optim.Adam, lr=0.05),
+        functools.partial(torch.optim.LBFGS, max_iter=5),
+        functools.partial(torch.optim.SGD, lr=0.01),
+    ],
+)
+def test_optimizers(method):
+    series = waves(7, 9)
+    expected = soft_dtw_barycenter(series, 0.5)
+    found = soft_dtw_barycenter(series, 0.5, method=method, max_iter=1000)
+    assert found.converged
+    assert found.losses.min() == pytest.approx(expected.losses[-1].item(), abs=1e-2)
+    loss = mean_cost(found.series, series, [1, 1], soft_dtw_between, temperature=0.5)
+    assert loss.item() == pytest.approx(found.losses.min().item(), abs=1e-9)
+
+
+# ----------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("method", ["l-bfgs", functools.partial(torch.optim.SGD, lr=0.01)])
+def test_too_few_iterations(method):
+    series = waves(9, 12)
+    search = functools.partial(soft_dtw_barycenter, series, 0.1, method=method, max_iter=2)
+    with pytest.warns(ConvergenceWarning, match="max_iter was reached after 2 iterations"):
+        found = search()
+    assert not found.converged
+    assert len(found.losses) == 3
+    with pytest.raises(ConvergenceError, match="max_iter"):
+        search(on_failure="raise")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        search(on_failure="ignore")
+
+
+@pytest.mark.parametrize(
+    ("series", "options", "said"),
+    [
+        ([], {}, "there are none"),
+        (torch.zeros(3, 4), {}, r"\(N, n, d\), got \(3, 4\)"),
+        ([torch.zeros(3), torch.zeros(4, 1)], {}, r"series\[1\] is \(4, 1\).*does not go with series\[0\], \(3,\)"),
+        ([torch.zeros(3), torch.zeros(4).double()], {}, "float64"),
+        ([torch.zeros(3), torch.zeros(0)], {}, r"series\[1\].*not empty"),
+        ([torch.tensor([0.0, torch.nan])], {}, r"series\[0\] holds NaN"),
+        (torch.zeros(2, 4, 1), {"lengths": [4, 5]}, "integers from 1 to 4"),
+        (torch.zeros(2, 4, 1), {"lengths": [4]}, "lengths: 2 integers"),
+        ([torch.zeros(3)], {"lengths": [3]}, "of a list of series are known"),
+        ([torch.zeros(3)] * 2, {"weights": [1]}, "weights: 2 finite"),
+        ([torch.zeros(3)] * 2, {"weights": [0, 0]}, "not all 0"),
+        ([torch.zeros(3)] * 2, {"weights": [1, -1]}, "at least 0"),
+        ([torch.zeros(3)], {"length": 0}, "length must be 1"),
+        ([torch.zeros(3)], {"length": 3, "init": torch.zeros(4)}, "contradict"),
+        ([torch.zeros(3)], {"init": torch.zeros(4, 2)}, "init: a finite series of 1 feature"),
+        ([torch.zeros(3)], {"init": torch.tensor([torch.inf])}, "init: a finite series"),
+        ([torch.zeros(3)], {"on_failure": "stop"}, "on_failure"),
+        ([torch.zeros(3)], {"temperature": -1}, "temperature"),
+        ([torch.zeros(3)], {"metric": "l7"}, "metric must be"),
+        ([torch.zeros(3)], {"method": "newton"}, "method must be"),
+    ],
+)
+def test_bad_input(series, options, said):
+    with pytest.raises(InvalidInputError, match=said):
+        soft_dtw_barycenter(series, **options)
+
+
+def test_integers():
+    with pytest.raises(TypeError, match=r"series\[1\]: a tensor in floating point.*int64"):
+        soft_dtw_barycenter([torch.zeros(3), torch.zeros(3, dtype=torch.int64)])
+
+
+@pytest.mark.cuda
+def test_cuda():
+    series = waves(6, 8)
+    expected = soft_dtw_barycenter(series)
+    for method in ("l-bfgs", torch.optim.LBFGS):
+        found = soft_dtw_barycenter([x.cuda() for x in series], method=method)
+        assert found.series.is_cuda
+        torch.testing.assert_close(found.series.cpu(), expected.series, atol=1e-2, rtol=0)

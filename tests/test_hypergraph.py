@@ -1,0 +1,140 @@
+"""Building hypergraphs, and what is wrong with some."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import numpy as np
+import pytest
+
+from structinf.dp import HypergraphBuilder
+from structinf.errors import InvalidInputError
+
+# ----------------------------------------------------------------------------- building
+
+
+def chain(count: int = 3) -> tuple[HypergraphBuilder, np.ndarray]:
+    """A leaf, and nodes with a hyperedge of a part each from the one before."""
+    graph = HypergraphBuilder((count,))
+    nodes = graph.nodes(count + 1)
+    graph.add(nodes[0])
+    graph.add(nodes[1:], nodes[:-1], part=graph.parts)
+    return graph, nodes
+
+
+def test_numbers_of_parts_have_the_shapes_of_theta():
+    assert HypergraphBuilder((2, 3)).parts.tolist() == [[0, 1, 2], [3, 4, 5]]
+    one, other = HypergraphBuilder(((2,), (2, 2))).parts
+    assert (one.tolist(), other.tolist()) == ([0, 1], [[2, 3], [4, 5]])
+    assert HypergraphBuilder(()).parts.tolist() == 0
+    one, other = HypergraphBuilder(((0, 2), ())).parts
+    assert (one.shape, other.tolist()) == ((0, 2), 0)
+
+
+def test_hyperedges_keep_the_order_in_which_they_were_added():
+    graph = HypergraphBuilder((4,))
+    goal, (a, b) = graph.node(), graph.nodes(2)
+    graph.add(goal, b, part=3)
+    graph.add([a, b], part=[0, 1])
+    graph.add(goal, a, b, part=2)
+    graph.add(goal, [a, a], [b, a])
+    built = graph.build(goal)
+    assert repr(built) == "Hypergraph(3 nodes, 6 hyperedges, 4 parts)"
+    assert built.level.tolist() == [0, 0, 1]
+    assert built.offset.tolist() == [0, 1, 2, 6]
+    assert built.part.tolist() == [0, 1, 3, 2, 4, 4]
+    assert built.tails.tolist() == [[3, 3], [3, 3], [1, 3], [0, 1], [0, 1], [0, 0]]
+    assert built.goals.tolist() == 2
+    assert (built.part.dtype, built.tails.dtype, built.offset.dtype) == (np.int32, np.int32, np.int64)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_levels_do_not_depend_on_the_order_of_adding(seed):
+    draw, count = random.Random(seed), 12
+    # Nodes have numbers that say nothing about their order.
+    name = draw.sample(range(count), count)
+    edges = [(name[head], [name[draw.randrange(head)] for _ in range(draw.randint(0, 2))]) for head in range(1, count)]
+    edges += [(name[0], []), *[(name[h], [name[draw.randrange(h)]]) for h in range(1, count)]]
+    draw.shuffle(edges)
+    graph = HypergraphBuilder((1,))
+    graph.nodes(count)
+    for head, tails in edges:
+        graph.add(head, *tails)
+    built = graph.build(np.asarray(name))
+    assert built.nodes == count
+    number = dict(zip(name, built.goals.tolist(), strict=True))
+
+    @functools.cache
+    def level(node: int) -> int:
+        return max(1 + max((level(t) for t in tails), default=-1) for head, tails in edges if head == node)
+
+    for node in name:
+        assert built.level[number[node]] == level(node)
+    assert (np.diff(built.level) >= 0).all()
+    assert (built.tails[built.tails < count] < np.repeat(built.head, 2).reshape(-1, 2)[built.tails < count]).all()
+
+
+def test_only_what_a_goal_needs_is_kept():
+    graph, nodes = chain(5)
+    beside = graph.node()
+    graph.add(beside, nodes[4], nodes[0], part=2)
+    assert repr(graph.build(nodes[3])) == "Hypergraph(4 nodes, 4 hyperedges, 5 parts)"
+    assert graph.build([-1, nodes[2], nodes[4]]).goals.tolist() == [-1, 2, 4]
+
+
+def test_prune_drops_what_cannot_be_derived():
+    graph, nodes = chain(2)
+    nothing, above = graph.nodes(2)
+    graph.add(above, nothing, nodes[0])
+    graph.add(nodes[2], above)
+    graph.add(nodes[2], nodes[0], nothing)
+    with pytest.raises(InvalidInputError, match=r"node 3 is a tail, but no hyperedge leads to it; add\(3\) makes it a"):
+        graph.build(nodes[2])
+    built = graph.build(nodes[2], prune=True)
+    assert repr(built) == "Hypergraph(3 nodes, 3 hyperedges, 2 parts)"
+    with pytest.raises(
+        InvalidInputError, match="goals: node 4 cannot be derived: no hyperedges lead to it from leaves"
+    ):
+        graph.build(above, prune=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda g: g.add(0, 0, 0, 0), "add: a hyperedge has at most two tails, got 3; put a node between"),
+        (lambda g: g.add(7), "add: head 7 is out of range: there are 4 nodes; take those that node"),
+        (lambda g: g.add([0, -1]), "add: head -1 is out of range"),
+        (lambda g: g.add(0, 1, [[2], [9]]), "add: second tail 9 is out of range: there are 4 nodes"),
+        (lambda g: g.add(1, 0, part=3), "add: part 3 is out of range: theta has 3 parts; take those of the builder's"),
+        (lambda g: g.add(1, 0, part=-1), "add: part -1 is out of range"),
+        (lambda g: g.add(1.0), "add: head must be an integer, or an integer array; got float64"),
+        (lambda g: g.add(1, [True]), "add: first tail must be an integer, or an integer array; got bool"),
+        (lambda g: g.add(1, 0, part=0.5), "add: part must be an integer, or an integer array; got float64"),
+        (
+            lambda g: g.add([0, 1], [0, 1, 2]),
+            r"add: head, tails and part must broadcast to a common shape, got \(2,\), ",
+        ),
+        (lambda g: g.build(4), "goals: a node or an integer array of nodes is needed, got array"),
+        (lambda g: g.build(-2), "goals: a node or an integer array of nodes is needed"),
+        (lambda g: g.build([]), "goals: a node or an integer array of nodes is needed"),
+        (lambda g: g.build(1.0), "goals: a node or an integer array of nodes is needed"),
+        (lambda g: g.build([-1, -1]), "goals: there must be one"),
+        (lambda g: g.build(g.node()), "goals: node 4 cannot be derived: no hyperedges lead to it from leaves"),
+        (
+            lambda g: g.add(0, 3) or g.build(3),
+            "the hyperedges form a cycle, 1 -> 2 -> 3 -> 0 -> 1: a recursion needs an",
+        ),
+        (lambda g: g.add(2, 2) or g.build(3), "the hyperedges form a cycle, 2 -> 2"),
+    ],
+)
+def test_what_is_wrong_is_said(call, message):
+    graph, _ = chain()
+    with pytest.raises(InvalidInputError, match=message):
+        call(graph)
+
+
+def test_nothing_may_be_added():
+    graph, nodes = chain()
+    graph.add([], nodes[:0], part=graph.parts[:0])
+    assert graph.build(nodes[-1]).edges == 4
