@@ -36,6 +36,8 @@ class Example:
         From an instance's lengths (None for the whole) to all structures, independent of the library.
     lengths : sequence
         Those that ``listing`` takes.
+    part_cost : float
+        What a part of the first tensor that differs adds to the Hamming distance: a wrong token changes two parts.
     relaxed : bool
         Whether the laws of relaxations are tried on it too, which takes longer.
     """
@@ -46,6 +48,7 @@ class Example:
     structure: InstanceData | None = None
     listing: Callable[[Any], list[Structure]] | None = None
     lengths: Sequence[Any] = ()
+    part_cost: float = 0.5
     relaxed: bool = False
 
     def oracle(self) -> Oracle:
@@ -176,6 +179,7 @@ def _subset(size: int, k: int, relaxed: bool = False, **options: Any) -> Example
         structure={"lengths": list(in_use)},
         listing=lambda length: list(subsets.subset(size, k, length=length, **options)),
         lengths=in_use,
+        part_cost=1.0,
         relaxed=relaxed,
     )
 
@@ -189,6 +193,7 @@ def _correlated_subset(size: int, k: int, relaxed: bool = False) -> Example:
         structure={"lengths": list(in_use)},
         listing=lambda length: list(subsets.correlated_subset(size, k, length)),
         lengths=in_use,
+        part_cost=1.0,
         relaxed=relaxed,
     )
 
@@ -199,6 +204,7 @@ def _knapsack(weights: tuple[int, ...], capacity: int, relaxed: bool = False) ->
         (len(weights),),
         {"weights": weights, "capacity": capacity},
         listing=lambda _: list(subsets.knapsack(weights, capacity)),
+        part_cost=1.0,
         relaxed=relaxed,
     )
 

@@ -166,8 +166,8 @@ def test_losses_have_their_textbook_values(example: Example, cost: str | None) -
     y = tuple(torch.as_tensor(np.stack([z] * BATCH)) for z in gold)
 
     def wrong(z: enumerators.Structure) -> float:
-        """Half the parts of the first tensor that differ: the wrong tokens where each has one part."""
-        return np.abs(z[0] - gold[0]).sum() / 2 if cost else 0.0
+        """The parts of the first tensor that differ, or half of them: the wrong tokens where each has one part."""
+        return np.abs(z[0] - gold[0]).sum() * example.part_cost if cost else 0.0
 
     def loss(relaxation: str) -> list[float]:
         criterion = FenchelYoungLoss(oracle, relaxation, cost=cost, reduction="none")
