@@ -1,0 +1,1 @@
+"""Experiments of papers, on real data; see benchmarks/papers/README.md."""

@@ -1,0 +1,330 @@
+"""Named entities: losses of smoothed dynamic programming compared, on a corpus of words and IOB2 tags.
+
+After Mensch & Blondel 2018, Differentiable Dynamic Programming for Structured Prediction and Attention, §4.2: a
+recurrent network and a matrix of transitions score the tags of a chain. Surrogate losses are Fenchel-Young losses of
+the smoothed recursion; relaxed losses measure how far its expected tags are from the right ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+import structinf as si
+from structinf.dp import HypergraphProgram
+
+from .command import Report, run
+from .text import Encoder, Lexicon, buckets, lines_of, pad
+from .training import Fit, fit
+
+__all__ = ["main"]
+
+CHAIN = cast(HypergraphProgram, si.get_oracle("chain"))
+SPARSE = si.SquaredL2()
+
+REGULARIZERS: dict[str, si.Regularizer] = {
+    "negentropy": si.Negentropy(),
+    "squared l2": SPARSE,
+    "entmax 1.5": si.Tsallis(alpha=1.5),
+    "none": si.Unregularized(),
+}
+
+SURROGATE = {name: si.FenchelYoungLoss(CHAIN, "smoothed", regularizer=omega) for name, omega in REGULARIZERS.items()}
+RELAXED = {
+    name: si.RelaxedLoss(
+        CHAIN, "smoothed", regularizer=omega, distance="kl" if isinstance(omega, si.Negentropy) else "squared_l2"
+    )
+    for name, omega in REGULARIZERS.items()
+    if not isinstance(omega, si.Unregularized)  # its tags do not change under small changes of the scores
+}
+HINGE = si.FenchelYoungLoss(CHAIN, "smoothed", regularizer="none", cost="hamming")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is read and trained."""
+
+    sentences: int | None = None  # of each part, of those of 20 words or fewer with an entity; None: all of all
+    epochs: int = 6
+    hidden: int = 80
+    batch: int = 16
+
+
+def sizes(quick: bool) -> Sizes:
+    return Sizes(sentences=400, epochs=6, hidden=32, batch=5) if quick else Sizes()
+
+
+# ----------------------------------------------------------------------------- data
+
+
+class Sentence(NamedTuple):
+    """Words, and their tags in the IOBES scheme."""
+
+    words: list[str]
+    tags: list[str]
+
+
+class Batch(NamedTuple):
+    """Numbers of words and of tags, both (B, T), and lengths, (B,)."""
+
+    words: Tensor
+    tags: Tensor
+    lengths: Tensor
+
+
+def read(folder: Path, part: str) -> Iterator[Sentence]:
+    """Sentences of the file ``part``.iob2: a word, a tab and its tag on a line, sentences ended by blank lines."""
+    rows: list[list[str]] = []
+    for line in (*lines_of(folder, f"{part}.iob2"), ""):
+        if line:
+            rows.append(line.split("\t"))
+        elif rows:
+            yield Sentence([row[0] for row in rows], to_iobes([row[-1] for row in rows]))
+            rows = []
+
+
+def to_iobes(tags: Sequence[str]) -> list[str]:
+    """IOB2 tags with the ends of entities told too; an I that continues nothing begins an entity."""
+    places = {(True, True): "S", (True, False): "B", (False, True): "E", (False, False): "I"}
+    found = []
+    for before, tag, after in zip(["O", *tags], tags, [*tags[1:], "O"], strict=False):
+        begins, ends = tag[0] == "B" or before[1:] != tag[1:], after != f"I{tag[1:]}"
+        found.append(tag if tag == "O" else places[begins, ends] + tag[1:])
+    return found
+
+
+Entity = tuple[str, int, int]
+
+
+def entities(tags: Sequence[str]) -> set[Entity]:
+    """Types of the well-formed entities, with their first and last words."""
+    found, begun = set(), ("", 0)
+    for i, tag in enumerate(tags):
+        place, _, kind = tag.partition("-")
+        if place in "BS":
+            begun = kind, i
+        elif place == "O" or begun[0] != kind:
+            begun = "", 0
+        if place in "ES" and begun[0]:
+            found.add((kind, begun[1], i))
+            begun = "", 0
+    return found
+
+
+def f1(right: Sequence[set[Entity]], found: Sequence[set[Entity]]) -> float:
+    """Harmonic mean of precision and recall, in per cent."""
+    common = sum(len(a & b) for a, b in zip(right, found, strict=True))
+    return 200 * common / max(1, sum(map(len, right)) + sum(map(len, found)))
+
+
+class Corpus:
+    """The three parts of a corpus, and the numbers of its words and tags."""
+
+    def __init__(self, folder: Path, most: int | None) -> None:
+        self.train, self.dev, self.test = (
+            [s for s in read(folder, part) if most is None or (entities(s.tags) and len(s.words) <= 20)][:most]
+            for part in ("train", "dev", "test")
+        )
+        self.lexicon = Lexicon(self.train, [*self.dev, *self.test])
+        self.tags = sorted({tag for s in (*self.train, *self.dev, *self.test) for tag in s.tags})
+        self.number = {tag: i for i, tag in enumerate(self.tags)}
+
+    def batch(self, sentences: Sequence[Sentence]) -> Batch:
+        words, lengths = self.lexicon(sentences)
+        return Batch(words, pad([[self.number[tag] for tag in s.tags] for s in sentences]), lengths)
+
+    def entities(self, tags: Tensor, length: int) -> set[Entity]:
+        return entities([self.tags[i] for i in tags[:length].tolist()])
+
+
+def look_up(train: Sequence[Sentence], sentences: Sequence[Sentence]) -> list[set[Entity]]:
+    """A baseline that learns nothing: the longest names seen in training, with the type that they had most often."""
+    seen: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for words, tags in train:
+        for kind, first, last in entities(tags):
+            seen[tuple(words[first : last + 1])][kind] += 1
+    longest = max(map(len, seen), default=0)
+    found: list[set[Entity]] = []
+    for words, _ in sentences:
+        found.append(set())
+        i = 0
+        while i < len(words):
+            lengths = range(min(longest, len(words) - i), 0, -1)
+            length = next((n for n in lengths if tuple(words[i : i + n]) in seen), 0)
+            if length:
+                kind = seen[tuple(words[i : i + length])].most_common(1)[0][0]
+                found[-1].add((kind, i, i + length - 1))
+            i += length or 1
+    return found
+
+
+# ----------------------------------------------------------------------------- model
+
+
+class Tagger(nn.Module):
+    """Scores (B, T, S) of the tags, and (S, S) of the transitions from each to each."""
+
+    def __init__(self, corpus: Corpus, hidden: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(corpus.lexicon, hidden=hidden)
+        self.tag = nn.Linear(2 * hidden, len(corpus.tags))
+        self.transition = nn.Parameter(torch.zeros(len(corpus.tags), len(corpus.tags)))
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self.tag(self.encoder(batch.words, batch.lengths)), self.transition
+
+
+@torch.no_grad()
+def score(model: Tagger, corpus: Corpus, sentences: Sequence[Sentence]) -> float:
+    """F1 of the entities in the best tags."""
+    right, found = [], []
+    for bucket in buckets(sentences, 64):
+        batch = corpus.batch(bucket)
+        best = si.relax(model(batch), CHAIN, "map", lengths=batch.lengths)
+        tags = si.decode(best, CHAIN, lengths=batch.lengths)
+        for row, gold, length in zip(tags, batch.tags, batch.lengths.tolist(), strict=True):
+            right.append(corpus.entities(gold, length))
+            found.append(corpus.entities(row, length))
+    return f1(right, found)
+
+
+def train(corpus: Corpus, losses: Sequence[nn.Module], size: Sizes, seed: int, about: str) -> tuple[Tagger, Fit]:
+    """Train with one loss after another, an epoch each."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    model = Tagger(corpus, size.hidden)
+
+    def steps(loss: nn.Module) -> Callable[[Batch], Tensor]:
+        return lambda batch: loss(model(batch), batch.tags, lengths=batch.lengths)
+
+    result = fit(
+        model,
+        [steps(loss) for loss in losses],
+        lambda: [corpus.batch(bucket) for bucket in buckets(corpus.train, size.batch, generator)],
+        lambda: score(model, corpus, corpus.dev),
+        rate=3e-3,
+        about=about,
+    )
+    return model.eval(), result
+
+
+# ----------------------------------------------------------------------------- candidates
+
+
+class Candidates(NamedTuple):
+    """The taggings of a sentence that have a positive probability, most probable first."""
+
+    sentence: Sentence
+    tags: list[list[str]]
+    probabilities: list[float]
+
+    def has_long_names(self) -> bool:
+        """Whether some candidate has a name of several words."""
+        return any(first < last for tags in self.tags for _, first, last in entities(tags))
+
+
+@torch.no_grad()
+def candidates(model: Tagger, corpus: Corpus, sentences: Sequence[Sentence], most: int = 1000) -> list[Candidates]:
+    """Those of each sentence that has no more than ``most``."""
+    found = []
+    for sentence in sentences:
+        unary, transition = model(corpus.batch([sentence]))
+        try:
+            structures, probabilities = CHAIN.nonzero((unary, transition[None]), SPARSE, most=most)
+        except si.InvalidInputError:
+            continue
+        tags = structures[0][:, 0].argmax(-1).tolist()
+        found.append(Candidates(sentence, [[corpus.tags[i] for i in t] for t in tags], probabilities[:, 0].tolist()))
+    return found
+
+
+def show(candidates: Candidates) -> Iterator[str]:
+    """The sentence, and its taggings as lists of entities."""
+    words, gold = candidates.sentence
+    yield f"*{' '.join(words)}*\n"
+    for tags, probability in zip(candidates.tags, candidates.probabilities, strict=True):
+        found = sorted(entities(tags), key=lambda entity: entity[1])
+        names = [f"{' '.join(words[first : last + 1])} ({kind})" for kind, first, last in found]
+        mark = ", right" if entities(gold) == entities(tags) else ""
+        yield f"- {probability:.3f}: {', '.join(names) or 'no entity'}{mark}"
+    yield ""
+
+
+def report_candidates(model: Tagger, corpus: Corpus, report: Report) -> None:
+    """How many candidates the test sentences have, and those of some of which the model is in doubt."""
+    found = candidates(model, corpus, corpus.test)
+    facts = {
+        "have a single tagging of positive probability": [len(c.tags) == 1 for c in found],
+        "have at most ten": [len(c.tags) <= 10 for c in found],
+        "have the right one as the most probable": [c.tags[0] == c.sentence.tags for c in found],
+        "have the right one among them": [c.sentence.tags in c.tags for c in found],
+    }
+    report.line(
+        "\nTaggings to which squared l2 (surrogate, last seed) gives a positive probability. Of the test sentences,\n"
+    )
+    for fact, truths in facts.items():
+        report.line(f"- {100 * sum(truths) / len(truths):.0f} % {fact}")
+    report.line(
+        f"- {len(corpus.test) - len(found)} of {len(corpus.test)} have more than a thousand, and are left out above"
+    )
+    report.line("\nOf short sentences with few candidates, some of them names of several words, the most doubtful:\n")
+    few = [c for c in found if 2 <= len(c.tags) <= 6 and len(c.sentence.words) <= 20 and c.has_long_names()]
+    for c in sorted(few, key=lambda c: c.probabilities[0])[:5]:
+        for line in show(c):
+            report.line(line)
+
+
+# ----------------------------------------------------------------------------- experiment
+
+
+def experiment(folder: Path, size: Sizes, seeds: Sequence[int], report: Report) -> None:
+    """Train with each loss, and print F1 on the test set."""
+    corpus = Corpus(folder, size.sentences)
+    counts = ", ".join(str(len(part)) for part in (corpus.train, corpus.dev, corpus.test))
+    report.line(f"{folder.name}: {counts} training, development and test sentences, {len(corpus.tags)} tags\n")
+    report.columns({"Ω": 10, "loss": 9, "F1": 12, "dev F1": 12, "loss, first epoch": 0, "last": 12, "seconds": 0})
+    baseline = f1([entities(s.tags) for s in corpus.test], look_up(corpus.train, corpus.test))
+    report.row("names seen", "", baseline, "", "", "", "")
+    sparse = None
+    for (name, kind), losses in schedules(size.epochs).items():
+        fits, scores = [], []
+        for seed in seeds:
+            model, result = train(corpus, losses, size, seed, f"{name}, {kind}, seed {seed}")
+            fits.append(result)
+            scores.append(score(model, corpus, corpus.test))
+            if losses[-1] is SURROGATE["squared l2"]:
+                sparse = model
+        first = losses.index(losses[-1])
+        means = ([f.losses[epoch] for f in fits] for epoch in (first, -1))
+        report.row(name, kind, scores, [f.dev for f in fits], *means, f"{sum(f.seconds for f in fits):.0f}")
+    if sparse is not None:
+        report_candidates(sparse, corpus, report)
+
+
+def schedules(epochs: int) -> dict[tuple[str, str], list[nn.Module]]:
+    """The loss of each epoch, by Ω and kind.
+
+    Relaxed losses start with an epoch of the surrogate loss: where a sparse Ω gives what is right no probability, they
+    have no gradient, and networks that begin by tagging nothing would stay there.
+    """
+    found = {}
+    for name in REGULARIZERS:
+        found[name, "surrogate"] = [SURROGATE[name]] * epochs
+        if name in RELAXED:
+            found[name, "relaxed"] = [SURROGATE[name], *[RELAXED[name]] * (epochs - 1)]
+    return {**found, ("none", "hinge"): [HINGE] * epochs}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run(experiment, sizes, __doc__, arguments, seeds=3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
