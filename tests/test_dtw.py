@@ -225,6 +225,8 @@ def test_value_and_mean_are_those_of_the_recursion(alpha, n, m, case, dtype):
     expected = [recursion(t, *extent, alpha) for t, extent in zip(theta, extents, strict=True)]
     value, mean = oracle.smoothed_value(theta, omega), oracle.smoothed_mean(theta, omega)
     assert value.dtype == mean.dtype == dtype
+    for both, alone in zip(oracle.smoothed_value_and_mean(theta, omega), (value, mean), strict=True):
+        assert torch.equal(both, alone)
     tolerance = {"atol": 1e-6, "rtol": 1e-6} if dtype is torch.float32 else {"atol": 1e-9, "rtol": 1e-9}
     torch.testing.assert_close(value.double(), torch.tensor([e[0] for e in expected], dtype=torch.float64), **tolerance)
     torch.testing.assert_close(mean.double(), torch.stack([e[1] for e in expected]), **tolerance)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
-from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import (
     Enumerable,
     GibbsOracle,
@@ -32,9 +29,6 @@ if TYPE_CHECKING:
     import jaxtyping
 
 __all__ = ["Dtw"]
-
-# Elementary operations for each cell of a value; a mean takes twice as many, a Hessian product four times.
-OPERATIONS = 16
 
 
 @dataclass(frozen=True)
@@ -183,30 +177,26 @@ class Dtw(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
     # -- single paths ----------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
-        return self._walks(theta, torch.zeros(1, *_steps(theta), dtype=torch.float64), math.inf)[0]
+        from .kernels.dtw_cpu import argmax
+
+        return _checked(*argmax(theta, *self._extent(theta)), theta)
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+        from .kernels.dtw_cpu import sample
+
+        batch, rows, columns = theta.shape
         device = "cpu" if generator is None else generator.device
-        uniforms = torch.rand(n, *_steps(theta), dtype=torch.float64, generator=generator, device=device)
-        return self._walks(theta, uniforms, 1.0)
-
-    def _walks(self, theta: Tensor, uniforms: Tensor, alpha: float) -> Tensor:
-        from .kernels.dtw_paths import walks
-
-        scores, lengths, bands, u = to_numpy(theta, *self._extent(theta), uniforms)
-        value, y = np.empty(len(theta)), np.zeros((len(u), *scores.shape), scores.dtype)
-        parallel_rows(walks, len(theta), scores, lengths, bands, alpha, u, value, y, work=OPERATIONS * y.size)
-        return _checked(value, y, theta)
+        shape = n, batch, rows + columns - 1
+        uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
+        return _checked(*sample(theta, *self._extent(theta), uniforms), theta)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        from .kernels.dtw_paths import topk
+        from .kernels.dtw_cpu import topk
 
         check_k(k)
-        scores, lengths, bands = to_numpy(theta, *self._extent(theta))
-        found, y = np.empty((k, len(theta))), np.zeros((k, *scores.shape), scores.dtype)
-        parallel_rows(topk, len(theta), scores, lengths, bands, found, y, work=OPERATIONS * y.size)
-        structures, values = _checked(found[0], y, theta), torch.from_numpy(found).to(theta)
-        return structures, values, ~torch.isneginf(values)
+        scores, y = topk(theta, *self._extent(theta), k)
+        scores = scores.to(theta)
+        return _checked(scores[0], y, theta), scores, ~torch.isneginf(scores)
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """All paths, at most a million, those that end with a diagonal step first."""
@@ -238,56 +228,52 @@ class Dtw(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
     def covariance_product(self, theta: Tensor, v: Tensor) -> Potentials:
         return self.smoothed_hessian_product(theta, v, Negentropy())
 
-    def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Tensor:
-        extent = self._extent(theta)
+    def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+        extent, alpha = self._extent(theta), _compiled_alpha(theta, regularizer)
         if torch.is_grad_enabled() and theta.requires_grad:
             from .kernels.dtw_torch import smoothed_value
 
             value = smoothed_value(theta, *extent, lambda x: smooth_max(regularizer, x))
-        elif (alpha := _compiled_alpha(theta, regularizer)) is None:
+        elif alpha is None:
             from .kernels.dtw_torch import smoothed_value
 
             value = smoothed_value(theta, *extent, regularizer.value)
         else:
-            from .kernels.dtw_sums import smoothed_value
+            from .kernels.dtw_cpu import smoothed_value
 
-            value = torch.empty(len(theta), dtype=torch.float64)
-            arrays = *to_numpy(theta, *extent), alpha, value.numpy()
-            parallel_rows(smoothed_value, len(theta), *arrays, work=OPERATIONS * theta.numel())
-        check_feasible(value, "alignment")
-        return value.to(theta.dtype)
+            value = smoothed_value(theta, *extent, alpha)
+        return _checked(value, value, theta).to(theta.dtype)
 
     def smoothed_mean(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, "batch n m"]:
         return self.smoothed_vjp(theta, theta.new_ones(len(theta)), regularizer)
 
     def smoothed_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> Tensor:
-        extent = self._extent(theta)
-        alpha = _compiled_alpha(theta, regularizer)
+        return self._value_and_vjp(theta, weight, regularizer)[1]
+
+    def smoothed_value_and_mean(self, theta: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
+        """:meth:`smoothed_value` and :meth:`smoothed_mean` at once, for the price of the latter."""
+        return self._value_and_vjp(theta, theta.new_ones(len(theta)), regularizer)
+
+    def _value_and_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
+        extent, alpha = self._extent(theta), _compiled_alpha(theta, regularizer)
         if alpha is None:
             from .kernels.dtw_torch import smoothed_mean
 
-            value, out = smoothed_mean(theta, *extent, regularizer.value, regularizer.gradient)
-            check_feasible(value, "alignment")
-            return out.mul_(weight.view(-1, 1, 1))
-        from .kernels.dtw_sums import smoothed_mean
+            value, mean = smoothed_mean(theta, *extent, regularizer.value, regularizer.gradient)
+            mean *= weight.view(-1, 1, 1)
+        else:
+            from .kernels.dtw_cpu import smoothed_mean
 
-        scores, lengths, bands, weights = to_numpy(theta, *extent, weight)
-        value, out = np.empty(len(theta)), np.zeros(scores.shape, scores.dtype)
-        arrays = scores, lengths, bands, weights, alpha, value, out
-        parallel_rows(smoothed_mean, len(theta), *arrays, work=2 * OPERATIONS * theta.numel())
-        return _checked(value, out, theta)
+            value, mean = smoothed_mean(theta, *extent, alpha, weight)
+        return value.to(theta.dtype), _checked(value, mean, theta)
 
     def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Potentials:
         alpha = _compiled_alpha(theta, regularizer)
         if alpha is None:
             return super().smoothed_hessian_product(theta, v, regularizer)
-        from .kernels.dtw_sums import hessian_product
+        from .kernels.dtw_cpu import hessian_product
 
-        scores, along, lengths, bands = to_numpy(theta, v.expand(theta.shape), *self._extent(theta))
-        value, out = np.empty(len(theta)), np.zeros(scores.shape, scores.dtype)
-        arrays = scores, along, lengths, bands, alpha, value, out
-        parallel_rows(hessian_product, len(theta), *arrays, work=4 * OPERATIONS * theta.numel())
-        return _checked(value, out, theta)
+        return _checked(*hessian_product(theta, v.expand(theta.shape), *self._extent(theta), alpha), theta)
 
     def _extent(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and columns in use (B, 2), and bands (B,), of each instance: int64, on θ's device."""
@@ -300,13 +286,10 @@ class Dtw(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
         return lengths, bands
 
 
-def _checked(value: np.ndarray, parts: np.ndarray, theta: Tensor) -> Tensor:
-    """``parts`` on θ's device, unless an instance's ``value`` is −inf.
-
-    They are numpy's because its allocator asks for huge pages, which makes a large array several times cheaper.
-    """
-    check_feasible(torch.from_numpy(value), "alignment")
-    return torch.from_numpy(parts).to(theta.device)
+def _checked(value: Tensor, parts: Tensor, theta: Tensor) -> Tensor:
+    """``parts`` on θ's device, unless an instance's ``value`` is −inf."""
+    check_feasible(value, "alignment")
+    return parts.to(theta.device)
 
 
 def _compiled_alpha(theta: Tensor, regularizer: Regularizer) -> float | None:
@@ -314,12 +297,6 @@ def _compiled_alpha(theta: Tensor, regularizer: Regularizer) -> float | None:
     if theta.device.type != "cpu" or regularizer.alpha is None:
         return None
     return float(regularizer.alpha)
-
-
-def _steps(theta: Tensor) -> tuple[int, int]:
-    """B, and the most steps that a path has."""
-    batch, n, m = theta.shape
-    return batch, n + m - 1
 
 
 def _count(rows: int, columns: int, band: int) -> int:

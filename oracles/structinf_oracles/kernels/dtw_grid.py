@@ -1,7 +1,7 @@
 """Where the numbers of an alignment grid's cells lie, anti-diagonal by anti-diagonal, and how they come together.
 
-Instances are served in groups, whose cells of one anti-diagonal stand side by side in the columns of the rows of
-:mod:`.dtw_nodes`: vectors are full and no operation waits for the one before, however short the anti-diagonals are.
+Instances are served in groups (see :mod:`.dtw_cpu`), whose cells of one anti-diagonal stand side by side in the columns
+of :mod:`.dtw_nodes`: vectors are full and no operation waits for the one before, however short the anti-diagonals are.
 For the instance g of a group, the row k of ``grids[g]`` describes the anti-diagonal i + j = k − 2:
 
     first row i of the cells inside the band,    their number,    the place of the first in a row of ``tables[g]``.
@@ -17,14 +17,10 @@ import numpy as np
 from structinf.kernels.extrema import maximum
 from structinf.kernels.jit import jit
 
-__all__ = ["at", "collect", "compare", "layout", "place_before", "scratch", "send", "whole"]
+__all__ = ["LANES", "at", "collect", "compare", "layout", "place_before", "send"]
 
 # Loops run over multiples of so many columns, whole vectors of float32 or float64.
 LANES = 16
-
-# A group is large enough with so many columns; and with so many places in its tables, as more would leave the cache.
-COLUMNS = 512
-PLACES = 2**16
 
 # An index: signed ones may count from the end, and asking whether they do keeps loops from being vectorised.
 at = np.uint64
@@ -47,21 +43,8 @@ def layout(n, m, band, is_ring, grid):
     return (3 * size if is_ring else place) + LANES
 
 
-@jit
-def scratch(start, stop, theta, lengths, bands, is_ring):
-    """Arrays for groups of the rows ``start:stop``: grids, tables, and the d, q and f of :mod:`.dtw_nodes`."""
-    _, n, m = theta.shape
-    grid, places = np.empty((n + m + 1, 3), np.int64), 1
-    for b in range(start, stop):
-        places = max(places, layout(lengths[b, 0], lengths[b, 1], bands[b], is_ring, grid))
-    size = max(1, min(stop - start, COLUMNS // min(n, m), PLACES // places))
-    columns = size * min(n, m) + LANES
-    grids, tables = np.empty((size, n + m + 1, 3), np.int64), np.empty((size, places))
-    return grids, tables, np.zeros((4, columns)), np.zeros((5, columns)), np.zeros((3, columns), theta.dtype)
-
-
 @jit(inline=True)
-def whole(count):
+def _whole(count):
     """``count``, rounded up to whole vectors."""
     return (count + LANES - 1) // LANES * LANES
 
@@ -79,14 +62,14 @@ def compare(tables, grids, size, k, d):
     for g in range(size):
         count, two, one = grids[g, k, 1], place_before(grids, g, k, 2), place_before(grids, g, k, 1)
         # Whole vectors: what is written too much is the next instance's to overwrite, or nobody's.
-        for c in range(whole(count)):
+        for c in range(_whole(count)):
             x0, x1, x2 = tables[g, at(two + c)], tables[g, at(one + c)], tables[g, at(one + c + 1)]
             top = maximum(maximum(x0, x1), x2)
             base = top if top > -np.inf else 0.0
             d[0, at(column + c)], d[1, at(column + c)], d[2, at(column + c)] = x0 - base, x1 - base, x2 - base
             d[3, at(column + c)] = top
         column += count
-    return whole(column)
+    return _whole(column)
 
 
 # On the way back, ``inflow`` (size, 4, n + 3) holds what flows from an anti-diagonal to the cells before it, at i + 1

@@ -63,19 +63,6 @@ def probabilities(alpha, width, d, q, f):
         _entmax(alpha, width, d, q)
 
 
-@jit(inline=True)
-def curvature(alpha, width, q, s):
-    """s = q^(2 − α), 0 where q is 0, with which ∇²max_Ω = diag(s) − s sᵀ / Σ s; 0 where α is infinity."""
-    if alpha == 1:
-        _copy(width, q, s)
-    elif alpha == 2:
-        _supports(width, q, s)
-    elif alpha == np.inf:
-        _clear(width, s)
-    else:
-        _powers(2.0 - alpha, width, q, s)
-
-
 # ----------------------------------------------------------------------------- maxima
 
 
@@ -173,6 +160,7 @@ def _entmax(alpha, width, d, q):
             t = q[3, c]
             r0, r1, r2 = maximum(a * d[0, c] - t, 0.0), maximum(a * d[1, c] - t, 0.0), maximum(a * d[2, c] - t, 0.0)
             s0, s1, s2 = exp((power - 1.0) * log(r0)), exp((power - 1.0) * log(r1)), exp((power - 1.0) * log(r2))
+            q[0, c], q[1, c], q[2, c] = s0 * r0, s1 * r1, s2 * r2
             # (N − 1) / |N′| with N′ = −Σ s (Σ q)^(a − 1); below 1, Σ q is so by rounding, or for want of scores.
             total = maximum(s0 * r0 + s1 * r1 + s2 * r2, 1.0)
             step = (total - exp((1.0 - a) * log(total))) / maximum(s0 + s1 + s2, 1e-300)
@@ -181,41 +169,25 @@ def _entmax(alpha, width, d, q):
             longest = maximum(longest, step)
         if longest <= TOLERANCE:
             break
-    for k in range(3):
-        for c in range(width):
-            q[k, c] = exp(power * log(maximum(a * d[k, c] - q[3, c], 0.0)))
 
 
 # ----------------------------------------------------------------------------- curvatures
 
 
 @jit
-def _clear(width, s):
+def curvature(alpha, width, q, s):
+    """s = q^(2 − α), 0 where q is 0, with which ∇²max_Ω = diag(s) − s sᵀ / Σ s; 0 where α is infinity."""
     for k in range(3):
-        for c in range(width):
-            s[k, c] = 0.0
-
-
-@jit
-def _copy(width, q, s):
-    for k in range(3):
-        for c in range(width):
-            s[k, c] = q[k, c]
-
-
-@jit
-def _supports(width, q, s):
-    for k in range(3):
-        for c in range(width):
-            s[k, c] = 1.0 if q[k, c] > 0 else 0.0
-
-
-@jit
-def _powers(power, width, q, s):
-    for k in range(3):
-        if power == 0.5:
+        if alpha == 1:
+            for c in range(width):
+                s[k, c] = q[k, c]
+        elif alpha == 1.5:
             for c in range(width):
                 s[k, c] = np.sqrt(q[k, c])
+        elif alpha == 2 or alpha == np.inf:
+            one = 1.0 if alpha == 2 else 0.0
+            for c in range(width):
+                s[k, c] = one if q[k, c] > 0 else 0.0
         else:
             for c in range(width):
-                s[k, c] = exp(power * log(q[k, c]))
+                s[k, c] = exp((2.0 - alpha) * log(q[k, c]))

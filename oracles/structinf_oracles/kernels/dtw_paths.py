@@ -1,6 +1,6 @@
 """Single alignment paths of a grid: the best, the k best, and exact samples.
 
-The best path and samples are walks from the last cell back to (0, 0) over the tables of :mod:`.dtw_sums`. The k best
+The best path and samples are walks from the last cell back to (0, 0) over the tables of :mod:`.dtw_passes`. The k best
 come from the same recursion over lists: each cell keeps the k best paths to it, merged from those of its predecessors
 (N. Seshadri & C.-E. W. Sundberg, List Viterbi decoding algorithms with applications, IEEE Transactions on
 Communications 42, 1994). Scores are summed in float64; ties go to the diagonal step, then to (i − 1, j).
@@ -12,9 +12,6 @@ import numpy as np
 
 from structinf.kernels.elementary import exp
 from structinf.kernels.jit import jit
-
-from .dtw_grid import scratch
-from .dtw_sums import forward
 
 __all__ = ["topk", "walks"]
 
@@ -32,24 +29,22 @@ def _step(x0, x1, x2, alpha, uniform):
 
 
 @jit
-def walks(start, stop, theta, lengths, bands, alpha, uniforms, value, y):
-    """Paths of the rows ``start:stop``, drawn from p(y) ∝ exp⟨θ, y⟩ if α is 1, and the best ones if it is infinity.
+def walks(first, last, lengths, alpha, uniforms, grids, tables, value, y):
+    """Paths of the group of rows ``first:last``: drawn if α is 1, the best ones if it is infinity.
 
     Parameters
     ----------
-    theta, lengths, bands : as for :mod:`.dtw_sums`
-    uniforms : (N, B, n + m - 1) float64, in [0, 1), for the cells from the last one on
-    value : (B,) float64, written: log-partition or best score, −inf if there is no path
-    y : (N, B, n, m) zeros, of which the paths' cells are set to 1
+    lengths, alpha, grids, tables, value
+        As :func:`.dtw_passes.forward` took and left them.
+    uniforms : (N, B, n + m - 1) float64
+        In [0, 1), for the steps to the cells of each anti-diagonal.
+    y : (N, B, n, m)
+        Zeros, of which the paths' cells are set to 1.
     """
-    grids, tables, d, q, f = scratch(start, stop, theta, lengths, bands, False)
-    for first in range(start, stop, len(grids)):
-        last = min(stop, first + len(grids))
-        forward(first, last, theta, lengths, bands, alpha, False, grids, tables, d, q, f, value)
-        for b in range(first, last):
-            if value[b] > -np.inf:
-                for sample in range(len(y)):
-                    _walk(grids[b - first], tables[b - first], lengths[b], alpha, uniforms[sample, b], y[sample, b])
+    for b in range(first, last):
+        if value[b] > -np.inf:
+            for sample in range(len(y)):
+                _walk(grids[b - first], tables[b - first], lengths[b], alpha, uniforms[sample, b], y[sample, b])
 
 
 @jit
@@ -72,7 +67,7 @@ def topk(start, stop, theta, lengths, bands, scores, y):
 
     Parameters
     ----------
-    theta, lengths, bands : as for :mod:`.dtw_sums`
+    theta, lengths, bands : as for :mod:`.dtw_passes`
     scores : (k, B) float64, written; −inf where there are fewer than k paths of finite score
     y : (k, B, n, m) zeros, of which the paths' cells are set to 1
     """

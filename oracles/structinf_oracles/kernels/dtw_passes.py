@@ -1,4 +1,4 @@
-"""Value, mean and Hessian product of smoothed alignments of a grid, one anti-diagonal after the other.
+"""Value, gradient and Hessian product of smoothed alignments of a grid, one anti-diagonal after the other.
 
 One instance is a grid θ (n, m) with a band of w cells. Its paths lead from (0, 0) to (n − 1, m − 1), and
 
@@ -16,8 +16,8 @@ Differentiable dynamic programming for structured prediction and attention, ICML
 
     dv(i, j) = z(i, j) + ⟨q, dv⟩,    dq = s (dv − ⟨s, dv⟩ / Σ s),    dE(predecessor) += q dE(cell) + dq E(cell).
 
-A batch has θ (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,), int64; a kernel serves a range of its rows, in the
-groups, grids and tables of :mod:`.dtw_grid`.
+A batch has θ (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,), int64, and results of those shapes. A function serves
+the group of its rows ``first:last``, with grids and tables of :mod:`.dtw_grid` and the d, q and f of :mod:`.dtw_nodes`.
 """
 
 from __future__ import annotations
@@ -26,23 +26,20 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-from .dtw_grid import at, collect, compare, layout, place_before, scratch, send
+from .dtw_grid import at, collect, compare, layout, place_before, send
 from .dtw_nodes import curvature, gains, probabilities
 
-__all__ = ["forward", "hessian_product", "smoothed_mean", "smoothed_value"]
-
-
-# ----------------------------------------------------------------------------- one group, of the rows ``first:last``
+__all__ = ["forward", "tangent", "walk_back", "walk_back_tangent"]
 
 
 @jit
 def forward(first, last, theta, lengths, bands, alpha, is_ring, grids, tables, d, q, f, value):
-    """Fill ``grids`` and ``tables``, with v; DP_Ω(θ) into ``value`` (B,). Returns the last anti-diagonal's k."""
+    """Fill ``grids`` and ``tables``, with v; write DP_Ω(θ) into ``value`` (B,) float64. Returns the last k."""
     end = 0
     for g in range(last - first):
         n, m = lengths[first + g]
-        layout(n, m, bands[first + g], is_ring, grids[g])
-        tables[g] = -np.inf
+        places = layout(n, m, bands[first + g], is_ring, grids[g])
+        tables[g, :places] = -np.inf
         tables[g, grids[g, 2, 2]] = value[first + g] = theta[first + g, 0, 0]
         end = max(end, n + m)
     for k in range(3, end + 1):
@@ -65,7 +62,7 @@ def forward(first, last, theta, lengths, bands, alpha, is_ring, grids, tables, d
 
 @jit
 def _start(k, first, last, lengths, value, weight, grids, e):
-    """``weight`` (B,) of the instances whose last cell is on this anti-diagonal into the last row of ``e``."""
+    """``weight`` (B,) at last cells on this anti-diagonal, 0 if no path leads there, into the last row of ``e``."""
     column = 0
     for g in range(last - first):
         if k == lengths[first + g, 0] + lengths[first + g, 1]:
@@ -85,8 +82,8 @@ def _write(k, first, last, grids, e, out):
 
 
 @jit
-def _walk_back(first, last, end, lengths, value, weight, alpha, grids, tables, d, q, f, inflow, out):
-    """Write E times ``weight`` (B,) into the cells of ``out``."""
+def walk_back(first, last, end, lengths, value, weight, alpha, grids, tables, d, q, f, inflow, out):
+    """Write E times ``weight`` (B,) into the cells of ``out``. ``inflow`` is scratch for :func:`.dtw_grid.send`."""
     size = last - first
     inflow[:] = 0.0
     for k in range(end, 1, -1):
@@ -102,7 +99,7 @@ def _walk_back(first, last, end, lengths, value, weight, alpha, grids, tables, d
 
 
 @jit
-def _tangent(first, last, end, z, alpha, grids, tables, d_tables, d, q, f):
+def tangent(first, last, end, z, alpha, grids, tables, d, q, f, d_tables):
     """Fill ``d_tables`` with dv; any finite number may stand in the places of cells outside."""
     size = last - first
     d_tables[:] = 0.0
@@ -136,16 +133,17 @@ def _deviations(k, size, grids, d_tables, s, d):
 
 
 @jit
-def _walk_back_tangent(
-    first, last, end, lengths, value, alpha, grids, tables, d_tables, d, q, f, s, inflow, d_inflow, out
+def walk_back_tangent(
+    first, last, end, lengths, value, weight, alpha, grids, tables, d, q, f, d_tables, s, inflow, d_inflow, out
 ):
-    """Write dE into the cells of ``out``: the derivative of :func:`_walk_back`. ``s`` is as large as q."""
-    size, one = last - first, np.ones(len(lengths))
-    inflow[:], d_inflow[:] = 0.0, 0.0
+    """Write the derivative of what :func:`walk_back` does into the cells of ``out``. ``s`` is as large as q."""
+    size = last - first
+    inflow[:] = 0.0
+    d_inflow[:] = 0.0
     for k in range(end, 1, -1):
         collect(inflow, grids, size, k, q)
         collect(d_inflow, grids, size, k, s)
-        _start(k, first, last, lengths, value, one, grids, q)
+        _start(k, first, last, lengths, value, weight, grids, q)
         _write(k, first, last, grids, s, out)
         width = compare(tables, grids, size, k, d)
         probabilities(alpha, width, d, q, f)
@@ -157,41 +155,3 @@ def _walk_back_tangent(
                 q[step, c] *= q[4, c]
         send(inflow, grids, size, k, q)
         send(d_inflow, grids, size, k, s)
-
-
-# ----------------------------------------------------------------------------- batches
-
-
-@jit
-def smoothed_value(start, stop, theta, lengths, bands, alpha, value):
-    """DP_Ω(θ) into ``value`` (B,) float64; −inf where every path has a cell of −inf. v is not kept."""
-    grids, tables, d, q, f = scratch(start, stop, theta, lengths, bands, True)
-    for first in range(start, stop, len(grids)):
-        last = min(stop, first + len(grids))
-        forward(first, last, theta, lengths, bands, alpha, True, grids, tables, d, q, f, value)
-
-
-@jit
-def smoothed_mean(start, stop, theta, lengths, bands, weight, alpha, value, out):
-    """As :func:`smoothed_value`, and E times ``weight`` (B,) into the cells in use of ``out`` (B, n, m), zeros."""
-    grids, tables, d, q, f = scratch(start, stop, theta, lengths, bands, False)
-    inflow = np.empty((len(grids), 4, theta.shape[1] + 3))
-    for first in range(start, stop, len(grids)):
-        last = min(stop, first + len(grids))
-        end = forward(first, last, theta, lengths, bands, alpha, False, grids, tables, d, q, f, value)
-        _walk_back(first, last, end, lengths, value, weight, alpha, grids, tables, d, q, f, inflow, out)
-
-
-@jit
-def hessian_product(start, stop, theta, z, lengths, bands, alpha, value, out):
-    """As :func:`smoothed_value`, and ∇²DP_Ω(θ) z, for z (B, n, m), into the cells in use of ``out``, zeros."""
-    grids, tables, d, q, f = scratch(start, stop, theta, lengths, bands, False)
-    inflow = np.empty((len(grids), 4, theta.shape[1] + 3))
-    s, d_inflow, d_tables = np.zeros_like(q), np.empty_like(inflow), np.empty_like(tables)
-    for first in range(start, stop, len(grids)):
-        last = min(stop, first + len(grids))
-        end = forward(first, last, theta, lengths, bands, alpha, False, grids, tables, d, q, f, value)
-        _tangent(first, last, end, z, alpha, grids, tables, d_tables, d, q, f)
-        _walk_back_tangent(
-            first, last, end, lengths, value, alpha, grids, tables, d_tables, d, q, f, s, inflow, d_inflow, out
-        )
