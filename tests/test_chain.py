@@ -201,7 +201,7 @@ def test_torch_recursions_equal_the_kernels(form, scale, cut):
     theta = forbid(theta) if cut else theta
     lengths = torch.tensor(LENGTHS)
     inputs = bound()._inputs(theta)
-    value, nodes, edges = chain_torch.marginals(*inputs)
+    value, nodes, edges = chain_torch.mean(*inputs)
     torch.testing.assert_close(value, bound().log_partition(theta))
     assert_parts_close(original_form(nodes, edges, theta), bound().marginals(theta), 1e-12)
     tags, feasible = chain_torch.best_tags(*inputs)
@@ -236,7 +236,7 @@ def test_every_derivative_of_the_log_partition(form):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scaled_products_equal_the_log_domain(dtype):
     """Whatever the scores' range, one of the two is right and knows it; float64 in the log domain is the judge."""
-    from structinf_oracles.kernels import chain_log, chain_scaled, chain_sums
+    from structinf_oracles.kernels import chain_scaled, chain_scaled_tangent, chain_smooth, chain_sums
 
     random, used = np.random.default_rng(0), 0
     b, t, s = 8, 25, 6
@@ -251,7 +251,7 @@ def test_scaled_products_equal_the_log_domain(dtype):
         unary[torch.rand(b, t, s) < random.choice([0, 0.1])] = NEG
         u, a = unary.double().numpy(), transition[:, None].double().numpy()
         n, exact, found = np.full(b, t), np.empty(b), np.empty(b)
-        chain_log.log_partition(0, b, np.arange(b), u, a, n, exact)
+        chain_smooth.value(0, b, np.arange(b), u, a, n, math.inf, exact)
         factors = chain_sums._factors(transition.numpy())
         chain_scaled.log_partition(0, b, unary.numpy(), *factors, n, found)
         size = t * max(float(x.where(x > NEG, 0).abs().max()) for x in (unary, transition))
@@ -265,11 +265,25 @@ def test_scaled_products_equal_the_log_domain(dtype):
         if k == 0:
             continue
         wanted = np.zeros((k, t, s)), np.zeros((k, 1, s, s))
-        chain_log.marginals(0, k, k, np.arange(k), u[allowed], a, np.full(k, t), np.ones(k), np.empty(k), *wanted, True)
+        rows, lengths, ones = np.arange(k), np.full(k, t), np.ones(k)
+        chain_smooth.mean(0, k, k, rows, u[allowed], a, lengths, math.inf, ones, np.empty(k), *wanted)
         nodes, edges = CHAIN.marginals((unary[torch.from_numpy(allowed)], transition))
         close = 20 * torch.finfo(dtype).eps * (1 + size)
         torch.testing.assert_close(nodes.double(), torch.from_numpy(wanted[0]), atol=close, rtol=0)
         torch.testing.assert_close(edges.double(), torch.from_numpy(wanted[1][:, 0]), atol=t * close, rtol=0)
+
+        v, v_edges = torch.randn(b, t, s, dtype=dtype), torch.randn(1, s, s, dtype=dtype)
+        value, nodes, edges = np.empty(b), np.zeros_like(v.numpy()), np.zeros((b, s, s), v.numpy().dtype)
+        chain_scaled_tangent.covariance_product(
+            0, b, unary.numpy(), *factors, n, v.numpy(), v_edges.numpy(), value, nodes, edges
+        )
+        rows = np.flatnonzero(np.isfinite(value))
+        assert np.array_equal(rows, np.flatnonzero(np.isfinite(found)))
+        wanted = np.zeros((b, t, s)), np.zeros((b, 1, s, s))
+        v, v_edges = v.double().numpy(), v_edges[:, None].double().numpy()
+        chain_smooth.hessian_product(0, len(rows), rows, u, a, n, math.inf, v, v_edges, np.empty(b), *wanted)
+        np.testing.assert_allclose(nodes, wanted[0], atol=t * close, rtol=0)
+        np.testing.assert_allclose(edges, wanted[1][:, 0], atol=t * t * close, rtol=0)
     assert 400 < used < 1400  # both domains have been at work
 
 

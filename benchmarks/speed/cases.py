@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from . import arborescence, assignment, chain, overhead, sparsemap
+from . import arborescence, assignment, chain, overhead, smoothing, sparsemap
 from .case import Case, Limit
 
 __all__ = ["CASES"]
 
 CASES: dict[str, Case | Limit] = {
     case.name: case
-    for case in (*chain.CASES, *arborescence.CASES, *assignment.CASES, *sparsemap.CASES, *overhead.LIMITS)
+    for case in (
+        *chain.CASES,
+        *smoothing.CASES,
+        *arborescence.CASES,
+        *assignment.CASES,
+        *sparsemap.CASES,
+        *overhead.LIMITS,
+    )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.kernels import parallel_rows, to_numpy
+from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.oracle import check_enumerable, check_feasible, check_k, check_lengths
 from structinf.parts import (
     Potentials,
@@ -24,6 +25,7 @@ from structinf.parts import (
     weigh,
 )
 from structinf.regularizers import Regularizer
+from structinf.smoothing import smooth_max
 
 from .chain_form import common_form, indicators, original_form
 
@@ -62,6 +64,7 @@ class Chain(HypergraphProgram):
     -----
     Time is O(B T S²), memory that of the inputs and of tables (B, T, S). With a transition that all steps share, sums
     are scaled matrix products wherever the range of the scores makes these exact, and run in the log domain otherwise.
+    Smoothed recursions keep two numbers for each token and tag and compute probabilities again on the way back.
 
     References
     ----------
@@ -209,22 +212,6 @@ class Chain(HypergraphProgram):
             goals[1] = tag[0, 0]  # a token without edges has one structure, whatever its tag
         return graph.build(goals, prune=True)
 
-    def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
-        return self.log_partition(theta) if regularizer.alpha == 1 else super().smoothed_value(theta, regularizer)
-
-    def smoothed_mean(self, theta: Potentials, regularizer: Regularizer) -> Potentials:
-        return self.marginals(theta) if regularizer.alpha == 1 else super().smoothed_mean(theta, regularizer)
-
-    def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
-        if regularizer.alpha == 1:
-            return self.log_partition_vjp(theta, weight)
-        return super().smoothed_vjp(theta, weight, regularizer)
-
-    def smoothed_hessian_product(self, theta: Potentials, v: Potentials, regularizer: Regularizer) -> Potentials:
-        if regularizer.alpha == 1:
-            return self.covariance_product(theta, v)
-        return super().smoothed_hessian_product(theta, v, regularizer)
-
     # -- the best structures ------------------------------------------------------------------
 
     def argmax(self, theta: Potentials) -> Potentials:
@@ -234,17 +221,17 @@ class Chain(HypergraphProgram):
             from .kernels.chain_torch import best_tags
 
             tags, feasible = best_tags(unary, transition, lengths)
-            check_feasible(feasible, "tag sequence")
+            self._check(feasible)
             return indicators(tags, lengths, theta)
         from .kernels.chain_viterbi import argmax
 
         batch, (steps, states) = len(lengths), unary.shape[1:]
-        nodes = unary.new_zeros(batch, steps, states)
-        edges = unary.new_zeros(batch, transition.shape[1], states, states)
+        nodes = zeros(batch, steps, states, dtype=unary.dtype)
+        edges = zeros(batch, transition.shape[1], states, states, dtype=unary.dtype)
         feasible = torch.empty(batch, dtype=torch.bool)
         arrays = to_numpy(unary, transition, lengths, feasible, nodes, edges)
         parallel_rows(argmax, batch, *arrays, work=batch * steps * states**2)
-        check_feasible(feasible, "tag sequence")
+        self._check(feasible)
         return original_form(nodes, edges, theta)
 
     def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
@@ -258,72 +245,90 @@ class Chain(HypergraphProgram):
         arrays = to_numpy(unary, transition, lengths, tags, scores)
         parallel_rows(topk, batch, *arrays, work=4 * batch * steps * states**2 * k)
         tags, scores = tags.to(unary.device), scores.to(unary)
-        check_feasible(scores[0], "tag sequence")
+        self._check(scores[0])
         valid = ~torch.isneginf(scores)
         # Where there is no r-th sequence, every token counts as padding.
         return indicators(tags, torch.where(valid, lengths, 0), theta), scores, valid
 
-    # -- sums over structures -----------------------------------------------------------------
+    # -- smoothed recursion, whose sums over structures are those of the negative entropy --------
 
-    def log_partition(self, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
         unary, transition, lengths = self._inputs(theta)
-        differentiable = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
-        if differentiable or unary.device.type != "cpu":
-            from .kernels.chain_torch import log_partition
+        recorded = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
+        alpha = _compiled_alpha(unary, regularizer)
+        if recorded or alpha is None:
+            from .kernels.chain_torch import value
 
-            value = log_partition(unary, transition, lengths)
+            smax = {} if regularizer.alpha == 1 else {"smax": lambda x, dim: smooth_max(regularizer, x, dim)}
+            found = value(unary, transition, lengths, **smax)
             if unary.shape[1] == 1:  # no transition is used; an empty sum keeps it in autograd's record
-                value = value + transition[:, :0].sum()
+                found = found + transition[:, :0].sum()
         else:
-            from .kernels.chain_sums import log_partition
+            from .kernels.chain_sums import value
 
-            value = log_partition(unary, transition, lengths)
-        check_feasible(value, "tag sequence")
-        return value.to(unary.dtype)
+            found = value(unary, transition, lengths, alpha)
+        self._check(found.detach())
+        return found.to(unary.dtype)
 
-    def marginals(self, theta: Potentials) -> Potentials:
+    def smoothed_mean(self, theta: Potentials, regularizer: Regularizer) -> Potentials:
+        if regularizer.alpha == math.inf:
+            return self.argmax(theta)
         unary, transition, lengths = self._inputs(theta)
-        if unary.device.type == "cpu":
-            from .kernels.chain_sums import marginals
+        alpha = _compiled_alpha(unary, regularizer)
+        if alpha is None:
+            from .kernels.chain_torch import mean
+
+            value, nodes, edges = mean(unary, transition, lengths, **_torch_maximum(regularizer))
         else:
-            from .kernels.chain_torch import marginals
-        value, nodes, edges = marginals(unary, transition, lengths)
-        check_feasible(value, "tag sequence")
+            from .kernels.chain_sums import mean
+
+            value, nodes, edges = mean(unary, transition, lengths, alpha)
+        self._check(value)
         return original_form(nodes, edges, theta)
 
-    def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+    def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
         unary, transition, lengths = self._inputs(theta)
-        if unary.device.type != "cpu":
-            return reduce_like(weigh(self.marginals(theta), weight), theta)
-        from .kernels.chain_sums import marginals
+        alpha = _compiled_alpha(unary, regularizer)
+        if alpha in (None, math.inf):
+            return reduce_like(weigh(self.smoothed_mean(theta, regularizer), weight), theta)
+        from .kernels.chain_sums import mean
 
-        value, nodes, edges = marginals(unary, transition, lengths, weight)
-        check_feasible(value, "tag sequence")
+        value, nodes, edges = mean(unary, transition, lengths, alpha, weight)
+        self._check(value)
         return original_form(nodes, edges, theta)
 
-    def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
+    def smoothed_hessian_product(self, theta: Potentials, v: Potentials, regularizer: Regularizer) -> Potentials:
+        if regularizer.alpha == math.inf:
+            return map_parts(torch.zeros_like, self.argmax(theta))
         unary, transition, lengths = self._inputs(theta)
-        if unary.device.type != "cpu":
-            return hessian_product_by_autograd(self.log_partition, theta, v)
-        from .kernels.chain_sums import covariance_product
+        alpha = _compiled_alpha(unary, regularizer)
+        if alpha is None:
+            return hessian_product_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta, v)
+        from .kernels.chain_sums import hessian_product
 
-        value, nodes, edges = covariance_product(unary, transition, lengths, *common_form(v))
-        check_feasible(value, "tag sequence")
+        value, nodes, edges = hessian_product(unary, transition, lengths, alpha, *common_form(v))
+        self._check(value)
         return original_form(nodes, edges, theta)
 
-    def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
-        from .kernels.chain_sample import sample
+    def smoothed_sample(
+        self, theta: Potentials, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
+    ) -> Potentials:
+        if regularizer.alpha is None:
+            return super().smoothed_sample(theta, n, regularizer, generator)
+        if regularizer.alpha == math.inf:
+            return map_parts(lambda y: y.expand(n, *y.shape).clone(), self.argmax(theta))
+        from .kernels.chain_sums import sample
 
         unary, transition, lengths = self._inputs(theta)
-        batch, (steps, states) = len(lengths), unary.shape[1:]
         device = "cpu" if generator is None else generator.device
-        uniforms = torch.rand(n, batch, steps, dtype=torch.float64, generator=generator, device=device)
-        tags = torch.zeros(n, batch, steps, dtype=torch.int64)
-        value = torch.empty(batch, dtype=torch.float64)
-        arrays = to_numpy(unary, transition, lengths, uniforms, value, tags)
-        parallel_rows(sample, batch, *arrays, work=batch * steps * states * (8 * states + n))
-        check_feasible(value, "tag sequence")
+        shape = n, len(lengths), unary.shape[1]
+        uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
+        value, tags = sample(unary, transition, lengths, regularizer.alpha, uniforms)
+        self._check(value)
         return indicators(tags.to(unary.device), lengths, theta)
+
+    def _check(self, value: Tensor) -> None:
+        check_feasible(value, "tag sequence")
 
     def enumerate(self, event_shape: Any) -> Potentials:
         """All tag sequences in lexicographic order, at most a million."""
@@ -364,3 +369,22 @@ class Chain(HypergraphProgram):
 def _is_shared(theta: Potentials) -> bool:
     """Whether all steps share one transition; ``theta`` has one batch dimension."""
     return isinstance(theta, tuple) and theta[1].ndim == 3
+
+
+def _compiled_alpha(unary: Tensor, regularizer: Regularizer) -> float | None:
+    """The regularizer's α, where compiled loops serve."""
+    return regularizer.alpha if unary.device.type == "cpu" else None
+
+
+def _torch_maximum(regularizer: Regularizer) -> dict[str, Any]:
+    """The arguments ``smax`` and ``choices`` of :mod:`.chain_torch`, whose own are log-sum-exp's."""
+    if regularizer.alpha == 1:
+        return {}
+
+    def smax(x: Tensor, dim: int) -> Tensor:
+        return regularizer.value(x.movedim(dim, -1))
+
+    def choices(x: Tensor, _: Tensor) -> Tensor:
+        return regularizer.gradient(x.movedim(1, -1)).movedim(-1, 1)
+
+    return {"smax": smax, "choices": choices}

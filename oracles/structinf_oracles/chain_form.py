@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from structinf.kernels import zeros
 from structinf.parts import Potentials
 
 __all__ = ["common_form", "indicators", "original_form"]
@@ -35,12 +36,18 @@ def indicators(tags: Tensor, lengths: Tensor, theta: Potentials) -> Potentials:
     states, dtype = unary.shape[-1], unary.dtype
     inside = torch.arange(tags.shape[-1], device=tags.device) < lengths.unsqueeze(-1)
     tags, inside = torch.where(inside, tags, 0), inside.expand(tags.shape).to(dtype)
-    nodes = torch.zeros(*tags.shape, states, dtype=dtype, device=tags.device)
+
+    def empty(*shape: int) -> Tensor:
+        if tags.device.type == "cpu" and dtype in (torch.float32, torch.float64):
+            return zeros(*shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype, device=tags.device)
+
+    nodes = empty(*tags.shape, states)
     nodes.scatter_(-1, tags.unsqueeze(-1), inside.unsqueeze(-1))
     pairs, used = tags[..., :-1] * states + tags[..., 1:], inside[..., 1:]
     if transition.shape[1] == 1:
-        edges = torch.zeros(*tags.shape[:-1], states**2, dtype=dtype, device=tags.device).scatter_add_(-1, pairs, used)
+        edges = empty(*tags.shape[:-1], states**2).scatter_add_(-1, pairs, used)
     else:
-        edges = torch.zeros(*pairs.shape, states**2, dtype=dtype, device=tags.device)
+        edges = empty(*pairs.shape, states**2)
         edges.scatter_(-1, pairs.unsqueeze(-1), used.unsqueeze(-1))
     return original_form(nodes, edges.view(*tags.shape[:-1], transition.shape[1], states, states), theta)

@@ -1,4 +1,6 @@
-"""Exact samples of a chain's tag sequences: forward filtering, backward sampling.
+"""Random walks through a chain's tag sequences, exact samples where Ω is the negative entropy.
+
+Forward filtering, backward sampling:
 
 C. K. Carter and R. Kohn, On Gibbs sampling for state space models (Biometrika 81, 1994), section 2.
 """
@@ -7,10 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from structinf.kernels.elementary import exp
+from structinf.kernels.elementary import exp, log
 from structinf.kernels.jit import jit
 
-from .chain_log import forward
+from .chain_rows import padded, width_of
+from .chain_smooth import ending, forward, room_for
+from .chain_step import TAU, V
 
 __all__ = ["sample"]
 
@@ -31,34 +35,43 @@ def _draw(cumulative, uniform):
 
 
 @jit
-def sample(start, stop, unary, transition, lengths, uniforms, log_z, tags):
-    """Independent sequences of the rows ``start:stop``.
+def _probability(excess, power):
+    """q of x − τ."""
+    if power == np.inf:
+        return exp(excess)
+    return exp(log(max(excess, 0.0) / power) * power)
+
+
+@jit
+def sample(start, stop, unary, transition, lengths, power, uniforms, value, tags):
+    """Independent walks of the rows ``start:stop`` along q.
 
     Parameters
     ----------
-    unary, transition, lengths : as for :func:`.chain_log.log_partition`
+    unary, transition, lengths, power : as for :func:`.chain_smooth.value`
     uniforms : (n, B, T) float64, in [0, 1)
-    log_z : (B,) float64, written
+    value : (B,) float64, written
     tags : (n, B, T) int64, zeros, written inside the lengths
     """
-    states = unary.shape[2]
-    alpha = np.empty((unary.shape[1], states), unary.dtype)
-    shift = np.empty_like(alpha)
-    # Row j: cumulative weights of the states before state j. Made when a sample first needs them.
+    states, width = unary.shape[2], width_of(unary.shape[2])
+    room, size = room_for(unary, transition, unary.shape[1], 2)
+    matrix, end = padded(transition, -np.inf), ending(transition, -np.inf)
+    # Row j: cumulative weights of the states before state j. Made when a walk first needs them.
     cumulative, ready = np.empty((states, states)), np.empty(states, np.bool_)
     for b in range(start, stop):
-        length, steps = lengths[b], transition[min(b, transition.shape[0] - 1)]
-        log_z[b] = forward(unary[min(b, unary.shape[0] - 1)], steps, length, alpha, shift)
-        if log_z[b] == -np.inf:
+        length = lengths[b]
+        value[b] = forward(b, unary, transition, length, power, room, size, matrix, end)
+        if value[b] == -np.inf:
             continue
-        total = 0.0
+        last, goal, total = V * size + length * width, TAU * size + size - width, 0.0
         for j in range(states):
-            total += exp(alpha[length - 1, j])
+            total += _probability(np.float64(room[last + j]) - room[goal], power)
             cumulative[0, j] = total
         for n in range(len(tags)):
             tags[n, b, length - 1] = _draw(cumulative[0], uniforms[n, b, length - 1])
+        a = min(b, len(transition) - 1)
         for t in range(length - 1, 0, -1):
-            step = steps[min(t, steps.shape[0]) - 1]
+            old, new, p = V * size + t * width, TAU * size + (t + 1) * width, min(t, transition.shape[1]) - 1
             for j in range(states):
                 ready[j] = False
             for n in range(len(tags)):
@@ -67,6 +80,7 @@ def sample(start, stop, unary, transition, lengths, uniforms, log_z, tags):
                     ready[j] = True
                     total = 0.0
                     for i in range(states):
-                        total += exp(alpha[t - 1, i] + step[i, j] + shift[t, j])
+                        x = np.float64(room[old + i]) + transition[a, p, i, j]
+                        total += _probability(x - room[new + j], power)
                         cumulative[j, i] = total
                 tags[n, b, t - 1] = _draw(cumulative[j], uniforms[n, b, t - 1])

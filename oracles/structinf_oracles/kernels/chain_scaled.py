@@ -26,7 +26,7 @@ import numpy as np
 from structinf.kernels.elementary import exp, log
 from structinf.kernels.jit import jit
 
-__all__ = ["factors", "log_partition", "marginals"]
+__all__ = ["factors", "floor_of", "log_partition", "marginals"]
 
 
 @jit
@@ -56,7 +56,7 @@ def factors(start, stop, transition, limit, factor, top, reserve):
 
 
 @jit
-def _floor(unary, length, reserve):
+def floor_of(unary, length, reserve):
     """The least positive a_t that may be trusted; above 1 if there is none."""
     if reserve == np.inf:
         return np.inf
@@ -76,7 +76,7 @@ def _floor(unary, length, reserve):
 def _forward(unary, factor, top, reserve, length, a, s):
     """Fill the tables of a_t in row t and s_t in row t − 1, (T, S), or (2, S) as rings; return log Z or nan."""
     rows, states = a.shape
-    floor = _floor(unary, length, reserve)
+    floor = floor_of(unary, length, reserve)
     if floor > 1:
         return np.nan
     total = np.float64(0)

@@ -1,76 +1,129 @@
-"""Log-partition, marginals and Hessian products of a batch of chains on the CPU.
+"""Smoothed sums, expected structures and Hessian products of a batch of chains on the CPU.
 
 Chooses the domain, cuts the batch into ranges for the threads and allocates the results. Tensors are in the common
-form of :mod:`structinf_oracles.chain_form`; log Z comes in float64.
+form of :mod:`structinf_oracles.chain_form`; DP_Ω comes in float64. Ω is known by its α, from 1 to 2, or infinity for
+the value alone.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.kernels import parallel_rows, to_numpy
+from structinf.kernels import parallel_rows, to_numpy, zeros
 
-from . import chain_log, chain_scaled
+from . import chain_sample, chain_scaled, chain_scaled_tangent, chain_smooth
 
-__all__ = ["covariance_product", "log_partition", "marginals"]
+__all__ = ["hessian_product", "mean", "sample", "value"]
 
 
-def log_partition(unary: Tensor, transition: Tensor, lengths: Tensor) -> Tensor:
-    """log Z, (B,)."""
+def _double_near_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compute in float64 for α close to 1, where q = max((α − 1)(x − τ), 0)^(1 / (α − 1)) loses what float32 has."""
+
+    @functools.wraps(function)
+    def wrapped(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, *rest: Tensor | None) -> Any:
+        if not 1 < alpha < 1.1 or unary.dtype == torch.float64:
+            return function(unary, transition, lengths, alpha, *rest)
+        exact = (None if t is None else t.double() for t in rest)
+        found, *parts = function(unary.double(), transition.double(), lengths, alpha, *exact)
+        return found, *(p.to(unary.dtype) if p.is_floating_point() else p for p in parts)
+
+    return wrapped
+
+
+def value(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float) -> Tensor:
+    """DP_Ω, (B,)."""
+    if 1 < alpha < 1.1:
+        unary, transition = unary.double(), transition.double()
     u, a, n = to_numpy(unary, transition, lengths)
-    log_z, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
-    if a.shape[1] == 1:
-        parallel_rows(chain_scaled.log_partition, len(n), u, *_factors(a[:, 0]), n, log_z, work=work)
-        rest = np.flatnonzero(np.isnan(log_z))
-    parallel_rows(chain_log.log_partition, len(rest), rest, u, a, n, log_z, work=8 * work)
-    return torch.from_numpy(log_z)
+    out, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
+    if _is_scalable(a, alpha):
+        parallel_rows(chain_scaled.log_partition, len(n), u, *_factors(a[:, 0]), n, out, work=work)
+        rest = np.flatnonzero(np.isnan(out))
+    parallel_rows(chain_smooth.value, len(rest), rest, u, a, n, _power(alpha), out, work=8 * work)
+    return torch.from_numpy(out)
 
 
-def marginals(
-    unary: Tensor, transition: Tensor, lengths: Tensor, weight: Tensor | None = None
+@_double_near_one
+def mean(
+    unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log Z, node marginals (B, T, S) and edge marginals (B, P, S, S).
+    """DP_Ω, and its gradient for nodes (B, T, S) and edges (B, P, S, S).
 
-    With ``weight`` (B,), marginals times it, summed over the batch for a tensor that all instances share.
+    With ``weight`` (B,), the gradients times it, summed over the batch for a tensor that all instances share.
     """
     u, a, n = to_numpy(unary, transition, lengths)
-    (w,) = to_numpy(torch.ones(len(n), dtype=unary.dtype) if weight is None else weight)
+    (w,) = to_numpy(unary.new_ones(len(n)) if weight is None else weight)
     summed = weight is not None and len(a) == 1
-    log_z, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
-    nodes, edges = np.zeros((len(n), *u.shape[1:]), u.dtype), None
-    if a.shape[1] == 1:
+    found, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
+    nodes, edges = zeros(len(n), *u.shape[1:], dtype=unary.dtype), None
+    if _is_scalable(a, alpha):
         factor, top, reserve = _factors(a[:, 0])
-        alpha, ratio = np.empty_like(nodes), np.empty_like(nodes)
-        arrays = u, factor, top, reserve, n, w, log_z, alpha, ratio, nodes
+        left, right = np.empty(nodes.shape, u.dtype), np.empty(nodes.shape, u.dtype)
+        arrays = u, factor, top, reserve, n, w, found, left, right, nodes.numpy()
         parallel_rows(chain_scaled.marginals, len(n), *arrays, work=2 * work)
-        edges = _outer_products(alpha, ratio, summed).mul_(torch.from_numpy(factor)).unsqueeze(1)
-        rest = np.flatnonzero(np.isnan(log_z))
+        edges = _outer_products(left, right, summed).mul_(torch.from_numpy(factor)).unsqueeze(1)
+        rest = np.flatnonzero(np.isnan(found))
     if edges is None or len(rest):
         groups = min(torch.get_num_threads(), len(rest)) if summed else len(rest)
-        add = summed or a.shape[1] == 1
-        out = (torch.zeros if add else torch.empty)(groups if summed else len(n), *a.shape[1:], dtype=unary.dtype)
-        arrays = rest, u, a, n, w, log_z, nodes, out.numpy(), add
-        parallel_rows(chain_log.marginals, groups, groups, *arrays, work=16 * work)
+        out = _room(groups if summed else len(n), a, unary.dtype, summed)
+        arrays = rest, u, a, n, _power(alpha), w, found, nodes.numpy(), out.numpy()
+        parallel_rows(chain_smooth.mean, groups, groups, *arrays, work=16 * work)
         out = out.sum(0, keepdim=True) if summed else out
         edges = out if edges is None else edges.add_(out)
-    found = torch.from_numpy(nodes)
-    return torch.from_numpy(log_z), found.sum(0, keepdim=True) if weight is not None and len(u) == 1 else found, edges
+    nodes = nodes.sum(0, keepdim=True) if weight is not None and len(u) == 1 else nodes
+    return torch.from_numpy(found), nodes, edges
 
 
-def covariance_product(
-    unary: Tensor, transition: Tensor, lengths: Tensor, v_unary: Tensor, v_transition: Tensor
+@_double_near_one
+def hessian_product(
+    unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, v_unary: Tensor, v_transition: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log Z, and the Hessian of log Z times v for nodes (B, T, S) and edges (B, P, S, S)."""
+    """DP_Ω, and its Hessian times v for nodes (B, T, S) and edges (B, P, S, S)."""
     u, a, n, v, v_a = to_numpy(unary, transition, lengths, v_unary, v_transition)
-    log_z, nodes, add = np.empty(len(n)), np.zeros((len(n), *u.shape[1:]), u.dtype), a.shape[1] == 1
-    edges = (torch.zeros if add else torch.empty)(len(n), *a.shape[1:], dtype=unary.dtype)
-    arrays = u, a, n, v, v_a, log_z, nodes, edges.numpy(), add
-    parallel_rows(chain_log.covariance_product, len(n), *arrays, work=32 * _products(u, a, n))
-    return torch.from_numpy(log_z), torch.from_numpy(nodes), edges
+    found, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
+    nodes, edges = zeros(len(n), *u.shape[1:], dtype=unary.dtype), _room(len(n), a, unary.dtype, False)
+    out = found, nodes.numpy(), edges.numpy()
+    if _is_scalable(a, alpha):
+        arrays = u, *_factors(a[:, 0]), n, v, v_a[:, 0], found, out[1], out[2][:, 0]
+        parallel_rows(chain_scaled_tangent.covariance_product, len(n), *arrays, work=8 * work)
+        rest = np.flatnonzero(np.isnan(found))
+    arrays = rest, u, a, n, _power(alpha), v, v_a, *out
+    parallel_rows(chain_smooth.hessian_product, len(rest), *arrays, work=32 * work)
+    return torch.from_numpy(found), nodes, edges
+
+
+@_double_near_one
+def sample(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """DP_Ω, and the tags, (n, B, T), of walks along q that ``uniforms`` (n, B, T) choose, 0 in the padding."""
+    u, a, n, chosen = to_numpy(unary, transition, lengths, uniforms)
+    found, tags = np.empty(len(n)), zeros(*uniforms.shape, dtype=torch.int64)
+    work = 8 * _products(u, a, n) + uniforms.numel() * u.shape[2]
+    parallel_rows(chain_sample.sample, len(n), u, a, n, _power(alpha), chosen, found, tags.numpy(), work=work)
+    return torch.from_numpy(found), tags
+
+
+def _room(rows: int, a: np.ndarray, dtype: torch.dtype, summed: bool) -> Tensor:
+    """For results of the matrices ``a``: zeros where several are added up, else anything."""
+    if summed or a.shape[1] == 1:
+        return zeros(rows, *a.shape[1:], dtype=dtype)
+    return torch.empty(rows, *a.shape[1:], dtype=dtype)
+
+
+def _power(alpha: float) -> float:
+    """The p of :mod:`.chain_step`."""
+    return math.inf if alpha == 1 else 1 / (alpha - 1)
+
+
+def _is_scalable(a: np.ndarray, alpha: float) -> bool:
+    """Whether sums may be scaled matrix products, where the scores' range allows it."""
+    return alpha == 1 and a.shape[1] == 1
 
 
 def _products(u: np.ndarray, a: np.ndarray, n: np.ndarray) -> int:
@@ -87,9 +140,9 @@ def _factors(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return factor, top, reserve
 
 
-def _outer_products(alpha: np.ndarray, ratio: np.ndarray, summed: bool) -> Tensor:
+def _outer_products(left: np.ndarray, right: np.ndarray, summed: bool) -> Tensor:
     """Σ_t α_t r_tᵀ, (B, S, S), or (1, S, S) if summed over the batch."""
-    a, r = torch.from_numpy(alpha), torch.from_numpy(ratio)
+    a, r = torch.from_numpy(left), torch.from_numpy(right)
     if summed:
         return (a.flatten(0, 1).T @ r.flatten(0, 1)).unsqueeze(0)
     return torch.bmm(a.transpose(1, 2), r)

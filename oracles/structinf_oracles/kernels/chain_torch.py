@@ -15,41 +15,55 @@ from torch import Tensor
 
 from structinf.kernels.logsumexp import logsumexp
 
-__all__ = ["best_tags", "log_partition", "marginals"]
+__all__ = ["best_tags", "mean", "value"]
+
+Maximum = Callable[[Tensor, int], Tensor]
+Step = Callable[[Tensor], Tensor]
 
 
-def log_partition(unary: Tensor, transition: Tensor, lengths: Tensor) -> Tensor:
-    """log Z, (B,), differentiable to any order."""
-    alpha, total = _rescale(_first(unary, lengths))
-    for t, (step, scores) in enumerate(_steps(unary, transition), 1):
-        new, peak = _rescale(step(alpha) + scores)
+def value(unary: Tensor, transition: Tensor, lengths: Tensor, smax: Maximum = logsumexp) -> Tensor:
+    """DP_Ω, (B,), of ``smax``: max_Ω along a dimension. Differentiable as often as that one is."""
+    v, total = _rescale(_first(unary, lengths))
+    for t, (step, scores) in enumerate(_steps(unary, transition, smax), 1):
+        new, peak = _rescale(step(v) + scores)
         inside = t < lengths
-        alpha = torch.where(inside.unsqueeze(1), new, alpha)
+        v = torch.where(inside.unsqueeze(1), new, v)
         total = total + torch.where(inside, peak, 0.0)
-    return logsumexp(alpha, 1) + total.to(unary.dtype)
+    return smax(v, 1) + total.to(unary.dtype)
 
 
-def marginals(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log Z (B,), node marginals (B, T, S) and edge marginals (B, P, S, S), summed over steps that share a transition.
+def _gibbs(x: Tensor, level: Tensor) -> Tensor:
+    return (x + torch.where(torch.isneginf(level), level, -level).unsqueeze(1)).exp()
 
-    The way back along q of :mod:`.chain_log`, in memory of the size of the inputs.
+
+def mean(
+    unary: Tensor,
+    transition: Tensor,
+    lengths: Tensor,
+    smax: Maximum = logsumexp,
+    choices: Callable[[Tensor, Tensor], Tensor] = _gibbs,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """DP_Ω (B,), and its gradient for nodes (B, T, S) and edges (B, P, S, S).
+
+    The way back along q of :mod:`.chain_smooth`, in memory of the size of the inputs. ``choices`` gives q along
+    dimension 1, of scores and their max_Ω.
     """
-    alpha, total = _rescale(_first(unary, lengths))
+    v, total = _rescale(_first(unary, lengths))
     table = []
-    for t, (step, scores) in enumerate(_steps(unary, transition), 1):
-        level = step(alpha)
-        table.append((alpha, torch.where(torch.isneginf(level), level, -level)))
+    for t, (step, scores) in enumerate(_steps(unary, transition, smax), 1):
+        level = step(v)
+        table.append((v, level))
         new, peak = _rescale(level + scores)
         inside = t < lengths
-        alpha = torch.where(inside.unsqueeze(1), new, alpha)
+        v = torch.where(inside.unsqueeze(1), new, v)
         total = total + torch.where(inside, peak, 0.0)
-    log_z = logsumexp(alpha, 1) + total.to(unary.dtype)
-    node = alpha.softmax(1)
+    end = smax(v, 1)
+    node = choices(v, end)
     nodes, edges = [], []
     matrices = transition.unbind(1)
     for t in range(len(table), 0, -1):
-        alpha, shift = table[t - 1]
-        q = (alpha.unsqueeze(2) + matrices[min(t, len(matrices)) - 1] + shift.unsqueeze(1)).exp()
+        v, level = table[t - 1]
+        q = choices(v.unsqueeze(2) + matrices[min(t, len(matrices)) - 1], level)
         inside = (t < lengths).unsqueeze(1)
         nodes.append(torch.where(inside, node, 0.0))
         edge = q * nodes[-1].unsqueeze(1)
@@ -60,9 +74,10 @@ def marginals(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tenso
             edges.append(edge)
     nodes.append(node)
     batch, states = node.shape
+    found = end + total.to(unary.dtype)
     if not edges:
-        return log_z, torch.stack(nodes, 1), transition.new_zeros(batch, transition.shape[1], states, states)
-    return log_z, torch.stack(nodes[::-1], 1), torch.stack(edges[::-1], 1)
+        return found, torch.stack(nodes, 1), transition.new_zeros(batch, transition.shape[1], states, states)
+    return found, torch.stack(nodes[::-1], 1), torch.stack(edges[::-1], 1)
 
 
 def best_tags(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,23 +112,22 @@ def _rescale(alpha: Tensor) -> tuple[Tensor, Tensor]:
     return alpha - peak.unsqueeze(1), peak.double()
 
 
-def _steps(unary: Tensor, transition: Tensor) -> list[tuple[Callable[[Tensor], Tensor], Tensor]]:
-    """For each step but the first: α ↦ log Σ_i exp(α(i) + A(i, ·)), and the unary scores."""
+def _steps(unary: Tensor, transition: Tensor, smax: Maximum) -> list[tuple[Step, Tensor]]:
+    """For each step but the first: v ↦ max_Ω over i of v(i) + A(i, ·), and the unary scores."""
     scores = unary.unbind(1)[1:]
-    if transition.shape[1] == 1 and _fits_product(transition):
-        advances = [_product(transition)] * len(scores)
+    if smax is logsumexp and transition.shape[1] == 1 and _fits_product(transition):
+        steps = [_product(transition)]
     else:
-        advances = [_log_sum(matrix) for matrix in transition.unbind(1)]
-        advances = advances * len(scores) if len(advances) == 1 else advances
-    return list(zip(advances, scores, strict=False))
+        steps = [_maximum(matrix, smax) for matrix in transition.unbind(1)]
+    return list(zip(steps * len(scores) if len(steps) == 1 else steps, scores, strict=False))
 
 
-def _log_sum(matrix: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda alpha: logsumexp(alpha.unsqueeze(2) + matrix, 1)
+def _maximum(matrix: Tensor, smax: Maximum) -> Step:
+    return lambda v: smax(v.unsqueeze(2) + matrix, 1)
 
 
-def _product(transition: Tensor) -> Callable[[Tensor], Tensor]:
-    """The step as a product with exp A, without an array of B · S² numbers to keep for the way back."""
+def _product(transition: Tensor) -> Step:
+    """The step of log-sum-exp as a product with exp A, without an array of B · S² numbers to keep for the way back."""
     top = transition.detach().amax((2, 3))
     factor = (transition - top[..., None, None]).exp().squeeze(1)
 
