@@ -83,6 +83,8 @@ def run(
     parser.add_argument("--threads", type=int, metavar="N", help="of torch and of the compiled loops")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the report there too, as Markdown")
     options = parser.parse_args(arguments)
+    if min(1 if n is None else n for n in (options.seeds, options.threads)) < 1:
+        parser.error("--seeds and --threads are numbers of at least 1")
     if options.threads:
         torch.set_num_threads(options.threads)
     report, start = Report(options.out), time.perf_counter()

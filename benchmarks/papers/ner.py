@@ -246,14 +246,17 @@ def candidates(model: Tagger, corpus: Corpus, sentences: Sequence[Sentence], mos
 
 
 def show(candidates: Candidates) -> Iterator[str]:
-    """The sentence, and its taggings as lists of entities."""
+    """The sentence, and the entities in its taggings; those of ill-formed tags do not count."""
     words, gold = candidates.sentence
-    yield f"*{' '.join(words)}*\n"
+    readings: defaultdict[frozenset[Entity], float] = defaultdict(float)
     for tags, probability in zip(candidates.tags, candidates.probabilities, strict=True):
-        found = sorted(entities(tags), key=lambda entity: entity[1])
-        names = [f"{' '.join(words[first : last + 1])} ({kind})" for kind, first, last in found]
-        mark = ", right" if entities(gold) == entities(tags) else ""
-        yield f"- {probability:.3f}: {', '.join(names) or 'no entity'}{mark}"
+        readings[frozenset(entities(tags))] += probability
+    yield f"*{' '.join(words)}*\n"
+    for found, probability in sorted(readings.items(), key=lambda item: -item[1]):
+        names = [
+            f"{' '.join(words[first : last + 1])} ({kind})" for kind, first, last in sorted(found, key=lambda e: e[1])
+        ]
+        yield f"- {probability:.3f}: {', '.join(names) or 'no entity'}{', right' if found == entities(gold) else ''}"
     yield ""
 
 
