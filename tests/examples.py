@@ -164,7 +164,7 @@ def _dag_path(edges: tuple[tuple[Any, Any], ...], source: Any, target: Any, rela
     return Example(
         "dag_path",
         (len(edges),),
-        {"dag": edges},
+        {"graph": edges},
         listing=lambda _: list(paths.dag_paths(edges, source, target)),
         relaxed=relaxed,
     )

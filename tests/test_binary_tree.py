@@ -133,7 +133,7 @@ def test_many_words():
 
 
 def test_time_grows_with_the_cube():
-    edges = [BinaryTree().graph(torch.zeros(1, n, n)).edges for n in (20, 40, 80)]
+    edges = [BinaryTree().hypergraph(torch.zeros(1, n, n)).edges for n in (20, 40, 80)]
     assert edges[1] / edges[0] < 8
     assert edges[2] < 0.18 * 80**3
 

@@ -214,11 +214,11 @@ def test_tensors_that_instances_share():
 
 def test_graphs_are_kept_for_equal_options_and_shapes():
     theta = torch.zeros(2, 5)
-    graph = FewOnes(2).graph(theta)
-    assert FewOnes(2).graph(torch.ones(7, 5)) is graph
-    assert FewOnes(2).bind(lengths=torch.tensor([1, 2])).graph(theta) is graph
-    assert FewOnes(3).graph(theta) is not graph
-    assert FewOnes(2).graph(torch.zeros(2, 6)) is not graph
+    graph = FewOnes(2).hypergraph(theta)
+    assert FewOnes(2).hypergraph(torch.ones(7, 5)) is graph
+    assert FewOnes(2).bind(lengths=torch.tensor([1, 2])).hypergraph(theta) is graph
+    assert FewOnes(3).hypergraph(theta) is not graph
+    assert FewOnes(2).hypergraph(torch.zeros(2, 6)) is not graph
 
 
 def test_several_threads_of_python():
@@ -256,14 +256,14 @@ class Plain(HypergraphProgram):
 def test_options_of_other_classes():
     theta = torch.zeros(1, 1)
     oracle = Plain((1, 2))
-    graph = oracle.graph(theta)
-    assert oracle.graph(theta) is graph  # although `kept` is there now, a list
-    assert Plain((1, 2)).graph(theta) is graph
-    assert Plain((1, 3)).graph(theta) is not graph
+    graph = oracle.hypergraph(theta)
+    assert oracle.hypergraph(theta) is graph  # although `kept` is there now, a list
+    assert Plain((1, 2)).hypergraph(theta) is graph
+    assert Plain((1, 3)).hypergraph(theta) is not graph
     with pytest.raises(PluginError, match=r"Plain: options must be hashable, .*list.*; take tuples for lists"):
-        Plain([1]).graph(theta)
+        Plain([1]).hypergraph(theta)
     with pytest.raises(PluginError, match="build of Plain returned str where a Hypergraph is needed; return builder"):
-        Plain("no graph").graph(theta)
+        Plain("no graph").hypergraph(theta)
 
 
 class Nothing(HypergraphProgram):

@@ -97,7 +97,7 @@ def test_edges_of_networkx_come_in_its_order() -> None:
     graph.add_node("alone")
     oracle = DagPath(graph)
     assert (oracle.source, oracle.target) == ("a", frozenset({1}))
-    assert oracle.dag.nodes[:3] == ("b", frozenset({1}), "a")
+    assert oracle.graph.nodes[:3] == ("b", frozenset({1}), "a")
     theta = torch.tensor([[1.0 if edge[0] == "a" else 5.0 for edge in graph.edges]])
     y = oracle.argmax(theta)
     assert oracle.nodes(y) == [["a", "b", frozenset({1})]]
@@ -158,11 +158,11 @@ def test_oracles_of_equal_graphs_are_equal_and_share_the_hypergraph() -> None:
     assert one == other
     assert hash(one) == hash(other)
     theta = torch.zeros(1, 8)
-    assert one.graph(theta) is other.graph(theta)
+    assert one.hypergraph(theta) is other.hypergraph(theta)
     assert one != DagPath(EDGES, 0, 5)
     assert one != DagPath([*EDGES[:-1], (5, 9)], 0, 7)
-    assert one.dag != EDGES
-    assert repr(one) == "DagPath(dag=Dag(6 nodes, 8 edges), source=0, target=7)"
+    assert one.graph != EDGES
+    assert repr(one) == "DagPath(graph=Dag(6 nodes, 8 edges), source=0, target=7)"
     for twin in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
         assert twin == one
         assert hash(twin) == hash(one)

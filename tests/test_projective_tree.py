@@ -124,7 +124,7 @@ def test_many_words(single_root):
 
 
 def test_time_grows_with_the_cube():
-    edges = [ProjectiveTree().graph(torch.zeros(1, n + 1, n + 1)).edges for n in (20, 40, 80)]
+    edges = [ProjectiveTree().hypergraph(torch.zeros(1, n + 1, n + 1)).edges for n in (20, 40, 80)]
     assert edges[1] / edges[0] < 8
     assert edges[2] < 0.55 * 80**3
 

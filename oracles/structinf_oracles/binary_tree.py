@@ -151,7 +151,7 @@ class BinaryTree(HypergraphProgram):
             )
         lengths = self._lengths(theta)
         check_lengths(lengths, 1, n, f"n = {n} words")
-        without = torch.from_numpy(self.graph(theta).goals < 0).to(lengths.device)[lengths]
+        without = torch.from_numpy(self.hypergraph(theta).goals < 0).to(lengths.device)[lengths]
         if bool(without.any()):
             b = int(without.nonzero()[0])
             raise InvalidInputError(f"the rules have no tree over {int(lengths[b])} words, at batch index {b}")

@@ -34,8 +34,8 @@ class DagPath(HypergraphProgram):
 
     Parameters
     ----------
-    dag : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.DiGraph
-        Edges from the first to the second node of a pair; a DiGraph's are in the order of ``graph.edges``.
+    graph : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.DiGraph
+        Edges from the first to the second node of a pair; a DiGraph's are in the order of its ``edges``.
     source, target : hashable, optional
         Where paths begin and end. By default the only node that no edge leads to, and that no edge leaves.
 
@@ -57,25 +57,25 @@ class DagPath(HypergraphProgram):
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
 
-    dag: Any
+    graph: Any
     source: Hashable | None = None
     target: Hashable | None = None
 
     def __post_init__(self) -> None:
-        dag = Dag.of(self.dag)
+        dag = Dag.of(self.graph)
         source, target = dag.terminals(self.source, self.target)
         dag.between(source, target)
-        for name, value in (("dag", dag), ("source", source), ("target", target)):
+        for name, value in (("graph", dag), ("source", source), ("target", target)):
             object.__setattr__(self, name, value)
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:
-        return path_graph(self.dag, self.source, self.target)
+        return path_graph(self.graph, self.source, self.target)
 
     def validate(self, theta: Tensor) -> None:
-        if theta.shape[1] != len(self.dag.ends):
+        if theta.shape[1] != len(self.graph.ends):
             raise InvalidInputError(
-                f"theta: this graph has {len(self.dag.ends)} edges, and dag_path takes a score for each of them, "
-                f"(..., {len(self.dag.ends)}); got {theta.shape[1]} after the batch dimensions"
+                f"theta: this graph has {len(self.graph.ends)} edges, and dag_path takes a score for each of them, "
+                f"(..., {len(self.graph.ends)}); got {theta.shape[1]} after the batch dimensions"
             )
 
     # -- labels ----------------------------------------------------------------------------
@@ -90,32 +90,32 @@ class DagPath(HypergraphProgram):
         used = labels != -1
         refuse(used & ((labels < 0) | (labels >= count)), labels, f"edges lie between 0 and {count - 1}")
         refuse(used[:, 1:] & ~used[:, :-1], labels, "an edge comes after the padding")
-        start, end = torch.from_numpy(self.dag.ends.astype(np.int64)).to(labels.device).unbind(1)
-        nodes = end.new_full((len(labels), most + 1), self.dag.number(self.source))
+        start, end = torch.from_numpy(self.graph.ends.astype(np.int64)).to(labels.device).unbind(1)
+        nodes = end.new_full((len(labels), most + 1), self.graph.number(self.source))
         nodes[:, 1:][used] = end[labels[used]]
         refuse(used.index_put((used,), start[labels[used]] != nodes[:, :-1][used]), labels, "the edges are no path")
         last = nodes.gather(1, used.sum(1, keepdim=True))
-        refuse(last != self.dag.number(self.target), labels, f"the path must end in {self.target!r}")
+        refuse(last != self.graph.number(self.target), labels, f"the path must end in {self.target!r}")
         return indicators(labels, used, count, like)
 
     def decode(self, y: Tensor) -> jaxtyping.Int[Tensor, "batch most"]:
-        graph = self._hypergraph
-        scored = graph.part < graph.parts
-        rank = np.full(graph.parts, graph.nodes)
-        rank[graph.part[scored]] = graph.level[graph.head[scored]]
+        paths = self._paths
+        scored = paths.part < paths.parts
+        rank = np.full(paths.parts, paths.nodes)
+        rank[paths.part[scored]] = paths.level[paths.head[scored]]
         order = torch.from_numpy(np.append(rank.argsort(kind="stable"), -1)).to(y.device)  # and −1 for the padding
         return order[positions(y[:, order[:-1]], self._longest)]
 
     def nodes(self, y: Tensor) -> Sequence[Sequence[Hashable]]:
         """The nodes on each of the paths ``y`` (B, E), in order, as the graph names them."""
-        paths = [self.dag.ends[edges[edges >= 0], 1].tolist() for edges in self.decode(y).cpu().numpy()]
-        return [[self.source, *(self.dag.nodes[node] for node in path)] for path in paths]
+        paths = [self.graph.ends[edges[edges >= 0], 1].tolist() for edges in self.decode(y).cpu().numpy()]
+        return [[self.source, *(self.graph.nodes[node] for node in path)] for path in paths]
 
     @property
-    def _hypergraph(self) -> Hypergraph:
-        return self._graph_of((len(self.dag.ends),))
+    def _paths(self) -> Hypergraph:
+        return self._hypergraph_of((len(self.graph.ends),))
 
     @property
     def _longest(self) -> int:
         """The number of edges of the longest path, 1 at least."""
-        return max(int(self._hypergraph.derivation_size[self._hypergraph.goals]) - 1, 1)
+        return max(int(self._paths.derivation_size[self._paths.goals]) - 1, 1)

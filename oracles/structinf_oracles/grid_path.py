@@ -89,7 +89,7 @@ class GridPath(HypergraphProgram):
     def validate(self, theta: Tensor) -> None:
         lengths = self.bound.get("lengths")
         check_grid(self.label(), theta, lengths)
-        unreached = self.graph(theta).goal(lengths, len(theta)) < 0
+        unreached = self.hypergraph(theta).goal(lengths, len(theta)) < 0
         if unreached.any():
             index = int(np.flatnonzero(unreached)[0])
             h, w = sizes_in_use(self.bound, theta.shape[1:], theta)[index].tolist()

@@ -75,11 +75,11 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
 
     # -- graph and form ----------------------------------------------------------------------
 
-    def graph(self, theta: Potentials) -> Hypergraph:
+    def hypergraph(self, theta: Potentials) -> Hypergraph:
         """The hypergraph for potentials with one batch dimension; built once for each shape."""
-        return self._graph_of(like_potentials([tuple(t.shape[1:]) for t in as_tuple(theta)], theta))  # pyright: ignore
+        return self._hypergraph_of(like_potentials([tuple(t.shape[1:]) for t in as_tuple(theta)], theta))  # pyright: ignore
 
-    def _graph_of(self, event_shape: Any) -> Hypergraph:
+    def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
         unbound = self._with_bound({})
         # What a cached property keeps is no option.
         options = tuple(
@@ -99,7 +99,7 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
     def valid_parts(self, theta: Potentials) -> Potentials | None:
         if "lengths" not in self.bound:
             return None
-        graph = self.graph(theta)
+        graph = self.hypergraph(theta)
         goals = self._goals(graph, len(self.bound["lengths"]))
         mask = graph.part_mask(goals, as_tuple(theta)[0].device)
         pieces = self._split(mask, theta)
@@ -119,7 +119,7 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
 
     def _problem(self, theta: Potentials) -> tuple[Hypergraph, Tensor, Tensor]:
         """The graph, the parts (B, P), and the goals (B,) on θ's device."""
-        graph, flat = self.graph(theta), self._flat(theta)
+        graph, flat = self.hypergraph(theta), self._flat(theta)
         return graph, flat, torch.from_numpy(self._goals(graph, len(flat))).to(flat.device)
 
     def _goals(self, graph: Hypergraph, batch: int) -> np.ndarray:
@@ -193,7 +193,7 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
 
     def enumerate(self, event_shape: Any) -> Potentials:
         """All structures, at most a million."""
-        graph = self._graph_of(event_shape)
+        graph = self._hypergraph_of(event_shape)
         goal = int(self._goals(graph, 1)[0])
         count = counting.count(graph, goal)
         check_enumerable(count, f"structures of {self.label()}")
