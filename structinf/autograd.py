@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .errors import UnsupportedError
-from .parts import Potentials, as_tuple, differentiate, inner, like_potentials, reduce_like, weigh
+from .parts import Potentials, as_tuple, batch_size, differentiate, inner, like_potentials, reduce_like, weigh
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -27,14 +27,15 @@ __all__ = [
     "smooth_argmax",
     "smooth_max",
     "value",
+    "value_and_gradient",
 ]
 
 
 # ----------------------------------------------------------------------------- convex functions of θ
 #
 # A function f with gradient μ and Hessian H, all with algorithms of their own (log Z with E[Y] and
-# Cov[Y]; a smoothed recursion). Each of the four maps below is a Function whose backward is made of
-# the others, so that two derivatives of μ (three of f) come out right; the third and later ones are
+# Cov[Y]; a smoothed recursion). Each of the maps below is a Function whose backward is made of the
+# others, so that two derivatives of μ (three of f) come out right; the third and later ones are
 # taken by autograd through f's own differentiable value.
 
 
@@ -49,6 +50,10 @@ class ConvexFunction(Protocol):
         """∇f, (B, *event)."""
         ...
 
+    def value_and_gradient(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+        """Both, for the price of the gradient where one pass makes them."""
+        ...
+
     def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
         """Σ_b weight_b ∇f_b in θ's own form, without an array for each instance of a shared tensor."""
         ...
@@ -60,12 +65,24 @@ class ConvexFunction(Protocol):
 
 def value(function: ConvexFunction, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
     """f(θ), (B,), with gradient ∇f."""
-    return _Value.apply(function, isinstance(theta, tuple), *as_tuple(theta))
+    tensors = as_tuple(theta)
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        return function.value(theta)
+    if any(len(t) == 1 for t in tensors) and batch_size(theta) != 1:
+        # A gradient of each instance's own would be larger than the shared tensor's by the batch.
+        return _Value.apply(function, isinstance(theta, tuple), *tensors)
+    return value_and_gradient(function, theta)[0]
 
 
 def gradient(function: ConvexFunction, theta: Potentials) -> Potentials:
     """∇f, (B, *event), whose Jacobian is the Hessian of f."""
     return like_potentials(_Gradient.apply(function, isinstance(theta, tuple), *as_tuple(theta)), theta)
+
+
+def value_and_gradient(function: ConvexFunction, theta: Potentials) -> tuple[Tensor, Potentials]:
+    """:func:`value` and :func:`gradient` from one pass, where f has it."""
+    found, *gradients = _ValueAndGradient.apply(function, isinstance(theta, tuple), *as_tuple(theta))
+    return found, like_potentials(gradients, theta)
 
 
 def _form(tensors: tuple[Tensor, ...], is_tuple: bool) -> Potentials:
@@ -134,6 +151,31 @@ class _Gradient(Function):
         theta = ctx.saved_tensors
         products = _HessianProduct.apply(ctx.function, ctx.is_tuple, len(theta), *theta, *v)
         return None, None, *as_tuple(reduce_like(_form(products, ctx.is_tuple), _form(theta, ctx.is_tuple)))
+
+
+class _ValueAndGradient(Function):
+    @staticmethod
+    def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
+        found, gradients = function.value_and_gradient(_form(theta, is_tuple))
+        return found, *as_tuple(gradients)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.function, ctx.is_tuple, *theta = inputs
+        ctx.save_for_backward(*theta, *output[1:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, weight: Tensor | None, *v: Tensor | None) -> Any:
+        n = len(v)
+        theta, gradients = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
+        total = None if weight is None else as_tuple(weigh(gradients, weight))
+        if any(z is not None for z in v):
+            products = _HessianProduct.apply(ctx.function, ctx.is_tuple, n, *theta, *_zeros_for_missing(v, gradients))
+            total = products if total is None else tuple(map(torch.add, total, products))
+        if total is None:
+            return None, None, *[None] * n
+        return None, None, *as_tuple(reduce_like(tuple(total), tuple(theta)))
 
 
 class _HessianProduct(Function):

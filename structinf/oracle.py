@@ -268,7 +268,7 @@ class Oracle(abc.ABC):
 class GibbsOracle(Oracle):
     """An oracle that can sum: log Z(θ) = log Σ_y exp⟨θ, y⟩.
 
-    One method is enough. Oracles with kernels override the three others too.
+    One method is enough. Oracles with kernels override the others too.
     """
 
     @abc.abstractmethod
@@ -282,6 +282,10 @@ class GibbsOracle(Oracle):
     def marginals(self, theta: Potentials) -> Potentials:
         """E[Y] under p(y) ∝ exp⟨θ, y⟩, the gradient of log Z; (B, *event)."""
         return gradient_by_autograd(self.log_partition, theta)
+
+    def log_partition_and_marginals(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+        """Both, (B,) and (B, *event); override it where they come out of one pass."""
+        return self.log_partition(theta), self.marginals(theta)
 
     def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
         """Σ_b weight_b ∇ log Z_b in θ's own form: the sum runs over the instances that share a tensor.

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
+from . import autograd
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Projectable, Samplable
 from .parts import Potentials, as_tuple, map_parts
 from .smoothing import Smoothable
 from .solution import Solution
 
-__all__ = ["RegularizedRelaxation", "Relaxation", "check_temperature", "missing_ability", "scale"]
+__all__ = ["GradientRelaxation", "RegularizedRelaxation", "Relaxation", "check_temperature", "missing_ability", "scale"]
+
+if TYPE_CHECKING:
+    import jaxtyping
 
 _WHAT: dict[type[Oracle], str] = {
     GibbsOracle: "log_partition(theta)",
@@ -108,3 +112,35 @@ class RegularizedRelaxation(Relaxation):
     @abc.abstractmethod
     def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
         """Ω(y) at a structure y ∈ Y, (B,)."""
+
+
+class GradientRelaxation(RegularizedRelaxation):
+    """∇f(θ / temperature) of a convex function f of the oracle's, whose conjugate Ω is 0 at every structure."""
+
+    temperature: Any  # a float, once the relaxation is made
+
+    @abc.abstractmethod
+    def function(self, oracle: Oracle) -> autograd.ConvexFunction:
+        """f, an object that knows its derivatives."""
+
+    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+        self.refuse_warm_start(warm_start)
+        value, mean = autograd.value_and_gradient(self.function(oracle), self._scaled(theta))
+        return Solution(mean=mean, value=self._unscaled(value))
+
+    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+        return autograd.gradient(self.function(oracle), self._scaled(theta))
+
+    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        """temperature · f(θ / temperature), (B,)."""
+        return self._unscaled(autograd.value(self.function(oracle), self._scaled(theta)))
+
+    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        """0, (B,): nothing is random, and no choice open, where the mean is a structure."""
+        return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
+
+    def _scaled(self, theta: Potentials) -> Potentials:
+        return scale(theta, self.temperature)
+
+    def _unscaled(self, value: Tensor) -> Tensor:
+        return value if self.temperature == 1 else value * self.temperature

@@ -7,17 +7,19 @@ import abc
 from torch import Tensor
 
 from .autograd import routed_max, smooth_argmax, smooth_max
-from .oracle import Oracle
-from .parts import Potentials, gradient_by_autograd, hessian_product_by_autograd, reduce_like, weigh
-from .regularizers import Regularizer
+from .oracle import GibbsOracle, Oracle
+from .parts import Potentials, as_tuple, gradient_by_autograd, hessian_product_by_autograd, reduce_like, weigh
+from .regularizers import Negentropy, Regularizer
 
-__all__ = ["Smoothable", "routed_max", "smooth_argmax", "smooth_max"]
+__all__ = ["Smoothable", "SmoothableGibbs", "compiled_alpha", "routed_max", "smooth_argmax", "smooth_max"]
+
+_GIBBS = Negentropy()
 
 
 class Smoothable(Oracle):
     """An oracle whose best score is a recursion of maxima: with each a max_Ω it becomes DP_Ω(θ).
 
-    One method is enough. Oracles with kernels override the three others too. The temperature of a
+    One method is enough. Oracles with kernels override the others too. The temperature of a
     regularizer is ignored here, as if it were 1: DP_γΩ(θ) = γ DP_Ω(θ / γ), and the caller scales θ.
 
     References
@@ -37,6 +39,10 @@ class Smoothable(Oracle):
         """∇DP_Ω(θ), the expected structure of a random walk through the recursion; (B, *event), in conv(Y)."""
         return gradient_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta)
 
+    def smoothed_value_and_mean(self, theta: Potentials, regularizer: Regularizer) -> tuple[Tensor, Potentials]:
+        """Both, (B,) and (B, *event); override it where they come out of one pass."""
+        return self.smoothed_value(theta, regularizer), self.smoothed_mean(theta, regularizer)
+
     def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
         """Σ_b weight_b ∇DP_Ω(θ)_b in θ's own form: the sum runs over the instances that share a tensor.
 
@@ -54,3 +60,32 @@ class Smoothable(Oracle):
         v : (B | 1, *event) tensor, or a tuple of them, of the form of θ
         """
         return hessian_product_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta, v)
+
+
+class SmoothableGibbs(GibbsOracle, Smoothable):
+    """An oracle whose sums over structures are its own recursion, smoothed by the negative entropy."""
+
+    def log_partition(self, theta: Potentials) -> Tensor:
+        return self.smoothed_value(theta, _GIBBS)
+
+    def marginals(self, theta: Potentials) -> Potentials:
+        return self.smoothed_mean(theta, _GIBBS)
+
+    def log_partition_and_marginals(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+        return self.smoothed_value_and_mean(theta, _GIBBS)
+
+    def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+        return self.smoothed_vjp(theta, weight, _GIBBS)
+
+    def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
+        return self.smoothed_hessian_product(theta, v, _GIBBS)
+
+
+def compiled_alpha(theta: Potentials, regularizer: Regularizer) -> float | None:
+    """The α by which compiled loops know the regularizer; None where they do not serve: on other devices, for others.
+
+    So near to 1 that rounding outweighs the difference, it is 1.
+    """
+    if regularizer.alpha is None or as_tuple(theta)[0].device.type != "cpu":
+        return None
+    return float(regularizer.alpha) if regularizer.alpha > 1 + 1e-8 else 1.0

@@ -15,7 +15,7 @@ import structinf as si
 
 from .case import OURS, Case, Contender, Target
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "root_on_diagonal"]
 
 SLOGDET = "torch.linalg.slogdet"
 UFAL = "ufal.chu-liu-edmonds"
@@ -111,11 +111,11 @@ def _marginal_contenders(
     yield contender(SLOGDET, by_slogdet, theta, weight, _arcs)
     if package := modules.get("torch-struct"):
         crf = package.NonProjectiveDependencyCRF
-        square = None if weight is None else _root_on_diagonal(weight)
+        square = None if weight is None else root_on_diagonal(weight)
         yield contender(
             "torch-struct",
             lambda leaf: crf(leaf, multiroot=True).marginals,
-            _root_on_diagonal(theta),
+            root_on_diagonal(theta),
             square,
             _unpacked,
         )
@@ -147,7 +147,7 @@ def _arcs(mean: Tensor) -> Tensor:
     return mean
 
 
-def _root_on_diagonal(theta: Tensor) -> Tensor:
+def root_on_diagonal(theta: Tensor) -> Tensor:
     """torch-struct's form: (B, n, n) among words, the root's arcs on the diagonal."""
     inner = theta[:, 1:, 1:].clone()
     inner.diagonal(0, 1, 2).copy_(theta[:, 0, 1:])

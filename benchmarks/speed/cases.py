@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import arborescence, assignment, chain, overhead, smoothing, sparsemap
+from . import arborescence, assignment, chain, overhead, smoothing, soft_dtw, sparsemap, trees
 from .case import Case, Limit
 
 __all__ = ["CASES"]
@@ -12,6 +12,8 @@ CASES: dict[str, Case | Limit] = {
     for case in (
         *chain.CASES,
         *smoothing.CASES,
+        *soft_dtw.CASES,
+        *trees.CASES,
         *arborescence.CASES,
         *assignment.CASES,
         *sparsemap.CASES,

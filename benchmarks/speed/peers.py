@@ -18,6 +18,8 @@ PEERS = {
     "torch-struct": "torch_struct",
     "ufal.chu-liu-edmonds": "ufal.chu_liu_edmonds",
     "lapx": "lap",
+    "tslearn": "tslearn.metrics",
+    "pysdtw": "pysdtw",
     # SparseMAP's C++ codes, installable from source only; benchmarks/README.md says how.
     "lp-sparsemap": "lpsmap",
     "sparsemap": "sparsemap",

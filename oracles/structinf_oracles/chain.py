@@ -25,7 +25,7 @@ from structinf.parts import (
     weigh,
 )
 from structinf.regularizers import Regularizer
-from structinf.smoothing import smooth_max
+from structinf.smoothing import compiled_alpha, smooth_max
 
 from .chain_form import common_form, indicators, original_form
 
@@ -255,7 +255,7 @@ class Chain(HypergraphProgram):
     def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
         unary, transition, lengths = self._inputs(theta)
         recorded = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
-        alpha = _compiled_alpha(unary, regularizer)
+        alpha = compiled_alpha(unary, regularizer)
         if recorded or alpha is None:
             from .kernels.chain_torch import value
 
@@ -270,11 +270,12 @@ class Chain(HypergraphProgram):
         self._check(found.detach())
         return found.to(unary.dtype)
 
-    def smoothed_mean(self, theta: Potentials, regularizer: Regularizer) -> Potentials:
+    def smoothed_value_and_mean(self, theta: Potentials, regularizer: Regularizer) -> tuple[Tensor, Potentials]:
         if regularizer.alpha == math.inf:
-            return self.argmax(theta)
+            y = self.argmax(theta)
+            return self.score(theta, y), y
         unary, transition, lengths = self._inputs(theta)
-        alpha = _compiled_alpha(unary, regularizer)
+        alpha = compiled_alpha(unary, regularizer)
         if alpha is None:
             from .kernels.chain_torch import mean
 
@@ -284,11 +285,11 @@ class Chain(HypergraphProgram):
 
             value, nodes, edges = mean(unary, transition, lengths, alpha)
         self._check(value)
-        return original_form(nodes, edges, theta)
+        return value.to(unary.dtype), original_form(nodes, edges, theta)
 
     def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
         unary, transition, lengths = self._inputs(theta)
-        alpha = _compiled_alpha(unary, regularizer)
+        alpha = compiled_alpha(unary, regularizer)
         if alpha in (None, math.inf):
             return reduce_like(weigh(self.smoothed_mean(theta, regularizer), weight), theta)
         from .kernels.chain_sums import mean
@@ -301,7 +302,7 @@ class Chain(HypergraphProgram):
         if regularizer.alpha == math.inf:
             return map_parts(torch.zeros_like, self.argmax(theta))
         unary, transition, lengths = self._inputs(theta)
-        alpha = _compiled_alpha(unary, regularizer)
+        alpha = compiled_alpha(unary, regularizer)
         if alpha is None:
             return hessian_product_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta, v)
         from .kernels.chain_sums import hessian_product
@@ -369,11 +370,6 @@ class Chain(HypergraphProgram):
 def _is_shared(theta: Potentials) -> bool:
     """Whether all steps share one transition; ``theta`` has one batch dimension."""
     return isinstance(theta, tuple) and theta[1].ndim == 3
-
-
-def _compiled_alpha(unary: Tensor, regularizer: Regularizer) -> float | None:
-    """The regularizer's α, where compiled loops serve."""
-    return regularizer.alpha if unary.device.type == "cpu" else None
 
 
 def _torch_maximum(regularizer: Regularizer) -> dict[str, Any]:

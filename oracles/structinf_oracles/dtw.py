@@ -13,7 +13,6 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.oracle import (
     Enumerable,
-    GibbsOracle,
     KBest,
     Samplable,
     check_enumerable,
@@ -22,8 +21,8 @@ from structinf.oracle import (
     check_lengths,
 )
 from structinf.parts import Potentials
-from structinf.regularizers import Negentropy, Regularizer
-from structinf.smoothing import Smoothable, smooth_max
+from structinf.regularizers import Regularizer
+from structinf.smoothing import SmoothableGibbs, compiled_alpha, smooth_max
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -32,7 +31,7 @@ __all__ = ["Dtw"]
 
 
 @dataclass(frozen=True)
-class Dtw(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
+class Dtw(SmoothableGibbs, Samplable, KBest, Enumerable):
     """Paths from cell (0, 0) to cell (n − 1, m − 1) of a grid, by steps to the right, down or diagonally down right.
 
     θ is (..., n, m), the score of each cell, and y the 0/1 matrix of the cells on the path. Dynamic time warping
@@ -216,20 +215,8 @@ class Dtw(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
 
     # -- sums over paths, and smoothed maxima --------------------------------------------------
 
-    def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
-        return self.smoothed_value(theta, Negentropy())
-
-    def marginals(self, theta: Tensor) -> Tensor:
-        return self.smoothed_mean(theta, Negentropy())
-
-    def log_partition_vjp(self, theta: Tensor, weight: Tensor) -> Tensor:
-        return self.smoothed_vjp(theta, weight, Negentropy())
-
-    def covariance_product(self, theta: Tensor, v: Tensor) -> Potentials:
-        return self.smoothed_hessian_product(theta, v, Negentropy())
-
     def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
-        extent, alpha = self._extent(theta), _compiled_alpha(theta, regularizer)
+        extent, alpha = self._extent(theta), compiled_alpha(theta, regularizer)
         if torch.is_grad_enabled() and theta.requires_grad:
             from .kernels.dtw_torch import smoothed_value
 
@@ -251,11 +238,10 @@ class Dtw(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
         return self._value_and_vjp(theta, weight, regularizer)[1]
 
     def smoothed_value_and_mean(self, theta: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
-        """:meth:`smoothed_value` and :meth:`smoothed_mean` at once, for the price of the latter."""
         return self._value_and_vjp(theta, theta.new_ones(len(theta)), regularizer)
 
     def _value_and_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
-        extent, alpha = self._extent(theta), _compiled_alpha(theta, regularizer)
+        extent, alpha = self._extent(theta), compiled_alpha(theta, regularizer)
         if alpha is None:
             from .kernels.dtw_torch import smoothed_mean
 
@@ -268,7 +254,7 @@ class Dtw(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
         return value.to(theta.dtype), _checked(value, mean, theta)
 
     def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Potentials:
-        alpha = _compiled_alpha(theta, regularizer)
+        alpha = compiled_alpha(theta, regularizer)
         if alpha is None:
             return super().smoothed_hessian_product(theta, v, regularizer)
         from .kernels.dtw_cpu import hessian_product
@@ -290,13 +276,6 @@ def _checked(value: Tensor, parts: Tensor, theta: Tensor) -> Tensor:
     """``parts`` on θ's device, unless an instance's ``value`` is −inf."""
     check_feasible(value, "alignment")
     return parts.to(theta.device)
-
-
-def _compiled_alpha(theta: Tensor, regularizer: Regularizer) -> float | None:
-    """The α by which the compiled loops know the regularizer; None where they do not serve."""
-    if theta.device.type != "cpu" or regularizer.alpha is None:
-        return None
-    return float(regularizer.alpha)
 
 
 def _count(rows: int, columns: int, band: int) -> int:

@@ -12,7 +12,7 @@ from ..errors import InvalidInputError
 from ..regularizers import Regularizer, Unregularized
 from . import passes
 from .hypergraph import Hypergraph
-from .levels import Bucket, along, edge_probabilities, recur, walk
+from .levels import Bucket, along, at, edge_probabilities, recur, walk
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -78,8 +78,7 @@ def entropy(
         return (torch.special.entr(own) + own * torch.where(own > 0, tails, 0.0)).sum(2)
 
     h = recur(graph, torch.zeros_like(theta, dtype=torch.float64), step)
-    index = goal.unsqueeze(1)
-    return v.gather(1, index).squeeze(1), h.gather(1, index).squeeze(1)
+    return at(v, goal), at(h, goal)
 
 
 def log_prob(
@@ -104,4 +103,4 @@ def log_prob(
             break
         scores = scores + (y - found)
     v, q = edge_probabilities(graph, theta, regularizer)
-    return v.gather(1, goal.unsqueeze(1)).squeeze(1), torch.special.xlogy(used, q).sum(1), found
+    return at(v, goal), torch.special.xlogy(used, q).sum(1), found

@@ -21,7 +21,18 @@ from .hypergraph import Hypergraph
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["Bucket", "along", "edge_probabilities", "gradient", "hessian_product", "plan", "recur", "value", "walk"]
+__all__ = [
+    "Bucket",
+    "along",
+    "at",
+    "edge_probabilities",
+    "gradient",
+    "hessian_product",
+    "plan",
+    "recur",
+    "value",
+    "walk",
+]
 
 
 class Bucket(NamedTuple):
@@ -110,7 +121,8 @@ def walk(
     return parts[:, :-2], edges[:, :-1]
 
 
-def _at(v: Tensor, goal: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+def at(v: Tensor, goal: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+    """The entries of ``v`` (B, N + 1) at each instance's node ``goal`` (B,)."""
     return v.gather(1, goal.unsqueeze(1)).squeeze(1)
 
 
@@ -118,7 +130,7 @@ def value(
     graph: Hypergraph, theta: jaxtyping.Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
 ) -> jaxtyping.Float[Tensor, " batch"]:
     """DP_Ω, (B,), which autograd can follow."""
-    return _at(recur(graph, theta.double(), lambda _, x: smooth_max(regularizer, x)), goal)
+    return at(recur(graph, theta.double(), lambda _, x: smooth_max(regularizer, x)), goal)
 
 
 def edge_probabilities(
@@ -140,7 +152,7 @@ def gradient(
     """DP_Ω, (B,), and its gradient, (B, P), float64."""
     v, q = edge_probabilities(graph, theta, regularizer)
     parts, _ = walk(graph, goal, torch.ones_like(v[:, 0]), along(q))
-    return _at(v, goal), parts
+    return at(v, goal), parts
 
 
 def along(q: jaxtyping.Float[Tensor, "batch edges"]) -> Callable[[Bucket, Tensor], Tensor]:
@@ -180,4 +192,4 @@ def hessian_product(
 
     one = torch.ones_like(v[:, 0])
     parts, _ = walk(graph, goal.repeat(2), torch.cat([one, torch.zeros_like(one)]), down)
-    return _at(v, goal), parts[len(theta) :]
+    return at(v, goal), parts[len(theta) :]

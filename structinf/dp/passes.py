@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy, zeros
 from ..regularizers import Regularizer
+from ..smoothing import compiled_alpha
 from . import levels
 from .hypergraph import Hypergraph
 
@@ -21,14 +22,6 @@ __all__ = ["gradient", "hessian_product", "kbest", "listing", "sample", "value"]
 _WORK = 8
 # Hyperedges drawn at once: so many uniform numbers take 80 MB.
 _MOST_DRAWN = 10**7
-
-
-def _alpha(theta: Tensor, regularizer: Regularizer) -> float | None:
-    """What the compiled loops know the regularizer by; None if they do not serve."""
-    if theta.device.type != "cpu" or regularizer.alpha is None:
-        return None
-    # Nearer to 1, rounding outweighs the difference.
-    return regularizer.alpha if regularizer.alpha > 1 + 1e-8 else 1.0
 
 
 def _exact(theta: Tensor, alpha: float) -> Tensor:
@@ -61,7 +54,7 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
 
 def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer) -> Tensor:
     """DP_Ω, (B,) float64, of θ (B, P); autograd can follow it where θ requires grad."""
-    alpha = _alpha(theta, regularizer)
+    alpha = compiled_alpha(theta, regularizer)
     if alpha is None or (torch.is_grad_enabled() and theta.requires_grad):
         return levels.value(graph, theta, goal, regularizer)
     from ..kernels import hypergraph as kernels
@@ -75,7 +68,7 @@ def gradient(
     graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,) float64, and its gradient, (B, P), times each instance's ``weight``, (B,)."""
-    alpha = _alpha(theta, regularizer)
+    alpha = compiled_alpha(theta, regularizer)
     if alpha is None:
         found, parts = levels.gradient(graph, theta, goal, regularizer)
         return found, (parts if weight is None else parts * weight.unsqueeze(1)).to(theta.dtype)
@@ -92,7 +85,7 @@ def hessian_product(
     graph: Hypergraph, theta: Tensor, direction: Tensor, goal: Tensor, regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,) float64, and ∇²DP_Ω times ``direction``, both (B, P)."""
-    alpha = _alpha(theta, regularizer)
+    alpha = compiled_alpha(theta, regularizer)
     if alpha is None:
         found, parts = levels.hessian_product(graph, theta, direction, goal, regularizer)
         return found, parts.to(theta.dtype)
@@ -124,10 +117,10 @@ def sample(
             f"(more than {_MOST_DRAWN} hyperedges)"
         )
     parts, own = zeros(n, *theta.shape, dtype=theta.dtype), theta.detach().cpu()
-    alpha = _alpha(own, regularizer)
+    alpha = compiled_alpha(own, regularizer)
     if alpha is None:
         v, q = levels.edge_probabilities(graph, theta, regularizer)
-        out = v.gather(1, goal.unsqueeze(1)).squeeze(1)
+        out = levels.at(v, goal)
         if bool(out.isneginf().any()):
             return out, parts.to(theta.device)  # there is nothing to choose from
         kernel, given, tables = kernels.sample_given, (q, goal, graph), 0

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, PluginError
-from ..oracle import Enumerable, GibbsOracle, KBest, Samplable, check_enumerable, check_feasible, check_k
+from ..oracle import Enumerable, KBest, Samplable, check_enumerable, check_feasible, check_k
 from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts, reduce_like
 from ..regularizers import Negentropy, Regularizer, Unregularized
-from ..smoothing import Smoothable
+from ..smoothing import SmoothableGibbs
 from . import counting, levels, passes
 from .hypergraph import Hypergraph
 
@@ -29,7 +29,7 @@ __all__ = ["HypergraphProgram"]
 _GIBBS, _HARD = Negentropy(), Unregularized()
 
 
-class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
+class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     """An oracle whose structures are the derivations of a hypergraph's goal: `build` is all it takes.
 
     Law: distinct derivations have distinct parts, so that derivations can be counted as structures.
@@ -124,13 +124,12 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
 
     def _goals(self, graph: Hypergraph, batch: int) -> np.ndarray:
         """The goal of each instance, (B,) int64; InvalidInputError where its lengths have none."""
-        goals = graph.goal(self.bound.get("lengths"), batch)
+        lengths = self.bound.get("lengths")
+        goals = graph.goal(lengths, batch)
         if (goals < 0).any():
             index = int(np.flatnonzero(goals < 0)[0])
-            raise InvalidInputError(
-                f"lengths {self.bound['lengths'][index].tolist()} at batch index {index} have no goal in the graph of "
-                f"{self.label()}"
-            )
+            sizes = "these sizes" if lengths is None else f"lengths {lengths[index].tolist()} at batch index {index}"
+            raise InvalidInputError(f"{self.label()} has no structure of {sizes}")
         return goals
 
     def _check(self, value: Tensor) -> None:
@@ -145,10 +144,13 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
         return value.to(flat.dtype)
 
     def smoothed_mean(self, theta: Potentials, regularizer: Regularizer) -> Potentials:
+        return self.smoothed_value_and_mean(theta, regularizer)[1]
+
+    def smoothed_value_and_mean(self, theta: Potentials, regularizer: Regularizer) -> tuple[Tensor, Potentials]:
         graph, flat, goal = self._problem(theta)
         value, parts = passes.gradient(graph, flat, goal, regularizer)
         self._check(value)
-        return self._split(parts, theta)
+        return value.to(flat.dtype), self._split(parts, theta)
 
     def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
         graph, flat, goal = self._problem(theta)
@@ -168,18 +170,6 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
     def argmax(self, theta: Potentials) -> Potentials:
         """A best structure; ties go to the hyperedge added first, from the goal down."""
         return self.smoothed_mean(theta, _HARD)
-
-    def log_partition(self, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
-        return self.smoothed_value(theta, _GIBBS)
-
-    def marginals(self, theta: Potentials) -> Potentials:
-        return self.smoothed_mean(theta, _GIBBS)
-
-    def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
-        return self.smoothed_vjp(theta, weight, _GIBBS)
-
-    def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
-        return self.smoothed_hessian_product(theta, v, _GIBBS)
 
     def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
         return self.smoothed_sample(theta, n, _GIBBS, generator)
@@ -256,7 +246,7 @@ class HypergraphProgram(GibbsOracle, Samplable, KBest, Enumerable, Smoothable):
         """
         graph, flat, goal = self._problem(theta)
         v, q = levels.edge_probabilities(graph, flat, regularizer)
-        self._check(v.gather(1, goal.unsqueeze(1)).squeeze(1))
+        self._check(levels.at(v, goal))
         probabilities, parts = counting.support(graph, q, goal, most)
         return self._split(parts.to(flat.dtype), theta), probabilities.to(flat.dtype)
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ..errors import PluginError
-from ..oracle import GibbsOracle, Samplable, check_feasible
+from ..oracle import Samplable, check_feasible
 from ..parts import Potentials, as_tuple, batch_size, gradient_by_autograd, map_parts
 from ..regularizers import Negentropy, Regularizer, Unregularized
-from ..smoothing import Smoothable, routed_max, smooth_max
+from ..smoothing import SmoothableGibbs, routed_max, smooth_max
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -33,7 +33,7 @@ class SMax(Protocol):
         ...
 
 
-class DynamicProgram(GibbsOracle, Samplable, Smoothable):
+class DynamicProgram(SmoothableGibbs, Samplable):
     """An oracle whose best score is a recursion in torch: :meth:`value` is all it takes.
 
     The recursion adds scores of parts and takes maxima; its derivations, one choice at each maximum that is
@@ -131,9 +131,6 @@ class DynamicProgram(GibbsOracle, Samplable, Smoothable):
     def argmax(self, theta: Potentials) -> Potentials:
         """A best structure; ties go to the first entry of each maximum."""
         return self.smoothed_mean(theta, _HARD)
-
-    def log_partition(self, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
-        return self.smoothed_value(theta, _GIBBS)
 
     def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
         return self.smoothed_sample(theta, n, _GIBBS, generator)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torch import Tensor
 
-from .. import autograd
 from ..oracle import GibbsOracle, Oracle
-from ..parts import Potentials, as_tuple
-from ..relaxation import RegularizedRelaxation, check_temperature, scale
-from ..solution import Solution
-
-if TYPE_CHECKING:
-    import jaxtyping
+from ..parts import Potentials
+from ..relaxation import GradientRelaxation, check_temperature
 
 __all__ = ["LogPartition", "Marginals"]
 
@@ -31,6 +26,9 @@ class LogPartition:
     def gradient(self, theta: Potentials) -> Potentials:
         return self.oracle.marginals(theta)
 
+    def value_and_gradient(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+        return self.oracle.log_partition_and_marginals(theta)
+
     def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
         return self.oracle.log_partition_vjp(theta, weight)
 
@@ -39,7 +37,7 @@ class LogPartition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marginals(RegularizedRelaxation):
+class Marginals(GradientRelaxation):
     """E[Y] under p(y) ∝ exp(⟨θ, y⟩ / temperature); Ω is the negative entropy of p.
 
     Twice differentiable: the Jacobian is the covariance of the parts over the temperature. As a
@@ -64,18 +62,6 @@ class Marginals(RegularizedRelaxation):
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
 
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
-        self.refuse_warm_start(warm_start)
-        return Solution(mean=self.mean(oracle, theta), value=self.conjugate(oracle, theta))
-
-    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
-        return autograd.gradient(LogPartition(cast(GibbsOracle, oracle)), scale(theta, self.temperature))
-
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
-        """temperature · log Z(θ / temperature), (B,)."""
-        value = autograd.value(LogPartition(cast(GibbsOracle, oracle)), scale(theta, self.temperature))
-        return value if self.temperature == 1 else value * self.temperature
-
-    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
-        """Minus the entropy of the only distribution whose mean is the structure ``y``: 0, (B,)."""
-        return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
+    def function(self, oracle: Oracle) -> LogPartition:
+        """log Z."""
+        return LogPartition(cast(GibbsOracle, oracle))

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from torch import Tensor
 
-from .. import autograd
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple
+from ..parts import Potentials
 from ..regularizers import Regularizer, get_regularizer
-from ..relaxation import RegularizedRelaxation, scale
+from ..relaxation import GradientRelaxation
 from ..smoothing import Smoothable
-from ..solution import Solution
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Smoothed", "SmoothedValue"]
 
@@ -34,6 +29,9 @@ class SmoothedValue:
     def gradient(self, theta: Potentials) -> Potentials:
         return self.oracle.smoothed_mean(theta, self.regularizer)
 
+    def value_and_gradient(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+        return self.oracle.smoothed_value_and_mean(theta, self.regularizer)
+
     def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
         return self.oracle.smoothed_vjp(theta, weight, self.regularizer)
 
@@ -42,7 +40,7 @@ class SmoothedValue:
 
 
 @dataclass(frozen=True)
-class Smoothed(RegularizedRelaxation):
+class Smoothed(GradientRelaxation):
     """∇DP_Ω(θ): every maximum of the oracle's recursion is smoothed by a regularizer Ω of its choices.
 
     The mean is the expected structure of a random walk that chooses as the smoothed maxima do: with the negative
@@ -86,26 +84,6 @@ class Smoothed(RegularizedRelaxation):
         object.__setattr__(self, "regularizer", found)
         object.__setattr__(self, "temperature", found.temperature)
 
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
-        self.refuse_warm_start(warm_start)
-        return Solution(mean=self.mean(oracle, theta), value=self.conjugate(oracle, theta))
-
-    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
-        return autograd.gradient(self._function(oracle), scale(theta, self._scale))
-
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
-        """temperature · DP_Ω(θ / temperature), (B,)."""
-        value = autograd.value(self._function(oracle), scale(theta, self._scale))
-        return value if self._scale == 1 else value * self._scale
-
-    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
-        """Ω of the choices that make the structure ``y``, each of them certain: 0, (B,)."""
-        return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
-
-    @property
-    def _scale(self) -> float:
-        """The temperature; any is the same where nothing is regularized."""
-        return cast(float, self.temperature)
-
-    def _function(self, oracle: Oracle) -> SmoothedValue:
+    def function(self, oracle: Oracle) -> SmoothedValue:
+        """DP_Ω."""
         return SmoothedValue(cast(Smoothable, oracle), cast(Regularizer, self.regularizer))

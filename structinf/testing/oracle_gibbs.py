@@ -60,6 +60,9 @@ def marginals(case: Case) -> None:
     expected = _autograd(case)
     room = _room(case)
     expect_close(mean, expected, room, "marginals (the gradient of log_partition is expected)")
+    value, same = oracle.log_partition_and_marginals(case.theta)
+    expect_close(value, oracle.log_partition(case.theta), room, "the value of log_partition_and_marginals")
+    expect_close(same, mean, room, "the mean of log_partition_and_marginals")
     for b, theta, enumeration in case.enumerations():
         size = rounding(case.dtype, enumeration.magnitude(theta) + 1)
         expect_close(instance(mean, b), enumeration.marginals(theta), size, f"marginals at batch index {b}")

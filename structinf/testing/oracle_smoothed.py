@@ -87,6 +87,10 @@ def smoothed_mean(case: Case) -> None:
         mean = oracle.smoothed_mean(case.theta, regularizer)
         expected = gradient_by_autograd(lambda t, r=own: oracle.smoothed_value(t, r), case.theta)
         expect_close(mean, expected, _room(case), f"smoothed_mean with {regularizer} (autograd's gradient is expected)")
+        value, same = oracle.smoothed_value_and_mean(case.theta, regularizer)
+        what = f"smoothed_value_and_mean with {regularizer}"
+        expect_close(value, oracle.smoothed_value(case.theta, regularizer), _room(case), f"the value of {what}")
+        expect_close(same, mean, _room(case), f"the mean of {what}")
 
 
 @LAWS("smoothed_vjp is the gradient of Σ_b w_b DP_b, in θ's own form", ability=Smoothable, families=SMOOTH)
