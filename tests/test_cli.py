@@ -78,7 +78,9 @@ def test_a_wrong_call_is_told_the_usage(capsys, argv):
     assert err.startswith("usage: structinf")
 
 
-@pytest.mark.parametrize("argv", [(), ("list",), ("check",), ("demo",), ("demo", "sort"), ("demo", "parse")])
+@pytest.mark.parametrize(
+    "argv", [(), ("list",), ("check",), ("demo",), *(("demo", d) for d in ("sort", "parse", "align"))]
+)
 def test_help(capsys, argv):
     code, out, _ = run(capsys, *argv, "--help")
     assert code == 0
@@ -245,6 +247,8 @@ def test_mistakes_get_a_sentence(capsys, argv, said):
         ("sort", "matplotlib", "matplotlib"),
         ("sort", "sklearn", "scikit-learn"),
         ("sort", "tqdm", "tqdm"),
+        ("align", "matplotlib", "matplotlib"),
+        ("align", "pyts", "pyts"),
         ("parse", "conllu", "conllu"),
         ("parse", "matplotlib", "matplotlib"),
     ],
@@ -255,7 +259,8 @@ def test_a_missing_extra_is_named_with_the_command(capsys, monkeypatch, tmp_path
     for name in [n for n in sys.modules if n.partition(".")[0] == module]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, module, None)
-    for parent, child in [(si, "plot"), *((structinf.demos, n) for n in ("sort", "parse", "treebank"))]:
+    demos = ("align", "align_picture", "sort", "parse", "treebank")
+    for parent, child in [(si, "plot"), *((structinf.demos, name) for name in demos)]:
         monkeypatch.delitem(sys.modules, f"{parent.__name__}.{child}", raising=False)
         monkeypatch.delattr(parent, child, raising=False)
     options = ["--treebank", str(tmp_path)] if demo == "parse" else []

@@ -147,7 +147,7 @@ def test_lengths_choose_goals():
 def test_lengths_without_a_goal(wrong):
     theta = torch.zeros(2, 5)
     oracle = FewOnes(2).bind(lengths=torch.tensor([3, wrong]))
-    message = f"lengths {wrong} at batch index 1 have no goal in the graph of FewOnes"
+    message = f"FewOnes has no structure of lengths {wrong} at batch index 1"
     for query in (oracle.argmax, oracle.log_partition, oracle.valid_parts, oracle.count):
         with pytest.raises(InvalidInputError, match=message):
             query(theta)

@@ -37,7 +37,8 @@ from structinf import autograd
 from structinf.dp.recursion import DynamicProgram
 from structinf.errors import InfeasibleError, PluginError, UnsupportedError
 from structinf.parts import Potentials, as_tuple, map_parts, weigh
-from structinf.regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
+from structinf.regularizers import Negentropy, SquaredL2, Tsallis, Unregularized
+from structinf.relaxations.smoothed import SmoothedValue
 from structinf.smoothing import routed_max
 
 
@@ -182,34 +183,16 @@ def test_smoothed_hessian_product(example, regularizer):
         assert_close(rows(product, b), map_parts(lambda p, m: (p - m) / (2 * step), *means), 1e-7)
 
 
-@dataclass(frozen=True)
-class Smoothed:
-    """The convex function that relaxations make of an oracle and a regularizer."""
-
-    oracle: DynamicProgram
-    regularizer: Regularizer
-
-    def value(self, theta):
-        return self.oracle.smoothed_value(theta, self.regularizer)
-
-    def gradient(self, theta):
-        return self.oracle.smoothed_mean(theta, self.regularizer)
-
-    def vjp(self, theta, weight):
-        return self.oracle.smoothed_vjp(theta, weight, self.regularizer)
-
-    def hessian_product(self, theta, v):
-        return self.oracle.smoothed_hessian_product(theta, v, self.regularizer)
-
-
 @every_example
 @every_smooth
-@pytest.mark.parametrize("attach", [Smoothed.value, autograd.value, autograd.gradient], ids=["plain", "value", "mean"])
+@pytest.mark.parametrize(
+    "attach", [SmoothedValue.value, autograd.value, autograd.gradient], ids=["plain", "value", "mean"]
+)
 def test_derivatives_of_every_order(example, regularizer, attach):
     inputs = [t.requires_grad_() for t in as_tuple(example.draw())]
 
     def function(*tensors):
-        return attach(Smoothed(example.bound, regularizer), formed(list(tensors), example.event_shape))
+        return attach(SmoothedValue(example.bound, regularizer), formed(list(tensors), example.event_shape))
 
     assert gradcheck(function, inputs, fast_mode=True)
     assert gradgradcheck(function, inputs, fast_mode=True)

@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen:
         parser.error(f"no case is called {' or '.join(options.case)}; there are {', '.join(CASES)}")
     if options.list:
-        print("\n".join(f"{name:<36}{CASES[name].describe()}" for name in chosen))
+        print("\n".join(f"{name:<40}{CASES[name].describe()}" for name in chosen))
         return 0
     print("\n".join(f"{key}: {value}" for key, value in report.machine().items()))
     print("median ms (quartiles), times ours\n", flush=True)

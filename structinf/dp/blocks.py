@@ -32,7 +32,7 @@ class Blocks(NamedTuple):
     row_part : (R,) uint32
         The part of each row, rising in each block.
     row_is_first : (R,) bool
-        Whether no later block has that part.
+        Whether a walk through the blocks from the last one down meets the part here first.
     degree : int
         The largest number of hyperedges of a node.
     height : int

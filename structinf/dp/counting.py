@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["count", "derivations", "entropy", "log_prob", "support"]
 
-_MOST_MOVES = 30
+_MOST_MOVES = 1000
 
 
 def count(
@@ -88,19 +88,27 @@ def log_prob(
     y: jaxtyping.Float64[Tensor, "batch parts"],
     regularizer: Regularizer,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """DP_Ω, the log-probability of the structures ``y``, both (B,), and the structures found for them, (B, P).
-
-    Its derivation is the best one where the parts that ``y`` lacks are forbidden and the others score what they count
-    for in ``y``: of the parts of 0 or 1 time, no other has as many. Where other numbers mislead, scores are moved as a
-    perceptron moves them, which ends, since structures are vertices of their hull.
-    """
-    scores = torch.where(y > 0, 1 / y, -torch.inf)
-    found = used = y.new_empty(0)
-    for _ in range(_MOST_MOVES):
-        _, chosen = edge_probabilities(graph, scores, Unregularized())
-        found, used = walk(graph, goal, scores.new_ones(len(scores)), along(chosen))
-        if torch.equal(found, y):
-            break
-        scores = scores + (y - found)
+    """DP_Ω, the log-probability of the structures ``y``, both (B,), and the structures found for them, (B, P)."""
+    found, used = _derivation_of(graph, goal, y)
     v, q = edge_probabilities(graph, theta, regularizer)
     return at(v, goal), torch.special.xlogy(used, q).sum(1), found
+
+
+def _derivation_of(graph: Hypergraph, goal: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """``y`` and how often its derivation uses each hyperedge; another structure where ``y`` is none.
+
+    The derivation is the best one where the parts that ``y`` lacks are forbidden and each other one scores 1 over its
+    number in ``y``: no other has all parts of an indicator. Where larger numbers mislead, scores are moved as a
+    perceptron moves them, which ends, since structures are vertices of their hull; or what is found scores less than
+    ``y`` would, which is then no structure.
+    """
+    scores = torch.where(y > 0, 1 / y, -torch.inf)
+    moves = 0
+    while True:
+        _, chosen = edge_probabilities(graph, scores, Unregularized())
+        found, used = walk(graph, goal, scores.new_ones(len(scores)), along(chosen))
+        ahead = torch.where(y > 0, scores, 0.0) * (found - y)  # what is found has no part that y lacks, or scores −inf
+        if moves == _MOST_MOVES or bool(((found == y).all(1) | (ahead.sum(1) < 0)).all()):
+            return found, used
+        scores = scores + (y - found)
+        moves += 1

@@ -25,12 +25,13 @@ from typing import Any
 
 import numpy as np
 from numba import types
-from numba.extending import overload
+from numba.extending import overload, register_jitable
 
 __all__ = ["exp", "log"]
 
 # "contract" alone: reassociation would undo the two-part reductions below.
 _OPTIONS: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}, "forceinline": True}
+_polynomial: Any = register_jitable(**_OPTIONS)
 
 
 def exp(x: float) -> float:
@@ -61,18 +62,29 @@ _E1_32, _E2_32, _E3_32, _E4_32, _E5_32 = map(
 _L0_32, _L1_32, _L2_32 = map(_f32, (0.66666685057225067, 0.39988773343312461, 0.29580277153805540))
 
 
-def _exp32(x):
-    n = np.rint(min(max(x, _EXP_LOW_32), _EXP_HIGH_32) * _LOG2E_32)
-    r = (x - n * _LN2_HIGH_32) - n * _LN2_LOW_32
-    q = _E5_32
-    q = q * r + _E4_32
+@_polynomial
+def twice_exp32(r):
+    """2eʳ for |r| ≤ ½ log 2, of a number or a vector of them."""
+    q = r * _E5_32 + _E4_32
     q = q * r + _E3_32
     q = q * r + _E2_32
     q = q * r + _E1_32
     q = q * r + _TWO_32
+    return q * r + _TWO_32
+
+
+@_polynomial
+def log_series32(z):
+    """(log m − 2s) / s³ as a function of z = s²."""
+    return (z * _L2_32 + _L1_32) * z + _L0_32
+
+
+def _exp32(x):
+    n = np.rint(min(max(x, _EXP_LOW_32), _EXP_HIGH_32) * _LOG2E_32)
+    r = (x - n * _LN2_HIGH_32) - n * _LN2_LOW_32
     # 2eʳ · 2ⁿ⁻¹: n may be 128, whose power of two is no number.
     scale = np.int32((np.int32(n) + np.int32(126)) << np.int32(23)).view(np.float32)
-    y = (q * r + _TWO_32) * scale
+    y = twice_exp32(r) * scale
     y = _ZERO_32 if x < _EXP_LOW_32 else y
     return _INF_32 if x > _EXP_HIGH_32 else y
 
@@ -85,7 +97,7 @@ def _log32(x):
     f = m - _ONE_32
     s = f / (_TWO_32 + f)
     z = s * s
-    p = (_L2_32 * z + _L1_32) * z + _L0_32
+    p = log_series32(z)
     n = np.float32(e)
     # log m = 2s + s³p = f − s(f − s²p), whose largest term is exact.
     y = n * _LN2_HIGH_32 + (f - (s * (f - z * p) - n * _LN2_LOW_32))
@@ -102,11 +114,10 @@ _EXP_LOW_64 = -707.7032713652975  # 2^-1021
 _EXP_HIGH_64 = 709.782712893384
 
 
-def _exp64(x):
-    n = np.rint(min(max(x, _EXP_LOW_64), _EXP_HIGH_64) * _LOG2E_64)
-    r = (x - n * _LN2_HIGH_64) - n * _LN2_LOW_64
-    q = 5.0210625459244204e-8
-    q = q * r + 5.5252991092864393e-7
+@_polynomial
+def twice_exp64(r):
+    """2eʳ for |r| ≤ ½ log 2, of a number or a vector of them."""
+    q = r * 5.0210625459244204e-8 + 5.5252991092864393e-7
     q = q * r + 5.5114510340001775e-6
     q = q * r + 0.000049603008028853810
     q = q * r + 0.00039682539750004558
@@ -116,8 +127,25 @@ def _exp64(x):
     q = q * r + 0.33333333333333342
     q = q * r + 1.0000000000000011
     q = q * r + 2.0
+    return q * r + 2.0
+
+
+@_polynomial
+def log_series64(z):
+    """(log m − 2s) / s³ as a function of z = s²."""
+    p = z * 0.14616878919029820 + 0.15331686868638428
+    p = p * z + 0.18182890170313970
+    p = p * z + 0.22222211120449298
+    p = p * z + 0.28571428626063381
+    p = p * z + 0.39999999999899311
+    return p * z + 0.66666666666666697
+
+
+def _exp64(x):
+    n = np.rint(min(max(x, _EXP_LOW_64), _EXP_HIGH_64) * _LOG2E_64)
+    r = (x - n * _LN2_HIGH_64) - n * _LN2_LOW_64
     scale = np.int64((np.int64(n) + np.int64(1022)) << np.int64(52)).view(np.float64)
-    y = (q * r + 2.0) * scale
+    y = twice_exp64(r) * scale
     y = 0.0 if x < _EXP_LOW_64 else y
     return math.inf if x > _EXP_HIGH_64 else y
 
@@ -129,13 +157,7 @@ def _log64(x):
     f = m - 1.0
     s = f / (2.0 + f)
     z = s * s
-    p = 0.14616878919029820
-    p = p * z + 0.15331686868638428
-    p = p * z + 0.18182890170313970
-    p = p * z + 0.22222211120449298
-    p = p * z + 0.28571428626063381
-    p = p * z + 0.39999999999899311
-    p = p * z + 0.66666666666666697
+    p = log_series64(z)
     n = np.float64(e)
     y = n * _LN2_HIGH_64 + (f - (s * (f - z * p) - n * _LN2_LOW_64))
     y = -math.inf if x < 2.2250738585072014e-308 else y

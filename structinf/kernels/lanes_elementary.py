@@ -69,18 +69,13 @@ def _split(typingctx, lanes):
     return types.UniTuple(lanes, 2)(lanes), codegen
 
 
-# ----------------------------------------------------------------------------- polynomials
+# ----------------------------------------------------------------------------- exp and log
 
 
 def _exp32(x):
     n = _round(minimum(maximum(x, e._EXP_LOW_32), e._EXP_HIGH_32) * e._LOG2E_32)
     r = (x - n * e._LN2_HIGH_32) - n * e._LN2_LOW_32
-    q = r * e._E5_32 + e._E4_32
-    q = q * r + e._E3_32
-    q = q * r + e._E2_32
-    q = q * r + e._E1_32
-    q = q * r + 2
-    y = where_less(x, e._EXP_LOW_32, 0, (q * r + 2) * _half_power(n))
+    y = where_less(x, e._EXP_LOW_32, 0, e.twice_exp32(r) * _half_power(n))
     return where_less(e._EXP_HIGH_32, x, np.inf, y)
 
 
@@ -89,7 +84,7 @@ def _log32(x):
     f = m - 1
     s = f / (f + 2)
     z = s * s
-    p = (z * e._L2_32 + e._L1_32) * z + e._L0_32
+    p = e.log_series32(z)
     y = n * e._LN2_HIGH_32 + (f - (s * (f - z * p) - n * e._LN2_LOW_32))
     y = where_less(x, e._TINY_32, -np.inf, y)
     return where_less(x, np.inf, y, np.inf)
@@ -98,17 +93,7 @@ def _log32(x):
 def _exp64(x):
     n = _round(minimum(maximum(x, e._EXP_LOW_64), e._EXP_HIGH_64) * e._LOG2E_64)
     r = (x - n * e._LN2_HIGH_64) - n * e._LN2_LOW_64
-    q = r * 5.0210625459244204e-8 + 5.5252991092864393e-7
-    q = q * r + 5.5114510340001775e-6
-    q = q * r + 0.000049603008028853810
-    q = q * r + 0.00039682539750004558
-    q = q * r + 0.0027777777865502000
-    q = q * r + 0.016666666666652166
-    q = q * r + 0.083333333333144783
-    q = q * r + 0.33333333333333342
-    q = q * r + 1.0000000000000011
-    q = q * r + 2
-    y = where_less(x, e._EXP_LOW_64, 0, (q * r + 2) * _half_power(n))
+    y = where_less(x, e._EXP_LOW_64, 0, e.twice_exp64(r) * _half_power(n))
     return where_less(e._EXP_HIGH_64, x, np.inf, y)
 
 
@@ -117,12 +102,7 @@ def _log64(x):
     f = m - 1
     s = f / (f + 2)
     z = s * s
-    p = z * 0.14616878919029820 + 0.15331686868638428
-    p = p * z + 0.18182890170313970
-    p = p * z + 0.22222211120449298
-    p = p * z + 0.28571428626063381
-    p = p * z + 0.39999999999899311
-    p = p * z + 0.66666666666666697
+    p = e.log_series64(z)
     y = n * e._LN2_HIGH_64 + (f - (s * (f - z * p) - n * e._LN2_LOW_64))
     y = where_less(x, 2.2250738585072014e-308, -np.inf, y)
     return where_less(x, np.inf, y, np.inf)
