@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from .kernels.arrays import empty
+
 if TYPE_CHECKING:
     import jaxtyping
 
@@ -32,6 +34,8 @@ __all__ = [
 
 Potentials: TypeAlias = Tensor | tuple[Tensor, ...]
 """Scores of the parts, or anything of that form (structures, means, gradients)."""
+
+_LARGE = 2**19  # bytes
 
 
 def as_tuple(theta: Potentials) -> tuple[Tensor, ...]:
@@ -107,7 +111,14 @@ def reduce_like(gradient: Potentials, theta: Potentials) -> Potentials:
 
 def weigh(parts: Potentials, weight: jaxtyping.Float[Tensor, " batch"]) -> Potentials:
     """``parts`` (B, *event), each instance's times its ``weight``."""
-    return map_parts(lambda t: t * weight.view(-1, *[1] * (t.ndim - 1)), parts)
+    return map_parts(lambda t: _times(t, weight.view(-1, *[1] * (t.ndim - 1))), parts)
+
+
+def _times(t: Tensor, factors: Tensor) -> Tensor:
+    records = torch.is_grad_enabled() and (t.requires_grad or factors.requires_grad)
+    if records or not t.is_cpu or t.nbytes < _LARGE or t.shape[0] != factors.shape[0] or t.dtype != factors.dtype:
+        return t * factors
+    return torch.mul(t, factors, out=empty(*t.shape, dtype=t.dtype))
 
 
 def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> list[Tensor]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["to_numpy", "zeros"]
+__all__ = ["empty", "to_numpy", "zeros"]
 
 
 def to_numpy(*tensors: Tensor) -> list[Any]:
@@ -18,4 +18,13 @@ def to_numpy(*tensors: Tensor) -> list[Any]:
 
 def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
     """Zeros on the CPU, from memory that the system clears as it is used: torch would wake its threads to fill it."""
-    return torch.from_numpy(np.zeros(shape, str(dtype).removeprefix("torch.")))
+    return torch.from_numpy(np.zeros(shape, _numpy_dtype(dtype)))
+
+
+def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Memory on the CPU that fresh results cost less in than in torch's: numpy keeps it, or asks for huge pages."""
+    return torch.from_numpy(np.empty(shape, _numpy_dtype(dtype)))
+
+
+def _numpy_dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

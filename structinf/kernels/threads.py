@@ -1,14 +1,21 @@
-"""Split a batch over a small pool of threads.
+"""Split a batch over the threads that torch has.
 
-numba's own parallel back ends do not survive a fork (a DataLoader worker hangs or is killed)
-nor several Python threads, so kernels are serial, release the GIL and are handed disjoint
-ranges of the batch. The pool is dropped in a forked child and made anew on first use there.
+numba's own parallel back ends do not survive a fork (a DataLoader worker hangs or is killed) nor several Python
+threads, so kernels are serial, release the GIL and are handed disjoint ranges of the batch.
+
+They run in the OpenMP team of torch's own operations where it has one: its threads spin for some milliseconds after
+each operation, and on the same cores threads of another pool would wait for them. A forked child, in which that team
+does not exist any more, and other builds of torch have a pool of Python's.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import itertools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
@@ -17,27 +24,22 @@ import torch
 
 __all__ = ["parallel_rows"]
 
+Team = Callable[[Callable[[], None], int], None]
+"""Calls a function in so many threads at once, the caller's among them, and returns when all have."""
+
 _pool: ThreadPoolExecutor | None = None
 _lock = threading.Lock()
+_is_forked = False
 
 
-def _forget_pool() -> None:
+def _forget_threads() -> None:
     """Threads do not survive a fork; the lock may have been held by one of them."""
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+    global _pool, _lock, _is_forked
+    _pool, _lock, _is_forked = None, threading.Lock(), True
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
-
-
-def _get_pool() -> ThreadPoolExecutor:
-    global _pool
-    if _pool is None:
-        with _lock:
-            if _pool is None:
-                _pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="structinf")
-    return _pool
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float = float("inf")) -> None:
@@ -57,17 +59,67 @@ def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float
     -----
     At most ``torch.get_num_threads()`` threads work, the caller's among them.
     """
-    threads = min(torch.get_num_threads(), rows) if work >= 400_000 else 1
-    if threads <= 1:
+    threads = torch.get_num_threads()
+    count = min(threads, rows) if work >= 400_000 else 1
+    if count <= 1:
         if rows:
             kernel(0, rows, *args)
         return
-    bounds = [rows * i // threads for i in range(threads + 1)]
-    pool = _get_pool()
-    futures = [pool.submit(kernel, bounds[i], bounds[i + 1], *args) for i in range(1, threads)]
+    bounds = [rows * i // count for i in range(count + 1)]
+    ranges = deque(itertools.pairwise(bounds))
+    errors: list[BaseException] = []
+
+    def serve() -> None:
+        # From a queue, as a team may be smaller than was asked for: within another team's work it is one thread.
+        while ranges:
+            try:
+                start, stop = ranges.popleft()
+            except IndexError:
+                return
+            try:
+                kernel(start, stop, *args)
+            except BaseException as error:
+                errors.append(error)
+
+    team = None if _is_forked else _openmp_team()
+    # All of torch's threads, however few have work: a smaller team would end the others, for torch to start again.
+    (team or _pool_team)(serve, threads if team else count)
+    if errors:
+        raise errors[0]
+
+
+@functools.cache
+def _openmp_team() -> Team | None:
+    """The team of torch's OpenMP; None if torch or its OpenMP is of another kind."""
+    if "ATen parallel backend: OpenMP" not in torch.__config__.parallel_info():
+        return None
     try:
-        kernel(0, bounds[1], *args)
-    finally:
-        wait(futures)  # no range may still be writing when the caller goes on, or handles an error
+        # What gcc and clang compile a parallel region to; torch makes its OpenMP's symbols global.
+        parallel = ctypes.CDLL(None).GOMP_parallel
+    except (AttributeError, OSError, TypeError):
+        return None
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    parallel.argtypes, parallel.restype = (callback, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
+
+    def team(function: Callable[[], None], threads: int) -> None:
+        parallel(callback(lambda _: function()), None, threads, 0)
+
+    return team
+
+
+def _pool_team(function: Callable[[], None], threads: int) -> None:
+    pool = _get_pool()
+    futures = [pool.submit(function) for _ in range(threads - 1)]
+    function()
     for future in futures:
-        future.result()
+        future.cancel()  # not begun: nothing was left for it
+    wait(futures)  # none may still be writing when the caller goes on, or handles an error
+
+
+def _get_pool() -> ThreadPoolExecutor:
+    global _pool
+    if _pool is None:
+        with _lock:
+            if _pool is None:
+                _pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="structinf")
+    return _pool

@@ -35,10 +35,12 @@ class _Scratch(NamedTuple):
     """What a thread needs to serve groups of ``len(grids)`` instances; see :mod:`.dtw_grid` and :mod:`.dtw_nodes`."""
 
     grids: np.ndarray
-    tables: np.ndarray
+    rings: np.ndarray
     d: np.ndarray
     q: np.ndarray
     f: np.ndarray
+    panel: np.ndarray
+    kept: np.ndarray
 
 
 Server = Callable[[int, int], Any]
@@ -53,24 +55,25 @@ def smoothed_value(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float) 
     value = np.empty(len(scores))
 
     def prepare(scratch: _Scratch) -> Server:
-        return lambda first, last: dtw_passes.forward(first, last, *batch, alpha, True, *scratch, value)
+        return lambda first, last: dtw_passes.forward(first, last, *batch, alpha, *scratch, value)
 
-    _serve(prepare, *batch, work=OPERATIONS * scores.size, is_ring=True)
+    _serve(prepare, *batch, work=OPERATIONS * scores.size, keeps=False)
     return torch.from_numpy(value)
 
 
 def smoothed_mean(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, weight: Tensor) -> tuple[Tensor, Tensor]:
     """DP_Ω(θ) and its gradient (B, n, m), times ``weight`` (B,)."""
-    batch = scores, sizes, _ = to_numpy(theta, lengths, bands)
+    batch = scores, sizes, limits = to_numpy(theta, lengths, bands)
     (factors,) = to_numpy(weight)
     value, out = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype)
 
     def prepare(scratch: _Scratch) -> Server:
+        grids, _, _, q, _, panel, kept = scratch
         inflow = _flows(scratch, scores)
 
         def serve(first: int, last: int) -> None:
-            end = dtw_passes.forward(first, last, *batch, alpha, False, *scratch, value)
-            dtw_passes.walk_back(first, last, end, sizes, value, factors, alpha, *scratch, inflow, out)
+            end = dtw_passes.forward(first, last, *batch, alpha, *scratch, value)
+            dtw_passes.walk_back(first, last, end, sizes, limits, value, factors, grids, q, panel, kept, inflow, out)
 
         return serve
 
@@ -80,19 +83,37 @@ def smoothed_mean(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, w
 
 def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """DP_Ω(θ) and ∇²DP_Ω(θ) v, (B, n, m)."""
-    batch = scores, sizes, _ = to_numpy(theta, lengths, bands)
+    batch = scores, sizes, limits = to_numpy(theta, lengths, bands)
     (along,) = to_numpy(v)
     value, out, ones = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype), np.ones(len(scores), scores.dtype)
 
     def prepare(scratch: _Scratch) -> Server:
+        grids, _, d, q, _, panel, kept = scratch
         inflow, d_inflow = _flows(scratch, scores), _flows(scratch, scores)
-        d_tables, s = np.empty_like(scratch.tables), np.zeros_like(scratch.q)
+        d_tables, s = np.empty((len(grids), kept.shape[2])), np.zeros_like(q)
 
         def serve(first: int, last: int) -> None:
-            end = dtw_passes.forward(first, last, *batch, alpha, False, *scratch, value)
-            dtw_passes.tangent(first, last, end, along, alpha, *scratch, d_tables)
+            end = dtw_passes.forward(first, last, *batch, alpha, *scratch, value)
+            dtw_passes.tangent(first, last, end, along, sizes, limits, grids, q, panel, kept, d_tables)
             dtw_passes.walk_back_tangent(
-                first, last, end, sizes, value, ones, alpha, *scratch, d_tables, s, inflow, d_inflow, out
+                first,
+                last,
+                end,
+                sizes,
+                limits,
+                value,
+                ones,
+                alpha,
+                grids,
+                d,
+                q,
+                panel,
+                kept,
+                d_tables,
+                s,
+                inflow,
+                d_inflow,
+                out,
             )
 
         return serve
@@ -123,8 +144,8 @@ def _walks(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms
 
     def prepare(scratch: _Scratch) -> Server:
         def serve(first: int, last: int) -> None:
-            dtw_passes.forward(first, last, *batch, alpha, False, *scratch, value)
-            dtw_paths.walks(first, last, sizes, alpha, draws, scratch.grids, scratch.tables, value, y)
+            dtw_passes.forward(first, last, *batch, alpha, *scratch, value)
+            dtw_paths.walks(first, last, sizes, draws, scratch.grids, scratch.kept, value, y)
 
         return serve
 
@@ -150,12 +171,12 @@ def _serve(
     bands: np.ndarray,
     *,
     work: float,
-    is_ring: bool = False,
+    keeps: bool = True,
 ) -> None:
-    """Serve the batch, a group after the other in each thread."""
+    """Serve the batch, a group after the other in each thread; with no memory for q unless it ``keeps`` it."""
 
     def serve_range(start: int, stop: int) -> None:
-        scratch = _scratch(scores, sizes[start:stop], bands[start:stop], is_ring)
+        scratch = _scratch(scores, sizes[start:stop], bands[start:stop], keeps)
         serve = prepare(scratch)
         for first in range(start, stop, len(scratch.grids)):
             serve(first, min(stop, first + len(scratch.grids)))
@@ -163,20 +184,22 @@ def _serve(
     parallel_rows(serve_range, len(scores), work=work)
 
 
-def _scratch(scores: np.ndarray, sizes: np.ndarray, bands: np.ndarray, is_ring: bool) -> _Scratch:
+def _scratch(scores: np.ndarray, sizes: np.ndarray, bands: np.ndarray, keeps: bool) -> _Scratch:
     """For the instances of the given ``sizes`` and ``bands``."""
     _, n, m = scores.shape
     longest = min(n, m)
     cells = (sizes.min(1) * np.minimum(sizes.max(1), 2 * np.minimum(bands, n + m) + 1)).max()
-    places = 3 * (longest + LANES + 2) + LANES if is_ring else int(cells) + 2 * (n + m + 1) + LANES + 1
-    group = max(1, min(len(sizes), COLUMNS // longest, PLACES // places))
+    places = int(cells) + 2 * (n + m + 1) if keeps else 0
+    group = max(1, min(len(sizes), COLUMNS // longest, PLACES // (places + 1)))
     columns = group * longest + LANES
     return _Scratch(
-        np.empty((group, n + m + 1, 3), np.int64),
-        np.empty((group, places)),
+        np.empty((group, n + m + 1, 4), np.int64),
+        np.empty((group, 3 * (longest + LANES + 2) + LANES)),
         np.zeros((4, columns)),
         np.zeros((5, columns)),
         np.zeros((3, columns), scores.dtype),
+        np.empty((group, longest + LANES, LANES), scores.dtype),
+        np.empty((group, 2, places), scores.dtype),
     )
 
 

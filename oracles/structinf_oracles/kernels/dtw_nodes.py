@@ -14,7 +14,8 @@ Rows of numbers lie in three arrays, of which the first ``width`` columns are me
 
     d (4, L) float64    differences d of the three scores, all −inf where the scores are; max x
     q (5, L) float64    probabilities q, 0 where all scores are −inf; t, and then what the maximum gains; the caller's
-    f (3, L)            scratch, of the dtype in which exp and log are taken: θ's, of which float32 is twice as fast
+    f (3, L)            what is kept of the probabilities, and scratch, of the dtype in which exp and log are taken:
+                        θ's, of which float32 is twice as fast
 
 No column depends on another. As all that makes Σ q = 1 is in float64, the rounding of exp does not add up along a path.
 """
@@ -26,41 +27,41 @@ import numpy as np
 from structinf.kernels.elementary import exp, log
 from structinf.kernels.extrema import maximum, minimum
 from structinf.kernels.jit import jit
+from structinf.kernels.signs import is_marked, mark, unmark
 
-__all__ = ["curvature", "gains", "probabilities"]
+__all__ = ["curvature", "smooth", "unpack"]
 
 MOST_STEPS = 64
 TOLERANCE = 4e-16
 
 
-# Which loop serves is decided where these are inlined: a compiled function with branches would count references to its
+# Which loop serves is decided where this is inlined: a compiled function with branches would count references to its
 # arrays, atomically, at every call.
 
 
 @jit(inline=True)
-def gains(alpha, width, d, q, f):
-    """max_Ω(x) − max x in place of t; q and t by :func:`probabilities` where 1 < α < ∞."""
+def smooth(alpha, width, d, q, f, keeps):
+    """What the maximum gains, and if asked for what is kept of the probabilities; q on the way, unless α is 1."""
     if alpha == 1:
-        _log_sum(width, d, q, f)
+        if keeps:
+            _softmax(width, d, q, f)
+        else:
+            _log_sum(width, d, q, f)
     elif alpha == np.inf:
+        if keeps:
+            _argmax(width, d, q)
+            _pack(width, d, q, f)
         _no_gain(width, q)
     else:
+        if alpha == 2:
+            _sparsemax(width, d, q)
+        elif alpha == 1.5:
+            _entmax_three_halves(width, d, q)
+        else:
+            _entmax(alpha, width, d, q)
+        if keeps:
+            _pack(width, d, q, f)
         _gain(alpha, width, d, q)
-
-
-@jit(inline=True)
-def probabilities(alpha, width, d, q, f):
-    """q, and t where 1 < α < ∞; where α is infinity, q is 1 at the first of the best."""
-    if alpha == 1:
-        _softmax(width, d, q, f)
-    elif alpha == 2:
-        _sparsemax(width, d, q)
-    elif alpha == 1.5:
-        _entmax_three_halves(width, d, q)
-    elif alpha == np.inf:
-        _argmax(width, d, q)
-    else:
-        _entmax(alpha, width, d, q)
 
 
 # ----------------------------------------------------------------------------- maxima
@@ -107,16 +108,22 @@ def _argmax(width, d, q):
 
 @jit
 def _softmax(width, d, q, f):
+    """And the logarithm of the sum: two exponentials serve both, as that of the largest score is 1."""
+    kind = f.dtype.type
     for c in range(width):
         f[0, c], f[1, c], f[2, c] = d[0, c], d[1, c], d[2, c]
     # A loop of one type alone fills the vectors.
     for c in range(width):
-        f[0, c], f[1, c], f[2, c] = exp(f[0, c]), exp(f[1, c]), exp(f[2, c])
+        x, y, z = f[0, c], f[1, c], f[2, c]
+        second, third = (x != 0) & (y == 0), (x != 0) & (y != 0)
+        a, b = exp(x if x != 0 else y), exp(y if third else z)
+        total = kind(1) + a + b
+        scale = kind(1) / total
+        f[0, c], f[1, c], f[2, c] = mark(scale * a, second), mark(scale * b, third), total
     for c in range(width):
-        q0, q1, q2 = np.float64(f[0, c]), np.float64(f[1, c]), np.float64(f[2, c])
-        total = q0 + q1 + q2
-        scale = 1.0 / total if total > 0 else 0.0
-        q[0, c], q[1, c], q[2, c] = q0 * scale, q1 * scale, q2 * scale
+        f[2, c] = log(f[2, c])
+    for c in range(width):
+        q[3, c] = f[2, c]
 
 
 @jit
@@ -169,6 +176,30 @@ def _entmax(alpha, width, d, q):
             longest = maximum(longest, step)
         if longest <= TOLERANCE:
             break
+
+
+# ----------------------------------------------------------------------------- what is kept
+#
+# Of the three probabilities, two: those of the less probable ones, in order. The third makes Σ q = 1, and the signs of
+# the two say which it is. So no rounding adds up along a path, and what is impossible stays so.
+
+
+@jit
+def _pack(width, d, q, f):
+    kind = f.dtype.type
+    for c in range(width):
+        x, y, p0, p1, p2 = d[0, c], d[1, c], q[0, c], q[1, c], q[2, c]
+        second, third = (x != 0) & (y == 0), (x != 0) & (y != 0)
+        f[0, c], f[1, c] = mark(kind(p0 if x != 0 else p1), second), mark(kind(p1 if third else p2), third)
+
+
+@jit(inline=True)
+def unpack(a, b):
+    """The three probabilities; the last is 1 where no score is finite."""
+    second, third = is_marked(a), is_marked(b)
+    p, r = np.float64(unmark(a)), np.float64(unmark(b))
+    rest = 1.0 - p - r
+    return p if second | third else rest, rest if second else r if third else p, rest if third else r
 
 
 # ----------------------------------------------------------------------------- curvatures

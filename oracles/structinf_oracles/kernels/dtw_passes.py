@@ -5,9 +5,9 @@ One instance is a grid θ (n, m) with a band of w cells. Its paths lead from (0,
     v(i, j) = θ(i, j) + max_Ω(v(i − 1, j − 1), v(i − 1, j), v(i, j − 1))
 
 needs only the two anti-diagonals before that of i + j, so that the cells of one are computed side by side, those of
-several instances at once where they are few. What is kept is v, in float64, anti-diagonal by anti-diagonal: as many
-numbers as there are cells. The probabilities q of the three predecessors follow from v and are computed again on every
-way back, which is the random walk from the last cell:
+several instances at once where they are few. v is in float64, in a ring of three anti-diagonals; what is kept is the
+probabilities q of the predecessors, two numbers of θ's dtype a cell. Every way back is the random walk from the last
+cell along them:
 
     E(n − 1, m − 1) = 1,    E(predecessor) += q E(cell),
 
@@ -17,7 +17,8 @@ Differentiable dynamic programming for structured prediction and attention, ICML
     dv(i, j) = z(i, j) + ⟨q, dv⟩,    dq = s (dv − ⟨s, dv⟩ / Σ s),    dE(predecessor) += q dE(cell) + dq E(cell).
 
 A batch has θ (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,), int64, and results of those shapes. A function serves
-the group of its rows ``first:last``, with grids and tables of :mod:`.dtw_grid` and the d, q and f of :mod:`.dtw_nodes`.
+the group of its rows ``first:last``, with the grids, rings and ``kept`` of :mod:`.dtw_grid` and the d, q and f of
+:mod:`.dtw_nodes`.
 """
 
 from __future__ import annotations
@@ -26,37 +27,58 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-from .dtw_grid import at, collect, compare, layout, place_before, send
-from .dtw_nodes import curvature, gains, probabilities
+from .dtw_grid import (
+    LANES,
+    TABLE,
+    at,
+    collect,
+    compare,
+    keep,
+    layout,
+    place_before,
+    read_panel,
+    recall,
+    send,
+    write_panel,
+)
+from .dtw_nodes import curvature, smooth
 
 __all__ = ["forward", "tangent", "walk_back", "walk_back_tangent"]
 
 
 @jit
-def forward(first, last, theta, lengths, bands, alpha, is_ring, grids, tables, d, q, f, value):
-    """Fill ``grids`` and ``tables``, with v; write DP_Ω(θ) into ``value`` (B,) float64. Returns the last k."""
-    end = 0
+def forward(first, last, theta, lengths, bands, alpha, grids, rings, d, q, f, panel, kept, value):
+    """Fill ``grids``, and ``kept`` unless it has no places; write DP_Ω(θ) into ``value`` (B,) float64.
+
+    Returns the last k.
+    """
+    end, keeps = 0, kept.shape[2] > 0
     for g in range(last - first):
         n, m = lengths[first + g]
-        places = layout(n, m, bands[first + g], is_ring, grids[g])
-        tables[g, :places] = -np.inf
-        tables[g, grids[g, 2, 2]] = value[first + g] = theta[first + g, 0, 0]
+        layout(n, m, bands[first + g], grids[g])
+        rings[g] = -np.inf
+        rings[g, grids[g, 2, 2]] = value[first + g] = theta[first + g, 0, 0]
+        if keeps:
+            kept[g, :, grids[g, 2, 3]] = 0.0
         end = max(end, n + m)
     for k in range(3, end + 1):
-        width, column = compare(tables, grids, last - first, k, d), 0
-        if 1 < alpha < np.inf:
-            probabilities(alpha, width, d, q, f)
-        gains(alpha, width, d, q, f)
+        turn = (k - 3) % LANES
+        if turn == 0:
+            read_panel(k, first, last - first, theta, lengths, bands, grids, panel)
+        width, column = compare(rings, grids, last - first, k, d), 0
+        smooth(alpha, width, d, q, f, keeps)
+        if keeps:
+            keep(kept, grids, last - first, k, f)
         for g in range(last - first):
-            low, count, place = grids[g, k, 0], grids[g, k, 1], grids[g, k, 2]
+            count, place = grids[g, k, 1], grids[g, k, 2]
+            shift = grids[g, k, 0] - grids[g, k - turn, 0]
             for c in range(count):
-                tables[g, at(place + c)] = theta[first + g, at(low + c), at(k - 2 - low - c)]
-            for c in range(count):
-                tables[g, at(place + c)] += d[3, at(column + c)] + q[3, at(column + c)]
-            tables[g, at(place + count)] = -np.inf
+                gained = d[3, at(column + c)] + q[3, at(column + c)]
+                rings[g, at(place + c)] = panel[g, at(shift + c), at(turn)] + gained
+            rings[g, at(place + count)] = -np.inf
             column += count
             if k == lengths[first + g, 0] + lengths[first + g, 1]:
-                value[first + g] = tables[g, place]
+                value[first + g] = rings[g, place]
     return end
 
 
@@ -71,27 +93,28 @@ def _start(k, first, last, lengths, value, weight, grids, e):
 
 
 @jit
-def _write(k, first, last, grids, e, out):
-    """The last row of ``e`` into the anti-diagonal of ``out``."""
-    column = 0
-    for g in range(last - first):
-        low = grids[g, k, 0]
+def _write(k, size, grids, e, panel):
+    """The last row of ``e`` into the panel's column of this anti-diagonal."""
+    turn, column = (k - 2) % LANES, 0
+    for g in range(size):
+        shift = grids[g, k, 0] - grids[g, k - turn, 0]
         for c in range(grids[g, k, 1]):
-            out[first + g, at(low + c), at(k - 2 - low - c)] = e[4, at(column + c)]
+            panel[g, at(shift + c), at(turn)] = e[4, at(column + c)]
         column += grids[g, k, 1]
 
 
 @jit
-def walk_back(first, last, end, lengths, value, weight, alpha, grids, tables, d, q, f, inflow, out):
+def walk_back(first, last, end, lengths, bands, value, weight, grids, q, panel, kept, inflow, out):
     """Write E times ``weight`` (B,) into the cells of ``out``. ``inflow`` is scratch for :func:`.dtw_grid.send`."""
     size = last - first
     inflow[:] = 0.0
     for k in range(end, 1, -1):
-        collect(inflow, grids, size, k, q)
+        width = collect(inflow, grids, size, k, q)
         _start(k, first, last, lengths, value, weight, grids, q)
-        _write(k, first, last, grids, q, out)
-        width = compare(tables, grids, size, k, d)
-        probabilities(alpha, width, d, q, f)
+        _write(k, size, grids, q, panel)
+        if (k - 2) % LANES == 0:
+            write_panel(k, first, size, panel, lengths, bands, grids, out)
+        recall(kept, grids, size, k, q)
         for step in range(3):
             for c in range(width):
                 q[step, c] *= q[4, c]
@@ -99,21 +122,23 @@ def walk_back(first, last, end, lengths, value, weight, alpha, grids, tables, d,
 
 
 @jit
-def tangent(first, last, end, z, alpha, grids, tables, d, q, f, d_tables):
-    """Fill ``d_tables`` with dv; any finite number may stand in the places of cells outside."""
+def tangent(first, last, end, z, lengths, bands, grids, q, panel, kept, d_tables):
+    """Fill ``d_tables`` with dv, and with 0 outside."""
     size = last - first
     d_tables[:] = 0.0
     for k in range(2, end + 1):
-        width, column = compare(tables, grids, size, k, d), 0
-        probabilities(alpha, width, d, q, f)
+        turn, column = (k - 2) % LANES, 0
+        if turn == 0:
+            read_panel(k, first, size, z, lengths, bands, grids, panel)
+        recall(kept, grids, size, k, q)
         for g in range(size):
-            low, count, place = grids[g, k, 0], grids[g, k, 1], grids[g, k, 2]
-            two, one = place_before(grids, g, k, 2), place_before(grids, g, k, 1)
-            for c in range(count):
-                d_tables[g, at(place + c)] = z[first + g, at(low + c), at(k - 2 - low - c)]
+            count, place = grids[g, k, 1], grids[g, k, 3]
+            shift = grids[g, k, 0] - grids[g, k - turn, 0]
+            two, one = place_before(grids, g, k, 2, TABLE), place_before(grids, g, k, 1, TABLE)
             for c in range(count):
                 mean = q[0, at(column + c)] * d_tables[g, at(two + c)] + q[1, at(column + c)] * d_tables[g, at(one + c)]
-                d_tables[g, at(place + c)] += mean + q[2, at(column + c)] * d_tables[g, at(one + c + 1)]
+                mean += q[2, at(column + c)] * d_tables[g, at(one + c + 1)]
+                d_tables[g, at(place + c)] = panel[g, at(shift + c), at(turn)] + mean
             column += count
 
 
@@ -122,7 +147,7 @@ def _deviations(k, size, grids, d_tables, s, d):
     """dv − ⟨s, dv⟩ / Σ s of the three predecessors, into ``d``."""
     column = 0
     for g in range(size):
-        two, one = place_before(grids, g, k, 2), place_before(grids, g, k, 1)
+        two, one = place_before(grids, g, k, 2, TABLE), place_before(grids, g, k, 1, TABLE)
         for c in range(grids[g, k, 1]):
             s0, s1, s2 = s[0, at(column + c)], s[1, at(column + c)], s[2, at(column + c)]
             d0, d1, d2 = d_tables[g, at(two + c)], d_tables[g, at(one + c)], d_tables[g, at(one + c + 1)]
@@ -134,19 +159,20 @@ def _deviations(k, size, grids, d_tables, s, d):
 
 @jit
 def walk_back_tangent(
-    first, last, end, lengths, value, weight, alpha, grids, tables, d, q, f, d_tables, s, inflow, d_inflow, out
+    first, last, end, lengths, bands, value, weight, alpha, grids, d, q, panel, kept, d_tables, s, inflow, d_inflow, out
 ):
     """Write the derivative of what :func:`walk_back` does into the cells of ``out``. ``s`` is as large as q."""
     size = last - first
     inflow[:] = 0.0
     d_inflow[:] = 0.0
     for k in range(end, 1, -1):
-        collect(inflow, grids, size, k, q)
+        width = collect(inflow, grids, size, k, q)
         collect(d_inflow, grids, size, k, s)
         _start(k, first, last, lengths, value, weight, grids, q)
-        _write(k, first, last, grids, s, out)
-        width = compare(tables, grids, size, k, d)
-        probabilities(alpha, width, d, q, f)
+        _write(k, size, grids, s, panel)
+        if (k - 2) % LANES == 0:
+            write_panel(k, first, size, panel, lengths, bands, grids, out)
+        recall(kept, grids, size, k, q)
         curvature(alpha, width, q, s)
         _deviations(k, size, grids, d_tables, s, d)
         for step in range(3):

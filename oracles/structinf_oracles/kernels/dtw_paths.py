@@ -1,6 +1,7 @@
 """Single alignment paths of a grid: the best, the k best, and exact samples.
 
-The best path and samples are walks from the last cell back to (0, 0) over the tables of :mod:`.dtw_passes`. The k best
+The best path and samples are walks from the last cell back to (0, 0) along the probabilities that
+:func:`.dtw_passes.forward` keeps. The k best
 come from the same recursion over lists: each cell keeps the k best paths to it, merged from those of its predecessors
 (N. Seshadri & C.-E. W. Sundberg, List Viterbi decoding algorithms with applications, IEEE Transactions on
 Communications 42, 1994). Scores are summed in float64; ties go to the diagonal step, then to (i − 1, j).
@@ -10,31 +11,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from structinf.kernels.elementary import exp
 from structinf.kernels.jit import jit
+
+from .dtw_nodes import unpack
 
 __all__ = ["topk", "walks"]
 
 
 @jit
-def _step(x0, x1, x2, alpha, uniform):
-    """The predecessor to go to, 0, 1 or 2: the first best if α is infinity, else as softmax of the scores has it."""
-    if alpha == np.inf:
-        return 0 if x0 >= max(x1, x2) else 1 if x1 >= x2 else 2
-    top = max(max(x0, x1), x2)
-    e0, e1, e2 = exp(x0 - top), exp(x1 - top), exp(x2 - top)
-    # Strictly below the total, so that no predecessor of probability 0 is taken.
-    level = (e0 + e1 + e2) * uniform * (1 - 2.0**-52)
-    return 0 if level < e0 else 1 if level < e0 + e1 else 2
-
-
-@jit
-def walks(first, last, lengths, alpha, uniforms, grids, tables, value, y):
-    """Paths of the group of rows ``first:last``: drawn if α is 1, the best ones if it is infinity.
+def walks(first, last, lengths, uniforms, grids, kept, value, y):
+    """Paths of the group of rows ``first:last``, drawn; the best ones if the probabilities are those of no regularizer.
 
     Parameters
     ----------
-    lengths, alpha, grids, tables, value
+    lengths, grids, kept, value
         As :func:`.dtw_passes.forward` took and left them.
     uniforms : (N, B, n + m - 1) float64
         In [0, 1), for the steps to the cells of each anti-diagonal.
@@ -44,18 +34,21 @@ def walks(first, last, lengths, alpha, uniforms, grids, tables, value, y):
     for b in range(first, last):
         if value[b] > -np.inf:
             for sample in range(len(y)):
-                _walk(grids[b - first], tables[b - first], lengths[b], alpha, uniforms[sample, b], y[sample, b])
+                _walk(b - first, lengths[b], uniforms[sample, b], grids, kept, y[sample, b])
 
 
 @jit
-def _walk(grid, table, lengths, alpha, uniforms, y):
+def _walk(g, lengths, uniforms, grids, kept, y):
     """One path, from the last cell back."""
     i, j = lengths[0] - 1, lengths[1] - 1
     y[i, j] = 1
     while i + j > 0:
-        # The row of the cell's own anti-diagonal is i + j + 2.
-        two, one = grid[i + j, 2] - grid[i + j, 0] + i, grid[i + j + 1, 2] - grid[i + j + 1, 0] + i
-        step = _step(table[two - 1], table[one - 1], table[one], alpha, uniforms[i + j])
+        k = i + j + 2
+        place = grids[g, k, 3] + i - grids[g, k, 0]
+        q0, q1, _ = unpack(kept[g, 0, place], kept[g, 1, place])
+        # Strictly below 1, so that no predecessor of probability 0 is taken.
+        level = uniforms[i + j] * (1 - 2.0**-52)
+        step = 0 if level < q0 else 1 if level < q0 + q1 else 2
         i -= step != 2
         j -= step != 1
         y[i, j] = 1

@@ -1,0 +1,54 @@
+"""The sign bit of a float as one bit of one's own, for use inside kernels. Importing this module imports numba.
+
+A number that is never negative carries it for nothing; zeros do too, so that comparisons with 0 and numba's fast math,
+which may drop the sign of a zero, are no way to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+__all__ = ["is_marked", "mark", "unmark"]
+
+
+def _bits(builder: Any, x: Any) -> tuple[Any, int]:
+    size = 32 if isinstance(x.type, ir.FloatType) else 64
+    return builder.bitcast(x, ir.IntType(size)), size
+
+
+@intrinsic
+def mark(typingctx, x, flag):
+    """x ≥ 0, with the sign bit set if ``flag`` is."""
+
+    def codegen(context, builder, signature, args):
+        bits, size = _bits(builder, args[0])
+        sign = builder.shl(builder.zext(args[1], bits.type), ir.Constant(bits.type, size - 1))
+        return builder.bitcast(builder.or_(bits, sign), args[0].type)
+
+    return x(x, types.boolean), codegen
+
+
+@intrinsic
+def is_marked(typingctx, x):
+    """Whether the sign bit is set."""
+
+    def codegen(context, builder, signature, args):
+        bits, _ = _bits(builder, args[0])
+        return builder.icmp_signed("<", bits, ir.Constant(bits.type, 0))
+
+    return types.boolean(x), codegen
+
+
+@intrinsic
+def unmark(typingctx, x):
+    """x without its sign bit."""
+
+    def codegen(context, builder, signature, args):
+        bits, size = _bits(builder, args[0])
+        return builder.bitcast(builder.and_(bits, ir.Constant(bits.type, 2 ** (size - 1) - 1)), args[0].type)
+
+    return x(x), codegen
