@@ -77,12 +77,13 @@ def _no_gain(width, q):
 def _log_sum(width, d, q, f):
     kind = f.dtype.type
     for c in range(width):
-        large, small = maximum(d[0, c], d[1, c]), minimum(d[0, c], d[1, c])
-        f[0, c], f[1, c] = kind(maximum(small, minimum(large, d[2, c]))), kind(minimum(small, d[2, c]))
+        f[0, c], f[1, c], f[2, c] = d[0, c], d[1, c], d[2, c]
+    # A loop of one type alone fills the vectors.
     for c in range(width):
-        f[0, c] = log(kind(1) + exp(f[0, c]) + exp(f[1, c]))
+        x, y, z = f[0, c], f[1, c], f[2, c]
+        f[2, c] = log(kind(1) + exp(x if x != 0 else y) + exp(y if (x != 0) & (y != 0) else z))
     for c in range(width):
-        q[3, c] = f[0, c]
+        q[3, c] = f[2, c]
 
 
 @jit
@@ -108,11 +109,10 @@ def _argmax(width, d, q):
 
 @jit
 def _softmax(width, d, q, f):
-    """And the logarithm of the sum: two exponentials serve both, as that of the largest score is 1."""
+    """And the logarithm of the sum: the same two exponentials serve both, as the largest score's is 1."""
     kind = f.dtype.type
     for c in range(width):
         f[0, c], f[1, c], f[2, c] = d[0, c], d[1, c], d[2, c]
-    # A loop of one type alone fills the vectors.
     for c in range(width):
         x, y, z = f[0, c], f[1, c], f[2, c]
         second, third = (x != 0) & (y == 0), (x != 0) & (y != 0)
