@@ -1,8 +1,6 @@
-"""Pictures: they render, show what the solution holds, and refuse what they cannot draw."""
+"""Pictures of assignments and dependency trees: they render, show the solution, and refuse what they cannot draw."""
 
 from __future__ import annotations
-
-import io
 
 import pytest
 import torch
@@ -10,28 +8,10 @@ import torch
 import structinf as si
 
 pytest.importorskip("matplotlib")
+from figures import colours, cut_off, percentages, render, texts
 from structinf import plot
-
-
-def texts(figure) -> list[str]:
-    """All words on a figure, titles included."""
-    found = [text.get_text() for text in figure.texts]
-    for axes in figure.axes:
-        found += [text.get_text() for text in axes.texts]
-        found += [axes.get_title(), *(label.get_text() for label in axes.get_xticklabels() + axes.get_yticklabels())]
-    return [text for text in found if text]
-
-
-def render(figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer)
-    return buffer.getvalue()
-
-
-def percentages(solution) -> list[str]:
-    weights = solution.weights[solution.weights > 0].sort(descending=True).values
-    return [f"{w:.0%}" for w in weights.tolist()]
-
+from structinf.plot.dependencies import find_ends, find_levels
+from structinf.plot.style import BLUE, SOFT
 
 # ----------------------------------------------------------------------------- assignments
 
@@ -108,14 +88,14 @@ def test_colours_tell_shared_ambiguous_and_wrong_arcs_apart():
 
 
 def test_arcs_over_the_same_words_have_different_heights():
-    levels = plot._levels([(0, 1), (1, 4), (4, 2), (2, 3), (3, 5)])
+    levels = find_levels([(0, 1), (1, 4), (4, 2), (2, 3), (3, 5)])
     assert levels[2, 3] < levels[4, 2] < levels[1, 4]
     assert levels[3, 5] not in (levels[4, 2], levels[1, 4])  # they cross
     assert (0, 1) not in levels
 
 
 def test_arcs_of_a_word_start_and_end_side_by_side():
-    ends = plot._ends([(0, 2), (2, 1), (2, 3), (2, 4)], [0.0, 1.0, 2.0, 3.0])
+    ends = find_ends([(0, 2), (2, 1), (2, 3), (2, 4)], [0.0, 1.0, 2.0, 3.0])
     assert ends[0, 2][0] is None
     feet = [ends[2, 1][0], ends[0, 2][1], ends[2, 4][0], ends[2, 3][0]]
     assert feet == sorted(set(feet))
@@ -140,6 +120,24 @@ def test_dollars_are_letters():
     assert r"\$x_\$" in texts(figure)
 
 
+def test_labels_of_arcs_are_written_beside_them():
+    theta = torch.full((3, 3, 2), -9.0)
+    theta[0, 1, 0], theta[1, 2, 0], theta[1, 2, 1] = 1.0, 0.5, 0.5
+    solution = si.infer(theta, "projective_tree", "sparsemap", labelled=True)
+    figure = plot.trees(solution, ["he", "runs"], labels=["subject", "object"])
+    render(figure)
+    assert sorted(text for text in texts(figure) if text.endswith("ject")) == ["object", *["subject"] * 3]
+    # The arc that all trees have, but not with the same label, is not one of all.
+    assert sorted(colours(patch for axes in figure.axes for patch in axes.patches)) == sorted([SOFT, BLUE] * 2)
+
+
+@pytest.mark.parametrize("title", ["", "short", "a title that is much longer than a tree over two words"])
+def test_nothing_is_cut_off(title):
+    solution = si.infer(torch.randn(3, 3), "arborescence", "sparsemap")
+    assert not cut_off(plot.trees(solution, ["$a$", "extraordinarily"], title=title))
+    assert not cut_off(plot.assignment(si.infer(torch.eye(2), "assignment", "sparsemap"), title=title))
+
+
 # ----------------------------------------------------------------------------- refusals
 
 
@@ -156,6 +154,22 @@ def test_a_solution_without_support_is_refused():
 def test_another_number_of_words_is_refused():
     with pytest.raises(si.InvalidInputError, match="3 words, got 2"):
         plot.trees(si.infer(torch.randn(4, 4), "arborescence", "sparsemap"), ["a", "b"])
+
+
+def test_another_number_of_rows_or_columns_is_refused():
+    solution = si.infer(torch.randn(2, 3), "assignment", "sparsemap")
+    with pytest.raises(si.InvalidInputError, match="rows: the solution's mean is that of 2 rows, got 3"):
+        plot.assignment(solution, rows=["a", "b", "c"])
+    with pytest.raises(si.InvalidInputError, match="columns: the solution's mean is that of 3 columns, got 1"):
+        plot.assignment(solution, columns=["a"])
+
+
+def test_another_form_is_refused():
+    chain = si.infer((torch.randn(3, 2), torch.randn(2, 2)), "chain", "sparsemap")
+    with pytest.raises(si.InvalidInputError, match=r"with a mean of shape \(n, m\); got \(3, 2\) and \(2, 2\)"):
+        plot.assignment(chain)
+    with pytest.raises(si.InvalidInputError, match=r"\(n\+1, n\+1\) or \(n\+1, n\+1, L\); got \(2, 3\)"):
+        plot.trees(si.infer(torch.randn(2, 3), "assignment", "sparsemap"), ["a"])
 
 
 def test_gradients_do_not_stand_in_the_way():

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import torch
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from torch import Tensor
 
-from ..plot import BLUE, INK, ORANGE, SOFT
+from ..plot.alignments import shade
+from ..plot.sides import draw_series
+from ..plot.style import BLUE, INK, ORANGE, SOFT, draw_frame
 
 __all__ = ["Average", "Pair", "draw"]
-
-# Probability 0 is white, and nothing else is.
-SHADES = LinearSegmentedColormap.from_list("shades", ["#e3edf6", "#bcd6ec", "#5b9bd0", BLUE]).with_extremes(bad="white")
 
 
 class Pair(NamedTuple):
@@ -51,7 +47,7 @@ def draw(pair: Pair, series: Tensor, averages: Sequence[Average]) -> Figure:
         axes.plot(average.numpy(), color=BLUE, lw=2)
         axes.set_title(title, fontsize=10, color=INK)
         axes.set(xticks=[], yticks=[], ylim=(series.min().item() - 0.2, series.max().item() + 0.2))
-        _frame(axes)
+        draw_frame(axes)
     return figure
 
 
@@ -59,23 +55,11 @@ def _draw_alignment(figure: Figure, panel: SubplotSpec, title: str, matrix: Tens
     """The matrix with y above it, x to the left, and the best path over it."""
     cells = panel.subgridspec(2, 2, width_ratios=(1, 7), height_ratios=(1, 7), wspace=0.02, hspace=0.02)
     axes = figure.add_subplot(cells[1, 1])
-    # By a power of the probability, so that small ones still differ.
-    shades = matrix.where(matrix > 0, torch.nan).numpy()
-    axes.imshow(shades, cmap=SHADES, norm=PowerNorm(0.25, vmin=0, vmax=1), aspect="auto", interpolation="nearest")
+    shade(axes, matrix)
     axes.plot(*pair.path.T.flip(0).numpy(), color=ORANGE, lw=1, label="best alignment")
     axes.legend(loc="upper right", fontsize=8, frameon=False, labelcolor=INK)
-    axes.set(xticks=[], yticks=[])
-    _frame(axes)
     top, left = figure.add_subplot(cells[0, 1], sharex=axes), figure.add_subplot(cells[1, 0], sharey=axes)
-    top.plot(pair.y.numpy(), color=INK, lw=1)
-    left.plot((-pair.x).numpy(), range(len(pair.x)), color=INK, lw=1)
-    for side in (top, left):
-        side.set_axis_off()
+    draw_series(top, pair.y)
+    draw_series(left, pair.x, down=True)
     share = (matrix > 0).double().mean().item()
     top.set_title(f"{title}: {share:.0%} of the cells above 0", fontsize=10, color=INK)
-
-
-def _frame(axes: Axes) -> None:
-    for spine in axes.spines.values():
-        spine.set_color(SOFT)
-        spine.set_linewidth(0.6)

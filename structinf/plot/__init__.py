@@ -1,0 +1,36 @@
+"""Pictures of a solution: its mean, and the few structures of its support with their weights.
+
+Needs the extra: ``pip install 'structinf[plot]'``. Each function takes the solution of one instance,
+without batch dimensions, and returns a :class:`matplotlib.figure.Figure` to save or show.
+
+===================  ==========================================================================
+``alignment``        dtw, grid_path, monotonic_alignment, needleman_wunsch
+``assignment``       assignment
+``constituents``     binary_tree
+``lattice``          chain
+``route``            dag_path
+``segments``         semi_markov
+``selection``        categorical, subset, correlated_subset, knapsack
+``trees``            arborescence, projective_tree
+===================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+try:
+    import matplotlib  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "structinf.plot needs matplotlib: pip install 'structinf[plot]'", name="matplotlib"
+    ) from error
+
+from .alignments import alignment
+from .assignments import assignment
+from .brackets import constituents
+from .dependencies import trees
+from .lattices import lattice
+from .routes import route
+from .segmentations import segments
+from .selections import selection
+
+__all__ = ["alignment", "assignment", "constituents", "lattice", "route", "segments", "selection", "trees"]

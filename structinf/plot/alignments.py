@@ -1,0 +1,106 @@
+"""Alignments and paths through grids: shaded cells, with what is aligned along the sides."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from ..solution import Solution
+from .drawn import read
+from .sides import Items, Side, draw_series
+from .style import BLUE, INK, ORANGE, add_axes, as_decimal, draw_frame, make_figure, rule_cells
+
+__all__ = ["alignment", "shade"]
+
+# Probability 0 is white, and nothing else is.
+SHADES = LinearSegmentedColormap.from_list("shades", ["#e3edf6", "#bcd6ec", "#5b9bd0", BLUE]).with_extremes(bad="white")
+NORM = PowerNorm(0.25, vmin=0, vmax=1)  # a power of the probability, so that small ones still differ
+
+
+def alignment(solution: Solution, *, x: Items | None = None, y: Items | None = None, title: str = "") -> Figure:
+    """The mean of an alignment, or of a path through a grid, as shaded cells, and the heaviest one over it.
+
+    Of structures of cells, in order: ``dtw``, ``grid_path``, ``monotonic_alignment``, ``needleman_wunsch``.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of one instance: the mean is (n, m), or such matches with the numbers of gaps.
+    x, y : sequence of str, (n,) or (n, d) numbers, optional
+        What the n rows and the m columns stand for: words or letters, or a series of d features.
+    title : str
+
+    Returns
+    -------
+    Figure
+        White cells have probability 0. The heaviest structure, if the relaxation keeps a support, is a line, or
+        outlines where it consists of matches.
+
+    Raises
+    ------
+    InvalidInputError
+        If the solution is that of a batch or has another form, or there are not as many items as in its mean.
+
+    Examples
+    --------
+    >>> import torch, structinf as si
+    >>> x, y = torch.linspace(0, 6, 20).sin(), torch.linspace(0, 7, 25).sin()
+    >>> figure = alignment(si.infer(-si.pairwise_cost(x, y), "dtw", "sparsemap"), x=x, y=y)
+    """
+    drawn = read(solution, "n m", "n m, 2", "n m, 2 2", most=1)
+    mean = drawn.mean[0]
+    n, m = mean.shape
+    rows, columns = Side.of("x", x, n, "rows"), Side.of("y", y, m, "columns")
+    height, width = (min(0.4 * size, 4.2) for size in (n, m))
+    if 0.5 <= n / m <= 2:  # square cells
+        height, width = (min(height / n, width / m) * size for size in (n, m))
+    turned = columns.widest > 0.9 * width / m
+    above = 0.8 if columns.series is not None else columns.widest + 0.1 if turned else 0.3 if columns.names else 0.0
+    left = 0.25 + (0.8 if rows.series is not None else rows.widest + 0.1)
+    top = (0.65 if title else 0.15) + above
+    legend = [(as_decimal(p), _color(p)) for p in (0.01, 0.1, 0.5, 1.0)]
+    legend += [(f"heaviest, {weight:.0%}", ORANGE) for weight in drawn.weights.tolist()]
+    unknown = rows.unknown or columns.unknown
+    figure = make_figure(left + width + 0.25, top + height + 0.65, title, legend, drawn.rest, unknown)
+
+    axes = add_axes(figure, left, top, width, height)
+    shade(axes, mean)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelcolor=INK)
+    axes.set_xticks(range(len(columns.names)), columns.names, font=columns.font, rotation=90 if turned else 0)
+    axes.set_yticks(range(len(rows.names)), rows.names, font=rows.font)
+    if max(n, m) <= 20:
+        rule_cells(axes, n, m)
+    if rows.series is not None:
+        draw_series(add_axes(figure, left - 0.75, top, 0.7, height), rows.series, down=True)
+    if columns.series is not None:
+        draw_series(add_axes(figure, left, top - 0.75, width, 0.7), columns.series)
+    for cells, *gaps in zip(*drawn.structures, strict=True):
+        _draw_cells(axes, cells.nonzero(), outlined=bool(gaps))
+    return figure
+
+
+def shade(axes: Axes, matrix: Tensor) -> None:
+    """The cells of a matrix (n, m) of probabilities: 0 is white, and nothing else."""
+    values = matrix.where(matrix > 0, torch.nan).numpy()
+    axes.imshow(values, cmap=SHADES, norm=NORM, aspect="auto", interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+    draw_frame(axes)
+
+
+def _draw_cells(axes: Axes, cells: Tensor, *, outlined: bool) -> None:
+    """A structure's cells (steps, 2), in order."""
+    if outlined:
+        for i, j in cells.tolist():
+            axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, color=ORANGE, lw=2, zorder=3))
+    else:
+        axes.plot(*cells.T.flip(0).numpy(), color=ORANGE, lw=1.4, zorder=3, marker="o" if len(cells) == 1 else "")
+
+
+def _color(probability: float) -> str:
+    red, green, blue, _ = SHADES(NORM(probability), bytes=True)
+    return f"#{red:02x}{green:02x}{blue:02x}"

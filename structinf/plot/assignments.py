@@ -1,0 +1,104 @@
+"""Assignments: matrices of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from ..solution import Solution
+from .drawn import read
+from .style import BLUE, INK, ORANGE, READABLE, SHADES, add_axes, as_decimal, make_figure, rule_cells
+from .words import check_count, name_all
+
+__all__ = ["assignment"]
+
+
+def assignment(
+    solution: Solution,
+    *,
+    rows: Sequence[Any] | None = None,
+    columns: Sequence[str] | None = None,
+    title: str = "",
+    most: int = 6,
+) -> Figure:
+    """The mean of an assignment as a matrix, and beside it the assignments that it is made of.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of one instance: the mean is (n, m), the support (K, n, m).
+    rows : sequence of str or of (h, w) images, optional
+        What the rows stand for; numbers from 1 by default.
+    columns : sequence of str, optional
+    title : str
+    most : int
+        Draw no more structures than these, the heaviest first.
+
+    Returns
+    -------
+    Figure
+        Cells that not all structures share are orange.
+
+    Raises
+    ------
+    InvalidInputError
+        If the solution is that of a batch or has another form, or has no support, or there are not as many rows or
+        columns as in its mean.
+
+    Examples
+    --------
+    >>> import torch, structinf as si
+    >>> solution = si.infer(torch.tensor([[1.0, 0.8], [0.5, 0.4]]), "assignment", "sparsemap")
+    >>> figure = assignment(solution, rows=["Ada", "Ben"], columns=["Monday", "Tuesday"])
+    """
+    drawn = read(solution, "n m", most=most, alone=False)
+    (mean,), (structures,), weights = drawn.mean, drawn.structures, drawn.weights
+    n, m = mean.shape
+    columns = name_all("columns", columns, m, "columns")
+    if rows is not None:
+        check_count("rows", len(rows), n, "rows")
+    shared = (structures > 0).all(0)
+    # In inches: a cell of the mean, a cell of a structure, what lies between panels.
+    big, small, gap = min(0.55, 4.0 / max(n, m)), min(0.25, 1.75 / max(n, m)), 0.5
+    lines = 1 if len(weights) <= 2 else 2
+    each_line = -(-len(weights) // lines)
+    left, top = 0.85, 1.2 if title else 0.8
+    right = left + m * big + gap
+    width = right + each_line * (m * small + gap)
+    height = top + max(n * big, lines * (n * small + gap) - gap) + 0.55
+    figure = make_figure(width, height, title, [("in all assignments", BLUE), ("in some", ORANGE)], drawn.rest)
+
+    main = add_axes(figure, left, top, m * big, n * big)
+    main.imshow(mean.numpy(), cmap=SHADES, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    size = min(9, 22 * big)
+    for i, j in (mean > 0.005).nonzero().tolist():
+        value = mean[i, j].item()
+        color = "white" if value > READABLE else INK
+        main.text(j, i, as_decimal(value), ha="center", va="center", fontsize=size, color=color)
+    main.set_title("mean", fontsize=10, color=INK, pad=8)
+    main.set_xticks(range(m), columns)
+    main.xaxis.tick_top()
+    if rows is None or isinstance(rows[0], str):
+        main.set_yticks(range(n), [str(i + 1) for i in range(n)] if rows is None else rows)
+    else:
+        main.set_yticks([])
+        for i, image in enumerate(rows):
+            side = 0.84 * big
+            thumbnail = add_axes(figure, left - side - 0.1, top + i * big + 0.08 * big, side, side)
+            thumbnail.imshow(torch.as_tensor(image).cpu().numpy(), cmap="gray_r")
+            thumbnail.set_axis_off()
+    rule_cells(main, n, m)
+    for k, (structure, weight) in enumerate(zip(structures, weights.tolist(), strict=True)):
+        line, column = divmod(k, each_line)
+        place = right + column * (m * small + gap), top + line * (n * small + gap)
+        panel = add_axes(figure, *place, m * small, n * small)
+        for i, j in (structure > 0).nonzero().tolist():
+            panel.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, color=BLUE if shared[i, j] else ORANGE, lw=0))
+        panel.set(xlim=(-0.5, m - 0.5), ylim=(n - 0.5, -0.5), xticks=[], yticks=[])
+        panel.set_title(f"{weight:.0%}", fontsize=11, color=INK, pad=4, weight="bold")
+        rule_cells(panel, n, m)
+    return figure

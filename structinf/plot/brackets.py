@@ -1,0 +1,106 @@
+"""Binary trees: brackets over words, each joining the two that it consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+from matplotlib.figure import Figure
+
+from ..solution import Solution
+from .drawn import read
+from .sentences import MARGIN, Sentence
+from .style import BLUE, SOFT, make_figure
+from .words import name_all, typeset
+
+__all__ = ["constituents"]
+
+LEVEL = 0.36  # inches, from a span to the higher of its parts
+
+
+def constituents(
+    solution: Solution,
+    words: Sequence[str],
+    *,
+    labels: Sequence[str] | None = None,
+    title: str = "",
+    most: int = 4,
+) -> Figure:
+    """The binary trees that a mean is made of, one above the other, over the words of a sentence.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of one sentence: the mean is (n, n), by the first and the last word of a span, or labelled, (n, n, L).
+    words : sequence of str
+        The n words.
+    labels : sequence of str, optional
+        What the L labels stand for; numbers from 1 by default.
+    title : str
+    most : int
+        Draw no more trees than these, the heaviest first.
+
+    Returns
+    -------
+    Figure
+        Spans of all trees are grey, those of some blue.
+
+    Raises
+    ------
+    InvalidInputError
+        If the solution is that of a batch or has another form, or has no support, or there are not as many words
+        or labels as in its mean.
+
+    Examples
+    --------
+    >>> import torch, structinf as si
+    >>> theta = torch.zeros(4, 4)
+    >>> theta[0, 1], theta[1, 3] = 1.0, 0.8
+    >>> figure = constituents(si.infer(theta, "binary_tree", "sparsemap"), ["old", "men", "and", "women"])
+    """
+    drawn = read(solution, "n n", "n n L", most=most, alone=False)
+    (mean,), (structures,) = drawn.mean, drawn.structures
+    sentence = Sentence.of(words, len(mean))
+    names = name_all("labels", labels, mean.shape[2], "labels") if mean.ndim == 3 else []
+    names, font, unknown = typeset(names, 8)
+    drawings = [{(i, j): tuple(label) for i, j, *label in s.nonzero().tolist()} for s in structures]
+    shared = set(drawings[0].items()).intersection(*(spans.items() for spans in drawings))
+    legend = [("in all trees", SOFT), ("in some trees", BLUE)]
+    foot = 0.42 if names else 0.2  # inches from the words' base to the lines
+    places = [place_spans(spans, sentence.centres, foot) for spans in drawings]
+    heights = [max(y for _, y in place.values()) + 0.45 for place in places]
+    top, width = 0.65 if title else 0.1, MARGIN + sentence.right + 0.2
+    figure = make_figure(width, top + sum(heights) + 0.4, title, legend, drawn.rest, sentence.unknown, unknown)
+    for spans, place, weight, height in zip(drawings, places, drawn.weights.tolist(), heights, strict=True):
+        axes = sentence.draw(figure, top, height, weight)
+        top += height
+        for span, label in spans.items():
+            (x, y), parts = place[span], find_parts(span, spans)
+            color = SOFT if (span, label) in shared else BLUE
+            if parts:  # a line at the span's height, and from its ends one down to each part
+                (left, from_left), (right, from_right) = (place[part] for part in parts)
+                axes.plot([left, left, right, right], [from_left, y, y, from_right], color=color, lw=1.3)
+            for number in label:
+                y -= 0 if parts else 0.13
+                text = axes.text(x, y, names[number], ha="center", va="center", zorder=3, color=color)
+                text.set(fontproperties=font, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})
+    return figure
+
+
+Span: TypeAlias = tuple[int, int]  # the first and the last word, both included
+
+
+def find_parts(span: Span, spans: Collection[Span]) -> list[Span]:
+    """The two spans that a span of several words splits into."""
+    first, last = span
+    splits = ([(first, k), (k + 1, last)] for k in range(first, last))
+    return next((parts for parts in splits if all(part in spans for part in parts)), [])
+
+
+def place_spans(spans: Collection[Span], centres: Sequence[float], foot: float) -> dict[Span, tuple[float, float]]:
+    """The middle of each span, in inches: of single words at the foot, of others above both parts and between them."""
+    places: dict[Span, tuple[float, float]] = {}
+    for span in sorted(spans, key=lambda s: s[1] - s[0]):
+        parts = [places[part] for part in find_parts(span, spans)] or [(centres[span[0]], foot - LEVEL)]
+        places[span] = sum(x for x, _ in parts) / len(parts), max(y for _, y in parts) + LEVEL
+    return places

@@ -1,0 +1,148 @@
+"""Dependency trees: arcs over words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.path import Path
+from torch import Tensor
+
+from ..solution import Solution
+from .drawn import read
+from .sentences import MARGIN, Sentence
+from .style import BLUE, ORANGE, PALE, SOFT, make_figure
+from .words import name_all, typeset
+
+__all__ = ["trees"]
+
+# Inches: from one arc to the one above it, and from the words' base to the arcs' ends.
+LEVEL, FOOT = 0.3, 0.2
+
+
+def trees(
+    solution: Solution,
+    words: Sequence[str],
+    *,
+    labels: Sequence[str] | None = None,
+    gold: Tensor | None = None,
+    title: str = "",
+    most: int = 4,
+) -> Figure:
+    """The dependency trees that a mean is made of, one above the other, over the words of a sentence.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of one sentence: the mean is (n + 1, n + 1), node 0 being the root, the support (K, n + 1, n + 1); or of
+        labelled arcs, (n + 1, n + 1, L).
+    words : sequence of str
+        The n words.
+    labels : sequence of str, optional
+        Of the arcs; numbers from 1 by default.
+    gold : (n,) integer Tensor, optional
+        The right heads, 0 for the root.
+    title : str
+    most : int
+        Draw no more trees than these, the heaviest first.
+
+    Returns
+    -------
+    Figure
+        Arcs of all trees are grey, those of some blue; where ``gold`` says that they are wrong, pale and full orange.
+
+    Raises
+    ------
+    InvalidInputError
+        If the solution is that of a batch or has another form, or has no support, or there are not as many words
+        or labels as in its mean.
+
+    Examples
+    --------
+    >>> import torch, structinf as si
+    >>> theta = torch.zeros(4, 4)
+    >>> theta[0, 2], theta[2, 1], theta[2, 3], theta[1, 3] = 2.0, 2.0, 1.0, 0.6
+    >>> figure = trees(si.infer(theta, "arborescence", "sparsemap"), ["she", "saw", "him"])
+    """
+    drawn = read(solution, "n+1 n+1", "n+1 n+1 L", most=most, alone=False)
+    (mean,), (structures,) = drawn.mean, drawn.structures
+    sentence = Sentence.of(words, len(mean) - 1)
+    names = name_all("labels", labels, mean.shape[2], "labels") if mean.ndim == 3 else []
+    names, font, unknown = typeset(names, 7)
+    drawings = [{(h, m): tuple(label) for h, m, *label in s.nonzero().tolist()} for s in structures]
+    shared = set(drawings[0].items()).intersection(*(arcs.items() for arcs in drawings))
+    legend = [("in all trees", SOFT), ("in some trees", BLUE)]
+    if gold is not None:
+        legend += [("wrong, in all", PALE), ("wrong, in some", ORANGE)]
+    levels = [find_levels(list(arcs)) for arcs in drawings]
+    heights = [0.9 + LEVEL * max(level.values(), default=0) for level in levels]
+    top, width = 0.7 if title else 0.15, MARGIN + sentence.right + 0.2
+    figure = make_figure(width, top + sum(heights) + 0.4, title, legend, drawn.rest, sentence.unknown, unknown)
+    for arcs, level, weight, height in zip(drawings, levels, drawn.weights.tolist(), heights, strict=True):
+        axes = sentence.draw(figure, top, height, weight)
+        top += height
+        for arc, ends in find_ends(list(arcs), sentence.centres).items():
+            wrong = gold is not None and int(gold[arc[1] - 1]) != arc[0]
+            in_all = (arc, arcs[arc]) in shared
+            color = (PALE if wrong else SOFT) if in_all else (ORANGE if wrong else BLUE)
+            y = LEVEL * level.get(arc, max(level.values(), default=0) + 1)
+            _draw_arc(axes, ends, y, color)
+            for label in arcs[arc]:
+                _draw_label(axes, ends, y, names[label], font, color)
+    return figure
+
+
+Arc: TypeAlias = tuple[int, int]  # head and dependent; word m stands at centres[m - 1], the root nowhere
+
+
+def find_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
+    """How high to draw each arc between words: above all shorter ones that share some of its span."""
+    levels: dict[Arc, int] = {}
+    for arc in sorted((a for a in arcs if a[0] != 0), key=lambda a: (abs(a[0] - a[1]), a)):
+        low, high = sorted(arc)
+        under = [level for other, level in levels.items() if min(other) < high and max(other) > low]
+        levels[arc] = 1 + max(under, default=0)
+    return levels
+
+
+def find_ends(arcs: Sequence[Arc], centres: Sequence[float]) -> dict[Arc, tuple[float | None, float]]:
+    """Where each arc starts (None for the root) and ends: those of a word side by side, so that none cross there."""
+    places: dict[tuple[Arc, int], float] = {}
+    for word, centre in enumerate(centres, 1):
+        here = [a for a in arcs if word in a]
+        # From left to right: leftward arcs, the shortest first; the root's; rightward ones, the longest first.
+        here.sort(key=lambda a: 0 if 0 in a else 1 / (a[0] + a[1] - 2 * word))
+        for k, arc in enumerate(here):
+            places[arc, word] = centre + 0.11 * (k - (len(here) - 1) / 2)
+    return {a: (places.get((a, a[0])), places[a, a[1]]) for a in arcs}
+
+
+def _draw_arc(axes: Axes, ends: tuple[float | None, float], y: float, color: str) -> None:
+    """A rounded arc from the head up to height ``y`` and down to the dependent; for the root, an arrow from above."""
+    start, end = ends
+    if start is None:
+        points, codes = [(end, y + FOOT), (end, FOOT)], [Path.MOVETO, Path.LINETO]
+    else:
+        bend = min(0.25, abs(end - start) / 2) * (1 if end > start else -1)
+        top = y + FOOT
+        points = [(start, FOOT), (start, top - 0.15), (start, top), (start + bend, top)]
+        points += [(end - bend, top), (end, top), (end, top - 0.15), (end, FOOT)]
+        codes = [Path.MOVETO, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO]
+    arrow = FancyArrowPatch(path=Path(points, codes), arrowstyle="-|>", mutation_scale=7, shrinkA=0, shrinkB=0)
+    arrow.set(color=color, lw=1.2)
+    axes.add_patch(arrow)
+
+
+def _draw_label(
+    axes: Axes, ends: tuple[float | None, float], y: float, label: str, font: FontProperties, color: str
+) -> None:
+    """Above the middle of an arc; beside the root's arrow."""
+    start, end = ends
+    if start is None:
+        axes.text(end + 0.05, y + FOOT - 0.08, label, fontproperties=font, color=color)
+    else:
+        axes.text((start + end) / 2, y + FOOT + 0.03, label, fontproperties=font, color=color, ha="center")

@@ -1,0 +1,72 @@
+"""What a picture takes from a solution: the mean, and the heaviest structures of the support."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..parts import as_tuple
+from ..solution import Solution
+
+__all__ = ["Drawn", "read"]
+
+
+class Drawn(NamedTuple):
+    """The tensors of the mean, each (*event), and of the structures, (K, *event), the heaviest first, on the CPU.
+
+    K is 0 where the relaxation keeps no support. ``rest`` is a note on the structures that are left out.
+    """
+
+    mean: tuple[Tensor, ...]
+    structures: tuple[Tensor, ...]
+    weights: Tensor
+    rest: str
+
+
+def read(solution: Solution, *forms: str, most: int | None = None, alone: bool = True) -> Drawn:
+    """The mean and the ``most`` structures of largest weight.
+
+    ``forms`` are the shapes that the mean may have, as "T S, T-1 S S" for a tuple of two tensors. Unless the mean
+    can be drawn ``alone``, there must be a support.
+    """
+    shapes = [tuple(t.shape) for t in as_tuple(solution.mean)]
+    if not any(_has_form(shapes, form) for form in forms):
+        raise InvalidInputError(
+            "solution: one instance without batch dimensions is needed, with a mean of shape "
+            f"{' or '.join(map(_as_shapes, forms))}; got {' and '.join(map(str, shapes))}"
+        )
+    mean = tuple(t.detach().cpu() for t in as_tuple(solution.mean))
+    support, weights = solution.support, solution.weights
+    if support is None or weights is None:
+        if not alone:
+            raise InvalidInputError("solution: it has no support to draw; take one of infer(..., 'sparsemap') or 'map'")
+        return Drawn(mean, tuple(t[None][:0] for t in mean), torch.zeros(0), "")
+    weights = weights.detach()
+    order = weights.argsort(descending=True, stable=True)
+    order = order[weights[order] > 0]
+    drawn, left = order[:most], order[len(order) if most is None else most :]
+    rest = f"and {len(left)} more of {weights[left].sum().item():.0%} together" if len(left) else ""
+    return Drawn(mean, tuple(t.detach()[drawn].cpu() for t in as_tuple(support)), weights[drawn].cpu(), rest)
+
+
+def _has_form(shapes: list[tuple[int, ...]], form: str) -> bool:
+    """Whether sizes of the same name are the same."""
+    wanted = [tensor.split() for tensor in form.split(",")]
+    if [len(sizes) for sizes in wanted] != [len(shape) for shape in shapes]:
+        return False
+    known: dict[str, int] = {}
+    for token, size in zip(chain(*wanted), chain(*shapes), strict=True):
+        name = token.rstrip("+-0123456789")
+        size -= int(token[len(name) :] or 0)
+        if known.setdefault(name, size if name else 0) != size:
+            return False
+    return True
+
+
+def _as_shapes(form: str) -> str:
+    shapes = (tensor.split() for tensor in form.split(","))
+    return " and ".join(f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})" for sizes in shapes)

@@ -1,0 +1,119 @@
+"""Chains: tags of each step as nodes, and the taggings as lines from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..solution import Solution
+from .drawn import Drawn, read
+from .style import INK, ORANGE, READABLE, SHADES, SOFT, add_axes, as_decimal, make_figure
+from .words import name_all, typeset, width_of
+
+__all__ = ["lattice"]
+
+RADIUS = 0.18  # inches
+THICK = 9.0  # points: a line of weight 1
+
+
+def lattice(
+    solution: Solution, *, words: Sequence[str] | None = None, tags: Sequence[str] | None = None, title: str = ""
+) -> Figure:
+    """The mean of a chain: the tags of each step as shaded nodes, and the taggings that lead through them.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of one instance, in any of the forms of ``chain``: (T, S) with transitions, or edges (T − 1, S, S).
+    words : sequence of str, optional
+        What the T steps stand for; numbers from 1 by default.
+    tags : sequence of str, optional
+        What the S states stand for; numbers from 1 by default.
+    title : str
+
+    Returns
+    -------
+    Figure
+        Lines are as thick as the taggings that pass there weigh together; the heaviest one is orange. Without a
+        support, lines are the mean's transitions, if it has those of each step.
+
+    Raises
+    ------
+    InvalidInputError
+        If the solution is that of a batch or has another form, or there are not as many words or tags as in its
+        mean.
+
+    Examples
+    --------
+    >>> import torch, structinf as si
+    >>> theta = (torch.tensor([[1.0, 0.0], [0.4, 0.6]]), torch.zeros(2, 2))
+    >>> figure = lattice(si.infer(theta, "chain", "sparsemap"), words=["time", "flies"], tags=["noun", "verb"])
+    """
+    drawn = read(solution, "T S, S S", "T S, T-1 S S", "T-1 S S")
+    mean = _tags(drawn.mean)
+    steps, states = mean.shape
+    if steps == 0:
+        raise InvalidInputError("solution: a chain of one step that is scored by its edges alone has no tags to draw")
+    words, font, unknown = typeset(name_all("words", words, steps, "steps", padded=True))
+    tags, tag_font, unknown_too = typeset(name_all("tags", tags, states, "states"))
+    step = max(0.85, 0.2 + max(width_of(word, font) for word in words))  # inches
+    line = 0.55
+    left = 0.35 + max(width_of(tag, tag_font) for tag in tags) + RADIUS
+    top, bottom = (0.75 if title else 0.3) + RADIUS, 0.75 + RADIUS
+    width, height = left + step * (steps - 1) + 0.5, top + line * (states - 1) + bottom
+    count, heaviest = len(drawn.weights), drawn.weights[:1].tolist()
+    flow = _flow(drawn)
+    legend = [("taggings", SOFT)] if flow.any() else []
+    legend += [(f"the heaviest, {weight:.0%}", ORANGE) for weight in heaviest]
+    note = f"{count} taggings" if count > 1 else ""
+    figure = make_figure(width, height, title, legend, note, unknown, unknown_too)
+    axes = add_axes(figure, 0, 0, *figure.get_size_inches())
+    axes.set(xlim=(-left, figure.get_figwidth() - left), ylim=(height - top, -top))  # in inches from the first node
+    axes.set_axis_off()
+
+    for t, i, j in flow.gt(0.005).nonzero().tolist():
+        _draw_line(axes, [t * step, (t + 1) * step], [i * line, j * line], flow[t, i, j].item(), SOFT)
+    for weight in heaviest:
+        path = _tags(tuple(s[0] for s in drawn.structures))
+        used = path.any(1).nonzero()[:, 0].tolist()
+        _draw_line(axes, [t * step for t in used], [int(path[t].argmax()) * line for t in used], weight, ORANGE)
+    for t, s in torch.cartesian_prod(torch.arange(steps), torch.arange(states)).tolist():
+        p = mean[t, s].item()
+        node = Circle((t * step, s * line), RADIUS, facecolor=SHADES(p), edgecolor=SOFT, lw=0.6, zorder=3)
+        axes.add_patch(node)
+        text = axes.text(t * step, s * line, as_decimal(p), ha="center", va="center_baseline", zorder=4)
+        text.set(fontsize=8, color="white" if p > READABLE else INK)
+    for t, word in enumerate(words):
+        axes.text(t * step, line * (states - 1) + RADIUS + 0.25, word, ha="center", color=INK, fontproperties=font)
+    for s, tag in enumerate(tags):
+        axes.text(-RADIUS - 0.12, s * line, tag, ha="right", va="center_baseline", color=INK, fontproperties=tag_font)
+    return figure
+
+
+def _tags(y: tuple[Tensor, ...]) -> Tensor:
+    """The tags of the steps, (..., T, S), in structures or a mean of any form."""
+    if len(y) == 2:
+        return y[0]
+    (edges,) = y
+    return torch.cat([edges[..., :1, :, :].sum(-1), edges.sum(-2)], -2)
+
+
+def _flow(drawn: Drawn) -> Tensor:
+    """What passes from a tag to one of the next step, (T − 1, S, S); 0 where that is not known."""
+    if len(drawn.weights):
+        tags = _tags(drawn.structures)
+        return torch.einsum("k,kti,ktj->tij", drawn.weights.to(tags), tags[:, :-1], tags[:, 1:])
+    transitions = drawn.mean[-1]
+    steps, states = _tags(drawn.mean).shape
+    # For (S, S) the transitions are counted over all steps.
+    return transitions if transitions.ndim == 3 else transitions.new_zeros(steps - 1, states, states)
+
+
+def _draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], weight: float, color: str) -> None:
+    axes.plot(x, y, color=color, lw=0.6 + THICK * weight, solid_capstyle="round", solid_joinstyle="round")

@@ -1,0 +1,119 @@
+"""Segmentations: labelled bars over the steps, one row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from ..solution import Solution
+from .drawn import read
+from .sides import Items, Side, draw_series
+from .style import INK, LABELS, SOFT, add_axes, make_figure, write_weight
+from .words import name_all, typeset, width_of
+
+__all__ = ["segments"]
+
+# Inches: the height of the mean, from there to the structures, from one to the next, and its bars.
+MEAN, GAP, ROW, BAR = 0.9, 0.15, 0.38, 0.28
+
+
+def segments(
+    solution: Solution, *, x: Items | None = None, labels: Sequence[str] | None = None, title: str = "", most: int = 4
+) -> Figure:
+    """The mean of a semi-Markov model: the labels of each step, and below them the segmentations it is made of.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of one instance, in any of the forms of ``semi_markov``: segments (T, D, S), with or without transitions, or
+        pairwise (T, D, S, S).
+    x : sequence of str, (T,) or (T, d) numbers, optional
+        What the T steps stand for: words, or a series of d features.
+    labels : sequence of str, optional
+        What the S labels stand for; numbers from 1 by default.
+    title : str
+    most : int
+        Draw no more segmentations than these, the heaviest first.
+
+    Returns
+    -------
+    Figure
+        A colour for each label, above with the height of its probability.
+
+    Raises
+    ------
+    InvalidInputError
+        If the solution is that of a batch or has another form, or there are not as many items or labels as in its
+        mean.
+
+    Examples
+    --------
+    >>> import torch, structinf as si
+    >>> theta = torch.zeros(3, 2, 2)
+    >>> theta[2, 1, 0], theta[1, 1, 1] = 1.0, 0.8
+    >>> solution = si.infer(theta, "semi_markov", "sparsemap")
+    >>> figure = segments(solution, x=["to", "New", "York"], labels=["place", "other"])
+    """
+    drawn = read(solution, "T D S", "T D S, S S", "T D S S", most=most)
+    mean, structures = drawn.mean[0], drawn.structures[0]
+    if mean.ndim == 4:  # the labels before do not matter
+        mean, structures = mean.sum(2), structures.sum(3)
+    steps, _, kinds = mean.shape
+    labels = name_all("labels", labels, kinds, "labels")
+    names, font, _ = typeset(labels, 8)
+    side = Side.of("x", x, steps, "steps")
+    step = max(min(0.6, 6.0 / steps), side.widest + 0.12)
+    left, top = 0.75, 0.7 if title else 0.2
+    width = steps * step
+    above, below = 0.7 if side.series is not None else 0.0, 0.3 if side.names else 0.0
+    room = MEAN + GAP + ROW * len(structures)
+    legend = [(name, _color(label)) for label, name in enumerate(labels)]
+    height = top + above + room + below + 0.5
+    figure = make_figure(left + width + 0.25, height, title, legend, drawn.rest, side.unknown)
+    if side.series is not None:
+        draw_series(add_axes(figure, left, top, width, above - 0.1), side.series)
+
+    axes = add_axes(figure, left, top + above, width, room + below)
+    # Across in steps, and down in inches.
+    axes.set(xlim=(-0.5, steps - 0.5), ylim=(room + below, 0))
+    axes.set_axis_off()
+    edges, below_it = np.arange(steps + 1) - 0.5, np.full(steps, MEAN)
+    for label, share in enumerate(_labels_of_steps(mean).T.numpy()):
+        above_it = below_it - MEAN * share
+        axes.stairs(above_it, edges, baseline=below_it, fill=True, color=_color(label), lw=0, zorder=1)
+        below_it = above_it
+    axes.hlines([0, MEAN], -0.5, steps - 0.5, color=SOFT, lw=0.6, clip_on=False)
+    for place, text in ((0, "1"), (MEAN, "0")):
+        axes.text(-0.5 - 0.08 / step, place, text, fontsize=8, color=SOFT, ha="right", va="center")
+    for k, (structure, weight) in enumerate(zip(structures, drawn.weights.tolist(), strict=True)):
+        y = MEAN + GAP + ROW * k
+        write_weight(axes, -0.5 - 0.55 / step, y + BAR - 0.06, weight)
+        for end, before, label in structure.nonzero().tolist():
+            bar = Rectangle(
+                (end - before - 0.5, y), before + 1, BAR, facecolor=_color(label), edgecolor="white", lw=1.5
+            )
+            axes.add_patch(bar)
+            if width_of(names[label], font) + 0.1 < (before + 1) * step:
+                text = axes.text(end - before / 2, y + BAR / 2, names[label], ha="center", va="center_baseline")
+                text.set(color="white", fontproperties=font)
+    for t, word in enumerate(side.names):
+        axes.text(t, room + 0.15, word, ha="center", color=INK, fontproperties=side.font)
+    return figure
+
+
+def _labels_of_steps(mean: Tensor) -> Tensor:
+    """The probability of each label at each step, (T, S), from that of the segments, (T, D, S)."""
+    steps, durations, _ = mean.shape
+    total = mean.sum(1)
+    for later in range(1, min(steps, durations)):
+        # Those that end so much later, and are long enough.
+        total[:-later] += mean[later:, later:].sum(1)
+    return total
+
+
+def _color(label: int) -> str:
+    return LABELS[label % len(LABELS)]

@@ -1,0 +1,105 @@
+"""Selections: bars for the elements' probabilities, and rows of cells for what is selected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from ..solution import Solution
+from .drawn import read
+from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure, write_weight
+from .words import name_all, typeset, width_of
+
+__all__ = ["selection"]
+
+# Inches: a bar of 1, from there to the structures, from one to the next, and its cells.
+BARS, GAP, ROW, CELL = 1.1, 0.15, 0.36, 0.26
+
+
+def selection(solution: Solution, *, names: Sequence[str] | None = None, title: str = "", most: int = 6) -> Figure:
+    """The mean of a selection as bars, and below them the selections that it is made of.
+
+    Of ``categorical``, ``subset``, ``correlated_subset`` and ``knapsack``.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of one instance: the mean is (d,), or (d,) and that of pairs of neighbours, (d − 1,).
+    names : sequence of str, optional
+        What the elements stand for; numbers from 1 by default.
+    title : str
+    most : int
+        Draw no more selections than these, the heaviest first.
+
+    Returns
+    -------
+    Figure
+        Elements that not all selections share are orange. Pairs have narrow bars, and neighbours selected together are
+        joined.
+
+    Raises
+    ------
+    InvalidInputError
+        If the solution is that of a batch or has another form, or there are not as many names as elements.
+
+    Examples
+    --------
+    >>> import torch, structinf as si
+    >>> solution = si.infer(torch.tensor([1.0, 0.8, 0.5, -1.0]), "subset", "sparsemap", k=2)
+    >>> figure = selection(solution, names=["tea", "coffee", "water", "rain"])
+    """
+    drawn = read(solution, "d", "d, d-1", most=most)
+    mean, weights = drawn.mean[0], drawn.weights
+    size = len(mean)
+    names, font, unknown = typeset(name_all("names", names, size, "elements"))
+    widest = max((width_of(name, font) for name in names), default=0.0)
+    turned = widest > 0.95
+    step = 0.5 if turned else max(0.5, widest + 0.12)  # inches
+    left = max(0.85, 0.7 * widest if turned else 0.0)  # turned names reach that far to the left
+    top, below = 0.8 if title else 0.35, 0.2 + (0.8 * widest if turned else 0.15)
+    room = BARS + GAP + ROW * len(weights)
+    legend = [("in all", BLUE), ("in some", ORANGE)] if len(weights) else [("mean", BLUE)]
+    if len(drawn.mean) == 2:
+        legend.append(("both neighbours", SOFT))
+    height = top + room + below + 0.45
+    figure = make_figure(left + size * step + 0.25, height, title, legend, drawn.rest, unknown)
+    axes = add_axes(figure, left, top, size * step, room + below)
+    axes.set(xlim=(-0.5, size - 0.5), ylim=(room + below, 0))  # across in elements, and down in inches
+    axes.set_axis_off()
+
+    axes.hlines(BARS, -0.5, size - 0.5, color=SOFT, lw=0.6)
+    shared = (drawn.structures[0] > 0).all(0) if len(weights) else mean > 0
+    for i, p in enumerate(mean.tolist()):
+        _draw_bar(axes, i, 0.7, p, BLUE if shared[i] else ORANGE)
+        axes.text(i, BARS * (1 - p) - 0.05, as_decimal(p), fontsize=9, color=INK, ha="center")
+    for pairs in drawn.mean[1:]:
+        for i, p in enumerate(pairs.tolist()):
+            _draw_bar(axes, i + 0.5, 0.1, p, SOFT)
+    for k, weight in enumerate(weights.tolist()):
+        y = BARS + GAP + ROW * k
+        write_weight(axes, -0.5 - 0.62 / step, y + CELL - 0.05, weight)
+        elements, *pairs = (t[k] > 0 for t in drawn.structures)
+        _draw_row(axes, elements, pairs, shared, y)
+    for i, name in enumerate(names):
+        text = axes.text(i, room + 0.15, name, color=INK, fontproperties=font, ha="right" if turned else "center")
+        text.set(rotation=40 if turned else 0, rotation_mode="anchor")
+    return figure
+
+
+def _draw_bar(axes: Axes, x: float, width: float, height: float, color: str) -> None:
+    if height > 0:
+        axes.add_patch(Rectangle((x - width / 2, BARS * (1 - height)), width, BARS * height, color=color, lw=0))
+
+
+def _draw_row(axes: Axes, elements: Tensor, pairs: Sequence[Tensor], shared: Tensor, y: float) -> None:
+    """A selection's cells: filled, or empty for what is left."""
+    for i, taken in enumerate(elements.tolist()):
+        color = (BLUE if shared[i] else ORANGE) if taken else FAINT
+        axes.add_patch(Rectangle((i - 0.35, y), 0.7, CELL, facecolor=color if taken else "white", edgecolor=color))
+    for pair in pairs:
+        for i in pair.nonzero()[:, 0].tolist():
+            axes.add_patch(Rectangle((i + 0.35, y + CELL / 2 - 0.03), 0.3, 0.06, color=SOFT, lw=0))

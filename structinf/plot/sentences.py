@@ -1,0 +1,50 @@
+"""A sentence's words in a row, below each of the trees over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+
+from .style import INK, add_axes, write_weight
+from .words import check_count, typeset, width_of
+
+__all__ = ["MARGIN", "Sentence"]
+
+MARGIN = 0.75  # inches, to the left of the first word
+
+
+class Sentence(NamedTuple):
+    """The words, the centre of each, and the right end of the last one, in inches from the first one's left."""
+
+    words: list[str]
+    font: FontProperties
+    unknown: str
+    centres: list[float]
+    right: float
+
+    @classmethod
+    def of(cls, words: Sequence[str], count: int) -> Sentence:
+        """InvalidInputError unless there are ``count`` words."""
+        check_count("words", len(words), count, "words", padded=True)
+        typed, font, unknown = typeset(words)
+        centres, right = [], 0.0
+        for word in typed:
+            size = max(width_of(word, font), 0.35)
+            centres.append(right + size / 2)
+            right += size + 0.22
+        return cls(typed, font, unknown, centres, right)
+
+    def draw(self, figure: Figure, down: float, height: float, weight: float) -> Axes:
+        """Axes across the figure in inches, whose height 0 the words stand at, and the weight of a tree before them."""
+        width = figure.get_figwidth()
+        axes = add_axes(figure, 0, down, width, height)
+        axes.set(xlim=(-MARGIN, width - MARGIN), ylim=(-0.25, height - 0.25))
+        axes.set_axis_off()
+        write_weight(axes, 0.2 - MARGIN, -0.05, weight)
+        for word, x in zip(self.words, self.centres, strict=True):
+            axes.text(x, -0.05, word, ha="center", color=INK, fontproperties=self.font)
+        return axes

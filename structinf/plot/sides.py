@@ -1,0 +1,57 @@
+"""What stands along a side of a picture: words, or a series of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from .style import INK
+from .words import check_count, typeset, width_of
+
+__all__ = ["Items", "Side", "draw_series"]
+
+Items: TypeAlias = Sequence[str] | Sequence[float] | Tensor
+
+
+class Side(NamedTuple):
+    """Names, with the font and the inches of the widest, or else a series (n,) or (n, d), or neither."""
+
+    names: list[str]
+    font: FontProperties
+    unknown: str
+    widest: float
+    series: Tensor | None
+
+    @classmethod
+    def of(cls, argument: str, items: Items | None, count: int, what: str) -> Side:
+        """InvalidInputError unless there are ``count`` items, or none."""
+        words = [] if items is None else [item for item in items if isinstance(item, str)]
+        names, font, unknown = typeset(words, 9)
+        widest = max((width_of(name, font) for name in names), default=0.0)
+        if items is None:
+            return cls(names, font, unknown, widest, None)
+        check_count(argument, len(items), count, what, padded=True)
+        series = None if words else torch.as_tensor(items).detach().cpu()
+        if series is not None and series.ndim not in (1, 2):
+            raise InvalidInputError(
+                f"{argument}: a series ({count},) or ({count}, d) is needed, got {tuple(series.shape)}"
+            )
+        return cls(names, font, unknown, widest, series)
+
+
+def draw_series(axes: Axes, series: Tensor, *, down: bool = False) -> None:
+    """A series above a picture, or down its left side with large values far from it."""
+    n = len(series)
+    if down:
+        axes.plot((-series).numpy(), range(n), color=INK, lw=1)
+        axes.set_ylim(n - 0.5, -0.5)
+    else:
+        axes.plot(range(n), series.numpy(), color=INK, lw=1)
+        axes.set_xlim(-0.5, n - 0.5)
+    axes.set_axis_off()

@@ -1,0 +1,52 @@
+"""Words on a picture: their number, their letters, and the room that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.font_manager import FontProperties, fontManager, get_font
+from matplotlib.textpath import TextPath
+
+from ..errors import InvalidInputError
+
+__all__ = ["check_count", "name_all", "typeset", "width_of"]
+
+
+def name_all(argument: str, given: Sequence[str] | None, count: int, what: str, *, padded: bool = False) -> list[str]:
+    """The names given, or the numbers from 1; InvalidInputError unless there are ``count``."""
+    if given is None:
+        return [str(i + 1) for i in range(count)]
+    check_count(argument, len(given), count, what, padded=padded)
+    return list(given)
+
+
+def check_count(argument: str, given: int, count: int, what: str, *, padded: bool = False) -> None:
+    """Raise InvalidInputError if an argument has more or fewer entries than the mean, which may be ``padded``."""
+    if given != count:
+        raise InvalidInputError(
+            f"{argument}: the solution's mean is that of {count} {what}, got {given}"
+            + ("; cut the padding off before inferring" if padded and given < count else "")
+        )
+
+
+def width_of(word: str, font: FontProperties) -> float:
+    """In inches."""
+    return TextPath((0, 0), word, prop=font).get_extents().width / 72 if word.strip() else 0.0
+
+
+def typeset(words: Sequence[str], size: float = 10) -> tuple[list[str], FontProperties, str]:
+    """The words as text rather than mathematics, a font for them, and a note if it lacks letters, replaced by ▯.
+
+    The font is matplotlib's default, or else one of this machine's that has all the letters.
+    """
+    letters = {ord(letter) for word in words for letter in word}
+    default = fontManager.findfont(FontProperties())
+    regular = (font for font in fontManager.ttflist if font.weight == 400 and font.style == "normal")
+    # "Last Resort" has a placeholder for every letter there is.
+    files = [default, *(font.fname for font in regular if not font.name.startswith("Last Resort"))]
+    covering = (file for file in files if letters <= get_font(file).get_charmap().keys())
+    file = next(covering, default)
+    unknown = letters - get_font(file).get_charmap().keys()
+    escapes = {ord("$"): r"\$", **dict.fromkeys(unknown, "▯")}
+    note = "▯ no font for this letter" if unknown else ""
+    return [word.translate(escapes) for word in words], FontProperties(fname=file, size=size), note
