@@ -30,6 +30,7 @@ from .losses import FenchelYoungLoss, RelaxedLoss
 from .oracle import Enumerable, GibbsOracle, KBest, Oracle, Projectable, Samplable
 from .pairwise import pairwise_cost
 from .parts import Potentials
+from .queries import Best, Support, count, entropy, log_prob, nonzero, sample, topk
 from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from .relaxation import RegularizedRelaxation, Relaxation
 from .series import SoftDTWLoss, soft_dtw_between, soft_dtw_divergence
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Barycenter",
+    "Best",
     "ConvergenceError",
     "ConvergenceWarning",
     "Enumerable",
@@ -64,28 +66,35 @@ __all__ = [
     "Solution",
     "SquaredL2",
     "StructinfError",
+    "Support",
     "Tsallis",
     "UnknownNameError",
     "Unregularized",
     "UnsupportedError",
     "alignment_matrix",
     "alignment_path",
+    "count",
     "decode",
     "dp",
     "encode",
+    "entropy",
     "errors",
     "get_oracle",
     "get_relaxation",
     "infer",
     "list_oracles",
     "list_relaxations",
+    "log_prob",
+    "nonzero",
     "pairwise_cost",
     "register_oracle",
     "register_relaxation",
     "relax",
+    "sample",
     "soft_dtw",
     "soft_dtw_barycenter",
     "soft_dtw_between",
     "soft_dtw_divergence",
     "testing",
+    "topk",
 ]

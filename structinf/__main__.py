@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import inspect
 import io
+import math
 import os
 import sys
 import textwrap
@@ -128,7 +129,7 @@ def _add_demos(demos: Any) -> None:
 
     about = "align and average recordings of a movement: hard and soft dynamic time warping compared"
     demo = demos.add_parser("align", help=about, description=about, parents=[picture])
-    demo.add_argument("--temperature", type=float, default=0.1, help="of soft-DTW (default: 0.1)")
+    demo.add_argument("--temperature", type=_temperature, default=0.1, help="of soft-DTW (default: 0.1)")
     demo.add_argument(
         "--quick", action="store_true", help="a few short recordings: tries the machinery, not the methods"
     )
@@ -210,7 +211,11 @@ def _entries(registry: Registry[Any]) -> Iterator[Entry]:
 
 
 def _required(factory: Any) -> Iterator[str]:
-    for p in inspect.signature(factory).parameters.values():
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:
+        return  # of a class written in C
+    for p in parameters:
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             yield p.name
 
@@ -273,26 +278,32 @@ def _check(arguments: argparse.Namespace) -> int:
         results = testing.relaxation_results(relaxation, oracle, shape, seed=arguments.seed)
     print(f"{subject}, potentials of shape {shape}\n")
     count: Counter[str] = Counter()
+    faults: dict[str, str] = {}  # and the first law that each of them breaks
     for result in results:
         count[result.status] += 1
         mark = {"holds": "ok", "does not apply": "-", "broken": "FAILED"}[result.status]
         print(f"{mark:<6}  {result.law:<20}  {result.reason or result.sentence}", flush=True)
         if result.error is not None:
+            first = faults.setdefault(result.error.fault, result.law)
             _, _, details = str(result.error).partition("\n")  # after the law's name and sentence
+            if first != result.law:
+                details = f"by the same fault as {first}"
             print(textwrap.indent(details or str(result.error), " " * 8))
-    print(f"\n{count['holds']} laws hold, {count['does not apply']} do not apply, {count['broken']} are broken")
+    by = f", by {len(faults)} fault{'s' * (len(faults) > 1)}" if len(faults) < count["broken"] else ""
+    print(f"\n{count['holds']} laws hold, {count['does not apply']} do not apply, {count['broken']} are broken{by}")
     return 1 if count["broken"] else 0
 
 
 def _make(name: str, options: dict[str, Any]) -> Oracle:
     """The oracle registered under ``name``, or that the class at ``module:Class`` makes."""
     try:
-        if ":" not in name:
-            return api.get_oracle(name, **options)
-        if "" not in sys.path:
+        module, colon, attribute = name.partition(":")
+        if colon and "" not in sys.path:
             sys.path.insert(0, "")  # a module of the current folder, as with python -m
-        module, _, attribute = name.partition(":")
-        made = getattr(importlib.import_module(module), attribute)(**options)
+        factory = getattr(importlib.import_module(module), attribute) if colon else api._oracles.factory(name)
+        if missing := [key for key in _required(factory) if key not in options]:
+            raise InvalidInputError(f"{name} needs options: pass {' '.join(f'-o {key}=...' for key in missing)}")
+        made = factory(**options) if colon else api.get_oracle(name, **options)
         if not isinstance(made, Oracle):
             raise PluginError(f"{name} made {made!r}, which is no Oracle")
         return made
@@ -344,6 +355,16 @@ def _positive(text: str) -> int:
     number = int(text) if text.lstrip("-").isdigit() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, got {text!r}")
+    return number
+
+
+def _temperature(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"a finite number of at least 0 is needed, got {text!r}")
     return number
 
 

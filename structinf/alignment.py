@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -11,14 +10,15 @@ from torch import Tensor
 from .api import bind_problem, get_oracle, get_relaxation
 from .compiling import untraced
 from .errors import InvalidInputError
-from .problem import Problem
+from .problem import Problem, broadcasts, renamed
 from .regularizers import Regularizer, Unregularized, get_regularizer
+from .relaxation import check_temperature
 from .relaxations.smoothed import Smoothed
 
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["alignment_matrix", "alignment_path", "choose_smoothing", "soft_dtw"]
+__all__ = ["alignment_matrix", "alignment_path", "check_band", "choose_smoothing", "soft_dtw"]
 
 
 @untraced
@@ -156,11 +156,17 @@ def alignment_path(
 
 def choose_smoothing(temperature: float | None, regularizer: str | Regularizer) -> Regularizer:
     """The regularizer with this temperature; none at all at 0."""
-    if temperature is not None and not (isinstance(temperature, int | float) and 0 <= temperature < math.inf):
-        raise InvalidInputError(
-            f"temperature must be a finite number of at least 0, which is hard DTW, got {temperature!r}"
-        )
-    return Unregularized() if temperature == 0 else get_regularizer(regularizer, temperature)
+    if temperature is not None:
+        check_temperature(temperature, hard=True)
+    found = get_regularizer(regularizer, temperature or None)
+    return Unregularized() if temperature == 0 else found
+
+
+def check_band(band: int | Tensor | None) -> int | Tensor | None:
+    """``band``; InvalidInputError if it is neither None, nor a number of cells, nor a tensor of them."""
+    if not isinstance(band, Tensor):
+        get_oracle("dtw", band=band)
+    return band
 
 
 def _prepare(
@@ -174,8 +180,25 @@ def _bind(cost: Tensor, band: Any, lengths: Any) -> Problem:
     if not isinstance(cost, Tensor) or not cost.is_floating_point():
         came = f"a tensor of {cost.dtype}" if isinstance(cost, Tensor) else type(cost).__name__
         raise TypeError(f"cost: a tensor in floating point is needed, got {came}")
+    if lengths is not None:
+        _check_lengths(lengths, cost)
     try:
-        return bind_problem(-cost, get_oracle("dtw"), {"band": band, "lengths": lengths})
+        with renamed("cost", but="theta holds"):
+            return bind_problem(-cost, get_oracle("dtw"), {"band": band, "lengths": lengths})
     except InvalidInputError as error:
-        hint = " (theta is minus the cost)" if str(error).startswith("theta") else ""
+        hint = " (theta is minus the cost)" if "theta" in str(error) else ""
         raise InvalidInputError(f"{error}{hint}") from None
+
+
+def _check_lengths(lengths: Any, cost: Tensor) -> None:
+    """InvalidInputError if ``lengths`` have a shape that no rows and columns of ``cost`` have."""
+    try:
+        shape = torch.as_tensor(lengths).shape
+    except (TypeError, ValueError, RuntimeError):
+        return  # which is refused as with any other instance data
+    batch = cost.shape[:-2]
+    if shape[-1:] != (2,) or len(shape) != len(batch) + 1 or not broadcasts(shape[:-1], batch):
+        raise InvalidInputError(
+            f"lengths: rows and columns in use, {(*batch, 2)} for a cost of shape {tuple(cost.shape)}, are needed; "
+            f"got shape {tuple(shape)}"
+        )

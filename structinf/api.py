@@ -14,7 +14,7 @@ from .compiling import untraced
 from .errors import InvalidInputError, PluginError, UnsupportedError
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, map_parts
-from .problem import Problem
+from .problem import Problem, mask_hint, renamed
 from .registry import Registry, did_you_mean
 from .relaxation import Relaxation
 from .solution import Solution
@@ -29,6 +29,7 @@ __all__ = [
     "infer",
     "list_oracles",
     "list_relaxations",
+    "prepare_oracle",
     "register_oracle",
     "register_relaxation",
     "relax",
@@ -145,8 +146,8 @@ def _unknown_option(
         f"{item} has {', '.join(names) or 'none'}" if isinstance(item, str) else f"{item!r} has its own already"
         for item, names in zip((oracle, relaxation), known, strict=True)
     ]
-    close = did_you_mean(key, [*known[0], *known[1], *data])
-    return f"there is no option {key!r} ({'; '.join(takes)}; instance data: {', '.join(data) or 'none'}){close}"
+    hint = did_you_mean(key, [*known[0], *known[1], *data]) or mask_hint(key, data)
+    return f"there is no option {key!r} ({'; '.join(takes)}; instance data: {', '.join(data) or 'none'}){hint}"
 
 
 def check_supported(oracle: Oracle, relaxation: Relaxation) -> None:
@@ -283,7 +284,8 @@ def encode(labels: Tensor, like: Potentials, oracle: str | Oracle, **options: An
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         came = f"a tensor of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
         raise TypeError(f"labels: a tensor of integers is needed, got {came}")
-    problem = _prepare_oracle(like, oracle, options)
+    with renamed("like"):
+        problem = prepare_oracle(like, oracle, options)
     return problem.restore_parts(problem.encode(labels, "labels"))
 
 
@@ -298,7 +300,8 @@ def decode(y: Potentials, oracle: str | Oracle, **options: Any) -> Tensor:
     """
     if isinstance(y, Tensor) and not y.is_floating_point():
         raise TypeError(f"y: a structure in floating point is needed, got {y.dtype}; call .float() first")
-    problem = _prepare_oracle(y, oracle, options)
+    with renamed("y"):
+        problem = prepare_oracle(y, oracle, options)
     flat = problem.flatten_parts(y, "y")
     return problem.restore(problem.oracle.decode(flat))
 
@@ -322,11 +325,18 @@ def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str
         if not inspect.isclass(factory):  # a function: what it makes may depend on its options
             factory = _oracles.get(oracle, **{k: v for k, v in options.items() if k in _oracles.options(oracle)})
         return list(factory.structure_ndim)  # type: ignore[attr-defined]
-    return list(oracle.structure_ndim)
+    if isinstance(oracle, Tensor | tuple | list):
+        raise TypeError(
+            f"oracle: a name or Oracle object is needed, got a {type(oracle).__name__}; potentials come first, then "
+            "the oracle"
+        )
+    return list(_oracles.get(oracle).structure_ndim)
 
 
-def _prepare_oracle(theta: Any, oracle: str | Oracle, options: dict[str, Any]) -> Problem:
-    known = _oracles.options(oracle) if isinstance(oracle, str) else []
+def prepare_oracle(theta: Any, oracle: str | Oracle, options: dict[str, Any]) -> Problem:
+    """:func:`bind_problem` with an oracle by name or as an object; ``options`` are its own and its instance data."""
+    names = _instance_data(oracle, options)
+    known = [key for key in _oracles.options(oracle) if key not in names] if isinstance(oracle, str) else []
     found = _oracles.get(oracle, **{key: options.pop(key) for key in list(options) if key in known})
     return Problem.build(theta, found, options)
 

@@ -11,11 +11,10 @@ from torch.autograd import Function
 
 from .errors import UnsupportedError
 from .parts import Potentials, as_tuple, batch_size, differentiate, inner, like_potentials, reduce_like, weigh
+from .regularizers import Regularizer, probabilities, smoothed_maximum
 
 if TYPE_CHECKING:
     import jaxtyping
-
-    from .regularizers import Regularizer
 
 __all__ = [
     "ConvexFunction",
@@ -230,7 +229,7 @@ def smooth_argmax(regularizer: Regularizer, x: Tensor, dim: int = -1) -> Tensor:
 class _SmoothMax(Function):
     @staticmethod
     def forward(regularizer: Regularizer, x: Tensor) -> Tensor:
-        return regularizer.value(x)
+        return smoothed_maximum(regularizer, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -246,7 +245,7 @@ class _SmoothMax(Function):
 class _SmoothArgmax(Function):
     @staticmethod
     def forward(regularizer: Regularizer, x: Tensor) -> Tensor:
-        return regularizer.gradient(x)
+        return probabilities(regularizer, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -271,7 +270,7 @@ def routed_max(regularizer: Regularizer, x: Tensor, dim: int, route: Callable[[T
 class _RoutedMax(Function):
     @staticmethod
     def forward(regularizer: Regularizer, x: Tensor, route: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        return regularizer.value(x)
+        return smoothed_maximum(regularizer, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError
+from .errors import InvalidInputError
 from .pairwise import Metric, pairwise_cost
 from .parts import recording
 from .regularizers import Regularizer
+from .relaxation import OnFailure, check_stopping, report_failure
 from .series import soft_dtw_between
 from .solvers.descent import Search, by_lbfgs, by_optimizer
 
@@ -54,7 +55,7 @@ def soft_dtw_barycenter(
     weights: Any = None,
     lengths: Any = None,
     length: int | None = None,
-    init: Tensor | None = None,
+    init: Any = None,
     divergence: bool = False,
     metric: Metric = "squared_euclidean",
     regularizer: str | Regularizer = "negentropy",
@@ -62,7 +63,7 @@ def soft_dtw_barycenter(
     method: Method = "l-bfgs",
     max_iter: int = 100,
     tolerance: float = 1e-7,
-    on_failure: Literal["warn", "raise", "ignore"] = "warn",
+    on_failure: OnFailure = "warn",
 ) -> Barycenter:
     """A series z that is least far from all ``series`` together: a minimum of Σ_i w_i sdtw(z, x_i) / Σ_i w_i.
 
@@ -81,7 +82,7 @@ def soft_dtw_barycenter(
         Items in use of each series of a tensor.
     length : int, optional
         Of the barycenter: that of the longest series by default.
-    init : (length, d) Tensor, or (length,), optional
+    init : (length, d) array-like, or (length,), optional
         Where to start; by default the weighted mean of the series, stretched to ``length`` each.
     divergence : bool
         Take the divergence in the place of soft-DTW, so that the barycenter of equal series is that series. Soft-DTW's
@@ -94,8 +95,10 @@ def soft_dtw_barycenter(
         scipy's L-BFGS, or what makes a torch optimizer of a list of one parameter, such as
         ``functools.partial(torch.optim.Adam, lr=0.1)``, of which the best iterate is returned.
     max_iter : int
+        Of at least 1.
     tolerance : float
-        Stop where an iteration changes the loss by less than this share of what an arbitrary alignment costs.
+        Of at least 0. The end is where an iteration changes the loss by less than this share of what an arbitrary
+        alignment costs.
     on_failure : "warn", "raise" or "ignore"
         What to do if the tolerance is not met: one ConvergenceWarning, a ConvergenceError, or nothing.
 
@@ -120,9 +123,8 @@ def soft_dtw_barycenter(
     >>> soft_dtw_barycenter([short, long], 0.1).series.round(decimals=2)
     tensor([2., 0., 0., 2., 0.])
     """
-    if on_failure not in ("warn", "raise", "ignore"):
-        raise InvalidInputError(f'on_failure must be "warn", "raise" or "ignore", got {on_failure!r}')
-    if isinstance(method, str) and method != "l-bfgs":
+    check_stopping(max_iter, tolerance, on_failure)
+    if not callable(method) and method != "l-bfgs":
         raise InvalidInputError(f'method must be "l-bfgs" or what makes a torch optimizer, got {method!r}')
     options = {"temperature": temperature, "metric": metric, "regularizer": regularizer, "band": band}
     with recording():
@@ -131,14 +133,12 @@ def soft_dtw_barycenter(
         loss = _objective(given, len(start), divergence, functools.partial(soft_dtw_between, **options))
         search = Search(loss, start, max_iter, tolerance, _arbitrary_cost(start, given, metric), _spread(start, given))
         z, losses, trouble = by_lbfgs(search) if method == "l-bfgs" else by_optimizer(method, search)
-    if trouble and on_failure != "ignore":
-        message = (
+    if trouble:
+        report_failure(
             f"soft_dtw_barycenter did not converge: {trouble} after {len(losses) - 1} iterations, at a loss of "
-            f"{losses[-1]:.6g}; raise max_iter or tolerance, or the temperature, which smooths the loss"
+            f"{losses[-1]:.6g}; raise max_iter or tolerance, or the temperature, which smooths the loss",
+            on_failure,
         )
-        if on_failure == "raise":
-            raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=2)
     z = z.to(given.dtype)
     return Barycenter(z.squeeze(1) if given.flat else z, torch.tensor(losses, dtype=torch.float64), not trouble)
 
@@ -182,12 +182,17 @@ def _gather(series: Any, lengths: Any, weights: Any) -> _Series:
             raise InvalidInputError(f"series: a tensor of series is (N, n, d), got {tuple(series.shape)}")
         rows = list(series)
         if lengths is not None:
-            counts = torch.as_tensor(lengths).tolist()
-            if len(counts) != len(rows) or not all(1 <= count <= series.shape[1] for count in counts):
+            counts = _as_tensor("lengths", lengths)
+            integral = not (counts.is_floating_point() or counts.dtype is torch.bool)
+            if (
+                not integral
+                or counts.shape != (len(rows),)
+                or not bool(((counts >= 1) & (counts <= series.shape[1])).all())
+            ):
                 raise InvalidInputError(
-                    f"lengths: {len(rows)} integers from 1 to {series.shape[1]} are needed, got {counts}"
+                    f"lengths: {len(rows)} integers from 1 to {series.shape[1]} are needed, got {counts.tolist()}"
                 )
-            rows = [row[:count] for row, count in zip(rows, counts, strict=True)]
+            rows = [row[:count] for row, count in zip(rows, counts.tolist(), strict=True)]
     elif lengths is not None:
         raise InvalidInputError("lengths go with a tensor (N, n, d); those of a list of series are known")
     else:
@@ -222,28 +227,36 @@ def _check_rows(rows: list[Any]) -> None:
 def _check_weights(weights: Any, count: int) -> Tensor:
     if weights is None:
         return torch.ones(count, dtype=torch.float64)
-    w = torch.as_tensor(weights).detach().double()
+    w = _as_tensor("weights", weights).double()
     if w.shape != (count,) or not bool(w.isfinite().all() and (w >= 0).all() and (w > 0).any()):
         raise InvalidInputError(f"weights: {count} finite numbers of at least 0, not all 0, are needed, got {weights}")
     return w
 
 
-def _initial(given: _Series, init: Tensor | None, length: int | None) -> Tensor:
+def _initial(given: _Series, init: Any, length: int | None) -> Tensor:
     """The series (length, d) to start from, in float64."""
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+        raise InvalidInputError(f"length must be an integer of at least 1, got {length!r}")
     if init is None:
         count = int(given.lengths.max()) if length is None else length
-        if count < 1:
-            raise InvalidInputError(f"length must be 1 at least, got {length}")
         return torch.tensordot(given.weights, torch.stack([_stretch(row, count) for row in given.rows]), 1)
-    if length is not None and length != len(init):
-        raise InvalidInputError(f"length {length} and init of length {len(init)} contradict each other")
-    start = init.detach().to(given.items)
-    start = start.unsqueeze(1) if given.flat and start.ndim == 1 else start
+    came = _as_tensor("init", init).to(given.items)
+    start = came.unsqueeze(1) if given.flat and came.ndim == 1 else came
     if start.ndim != 2 or len(start) == 0 or start.shape[1] != given.items.shape[2] or not bool(start.isfinite().all()):
         raise InvalidInputError(
-            f"init: a finite series of {given.items.shape[2]} features is needed, got one of shape {tuple(init.shape)}"
+            f"init: a finite series of {given.items.shape[2]} features is needed, got one of shape {tuple(came.shape)}"
         )
+    if length is not None and length != len(start):
+        raise InvalidInputError(f"length {length} and init of length {len(start)} contradict each other")
     return start
+
+
+def _as_tensor(name: str, value: Any) -> Tensor:
+    try:
+        # By way of numpy, which reads numbers in float64.
+        return value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"{name}: a tensor, or a list of numbers, is needed, got {value!r}") from error
 
 
 def _stretch(series: Tensor, count: int) -> Tensor:

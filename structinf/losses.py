@@ -15,29 +15,38 @@ from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, map_parts
 from .problem import Problem
-from .relaxation import RegularizedRelaxation, Relaxation
+from .relaxation import RegularizedRelaxation, Relaxation, check_choice
 
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["Cost", "Distance", "FenchelYoungLoss", "RelaxedLoss"]
+__all__ = ["Cost", "Distance", "FenchelYoungLoss", "Reduction", "RelaxedLoss", "check_reduction", "reduced"]
 
 Cost = Literal["hamming"] | Tensor | tuple[Tensor, ...] | Callable[[Potentials], Potentials]
 
-
 Distance = Literal["squared_l2", "kl", "area"] | Callable[[Potentials, Potentials], Tensor]
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def check_reduction(reduction: Reduction) -> Reduction:
+    """``reduction``; InvalidInputError if there is none of that name."""
+    check_choice("reduction", reduction, ("mean", "sum", "none"))
+    return reduction
+
+
+def reduced(losses: Tensor, reduction: Reduction) -> Tensor:
+    """``losses`` of all instances, their sum, or their mean, which is 0 for none."""
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / max(losses.numel(), 1)
 
 
 class _StructuredLoss(nn.Module, abc.ABC):
     """A loss of each instance, reduced over the batch; subclasses give `_losses`."""
 
     oracle: Oracle
-    reduction: str
-
-    def _set_reduction(self, reduction: str) -> None:
-        if reduction not in ("mean", "sum", "none"):
-            raise InvalidInputError(f'reduction must be "mean", "sum" or "none", got {reduction!r}')
-        self.reduction = reduction
+    reduction: Reduction
 
     @untraced
     def forward(self, theta: Potentials, y: Potentials, **structure: Any) -> jaxtyping.Float[Tensor, "*batch"]:
@@ -67,10 +76,8 @@ class _StructuredLoss(nn.Module, abc.ABC):
         problem = bind_problem(theta, self.oracle, structure)
         with problem.plain_modes():
             losses = self._losses(problem, problem.gold(y, "y"))
-        if self.reduction == "none":
-            return problem.restore(losses)
-        total = losses.sum() if self.reduction == "sum" else losses.sum() / max(len(losses), 1)
-        return total.to(problem.dtype)
+        total = reduced(losses, self.reduction)
+        return problem.restore(losses) if self.reduction == "none" else total.to(problem.dtype)
 
     @abc.abstractmethod
     def _losses(self, problem: Problem, gold: Potentials) -> Tensor:
@@ -123,7 +130,7 @@ class FenchelYoungLoss(_StructuredLoss):
         relaxation: str | Relaxation = "sparsemap",
         *,
         cost: Cost | None = None,
-        reduction: Literal["mean", "sum", "none"] = "mean",
+        reduction: Reduction = "mean",
         **options: Any,
     ) -> None:
         super().__init__()
@@ -133,10 +140,12 @@ class FenchelYoungLoss(_StructuredLoss):
                 f"{found.label()} is no argmax of ⟨θ, μ⟩ − Ω(μ) and generates no Fenchel-Young loss; "
                 "train through its Layer with a loss of your own, or take map, marginals, sparsemap or smoothed"
             )
-        self._set_reduction(reduction)
-        if isinstance(cost, str) and cost != "hamming":
-            raise InvalidInputError(f'cost must be None, "hamming", a tensor or a callable, got {cost!r}')
+        if not (cost is None or isinstance(cost, Tensor | tuple | list) or callable(cost)):
+            check_choice(
+                "cost", cost, ("hamming",), "None, a tensor of theta's shape (or a tuple of them), or a callable"
+            )
         self.relaxation = found
+        self.reduction = check_reduction(reduction)
         self.cost = cost
 
     def _losses(self, problem: Problem, gold: Potentials) -> Tensor:
@@ -190,7 +199,7 @@ class RelaxedLoss(_StructuredLoss):
     ----------
     oracle : str or Oracle
     relaxation : str or Relaxation
-        Any whose mean has a gradient of use: not ``map``.
+        Any whose mean has a gradient of use: neither ``map`` nor ``smoothed`` without a regularizer.
     distance : str or callable
         A name above, or a function of y and μ, in θ's form with one batch dimension, that returns (B,).
     reduction : "mean", "sum" or "none"
@@ -217,15 +226,20 @@ class RelaxedLoss(_StructuredLoss):
         relaxation: str | Relaxation = "smoothed",
         *,
         distance: Distance = "squared_l2",
-        reduction: Literal["mean", "sum", "none"] = "mean",
+        reduction: Reduction = "mean",
         **options: Any,
     ) -> None:
         super().__init__()
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
-        if not callable(distance) and distance not in ("squared_l2", "kl", "area"):
-            raise InvalidInputError(f'distance must be "squared_l2", "kl", "area" or a callable, got {distance!r}')
+        if self.relaxation.piecewise_constant:
+            raise UnsupportedError(
+                f"the gradient of {self.relaxation!r} is 0, and so is that of any distance from it; take marginals, "
+                "sparsemap or smoothed, or train with FenchelYoungLoss, whose gradient is not that of the mean"
+            )
+        if not callable(distance):
+            check_choice("distance", distance, ("squared_l2", "kl", "area"), "a callable")
         self.distance = distance
-        self._set_reduction(reduction)
+        self.reduction = check_reduction(reduction)
 
     def _losses(self, problem: Problem, gold: Potentials) -> Tensor:
         mean = self.relaxation.mean(problem.oracle, problem.theta)
@@ -235,14 +249,21 @@ class RelaxedLoss(_StructuredLoss):
                 came = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
                 raise InvalidInputError(f"distance(y, mean) must return a tensor of shape ({size},), got {came}")
             return losses
+        y, read = (as_tuple(problem.oracle.readout(p)) for p in (gold, mean))
         if self.distance == "area":
-            # Rows may differ in length, and what is left at their ends would go on into the padding.
-            ahead = problem.without_padding(map_parts(_running_difference, mean, gold))
-            each = [a.square().flatten(1).sum(1) for a in as_tuple(ahead)]
+            each = [_area(*of_part) for of_part in zip(y, read, self._shown(problem), strict=True)]
         else:
-            y, read = (as_tuple(problem.oracle.readout(p)) for p in (gold, mean))
             each = [_DISTANCES[self.distance](a, b) for a, b in zip(y, read, strict=True)]
         return torch.stack(each).sum(0)
+
+    @staticmethod
+    def _shown(problem: Problem) -> tuple[Tensor, ...]:
+        """Which of the parts that the readout shows are not padding, (B | 1, *event) bool each."""
+        masks = problem.oracle.valid_parts(problem.theta)
+        inside = map_parts(torch.ones_like, problem.theta)
+        if masks is not None:
+            inside = map_parts(lambda m, t: m.to(t).expand(-1, *t.shape[1:]), masks, problem.theta)
+        return tuple(r != 0 for r in as_tuple(problem.oracle.readout(inside)))
 
     def extra_repr(self) -> str:
         distance = self.distance if isinstance(self.distance, str) else "..."
@@ -261,12 +282,13 @@ def _kl(y: Tensor, mean: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
     return (torch.xlogy(y, y) - y * torch.where(used, mean, 1.0).log()).flatten(1).sum(1)
 
 
-def _running_difference(mean: Tensor, y: Tensor) -> Tensor:
+def _area(y: Tensor, mean: Tensor, shown: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
     if y.ndim != 3:
         raise InvalidInputError(
             f'distance="area" compares alignment matrices, got structures of shape {tuple(y.shape[1:])}'
         )
-    return (mean - y).cumsum(2)
+    # Rows may differ in length, and what is left at their ends would go on into the padding.
+    return torch.where(shown, (mean - y).cumsum(2), 0.0).square().flatten(1).sum(1)
 
 
 _DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"squared_l2": _squared_l2, "kl": _kl}

@@ -45,8 +45,12 @@ __all__ = [
     "Oracle",
     "Projectable",
     "Samplable",
+    "bound_lengths",
+    "check_count",
     "check_enumerable",
     "check_feasible",
+    "check_flag",
+    "check_instances",
     "check_k",
     "check_lengths",
 ]
@@ -88,6 +92,39 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
         )
 
 
+def bound_lengths(oracle: Oracle, batch: int, whole: int, padding: str, device: torch.device) -> Tensor:
+    """The lengths bound to ``oracle``, or ``whole`` for each instance, (B,) int64; ``padding`` as in check_lengths.
+
+    They are checked here too, as compiled loops would go where they say, whoever bound them; on the CPU, where those
+    loops run. With ``batch`` 1, potentials are shared by all instances.
+    """
+    lengths = oracle.bound.get("lengths")
+    if lengths is None:
+        return torch.full((batch,), whole, device=device)
+    check_instances("lengths", lengths, batch)
+    if lengths.is_cpu:
+        check_lengths(lengths, 1, whole, padding)
+    return lengths
+
+
+def check_instances(name: str, bound: Tensor, batch: int) -> None:
+    """Raise InvalidInputError unless what is ``bound`` as ``name`` is of ``batch`` instances; of any if it is 1."""
+    if len(bound) != batch != 1:
+        raise InvalidInputError(f"{name}: those of {len(bound)} instances are bound, but theta has {batch}")
+
+
+def check_count(n: int) -> None:
+    """Raise InvalidInputError unless ``n``, the number of samples asked for, is an integer of at least 1."""
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise InvalidInputError(f"n, the number of samples, must be an integer of at least 1, got {n!r}")
+
+
+def check_flag(name: str, value: bool) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{name} must be True or False, got {value!r}")
+
+
 def check_k(k: int) -> None:
     """Raise InvalidInputError unless ``k``, the number of structures asked for, is an integer of at least 1."""
     if isinstance(k, bool) or not isinstance(k, Integral):
@@ -106,6 +143,11 @@ def check_enumerable(count: int, name: str) -> None:
 
 
 # ----------------------------------------------------------------------------- the oracle
+
+
+def _as_data(value: Any) -> Tensor:
+    t = torch.as_tensor(value)
+    return t if t.is_floating_point() or t.dtype is torch.bool else t.to(torch.int64)
 
 
 class _Bound(dict[str, Any]):
@@ -226,6 +268,11 @@ class Oracle(abc.ABC):
 
     # -- written once ----------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        """As a dataclass has it, for oracles that are none."""
+        options = ", ".join(f"{key}={value!r}" for key, value in vars(self).items() if key != "bound")
+        return f"{type(self).__name__}({options})"
+
     def label(self) -> str:
         """How messages call this oracle."""
         return self.name or type(self).__name__
@@ -235,15 +282,15 @@ class Oracle(abc.ABC):
         return inner(theta, y)
 
     def bind(self, **structure: Any) -> Self:
-        """A copy of this oracle with instance data attached, each tensor (B, *its event dims).
+        """A copy of this oracle with instance data attached, each (B, *its event dims): a tensor, or a list of numbers.
 
-        Values of None are dropped. Unknown names are a TypeError.
+        Integers become int64. Values of None are dropped. Unknown names are a TypeError.
         """
         unknown = [key for key in structure if key not in self.structure_ndim]
         if unknown:
             known = ", ".join(self.structure_ndim) or "none"
             raise TypeError(f"{self.label()} takes no instance data {unknown[0]!r} (it takes: {known})")
-        new = {key: value for key, value in structure.items() if value is not None}
+        new = {key: _as_data(value) for key, value in structure.items() if value is not None}
         return self._with_bound({**self.bound, **new})
 
     def __getitem__(self, rows: Any) -> Self:

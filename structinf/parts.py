@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
+from .errors import InvalidInputError
 from .kernels.arrays import empty
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "map_parts",
     "recording",
     "reduce_like",
+    "scale",
     "weigh",
 ]
 
@@ -119,6 +121,20 @@ def _times(t: Tensor, factors: Tensor) -> Tensor:
     if records or not t.is_cpu or t.nbytes < _LARGE or t.shape[0] != factors.shape[0] or t.dtype != factors.dtype:
         return t * factors
     return torch.mul(t, factors, out=empty(*t.shape, dtype=t.dtype))
+
+
+def scale(theta: Potentials, temperature: float) -> Potentials:
+    """θ / temperature; θ itself at 1. InvalidInputError if that overflows."""
+    if temperature == 1:
+        return theta
+    scaled = map_parts(lambda t: t / temperature, theta)
+    if temperature < 1:
+        for t, s in zip(as_tuple(theta), as_tuple(scaled), strict=True):
+            if bool((s.isinf() & ~t.isinf()).any()):
+                raise InvalidInputError(
+                    f"temperature {temperature!r} is too small: theta / temperature overflows {t.dtype}"
+                )
+    return scaled
 
 
 def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> list[Tensor]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from .errors import InvalidInputError
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, like_potentials, map_parts
 
-__all__ = ["Problem"]
+__all__ = ["Problem", "broadcasts", "mask_hint", "renamed"]
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,14 @@ class Problem:
         tensors = as_tuple(theta)
         batch_shape = _batch_shape(tensors, ndims, oracle)
         flat = [_lift(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
-        bound = {
-            name: _check_structure(name, value, oracle, batch_shape, flat[0].device)
-            for name, value in structure.items()
-            if value is not None
-        }
-        oracle = oracle.bind(**bound) if bound else oracle
         form = like_potentials(flat, theta)
+        given = {name: value for name, value in structure.items() if value is not None}
+        try:
+            bound = {name: _check_structure(name, value, oracle, batch_shape, form) for name, value in given.items()}
+        except InvalidInputError:
+            _check_form(oracle, form)
+            raise
+        oracle = oracle.bind(**bound) if bound else oracle
         oracle.validate(form)
         form = cls(oracle, form, batch_shape, ()).without_padding(form)
         for i, t in enumerate(as_tuple(form)):
@@ -80,29 +82,33 @@ class Problem:
         if labels.ndim < n or labels.shape[: labels.ndim - n] != self.batch_shape:
             raise InvalidInputError(
                 f"{what}: integer labels of {self.oracle.label()} have batch shape {_shape(self.batch_shape)} "
-                f"and {n} more dimensions, got shape {_shape(labels.shape)}; a structure itself is floating point"
+                f"and {_dimensions(n)}, got shape {_shape(labels.shape)}; a structure itself is floating point"
             )
         device = as_tuple(self.theta)[0].device
         flat = labels.to(device, torch.int64).reshape(math.prod(self.batch_shape), *labels.shape[labels.ndim - n :])
         return self.oracle.encode(flat, self.theta)
 
-    def flatten_parts(self, y: Any, what: str) -> Potentials:
-        """A structure, or a cost of its parts, in θ's form, as (B, *event); the padding is put to 0."""
+    def flatten_parts(self, y: Any, what: str, instead: str = "") -> Potentials:
+        """A structure, or a cost of its parts, in θ's form, as (B, *event); the padding is put to 0.
+
+        ``instead`` is what messages about its form add: what else may be meant.
+        """
+        came = y
         y = tuple(y) if isinstance(y, list) else y
         if isinstance(y, tuple) != isinstance(self.theta, tuple) or len(as_tuple(y)) != len(as_tuple(self.theta)):
-            raise InvalidInputError(f"{what}: the form of theta is needed, got {_describe(y)}")
+            raise InvalidInputError(f"{what}: the form of theta is needed, got {_describe(came)}{instead}")
         flat = []
         for i, (t, like) in enumerate(zip(as_tuple(y), as_tuple(self.theta), strict=True)):
             event = like.shape[1:]
             if not isinstance(t, Tensor):
-                raise TypeError(f"{what}: a tensor is needed, got {type(t).__name__}")
-            if t.shape[t.ndim - len(event) :] != event or not _broadcasts(
+                raise TypeError(f"{what}: a tensor in the form of theta is needed, got {_describe(t)}{instead}")
+            if t.shape[t.ndim - len(event) :] != event or not broadcasts(
                 t.shape[: t.ndim - len(event)], self.batch_shape
             ):
                 where = f"{what}[{i}]" if isinstance(y, tuple) else what
                 raise InvalidInputError(
                     f"{where} must have shape {_shape(self.batch_shape + event)} "
-                    f"(batch {_shape(self.batch_shape)}, structure {_shape(event)}), got {_shape(t.shape)}"
+                    f"(batch {_shape(self.batch_shape)}, structure {_shape(event)}), got {_shape(t.shape)}{instead}"
                 )
             t = t.to(like).expand(self.batch_shape + event)
             flat.append(t.reshape(math.prod(self.batch_shape), *event))
@@ -120,20 +126,32 @@ class Problem:
         """
         if isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool):
             return self.encode(y, what)
-        form = self.flatten_parts(y, what)
+        form = self.flatten_parts(y, what, self._or_labels(what))
         if type(self.oracle).decode is not Oracle.decode:
             try:
                 again = self.oracle.encode(self.oracle.decode(form), form)
                 wrong = [(a != t).flatten(1).any(1) for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
                 indices = torch.stack(wrong).any(0).nonzero()
             except InvalidInputError as error:
-                raise InvalidInputError(f"{what} is no structure of {self.oracle.label()}: {error}") from None
+                why = str(error).removeprefix("y: ").removeprefix("labels: ")
+                raise InvalidInputError(f"{what} is no structure of {self.oracle.label()}: {why}") from None
             if len(indices):
                 raise InvalidInputError(
                     f"{what} is no structure of {self.oracle.label()} at batch index {int(indices[0, 0])}; "
                     "give integer labels, or 0/1 parts as argmax returns them"
                 )
         return form
+
+    def _or_labels(self, what: str) -> str:
+        """The labels that may have been meant instead of a structure, in a clause; nothing if the oracle has none."""
+        if type(self.oracle).encode is Oracle.encode:
+            return ""
+        n = self.oracle.label_ndim
+        dims = f" followed by {_dimensions(n)}" if n else ""
+        return (
+            f"; labels are a tensor of integers of shape {_shape(self.batch_shape)}{dims}: "
+            f"torch.as_tensor({what}).long()"
+        )
 
     def without_padding(self, form: Potentials) -> Potentials:
         """Parts (B | 1, *event) with 0 in the padding."""
@@ -239,28 +257,36 @@ def _flatten(t: Tensor, ndim: int, batch_shape: torch.Size) -> Tensor:
     return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
 
 
-def _check_structure(name: str, value: Any, oracle: Oracle, batch_shape: torch.Size, device: torch.device) -> Tensor:
-    """Instance data as a flat (B, *own dims) tensor on θ's device; integers become int64."""
+def _check_structure(name: str, value: Any, oracle: Oracle, batch_shape: torch.Size, theta: Potentials) -> Tensor:
+    """Instance data as a flat (B, *own dims) tensor on the device of ``theta``, flat; integers become int64."""
     if name not in oracle.structure_ndim:
-        oracle.bind(**{name: value})  # raises the TypeError that lists the known names
+        try:
+            oracle.bind(**{name: value})  # raises the TypeError that lists the known names
+        except TypeError as error:
+            raise TypeError(f"{error}{mask_hint(name, oracle.structure_ndim)}") from None
     n = oracle.structure_ndim[name]
     try:
-        t = torch.as_tensor(value).to(device)
+        t = torch.as_tensor(value).to(as_tuple(theta)[0].device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name}: a tensor or a list of numbers is needed, got {value!r}") from error
     integral = not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
     if name == "lengths" and not integral:
         if t.numel():  # an empty list has no dtype of its own
-            raise InvalidInputError(f"lengths: integers are needed, got {t.dtype}")
+            hint = f"; those of a {MASK}" if t.dtype is torch.bool else ""
+            raise InvalidInputError(f"lengths: integers are needed, got {t.dtype}{hint}")
         integral = True
     if integral:
         t = t.to(torch.int64)
     own = t.shape[: t.ndim - n]
     # Data with dimensions of its own must have the batch's too: lengths [1, 2] of a batch of two
     # could as well be meant for the two instances as for the two sides of each.
-    if t.ndim < n or not _broadcasts(own, batch_shape) or (n and len(own) != len(batch_shape)):
-        wanted = _shape(batch_shape) + (f" followed by {n} dimensions" if n else "")
-        raise InvalidInputError(f"{name}: the batch of theta has shape {wanted}, got {name} of shape {_shape(t.shape)}")
+    if t.ndim < n or not broadcasts(own, batch_shape) or (n and len(own) != len(batch_shape)):
+        wanted = _shape(batch_shape) + (f" followed by {_dimensions(n)}" if n else "")
+        events = " and ".join(_shape(part.shape[1:]) for part in as_tuple(theta))
+        raise InvalidInputError(
+            f"{name}: the batch of theta has shape {wanted}, got {name} of shape {_shape(t.shape)}; what follows the "
+            f"batch in theta, {events}, is taken for the structure's own dimensions"
+        )
     event = t.shape[t.ndim - n :]
     return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
 
@@ -270,7 +296,8 @@ def _rows_like(mask: Tensor, t: Tensor) -> Tensor:
     return mask.any(0, keepdim=True) if t.shape[0] == 1 != mask.shape[0] else mask
 
 
-def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    """Whether ``shape`` has no dimension that ``to`` lacks, and the same sizes or 1."""
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
@@ -293,10 +320,43 @@ def _check_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
     )
 
 
+def _check_form(oracle: Oracle, theta: Potentials) -> None:
+    """InvalidInputError if θ itself has a wrong form: its batch is then not what instance data should be judged by."""
+    try:
+        oracle.validate(theta)
+    except InvalidInputError as error:
+        if str(error).startswith("theta"):
+            raise InvalidInputError(str(error)) from None
+
+
+MASK = "mask whose true positions come first are mask.sum(-1)"
+
+
+def mask_hint(name: str, known: Iterable[str]) -> str:
+    """What to do with the mask that ``name`` says it is, in a clause; nothing if it says no such thing."""
+    return f"; lengths of a {MASK}" if "mask" in name.lower() and "lengths" in known else ""
+
+
+@contextlib.contextmanager
+def renamed(name: str, but: str = "") -> Iterator[None]:
+    """Messages call the potentials by their ``name`` in the call at hand, except those that start with ``but``."""
+    try:
+        yield
+    except (InvalidInputError, TypeError) as error:
+        message = str(error)
+        if but and message.startswith(but):
+            raise
+        raise type(error)(re.sub(r"\btheta\b", name, message)) from None
+
+
 def _describe(y: Any) -> str:
-    if isinstance(y, tuple):
-        return f"a tuple of {len(y)}"
-    return f"a tensor of shape {_shape(y.shape)} and {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
+    if isinstance(y, tuple | list):
+        return f"a {type(y).__name__} of {len(y)}"
+    return f"a tensor of shape {_shape(y.shape)} and {y.dtype}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+
+
+def _dimensions(n: int) -> str:
+    return f"{n} more dimension" + ("s" if n != 1 else "")
 
 
 def _shape(shape: Any) -> str:

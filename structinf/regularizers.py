@@ -28,7 +28,16 @@ from .errors import InvalidInputError, UnknownNameError
 from .kernels.logsumexp import logsumexp
 from .registry import did_you_mean
 
-__all__ = ["Negentropy", "Regularizer", "SquaredL2", "Tsallis", "Unregularized", "get_regularizer"]
+__all__ = [
+    "Negentropy",
+    "Regularizer",
+    "SquaredL2",
+    "Tsallis",
+    "Unregularized",
+    "get_regularizer",
+    "probabilities",
+    "smoothed_maximum",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +45,8 @@ class Regularizer(abc.ABC):
     """A strictly convex Ω, symmetric in the entries; a new one is a class of the three methods below.
 
     The methods are those of temperature 1, along the last dimension, of any size and with any leading dimensions;
-    entries of −inf have probability 0, and where all are −inf the value is −inf and every probability 0.
+    entries of −inf have probability 0. (Where all are −inf, the library puts the value to −inf and the probabilities to
+    0, whatever these methods say.)
 
     Parameters
     ----------
@@ -53,6 +63,14 @@ class Regularizer(abc.ABC):
     temperature: float = 1.0
 
     alpha: ClassVar[float | None] = None
+
+    def __init_subclass__(cls) -> None:
+        for base in cls.__bases__:
+            if getattr(base, "alpha", None) is not None:
+                raise TypeError(
+                    f"{base.__name__} has no subclasses: compiled recursions know it by its alpha, and would not ask "
+                    f"{cls.__name__}'s methods; subclass Regularizer itself"
+                )
 
     def __post_init__(self) -> None:
         if not (isinstance(self.temperature, int | float) and 0 < self.temperature < math.inf):
@@ -73,6 +91,22 @@ class Regularizer(abc.ABC):
     def with_temperature(self, temperature: float) -> Self:
         """The same Ω with another temperature."""
         return replace(self, temperature=temperature)
+
+
+def smoothed_maximum(regularizer: Regularizer, x: Tensor) -> Tensor:
+    """max_Ω(x), (...); −inf where all entries of x (..., n) are, whatever a regularizer of a user's makes of that."""
+    value = regularizer.value(x)
+    return value if type(regularizer).__module__ == __name__ else value.masked_fill(_closed(x).squeeze(-1), -torch.inf)
+
+
+def probabilities(regularizer: Regularizer, x: Tensor) -> Tensor:
+    """∇max_Ω(x), (..., n); 0 where all entries are −inf."""
+    q = regularizer.gradient(x)
+    return q if type(regularizer).__module__ == __name__ else q.masked_fill(_closed(x), 0.0)
+
+
+def _closed(x: Tensor) -> Tensor:
+    return x.isneginf().all(-1, keepdim=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+import sys
+import warnings
+from types import FrameType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
 
 from . import autograd
-from .errors import InvalidInputError, UnsupportedError
+from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Projectable, Samplable
-from .parts import Potentials, as_tuple, map_parts
+from .parts import Potentials, as_tuple, scale
 from .smoothing import Smoothable
 from .solution import Solution
 
-__all__ = ["GradientRelaxation", "RegularizedRelaxation", "Relaxation", "check_temperature", "missing_ability", "scale"]
+__all__ = [
+    "GradientRelaxation",
+    "OnFailure",
+    "RegularizedRelaxation",
+    "Relaxation",
+    "check_choice",
+    "check_stopping",
+    "check_temperature",
+    "missing_ability",
+    "report_failure",
+]
 
 if TYPE_CHECKING:
     import jaxtyping
+
+OnFailure = Literal["warn", "raise", "ignore"]
 
 _WHAT: dict[type[Oracle], str] = {
     GibbsOracle: "log_partition(theta)",
@@ -38,24 +53,48 @@ def missing_ability(oracle: Oracle, ability: type[Oracle]) -> str | None:
     return f"{oracle.label()} lacks the ability {ability.__name__}{method}" + (f": {reason}" if reason else "")
 
 
-def check_temperature(temperature: float) -> None:
-    """Raise InvalidInputError unless ``temperature`` is a finite positive number."""
-    if not (isinstance(temperature, int | float) and math.isfinite(temperature) and temperature > 0):
-        raise InvalidInputError(f"temperature must be a finite number above 0, got {temperature!r}")
+def check_temperature(temperature: float, *, hard: bool = False) -> None:
+    """Raise InvalidInputError unless ``temperature`` is a finite positive number, or 0 where that is ``hard``."""
+    is_number = isinstance(temperature, int | float)
+    if not is_number or not (0 < temperature < math.inf or (hard and temperature == 0)):
+        least = "of at least 0, which is no smoothing" if hard else "above 0"
+        hint = "" if is_number else "; a Python number is needed, and one that is learnt divides the potentials instead"
+        raise InvalidInputError(f"temperature must be a finite number {least}, got {temperature!r}{hint}")
 
 
-def scale(theta: Potentials, temperature: float) -> Potentials:
-    """θ / temperature; θ itself at 1. InvalidInputError if that overflows."""
-    if temperature == 1:
-        return theta
-    scaled = map_parts(lambda t: t / temperature, theta)
-    if temperature < 1:
-        for t, s in zip(as_tuple(theta), as_tuple(scaled), strict=True):
-            if bool((s.isinf() & ~t.isinf()).any()):
-                raise InvalidInputError(
-                    f"temperature {temperature!r} is too small: theta / temperature overflows {t.dtype}"
-                )
-    return scaled
+def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "") -> None:
+    """Raise InvalidInputError unless the option ``value`` is one of ``choices``; ``other`` says what else it may be."""
+    if not (isinstance(value, str) and value in choices):
+        *most, last = [f'"{choice}"' for choice in choices] + ([other] if other else [])
+        raise InvalidInputError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+
+
+def check_stopping(max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
+    """Raise InvalidInputError unless these say when an iteration ends, and what comes of it if it fails."""
+    if isinstance(max_iter, bool) or not isinstance(max_iter, int) or max_iter < 1:
+        raise InvalidInputError(f"max_iter must be an integer of at least 1, got {max_iter!r}")
+    if not (isinstance(tolerance, int | float) and tolerance >= 0):
+        raise InvalidInputError(f"tolerance must be a number of at least 0, got {tolerance!r}")
+    check_choice("on_failure", on_failure, ("warn", "raise", "ignore"))
+
+
+def report_failure(message: str, on_failure: OnFailure) -> None:
+    """Warn, of the line that called the library, or raise ConvergenceError, or neither."""
+    if on_failure == "raise":
+        raise ConvergenceError(message)
+    if on_failure == "warn":
+        warnings.warn(message, ConvergenceWarning, stacklevel=_level_of_user(sys._getframe()))
+
+
+def _level_of_user(frame: FrameType) -> int:
+    """The stacklevel, for a warning given in ``frame``, of the line that called the library."""
+    level = found = 1
+    # The caller of our outermost frame, past torch's and whatever wraps a call in between.
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "structinf":
+            found = level
+        frame, level = frame.f_back, level + 1
+    return found + 1
 
 
 class Relaxation(abc.ABC):
@@ -73,6 +112,11 @@ class Relaxation(abc.ABC):
 
     requires: ClassVar[type[Oracle]] = Oracle
     name: ClassVar[str] = ""
+
+    @property
+    def piecewise_constant(self) -> bool:
+        """Whether the mean's gradient is 0 wherever it exists, so that nothing can be trained through the mean."""
+        return False
 
     @abc.abstractmethod
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
@@ -109,9 +153,9 @@ class RegularizedRelaxation(Relaxation):
     def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
         """Ω*(θ) = max ⟨θ, μ⟩ − Ω(μ), (B,), with gradient μ and Hessian dμ/dθ."""
 
-    @abc.abstractmethod
-    def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
-        """Ω(y) at a structure y ∈ Y, (B,)."""
+    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        """Ω(y) at a structure y ∈ Y, (B,); 0 unless overridden: where the mean is a structure, no choice is open."""
+        return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
 
 
 class GradientRelaxation(RegularizedRelaxation):
@@ -134,10 +178,6 @@ class GradientRelaxation(RegularizedRelaxation):
     def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """temperature · f(θ / temperature), (B,)."""
         return self._unscaled(autograd.value(self.function(oracle), self._scaled(theta)))
-
-    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
-        """0, (B,): nothing is random, and no choice open, where the mean is a structure."""
-        return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
 
     def _scaled(self, theta: Potentials) -> Potentials:
         return scale(theta, self.temperature)

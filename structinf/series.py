@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .alignment import choose_smoothing, soft_dtw
+from .alignment import check_band, choose_smoothing, soft_dtw
 from .compiling import untraced
 from .errors import InvalidInputError
+from .losses import Reduction, check_reduction, reduced
 from .pairwise import Metric, check_metric, check_series, pairwise_cost
 from .regularizers import Regularizer
 
@@ -158,23 +159,19 @@ class SoftDTWLoss(nn.Module):
         regularizer: str | Regularizer = "negentropy",
         band: int | None = None,
         divergence: bool = False,
-        reduction: Literal["mean", "sum", "none"] = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
-        if reduction not in ("mean", "sum", "none"):
-            raise InvalidInputError(f'reduction must be "mean", "sum" or "none", got {reduction!r}')
         self.regularizer = choose_smoothing(temperature, regularizer)
         self.metric = check_metric(metric)
-        self.band, self.divergence, self.reduction = band, divergence, reduction
+        self.band, self.divergence = check_band(band), divergence
+        self.reduction: Reduction = check_reduction(reduction)
 
     def forward(self, x: Tensor, y: Tensor, lengths: Any = None) -> jaxtyping.Float[Tensor, "*batch"]:
         """The loss between x (..., n, d) and y (..., m, d): a scalar, or (...) with ``reduction="none"``."""
         function = soft_dtw_divergence if self.divergence else soft_dtw_between
         options = {"metric": self.metric, "regularizer": self.regularizer, "band": self.band}
-        losses = function(x, y, lengths=lengths, **options)
-        if self.reduction == "none":
-            return losses
-        return losses.sum() if self.reduction == "sum" else losses.sum() / max(losses.numel(), 1)
+        return reduced(function(x, y, lengths=lengths, **options), self.reduction)
 
     def extra_repr(self) -> str:
         shown = ("metric", "regularizer", "band", "divergence", "reduction")

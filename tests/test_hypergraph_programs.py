@@ -340,3 +340,16 @@ def test_derivations_too_large_to_be_drawn():
     assert Doubled().log_partition(theta).item() == 2.0**68
     with pytest.raises(InvalidInputError, match="are too many to draw at once"):
         Doubled().sample(theta, 1)
+
+
+@pytest.mark.parametrize("edges", [1, 6])
+def test_a_graph_of_other_parts_than_theta_has(edges):
+    class Path(si.dp.HypergraphProgram):
+        event_ndim = 1
+
+        def build(self, event_shape):
+            return si.dp.path_graph([(i, i + 1) for i in range(edges)])
+
+    for query in (Path().argmax, Path().marginals, Path().log_partition):
+        with pytest.raises(PluginError, match=rf"hypergraph of {edges} parts .* \(3,\), which are 3"):
+            query(torch.zeros(2, 3))

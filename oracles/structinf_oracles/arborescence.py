@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +12,17 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.kernels import elimination, parallel_rows, to_numpy
-from structinf.oracle import Enumerable, GibbsOracle, Samplable, check_enumerable, check_feasible, check_lengths
+from structinf.oracle import (
+    Enumerable,
+    GibbsOracle,
+    Samplable,
+    bound_lengths,
+    check_count,
+    check_enumerable,
+    check_feasible,
+    check_flag,
+    check_lengths,
+)
 from structinf.parts import Potentials
 
 if TYPE_CHECKING:
@@ -57,10 +68,20 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
     single_root: bool = False
 
+    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "Smoothable": "its best structures come from Edmonds' algorithm, which is no recursion of maxima; "
+            "projective_tree has one",
+            "KBest": "the k best arborescences take another algorithm, which is not here; sample draws some",
+        }
+    )
     name: ClassVar[str] = "arborescence"
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     structure_ndim = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_flag("single_root", self.single_root)
 
     def validate(self, theta: Tensor) -> None:
         n = theta.shape[1] - 1
@@ -147,6 +168,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         return product
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+        check_count(n)
         feasible, heads = elimination.sample_heads(
             theta, n, self._lengths(theta), single_root=self.single_root, generator=generator
         )
@@ -172,9 +194,8 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
     def _lengths(self, theta: Tensor) -> Tensor:
         """Bound lengths, or n for each instance, (B,)."""
-        if "lengths" in self.bound:
-            return self.bound["lengths"]
-        return torch.full((len(theta),), theta.shape[1] - 1, device=theta.device)
+        n = theta.shape[1] - 1
+        return bound_lengths(self, len(theta), n, f"n = {n} words, root not included", theta.device)
 
     def _check_some_tree(self, value: Tensor) -> None:
         check_feasible(value, "arborescence with a single root" if self.single_root else "arborescence")

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
-from structinf.oracle import Enumerable, KBest, check_enumerable, check_feasible, check_k, check_lengths
+from structinf.oracle import (
+    Enumerable,
+    KBest,
+    check_enumerable,
+    check_feasible,
+    check_flag,
+    check_instances,
+    check_k,
+    check_lengths,
+)
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -77,10 +86,17 @@ class Assignment(KBest, Enumerable):
     structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 1
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"GibbsOracle": "exact marginals of assignments are #P-complete (Valiant 1979)"}
+        {
+            "GibbsOracle": "exact marginals of assignments are #P-complete (Valiant 1979)",
+            "Samplable": "exact samples are as hard as exact marginals (Jerrum, Valiant & Vazirani 1986)",
+            "Smoothable": "a best matching is no recursion of maxima",
+        }
     )
 
     allow_unmatched: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_flag("allow_unmatched", self.allow_unmatched)
 
     @property
     def always_feasible(self) -> bool:
@@ -96,6 +112,7 @@ class Assignment(KBest, Enumerable):
                     "lengths of assignments are (..., 2), the rows and the columns in use, "
                     f"got {tuple(lengths.shape)} for a batch of {len(theta)}"
                 )
+            check_instances("lengths", lengths, len(theta))
             check_lengths(lengths[:, 0], 0, theta.shape[1], f"n = {theta.shape[1]} rows")
             check_lengths(lengths[:, 1], 0, theta.shape[2], f"m = {theta.shape[2]} columns")
 
@@ -182,6 +199,7 @@ class Assignment(KBest, Enumerable):
         if lengths is None:
             groups = [np.full((1, size), SURPLUS if n > m else OTHER, np.int8) for size in (n, m)]
         else:
+            self.validate(theta)
             (sizes,) = to_numpy(lengths)
             smaller = np.where(sizes[:, :1] > sizes[:, 1:], SURPLUS, OTHER)
             used = [np.arange(size) < sizes[:, side, None] for side, size in enumerate((n, m))]

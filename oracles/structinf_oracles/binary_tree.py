@@ -16,7 +16,7 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.oracle import check_lengths
 
-from .label_lists import indicators, positions, refuse
+from .label_lists import indicators, lengths_in_use, positions, refuse
 
 __all__ = ["BinaryTree"]
 
@@ -77,6 +77,8 @@ class BinaryTree(HypergraphProgram):
     label_ndim: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
+        if not isinstance(self.labelled, bool):
+            raise InvalidInputError(f"labelled must be True or False, got {self.labelled!r}")
         if not self.labelled and (self.rules is not None or self.roots is not None):
             raise InvalidInputError("rules and roots are about labels; they need labelled=True")
         # As tuples, so that graphs are kept for equal options, and each once, so that derivations are structures.
@@ -193,10 +195,7 @@ class BinaryTree(HypergraphProgram):
         return torch.stack(spans[: y.ndim - 1], 2).masked_fill(found[..., None] < 0, -1)
 
     def _lengths(self, theta: Tensor) -> Tensor:
-        """Bound lengths, or n for each instance, (B,)."""
-        if "lengths" in self.bound:
-            return self.bound["lengths"]
-        return torch.full((len(theta),), theta.shape[1], device=theta.device)
+        return lengths_in_use(self.bound, theta.shape[1], theta)
 
 
 def _labels(option: str, given: Any) -> tuple[int, ...]:

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.kernels.logsumexp import logsumexp
-from structinf.oracle import Enumerable, GibbsOracle, KBest, Projectable, Samplable, check_feasible, check_k
+from structinf.oracle import (
+    Enumerable,
+    GibbsOracle,
+    KBest,
+    Projectable,
+    Samplable,
+    check_count,
+    check_feasible,
+    check_k,
+)
 from structinf.regularizers import Regularizer
 from structinf.smoothing import Smoothable, smooth_max
 
@@ -103,6 +112,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Enumer
         return regularizer.hessian_product(self.smoothed_mean(theta, regularizer), v.expand(theta.shape))
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+        check_count(n)
         cumulative = self.marginals(theta.double()).cumsum(1)
         device = theta.device if generator is None else generator.device
         uniform = torch.rand(len(theta), n, dtype=torch.float64, generator=generator, device=device).to(theta.device)

@@ -14,7 +14,7 @@ from torch import Tensor
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
-from structinf.oracle import check_enumerable, check_feasible, check_k, check_lengths
+from structinf.oracle import bound_lengths, check_count, check_enumerable, check_feasible, check_k, check_lengths
 from structinf.parts import (
     Potentials,
     as_tuple,
@@ -22,9 +22,10 @@ from structinf.parts import (
     hessian_product_by_autograd,
     map_parts,
     reduce_like,
+    scale,
     weigh,
 )
-from structinf.regularizers import Regularizer
+from structinf.regularizers import Regularizer, probabilities, smoothed_maximum
 from structinf.smoothing import compiled_alpha, smooth_max
 
 from .chain_form import common_form, indicators, original_form
@@ -314,13 +315,14 @@ class Chain(HypergraphProgram):
     def smoothed_sample(
         self, theta: Potentials, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
     ) -> Potentials:
+        check_count(n)
         if regularizer.alpha is None:
             return super().smoothed_sample(theta, n, regularizer, generator)
         if regularizer.alpha == math.inf:
             return map_parts(lambda y: y.expand(n, *y.shape).clone(), self.argmax(theta))
         from .kernels.chain_sums import sample
 
-        unary, transition, lengths = self._inputs(theta)
+        unary, transition, lengths = self._inputs(scale(theta, regularizer.temperature))
         device = "cpu" if generator is None else generator.device
         shape = n, len(lengths), unary.shape[1]
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
@@ -361,10 +363,9 @@ class Chain(HypergraphProgram):
 
     def _lengths(self, theta: Potentials, batch: int | None = None) -> Tensor:
         """Bound lengths, or T for each instance, (B,)."""
-        if "lengths" in self.bound:
-            return self.bound["lengths"]
         unary, _ = common_form(theta)
-        return torch.full((batch_size(theta) if batch is None else batch,), unary.shape[1], device=unary.device)
+        steps, batch = unary.shape[1], batch_size(theta) if batch is None else batch
+        return bound_lengths(self, batch, steps, f"T = {steps} tokens", unary.device)
 
 
 def _is_shared(theta: Potentials) -> bool:
@@ -378,9 +379,9 @@ def _torch_maximum(regularizer: Regularizer) -> dict[str, Any]:
         return {}
 
     def smax(x: Tensor, dim: int) -> Tensor:
-        return regularizer.value(x.movedim(dim, -1))
+        return smoothed_maximum(regularizer, x.movedim(dim, -1))
 
     def choices(x: Tensor, _: Tensor) -> Tensor:
-        return regularizer.gradient(x.movedim(1, -1)).movedim(-1, 1)
+        return probabilities(regularizer, x.movedim(1, -1)).movedim(-1, 1)
 
     return {"smax": smax, "choices": choices}

@@ -15,7 +15,7 @@ from structinf.errors import InvalidInputError
 from structinf.parts import Potentials
 
 from .label_lists import refuse
-from .subset_form import check_number, check_sizes, in_use, taken
+from .subset_form import check_number, check_sizes, cost_of_errors, in_use, taken
 
 __all__ = ["CorrelatedSubset"]
 
@@ -103,7 +103,7 @@ class CorrelatedSubset(HypergraphProgram):
 
     def hamming_cost(self, y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Costs of 1 for each element wrongly taken or left; pairs cost nothing, whichever instance's they are."""
-        return 1 - 2 * y[0], torch.zeros_like(y[1][:1])
+        return cost_of_errors(y[0]), torch.zeros_like(y[1][:1])
 
     def encode(self, labels: Tensor, like: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         y = taken(labels, self.bound.get("lengths"), like[0].shape[1])

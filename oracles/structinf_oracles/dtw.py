@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from numbers import Integral
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.oracle import (
-    Enumerable,
-    KBest,
-    Samplable,
-    check_enumerable,
-    check_feasible,
-    check_k,
-    check_lengths,
-)
-from structinf.parts import Potentials
-from structinf.regularizers import Regularizer
-from structinf.smoothing import SmoothableGibbs, compiled_alpha, smooth_max
+from structinf.oracle import check_count, check_enumerable, check_feasible, check_instances, check_k
+from structinf.parts import Potentials, hessian_product_by_autograd, scale
+from structinf.regularizers import Regularizer, probabilities, smoothed_maximum
+from structinf.smoothing import compiled_alpha, smooth_max
+
+from .grid_form import cells_of, check_cells, check_grid, grid_of, sizes_in_use
+from .label_lists import refuse
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -31,7 +30,7 @@ __all__ = ["Dtw"]
 
 
 @dataclass(frozen=True)
-class Dtw(SmoothableGibbs, Samplable, KBest, Enumerable):
+class Dtw(HypergraphProgram):
     """Paths from cell (0, 0) to cell (n − 1, m − 1) of a grid, by steps to the right, down or diagonally down right.
 
     θ is (..., n, m), the score of each cell, and y the 0/1 matrix of the cells on the path. Dynamic time warping
@@ -89,26 +88,38 @@ class Dtw(SmoothableGibbs, Samplable, KBest, Enumerable):
     band: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.band is not None and (isinstance(self.band, bool) or not isinstance(self.band, int) or self.band < 0):
+        if self.band is not None and (
+            isinstance(self.band, bool) or not isinstance(self.band, Integral) or int(self.band) < 0
+        ):
             raise InvalidInputError(
                 f"band must be None or a number of cells, an integer of at least 0, got {self.band!r}"
             )
 
+    def build(self, event_shape: tuple[int, int]) -> Hypergraph:
+        """For what no loop below answers: counts, entropies, probabilities, lists."""
+        graph, (n, m) = HypergraphBuilder(event_shape), event_shape
+        cell, inside = graph.nodes(n, m), self._near(n, m)
+        graph.add(cell[0, 0], part=graph.parts[0, 0])
+        for down, right in ((1, 1), (1, 0), (0, 1)):
+            # Heads and tails inside the band.
+            i, j = np.nonzero(inside[down:, right:] & inside[: n - down, : m - right])
+            graph.add(cell[i + down, j + right], cell[i, j], part=graph.parts[i + down, j + right])
+        goals = np.full((n + 1, m + 1), -1)
+        goals[1:, 1:] = np.where(inside, cell, -1)
+        return graph.build(goals, prune=True)
+
+    def _near(self, n: int, m: int) -> np.ndarray:
+        """The cells inside the option's band, (n, m)."""
+        return np.abs(np.arange(n)[:, None] - np.arange(m)) <= (max(n, m) if self.band is None else self.band)
+
+    def _problem(self, theta: Tensor) -> tuple[Hypergraph, Tensor, Tensor]:
+        return super()._problem(torch.where(self._inside(theta), theta, -torch.inf) if "band" in self.bound else theta)
+
     # -- shapes and labels -----------------------------------------------------------------
 
     def validate(self, theta: Tensor) -> None:
-        _, n, m = theta.shape
-        if n < 1 or m < 1:
-            raise InvalidInputError(f"theta: dtw takes grids of at least one row and one column, got ({n}, {m})")
-        lengths, bands = self.bound.get("lengths"), self.bound.get("band")
-        if lengths is not None:
-            if lengths.shape[1:] != (2,):
-                raise InvalidInputError(
-                    "lengths of alignments are (..., 2), the rows and the columns in use, "
-                    f"got {tuple(lengths.shape)} for a batch of {len(theta)}"
-                )
-            check_lengths(lengths[:, 0], 1, n, f"n = {n} rows")
-            check_lengths(lengths[:, 1], 1, m, f"m = {m} columns")
+        check_grid(self.label(), theta, self.bound.get("lengths"))
+        bands = self.bound.get("band")
         if bands is not None and (bands.is_floating_point() or bands.dtype is torch.bool):
             raise InvalidInputError(f"band: integers are needed, numbers of cells, got {bands.dtype}")
         sizes, bands = self._extent(theta)
@@ -126,52 +137,30 @@ class Dtw(SmoothableGibbs, Samplable, KBest, Enumerable):
         sizes, bands = self._extent(theta)
         if bool((sizes == sizes.new_tensor([n, m])).all() and (bands >= max(n, m) - 1).all()):
             return None
-        row, column = torch.arange(n, device=theta.device), torch.arange(m, device=theta.device)
+        return self._inside(theta)
+
+    def _inside(self, theta: Tensor) -> Tensor:
+        """The cells in use and inside the bands, (B, n, m)."""
+        sizes, bands = self._extent(theta)
+        row, column = (torch.arange(size, device=theta.device) for size in theta.shape[1:])
         inside = (row < sizes[:, :1]).unsqueeze(2) & (column < sizes[:, 1:]).unsqueeze(1)
         return inside & ((row.unsqueeze(1) - column).abs() <= bands.view(-1, 1, 1))
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        _, n, m = like.shape
-        if labels.ndim != 3 or labels.shape[1:] != (n + m - 1, 2):
-            raise InvalidInputError(
-                f"labels: alignments of {n} rows and {m} columns are the cells of a path, (..., {n + m - 1}, 2), "
-                f"padded with −1; got {tuple(labels.shape)} with the batch flat"
-            )
-        used = (labels >= 0).all(2)
         sizes, bands = self._extent(like)
-        step = labels[:, 1:] - labels[:, :-1]
-        follows = ((step >= 0) & (step <= 1)).all(2) & (step.sum(2) > 0)
-        last = used.sum(1, keepdim=True) - 1
-        end = labels.gather(1, last.clamp(min=0).unsqueeze(2).expand(-1, -1, 2)).squeeze(1)
-        for wrong, why in (
-            (~(labels[:, 0] == 0).all(1), "starts at cell (0, 0)"),
-            ((used[:, 1:] & ~(used[:, :-1] & follows)).any(1), "goes on by one row, one column or both"),
-            ((end != sizes - 1).any(1), "ends in the last cell in use"),
-            ((used & ((labels[..., 0] - labels[..., 1]).abs() > bands.unsqueeze(1))).any(1), "stays inside the band"),
-        ):
-            if bool(wrong.any()):
-                index = int(wrong.nonzero()[0, 0])
-                raise InvalidInputError(
-                    f"labels: a path {why}, got {labels[index][used[index]].tolist()} at batch index {index}"
-                )
-        y = like.new_zeros(len(labels), n * m + 1)
-        places = torch.where(used, labels[..., 0] * m + labels[..., 1], n * m)
-        return y.scatter_(1, places, 1.0)[:, :-1].reshape(len(labels), n, m)
+        used = check_cells(labels, sizes, sum(like.shape[1:]) - 1)
+        steps = labels.diff(dim=1)
+        allowed = ((steps >= 0) & (steps <= 1)).all(2) & (steps.sum(2) > 0)
+        far = (labels[..., 0] - labels[..., 1]).abs() > bands.unsqueeze(1)
+        refuse(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)")
+        refuse(used[:, 1:] & ~allowed, labels, "the path must go on by one row, one column or both")
+        refuse(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use")
+        refuse(used & far, labels, "the path must stay inside the band")
+        return grid_of(labels, used, like)
 
     def decode(self, y: Tensor) -> Tensor:
-        batch, n, m = y.shape
-        labels = torch.full((batch, n + m - 1, 2), -1, device=y.device)
-        which, *cells = y.nonzero().unbind(1)
-        counts = y.new_zeros(batch, dtype=torch.int64).index_add_(0, which, torch.ones_like(which))
-        if bool((counts > n + m - 1).any()):
-            index = int((counts > n + m - 1).nonzero()[0, 0])
-            raise InvalidInputError(
-                f"y: a path has at most n + m − 1 = {n + m - 1} cells, got {int(counts[index])} at batch index {index}"
-            )
         # Cells come by rows and then columns, which is the order of the path.
-        place = torch.arange(len(which), device=y.device) - (counts.cumsum(0) - counts)[which]
-        labels[which, place] = torch.stack(cells, 1)
-        return labels
+        return cells_of(y, sum(y.shape[1:]) - 1)
 
     # -- single paths ----------------------------------------------------------------------
 
@@ -180,14 +169,20 @@ class Dtw(SmoothableGibbs, Samplable, KBest, Enumerable):
 
         return _checked(*argmax(theta, *self._extent(theta)), theta)
 
-    def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def smoothed_sample(
+        self, theta: Tensor, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
+    ) -> Tensor:
+        check_count(n)
+        if regularizer.alpha is None:
+            return cast(Tensor, super().smoothed_sample(theta, n, regularizer, generator))
         from .kernels.dtw_cpu import sample
 
+        theta = cast(Tensor, scale(theta, regularizer.temperature))
         batch, rows, columns = theta.shape
         device = "cpu" if generator is None else generator.device
         shape = n, batch, rows + columns - 1
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
-        return _checked(*sample(theta, *self._extent(theta), uniforms), theta)
+        return _checked(*sample(theta, *self._extent(theta), regularizer.alpha, uniforms), theta)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from .kernels.dtw_cpu import topk
@@ -224,7 +219,7 @@ class Dtw(SmoothableGibbs, Samplable, KBest, Enumerable):
         elif alpha is None:
             from .kernels.dtw_torch import smoothed_value
 
-            value = smoothed_value(theta, *extent, regularizer.value)
+            value = smoothed_value(theta, *extent, partial(smoothed_maximum, regularizer))
         else:
             from .kernels.dtw_cpu import smoothed_value
 
@@ -245,7 +240,8 @@ class Dtw(SmoothableGibbs, Samplable, KBest, Enumerable):
         if alpha is None:
             from .kernels.dtw_torch import smoothed_mean
 
-            value, mean = smoothed_mean(theta, *extent, regularizer.value, regularizer.gradient)
+            smax, choices = partial(smoothed_maximum, regularizer), partial(probabilities, regularizer)
+            value, mean = smoothed_mean(theta, *extent, smax, choices)
             mean *= weight.view(-1, 1, 1)
         else:
             from .kernels.dtw_cpu import smoothed_mean
@@ -256,7 +252,7 @@ class Dtw(SmoothableGibbs, Samplable, KBest, Enumerable):
     def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Potentials:
         alpha = compiled_alpha(theta, regularizer)
         if alpha is None:
-            return super().smoothed_hessian_product(theta, v, regularizer)
+            return hessian_product_by_autograd(lambda t: self.smoothed_value(cast(Tensor, t), regularizer), theta, v)
         from .kernels.dtw_cpu import hessian_product
 
         return _checked(*hessian_product(theta, v.expand(theta.shape), *self._extent(theta), alpha), theta)
@@ -264,11 +260,10 @@ class Dtw(SmoothableGibbs, Samplable, KBest, Enumerable):
     def _extent(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and columns in use (B, 2), and bands (B,), of each instance: int64, on θ's device."""
         batch, n, m = theta.shape
-        lengths, bands = self.bound.get("lengths"), self.bound.get("band")
-        if lengths is None:
-            lengths = torch.tensor([n, m], device=theta.device).expand(batch, 2)
+        lengths, bands = sizes_in_use(self.bound, (n, m), theta), self.bound.get("band")
         if bands is None:
             bands = torch.full((batch,), max(n, m) if self.band is None else self.band, device=theta.device)
+        check_instances("band", bands, batch)
         return lengths, bands
 
 

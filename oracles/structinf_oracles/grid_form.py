@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_lengths
+from structinf.oracle import check_instances, check_lengths
 
 from .label_lists import indicators, positions, refuse
 
@@ -31,6 +31,10 @@ def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
             f"lengths of {name} are (..., 2), the rows and the columns in use, got {tuple(lengths.shape)} "
             "with the batch flat"
         )
+    _check_sizes(lengths, rows, columns)
+
+
+def _check_sizes(lengths: Tensor, rows: int, columns: int) -> None:
     check_lengths(lengths[:, 0], 1, rows, f"n = {rows} rows")
     check_lengths(lengths[:, 1], 1, columns, f"m = {columns} columns")
 
@@ -38,7 +42,11 @@ def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
 def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -> jaxtyping.Int[Tensor, "batch 2"]:
     """Rows and columns in use, those bound as ``lengths`` or else ``shape``, for each instance of ``like`` (B, ...)."""
     if "lengths" in bound:
-        return bound["lengths"]
+        lengths = bound["lengths"]
+        check_instances("lengths", lengths, len(like))
+        if lengths.is_cpu:  # where compiled loops go as far as they say
+            _check_sizes(lengths, *shape)
+        return lengths
     return torch.tensor(tuple(shape), device=like.device).expand(len(like), 2)
 
 

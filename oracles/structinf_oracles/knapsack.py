@@ -14,7 +14,7 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 
 from .label_lists import refuse
-from .subset_form import check_number, taken
+from .subset_form import check_number, cost_of_errors, taken
 
 __all__ = ["Knapsack"]
 
@@ -99,7 +99,7 @@ class Knapsack(HypergraphProgram):
 
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Costs of 1 for each item wrongly packed or left."""
-        return 1 - 2 * y
+        return cost_of_errors(y)
 
 
 def _checked(weights: Any) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_lengths
+from structinf.oracle import bound_lengths, check_flag, check_lengths
 
 from .label_lists import refuse
 
@@ -66,6 +66,10 @@ class ProjectiveTree(HypergraphProgram):
 
     name: ClassVar[str] = "projective_tree"
     structure_ndim = MappingProxyType({"lengths": 0})
+
+    def __post_init__(self) -> None:
+        check_flag("single_root", self.single_root)
+        check_flag("labelled", self.labelled)
 
     @property
     def event_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -145,8 +149,7 @@ class ProjectiveTree(HypergraphProgram):
         return y
 
     def decode(self, y: Tensor) -> Tensor:
-        n = y.shape[1] - 1
-        words = y.reshape(len(y), n + 1, n + 1, -1)[:, :, 1:].transpose(1, 2).flatten(2)
+        words = (y if self.labelled else y.unsqueeze(3))[:, :, 1:].transpose(1, 2).flatten(2)
         best, empty = words.argmax(2), (words == 0).all(2)
         if self.labelled:
             kinds = y.shape[3]
@@ -155,6 +158,5 @@ class ProjectiveTree(HypergraphProgram):
 
     def _lengths(self, theta: Tensor) -> Tensor:
         """Bound lengths, or n for each instance, (B,)."""
-        if "lengths" in self.bound:
-            return self.bound["lengths"]
-        return torch.full((len(theta),), theta.shape[1] - 1, device=theta.device)
+        n = theta.shape[1] - 1
+        return bound_lengths(self, len(theta), n, f"n = {n} words, root not included", theta.device)

@@ -16,7 +16,7 @@ from structinf.errors import InvalidInputError
 from structinf.oracle import Projectable, check_feasible
 
 from .label_lists import refuse
-from .subset_form import check_number, check_sizes, in_use, taken
+from .subset_form import check_number, check_sizes, cost_of_errors, in_use, taken
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -110,7 +110,7 @@ class Subset(HypergraphProgram, Projectable):
 
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Costs of 1 for each element wrongly taken or left."""
-        return 1 - 2 * y
+        return cost_of_errors(y)
 
     def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
         scores = self._scores(theta)

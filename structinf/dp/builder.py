@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -43,8 +45,10 @@ class HypergraphBuilder:
     """
 
     def __init__(self, event_shape: Any) -> None:
-        is_tuple = bool(event_shape) and not isinstance(event_shape[0], int | np.integer)
-        shapes = [tuple(shape) for shape in event_shape] if is_tuple else [tuple(event_shape)]
+        is_tuple = (
+            isinstance(event_shape, Sequence) and len(event_shape) > 0 and not isinstance(event_shape[0], Integral)
+        )
+        shapes = [_sizes("event_shape", shape) for shape in (event_shape if is_tuple else [event_shape])]
         ends = np.cumsum([math.prod(shape) for shape in shapes])
         numbers = [
             np.arange(end - math.prod(shape), end).reshape(shape) for end, shape in zip(ends, shapes, strict=True)
@@ -61,8 +65,13 @@ class HypergraphBuilder:
 
     def nodes(self, *shape: int) -> np.ndarray:
         """An array of new nodes."""
+        shape = _sizes("nodes", shape)
         self._nodes += math.prod(shape)
         return np.arange(self._nodes - math.prod(shape), self._nodes).reshape(shape)
+
+    @property
+    def _known_nodes(self) -> str:
+        return f"there are {self._nodes} nodes; take those that node() and nodes() return"
 
     def add(self, head: Nodes, *tails: Nodes, part: Nodes = None) -> None:
         """A hyperedge to ``head`` from at most two ``tails``, which scores ``part``; arrays add many at once.
@@ -76,9 +85,8 @@ class HypergraphBuilder:
         """
         if len(tails) > 2:
             raise InvalidInputError(f"add: a hyperedge has at most two tails, got {len(tails)}; put a node between")
-        known = f"there are {self._nodes} nodes; take those that node() and nodes() return"
         columns = [
-            _numbers(name, value, self._nodes, known)
+            _numbers(name, value, self._nodes, self._known_nodes)
             for name, value in zip(("head", "first tail", "second tail"), (head, *tails), strict=False)
         ]
         columns += [np.asarray(-1)] * (2 - len(tails))
@@ -109,9 +117,16 @@ class HypergraphBuilder:
         InvalidInputError
             If hyperedges form a cycle, a goal cannot be derived, or a tail is a node that no hyperedge leads to.
         """
-        goals = np.asarray(goals)
-        if goals.dtype.kind not in "iu" or not goals.size or not -1 <= goals.min() <= goals.max() < self._nodes:
-            raise InvalidInputError(f"goals: a node or an integer array of nodes is needed, got {goals!r}")
+        given = goals
+        try:
+            goals = np.asarray(given)
+        except ValueError:  # of lists of several lengths
+            goals = np.empty(0)
+        if goals.dtype.kind not in "iu" or not goals.size:
+            raise InvalidInputError(f"goals: a node or an integer array of nodes is needed, got {given!r}")
+        wrong = goals[(goals < -1) | (goals >= self._nodes)]
+        if wrong.size:
+            raise InvalidInputError(f"goals: node {wrong[0]} is out of range: {self._known_nodes}, and −1 for no goal")
         wanted = goals[goals >= 0]
         if not wanted.size:
             raise InvalidInputError("goals: there must be one")
@@ -143,6 +158,15 @@ class HypergraphBuilder:
             level=level[order].astype(np.int32),
             parts=self._count,
         )
+
+
+def _sizes(name: str, shape: Any) -> tuple[int, ...]:
+    """``shape`` as a tuple of integers of at least 0."""
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (-1,)
+    if not all(isinstance(size, Integral) and not isinstance(size, bool) and size >= 0 for size in sizes):
+        several = ", or a tuple of shapes" if name == "event_shape" else ""
+        raise InvalidInputError(f"{name}: a shape is a tuple of sizes of at least 0{several}, got {shape!r}")
+    return tuple(int(size) for size in sizes)
 
 
 def _numbers(name: str, value: Nodes, count: int, known: str) -> np.ndarray:

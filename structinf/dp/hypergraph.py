@@ -7,6 +7,7 @@ tail; the structure that it describes has the parts of all chosen hyperedges.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import InvalidInputError
 from ..kernels import parallel_rows
 from .blocks import Blocks, split
 
@@ -118,9 +120,22 @@ class Hypergraph:
         ----------
         lengths : (B, ...) integer Tensor or None
             With as many last entries as ``goals`` has dimensions; None chooses the last goal.
+
+        Raises
+        ------
+        InvalidInputError
+            If there are not as many.
         """
         if self.goals.ndim == 0 or lengths is None:
             return np.full(batch, self.goals[(-1,) * self.goals.ndim].item(), np.int64)
+        if math.prod(lengths.shape[1:]) != self.goals.ndim:
+            count = self.goals.ndim
+            wanted, declared = ("(...)", 0) if count == 1 else (f"(..., {count})", 1)
+            raise InvalidInputError(
+                f"lengths: {wanted} are needed, since goals have {count} dimension{'s' if count > 1 else ''}; got "
+                f"{tuple(lengths.shape)} with the batch flat. An oracle declares them as structure_ndim = "
+                f'{{"lengths": {declared}}}'
+            )
         index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)
         unknown = np.any((index < 0) | (index >= self.goals.shape), axis=1)
         index = np.where(unknown[:, None], 0, index)

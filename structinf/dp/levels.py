@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..regularizers import Regularizer
+from ..regularizers import Regularizer, probabilities, smoothed_maximum
 from ..smoothing import smooth_max
 from .hypergraph import Hypergraph
 
@@ -140,8 +140,8 @@ def edge_probabilities(
     q = theta.new_zeros(len(theta), graph.edges + 1, dtype=torch.float64)
 
     def step(bucket: Bucket, x: Tensor) -> Tensor:
-        q[:, bucket.edges] = regularizer.gradient(x)
-        return regularizer.value(x)
+        q[:, bucket.edges] = probabilities(regularizer, x)
+        return smoothed_maximum(regularizer, x)
 
     return recur(graph, theta.double(), step), q[:, :-1]
 

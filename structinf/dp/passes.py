@@ -77,7 +77,7 @@ def gradient(
     out, exact = torch.empty(len(theta), dtype=torch.float64), _exact(theta, alpha)
     parts = zeros(*theta.shape, dtype=exact.dtype)
     weight = torch.ones_like(out) if weight is None else weight.double()
-    _run(kernels.gradient, graph, goal, exact, goal, graph, alpha, weight, out, parts, tables=3)
+    _run(kernels.gradient, graph, goal, exact, goal, graph, alpha, weight, out, parts, tables=4)
     return out, parts.to(theta.dtype)
 
 
@@ -95,7 +95,7 @@ def hessian_product(
         return value(graph, theta.detach(), goal, regularizer), torch.zeros_like(theta)
     out, exact = torch.empty(len(theta), dtype=torch.float64), _exact(theta, alpha)
     parts, along = zeros(*theta.shape, dtype=exact.dtype), direction.to(exact.dtype)
-    _run(kernels.hessian_product, graph, goal, exact, along, goal, graph, alpha, out, parts, tables=6)
+    _run(kernels.hessian_product, graph, goal, exact, along, goal, graph, alpha, out, parts, tables=7)
     return out, parts.to(theta.dtype)
 
 
@@ -126,7 +126,7 @@ def sample(
         kernel, given, tables = kernels.sample_given, (q, goal, graph), 0
     else:
         out = torch.empty(len(theta), dtype=torch.float64)
-        kernel, given, tables = kernels.sample, (_exact(own, alpha), goal, graph, alpha, out), 2
+        kernel, given, tables = kernels.sample, (_exact(own, alpha), goal, graph, alpha, out), 3
     device = "cpu" if generator is None else generator.device
     for some in parts.split(max(1, _MOST_DRAWN // max(1, len(goal) * size))):
         uniforms = torch.rand(len(some), len(goal), size, dtype=torch.float64, generator=generator, device=device)

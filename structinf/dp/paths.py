@@ -90,6 +90,8 @@ class Dag:
             return cls._of_array(np.asarray(graph))
         try:
             return cls._of_pairs(graph)
+        except InvalidInputError:
+            raise  # a ValueError too, about a graph that was understood
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
                 "graph: an (E, 2) integer array, a sequence of pairs of hashable nodes, or a networkx.DiGraph is "

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, PluginError
-from ..oracle import Enumerable, KBest, Samplable, check_enumerable, check_feasible, check_k
-from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts, reduce_like
+from ..oracle import Enumerable, KBest, Samplable, check_count, check_enumerable, check_feasible, check_k
+from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts, reduce_like, scale
 from ..regularizers import Negentropy, Regularizer, Unregularized
 from ..smoothing import SmoothableGibbs
-from . import counting, levels, passes
+from . import levels, passes, queries
 from .hypergraph import Hypergraph
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         """The goal of each instance, (B,) int64; InvalidInputError where its lengths have none."""
         lengths = self.bound.get("lengths")
         goals = graph.goal(lengths, batch)
+        if len(goals) != batch:
+            raise InvalidInputError(f"lengths: those of {len(goals)} instances are bound, but theta has {batch}")
         if (goals < 0).any():
             index = int(np.flatnonzero(goals < 0)[0])
             sizes = "these sizes" if lengths is None else f"lengths {lengths[index].tolist()} at batch index {index}"
@@ -185,27 +187,28 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         """All structures, at most a million."""
         graph = self._hypergraph_of(event_shape)
         goal = int(self._goals(graph, 1)[0])
-        count = counting.count(graph, goal)
+        count = queries.count(graph, goal)
         check_enumerable(count, f"structures of {self.label()}")
         is_tuple = not isinstance(event_shape[0], int)
         zeros = [torch.zeros(1, *shape) for shape in (event_shape if is_tuple else [event_shape])]
-        return self._split(counting.derivations(graph, goal, count), tuple(zeros) if is_tuple else zeros[0])
+        return self._split(queries.derivations(graph, goal, count), tuple(zeros) if is_tuple else zeros[0])
 
-    # -- more of the same passes -------------------------------------------------------------
+    # -- more of the same passes, at the regularizer's own temperature -------------------------
 
     def smoothed_sample(
         self, theta: Potentials, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
     ) -> Potentials:
         """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
-        graph, flat, goal = self._problem(theta)
+        check_count(n)
+        graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
         value, parts = passes.sample(graph, flat, goal, regularizer, n, generator)
         self._check(value)
         return self._split(parts, theta)
 
     def entropy(self, theta: Potentials, regularizer: Regularizer = _GIBBS) -> jaxtyping.Float[Tensor, " batch"]:
         """Shannon entropy, (B,), in nats, of the random walk along q."""
-        graph, flat, goal = self._problem(theta)
-        value, entropy = counting.entropy(graph, flat, goal, regularizer)
+        graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
+        value, entropy = queries.entropy(graph, flat, goal, regularizer)
         self._check(value)
         return entropy.to(flat.dtype)
 
@@ -216,9 +219,9 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
         InvalidInputError if ``y`` is no structure.
         """
-        graph, flat, goal = self._problem(theta)
+        graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
         own = self._flat(y).double().expand_as(flat)
-        value, log_prob, found = counting.log_prob(graph, flat, goal, own, regularizer)
+        value, log_prob, found = queries.log_prob(graph, flat, goal, own, regularizer)
         self._check(value)
         wrong = ~(found == own).all(1)
         if bool(wrong.any()):
@@ -228,7 +231,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     def count(self, theta: Potentials) -> list[int]:
         """The exact number of structures of finite score of each instance."""
         graph, flat, goal = self._problem(theta)
-        return [counting.count(graph, int(g), row) for g, row in zip(goal, torch.isneginf(flat).cpu(), strict=True)]
+        return [queries.count(graph, int(g), row) for g, row in zip(goal, torch.isneginf(flat).cpu(), strict=True)]
 
     def nonzero(self, theta: Potentials, regularizer: Regularizer, most: int = 10_000) -> tuple[Potentials, Tensor]:
         """All structures that the random walk along q can make, most probable first: with a sparse Ω, a few.
@@ -244,10 +247,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         probabilities : (K, B) Tensor
             0, with a structure of 0, beyond an instance's own.
         """
-        graph, flat, goal = self._problem(theta)
+        graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
         v, q = levels.edge_probabilities(graph, flat, regularizer)
         self._check(levels.at(v, goal))
-        probabilities, parts = counting.support(graph, q, goal, most)
+        probabilities, parts = queries.support(graph, q, goal, most)
         return self._split(parts.to(flat.dtype), theta), probabilities.to(flat.dtype)
 
 
@@ -268,5 +271,11 @@ def _built(request: _Request) -> Hypergraph:
         raise PluginError(
             f"build of {request.oracle.label()} returned {type(graph).__name__} where a Hypergraph is needed; "
             "return builder.build(goals)"
+        )
+    shapes = [request.event_shape] if isinstance(request.event_shape[0], int) else request.event_shape
+    if graph.parts != (count := sum(map(math.prod, shapes))):
+        raise PluginError(
+            f"build of {request.oracle.label()} made a hypergraph of {graph.parts} parts for potentials of shape "
+            f"{request.event_shape}, which are {count}; give HypergraphBuilder the event_shape, or pass as many scores"
         )
     return graph

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..errors import PluginError
-from ..oracle import Samplable, check_feasible
-from ..parts import Potentials, as_tuple, batch_size, gradient_by_autograd, map_parts
-from ..regularizers import Negentropy, Regularizer, Unregularized
+from ..oracle import Samplable, check_count, check_feasible
+from ..parts import Potentials, as_tuple, batch_size, gradient_by_autograd, map_parts, scale
+from ..regularizers import Negentropy, Regularizer, Unregularized, probabilities
 from ..smoothing import SmoothableGibbs, routed_max, smooth_max
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ class DynamicProgram(SmoothableGibbs, Samplable):
         self, theta: Potentials, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
     ) -> Potentials:
         """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
+        check_count(n)
+        theta = scale(theta, regularizer.temperature)
         size, many = batch_size(theta), self.repeat(n)
         smax = _routed(regularizer, functools.partial(_draw, regularizer=regularizer, generator=generator))
         tiled = map_parts(lambda t: t.expand(size, *t.shape[1:]).repeat(n, *[1] * (t.ndim - 1)), theta)
@@ -175,7 +177,7 @@ def _draw(
         raise PluginError(
             f"value must add up whole multiples of what smax returns, for structures to be drawn; one is {wrong[0]:g}"
         )
-    cumulative = regularizer.gradient(x.unsqueeze(0).flatten(0, -2)[rows]).double().cumsum(-1)
+    cumulative = probabilities(regularizer, x.unsqueeze(0).flatten(0, -2)[rows]).double().cumsum(-1)
     device = "cpu" if generator is None else generator.device
     while len(rows):
         uniform = torch.rand(len(rows), 1, dtype=torch.float64, generator=generator, device=device).to(x.device)

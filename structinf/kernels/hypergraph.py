@@ -13,9 +13,9 @@ LANES instances go through together, a lane each (`structinf.kernels.lanes`), wh
 are filled up with copies of the last one. Parts are fetched and delivered a block of nodes at a time, since a part's
 scores are far apart in θ: blocks and the buffers for their parts fit the cache (`structinf.dp.blocks`).
 
-Values are float64, so that float32 scores lose nothing over long recursions; q and flows have θ's dtype. Two numbers a
-node are kept, v and τ, from which q is recomputed, so that memory does not grow with the number of hyperedges: beside θ
-and a result of θ's size, the gradient takes 24 LANES bytes a node for each thread.
+Values are float64, so that float32 scores lose nothing over long recursions; q and flows have θ's dtype. Three numbers
+a node are kept, v, max x and t, from which q is recomputed, so that memory does not grow with the number of hyperedges:
+beside θ and a result of θ's size, the gradient takes 32 LANES bytes a node for each thread.
 
 Arguments of the kernels, for groups ``start:stop`` of LANES instances:
 
@@ -131,19 +131,22 @@ def last_node(goal, first):
 
 
 @jit
-def inside(theta, first, graph, nodes, alpha, v, tau, own, x, kind):
-    """v and τ, (N + 1, LANES) each, of the first ``nodes`` nodes; the rest is scratch.
+def inside(theta, first, graph, nodes, alpha, v, top, t, own, x, kind):
+    """v, max x and t, (N + 1, LANES) each, of the first ``nodes`` nodes; the rest is scratch.
 
-    ``tau`` may have a single row, which is overwritten.
+    ``top`` and ``t`` may have a single row, which is overwritten.
     """
     _prepare(v, own, graph)
-    links, last = _links(graph), len(tau) - 1
+    links, last = _links(graph), len(top) - 1
     for block in range(len(graph.node_offset) - 1):
         start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
         if start < stop:
             _fetch(theta, first, graph, block, own)
         for i in range(start, stop):
-            _value(i, min(i, last), links, alpha, address(v), address(tau), address(own), address(x), address(kind))
+            _value(
+                i, min(i, last), links, alpha, address(v), address(top), address(t), address(own), address(x),
+                address(kind),
+            )  # fmt: skip
 
 
 @jit
@@ -154,29 +157,30 @@ def _prepare(v, own, graph):
 
 
 @jit
-def _value(i, place, links, alpha, v, tau, own, x, kind):
-    """v and τ of node i, the latter to its row ``place``; and its scores, in ``x``."""
+def _value(i, place, links, alpha, v, top, t, own, x, kind):
+    """v, max x and t of node i, the latter to the row ``place``; and its scores, in ``x``."""
     edge = links.offset[i]
     count = links.offset[i + 1] - edge
-    top = _score(v, own, links, edge)
-    set_row(x, 0, top)
+    best = _score(v, own, links, edge)
+    set_row(x, 0, best)
     for k in range(1, count):
         score = _score(v, own, links, edge + k)
         set_row(x, k, score)
-        top = maximum(top, score)
-    best, threshold = smooth_max(x, count, top, alpha, kind)
-    set_row(v, i, best)
-    set_row(tau, place, threshold)
+        best = maximum(best, score)
+    smooth, threshold = smooth_max(x, count, best, alpha, kind)
+    set_row(v, i, smooth)
+    set_row(top, place, best)
+    set_row(t, place, threshold)
 
 
 @jit
 def value(start, stop, tables, theta, goal, graph, alpha, out):
     """DP_Ω to ``out``, (B,) float64; one table."""
-    v, tau = tables[0], rows(1, np.float64)
+    v, top, t = tables[0], rows(1, np.float64), rows(1, np.float64)
     own, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
     kind = rows(graph.degree, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
-        inside(theta, first, graph, last_node(goal, first), alpha, v, tau, own, x, kind)
+        inside(theta, first, graph, last_node(goal, first), alpha, v, top, t, own, x, kind)
         for c in range(min(LANES, len(goal) - first)):
             out[first + c] = v[goal[first + c], c]
 
@@ -186,22 +190,22 @@ def value(start, stop, tables, theta, goal, graph, alpha, out):
 
 @jit
 def gradient(start, stop, tables, theta, goal, graph, alpha, weight, out_value, out):
-    """DP_Ω to ``out_value``, (B,) float64, and weight · ∇DP_Ω to ``out``, (B, P) zeros of θ's dtype; three tables."""
-    v, tau, w = tables[0], tables[1], tables[2]
+    """DP_Ω to ``out_value``, (B,) float64, and weight · ∇DP_Ω to ``out``, (B, P) zeros of θ's dtype; four tables."""
+    v, top, t, w = tables[0], tables[1], tables[2], tables[3]
     own, flows = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
     x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
         nodes = last_node(goal, first)
-        inside(theta, first, graph, nodes, alpha, v, tau, own, x, kind)
+        inside(theta, first, graph, nodes, alpha, v, top, t, own, x, kind)
         _clear(w, nodes)
         for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = weight[first + c]
-        _outside(theta, first, graph, nodes, alpha, v, tau, w, own, flows, out)
+        _outside(theta, first, graph, nodes, alpha, v, top, t, w, own, flows, out)
 
 
 @jit
-def _outside(theta, first, graph, nodes, alpha, v, tau, w, own, flows, out):
+def _outside(theta, first, graph, nodes, alpha, v, top, t, w, own, flows, out):
     links = _links(graph)
     for block in range(len(graph.node_offset) - 2, -1, -1):
         start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
@@ -212,29 +216,30 @@ def _outside(theta, first, graph, nodes, alpha, v, tau, w, own, flows, out):
         _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
         for i in range(stop - 1, start - 1, -1):
             if alpha == np.inf:
-                _follow(i, links, address(tau), address(w), address(flows))
+                _follow(i, links, address(t), address(w), address(flows))
             else:
-                _spread(i, links, alpha, address(v), address(tau), address(w), address(own), address(flows))
+                peak, threshold = row(address(top), i), row(address(t), i)
+                _spread(i, links, alpha, address(v), peak, threshold, address(w), address(own), address(flows))
         _deliver(flows, first, graph, block, out)
 
 
 @jit
-def _spread(i, links, alpha, v, tau, w, own, flows):
+def _spread(i, links, alpha, v, top, t, w, own, flows):
     """The flow through node i, along q."""
-    times, threshold = cast(row(w, i), flows), row(tau, i)
+    times = cast(row(w, i), flows)
     if not is_zero(times):
         for edge in range(links.offset[i], links.offset[i + 1]):
-            flow = probability(_score(v, own, links, edge), threshold, alpha, flows) * times
+            flow = probability(_score(v, own, links, edge), top, t, alpha, flows) * times
             _add(flow, links, edge, flows)
             _pass_on(flow, links, edge, w)
 
 
 @jit
-def _follow(i, links, tau, w, flows):
-    """The flow through node i, all of it through τ, its best hyperedge."""
+def _follow(i, links, t, w, flows):
+    """The flow through node i, all of it through t, its best hyperedge."""
     for c in range(i * LANES, (i + 1) * LANES):
         if w[c] != 0:
-            edge = links.offset[i] + np.int64(tau[c])
+            edge = links.offset[i] + np.int64(t[c])
             if links.row[edge] < links.no_row:
                 flows[links.row[edge] * LANES + c % LANES] += w[c]
             for j in range(2):
@@ -248,26 +253,27 @@ def _follow(i, links, tau, w, flows):
 
 @jit
 def hessian_product(start, stop, tables, theta, direction, goal, graph, alpha, out_value, out):
-    """DP_Ω to ``out_value``, ∇²DP_Ω times ``direction`` (B, P) to ``out`` (B, P) zeros; α is finite; six tables."""
-    v, v_dot, tau, m, w, w_dot = tables[0], tables[1], tables[2], tables[3], tables[4], tables[5]
+    """DP_Ω to ``out_value``, ∇²DP_Ω times ``direction`` (B, P) to ``out`` (B, P) zeros; α is finite; seven tables."""
+    v, v_dot, top, t, m = tables[0], tables[1], tables[2], tables[3], tables[4]
+    w, w_dot = tables[5], tables[6]
     own, own_dot = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
     x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
     flows = rows(graph.height + 1, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
         nodes = last_node(goal, first)
-        _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, tau, m, own, own_dot, x, kind)
+        _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, own, own_dot, x, kind)
         _clear(w, nodes)
         _clear(w_dot, nodes)
         for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = 1.0
         _tangents_outside(
-            theta, direction, first, graph, nodes, alpha, v, v_dot, tau, m, w, w_dot, own, own_dot, flows, out
+            theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, w, w_dot, own, own_dot, flows, out
         )
 
 
 @jit
-def _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, tau, m, own, own_dot, x, kind):
+def _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, own, own_dot, x, kind):
     _prepare(v, own, graph)
     _prepare(v_dot, own_dot, graph)
     links = _links(graph)
@@ -277,19 +283,22 @@ def _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, tau, m, ow
             _fetch(theta, first, graph, block, own)
             _fetch(direction, first, graph, block, own_dot)
         for i in range(start, stop):
-            _value(i, i, links, alpha, address(v), address(tau), address(own), address(x), address(kind))
-            _tangent(i, links, alpha, address(x), address(tau), address(v_dot), address(m), address(own_dot))
+            _value(
+                i, i, links, alpha, address(v), address(top), address(t), address(own), address(x), address(kind)
+            )  # fmt: skip
+            peak, threshold = row(address(top), i), row(address(t), i)
+            _tangent(i, links, alpha, address(x), peak, threshold, address(v_dot), address(m), address(own_dot))
 
 
 @jit
-def _tangent(i, links, alpha, x, tau, v_dot, m, own_dot):
+def _tangent(i, links, alpha, x, top, t, v_dot, m, own_dot):
     """v̇ and m of node i, whose scores are in ``x``."""
-    edge, threshold = links.offset[i], row(tau, i)
+    edge = links.offset[i]
     # Means of differences from one of them, which float32 is enough for.
     pivot = _score(v_dot, own_dot, links, edge)
     mean = middle = total = cast(pivot - pivot, own_dot)
     for k in range(links.offset[i + 1] - edge):
-        q, s = curved(row(x, k), threshold, alpha, own_dot)
+        q, s = curved(row(x, k), top, t, alpha, own_dot)
         x_dot = cast(_score(v_dot, own_dot, links, edge + k) - pivot, own_dot)
         mean += q * x_dot
         middle += s * x_dot
@@ -300,7 +309,7 @@ def _tangent(i, links, alpha, x, tau, v_dot, m, own_dot):
 
 @jit
 def _tangents_outside(
-    theta, direction, first, graph, nodes, alpha, v, v_dot, tau, m, w, w_dot, own, own_dot, flows, out
+    theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, w, w_dot, own, own_dot, flows, out
 ):
     links = _links(graph)
     for block in range(len(graph.node_offset) - 2, -1, -1):
@@ -311,21 +320,21 @@ def _tangents_outside(
         _fetch(direction, first, graph, block, own_dot)
         _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
         for i in range(stop - 1, start - 1, -1):
-            threshold, middle = row(address(tau), i), row(address(m), i)
+            peak, threshold, middle = row(address(top), i), row(address(t), i), row(address(m), i)
             _spread_tangent(
-                i, links, alpha, address(v), address(v_dot), threshold, middle, address(w), address(w_dot),
+                i, links, alpha, address(v), address(v_dot), peak, threshold, middle, address(w), address(w_dot),
                 address(own), address(own_dot), address(flows),
             )  # fmt: skip
         _deliver(flows, first, graph, block, out)
 
 
 @jit
-def _spread_tangent(i, links, alpha, v, v_dot, threshold, middle, w, w_dot, own, own_dot, flows):
+def _spread_tangent(i, links, alpha, v, v_dot, top, t, middle, w, w_dot, own, own_dot, flows):
     """The derivative of the flow through node i."""
     times, times_dot = cast(row(w, i), flows), cast(row(w_dot, i), flows)
     if not (is_zero(times) and is_zero(times_dot)):
         for edge in range(links.offset[i], links.offset[i + 1]):
-            q, s = curved(_score(v, own, links, edge), threshold, alpha, flows)
+            q, s = curved(_score(v, own, links, edge), top, t, alpha, flows)
             change = cast(_score(v_dot, own_dot, links, edge) - middle, flows)
             flow_dot = s * change * times + q * times_dot
             _add(flow_dot, links, edge, flows)

@@ -1,4 +1,4 @@
-"""Single derivations of a hypergraph: exact samples, the k best, all of them. Importing this module imports numba.
+"""Single derivations of a hypergraph: samples, the k best, all, their parts. Importing this module imports numba.
 
 A derivation is walked from the goal down, with a stack of nodes that wait for their hyperedge; since a node leaves
 before its tails come, the stack holds one more than the levels of the graph at most. ``graph`` is
@@ -39,7 +39,7 @@ def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, 
 
     Parameters
     ----------
-    tables : (2, N + 1, LANES) float64
+    tables : (3, N + 1, LANES) float64
         Scratch.
     theta : (B, P) float32 or float64
     out_value : (B,) float64
@@ -48,12 +48,12 @@ def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, 
         As many as the largest number of hyperedges of a derivation.
     out : (n, B, P) zeros
     """
-    v, tau = tables[0], tables[1]
+    v, top, t = tables[0], tables[1], tables[2]
     own, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
     scaled = rows(graph.degree, theta.dtype)
     stack, q = np.empty(graph.depth + 1, np.int64), np.empty(graph.degree)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
-        inside(theta, first, graph, last_node(goal, first), alpha, v, tau, own, x, scaled)
+        inside(theta, first, graph, last_node(goal, first), alpha, v, top, t, own, x, scaled)
         for c in range(min(LANES, len(goal) - first)):
             b = first + c
             out_value[b] = v[goal[b], c]
@@ -66,7 +66,7 @@ def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, 
                         score = v[graph.tails[edge + k, 0], c] + v[graph.tails[edge + k, 1], c]
                         if graph.part[edge + k] < theta.shape[1]:
                             score += theta[b, graph.part[edge + k]]
-                        q[k] = _probability(score, k, tau[i, c], alpha)
+                        q[k] = _probability(score - top[i, c], k, t[i, c], alpha)
                     edge += _choose(q[:count], uniforms[n, b, drawn])
                     waiting = _descend(edge, graph, out[n, b], stack, waiting - 1)
                     drawn += 1
@@ -88,13 +88,13 @@ def sample_given(start, stop, q, goal, graph, uniforms, out):
 
 
 @jit
-def _probability(score, k, tau, alpha):
-    """q of a finite or −inf score, up to a factor that a node's hyperedges share."""
+def _probability(difference, k, t, alpha):
+    """q of a score's difference from the best one's, which is finite."""
     if alpha == 1:
-        return exp(score - tau)
+        return exp(difference - t)
     if alpha == np.inf:
-        return 1.0 if k == tau else 0.0
-    return exp(log(max((alpha - 1.0) * (score - tau), 0.0)) / (alpha - 1.0))
+        return 1.0 if k == t else 0.0
+    return exp(log(max((alpha - 1.0) * (difference - t), 0.0)) / (alpha - 1.0))
 
 
 @jit

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+from numba import extending, types
 
 __all__ = ["is_marked", "mark", "unmark"]
+
+_intrinsic: Any = extending.intrinsic
 
 
 def _bits(builder: Any, x: Any) -> tuple[Any, int]:
@@ -20,7 +21,7 @@ def _bits(builder: Any, x: Any) -> tuple[Any, int]:
     return builder.bitcast(x, ir.IntType(size)), size
 
 
-@intrinsic
+@_intrinsic
 def mark(typingctx, x, flag):
     """x ≥ 0, with the sign bit set if ``flag`` is."""
 
@@ -32,7 +33,7 @@ def mark(typingctx, x, flag):
     return x(x, types.boolean), codegen
 
 
-@intrinsic
+@_intrinsic
 def is_marked(typingctx, x):
     """Whether the sign bit is set."""
 
@@ -43,7 +44,7 @@ def is_marked(typingctx, x):
     return types.boolean(x), codegen
 
 
-@intrinsic
+@_intrinsic
 def unmark(typingctx, x):
     """x without its sign bit."""
 

@@ -30,6 +30,10 @@ class Map(RegularizedRelaxation):
 
     name = "map"
 
+    @property
+    def piecewise_constant(self) -> bool:
+        return True
+
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         y = _argmax(oracle, theta)
@@ -47,10 +51,6 @@ class Map(RegularizedRelaxation):
     def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """max ⟨θ, y⟩, (B,), with gradient the maximising structure."""
         return _score(oracle, theta, _argmax(oracle, theta))
-
-    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
-        """0 at every structure, (B,)."""
-        return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
 
 
 def _argmax(oracle: Oracle, theta: Potentials) -> Potentials:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..oracle import Oracle
 from ..parts import Potentials
-from ..regularizers import Regularizer, get_regularizer
-from ..relaxation import GradientRelaxation
+from ..regularizers import Regularizer, Unregularized, get_regularizer
+from ..relaxation import GradientRelaxation, check_temperature
 from ..smoothing import Smoothable
 
 __all__ = ["Smoothed", "SmoothedValue"]
@@ -80,9 +80,15 @@ class Smoothed(GradientRelaxation):
     requires = Smoothable
 
     def __post_init__(self) -> None:
+        if self.temperature is not None:
+            check_temperature(self.temperature)
         found = get_regularizer(self.regularizer, self.temperature)
         object.__setattr__(self, "regularizer", found)
         object.__setattr__(self, "temperature", found.temperature)
+
+    @property
+    def piecewise_constant(self) -> bool:
+        return isinstance(self.regularizer, Unregularized)
 
     def function(self, oracle: Oracle) -> SmoothedValue:
         """DP_Ω."""

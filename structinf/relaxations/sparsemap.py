@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Literal, TypeGuard
 
 import torch
 from torch import Tensor
 
 from .. import autograd
-from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError
 from ..oracle import Oracle, Projectable
-from ..parts import Potentials, as_tuple, map_parts
-from ..relaxation import RegularizedRelaxation, check_temperature, scale
+from ..parts import Potentials, as_tuple, map_parts, scale
+from ..relaxation import (
+    OnFailure,
+    RegularizedRelaxation,
+    check_choice,
+    check_stopping,
+    check_temperature,
+    report_failure,
+)
 from ..solution import Solution
 from ..solvers.active_set import ActiveSet, active_set
 
@@ -55,20 +58,14 @@ class SparseMAP(RegularizedRelaxation):
     temperature: float = 1.0
     tolerance: float = 1e-12
     max_iter: int = 1000
-    on_failure: Literal["warn", "raise", "ignore"] = "warn"
+    on_failure: OnFailure = "warn"
 
     name = "sparsemap"
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
-        if self.penalty not in ("all", "readout"):
-            raise InvalidInputError(f'penalty must be "all" or "readout", got {self.penalty!r}')
-        if self.on_failure not in ("warn", "raise", "ignore"):
-            raise InvalidInputError(f'on_failure must be "warn", "raise" or "ignore", got {self.on_failure!r}')
-        if not self.tolerance >= 0:
-            raise InvalidInputError(f"tolerance must be at least 0, got {self.tolerance!r}")
-        if not (isinstance(self.max_iter, int) and self.max_iter >= 1):
-            raise InvalidInputError(f"max_iter must be an integer of at least 1, got {self.max_iter!r}")
+        check_choice("penalty", self.penalty, ("all", "readout"))
+        check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
         scaled = scale(theta, self.temperature)
@@ -130,22 +127,9 @@ class SparseMAP(RegularizedRelaxation):
     def _report(self, oracle: Oracle, result: ActiveSet) -> None:
         failed = (~result.converged).nonzero()[:, 0]
         worst = int(failed[result.gap[failed].argmax()])
-        message = (
+        report_failure(
             f"{self.label()} of {oracle.label()}: {len(failed)} of {len(result.converged)} instances stopped after "
             f"{result.oracle_calls} oracle calls, the worst at batch index {worst} with a duality gap of "
-            f"{result.gap[worst].item():.2e}; max_iter is {self.max_iter} and tolerance {self.tolerance:g}"
+            f"{result.gap[worst].item():.2e}; max_iter is {self.max_iter} and tolerance {self.tolerance:g}",
+            self.on_failure,
         )
-        if self.on_failure == "raise":
-            raise ConvergenceError(message)
-        warnings.warn(message, ConvergenceWarning, stacklevel=_level_of_user(sys._getframe()))
-
-
-def _level_of_user(frame: FrameType) -> int:
-    """The stacklevel, for a warning given in ``frame``, of the line that called the library."""
-    level = found = 1
-    # The caller of our outermost frame, past torch's and whatever wraps a call in between.
-    while frame.f_back is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] == "structinf":
-            found = level
-        frame, level = frame.f_back, level + 1
-    return found + 1

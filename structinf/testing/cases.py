@@ -108,6 +108,7 @@ class Subject:
             raise InvalidInputError(
                 f"oracle: instance data {list(oracle.bound)} is bound; pass structure={{...}} instead"
             )
+        event_shape = (event_shape,) if isinstance(event_shape, int) else event_shape
         is_tuple = bool(event_shape) and not isinstance(event_shape[0], int)
         shapes = tuple(tuple(map(int, s)) for s in (event_shape if is_tuple else [event_shape]))
         subject = cls(oracle, shapes, is_tuple, structure, **rest)
@@ -223,18 +224,25 @@ class Subject:
             return [True]
         return [False, True]
 
-    def _acceptable_lengths(self) -> list[int]:
-        """Scalar lengths that the oracle takes, found by trying."""
-        if self.oracle.structure_ndim.get("lengths") != 0:
-            return []
-        found = []
-        for n in range(max((d for shape in self.event_shapes for d in shape), default=0) + 1):
-            try:
-                self.probe({"lengths": [n]})
-            except (InvalidInputError, InfeasibleError):
-                continue
-            found.append(n)
-        return found
+    def _acceptable_lengths(self) -> list[Any]:
+        """Lengths that the oracle takes, found by trying: any number, or one for each dimension of the first tensor."""
+        ndim = self.oracle.structure_ndim.get("lengths")
+        if ndim == 0:
+            longest = max((d for shape in self.event_shapes for d in shape), default=0)
+            return list(filter(self._accepts_length, range(longest + 1)))
+        if ndim == 1 and self.event_shapes[0]:
+            whole = self.event_shapes[0]
+            rows = product(*(sorted({d, d - 1, 1} - {0, -1}, reverse=True) for d in whole))
+            # The oracle may mean others by them, and fail on these as it likes.
+            return [row for row in rows if self._accepts_length(row, Exception)]
+        return []
+
+    def _accepts_length(self, length: Any, *refusals: type[Exception]) -> bool:
+        try:
+            self.probe({"lengths": [length]})
+        except (InvalidInputError, InfeasibleError, *refusals):
+            return False
+        return True
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import NoReturn
 
 import torch
@@ -9,7 +11,17 @@ from torch import Tensor
 
 from ..parts import Potentials, as_tuple
 
-__all__ = ["Broken", "NotApplicable", "expect", "expect_close", "expect_equal", "fail", "named_tensors", "rounding"]
+__all__ = [
+    "Broken",
+    "NotApplicable",
+    "expect",
+    "expect_close",
+    "expect_equal",
+    "fail",
+    "named_tensors",
+    "rounding",
+    "trying",
+]
 
 
 class Broken(Exception):
@@ -25,6 +37,17 @@ class Broken(Exception):
 
 class NotApplicable(Exception):
     """What a law raises, with a reason, about an input or oracle that it says nothing about."""
+
+
+@contextlib.contextmanager
+def trying(case: object) -> Iterator[None]:
+    """Whatever is raised inside has ``case`` as its ``case``: what the input had become."""
+    try:
+        yield
+    except Exception as failure:
+        if getattr(failure, "case", None) is None:
+            failure.case = case  # type: ignore[attr-defined]
+        raise
 
 
 def fail(message: str, case: object = None) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -122,8 +123,22 @@ def _failure(law: Law, case: Case) -> Exception | None:
     return None
 
 
+def _origin(failure: Exception, subject: Subject) -> str | None:
+    """The innermost line of the plugin's own package that ``failure`` came through."""
+    plugins = {type(x).__module__.partition(".")[0] for x in (subject.oracle, subject.relaxation)} - {"structinf"}
+    found = None
+    for frame, line in traceback.walk_tb(failure.__traceback__):
+        if frame.f_globals.get("__name__", "").partition(".")[0] in plugins:
+            code = frame.f_code
+            found = f"{code.co_name}, line {line} of {code.co_filename}"
+    return found
+
+
 def _error(law: Law, subject: Subject, failure: Exception, case: Case | None) -> LawError:
-    said = str(failure) if isinstance(failure, Broken) else f"{type(failure).__name__} was raised: {failure}"
+    said, origin = str(failure), None
+    if not isinstance(failure, Broken):
+        origin = _origin(failure, subject)
+        said = f"{type(failure).__name__} was raised{f' in {origin}' if origin else ''}: {failure}"
     case = getattr(failure, "case", None) or case
     lines = [f"{subject.label} breaks the law {law.name!r}: {law.sentence}", said]
     if case is None:
@@ -132,6 +147,6 @@ def _error(law: Law, subject: Subject, failure: Exception, case: Case | None) ->
         )
     else:
         lines += ["The smallest input found:", as_code(case)]
-    error = LawError("\n".join(lines), law.name)
+    error = LawError("\n".join(lines), law.name, f"{type(failure).__name__} in {origin}" if origin else said)
     error.__cause__ = None if isinstance(failure, Broken) else failure
     return error

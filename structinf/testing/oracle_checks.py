@@ -45,12 +45,13 @@ def check_oracle(
     ----------
     oracle : str or Oracle
         Without instance data bound.
-    event_shape : tuple of int, or tuple of such
+    event_shape : int, tuple of int, or tuple of such
         Of each tensor of θ, without batch dimensions. Choose a small one: some hundred structures.
     structure : mapping or callable, optional
         Instance data: for each name a sequence of values to draw from, a row for an instance
         (``{"lengths": [1, 2, 4]}``), or a function of a batch size and a generator that draws such a
-        mapping. If the oracle takes scalar lengths, the acceptable ones are found without it.
+        mapping. Lengths are found without it, among the numbers and the sizes that there are: a number each, or one
+        for each dimension of the first tensor.
     dtypes : sequence of torch.dtype
     seed : int
         What is drawn depends on it alone.

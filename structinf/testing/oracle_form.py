@@ -16,7 +16,7 @@ from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Potentials, as_tuple, map_parts
 from .cases import Case, instance
-from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
+from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding, trying
 from .law import LawBook
 from .queries import QUERIES, Answer, ask, queries_of
 
@@ -34,15 +34,17 @@ KINDS = ("normal", "ties", "zeros", "forbidden")
 )
 def form(case: Case) -> None:
     for some in (case, case.rows([0])):
-        for query in queries_of(some.oracle):
-            ask(query, some.oracle, some.theta)
+        with trying(some):
+            for query in queries_of(some.oracle):
+                ask(query, some.oracle, some.theta)
 
 
 @LAWS("the empty batch has an empty answer", families=ONE)
 def empty_batch(case: Case) -> None:
     nothing = case.rows([])
-    for query in queries_of(nothing.oracle):
-        ask(query, nothing.oracle, nothing.theta)
+    with trying(nothing):
+        for query in queries_of(nothing.oracle):
+            ask(query, nothing.oracle, nothing.theta)
 
 
 @LAWS("no answer holds NaN, at any scale and beside parts of −inf")
@@ -88,7 +90,8 @@ def batch_independence(case: Case) -> None:
         if query.random:
             continue
         together = ask(query, case.oracle, case.theta)
-        mixed = ask(query, shuffled.oracle, shuffled.theta)
+        with trying(shuffled):
+            mixed = ask(query, shuffled.oracle, shuffled.theta)
         alone = [ask(query, case.rows([b]).oracle, instance(case.theta, b)) for b in range(case.size)]
         for i, answer in enumerate(together):
             if answer.batch_dim is None:

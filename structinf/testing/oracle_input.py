@@ -16,7 +16,7 @@ from ..relaxation import Relaxation
 from ..relaxations.map import Map
 from ..relaxations.marginals import Marginals
 from .cases import Case, instance
-from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
+from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding, trying
 from .law import LawBook
 from .queries import queries_of
 
@@ -36,7 +36,7 @@ def infeasible(case: Case) -> None:
     last = blocked.size - 1
     for query in queries_of(blocked.oracle):
         try:
-            with torch.no_grad():
+            with trying(blocked), torch.no_grad():
                 answer = query.call(blocked.oracle, blocked.theta)
         except InfeasibleError as error:
             expect_names(error, last, query.name)
@@ -67,9 +67,10 @@ def refusals(case: Case) -> None:
         for value, word in ((torch.nan, "NaN"), (torch.inf, "inf")):
             tensors = [s.clone() for s in as_tuple(case.given)]
             tensors[i][tuple(place)] = value
-            spoilt = tuple(tensors) if case.subject.is_tuple else tensors[0]
+            spoilt = case.with_tensors(tensors)
             try:
-                relax(spoilt, oracle, Map(), **case.structure)
+                with trying(spoilt):
+                    relax(spoilt.given, oracle, Map(), **case.structure)
             except InvalidInputError as error:
                 told = word in str(error) and (t.shape[0] == 1 or f"batch index {place[0]}" in str(error))
                 expect(told, f"the error does not say {word} and batch index {place[0]}: {error}")
@@ -117,9 +118,9 @@ def padding(case: Case) -> None:
         other = case.with_tensors(
             [t.masked_fill(~m, filling) for t, m in zip(as_tuple(case.given), masks, strict=True)]
         )
-        for (relaxation, expected), (_, answer) in zip(
-            public_answers(case, case.given), public_answers(other, other.given), strict=True
-        ):
+        with trying(other):
+            answers = list(public_answers(other, other.given))
+        for (relaxation, expected), (_, answer) in zip(public_answers(case, case.given), answers, strict=True):
             expect_equal(answer, expected, f"{relaxation.label()} with {filling} in the padding")
 
 

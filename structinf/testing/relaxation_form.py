@@ -13,7 +13,7 @@ from ..errors import InfeasibleError, UnsupportedError
 from ..parts import Potentials, as_tuple, map_parts
 from ..solution import Solution
 from .cases import Case
-from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
+from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding, trying
 from .law import LawBook
 from .oracle_input import expect_leading_dims, expect_names, padding_masks, without_structure
 from .oracle_values import magnitude
@@ -30,13 +30,15 @@ FLOAT = (torch.float32,)
 @LAWS("the solution has θ's form, dtype and device with the full batch", families=("normal", "forbidden"))
 def form(case: Case) -> None:
     for some in (case, case.rows([0])):
-        _expect_form(some, solve(some))
+        with trying(some):
+            _expect_form(some, solve(some))
 
 
 @LAWS("the empty batch has an empty solution", families=ONE)
 def empty_batch(case: Case) -> None:
     nothing = case.rows([])
-    _expect_form(nothing, solve(nothing))
+    with trying(nothing):
+        _expect_form(nothing, solve(nothing))
 
 
 @LAWS("θ is neither written to, nor flipped to requires_grad, nor handed back", families=KINDS)
@@ -76,8 +78,8 @@ def repeatable(case: Case) -> None:
 def batch_independence(case: Case) -> None:
     order = [2, 0, 3, 0, 1] if case.size == 4 else list(reversed(range(case.size)))
     with torch.no_grad():
-        together, mixed = solve(case), solve(case.rows(order))
-        alone = [solve(case.rows([b])) for b in range(case.size)]
+        together, mixed = solve(case), _solve(case.rows(order))
+        alone = [_solve(case.rows([b])) for b in range(case.size)]
     for name in ("the mean", "the value"):
         value = _fields(together)[name][0]
         for b in range(case.size):
@@ -96,11 +98,12 @@ def batch_independence(case: Case) -> None:
 def infeasible(case: Case) -> None:
     blocked = without_structure(case)
     try:
-        solve(blocked)
+        with trying(blocked):
+            solve(blocked)
     except InfeasibleError as error:
         expect_names(error, blocked.size - 1, "solve")
     else:
-        fail(f"there is a solution at batch index {blocked.size - 1}, where every part is −inf")
+        fail(f"there is a solution at batch index {blocked.size - 1}, where every part is −inf", blocked)
 
 
 @LAWS("a solution with a support is its weighted mean, of structures, by weights that are a distribution")
@@ -194,6 +197,11 @@ def cuda(case: Case) -> None:
 def solve(case: Case, theta: Potentials | None = None) -> Solution:
     """The record for the case's potentials, or others of their form."""
     return case.relaxation.solve(case.oracle, case.theta if theta is None else theta)
+
+
+def _solve(changed: Case) -> Solution:
+    with trying(changed):
+        return solve(changed)
 
 
 def room_for(case: Case) -> Tensor:

@@ -18,14 +18,18 @@ class LawError(StructinfError, AssertionError):
     ----------
     law : str
         Name of the law.
+    fault : str
+        What is wrong, in the same words wherever one fault breaks several laws: what was raised and on which line, or
+        what the message says.
     """
 
-    def __init__(self, message: str, law: str) -> None:
+    def __init__(self, message: str, law: str, fault: str = "") -> None:
         super().__init__(message)
         self.law = law
+        self.fault = fault or message
 
     def __reduce__(self):
-        return type(self), (self.args[0], self.law)
+        return type(self), (self.args[0], self.law, self.fault)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from structinf.kernels.jit import jit
 
 from .chain_rows import padded, width_of
 from .chain_smooth import ending, forward, room_for
-from .chain_step import TAU, V
+from .chain_step import TAU, TOP, V
 
 __all__ = ["sample"]
 
@@ -54,7 +54,7 @@ def sample(start, stop, unary, transition, lengths, power, uniforms, value, tags
     tags : (n, B, T) int64, zeros, written inside the lengths
     """
     states, width = unary.shape[2], width_of(unary.shape[2])
-    room, size = room_for(unary, transition, unary.shape[1], 2)
+    room, size = room_for(unary, transition, unary.shape[1], 3)
     matrix, end = padded(transition, -np.inf), ending(transition, -np.inf)
     # Row j: cumulative weights of the states before state j. Made when a walk first needs them.
     cumulative, ready = np.empty((states, states)), np.empty(states, np.bool_)
@@ -63,15 +63,16 @@ def sample(start, stop, unary, transition, lengths, power, uniforms, value, tags
         value[b] = forward(b, unary, transition, length, power, room, size, matrix, end)
         if value[b] == -np.inf:
             continue
-        last, goal, total = V * size + length * width, TAU * size + size - width, 0.0
+        last, goal, total = V * size + length * width, size - width, 0.0
         for j in range(states):
-            total += _probability(np.float64(room[last + j]) - room[goal], power)
+            d = np.float64(room[last + j]) - room[TOP * size + goal]
+            total += _probability(d - room[TAU * size + goal], power)
             cumulative[0, j] = total
         for n in range(len(tags)):
             tags[n, b, length - 1] = _draw(cumulative[0], uniforms[n, b, length - 1])
         a = min(b, len(transition) - 1)
         for t in range(length - 1, 0, -1):
-            old, new, p = V * size + t * width, TAU * size + (t + 1) * width, min(t, transition.shape[1]) - 1
+            old, new, p = V * size + t * width, (t + 1) * width, min(t, transition.shape[1]) - 1
             for j in range(states):
                 ready[j] = False
             for n in range(len(tags)):
@@ -80,7 +81,7 @@ def sample(start, stop, unary, transition, lengths, power, uniforms, value, tags
                     ready[j] = True
                     total = 0.0
                     for i in range(states):
-                        x = np.float64(room[old + i]) + transition[a, p, i, j]
-                        total += _probability(x - room[new + j], power)
+                        d = np.float64(room[old + i]) + transition[a, p, i, j] - room[TOP * size + new + j]
+                        total += _probability(d - room[TAU * size + new + j], power)
                         cumulative[j, i] = total
                 tags[n, b, t - 1] = _draw(cumulative[j], uniforms[n, b, t - 1])

@@ -104,7 +104,7 @@ def _scale(room, row, width, factor):
 
 @jit(inline=True)
 def forward(b, unary, transition, length, power, room, size, matrix, end):
-    """Fill the tables of v and τ, or as many last rows as they have; return DP_Ω, −inf where nothing is allowed."""
+    """Fill the tables of v, max x and τ, or as many last rows as they have; return DP_Ω, −inf if nothing is allowed."""
     states, u = unary.shape[2], min(b, len(unary) - 1)
     width, stride, count = width_of(states), stride_of(transition), transition.shape[1]
     goal, total, new, apart = size - width, np.float64(0), 0, stride != states
@@ -223,7 +223,7 @@ def _walk_back_tangent(b, transition, v_transition, length, power, room, size, m
 def value(start, stop, rows, unary, transition, lengths, power, out):
     """DP_Ω of the instances ``rows[start:stop]``, into ``out`` (B,) float64."""
     (room, size), matrix, end = (
-        room_for(unary, transition, 2, 2),
+        room_for(unary, transition, 2, 3),
         padded(transition, -np.inf),
         ending(transition, -np.inf),
     )
@@ -238,7 +238,7 @@ def mean(start, stop, groups, rows, unary, transition, lengths, power, weight, v
 
     ``out_transition`` may be (groups, P, S, S) instead of (B, P, S, S), for sums over each group's instances.
     """
-    room, size = room_for(unary, transition, unary.shape[1], 3)
+    room, size = room_for(unary, transition, unary.shape[1], 4)
     matrix, end, part = padded(transition, -np.inf), ending(transition, -np.inf), padded(out_transition, 0)
     width, summed = width_of(unary.shape[2]), len(out_transition) != len(lengths)
     for g in range(start, stop):
@@ -259,7 +259,7 @@ def hessian_product(
     start, stop, rows, unary, transition, lengths, power, v_unary, v_transition, value, out_unary, out_transition
 ):
     """∇²DP_Ω times v, of θ's forms, for the instances ``rows[start:stop]``."""
-    room, size = room_for(unary, transition, unary.shape[1], 6)
+    room, size = room_for(unary, transition, unary.shape[1], 7)
     matrix, end, part = padded(transition, -np.inf), ending(transition, -np.inf), padded(out_transition, 0)
     d_matrix, d_end, width = padded(v_transition, 0), ending(v_transition, 0), width_of(unary.shape[2])
     for k in range(start, stop):

@@ -1,17 +1,18 @@
 """One step of a chain's smoothed recursion: a maximum max_Ω over i of x(i, j) = v(i) + A(i, j) for each state j.
 
 Ω is known by p = 1 / (α − 1): infinity for the negative entropy, 1 for the squared norm, 2 for Tsallis' of α = 1.5,
-and 0 for none. With r = max(x − τ, 0) / p,
+and 0 for none. With d = x − max x and r = max(d − τ, 0) / p,
 
-    q = exp(x − τ),  s = q             if p is infinite, where τ = max_Ω x,
+    q = exp(d − τ),  s = q             if p is infinite, where max_Ω x = max x + τ,
     q = r^p,         s = r^(p − 1)     otherwise, where τ makes them sum to 1 over i,
 
 are the probabilities q(i, j) of state i before state j, and s(i, j) the curvature: the Hessian of max_Ω x(·, j) is
-diag(s) − s sᵀ / Σ s. Only v = max_Ω and τ of each state are kept; q and s are computed again wherever they are needed.
+diag(s) − s sᵀ / Σ s. Only v = max_Ω, max x and τ of each state are kept, the latter two apart, since τ would be lost
+in a large sum; q and s are computed again wherever they are needed.
 
 Everything that one instance needs is in one flat array, ``room``: slices of arrays are counted references, which cost
-as much as a step. It holds tables of ``size`` numbers: v, τ, and the probability of each state; then, for derivatives
-along a direction z, that of the probability, and
+as much as a step. It holds tables of ``size`` numbers: v, max x, τ, and the probability of each state; then, for
+derivatives along a direction z, that of the probability, and
 
     dv(j) = Σ_i q(i, j) y(i, j) + z(j),   m(j) = Σ_i s y / Σ_i s,   with y(i, j) = dv(i) + dA(i, j).
 
@@ -35,14 +36,14 @@ from structinf.kernels.lanes_elementary import exp, log
 __all__ = ["advance", "advance_tangent", "walk_back", "walk_back_tangent"]
 
 # Tables, in their order.
-V, TAU, NODE, D_NODE, D_V, MIDDLE = range(6)
+V, TOP, TAU, NODE, D_NODE, D_V, MIDDLE = range(7)
 
-MOST_STEPS = 100
+_MOST_STEPS = 100
 
 
 @jit(inline=True)
 def _choices(excess, power):
-    """q and s of x − τ."""
+    """q and s of d − τ."""
     if power == np.inf:
         q = exp(excess)
         return q, q
@@ -56,40 +57,49 @@ def _choices(excess, power):
     return s * r, s
 
 
+@jit(inline=True)
+def _excess(room, size, new, x):
+    """d − τ of scores x of the states at ``new``."""
+    return (x - load(room, TOP * size + new)) - load(room, TAU * size + new)
+
+
 @jit
 def advance(room, size, old, new, states, stride, matrix, start, power):
-    """v and τ of the row ``new``, given v of the row ``old``."""
+    """v, max x and τ of the row ``new``, given v of the row ``old``."""
     lowest = np.finfo(room.dtype).min
     for k in range(0, stride, LANES):
         at = min(k, stride - LANES)
-        top = -np.inf
+        best = -np.inf
         for i in range(states):
-            top = maximum(top, spread(room, old + i) + load(matrix, start + i * stride + at))
+            best = maximum(best, spread(room, old + i) + load(matrix, start + i * stride + at))
         # The lowest finite number in place of −inf, whose difference from itself is not a number.
-        level = maximum(top, lowest)
+        top = maximum(best, lowest)
+        smooth, tau = best, best - best
         if power == np.inf:
             total = 0.0
             for i in range(states):
-                total += exp(spread(room, old + i) + load(matrix, start + i * stride + at) - level)
-            top = log(total) + level
-            level = maximum(top, lowest)
+                total += exp(spread(room, old + i) + load(matrix, start + i * stride + at) - top)
+            tau = log(total)
+            smooth = top + tau
+            tau = maximum(tau, lowest)
         elif power > 0:
-            level, energy = _solve(room, old, states, stride, matrix, start + at, power, level)
-            # max_Ω = τ + (p + Σ q r) / α.
-            top = where_less(top, lowest, top, level + (energy + power) * (power / (power + 1)))
-        store(room, new + at, top)
-        store(room, TAU * size + new + at, level)
+            tau, energy = _solve(room, old, states, stride, matrix, start + at, power, top)
+            # max_Ω = max x + τ + (p + Σ q r) / α.
+            smooth = where_less(best, lowest, best, top + (tau + (energy + power) * (power / (power + 1))))
+        store(room, new + at, smooth)
+        store(room, TOP * size + new + at, top)
+        store(room, TAU * size + new + at, tau)
 
 
 @jit(inline=True)
 def _solve(room, old, states, stride, matrix, start, power, top):
     """τ, and Σ q r: Newton's method from the left, where Σ q ≥ 1, for Σ q = 1; Σ q is convex in τ, and falls."""
     eps = np.finfo(room.dtype).eps
-    tau, energy = top - power, top
-    for _ in range(MOST_STEPS):
+    tau, energy = (top - top) - power, top
+    for _ in range(_MOST_STEPS):
         total = slope = energy = 0.0
         for i in range(states):
-            excess = spread(room, old + i) + load(matrix, start + i * stride) - tau
+            excess = (spread(room, old + i) + load(matrix, start + i * stride) - top) - tau
             q, s = _choices(excess, power)
             total += q
             slope += s
@@ -105,14 +115,14 @@ def _solve(room, old, states, stride, matrix, start, power, top):
 
 @jit
 def advance_tangent(room, size, old, new, states, stride, matrix, start, d_matrix, d_start, power):
-    """dv, without z(j), and m of the row ``new``, given v and dv of the row ``old``, and τ."""
+    """dv, without z(j), and m of the row ``new``, given v and dv of the row ``old``, max x and τ."""
     for k in range(0, stride, LANES):
         at = min(k, stride - LANES)
-        tau = load(room, TAU * size + new + at)
         first = second = total = 0.0
         for i in range(states):
             place = i * stride + at
-            q, s = _choices(spread(room, old + i) + load(matrix, start + place) - tau, power)
+            x = spread(room, old + i) + load(matrix, start + place)
+            q, s = _choices(_excess(room, size, new + at, x), power)
             y = spread(room, D_V * size + old + i) + load(d_matrix, d_start + place)
             first += q * y
             second += s * y
@@ -132,8 +142,8 @@ def walk_back(room, size, old, new, states, stride, matrix, start, power, out, f
         for k in range(0, stride, LANES):
             at, once = min(k, stride - LANES), load(room, k)
             place = i * stride + at
-            tau = load(room, TAU * size + new + at)
-            q, _ = _choices(spread(room, old + i) + load(matrix, start + place) - tau, power)
+            x = spread(room, old + i) + load(matrix, start + place)
+            q, _ = _choices(_excess(room, size, new + at, x), power)
             flow = q * load(room, NODE * size + new + at)
             total += flow * once
             store(out, first + place, flow * once + load(out, first + place) if add else flow)
@@ -148,9 +158,10 @@ def walk_back_tangent(room, size, old, new, states, stride, matrix, start, d_mat
         for k in range(0, stride, LANES):
             at, once = min(k, stride - LANES), load(room, k)
             place = i * stride + at
-            tau, middle = load(room, TAU * size + new + at), load(room, MIDDLE * size + new + at)
+            middle = load(room, MIDDLE * size + new + at)
             node, d_node = load(room, NODE * size + new + at), load(room, D_NODE * size + new + at)
-            q, s = _choices(spread(room, old + i) + load(matrix, start + place) - tau, power)
+            x = spread(room, old + i) + load(matrix, start + place)
+            q, s = _choices(_excess(room, size, new + at, x), power)
             y = spread(room, D_V * size + old + i) + load(d_matrix, d_start + place)
             flow = s * (y - middle) * node + q * d_node
             total += q * node * once

@@ -22,11 +22,11 @@ from .dtw_grid import LANES
 __all__ = ["argmax", "hessian_product", "sample", "smoothed_mean", "smoothed_value", "topk"]
 
 # Elementary operations for each cell of a value; a mean takes twice as many, a Hessian product four times.
-OPERATIONS = 16
+_OPERATIONS = 16
 
 # Instances make a group until they have so many columns, or so many places in the tables: more would leave the cache.
-COLUMNS = 512
-PLACES = 2**16
+_COLUMNS = 512
+_PLACES = 2**16
 
 # Results are numpy's, whose allocator asks for huge pages: a large array costs a fraction of what one of torch's does.
 
@@ -57,7 +57,7 @@ def smoothed_value(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float) 
     def prepare(scratch: _Scratch) -> Server:
         return lambda first, last: dtw_passes.forward(first, last, *batch, alpha, *scratch, value)
 
-    _serve(prepare, *batch, work=OPERATIONS * scores.size, keeps=False)
+    _serve(prepare, *batch, work=_OPERATIONS * scores.size, keeps=False)
     return torch.from_numpy(value)
 
 
@@ -77,7 +77,7 @@ def smoothed_mean(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, w
 
         return serve
 
-    _serve(prepare, *batch, work=2 * OPERATIONS * scores.size)
+    _serve(prepare, *batch, work=2 * _OPERATIONS * scores.size)
     return torch.from_numpy(value), torch.from_numpy(out)
 
 
@@ -118,7 +118,7 @@ def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, al
 
         return serve
 
-    _serve(prepare, *batch, work=4 * OPERATIONS * scores.size)
+    _serve(prepare, *batch, work=4 * _OPERATIONS * scores.size)
     return torch.from_numpy(value), torch.from_numpy(out)
 
 
@@ -128,16 +128,12 @@ def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, al
 def argmax(theta: Tensor, lengths: Tensor, bands: Tensor) -> tuple[Tensor, Tensor]:
     """The best score, and the best path (B, n, m)."""
     _, n, m = theta.shape
-    value, y = _walks(theta, lengths, bands, math.inf, torch.zeros(1, len(theta), n + m - 1, dtype=torch.float64))
+    value, y = sample(theta, lengths, bands, math.inf, torch.zeros(1, len(theta), n + m - 1, dtype=torch.float64))
     return value, y[0]
 
 
-def sample(theta: Tensor, lengths: Tensor, bands: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """The log-partition, and paths (N, B, n, m) drawn with ``uniforms`` (N, B, n + m - 1), float64 in [0, 1)."""
-    return _walks(theta, lengths, bands, 1.0, uniforms)
-
-
-def _walks(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+def sample(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """DP_Ω(θ), and paths (N, B, n, m) drawn along q with ``uniforms`` (N, B, n + m - 1), float64 in [0, 1)."""
     batch = scores, sizes, _ = to_numpy(theta, lengths, bands)
     (draws,) = to_numpy(uniforms)
     value, y = np.empty(len(scores)), np.zeros((len(draws), *scores.shape), scores.dtype)
@@ -149,7 +145,7 @@ def _walks(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms
 
         return serve
 
-    _serve(prepare, *batch, work=OPERATIONS * scores.size)
+    _serve(prepare, *batch, work=_OPERATIONS * scores.size)
     return torch.from_numpy(value), torch.from_numpy(y)
 
 
@@ -157,7 +153,7 @@ def topk(theta: Tensor, lengths: Tensor, bands: Tensor, k: int) -> tuple[Tensor,
     """The scores of the k best paths, (k, B) in float64, −inf where there are fewer, and the paths (k, B, n, m)."""
     batch = scores, *_ = to_numpy(theta, lengths, bands)
     found, y = np.empty((k, len(scores))), np.zeros((k, *scores.shape), scores.dtype)
-    parallel_rows(dtw_paths.topk, len(scores), *batch, found, y, work=OPERATIONS * y.size)
+    parallel_rows(dtw_paths.topk, len(scores), *batch, found, y, work=_OPERATIONS * y.size)
     return torch.from_numpy(found), torch.from_numpy(y)
 
 
@@ -190,7 +186,7 @@ def _scratch(scores: np.ndarray, sizes: np.ndarray, bands: np.ndarray, keeps: bo
     longest = min(n, m)
     cells = (sizes.min(1) * np.minimum(sizes.max(1), 2 * np.minimum(bands, n + m) + 1)).max()
     places = int(cells) + 2 * (n + m + 1) if keeps else 0
-    group = max(1, min(len(sizes), COLUMNS // longest, PLACES // (places + 1)))
+    group = max(1, min(len(sizes), _COLUMNS // longest, _PLACES // (places + 1)))
     columns = group * longest + LANES
     return _Scratch(
         np.empty((group, n + m + 1, 4), np.int64),

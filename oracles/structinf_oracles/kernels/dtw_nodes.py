@@ -31,8 +31,8 @@ from structinf.kernels.signs import is_marked, mark, unmark
 
 __all__ = ["curvature", "smooth", "unpack"]
 
-MOST_STEPS = 64
-TOLERANCE = 4e-16
+_MOST_STEPS = 64
+_TOLERANCE = 4e-16
 
 
 # Which loop serves is decided where this is inlined: a compiled function with branches would count references to its
@@ -161,7 +161,7 @@ def _entmax(alpha, width, d, q):
     power = 1.0 / a
     for c in range(width):
         q[3, c] = -1.0
-    for _ in range(MOST_STEPS):
+    for _ in range(_MOST_STEPS):
         longest = 0.0
         for c in range(width):
             t = q[3, c]
@@ -172,9 +172,9 @@ def _entmax(alpha, width, d, q):
             total = maximum(s0 * r0 + s1 * r1 + s2 * r2, 1.0)
             step = (total - exp((1.0 - a) * log(total))) / maximum(s0 + s1 + s2, 1e-300)
             # A column stands still once it is there, however long others take.
-            q[3, c] = t + step if step > TOLERANCE else t
+            q[3, c] = t + step if step > _TOLERANCE else t
             longest = maximum(longest, step)
-        if longest <= TOLERANCE:
+        if longest <= _TOLERANCE:
             break
 
 

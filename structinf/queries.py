@@ -1,0 +1,295 @@
+"""What else can be asked about a structure: the best k, samples, numbers of structures, entropies, probabilities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .api import prepare_oracle
+from .compiling import untraced
+from .dp import HypergraphProgram
+from .errors import UnsupportedError
+from .oracle import GibbsOracle, KBest, Oracle, Samplable
+from .parts import Potentials, inner, map_parts, scale
+from .regularizers import Regularizer, get_regularizer
+from .relaxation import missing_ability
+from .smoothing import Smoothable
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Best", "Support", "count", "entropy", "log_prob", "nonzero", "sample", "topk"]
+
+
+class Best(NamedTuple):
+    """The k best structures, best first.
+
+    Attributes
+    ----------
+    structures : (k, ..., *event) Tensor, or tuple of them
+    scores : (k, ...) Tensor
+    valid : (k, ...) bool Tensor
+        False where an instance has fewer than k structures of finite score; there the structure is 0, the score −inf.
+    """
+
+    structures: Potentials
+    scores: Tensor
+    valid: Tensor
+
+
+class Support(NamedTuple):
+    """Structures with their probabilities, the most probable first.
+
+    Attributes
+    ----------
+    structures : (K, ..., *event) Tensor, or tuple of them
+        As many as the instance that has most; 0 beyond an instance's own.
+    probabilities : (K, ...) Tensor
+        0 beyond an instance's own.
+    """
+
+    structures: Potentials
+    probabilities: Tensor
+
+
+@untraced
+@torch.no_grad()
+def topk(theta: Potentials, oracle: str | Oracle, k: int, **options: Any) -> Best:
+    """The k structures of highest score of each instance.
+
+    Parameters
+    ----------
+    theta, oracle
+        As for :func:`structinf.relax`.
+    k : int
+        At least 1.
+    **options
+        Instance data of the oracle (``lengths=...``), and its options if it is given by name.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle lists no k best.
+
+    Examples
+    --------
+    >>> best = topk(torch.tensor([[1.0, 0.1], [0.1, 0.5]]), "assignment", 3)
+    >>> best.scores, best.valid
+    (tensor([1.5000, 0.2000,   -inf]), tensor([ True,  True, False]))
+    """
+    problem = prepare_oracle(theta, oracle, options)
+    with problem.plain_modes():
+        structures, scores, valid = _able(problem.oracle, KBest).topk(problem.theta, k)
+    return Best(problem.restore_parts(structures, 1), problem.restore(scores, 1), problem.restore(valid, 1))
+
+
+@untraced
+@torch.no_grad()
+def sample(
+    theta: Potentials,
+    oracle: str | Oracle,
+    n: int = 1,
+    *,
+    regularizer: str | Regularizer = "negentropy",
+    temperature: float | None = None,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> Potentials:
+    """``n`` independent exact samples for each instance.
+
+    Parameters
+    ----------
+    theta, oracle, **options
+        As for :func:`topk`.
+    regularizer : str or Regularizer
+        With "negentropy" samples are those of p(y) ∝ exp⟨θ, y⟩; with others of the random walk along q = ∇max_Ω, whose
+        mean is that of the relaxation ``smoothed``, for structures that have a graph or a recursion.
+    temperature : float, optional
+        The regularizer's own (1) by default.
+    generator : torch.Generator, optional
+        The only source of randomness, if given.
+
+    Returns
+    -------
+    (n, ..., *event) Tensor, or tuple of them
+
+    Examples
+    --------
+    >>> trees = sample(torch.zeros(5, 5), "arborescence", 3, generator=torch.Generator().manual_seed(0))
+    >>> trees.shape, trees.sum((1, 2))
+    (torch.Size([3, 5, 5]), tensor([4., 4., 4.]))
+    """
+    omega = get_regularizer(regularizer, temperature)
+    problem = prepare_oracle(theta, oracle, options)
+    found: Any = problem.oracle
+    with problem.plain_modes():
+        if omega.alpha == 1:
+            drawn = _able(found, Samplable).sample(scale(problem.theta, omega.temperature), n, generator)
+        elif hasattr(found, "smoothed_sample"):
+            drawn = found.smoothed_sample(problem.theta, n, omega, generator)
+        else:
+            raise _unsupported(found, "no random walk along other regularizers than the negative entropy")
+    return problem.restore_parts(drawn, 1)
+
+
+@torch.no_grad()
+def count(theta: Potentials, oracle: str | Oracle, **options: Any) -> list[int]:
+    """The exact number of structures of finite score, for each instance of the flattened batch.
+
+    Parameters
+    ----------
+    theta, oracle, **options
+        As for :func:`topk`; parts of −inf are forbidden.
+
+    Examples
+    --------
+    >>> count(torch.zeros(4, 4), "dtw"), count(torch.zeros(100, 100), "dtw")[0] > 10**70
+    ([63], True)
+    """
+    problem = prepare_oracle(theta, oracle, options)
+    return _program(problem.oracle).count(problem.theta)
+
+
+@untraced
+@torch.no_grad()
+def entropy(
+    theta: Potentials,
+    oracle: str | Oracle,
+    *,
+    regularizer: str | Regularizer = "negentropy",
+    temperature: float | None = None,
+    **options: Any,
+) -> jaxtyping.Float[Tensor, "*batch"]:
+    """Shannon entropy, in nats, of the Gibbs distribution p(y) ∝ exp⟨θ, y⟩, or of the walk of another regularizer.
+
+    Parameters
+    ----------
+    theta, oracle, regularizer, temperature, **options
+        As for :func:`sample`.
+
+    Returns
+    -------
+    Tensor
+        (...); without a gradient.
+
+    Examples
+    --------
+    >>> entropy(torch.zeros(3, 3), "dtw"), entropy(torch.zeros(4, 4), "arborescence")  # the logarithms of 13 and 16
+    (tensor(2.5649), tensor(2.7726))
+    """
+    omega = get_regularizer(regularizer, temperature)
+    problem = prepare_oracle(theta, oracle, options)
+    found = problem.oracle
+    with problem.plain_modes():
+        if isinstance(found, HypergraphProgram):
+            return problem.restore(found.entropy(problem.theta, omega))
+        exact = map_parts(lambda t: t.double(), scale(problem.theta, omega.temperature))
+        value, mean = _gibbs(found, omega).log_partition_and_marginals(exact)
+        return problem.restore((value - inner(exact, mean)).clamp(min=0))
+
+
+@untraced
+@torch.no_grad()
+def log_prob(
+    theta: Potentials,
+    y: Potentials | Tensor,
+    oracle: str | Oracle,
+    *,
+    regularizer: str | Regularizer = "negentropy",
+    temperature: float | None = None,
+    **options: Any,
+) -> jaxtyping.Float[Tensor, "*batch"]:
+    """Log-probability of the structures ``y`` under p(y) ∝ exp⟨θ, y⟩, or under the walk of another regularizer.
+
+    Parameters
+    ----------
+    theta, oracle, regularizer, temperature, **options
+        As for :func:`sample`.
+    y : (..., *event) Tensor, or tuple of them, or integer labels
+        One structure for each instance.
+
+    Returns
+    -------
+    Tensor
+        (...), −inf where ``y`` is impossible; without a gradient (a loss of the relaxation ``marginals`` has one).
+
+    Examples
+    --------
+    >>> log_prob(torch.zeros(3, 3), torch.tensor([0, 1]), "arborescence").exp()
+    tensor(0.3333)
+    """
+    omega = get_regularizer(regularizer, temperature)
+    problem = prepare_oracle(theta, oracle, options)
+    found, gold = problem.oracle, problem.gold(y, "y")
+    with problem.plain_modes():
+        if isinstance(found, HypergraphProgram):
+            return problem.restore(found.log_prob(problem.theta, gold, omega))
+        exact, own = (map_parts(lambda t: t.double(), t) for t in (scale(problem.theta, omega.temperature), gold))
+        return problem.restore(inner(exact, own) - _gibbs(found, omega).log_partition(exact))
+
+
+@untraced
+@torch.no_grad()
+def nonzero(
+    theta: Potentials,
+    oracle: str | Oracle,
+    *,
+    regularizer: str | Regularizer = "squared_l2",
+    temperature: float | None = None,
+    most: int = 10_000,
+    **options: Any,
+) -> Support:
+    """All structures that the random walk of a regularizer can make: with a sparse one a few, the paper's Figure 6.
+
+    Parameters
+    ----------
+    theta, oracle, regularizer, temperature, **options
+        As for :func:`sample`; with "negentropy" it lists all structures of finite score.
+    most : int
+        InvalidInputError if an instance has more.
+
+    References
+    ----------
+    A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018.
+
+    Examples
+    --------
+    >>> structures, probabilities = nonzero(torch.tensor([1.0, 0.8, 0.0, -3.0]), "subset", k=2)
+    >>> structures, probabilities
+    (tensor([[1., 1., 0., 0.],
+            [1., 0., 1., 0.],
+            [0., 1., 1., 0.]]), tensor([0.8200, 0.1080, 0.0720]))
+    """
+    omega = get_regularizer(regularizer, temperature)
+    problem = prepare_oracle(theta, oracle, options)
+    with problem.plain_modes():
+        structures, probabilities = _program(problem.oracle).nonzero(problem.theta, omega, most)
+    return Support(problem.restore_parts(structures, 1), problem.restore(probabilities, 1))
+
+
+# ----------------------------------------------------------------------------- who can
+
+
+def _able(oracle: Oracle, ability: type[Oracle]) -> Any:
+    if missing := missing_ability(oracle, ability):
+        raise UnsupportedError(missing)
+    return oracle
+
+
+def _program(oracle: Oracle) -> HypergraphProgram:
+    if not isinstance(oracle, HypergraphProgram):
+        raise _unsupported(oracle, "no graph of its structures, as a HypergraphProgram has")
+    return oracle
+
+
+def _gibbs(oracle: Oracle, omega: Regularizer) -> GibbsOracle:
+    if omega.alpha != 1:
+        _able(oracle, Smoothable)
+        raise _unsupported(oracle, "no graph to walk along with other regularizers than the negative entropy")
+    return _able(oracle, GibbsOracle)
+
+
+def _unsupported(oracle: Oracle, lack: str) -> UnsupportedError:
+    return UnsupportedError(f"{oracle.label()} has {lack}")
