@@ -88,7 +88,7 @@ def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, al
     value, out, ones = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype), np.ones(len(scores), scores.dtype)
 
     def prepare(scratch: _Scratch) -> Server:
-        grids, _, d, q, _, panel, kept = scratch
+        grids, _, _, q, _, panel, kept = scratch
         inflow, d_inflow = _flows(scratch, scores), _flows(scratch, scores)
         d_tables, s = np.empty((len(grids), kept.shape[2])), np.zeros_like(q)
 
@@ -96,25 +96,9 @@ def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, al
             end = dtw_passes.forward(first, last, *batch, alpha, *scratch, value)
             dtw_passes.tangent(first, last, end, along, sizes, limits, grids, q, panel, kept, d_tables)
             dtw_passes.walk_back_tangent(
-                first,
-                last,
-                end,
-                sizes,
-                limits,
-                value,
-                ones,
-                alpha,
-                grids,
-                d,
-                q,
-                panel,
-                kept,
-                d_tables,
-                s,
-                inflow,
-                d_inflow,
-                out,
-            )
+                first, last, end, sizes, limits, value, ones, alpha, grids, q, panel, kept, d_tables, s, inflow,
+                d_inflow, out,
+            )  # fmt: skip
 
         return serve
 

@@ -143,23 +143,27 @@ def tangent(first, last, end, z, lengths, bands, grids, q, panel, kept, d_tables
 
 
 @jit
-def _deviations(k, size, grids, d_tables, s, d):
-    """dv − ⟨s, dv⟩ / Σ s of the three predecessors, into ``d``."""
+def _flows(k, size, grids, d_tables, q, s):
+    """q E and its derivative s (dv − ⟨s, dv⟩ / Σ s) E + q dE in the place of q and s, whose last rows are E and dE."""
     column = 0
     for g in range(size):
         two, one = place_before(grids, g, k, 2, TABLE), place_before(grids, g, k, 1, TABLE)
         for c in range(grids[g, k, 1]):
-            s0, s1, s2 = s[0, at(column + c)], s[1, at(column + c)], s[2, at(column + c)]
+            q0, q1, q2, e = q[0, at(column + c)], q[1, at(column + c)], q[2, at(column + c)], q[4, at(column + c)]
+            s0, s1, s2, d_e = s[0, at(column + c)], s[1, at(column + c)], s[2, at(column + c)], s[4, at(column + c)]
             d0, d1, d2 = d_tables[g, at(two + c)], d_tables[g, at(one + c)], d_tables[g, at(one + c + 1)]
             total = s0 + s1 + s2
             mean = (s0 * d0 + s1 * d1 + s2 * d2) / total if total > 0 else 0.0
-            d[0, at(column + c)], d[1, at(column + c)], d[2, at(column + c)] = d0 - mean, d1 - mean, d2 - mean
+            s[0, at(column + c)] = s0 * (d0 - mean) * e + q0 * d_e
+            s[1, at(column + c)] = s1 * (d1 - mean) * e + q1 * d_e
+            s[2, at(column + c)] = s2 * (d2 - mean) * e + q2 * d_e
+            q[0, at(column + c)], q[1, at(column + c)], q[2, at(column + c)] = q0 * e, q1 * e, q2 * e
         column += grids[g, k, 1]
 
 
 @jit
 def walk_back_tangent(
-    first, last, end, lengths, bands, value, weight, alpha, grids, d, q, panel, kept, d_tables, s, inflow, d_inflow, out
+    first, last, end, lengths, bands, value, weight, alpha, grids, q, panel, kept, d_tables, s, inflow, d_inflow, out
 ):
     """Write the derivative of what :func:`walk_back` does into the cells of ``out``. ``s`` is as large as q."""
     size = last - first
@@ -174,10 +178,6 @@ def walk_back_tangent(
             write_panel(k, first, size, panel, lengths, bands, grids, out)
         recall(kept, grids, size, k, q)
         curvature(alpha, width, q, s)
-        _deviations(k, size, grids, d_tables, s, d)
-        for step in range(3):
-            for c in range(width):
-                s[step, c] = s[step, c] * d[step, c] * q[4, c] + q[step, c] * s[4, c]
-                q[step, c] *= q[4, c]
+        _flows(k, size, grids, d_tables, q, s)
         send(inflow, grids, size, k, q)
         send(d_inflow, grids, size, k, s)
