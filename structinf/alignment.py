@@ -11,8 +11,7 @@ from .api import bind_problem, get_oracle, get_relaxation
 from .compiling import untraced
 from .errors import InvalidInputError
 from .problem import Problem, broadcasts, renamed
-from .regularizers import Regularizer, Unregularized, get_regularizer
-from .relaxation import check_temperature
+from .regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
 from .relaxations.smoothed import Smoothed
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ __all__ = [
     "SquaredL2",
     "Tsallis",
     "Unregularized",
+    "check_temperature",
     "get_regularizer",
     "probabilities",
     "smoothed_maximum",
@@ -73,8 +74,7 @@ class Regularizer(abc.ABC):
                 )
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.temperature, int | float) and 0 < self.temperature < math.inf):
-            raise InvalidInputError(f"temperature must be a finite number above 0, got {self.temperature!r}")
+        check_temperature(self.temperature)
 
     @abc.abstractmethod
     def value(self, x: Tensor) -> Tensor:
@@ -91,6 +91,16 @@ class Regularizer(abc.ABC):
     def with_temperature(self, temperature: float) -> Self:
         """The same Ω with another temperature."""
         return replace(self, temperature=temperature)
+
+
+def check_temperature(temperature: float, *, hard: bool = False) -> None:
+    """Raise InvalidInputError unless ``temperature`` is a finite positive number, or 0 where that is ``hard``."""
+    is_number = isinstance(temperature, int | float)
+    if not is_number or not (0 < temperature < math.inf or (hard and temperature == 0)):
+        least = "of at least 0, which is no smoothing" if hard else "above 0"
+        hint = "" if is_number else "; a Python number is needed, and one that is learnt divides the potentials instead"
+        came = f"a {type(temperature).__name__}" if isinstance(temperature, Tensor) else repr(temperature)
+        raise InvalidInputError(f"temperature must be a finite number {least}, got {came}{hint}")
 
 
 def smoothed_maximum(regularizer: Regularizer, x: Tensor) -> Tensor:

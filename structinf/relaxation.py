@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import math
 import sys
 import warnings
 from types import FrameType
@@ -25,7 +24,6 @@ __all__ = [
     "Relaxation",
     "check_choice",
     "check_stopping",
-    "check_temperature",
     "missing_ability",
     "report_failure",
 ]
@@ -51,15 +49,6 @@ def missing_ability(oracle: Oracle, ability: type[Oracle]) -> str | None:
     reason = oracle.unsupported.get(ability.__name__)
     method = f", the method {_WHAT[ability]}" if ability in _WHAT else ""
     return f"{oracle.label()} lacks the ability {ability.__name__}{method}" + (f": {reason}" if reason else "")
-
-
-def check_temperature(temperature: float, *, hard: bool = False) -> None:
-    """Raise InvalidInputError unless ``temperature`` is a finite positive number, or 0 where that is ``hard``."""
-    is_number = isinstance(temperature, int | float)
-    if not is_number or not (0 < temperature < math.inf or (hard and temperature == 0)):
-        least = "of at least 0, which is no smoothing" if hard else "above 0"
-        hint = "" if is_number else "; a Python number is needed, and one that is learnt divides the potentials instead"
-        raise InvalidInputError(f"temperature must be a finite number {least}, got {temperature!r}{hint}")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "") -> None:

@@ -72,7 +72,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         {
             "Smoothable": "its best structures come from Edmonds' algorithm, which is no recursion of maxima; "
             "projective_tree has one",
-            "KBest": "the k best arborescences take another algorithm, which is not here; sample draws some",
+            "KBest": "the k best arborescences take another algorithm, which is not here; projective_tree lists them",
         }
     )
     name: ClassVar[str] = "arborescence"
@@ -103,7 +103,10 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         n = like.shape[1] - 1
         if labels.ndim != 2 or labels.shape[1] != n:
-            raise InvalidInputError(f"labels must be heads of shape (B, {n}), got shape {tuple(labels.shape)}")
+            raise InvalidInputError(
+                f"labels must be heads of shape (B, {n}), got shape {tuple(labels.shape)}; theta has one row and one "
+                "column more than there are words, for the root"
+            )
         lengths = self._lengths(like).expand(len(labels))[:, None]
         inside = torch.arange(n, device=labels.device) < lengths
         wrong = inside & ((labels < 0) | (labels > lengths))

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_lengths
+from structinf.oracle import bound_lengths, check_flag, check_lengths
 
-from .label_lists import indicators, lengths_in_use, positions, refuse
+from .label_lists import indicators, positions, refuse
 
 __all__ = ["BinaryTree"]
 
@@ -77,8 +77,7 @@ class BinaryTree(HypergraphProgram):
     label_ndim: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.labelled, bool):
-            raise InvalidInputError(f"labelled must be True or False, got {self.labelled!r}")
+        check_flag("labelled", self.labelled)
         if not self.labelled and (self.rules is not None or self.roots is not None):
             raise InvalidInputError("rules and roots are about labels; they need labelled=True")
         # As tuples, so that graphs are kept for equal options, and each once, so that derivations are structures.
@@ -195,7 +194,9 @@ class BinaryTree(HypergraphProgram):
         return torch.stack(spans[: y.ndim - 1], 2).masked_fill(found[..., None] < 0, -1)
 
     def _lengths(self, theta: Tensor) -> Tensor:
-        return lengths_in_use(self.bound, theta.shape[1], theta)
+        """Bound lengths, or n for each instance, (B,)."""
+        n = theta.shape[1]
+        return bound_lengths(self, len(theta), n, f"n = {n} words", theta.device)
 
 
 def _labels(option: str, given: Any) -> tuple[int, ...]:

@@ -1,9 +1,8 @@
-"""Labels that list the parts of a structure: numbers in order, padded with −1; and how many parts there may be."""
+"""Labels that list the parts of a structure: numbers in order, padded with −1."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from structinf.errors import InvalidInputError
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["indicators", "lengths_in_use", "positions", "refuse"]
+__all__ = ["indicators", "positions", "refuse"]
 
 
 def positions(y: jaxtyping.Float[Tensor, "batch parts"], most: int) -> jaxtyping.Int[Tensor, "batch most"]:
@@ -37,11 +36,6 @@ def indicators(
     """1 at the positions ``found`` that are ``used``, in the dtype of ``like``."""
     y = torch.zeros(len(found), parts + 1, dtype=like.dtype, device=like.device)
     return y.scatter_(1, torch.where(used, found, parts), 1.0)[:, :-1]
-
-
-def lengths_in_use(bound: Mapping[str, Any], size: int, theta: Tensor) -> jaxtyping.Int[Tensor, " rows"]:
-    """The ``lengths`` bound, (B,), or else ``size`` for each row of θ (B | 1, ...)."""
-    return bound["lengths"] if "lengths" in bound else torch.full((len(theta),), size, device=theta.device)
 
 
 def refuse(wrong: Tensor, labels: Tensor, why: str) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.oracle import check_flag
 
 from .grid_form import check_grid, inside, sizes_in_use
 from .label_lists import indicators, refuse
@@ -70,8 +71,7 @@ class MonotonicAlignment(HypergraphProgram):
     surjective: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.surjective, bool):
-            raise InvalidInputError(f"surjective must be True or False, got {self.surjective!r}")
+        check_flag("surjective", self.surjective)
 
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:
         graph, (n, m) = HypergraphBuilder(event_shape), event_shape

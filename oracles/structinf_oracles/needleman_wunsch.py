@@ -13,6 +13,7 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.oracle import check_flag
 from structinf.parts import Potentials, as_tuple
 
 from .grid_form import cells_of, check_cells, check_grid, grid_of, inside, sizes_in_use
@@ -96,8 +97,7 @@ class NeedlemanWunsch(HypergraphProgram):
     def __post_init__(self) -> None:
         if self.mode not in ("global", "local"):
             raise InvalidInputError(f'mode must be "global" or "local", got {self.mode!r}')
-        if not isinstance(self.affine, bool):
-            raise InvalidInputError(f"affine must be True or False, got {self.affine!r}")
+        check_flag("affine", self.affine)
 
     @property
     def always_feasible(self) -> bool:

@@ -132,7 +132,10 @@ class ProjectiveTree(HypergraphProgram):
         n = like.shape[1] - 1
         if labels.shape[1:] != ((n, 2) if self.labelled else (n,)):
             form = f"heads and labels of arcs, (B, {n}, 2)" if self.labelled else f"heads, (B, {n})"
-            raise InvalidInputError(f"labels must be {form}, got shape {tuple(labels.shape)}")
+            raise InvalidInputError(
+                f"labels must be {form}, got shape {tuple(labels.shape)}; theta has one row and one column more than "
+                "there are words, for the root"
+            )
         head, label = labels.unbind(2) if self.labelled else (labels, torch.zeros_like(labels))
         lengths = self._lengths(like).expand(len(labels))
         inside = torch.arange(n, device=labels.device) < lengths[:, None]

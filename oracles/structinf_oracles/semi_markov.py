@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_lengths
+from structinf.oracle import check_flag, check_lengths
 from structinf.parts import Potentials, as_tuple
 
 from .label_lists import indicators, positions, refuse
@@ -86,8 +86,7 @@ class SemiMarkov(HypergraphProgram):
     pairwise: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.pairwise, bool):
-            raise InvalidInputError(f"pairwise must be True or False, got {self.pairwise!r}")
+        check_flag("pairwise", self.pairwise)
 
     # -- the recursion ---------------------------------------------------------------------
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
-from structinf.errors import InvalidInputError
-from structinf.oracle import Projectable, check_feasible
+from structinf.oracle import Projectable, check_feasible, check_flag
 
 from .label_lists import refuse
 from .subset_form import check_number, check_sizes, cost_of_errors, in_use, taken
@@ -74,8 +73,7 @@ class Subset(HypergraphProgram, Projectable):
 
     def __post_init__(self) -> None:
         check_number("k", self.k)
-        if not isinstance(self.at_most, bool):
-            raise InvalidInputError(f"at_most must be True or False, got {self.at_most!r}")
+        check_flag("at_most", self.at_most)
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:
         graph, most = HypergraphBuilder(event_shape), min(self.k, event_shape[0])

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 import structinf as si
 
+from ..regularizers import check_temperature
 from .align_picture import Average, Pair, draw
 from .report import Table, percent
 
@@ -122,6 +123,7 @@ def run(*, temperature: float = 0.1, out: Path = Path(), quick: bool = False) ->
     quick : bool
         Average a few short series: a trial of the machinery, not of the methods.
     """
+    check_temperature(temperature, hard=True)
     train, test = load_recordings()
     if quick:
         train, test = (Recordings(r.series[:12, ::5], r.classes[:12]) for r in (train, test))
@@ -141,7 +143,8 @@ def run(*, temperature: float = 0.1, out: Path = Path(), quick: bool = False) ->
     print(
         "\ncost: of a test series' best alignment with the average of its class\n"
         "right: test series that cost least to align with the average of their own class\n"
-        f"cells: of {n} x {n}, those with a probability in such an alignment, smoothed as the average was\n"
+        f"cells: of {n} x {n}, those with a probability above 0 in such an alignment, smoothed as the average was\n"
+        "       (negentropy has one for every cell, of which those far from the best alignment underflow)\n"
     )
     guns = train.series[train.classes == 0]
     panels = [Average(m.name, each[0, :, 0]) for m, each in zip(methods, averages, strict=True)]

@@ -62,4 +62,5 @@ def _draw_alignment(figure: Figure, panel: SubplotSpec, title: str, matrix: Tens
     draw_series(top, pair.y)
     draw_series(left, pair.x, down=True)
     share = (matrix > 0).double().mean().item()
-    top.set_title(f"{title}: {share:.0%} of the cells above 0", fontsize=10, color=INK)
+    precision = str(matrix.dtype).removeprefix("torch.")
+    top.set_title(f"{title}: {share:.0%} of the cells above 0 in {precision}", fontsize=10, color=INK)

@@ -163,7 +163,7 @@ class HypergraphBuilder:
 def _sizes(name: str, shape: Any) -> tuple[int, ...]:
     """``shape`` as a tuple of integers of at least 0."""
     sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (-1,)
-    if not all(isinstance(size, Integral) and not isinstance(size, bool) and size >= 0 for size in sizes):
+    if not all(isinstance(size, Integral) and not isinstance(size, bool) and int(size) >= 0 for size in sizes):
         several = ", or a tuple of shapes" if name == "event_shape" else ""
         raise InvalidInputError(f"{name}: a shape is a tuple of sizes of at least 0{several}, got {shape!r}")
     return tuple(int(size) for size in sizes)

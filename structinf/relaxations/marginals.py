@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..oracle import GibbsOracle, Oracle
 from ..parts import Potentials
-from ..relaxation import GradientRelaxation, check_temperature
+from ..regularizers import check_temperature
+from ..relaxation import GradientRelaxation
 
 __all__ = ["LogPartition", "Marginals"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..oracle import Oracle
 from ..parts import Potentials
 from ..regularizers import Regularizer, Unregularized, get_regularizer
-from ..relaxation import GradientRelaxation, check_temperature
+from ..relaxation import GradientRelaxation
 from ..smoothing import Smoothable
 
 __all__ = ["Smoothed", "SmoothedValue"]
@@ -80,8 +80,6 @@ class Smoothed(GradientRelaxation):
     requires = Smoothable
 
     def __post_init__(self) -> None:
-        if self.temperature is not None:
-            check_temperature(self.temperature)
         found = get_regularizer(self.regularizer, self.temperature)
         object.__setattr__(self, "regularizer", found)
         object.__setattr__(self, "temperature", found.temperature)

@@ -11,12 +11,12 @@ from torch import Tensor
 from .. import autograd
 from ..oracle import Oracle, Projectable
 from ..parts import Potentials, as_tuple, map_parts, scale
+from ..regularizers import check_temperature
 from ..relaxation import (
     OnFailure,
     RegularizedRelaxation,
     check_choice,
     check_stopping,
-    check_temperature,
     report_failure,
 )
 from ..solution import Solution
