@@ -114,9 +114,9 @@ def check_instances(name: str, bound: Tensor, batch: int) -> None:
 
 
 def check_count(n: int) -> None:
-    """Raise InvalidInputError unless ``n``, the number of samples asked for, is an integer of at least 1."""
-    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
-        raise InvalidInputError(f"n, the number of samples, must be an integer of at least 1, got {n!r}")
+    """Raise InvalidInputError unless ``n``, the number of samples asked for, is an integer of at least 0."""
+    if isinstance(n, bool) or not isinstance(n, Integral) or int(n) < 0:
+        raise InvalidInputError(f"n, the number of samples, must be an integer of at least 0, got {n!r}")
 
 
 def check_flag(name: str, value: bool) -> None:

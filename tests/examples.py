@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import enumerators
-import enumerators_dp_paths as paths
-import enumerators_dp_subsets as subsets
-import enumerators_dp_trees as trees
+import enumerators_paths as paths
+import enumerators_subsets as subsets
+import enumerators_trees as trees
 import structinf
 from enumerators import Structure
 from structinf import Oracle

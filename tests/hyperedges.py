@@ -9,11 +9,20 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 INF = math.inf
+
+Part = tuple[int, ...]
+"""Which tensor of θ, and the index in it."""
+
+Grammar = tuple[Hashable, Callable[[Any], Sequence[tuple[Sequence[Part], Sequence[Hashable]]]]]
+"""A start symbol, and from a symbol to its options, each parts and further symbols; ties go to the first."""
 
 Edge = tuple[int, tuple[int, ...], int | None]
 """Head, tails, part."""
@@ -40,8 +49,7 @@ def smoothed(x: Sequence[float], alpha: float) -> tuple[float, list[float]]:
     def probabilities(tau: float) -> list[float]:
         return [max(a * (v - top - tau), 0.0) ** (1 / a) for v in x]
 
-    for _ in range(200):
-        middle = (low + high) / 2
+    while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if math.fsum(probabilities(middle)) > 1 else (low, middle)
     q = probabilities(low)
     omega = (math.fsum(p**alpha for p in q) - 1) / (alpha * a)
@@ -88,6 +96,11 @@ class Recursion:
 
     def probability(self, derivation: Derivation) -> float:
         return math.prod(self.q[edge] for edge in derivation.edges)
+
+    def support(self, goal: int) -> list[tuple[float, Derivation]]:
+        """Those of a positive probability, with it, the most probable first."""
+        found = [(self.probability(d), d) for d in self.lists.derivations(goal)]
+        return sorted((pair for pair in found if pair[0] > 0), key=lambda pair: -pair[0])
 
     def mean(self, goal: int) -> list[float]:
         return self.expected({d: self.probability(d) for d in self.lists.derivations(goal)})
@@ -160,6 +173,38 @@ class Hyperedges:
 
     def score(self, derivation: Derivation, theta: Sequence[float]) -> float:
         return math.fsum(n * t for n, t in zip(derivation.parts, theta, strict=True) if n)
+
+
+def of_grammar(grammar: Grammar, shapes: Sequence[tuple[int, ...]]) -> Hyperedges:
+    """Symbols as nodes and options as hyperedges, but for those that derive nothing; parts in the order of θ's."""
+    start, options = grammar
+    first = [sum(map(math.prod, shapes[:which])) for which in range(len(shapes))]
+    edges: list[Edge] = []
+    nodes, leaves = itertools.count(), dict[int, int]()
+    number: dict[Hashable, int | None] = {}
+
+    def leaf(part: int) -> int:
+        """A node of one part, for options of several."""
+        if part not in leaves:
+            leaves[part] = next(nodes)
+            edges.append((leaves[part], (), part))
+        return leaves[part]
+
+    def visit(symbol: Hashable) -> int | None:
+        if symbol not in number:
+            found = []
+            for parts, symbols in options(symbol):
+                tails = [visit(s) for s in symbols]
+                flat = [first[which] + int(np.ravel_multi_index(index, shapes[which])) for which, *index in parts]
+                if None not in tails:
+                    found.append(((*tails, *map(leaf, flat[1:])), flat[0] if flat else None))
+            number[symbol] = head = next(nodes) if found else None
+            edges.extend((head, *edge) for edge in found)  # type: ignore[arg-type]
+        return number[symbol]
+
+    goal = visit(start)
+    assert goal is not None
+    return Hyperedges(tuple(edges), sum(map(math.prod, shapes)), (goal,))
 
 
 def random_hyperedges(seed: int, most: int = 60) -> Hyperedges:

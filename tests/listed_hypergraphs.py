@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from alphas import REGULARIZERS
 from hyperedges import INF, TWICE, Hyperedges, Recursion, random_hyperedges
 from structinf.dp import HypergraphBuilder, HypergraphProgram
-from structinf.regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
-
-# ----------------------------------------------------------------------------- the oracle and its regularizers
 
 
 @dataclass(frozen=True)
@@ -32,44 +30,6 @@ class Listed(HypergraphProgram):
         return graph.build(nodes[list(self.lists.goals)])
 
 
-@dataclass(frozen=True, kw_only=True)
-class TwiceNegentropy(Regularizer):
-    """A user's own: 2 Σ q log q."""
-
-    def value(self, x):
-        return 2 * Negentropy().value(x / 2)
-
-    def gradient(self, x):
-        return Negentropy().gradient(x / 2)
-
-    def hessian_product(self, q, z):
-        return Negentropy().hessian_product(q, z) / 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class InTorch(Regularizer):
-    """One of the library's, which the compiled loops do not know."""
-
-    inner: Regularizer
-
-    def value(self, x):
-        return self.inner.value(x)
-
-    def gradient(self, x):
-        return self.inner.gradient(x)
-
-    def hessian_product(self, q, z):
-        return self.inner.hessian_product(q, z)
-
-
-REGULARIZERS: dict[float, Regularizer] = {
-    1: Negentropy(),
-    1.25: Tsallis(alpha=1.25),
-    1.5: Tsallis(alpha=1.5),
-    2: SquaredL2(),
-    INF: Unregularized(),
-    -2: TwiceNegentropy(),
-}
 LISTS = (*map(random_hyperedges, range(6)), TWICE)
 
 alphas = pytest.mark.parametrize("alpha", REGULARIZERS)

@@ -3,366 +3,278 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
 
-import enumerators
-from enumerators import Structure
-from recursions import Grammar, formed, mean_of, shapes_of, walks
-from structinf.dp import HypergraphProgram
+from alphas import FAMILY
+from programs import EVERY, FORBIDDEN, INF, NORMAL, TIES, Batch, Program
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf.parts import Potentials, as_tuple, batch_size, like_potentials, map_parts
-from structinf.regularizers import Negentropy, Regularizer, SquaredL2, Tsallis
+from structinf.parts import Potentials, as_tuple, like_potentials, map_parts
 
 __all__ = ["Program", "every_query"]
 
-INF = math.inf
-REGULARIZERS: tuple[Regularizer, ...] = (Negentropy(), Tsallis(alpha=1.5), SquaredL2())
+# ----------------------------------------------------------------------------- lists
 
 
-@dataclass(frozen=True, eq=False)
-class Program:
-    """An oracle at one small size.
-
-    Attributes
-    ----------
-    listing, grammar : callable
-        From an instance's lengths (None for the whole) to its structures, and to its recursion.
-    lengths : sequence
-        Those to bind; none if the oracle takes none.
-    """
-
-    oracle: HypergraphProgram
-    event_shape: Any
-    listing: Callable[[Any], list[Structure]]
-    grammar: Callable[[Any], Grammar]
-    lengths: Sequence[Any] = ()
-    _structures: dict[Any, list[Structure]] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.oracle}-{self.event_shape}".replace(" ", "")
-
-    def structures(self, length: Any) -> list[Structure]:
-        if length not in self._structures:
-            self._structures[length] = self.listing(length)
-        return self._structures[length]
-
-    @cached_property
-    def batches(self) -> Sequence[Sequence[Any]]:
-        """The lengths of the instances of each batch to try, of at least two."""
-        own = list(self.lengths)
-        return [[None] * 3, *([own if len(own) > 1 else own * 2] if own else [])]
-
-    def bound(self, lengths: Sequence[Any]) -> HypergraphProgram:
-        return self.oracle if lengths[0] is None else self.oracle.bind(lengths=torch.tensor(lengths))
-
-    def draw(self, lengths: Sequence[Any], kind: str, dtype: torch.dtype = torch.float64) -> Potentials:
-        """Potentials, 0 in the padding; of those "forbidden", a third is −inf where one structure is not."""
-        generator = np.random.default_rng(len(lengths))
-        tensors = []
-        for shape in shapes_of(self.event_shape):
-            t = generator.normal(size=(len(lengths), *shape))
-            t = {"ties": np.round, "small": lambda t: t * 1e-3, "large": lambda t: t * 1e3}.get(kind, lambda t: t)(t)
-            tensors.append(t)
-        for b, length in enumerate(lengths):
-            structures = self.structures(length)
-            kept = structures[int(generator.integers(len(structures)))]
-            for t, y, *all_y in zip(tensors, kept, *structures, strict=True):
-                if kind == "forbidden":
-                    t[b][(generator.random(y.shape) < 0.35) & (y == 0)] = -INF
-                if length is not None:
-                    t[b][~np.any([np.asarray(z) != 0 for z in all_y], axis=0)] = 0
-        return formed([torch.from_numpy(t).to(dtype) for t in tensors], self.event_shape)
-
-    def cases(self, *kinds: str, dtype: torch.dtype = torch.float64) -> Iterator[tuple[HypergraphProgram, Any, Any]]:
-        for kind in kinds:
-            for lengths in self.batches:
-                yield self.bound(lengths), self.draw(lengths, kind, dtype), lengths
-
-    def instances(self, theta: Potentials, lengths: Sequence[Any]) -> Iterator[tuple[int, list[np.ndarray], list]]:
-        """Index, potentials as arrays, and structures of each instance."""
-        for b, length in enumerate(lengths):
-            yield b, [t[b].double().numpy() for t in as_tuple(theta)], self.structures(length)
-
-
-# ----------------------------------------------------------------------------- queries
-
-
-def argmax(program: Program) -> None:
-    for oracle, theta, lengths in program.cases("normal", "ties", "forbidden", "large"):
-        y = oracle.argmax(theta)
-        for b, scores, structures in program.instances(theta, lengths):
-            found = [t[b].numpy() for t in as_tuple(y)]
-            assert any(all(np.array_equal(f, z) for f, z in zip(found, s, strict=True)) for s in structures)
-            assert enumerators.score(scores, tuple(found)) == pytest.approx(enumerators.best(scores, structures))
-
-
-def sums(program: Program) -> None:
-    """log Z, its gradient, the latter weighted, the entropy and the number of structures."""
-    for oracle, theta, lengths in program.cases("normal", "ties", "forbidden", "small", "large"):
-        value, mean, entropy = oracle.log_partition(theta), oracle.marginals(theta), oracle.entropy(theta)
-        weight = torch.linspace(-1, 2, len(lengths), dtype=torch.float64)
-        weighted, count = oracle.log_partition_vjp(theta, weight), oracle.count(theta)
-        for b, scores, structures in program.instances(theta, lengths):
-            total = enumerators.log_partition(scores, structures)
-            close(value[b], total)
-            expected = enumerators.mean(scores, structures)
-            close(row(mean, b), expected)
-            close(row(weighted, b), [weight[b].item() * e for e in expected])
-            each = [p for s in structures if (p := math.exp(enumerators.score(scores, s) - total)) > 0]
-            close(entropy[b], -math.fsum(p * math.log(p) for p in each))
-            assert count[b] == sum(enumerators.score(scores, s) > -INF for s in structures)
-
-
-def covariances(program: Program) -> None:
-    for oracle, theta, lengths in program.cases("normal", "forbidden"):
-        v = map_parts(lambda t: torch.cos(torch.arange(t.numel()).double()).reshape(t.shape), theta)
-        product = oracle.covariance_product(theta, v)
-        for b, scores, structures in program.instances(theta, lengths):
-            p = gibbs(scores, structures)
-            along = np.array([enumerators.score([t[b].numpy() for t in as_tuple(v)], s) for s in structures])
-            pieces = [np.array([s[i] for s in structures]) for i in range(len(scores))]
-            close(row(product, b), [np.tensordot(p * (along - p @ along), piece, 1) for piece in pieces])
-
-
-def log_probabilities(program: Program) -> None:
-    for oracle, theta, lengths in program.cases("normal", "forbidden"):
-        for b, scores, structures in program.instances(theta, lengths):
-            total = enumerators.log_partition(scores, structures)
-            own = oracle[torch.tensor([b])].repeat(len(structures))
-            y = stack(structures, theta)
-            found = own.log_prob(map_parts(lambda t, z, b=b: t[b : b + 1].expand(z.shape), theta, y), y)
-            close(found, [enumerators.score(scores, s) - total for s in structures])
-        with pytest.raises(InvalidInputError, match=r"no structure .*index 0"):
-            oracle.log_prob(theta, map_parts(lambda t: torch.full_like(t, 0.5), theta))
-
-
-def k_best(program: Program) -> None:
-    for oracle, theta, lengths in program.cases("normal", "ties", "forbidden"):
-        most = max(len(program.structures(length)) for length in lengths) + 1
-        y, scores, valid = oracle.topk(theta, most)
-        for b, own, structures in program.instances(theta, lengths):
-            expected = sorted((enumerators.score(own, s) for s in structures), reverse=True)
-            expected += [-INF] * (most - len(expected))
-            close(scores[:, b], expected)
-            assert valid[:, b].tolist() == [e > -INF for e in expected]
-            found = np.concatenate([t[:, b].flatten(1).numpy() for t in as_tuple(y)], 1)
-            count = int(valid[:, b].sum())
-            assert len(np.unique(found[:count], axis=0)) == count
-            assert not found[count:].any()
-            close(
-                [enumerators.score(own, tuple(t[i, b].numpy() for t in as_tuple(y))) for i in range(count)],
-                expected[:count],
-            )
+def recursion(program: Program) -> None:
+    """The plain recursion derives each structure of the plain list, once."""
+    for length in (None, *program.lengths):
+        plain = program.plain(length)
+        derived = [d.parts for d in plain.derivations]
+        assert sorted(derived) == sorted(map(tuple, plain.rows))
+        assert len(set(derived)) == len(derived)
 
 
 def lists(program: Program) -> None:
-    for lengths in program.batches:
-        for length in lengths:
-            oracle = program.bound([length])
-            listed = flat(oracle.enumerate(program.event_shape))
-            shapes = shapes_of(program.event_shape)
-            like = formed([torch.zeros(1, *shape).double() for shape in shapes], program.event_shape)
-            expected = flat(stack(program.structures(length), like))
-            assert sorted(listed.tolist()) == sorted(expected.tolist())
+    for given in program.batches(NORMAL):
+        for one in given.instances:
+            listed = given.flat(given.oracle[[one.index]].enumerate(program.event_shape))
+            assert sorted(listed.tolist()) == sorted(one.plain.rows.tolist())
 
 
 def labels(program: Program) -> None:
-    for oracle, theta, lengths in program.cases("normal"):
-        for b, length in enumerate(lengths):
-            y = stack(program.structures(length), theta)
-            own = oracle[torch.tensor([b])].repeat(len(program.structures(length)))
-            names = own.decode(y)
+    for given in program.batches(NORMAL):
+        for one in given.instances:
+            oracle, _, y = one.every_structure()
+            names = oracle.decode(y)
             assert names.dtype == torch.int64
             assert names.ndim == 1 + oracle.label_ndim
             assert len(names.flatten(1).unique(dim=0)) == len(names)
-            for actual, expected in zip(as_tuple(own.encode(names, y)), as_tuple(y), strict=True):
+            for actual, expected in zip(as_tuple(oracle.encode(names, y)), as_tuple(y), strict=True):
                 assert torch.equal(actual, expected)
+            if given.lengths[one.index] != 0:  # else all labels are padding
+                with pytest.raises(InvalidInputError, match=r"^labels.* at batch index 0"):
+                    oracle.encode(torch.full_like(names, 99), y)
+            with pytest.raises(InvalidInputError, match=r"^labels"):
+                oracle.encode(names[:, :-1] if names.shape[1] > 1 else names[:, :0], y)
 
 
-def samples(program: Program) -> None:
-    """Each structure comes as often as it should, within five standard errors, and nothing else comes."""
-    n = 3000
-    for oracle, theta, lengths in program.cases("normal", "forbidden"):
-        drawn = oracle.sample(theta, n, torch.Generator().manual_seed(3))
-        for b, scores, structures in program.instances(theta, lengths):
-            p = gibbs(scores, structures)
-            known = {tuple(np.concatenate([z.ravel() for z in s])): i for i, s in enumerate(structures)}
-            found = np.concatenate([t[:, b].flatten(1).numpy() for t in as_tuple(drawn)], 1)
-            count = np.bincount([known[tuple(y)] for y in found], minlength=len(p))
-            assert not count[p == 0].any()
-            assert (np.abs(count / n - p) <= 5 * np.sqrt(p * (1 - p) / n) + 1 / n).all()
+# ----------------------------------------------------------------------------- the best
 
 
-def smoothed(program: Program) -> None:
-    """DP_Ω, its gradient, its Hessian along a direction, and everything about the walk, by grammars."""
-    for oracle, theta, lengths in program.cases("normal", "forbidden", "ties"):
-        for regularizer in REGULARIZERS:
-            value, mean = oracle.smoothed_value(theta, regularizer), oracle.smoothed_mean(theta, regularizer)
-            entropy = oracle.entropy(theta, regularizer)
-            structures, p = oracle.nonzero(theta, regularizer)
-            for b, length in enumerate(lengths):
-                one = map_parts(lambda t, b=b: t[b : b + 1], theta)
-                expected, found = walks(program.grammar(length), one, regularizer)
-                close(value[b], expected)
-                close(row(mean, b), row(mean_of(found, program.event_shape), 0))
-                weights = sorted((w for _, w in found if w > 1e-12), reverse=True)
-                close(entropy[b], -math.fsum(w * math.log(w) for w in weights))
-                close(p[: len(weights), b], weights)
-                assert bool((p[len(weights) :, b] < 1e-12).all())
-                close([np.tensordot(p[:, b], t[:, b], 1) for t in as_tuple(structures)], row(mean, b))
+def argmax(program: Program) -> None:
+    for given in program.batches(*EVERY):
+        y = given.oracle.argmax(given.theta)
+        assert all(t.dtype == given.kind.dtype for t in as_tuple(y))
+        for one, row in zip(given.instances, given.flat(y), strict=True):
+            (found,) = np.flatnonzero((one.plain.rows == row).all(1))
+            close(one.scores[found], one.ranking[0], given.kind.rounding)
 
 
-def hessians(program: Program) -> None:
-    """By differences of the gradients that grammars give."""
-    step = 1e-5
-    for oracle, theta, lengths in program.cases("normal"):
-        v = map_parts(lambda t: torch.cos(1 + torch.arange(t.numel()).double()).reshape(t.shape), theta)
-        for regularizer in REGULARIZERS:
-            product = oracle.smoothed_hessian_product(theta, v, regularizer)
-            for b, length in enumerate(lengths):
-                ahead, behind = (
-                    mean_of(
-                        walks(
-                            program.grammar(length),
-                            map_parts(lambda t, z, b=b, s=sign: (t + s * step * z)[b : b + 1], theta, v),
-                            regularizer,
-                        )[1],
-                        program.event_shape,
-                    )
-                    for sign in (1, -1)
-                )
-                slope = map_parts(lambda a, c: (a - c) / (2 * step), ahead, behind)
-                close(row(product, b), row(slope, 0), 2e-5)
+def ties(program: Program) -> None:
+    """They go to the first of the recursion's options."""
+    for given in program.batches(TIES):
+        y = given.flat(given.oracle.argmax(given.theta))
+        assert y.tolist() == [one.at(INF).mean(one.plain.goal) for one in given.instances]
 
 
-def smoothed_samples(program: Program) -> None:
-    regularizer = SquaredL2()
-    for oracle, theta, _ in program.cases("normal"):
-        drawn = oracle.smoothed_sample(theta, 2000, regularizer, torch.Generator().manual_seed(3))
-        mean = oracle.smoothed_mean(theta, regularizer)
-        for t, m in zip(as_tuple(drawn), as_tuple(mean), strict=True):
-            variance = (t.square().mean(0) - t.mean(0).square()).clamp(min=0)
-            assert bool(((t.mean(0) - m).abs() <= 5 * (variance / len(t)).sqrt() + 1e-3).all())
+def k_best(program: Program) -> None:
+    for given in program.batches(*EVERY):
+        most = 1 + max(one.count for one in given.instances)
+        y, scores, valid = given.oracle.topk(given.theta, most)
+        rows = given.flat(y)
+        for b, one in enumerate(given.instances):
+            count = len(one.ranking)
+            known = {tuple(row): score for row, score in zip(one.plain.rows, one.scores, strict=True)}
+            found = list(map(tuple, rows[:count, b]))
+            assert len(set(found)) == count
+            close([known[row] for row in found], one.ranking, given.kind.rounding)
+            close(scores[:, b], [*one.ranking, *[-INF] * (most - count)], given.kind.rounding)
+            assert valid[:, b].tolist() == [k < count for k in range(most)]
+            assert not rows[count:, b].any()
+
+
+# ----------------------------------------------------------------------------- sums over the list
+
+
+def sums(program: Program) -> None:
+    """log Z, its gradient, the latter weighted, the Hessian's product, the entropy and the number of structures."""
+    for given in program.batches(*EVERY):
+        oracle, theta = given.oracle, given.theta
+        weight = torch.linspace(-1, 2, len(given.lengths), dtype=given.kind.dtype)
+        value, mean, entropy = oracle.log_partition(theta), oracle.marginals(theta), oracle.entropy(theta)
+        weighted = oracle.log_partition_vjp(theta, weight)
+        product = oracle.covariance_product(theta, given.direction)
+        for y in (value, entropy, *as_tuple(mean), *as_tuple(weighted), *as_tuple(product)):
+            assert y.dtype == given.kind.dtype
+        count = oracle.count(theta)
+        mean, weighted, product, v = map(given.flat, (mean, weighted, product, given.direction))
+        for b, one in enumerate(given.instances):
+            p, rows, room = one.gibbs, one.plain.rows, given.kind.rounding
+            along = rows @ v[b]
+            close(value[b], one.log_partition, room)
+            close(mean[b], p @ rows, room)
+            close(weighted[b], weight[b].item() * (p @ rows), room)
+            close(product[b], (p * (along - p @ along)) @ rows, room)
+            close(entropy[b], -math.fsum(x * math.log(x) for x in p if x > 0), room)
+            assert count[b] == len(one.ranking)
+
+
+def log_probabilities(program: Program) -> None:
+    for given in program.batches(NORMAL, FORBIDDEN):
+        for one in given.instances:
+            oracle, theta, y = one.every_structure()
+            close(oracle.log_prob(theta, y), one.scores - one.log_partition)
+        with pytest.raises(InvalidInputError, match=r"no structure .*index 0"):
+            given.oracle.log_prob(given.theta, map_parts(lambda t: torch.full_like(t, 0.5), given.theta))
 
 
 def derivatives(program: Program) -> None:
-    for oracle, theta, _ in program.cases("normal"):
-        leaves = [t[:2].clone(memory_format=torch.contiguous_format).requires_grad_() for t in as_tuple(theta)]
-        own = oracle[torch.arange(2)]
-
-        def log_partition(*tensors, own=own, theta=theta):
-            return own.log_partition(like_potentials(tensors, theta))
-
-        assert torch.autograd.gradcheck(log_partition, leaves)
-        assert torch.autograd.gradgradcheck(log_partition, leaves)
+    for given in program.batches(NORMAL):
+        differentiate(given.oracle[:2].log_partition, given, 2)
 
 
-def single_precision(program: Program) -> None:
-    for kind in ("normal", "forbidden", "small", "large"):
-        for oracle, theta, lengths in program.cases(kind, dtype=torch.float32):
-            value, mean = oracle.log_partition(theta), oracle.marginals(theta)
-            assert all(t.dtype == torch.float32 for t in [value, *as_tuple(mean), *as_tuple(oracle.argmax(theta))])
-            for b, scores, structures in program.instances(theta, lengths):
-                total = enumerators.log_partition(scores, structures)
-                assert value[b].item() == pytest.approx(total, rel=1e-5, abs=1e-5)
-                close(row(mean, b), enumerators.mean(scores, structures), 1e-5)
+# ----------------------------------------------------------------------------- DP_Ω and its walk
+
+
+def smoothed(program: Program, alpha: float) -> None:
+    """The value, its gradient, its Hessian's product and the entropy."""
+    omega = FAMILY[alpha]
+    for given in program.batches(*EVERY):
+        oracle, theta = given.oracle, given.theta
+        value, entropy = oracle.smoothed_value(theta, omega), oracle.entropy(theta, omega)
+        mean = given.flat(oracle.smoothed_mean(theta, omega))
+        product = given.flat(oracle.smoothed_hessian_product(theta, given.direction, omega))
+        v = given.flat(given.direction)
+        for b, one in enumerate(given.instances):
+            at, goal, room = one.at(alpha), one.plain.goal, given.kind.rounding
+            close(value[b], at.v[goal], room)
+            close(mean[b], at.mean(goal), room)
+            close(entropy[b], at.entropy(goal), room)
+            if not given.kind.ties:  # where the Hessian may have steps
+                close(product[b], at.hessian_product(goal, v[b].tolist()), room)
+
+
+def support(program: Program, alpha: float) -> None:
+    """Every structure that the walk can make, and its probability."""
+    omega = FAMILY[alpha]
+    for given in program.batches(NORMAL, FORBIDDEN, TIES):
+        structures, p = given.oracle.nonzero(given.theta, omega)
+        rows = given.flat(structures)
+        for b, one in enumerate(given.instances):
+            expected = {y: w for y, w in one.support(alpha).items() if w > 1e-12}
+            count = len(expected)
+            found = dict(zip(map(tuple, rows[:count, b]), p[:count, b].tolist(), strict=True))
+            assert found.keys() == expected.keys()
+            close([found[y] for y in expected], list(expected.values()))
+            assert (p[count:, b] <= (1e-12 if given.kind.ties else 0)).all()
+            assert (p.diff(dim=0) <= 0).all()
+
+
+def walk_probabilities(program: Program, alpha: float) -> None:
+    for given in program.batches(NORMAL, FORBIDDEN):
+        for one in given.instances:
+            oracle, theta, y = one.every_structure()
+            known = one.support(alpha)
+            found = oracle.log_prob(theta, y, FAMILY[alpha])
+            close(found.exp(), [known.get(tuple(row), 0.0) for row in one.plain.rows])
+
+
+def samples(program: Program, alpha: float) -> None:
+    """Each structure comes as often as it should, within five standard errors, and nothing else comes."""
+    n, omega = 3000, FAMILY[alpha]
+    for given in program.batches(NORMAL, FORBIDDEN):
+        drawn = given.flat(given.oracle.smoothed_sample(given.theta, n, omega, torch.Generator().manual_seed(3)))
+        for b, one in enumerate(given.instances):
+            count, expected = Counter(map(tuple, drawn[:, b])), one.support(alpha)
+            assert count.keys() <= expected.keys()
+            for y, p in expected.items():
+                assert abs(count[y] / n - p) <= 5 * math.sqrt(p * (1 - p) / n) + 1 / n
+        if alpha == 1:
+            plain = given.oracle.sample(given.theta, n, torch.Generator().manual_seed(3))
+            assert np.array_equal(given.flat(plain), drawn)
+
+
+def walk_derivatives(program: Program, alpha: float) -> None:
+    given = next(program.batches(NORMAL))
+    differentiate(lambda theta: given.oracle[:1].smoothed_value(theta, FAMILY[alpha]), given, 1)
+
+
+def differentiate(function: Callable[[Potentials], Tensor], given: Batch, count: int) -> None:
+    """Both derivatives of a function of the first instances."""
+    rows = [t[:count].clone(memory_format=torch.contiguous_format) for t in as_tuple(given.theta)]
+    leaves = [t.requires_grad_() for t in rows]
+    for check in (gradcheck, gradgradcheck):
+        assert check(lambda *tensors: function(like_potentials(tensors, given.theta)), leaves)
+
+
+# ----------------------------------------------------------------------------- batches
 
 
 def batches(program: Program) -> None:
     """Each instance alone is as in its batch; an empty batch has empty answers."""
-    for oracle, theta, lengths in program.cases("normal", "ties"):
+    for given in program.batches(NORMAL, TIES):
+        oracle, theta = given.oracle, given.theta
         for ask in (oracle.__class__.argmax, oracle.__class__.marginals, oracle.__class__.log_partition):
             together = ask(oracle, theta)
             spread = map_parts(lambda t: t.transpose(0, -1).contiguous().transpose(0, -1), theta)
-            for b in range(len(lengths)):
-                alone = ask(oracle[torch.tensor([b])], map_parts(lambda t, b=b: t[b : b + 1], spread))
-                close(row(alone, 0), row(together, b))
-        none = torch.arange(0)
-        nothing = map_parts(lambda t: t[:0], theta)
-        assert oracle[none].log_partition(nothing).shape == (0,)
-        for ask in (oracle[none].argmax, oracle[none].marginals):
+            for b in range(len(given.lengths)):
+                alone = ask(oracle[[b]], map_parts(lambda t, b=b: t[b : b + 1], spread))
+                for a, t in zip(as_tuple(alone), as_tuple(together), strict=True):
+                    close(a[0], t[b])
+        none, nothing = oracle[:0], map_parts(lambda t: t[:0], theta)
+        assert none.log_partition(nothing).shape == (0,)
+        for ask in (none.argmax, none.marginals):
             assert [t.shape for t in as_tuple(ask(nothing))] == [t.shape for t in as_tuple(nothing)]
+        assert none.decode(none.argmax(nothing)).shape[0] == 0
 
 
 def infeasible(program: Program) -> None:
-    for oracle, theta, lengths in program.cases("normal"):
-        best = oracle.argmax(theta)
-        if any(
-            not np.concatenate([z.ravel() for z in s]).any() for length in lengths for s in program.structures(length)
-        ):
-            assert batch_size(best) == len(lengths)  # the empty structure needs no part
-            continue
+    for given in program.batches(NORMAL):
+        oracle = given.oracle
+        theta: Potentials = map_parts(torch.clone, given.theta)
         for t in as_tuple(theta):
             t[1] = -INF
+        if not given.instances[1].plain.rows.any(1).all():
+            close(oracle.score(theta, oracle.argmax(theta))[1], 0)  # the empty structure needs no part
+            continue
         for ask in (oracle.argmax, oracle.log_partition, oracle.marginals, lambda t, o=oracle: o.topk(t, 2)):
             with pytest.raises(InfeasibleError, match="batch index 1"):
                 ask(theta)
 
 
+# ----------------------------------------------------------------------------- all of them
+
 QUERIES = (
-    argmax,
-    sums,
-    covariances,
-    log_probabilities,
-    k_best,
+    recursion,
     lists,
     labels,
-    samples,
-    smoothed,
-    hessians,
-    smoothed_samples,
+    argmax,
+    ties,
+    k_best,
+    sums,
+    log_probabilities,
     derivatives,
-    single_precision,
     batches,
     infeasible,
 )
+WALKS = (smoothed, support, samples)
+SMOOTH_WALKS = (walk_probabilities, walk_derivatives)
 
 
 def every_query(programs: Sequence[Program]) -> Callable[[Any], Any]:
     """Run a test for each of the ``programs`` and each of the queries."""
+    queries: list[tuple[str, Callable[[Program], None]]] = [(query.__name__, query) for query in QUERIES]
+    for alpha in (1, 1.5, 2, INF):
+        for query in (*WALKS, *SMOOTH_WALKS) if alpha < INF else WALKS:
+            queries.append((f"{query.__name__}-{alpha}", partial(query, alpha=alpha)))
 
     def decorate(test: Any) -> Any:
-        asked = [(query, program) for program in programs for query in QUERIES]
-        names = [f"{query.__name__}-{program}" for query, program in asked]
+        asked = [(query, program) for program in programs for _, query in queries]
+        names = [f"{name}-{program}" for program in programs for name, _ in queries]
         return pytest.mark.parametrize(("query", "program"), asked, ids=names)(test)
 
     return decorate
 
 
-# ----------------------------------------------------------------------------- shared steps
-
-
-def row(parts: Potentials, b: int) -> list[np.ndarray]:
-    """Instance ``b``, as arrays."""
-    return [t[b].detach().double().numpy() for t in as_tuple(parts)]
-
-
 def close(actual: Any, expected: Any, tolerance: float = 1e-9) -> None:
-    """Within the tolerance, relative to the size of what is expected."""
-    pairs = zip(actual, expected, strict=True) if isinstance(actual, list) else [(actual, expected)]
-    for a, e in pairs:
-        np.testing.assert_allclose(np.asarray(a), np.asarray(e), rtol=tolerance, atol=tolerance)
-
-
-def stack(structures: Sequence[Structure], like: Potentials) -> Potentials:
-    """(N, *event), of the form of ``like``."""
-    columns = [np.stack(column) for column in zip(*structures, strict=True)]
-    return like_potentials([torch.from_numpy(c).to(t) for c, t in zip(columns, as_tuple(like), strict=True)], like)
-
-
-def flat(parts: Potentials) -> Tensor:
-    return torch.cat([t.flatten(1) for t in as_tuple(parts)], 1)
-
-
-def gibbs(scores: Sequence[np.ndarray], structures: Sequence[Structure]) -> np.ndarray:
-    """The probability of each structure."""
-    total = enumerators.log_partition(scores, structures)
-    return np.array([math.exp(enumerators.score(scores, s) - total) for s in structures])
+    """Within the tolerance, next to 1 and to the size of what is expected."""
+    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=tolerance, atol=tolerance)

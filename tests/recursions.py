@@ -1,29 +1,21 @@
-"""Dynamic programs as users write them in torch, and the same as grammars in plain Python, from which all else follows.
-
-A grammar is its start symbol and a function from a symbol to its options, each (parts, symbols).
-"""
+"""Dynamic programs as users write them in torch, and their grammars, from which all that is known of them follows."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
+import pytest
 import torch
 
+from alphas import INF
+from hyperedges import Grammar, Hyperedges, Recursion, of_grammar
+from programs import formed, shapes_of
 from structinf.dp.recursion import DynamicProgram
-from structinf.kernels.logsumexp import logsumexp
 from structinf.oracle import Enumerable, check_lengths
 from structinf.parts import Potentials, as_tuple, map_parts
-from structinf.regularizers import Regularizer
-
-INF = math.inf
-Grammar = tuple[Any, Callable[[Any], list[tuple[list, list]]]]
-
 
 # ----------------------------------------------------------------------------- recursions
 
@@ -33,7 +25,9 @@ class Listed(DynamicProgram, Enumerable):
 
     def enumerate(self, event_shape: Any) -> Potentials:
         lengths = self.bound["lengths"][0].tolist() if "lengths" in self.bound else None
-        return stacked([parts for parts, _ in derivations(self.grammar(event_shape, lengths))], event_shape)
+        shapes = shapes_of(event_shape)
+        pieces = derived(plain(self, event_shape, lengths)).split([math.prod(shape) for shape in shapes], 1)
+        return formed([p.reshape(-1, *shape) for p, shape in zip(pieces, shapes, strict=True)], event_shape)
 
 
 @dataclass(frozen=True)
@@ -184,103 +178,69 @@ class Twins(DynamicProgram):
         return "start", rules.__getitem__
 
 
+# ----------------------------------------------------------------------------- batches, and their plain recursions
+
+
+def plain(oracle: Any, event_shape: Any, lengths: Any = None) -> Hyperedges:
+    """What its grammar says."""
+    return of_grammar(oracle.grammar(event_shape, lengths), shapes_of(event_shape))
+
+
+def derived(lists: Hyperedges) -> torch.Tensor:
+    """The parts of each derivation, (N, P) in float64."""
+    return torch.tensor([d.parts for d in lists.derivations(lists.goals[0])], dtype=torch.float64)
+
+
 @dataclass(frozen=True)
-class Own(Regularizer):
-    """Twice the negative entropy, as a user's own."""
+class Example:
+    """A batch of three, whose lengths may differ."""
 
-    def value(self, x):
-        return 2 * logsumexp(x / 2, -1)
+    oracle: DynamicProgram
+    event_shape: Any
+    lengths: tuple = ()
 
-    def gradient(self, x):
-        return torch.softmax(x / 2, -1).masked_fill(x.amax(-1, keepdim=True).isneginf(), 0.0)
+    def __str__(self) -> str:
+        return type(self.oracle).__name__ + "-lengths" * bool(self.lengths)
 
-    def hessian_product(self, q, z):
-        return q * (z - (q * z).sum(-1, keepdim=True)) / 2
+    @property
+    def bound(self) -> DynamicProgram:
+        return self.oracle.bind(lengths=torch.tensor(self.lengths)) if self.lengths else self.oracle
 
+    def lists(self, b: int) -> Hyperedges:
+        return plain(self.oracle, self.event_shape, self.lengths[b] if self.lengths else None)
 
-# ----------------------------------------------------------------------------- what grammars say
+    def at(self, theta: Potentials, b: int, alpha: float) -> tuple[Recursion, int]:
+        """The plain recursion of instance ``b``, and its goal."""
+        lists = self.lists(b)
+        return lists.at(flat(theta)[b].tolist(), alpha), lists.goals[0]
 
-
-def derivations(
-    grammar: Grammar, weigh: Callable[[Any], Iterable[float]] = lambda symbol: itertools.repeat(1.0)
-) -> list[tuple[tuple, float]]:
-    """Parts, with repetitions, and product of the options' weights of every derivation."""
-    start, options = grammar
-
-    @functools.cache
-    def derive(symbol):
-        found = []
-        for (parts, tails), weight in zip(options(symbol), weigh(symbol), strict=False):
-            for below in itertools.product(*map(derive, tails)):
-                found.append((sum((p for p, _ in below), tuple(parts)), weight * math.prod(w for _, w in below)))
-        return found
-
-    return derive(start)
+    def draw(self, scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Potentials:
+        drawn = [(scale * torch.randn(3, *s, dtype=torch.float64)).to(dtype) for s in shapes_of(self.event_shape)]
+        theta = formed(drawn, self.event_shape)
+        masks = self.bound.valid_parts(theta)
+        return theta if masks is None else map_parts(lambda t, inside: t.where(inside, 0.0), theta, masks)
 
 
-def walks(grammar: Grammar, theta: Potentials, regularizer: Regularizer) -> tuple[float, list[tuple[tuple, float]]]:
-    """DP_Ω(θ) of one instance, and every derivation with its probability under the random walk."""
-    start, options = grammar
-
-    @functools.cache
-    def node(symbol):
-        scores = [score(theta, parts) + sum(node(tail)[0] for tail in tails) for parts, tails in options(symbol)]
-        return smooth(scores, regularizer)
-
-    return node(start)[0], derivations(grammar, lambda symbol: node(symbol)[1])
-
-
-def score(theta: Potentials, parts: Sequence[tuple]) -> float:
-    """Of one instance, a batch of one."""
-    return sum(float(as_tuple(theta)[which][(0, *index)]) for which, *index in parts)
-
-
-def smooth(x: list[float], regularizer: Regularizer) -> tuple[float, np.ndarray]:
-    """max_Ω and its gradient in float64, by bisection."""
-    scores = np.array(x, dtype=float)
-    if not len(scores) or scores.max() == -INF:
-        return -INF, np.zeros(len(scores))
-    d, alpha = scores - scores.max(), regularizer.alpha
-    if alpha == INF:
-        q, omega = np.eye(len(d))[int(d.argmax())], 0.0
-    elif alpha in (None, 1):  # Own() is the only one of no alpha
-        factor = 2 if alpha is None else 1
-        q = np.exp(d / factor) / np.exp(d / factor).sum()
-        omega = factor * (q * np.log(np.where(q > 0, q, 1))).sum()
-    else:
-        a = alpha - 1
-        low, high = -1 / a, 0.0
-        for _ in range(100):
-            tau = (low + high) / 2
-            q = np.maximum(a * (d - tau), 0) ** (1 / a)
-            low, high = (tau, high) if q.sum() > 1 else (low, tau)
-        q = q / q.sum()
-        omega = ((q**alpha).sum() - 1) / (alpha * a)
-    return float(scores.max() + (np.where(q > 0, d, 0) * q).sum() - omega), q
+EXAMPLES = [
+    Example(FewOnes(k=2), (5,)),
+    Example(FewOnes(k=3), (1,)),
+    Example(Grid(), (3, 4)),
+    Example(Grid(), (3, 3), ((3, 3), (1, 2), (2, 3))),
+    Example(Tags(), ((3, 2), (2, 2))),
+    Example(Tags(), ((4, 3), (3, 3)), (4, 1, 2)),
+    Example(Rod(length=5), (3,)),
+    Example(Twins(), (5,)),
+]
+ALPHAS = (1, 1.5, 2, -2, INF)
+every_example = pytest.mark.parametrize("example", EXAMPLES, ids=str)
+every_smooth = pytest.mark.parametrize("alpha", [alpha for alpha in ALPHAS if alpha < INF])
+every_alpha = pytest.mark.parametrize("alpha", ALPHAS)
 
 
-def stacked(all_parts: Sequence[Sequence[tuple]], event_shape: Any) -> Potentials:
-    """The structures of these parts, (N, *event) in float64."""
-    ys = [np.zeros((len(all_parts), *shape)) for shape in shapes_of(event_shape)]
-    for row, parts in enumerate(all_parts):
-        for which, *index in parts:
-            ys[which][(row, *index)] += 1
-    return formed([torch.from_numpy(y) for y in ys], event_shape)
+def flat(y: Potentials) -> torch.Tensor:
+    return torch.cat([t.flatten(1) for t in as_tuple(y)], 1)
 
 
-def mean_of(found: list[tuple[tuple, float]], event_shape: Any) -> Potentials:
-    """Σ probability · structure, (1, *event)."""
-    return summed(torch.tensor([w for _, w in found]), stacked([p for p, _ in found], event_shape))
-
-
-def summed(weights: torch.Tensor, structures: Potentials) -> Potentials:
-    return map_parts(lambda y: torch.tensordot(weights.double(), y, 1)[None], structures)
-
-
-def shapes_of(event_shape: Any) -> list[tuple[int, ...]]:
-    return [event_shape] if isinstance(event_shape[0], int) else list(event_shape)
-
-
-def formed(tensors: list[torch.Tensor], event_shape: Any) -> Potentials:
-    """A tuple if the event shape is one of several."""
-    return tensors[0] if isinstance(event_shape[0], int) else tuple(tensors)
+def assert_close(actual, expected, atol=1e-12):
+    for a, e in zip(as_tuple(actual), as_tuple(expected), strict=True):
+        torch.testing.assert_close(a, torch.as_tensor(e, dtype=a.dtype), rtol=0, atol=atol)

@@ -196,19 +196,41 @@ def test_too_few_iterations(method):
         ([torch.zeros(3)] * 2, {"weights": [1]}, "weights: 2 finite"),
         ([torch.zeros(3)] * 2, {"weights": [0, 0]}, "not all 0"),
         ([torch.zeros(3)] * 2, {"weights": [1, -1]}, "at least 0"),
-        ([torch.zeros(3)], {"length": 0}, "length must be 1"),
+        ([torch.zeros(3)], {"length": 0}, "length must be an integer of at least 1"),
+        ([torch.zeros(3)], {"length": 2.5}, "length must be an integer of at least 1, got 2.5"),
+        ([torch.zeros(3)], {"length": -1, "init": torch.zeros(4)}, "length must be an integer of at least 1"),
         ([torch.zeros(3)], {"length": 3, "init": torch.zeros(4)}, "contradict"),
+        ([torch.zeros(3)], {"init": "mean"}, "init: a tensor, or a list of numbers, is needed, got 'mean'"),
+        ([torch.zeros(3)], {"init": 1.0}, r"init: a finite series of 1 features is needed, got one of shape \(\)"),
+        ([torch.zeros(3)] * 2, {"weights": "equal"}, "weights: a tensor, or a list of numbers, is needed"),
+        (torch.zeros(2, 4, 1), {"lengths": [4.0, 2.5]}, r"2 integers from 1 to 4 are needed, got \[4.0, 2.5\]"),
+        (torch.zeros(2, 4, 1), {"lengths": [True, True]}, "2 integers from 1 to 4"),
+        (torch.zeros(2, 4, 1), {"lengths": [[4], [2]]}, "2 integers from 1 to 4"),
+        (torch.zeros(2, 4, 1), {"lengths": "all"}, "lengths: a tensor, or a list of numbers, is needed"),
+        ([torch.zeros(3)], {"max_iter": 0}, "max_iter must be an integer of at least 1, got 0"),
+        ([torch.zeros(3)], {"max_iter": -1}, "max_iter must be an integer of at least 1, got -1"),
+        ([torch.zeros(3)], {"max_iter": 1.5}, "max_iter must be an integer of at least 1, got 1.5"),
+        ([torch.zeros(3)], {"tolerance": -1e-3}, "tolerance must be a number of at least 0, got -0.001"),
+        ([torch.zeros(3)], {"tolerance": torch.nan}, "tolerance must be a number of at least 0, got nan"),
         ([torch.zeros(3)], {"init": torch.zeros(4, 2)}, "init: a finite series of 1 feature"),
         ([torch.zeros(3)], {"init": torch.tensor([torch.inf])}, "init: a finite series"),
         ([torch.zeros(3)], {"on_failure": "stop"}, "on_failure"),
         ([torch.zeros(3)], {"temperature": -1}, "temperature"),
         ([torch.zeros(3)], {"metric": "l7"}, "metric must be"),
         ([torch.zeros(3)], {"method": "newton"}, "method must be"),
+        ([torch.zeros(3)], {"method": None}, "method must be"),
     ],
 )
 def test_bad_input(series, options, said):
     with pytest.raises(InvalidInputError, match=said):
         soft_dtw_barycenter(series, **options)
+
+
+def test_the_start_in_any_form():
+    flat = [x[:, 0] for x in waves(4, 5, features=1)]
+    expected = soft_dtw_barycenter(flat, 0.5, init=flat[0]).series
+    for form in (flat[0].tolist(), flat[0].numpy(), flat[0][:, None], flat[0].clone().requires_grad_()):
+        assert torch.equal(soft_dtw_barycenter(flat, 0.5, init=form).series, expected)
 
 
 def test_integers():

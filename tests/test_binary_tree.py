@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-import enumerators_dp_trees as plain
+import enumerators_trees as plain
 import structinf as si
 from program_checks import Program, every_query
 from structinf.errors import InfeasibleError, InvalidInputError

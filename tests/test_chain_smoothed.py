@@ -1,4 +1,4 @@
-"""Chains smoothed by any regularizer: the dense loops against recursions in plain Python and against the hypergraph."""
+"""Chains smoothed by any regularizer: the dense loops against the hypergraph."""
 
 from __future__ import annotations
 
@@ -7,137 +7,25 @@ import math
 import pytest
 import torch
 
-import enumerators
 import structinf
-from program_checks import Program, every_query
-from recursions import Own
+from alphas import FAMILY, TwiceNegentropy
+from chain_cases import CHAIN, DTYPES, FORMS, NEG, copies, forbid, potentials, tolerance
+from chain_cases import assert_parts_close as close
 from structinf.dp import HypergraphProgram
 from structinf.errors import InfeasibleError
 from structinf.parts import as_tuple, hessian_product_by_autograd, like_potentials, map_parts, reduce_like, weigh
-from structinf.regularizers import Negentropy, SquaredL2, Tsallis, Unregularized
+from structinf.regularizers import Tsallis
 from structinf.relaxations.smoothed import Smoothed
 from structinf_oracles.chain import Chain
 from structinf_oracles.chain_form import original_form
 from structinf_oracles.kernels import chain_torch
 
-CHAIN = Chain()
-NEG = -math.inf
-REGULARIZERS = {
-    1: Negentropy(),
-    1.25: Tsallis(alpha=1.25),
-    1.5: Tsallis(),
-    2: SquaredL2(),
-    math.inf: Unregularized(),
-}
-DTYPES = [torch.float32, torch.float64]
-FORMS = ["shared", "own", "steps", "shared steps", "shared unary", "edges"]
-
-alphas = pytest.mark.parametrize("alpha", REGULARIZERS)
+alphas = pytest.mark.parametrize("alpha", FAMILY)
 forms = pytest.mark.parametrize("form", FORMS)
-
-
-def potentials(form, dtype=torch.float64, scale=1.0, shape=(3, 4, 3)):
-    b, t, s = shape
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*shape):
-        return torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype) * scale
-
-    unary, steps, own = draw(b, t, s), draw(b, t - 1, s, s), draw(b, s, s)
-    return {
-        "shared": (unary, own[:1]),
-        "own": (unary, own),
-        "steps": (unary, steps),
-        "shared steps": (unary, steps[:1]),
-        "shared unary": (unary[:1], own),
-        "edges": steps,
-    }[form]
-
-
-def forbid(theta):
-    """Some parts at −inf, and one state that nothing leads to; but no part of the sequence 0, 0, 0, ..."""
-    generator = torch.Generator().manual_seed(1)
-
-    def cut(t, is_edges):
-        t = torch.where(torch.rand(t.shape, generator=generator) < 0.15, NEG, t)
-        if is_edges:
-            t[..., -1] = NEG
-        t[(..., 0, 0) if is_edges else (..., 0)] = 0.5
-        return t
-
-    if not isinstance(theta, tuple):
-        return cut(theta, True)
-    return cut(theta[0], False), cut(theta[1], True)
-
-
-def close(found, exact, atol, rtol=0.0):
-    for a, b in zip(as_tuple(found), as_tuple(exact), strict=True):
-        torch.testing.assert_close(a.double(), b.double(), atol=atol, rtol=rtol)
-
-
-def tolerance(theta):
-    """Rounding of scores of this size, a few times over."""
-    size = max(float(t.where(t > NEG, 0).abs().max()) for t in as_tuple(theta))
-    return 20 * torch.finfo(as_tuple(theta)[0].dtype).eps * (1 + size)
 
 
 def double(theta):
     return map_parts(lambda t: t.double(), theta)
-
-
-def copies(theta):
-    return map_parts(lambda t: t.clone().requires_grad_(), theta)
-
-
-# ----------------------------------------------------------------------------- against recursions in plain Python
-
-
-def grammar(steps, states, form, length):
-    """The recursion: from the end to the last tag, and from each tag to the one before."""
-    length = steps if length is None else length
-    edges = form == "edges"
-
-    def options(symbol):
-        if symbol == "end":
-            return [([], [(length - 1, s)]) for s in range(1 if edges and length == 1 else states)]
-        t, s = symbol
-        own = [] if edges else [(0, t, s)]
-        if t == 0:
-            return [(own, [])]
-        pair = {"shared": lambda r: (1, r, s), "steps": lambda r: (1, t - 1, r, s), "edges": lambda r: (0, t - 1, r, s)}
-        return [([*own, pair[form](r)], [(t - 1, r)]) for r in range(states)]
-
-    return "end", options
-
-
-def program(steps, states, form):
-    shapes = {
-        "shared": ((steps, states), (states, states)),
-        "steps": ((steps, states), (steps - 1, states, states)),
-        "edges": (steps - 1, states, states),
-    }
-    return Program(
-        CHAIN,
-        shapes[form],
-        lambda length: list(enumerators.chain(steps, states, form, length)),
-        lambda length: grammar(steps, states, form, length),
-        lengths=list(range(1, steps + 1)),
-    )
-
-
-PROGRAMS = [
-    program(3, 3, "shared"),
-    program(3, 2, "steps"),
-    program(3, 2, "edges"),
-    program(1, 3, "shared"),
-    program(2, 2, "edges"),
-    program(3, 1, "shared"),
-]
-
-
-@every_query(PROGRAMS)
-def test_query(query, program):
-    query(program)
 
 
 # ----------------------------------------------------------------------------- against the hypergraph
@@ -150,8 +38,8 @@ def test_query(query, program):
 @pytest.mark.parametrize("cut", [False, True])
 def test_dense_loops_equal_the_hypergraph(alpha, form, shape, scale, cut):
     theta = potentials(form, scale=scale, shape=shape)
-    theta = forbid(theta) if cut else theta
-    regularizer, generic = REGULARIZERS[alpha], HypergraphProgram
+    theta = forbid(theta, unreachable=True) if cut else theta
+    regularizer, generic = FAMILY[alpha], HypergraphProgram
     chain = CHAIN.bind(lengths=torch.tensor([shape[1], 1, 2][: shape[0]]))
     v, weight = map_parts(torch.cos, potentials(form, shape=shape)), torch.linspace(-1, 2, shape[0]).double()
     rounding = 100 * tolerance(theta)
@@ -180,7 +68,7 @@ def test_dense_loops_equal_the_hypergraph(alpha, form, shape, scale, cut):
 @alphas
 @forms
 def test_torch_recursions_equal_the_loops(alpha, form):
-    theta, regularizer = forbid(potentials(form)), REGULARIZERS[alpha]
+    theta, regularizer = forbid(potentials(form), unreachable=True), FAMILY[alpha]
     chain = CHAIN.bind(lengths=torch.tensor([4, 1, 3]))
     inputs = chain._inputs(theta)
 
@@ -197,12 +85,14 @@ def test_torch_recursions_equal_the_loops(alpha, form):
 
 @forms
 def test_a_regularizer_of_ones_own(form):
-    theta, v = forbid(potentials(form)), potentials(form)
+    theta, v = forbid(potentials(form), unreachable=True), potentials(form)
     chain, generic = CHAIN.bind(lengths=torch.tensor([4, 1, 3])), HypergraphProgram
-    close(chain.smoothed_value(theta, Own()), generic.smoothed_value(chain, theta, Own()), 1e-12)
-    close(chain.smoothed_mean(theta, Own()), generic.smoothed_mean(chain, theta, Own()), 1e-12)
-    product = generic.smoothed_hessian_product(chain, theta, v, Own())
-    close(chain.smoothed_hessian_product(theta, v, Own()), product, 1e-12)
+    close(
+        chain.smoothed_value(theta, TwiceNegentropy()), generic.smoothed_value(chain, theta, TwiceNegentropy()), 1e-12
+    )
+    close(chain.smoothed_mean(theta, TwiceNegentropy()), generic.smoothed_mean(chain, theta, TwiceNegentropy()), 1e-12)
+    product = generic.smoothed_hessian_product(chain, theta, v, TwiceNegentropy())
+    close(chain.smoothed_hessian_product(theta, v, TwiceNegentropy()), product, 1e-12)
 
 
 @pytest.mark.parametrize("alpha", [1.001, 1.01, 1.1, 1.9])
@@ -220,7 +110,7 @@ def test_any_alpha(alpha, dtype):
 @alphas
 @forms
 def test_ties(alpha, form):
-    theta, regularizer = map_parts(torch.round, potentials(form, scale=0.7)), REGULARIZERS[alpha]
+    theta, regularizer = map_parts(torch.round, potentials(form, scale=0.7)), FAMILY[alpha]
     close(CHAIN.smoothed_mean(theta, regularizer), HypergraphProgram.smoothed_mean(CHAIN, theta, regularizer), 1e-12)
     level = map_parts(torch.zeros_like, theta)
     mean = CHAIN.smoothed_mean(level, regularizer)
@@ -235,7 +125,7 @@ def test_ties(alpha, form):
 def test_long_chains(alpha, dtype):
     """In float32 as in float64, and in one direction as in the other."""
     unary, transition = potentials("shared", dtype, shape=(1, 5000, 3))
-    regularizer = REGULARIZERS[alpha]
+    regularizer = FAMILY[alpha]
     value = CHAIN.smoothed_value((unary, transition), regularizer)
     close(value, CHAIN.smoothed_value(double((unary, transition)), regularizer), 0, rtol=1e-6)
     nodes, edges = CHAIN.smoothed_mean((unary, transition), regularizer)
@@ -257,7 +147,7 @@ def test_long_chains(alpha, dtype):
 @pytest.mark.parametrize("shape", [(2, 1, 3), (2, 1, 1), (2, 3, 1), (0, 3, 2), (0, 1, 2), (1, 2, 17)], ids=str)
 def test_smallest_sizes(alpha, form, shape):
     b, _, s = shape
-    theta, regularizer = potentials(form, shape=shape), REGULARIZERS[alpha]
+    theta, regularizer = potentials(form, shape=shape), FAMILY[alpha]
     if b == 0 and form == "shared":
         theta = theta[0], torch.randn(1, s, s).double()
     value = CHAIN.smoothed_value(theta, regularizer)
@@ -278,8 +168,12 @@ def test_smallest_sizes(alpha, form, shape):
 @alphas
 @forms
 def test_an_instance_does_not_depend_on_its_batch(alpha, form):
-    theta, v, regularizer = forbid(potentials(form, shape=(3, 4, 18))), potentials(form, shape=(3, 4, 18)), None
-    regularizer = REGULARIZERS[alpha]
+    theta, v, regularizer = (
+        forbid(potentials(form, shape=(3, 4, 18)), unreachable=True),
+        potentials(form, shape=(3, 4, 18)),
+        None,
+    )
+    regularizer = FAMILY[alpha]
     chain = CHAIN.bind(lengths=torch.tensor([4, 1, 3]))
     value, mean = chain.smoothed_value(theta, regularizer), chain.smoothed_mean(theta, regularizer)
     product = chain.smoothed_hessian_product(theta, v, regularizer)
@@ -297,7 +191,7 @@ def test_an_instance_does_not_depend_on_its_batch(alpha, form):
 @alphas
 @forms
 def test_padding_is_never_used(alpha, form):
-    theta, regularizer = potentials(form, torch.float32, shape=(3, 4, 18)), REGULARIZERS[alpha]
+    theta, regularizer = potentials(form, torch.float32, shape=(3, 4, 18)), FAMILY[alpha]
     chain = CHAIN.bind(lengths=torch.tensor([2, 1, 3]))
     masks = chain.valid_parts(theta)
     used = map_parts(lambda m, t: torch.where(m, t, 0.0), masks, theta)
@@ -317,7 +211,7 @@ def test_padding_is_never_used(alpha, form):
 @alphas
 @forms
 def test_input_is_left_alone_and_threads_change_nothing(alpha, form):
-    theta, regularizer = potentials(form, torch.float32, shape=(16, 30, 18)), REGULARIZERS[alpha]
+    theta, regularizer = potentials(form, torch.float32, shape=(16, 30, 18)), FAMILY[alpha]
     strided = map_parts(lambda t: t.mT.contiguous().mT, theta)
     before, versions = map_parts(torch.clone, theta), [t._version for t in as_tuple(strided)]
     v, weight = map_parts(torch.cos, theta), torch.linspace(-1, 2, 16)
@@ -350,7 +244,7 @@ def test_input_is_left_alone_and_threads_change_nothing(alpha, form):
 @pytest.mark.parametrize("alpha", [1, 1.5, 2])
 @forms
 def test_every_derivative(alpha, form):
-    theta, regularizer = potentials(form, shape=(2, 3, 3)), REGULARIZERS[alpha]
+    theta, regularizer = potentials(form, shape=(2, 3, 3)), FAMILY[alpha]
     chain, leaves = CHAIN.bind(lengths=torch.tensor([3, 2])), as_tuple(copies(theta))
 
     def value(*tensors):
@@ -372,7 +266,7 @@ def test_every_derivative(alpha, form):
 @alphas
 @forms
 def test_hessian_products_are_those_of_the_recorded_value(alpha, form):
-    theta, v, regularizer = forbid(potentials(form)), potentials(form), REGULARIZERS[alpha]
+    theta, v, regularizer = forbid(potentials(form), unreachable=True), potentials(form), FAMILY[alpha]
     chain = CHAIN.bind(lengths=torch.tensor([4, 1, 3]))
     product = hessian_product_by_autograd(lambda t: chain.smoothed_value(t, regularizer), theta, v)
     close(chain.smoothed_hessian_product(theta, v, regularizer), product, 1e-11)
@@ -384,7 +278,7 @@ def test_hessian_products_are_those_of_the_recorded_value(alpha, form):
 @pytest.mark.parametrize("alpha", [1, 1.25, 2, math.inf])
 @pytest.mark.parametrize("form", ["shared", "steps", "edges"])
 def test_no_allowed_sequence(alpha, form):
-    theta, regularizer = potentials(form), REGULARIZERS[alpha]
+    theta, regularizer = potentials(form), FAMILY[alpha]
     cut = theta[-1] if form == "steps" else as_tuple(theta)[0]
     cut[2, 1] = NEG
     for call in (
@@ -404,7 +298,7 @@ def test_no_allowed_sequence(alpha, form):
 @alphas
 def test_dense_loops_build_no_graph(alpha, monkeypatch):
     monkeypatch.setattr(Chain, "build", lambda self, event_shape: pytest.fail("a graph was built"))
-    regularizer = REGULARIZERS[alpha]
+    regularizer = FAMILY[alpha]
     for shape in ((2, 20_000, 2), (2, 3, 1000)):
         theta = potentials("shared", torch.float32, shape=shape)
         CHAIN.smoothed_value(theta, regularizer)
@@ -417,7 +311,7 @@ def test_dense_loops_build_no_graph(alpha, monkeypatch):
 @alphas
 @forms
 def test_cuda(alpha, form):
-    theta, v, regularizer = forbid(potentials(form)), potentials(form), REGULARIZERS[alpha]
+    theta, v, regularizer = forbid(potentials(form), unreachable=True), potentials(form), FAMILY[alpha]
     device, v_device = (map_parts(lambda t: t.cuda(), x) for x in (theta, v))
     chain = CHAIN.bind(lengths=torch.tensor([4, 1, 3]))
     on_device = CHAIN.bind(lengths=torch.tensor([4, 1, 3]).cuda())

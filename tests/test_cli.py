@@ -172,6 +172,32 @@ def test_check_says_what_is_broken(capsys, registered):
     assert not out.endswith("0 are broken\n")
 
 
+class Stumbling(si.Oracle):
+    """Never answers."""
+
+    event_ndim = 1
+
+    def argmax(self, theta):
+        raise KeyError(f"a batch of {len(theta)}")
+
+
+def test_check_tells_a_fault_once(capsys):
+    code, out, _ = run(capsys, "check", "test_cli:Stumbling")
+    assert code == 1
+    assert out.startswith("Stumbling(), potentials of shape (4,)")
+    line = Stumbling.argmax.__code__.co_firstlineno + 1
+    assert out.count(f"KeyError was raised in argmax, line {line} of {__file__}: ") == 1
+    assert out.count("by the same fault as form") == out.count("FAILED") - 1 > 10
+    assert out.endswith("are broken, by 1 fault\n")
+
+
+def test_check_finds_lengths_of_two_dimensions(capsys):
+    code, out, _ = run(capsys, "check", "assignment", "--event-shape", "2,2")
+    assert code == 0, out
+    assert "ok      lengths" in out
+    assert "ok      padding" in out
+
+
 def test_check_takes_options_and_a_class_by_its_module(capsys):
     code, out, _ = run(capsys, "check", "toys:Knapsack", "-o", "capacity=3", "--event-shape", "3")
     assert code == 0, out
@@ -220,7 +246,9 @@ class Pairs(si.Oracle):
         (["check", "chian"], "did you mean 'chain'?"),
         (["check", "chain", "-o", "colour=red"], "has no option 'colour'"),
         (["check", "assignment", "--relaxation", "marginals"], "#P-complete"),
-        (["check", "toys:Knapsack"], "capacity"),
+        (["check", "toys:Knapsack"], "toys:Knapsack needs options: pass -o capacity=..."),
+        (["check", "knapsack"], "knapsack needs options: pass -o weights=... -o capacity=..."),
+        (["check", "knapsack", "-o", "weights=[1,2]"], "knapsack needs options: pass -o capacity=..."),
         (["check", "toys:Rucksack"], "Rucksack"),
         (["check", "no_such_module:Oracle"], "no_such_module"),
         (["check", "collections:OrderedDict"], "no Oracle"),
@@ -228,6 +256,9 @@ class Pairs(si.Oracle):
         (["check", "chain", "--event-shape", "4,b"], "sizes separated by commas"),
         (["check", "chain", "-o", "colour"], "OPTION=VALUE"),
         (["demo", "sort", "--epochs", "0"], "above 0"),
+        (["demo", "align", "--temperature", "-1"], "temperature must be a finite number of at least 0"),
+        (["demo", "align", "--temperature", "nan"], "temperature must be a finite number of at least 0"),
+        (["demo", "align", "--temperature", "warm"], "invalid float value: 'warm'"),
         (["demo", "parse", "--treebank", "no_such_folder"], "there is no folder no_such_folder"),
     ],
 )

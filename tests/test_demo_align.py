@@ -83,8 +83,8 @@ def test_the_picture_shows_both_alignments_and_every_average():
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
     share = (matrices["squared_l2"] > 0).float().mean().item()
     assert titles == [
-        "negentropy: 100% of the cells above 0",
-        f"squared_l2: {share:.0%} of the cells above 0",
+        "negentropy: 100% of the cells above 0 in float32",
+        f"squared_l2: {share:.0%} of the cells above 0 in float32",
         "one",
         "two",
     ]

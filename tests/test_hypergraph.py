@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 from structinf.dp import HypergraphBuilder
 from structinf.errors import InvalidInputError
@@ -115,10 +116,13 @@ def test_prune_drops_what_cannot_be_derived():
             lambda g: g.add([0, 1], [0, 1, 2]),
             r"add: head, tails and part must broadcast to a common shape, got \(2,\), ",
         ),
-        (lambda g: g.build(4), "goals: a node or an integer array of nodes is needed, got array"),
-        (lambda g: g.build(-2), "goals: a node or an integer array of nodes is needed"),
-        (lambda g: g.build([]), "goals: a node or an integer array of nodes is needed"),
-        (lambda g: g.build(1.0), "goals: a node or an integer array of nodes is needed"),
+        (lambda g: g.build(4), r"goals: node 4 is out of range: there are 4 nodes; take those that node\(\) and"),
+        (lambda g: g.build([0, -2]), "goals: node -2 is out of range"),
+        (lambda g: g.build([]), r"goals: a node or an integer array of nodes is needed, got \[\]"),
+        (lambda g: g.build(1.0), "goals: a node or an integer array of nodes is needed, got 1.0"),
+        (lambda g: g.build([[0], [1, 2]]), r"goals: a node or an integer array of nodes is needed, got \[\[0\], "),
+        (lambda g: g.nodes(-3), r"nodes: a shape is a tuple of sizes of at least 0, got \(-3,\)"),
+        (lambda g: g.nodes(2, 1.5), r"nodes: a shape is a tuple of sizes of at least 0, got \(2, 1.5\)"),
         (lambda g: g.build([-1, -1]), "goals: there must be one"),
         (lambda g: g.build(g.node()), "goals: node 4 cannot be derived: no hyperedges lead to it from leaves"),
         (
@@ -132,6 +136,35 @@ def test_what_is_wrong_is_said(call, message):
     graph, _ = chain()
     with pytest.raises(InvalidInputError, match=message):
         call(graph)
+
+
+@pytest.mark.parametrize("shape", [3, (-1,), (2.0,), "ab", ((2,), 3), ((2,), (-1, 2)), None])
+def test_what_is_no_event_shape_is_refused(shape):
+    with pytest.raises(
+        InvalidInputError, match=r"^event_shape: a shape is a tuple of sizes .*, or a tuple of shapes, got"
+    ):
+        HypergraphBuilder(shape)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), torch.Size([2, 3]), [2, 3], (np.int64(2), 3)])
+def test_event_shapes_in_any_form(shape):
+    assert HypergraphBuilder(shape).parts.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert [part.shape for part in HypergraphBuilder((shape, (4,))).parts] == [(2, 3), (4,)]
+
+
+@pytest.mark.parametrize(
+    ("goals", "lengths", "message"),
+    [
+        (2, (5,), r"\(\.\.\., 2\) are needed, since goals have 2 dimensions; got \(5,\) .*\{\"lengths\": 1\}"),
+        (2, (5, 3), r"\(\.\.\., 2\) are needed, .*got \(5, 3\)"),
+        (1, (5, 2), r"\(\.\.\.\) are needed, since goals have 1 dimension; got \(5, 2\) .*\{\"lengths\": 0\}"),
+    ],
+)
+def test_lengths_that_index_no_goals_are_refused(goals, lengths, message):
+    graph, nodes = chain()
+    built = graph.build(nodes.reshape(2, 2) if goals == 2 else nodes)
+    with pytest.raises(InvalidInputError, match=f"^lengths: {message}"):
+        built.goal(torch.zeros(lengths, dtype=torch.int64), 5)
 
 
 def test_nothing_may_be_added():

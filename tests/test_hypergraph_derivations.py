@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from hyperedges import INF, Derivation, Hyperedges, Recursion
-from listed_hypergraphs import REGULARIZERS, Listed, alphas, batch, close, graphs, rows
+from alphas import REGULARIZERS
+from hyperedges import INF, Hyperedges
+from listed_hypergraphs import Listed, alphas, batch, close, graphs, rows
 from structinf.errors import InvalidInputError
-
-
-def support(at: Recursion, goal: int) -> list[tuple[float, Derivation]]:
-    found = [(at.probability(d), d) for d in at.lists.derivations(goal)]
-    return sorted((pair for pair in found if pair[0] > 0), key=lambda pair: -pair[0])
 
 
 @graphs
@@ -45,7 +41,7 @@ def test_sample(lists: Hyperedges, alpha: float) -> None:
     assert drawn.shape == (n, *given.theta.shape)
     for b, (at, goal) in enumerate(given.each(alpha)):
         expected: Counter[Any] = Counter()
-        for p, d in support(at, goal):
+        for p, d in at.support(goal):
             expected[tuple(map(float, d.parts))] += p
         frequency = Counter(map(tuple, drawn[:, b].tolist()))
         assert frequency.keys() <= expected.keys()
@@ -62,7 +58,7 @@ def test_entropy_and_support(lists: Hyperedges, alpha: float) -> None:
     each = given.each(alpha)
     close(given.oracle.entropy(given.theta, omega), [at.entropy(goal) for at, goal in each])
     structures, probabilities = given.oracle.nonzero(given.theta, omega)
-    expected = [support(at, goal) for at, goal in each]
+    expected = [at.support(goal) for at, goal in each]
     assert len(structures) == max(map(len, expected))
     for b, pairs in enumerate(expected):
         close(probabilities[: len(pairs), b], [p for p, _ in pairs])

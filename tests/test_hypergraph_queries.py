@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+from alphas import REGULARIZERS, InTorch
 from hyperedges import INF, Hyperedges, smoothed
-from listed_hypergraphs import LISTS, REGULARIZERS, Batch, InTorch, Listed, alphas, batch, close, graphs, rows
+from listed_hypergraphs import LISTS, Batch, Listed, alphas, batch, close, graphs, rows
 from structinf.errors import InfeasibleError
 from structinf.regularizers import Negentropy, SquaredL2, Unregularized
 

@@ -161,7 +161,7 @@ def test_gold_that_does_not_fit(gold, message):
 
 
 def test_gold_that_is_no_tensor():
-    with pytest.raises(TypeError, match=r"^y: a tensor is needed, got list"):
+    with pytest.raises(TypeError, match=r"^y: a tensor in the form of theta is needed, got a list"):
         FenchelYoungLoss(Walk(), "map")(walk(2), ([[0, 1]], [[1]]))
 
 
@@ -239,8 +239,13 @@ def test_hamming_counts_tokens():
 
 
 def test_costs_that_do_not_fit():
-    with pytest.raises(InvalidInputError, match=r"^cost must be None, \"hamming\", a tensor or a callable, got 'edit'"):
+    with pytest.raises(
+        InvalidInputError, match=r"^cost must be \"hamming\" or None, a tensor .* or a callable, got 'edit'"
+    ):
         FenchelYoungLoss("categorical", "map", cost="edit")
+    for wrong in (1.0, 3, True, {"hamming": 1}):
+        with pytest.raises(InvalidInputError, match=r"^cost must be .*, got "):
+            FenchelYoungLoss("categorical", "map", cost=wrong)
     theta, y = torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)
     with pytest.raises(InvalidInputError, match=r"^cost must have shape \(2, 3\) .*got \(2, 4\)"):
         FenchelYoungLoss("categorical", "map", cost=torch.zeros(2, 4))(theta, y)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import enumerators_dp_subsets as plain
+import enumerators_subsets as plain
 from program_checks import Program, every_query
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf_oracles.monotonic_alignment import MonotonicAlignment

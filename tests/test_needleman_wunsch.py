@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import enumerators_dp_paths as listed
-from listed_programs import Program, ProgramTests, drawn  # noqa: F401
+import enumerators_paths as listed
+from program_checks import Program, every_query
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.problem import Problem
 from structinf.regularizers import SquaredL2
@@ -29,28 +29,28 @@ def shapes(rows: int, columns: int, affine: bool) -> tuple[tuple[int, ...], ...]
     return (rows, columns), (2, 2) if affine else (2,)
 
 
-def program(rows: int, columns: int, mode: str, affine: bool, lengths=(None,)) -> Program:
+def program(rows: int, columns: int, mode: str, affine: bool, lengths=()) -> Program:
     return Program(
         make(mode, affine),
         shapes(rows, columns, affine),
         lambda n: list(listed.alignments(rows, columns, mode, affine, n)),
-        lambda n: listed.alignment_recursion(rows, columns, mode, affine, n),
+        lambda n: listed.alignment_grammar(rows, columns, mode, affine, n),
         lengths,
     )
 
 
 PROGRAMS = [
-    *(program(3, 2, mode, affine, (None, (3, 1), (1, 2), (1, 1), (2, 2))) for mode, affine in VARIANTS),
+    *(program(3, 2, mode, affine, ((3, 2), (3, 1), (1, 2), (1, 1), (2, 2))) for mode, affine in VARIANTS),
     program(1, 1, "global", False),
     program(1, 1, "local", True),
-    program(3, 3, "local", False, (None, (2, 3))),
+    program(3, 3, "local", False, ((3, 3), (2, 3))),
     program(1, 4, "global", True),
 ]
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
-class TestQueries(ProgramTests):
-    pass
+@every_query(PROGRAMS)
+def test_query(query, program) -> None:
+    query(program)
 
 
 # ----------------------------------------------------------------------------- known values

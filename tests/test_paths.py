@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-import enumerators_dp_paths as listed
-from listed_programs import Program, ProgramTests, drawn  # noqa: F401
+import enumerators_paths as listed
+from program_checks import Program, every_query
 from structinf.dp.paths import Dag, path_graph
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.problem import Problem
@@ -35,16 +35,16 @@ def dag_program(edges, source, target, oracle: DagPath) -> Program:
         oracle,
         (len(edges),),
         lambda _: list(listed.dag_paths(edges, source, target)),
-        lambda _: listed.dag_recursion(edges, source, target),
+        lambda _: listed.dag_grammar(edges, source, target),
     )
 
 
-def grid_program(rows: int, columns: int, moves, lengths=(None,)) -> Program:
+def grid_program(rows: int, columns: int, moves, lengths=()) -> Program:
     return Program(
         GridPath(moves=moves),
         (rows, columns),
         lambda n: list(listed.grid_paths(rows, columns, MOVES[moves], n)),
-        lambda n: listed.grid_recursion(rows, columns, MOVES[moves], n),
+        lambda n: listed.grid_grammar(rows, columns, MOVES[moves], n),
         lengths,
     )
 
@@ -53,16 +53,16 @@ PROGRAMS = [
     dag_program(EDGES, 0, 7, DagPath(EDGES, 0, 7)),
     dag_program(TOWN, "home", "work", DagPath(TOWN)),
     dag_program([(0, 1)], 0, 1, DagPath([(0, 1)])),
-    grid_program(3, 3, "down-right", (None, (3, 3), (2, 3), (1, 1), (3, 1))),
-    grid_program(3, 4, "with-diagonal", (None, (2, 2), (1, 4))),
-    grid_program(4, 3, ((0, 1), (2, 1), (1, 0)), (None, (3, 2))),
+    grid_program(3, 3, "down-right", ((3, 3), (2, 3), (1, 1), (3, 1))),
+    grid_program(3, 4, "with-diagonal", ((3, 4), (2, 2), (1, 4))),
+    grid_program(4, 3, ((0, 1), (2, 1), (1, 0)), ((4, 3), (3, 2))),
     grid_program(1, 1, "down-right"),
 ]
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
-class TestQueries(ProgramTests):
-    pass
+@every_query(PROGRAMS)
+def test_query(query, program) -> None:
+    query(program)
 
 
 # ----------------------------------------------------------------------------- graphs of the user's
@@ -209,6 +209,29 @@ def test_what_is_no_graph_of_paths_is_refused(graph, ends, message: str) -> None
     for make in (path_graph, DagPath):
         with pytest.raises(InvalidInputError, match=message):
             make(graph, *ends)
+
+
+@pytest.mark.parametrize("make", [DagPath, path_graph])
+@pytest.mark.parametrize("form", [list, np.array, networkx.DiGraph])
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        (
+            [(0, 1), (1, 2), (2, 1)],
+            r"the edges (1 -> 2 -> 1|2 -> 1 -> 2) form a cycle; paths are those of an acyclic graph",
+        ),
+        ([(0, 1), (1, 1)], "the edges 1 -> 1 form a cycle; paths are those of an acyclic graph"),
+    ],
+)
+def test_cycles_are_named_whatever_the_graphs_form(make, form, edges, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"^graph: {message}$"):
+        make(form(edges))
+
+
+@pytest.mark.parametrize("graph", [[], (), networkx.DiGraph()])
+def test_empty_graphs_are_refused(graph) -> None:
+    with pytest.raises(InvalidInputError, match=r"^graph: it has no nodes$"):
+        DagPath(graph)
 
 
 def test_wrong_labels_of_graphs_are_refused() -> None:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from structinf import relax
+from structinf import InvalidInputError, relax
 from structinf.parts import as_tuple
-from toys import Explicit, Walk
+from toys import Explicit, Knapsack, Walk
 
 INF, NAN = torch.inf, torch.nan
 
@@ -185,3 +185,142 @@ def test_labels_and_structures():
     assert [t.shape for t in as_tuple(y)] == [(2, 3, 2), (2, 2, 2)]
     assert si.decode(y, Walk(), lengths=[3, 2]).tolist() == tags.tolist()
     assert si.decode(relax(theta, Walk(), "map"), Walk()).shape == (2, 3)
+
+
+# ----------------------------------------------------------------------------- what was meant
+
+CRF = si.FenchelYoungLoss("chain", "marginals")
+TAGS = torch.tensor([[0, 2, 1, 1], [1, 1, 0, 2]])
+
+
+def chain(*batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(*batch, 4, 3), torch.zeros(3, 3)
+
+
+@pytest.mark.parametrize("loss", [CRF, si.RelaxedLoss("chain", "marginals")])
+@pytest.mark.parametrize(
+    "y",
+    [TAGS.float(), TAGS.bool(), TAGS.tolist(), TAGS.numpy(), TAGS.double().numpy(), (TAGS, TAGS), (TAGS.tolist(), 1)],
+)
+def test_labels_in_another_form_are_told_which(loss, y):
+    with pytest.raises((InvalidInputError, TypeError)) as error:
+        loss(chain(2), y)
+    assert str(error.value).startswith("y")
+    assert "; labels are a tensor of integers of shape (2,) followed by 1 more dimension: torch.as" in str(error.value)
+
+
+def test_labels_are_not_spoken_of_where_there_are_none():
+    with pytest.raises(InvalidInputError, match=r"got \(2, 3\)$"):
+        si.FenchelYoungLoss(Knapsack(3), "map")(torch.zeros(2, 4), torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("theta", [chain(2)[0], chain(2)[::-1]])
+def test_potentials_of_a_wrong_form_are_not_blamed_on_the_lengths(theta):
+    with pytest.raises(InvalidInputError, match=r"^theta: chain takes unary \(T, S\) with transition"):
+        CRF(theta, TAGS, lengths=[4, 2])
+
+
+def test_lengths_that_do_not_fit_say_how_the_potentials_were_read():
+    with pytest.raises(
+        InvalidInputError, match=r"^lengths: .*\(\), got .*\(2,\); .*batch in theta, \(2, 3, 3\), is taken"
+    ):
+        CRF(torch.zeros(2, 3, 3), TAGS, lengths=[3, 2])
+    with pytest.raises(InvalidInputError, match=r"\(2,\) followed by 1 more dimension, got lengths of shape \(2,\)"):
+        si.relax(torch.zeros(2, 3, 3), "assignment", lengths=[3, 2])
+
+
+def test_masks_are_told_their_lengths():
+    mask = torch.ones(2, 4, dtype=torch.bool)
+    with pytest.raises(InvalidInputError, match=r"got torch.bool; .*mask.sum\(-1\)$"):
+        CRF(chain(2), TAGS, lengths=mask)
+    for call in (CRF, lambda theta, y, **mask: si.relax(theta, "chain", **mask)):
+        for name in ("mask", "attention_mask"):
+            with pytest.raises(TypeError, match=rf"'{name}' .*lengths.*; .*mask.sum\(-1\)$"):
+                call(chain(2), TAGS, **{name: mask})
+    with pytest.raises(TypeError, match="'mask'") as error:
+        si.relax(torch.zeros(3), "categorical", mask=mask)
+    assert "sum" not in str(error.value)
+
+
+@pytest.mark.parametrize("swapped", [chain(2), chain(2)[0], list(chain(2))])
+@pytest.mark.parametrize("call", [si.relax, si.infer, si.decode])
+def test_arguments_in_another_order(call, swapped):
+    with pytest.raises(TypeError, match=r"^oracle: a name or Oracle object is needed, got a .*; potentials come first"):
+        call("chain", swapped)
+
+
+@pytest.mark.parametrize("call", [si.relax, si.infer, si.decode])
+def test_no_oracle(call):
+    for wrong in (None, 3, object()):
+        with pytest.raises(TypeError, match=r"^a name or Oracle object is needed, got"):
+            call(torch.zeros(3), wrong)
+
+
+def test_messages_speak_of_the_argument_at_hand():
+    y = si.relax(chain(2), "chain", "map")
+    with pytest.raises(InvalidInputError, match=r"^y: chain takes unary"):
+        si.decode(y[0], "chain")
+    with pytest.raises(InvalidInputError, match=r"^y: assignment needs at least 2 dimensions"):
+        si.decode(torch.zeros(3), "assignment")
+    with pytest.raises(InvalidInputError, match=r"^lengths: the batch of y has shape \(2,\)"):
+        si.decode(y, "chain", lengths=[4, 3, 2])
+    with pytest.raises(InvalidInputError, match=r"^like: chain takes unary"):
+        si.encode(TAGS, chain(2)[0], "chain")
+    with pytest.raises(TypeError, match=r"^like: real floating-point potentials are needed"):
+        si.encode(torch.tensor([1]), torch.zeros(1, 3, dtype=torch.long), "categorical")
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(3, 4), torch.ones(3, 4)])
+def test_why_a_structure_is_none_is_said_of_one_argument(wrong):
+    with pytest.raises(InvalidInputError, match=r"^y is no structure of dtw: (?!y:|labels:)"):
+        si.FenchelYoungLoss("dtw", "marginals")(torch.zeros(3, 4), wrong)
+
+
+# ----------------------------------------------------------------------------- costs in place of potentials
+
+COST = torch.rand(5, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"lengths": [3]},
+            r"^lengths: rows and columns in use, \(2,\) for a cost of shape \(5, 6\), .*got shape \(1,\)",
+        ),
+        ({"lengths": 3}, r"^lengths: rows and columns in use, .*got shape \(\)"),
+        ({"lengths": [[3, 3]]}, r"^lengths: rows and columns in use, .*got shape \(1, 2\)"),
+        ({"lengths": [9, 3]}, r"^lengths must lie between 1 and 5 \(n = 5 rows\), got 9"),
+        ({"lengths": [3.0, 3.0]}, "^lengths: integers are needed"),
+        ({"lengths": "all"}, "^lengths: a tensor or a list of numbers is needed"),
+        ({"band": [1, 2]}, r"^band: the batch of cost has shape \(\)"),
+        ({"band": 1.5}, "^band: integers are needed"),
+        ({"band": -1}, "^band: no path"),
+    ],
+)
+@pytest.mark.parametrize("call", [si.soft_dtw, si.alignment_matrix, si.alignment_path])
+def test_what_is_wrong_with_a_cost_is_said_of_it(call, options, said):
+    with pytest.raises(InvalidInputError, match=said) as error:
+        call(COST, **options)
+    assert "theta" not in str(error.value).removesuffix("(theta is minus the cost)")
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(6), torch.zeros(0, 6)])
+def test_costs_of_a_wrong_shape(wrong):
+    with pytest.raises(InvalidInputError, match=r"^cost: dtw"):
+        si.soft_dtw(wrong)
+
+
+@pytest.mark.parametrize("temperature", [None, 0, 1.0])
+@pytest.mark.parametrize("make", [lambda **o: si.soft_dtw(COST, **o), si.SoftDTWLoss])
+def test_regularizers_have_names_at_any_temperature(make, temperature):
+    with pytest.raises(si.UnknownNameError, match="no regularizer is called 'entropy'"):
+        make(temperature=temperature, regularizer="entropy")
+
+
+@pytest.mark.parametrize("band", [-1, 1.5, True, "wide"])
+def test_bands_are_refused_when_the_loss_is_made(band):
+    with pytest.raises(
+        InvalidInputError, match=r"^band must be None or a number of cells, an integer of at least 0, got"
+    ):
+        si.SoftDTWLoss(band=band)

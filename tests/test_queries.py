@@ -161,12 +161,21 @@ def test_a_band_of_each_instance():
 
 
 @pytest.mark.parametrize("name", ["chain", "dtw", "arborescence", "categorical", "subset"])
-@pytest.mark.parametrize("n", [0, -1, 2.5, True])
+@pytest.mark.parametrize("n", [-1, 2.5, True])
 def test_numbers_of_samples_are_checked(name, n):
     theta = (torch.zeros(3, 2), torch.zeros(2, 2)) if name == "chain" else torch.zeros(3, 3)
     options = {"k": 1} if name == "subset" else {}
-    with pytest.raises(si.InvalidInputError, match="number of samples, must be an integer of at least 1"):
+    with pytest.raises(si.InvalidInputError, match="number of samples, must be an integer of at least 0"):
         si.sample(theta, name, n, **options)
+
+
+@listed
+def test_no_samples(example):
+    if not has(example, si.Samplable):
+        pytest.skip("draws none")
+    theta, _ = draw(example)
+    for y, t in zip(as_tuple(si.sample(theta, example.oracle(), 0)), as_tuple(theta), strict=True):
+        assert y.shape == (0, *t.shape)
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,19 @@ def test_values_that_sparsemap_cannot_have(option, value):
         si.get_relaxation("sparsemap", **{option: value})
 
 
+@pytest.mark.parametrize("relaxation", ["marginals", "sparsemap", "smoothed"])
+@pytest.mark.parametrize("temperature", [torch.tensor(1.0), torch.nn.Parameter(torch.ones(())), "1"])
+def test_temperatures_are_numbers(relaxation, temperature):
+    with pytest.raises(InvalidInputError, match=r"^temperature must be .*; a Python number is needed, .* learnt"):
+        si.Layer("categorical", relaxation, temperature=temperature)
+
+
+@pytest.mark.parametrize("value", ["yes", 1, None])
+def test_whether_is_true_or_false(value):
+    with pytest.raises(InvalidInputError, match=rf"^labelled must be True or False, got {value!r}"):
+        si.get_oracle("binary_tree", labelled=value)
+
+
 def test_options_reach_whichever_of_the_two_has_them():
     theta = torch.randn(3, 4, 4, dtype=torch.float64)
     mixed = relax(theta, "arborescence", "marginals", single_root=True, temperature=0.5)

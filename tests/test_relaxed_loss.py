@@ -45,7 +45,7 @@ def test_area_counts_the_cells_between_two_paths():
     columns, others = torch.tensor([0, 0, 1, 3]), torch.tensor([0, 2, 3, 3])
     path = torch.nn.functional.one_hot(columns, 4).double()
     gold = torch.nn.functional.one_hot(others, 4).double()
-    loss = RelaxedLoss(FixedMatrix(), "map", distance="area")
+    loss = RelaxedLoss(FixedMatrix(), "sparsemap", distance="area")
     assert loss(path[None], gold[None]).item() == (columns - others).abs().sum().item()
 
 
@@ -64,6 +64,46 @@ def test_area_of_padded_instances_is_that_of_each_alone():
     both = loss(theta, gold, lengths=[[4, 4], [2, 2]])
     alone = loss(theta[1:, :2, :2], gold[1:, :2])
     torch.testing.assert_close(both[1:], alone)
+
+
+def running_area(y: torch.Tensor, mean: torch.Tensor) -> list[float]:
+    return [
+        sum(sum(row[: j + 1].tolist()) ** 2 for row in m - g for j in range(len(row)))
+        for g, m in zip(y, mean, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("mode", ["global", "local"])
+def test_area_of_alignments_is_that_of_their_matches(mode: str, affine: bool) -> None:
+    gap = torch.randn(2, 2, 2, dtype=torch.float64)
+    theta = torch.randn(2, 3, 4, dtype=torch.float64), gap if affine else gap[:, 0]
+    labels, options = torch.tensor([[[0, 1], [2, 2], [-1, -1]]]).expand(2, 3, 2), {"mode": mode, "affine": affine}
+    loss = RelaxedLoss("needleman_wunsch", "marginals", distance="area", reduction="none", **options)
+    mean, gold = si.relax(theta, "needleman_wunsch", "marginals", **options), si.encode(labels, theta, loss.oracle)
+    assert loss(theta, labels).tolist() == pytest.approx(running_area(gold[0], mean[0]))
+    short = torch.tensor([[[0, 1], [2, 2], [-1, -1]], [[0, 1], [-1, -1], [-1, -1]]])
+    both = loss(theta, short, lengths=[[3, 4], [2, 2]])
+    alone = loss((theta[0][1:, :2, :2], theta[1][1:]), short[1:, :2])
+    torch.testing.assert_close(both[1:], alone)
+
+
+def test_area_of_tags_leaves_out_their_transitions():
+    theta = unary_and_transition()
+    mean, gold = si.relax(theta, "chain", "marginals")[0], si.encode(TAGS, theta, "chain")[0]
+    loss = RelaxedLoss("chain", "marginals", distance="area", reduction="none")
+    assert loss(theta, TAGS).tolist() == pytest.approx(running_area(gold, mean))
+    short = loss(theta, TAGS, lengths=[4, 2])
+    alone = loss((theta[0][1:, :2], theta[1]), TAGS[1:, :2])
+    torch.testing.assert_close(short[1:], alone)
+
+
+@pytest.mark.parametrize(
+    ("relaxation", "options"), [("map", {}), ("smoothed", {"regularizer": "none"}), (si.get_relaxation("map"), {})]
+)
+def test_a_mean_without_a_gradient_is_refused(relaxation, options) -> None:
+    with pytest.raises(si.UnsupportedError, match=r"^the gradient of .* is 0, .*FenchelYoungLoss"):
+        RelaxedLoss("chain", relaxation, **options)
 
 
 @pytest.mark.parametrize("distance", ["squared_l2", "kl"])

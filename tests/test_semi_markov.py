@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-import enumerators_dp_subsets as plain
+import enumerators_subsets as plain
 from program_checks import Program, every_query
 from structinf.errors import InvalidInputError
 from structinf.regularizers import SquaredL2

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 import enumerators
-import enumerators_dp_subsets as plain
+import enumerators_subsets as plain
 from program_checks import Program, every_query
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf_oracles.correlated_subset import CorrelatedSubset

@@ -24,6 +24,7 @@ from structinf.testing import (
     relaxation_laws,
     relaxation_results,
 )
+from structinf.testing.cases import Subject
 from toys import SHAPES, Cube, Explicit, Knapsack, Listing, Walk
 
 # ----------------------------------------------------------------------------- right plugins
@@ -149,6 +150,89 @@ def test_the_same_seed_draws_the_same_inputs():
 
 def test_a_named_oracle_and_single_dtype():
     assert "optimal" in check_oracle("categorical", (3,), dtypes=[torch.float32]).held
+
+
+class Choice(Oracle):
+    """The best part; some potentials make it stumble, in a helper of its own."""
+
+    event_ndim = 1
+
+    def argmax(self, theta: Tensor) -> Tensor:
+        self.stumble(theta)
+        return torch.nn.functional.one_hot(theta.argmax(1), theta.shape[1]).to(theta)
+
+    def stumble(self, theta: Tensor) -> None:
+        """Nothing at all; for subclasses."""
+
+
+class StumblesOverNothing(Choice):
+    def stumble(self, theta: Tensor) -> None:
+        if theta.isneginf().all(1).any():
+            raise KeyError("nothing left")
+
+
+class StumblesOverNobody(Choice):
+    def stumble(self, theta: Tensor) -> None:
+        torch.zeros(()).expand(len(theta) or -7)
+
+
+class StumblesAlways(Choice):
+    def stumble(self, theta: Tensor) -> None:
+        raise KeyError(f"a batch of {len(theta)}")
+
+
+@pytest.mark.parametrize(
+    ("oracle", "law", "shown"),
+    [
+        (StumblesOverNothing(), "infeasible", "theta = torch.tensor([[-inf, -inf, -inf]], dtype=torch.float64)"),
+        (StumblesOverNobody(), "empty_batch", "theta = torch.zeros((0, 3), dtype=torch.float64)"),
+    ],
+)
+@pytest.mark.parametrize("of", [oracle_results, lambda *args: relaxation_results("map", *args)])
+def test_the_input_is_shown_as_the_law_had_changed_it(of, oracle, law, shown):
+    (error,) = (result.error for result in of(oracle, (3,)) if result.law == law)
+    assert shown in str(error)
+    assert (
+        f"was raised in stumble, line {type(oracle).stumble.__code__.co_firstlineno + (2 if 'inf' in shown else 1)} of"
+        in str(error)
+    )
+
+
+def test_one_fault_is_known_again_in_other_laws():
+    errors = [result.error for result in oracle_results(StumblesAlways(), (3,)) if result.error]
+    assert len(errors) > 10
+    assert len({error.fault for error in errors}) == 1
+    assert len({str(error) for error in errors}) > 10
+
+
+def test_a_number_is_a_shape_of_one_dimension():
+    held = [check_oracle("categorical", shape).held for shape in (3, (3,))]
+    assert held[0] == held[1]
+    assert check_relaxation("map", Explicit(), 4).held
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "rows"),
+    [
+        ("dtw", (2, 3), {(2, 3), (2, 2), (2, 1), (1, 3), (1, 2), (1, 1)}),
+        ("assignment", (1, 4), {(1, 4), (1, 3), (1, 1)}),
+        ("needleman_wunsch", ((2, 2), (2,)), {(2, 2), (2, 1), (1, 2), (1, 1)}),
+    ],
+)
+def test_lengths_of_several_dimensions_are_found(name, shape, rows):
+    subject = Subject.make(structinf.get_oracle(name), shape, None)
+    assert set(map(tuple, subject.data["lengths"])) == rows
+
+
+def test_lengths_that_mean_something_else_are_no_error():
+    class Other(Explicit):
+        structure_ndim: ClassVar = {"lengths": 1}
+
+        def validate(self, theta: Potentials) -> None:
+            if "lengths" in self.bound:
+                self.bound["lengths"][:, 5]
+
+    assert check_oracle(Other(), (4,)).not_applicable["lengths"] == "no lengths are bound"
 
 
 # ----------------------------------------------------------------------------- enumeration

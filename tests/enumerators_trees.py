@@ -1,7 +1,7 @@
 """Every projective dependency tree and every binary tree over a few words, and their recursions as grammars.
 
 The lists are written from the definitions alone. The grammars say in which order the recursions choose, on which DP_Ω
-depends: symbols with options of parts and further symbols, as in `recursions`.
+depends.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from enumerators import Structure
-from recursions import Grammar
+from enumerators import Structure, arborescence
+from hyperedges import Grammar
 
 Rules = Sequence[tuple[int, int, int]]
 
@@ -25,11 +25,9 @@ def projective_tree(
     """Trees in which all words between a word and its head descend from that head."""
     length = words if length is None else length
     nodes = range(1, length + 1)
-    for heads in itertools.product(range(length + 1), repeat=length):
-        above = {m: _ancestors(m, heads) for m in nodes}
-        if not all(0 in above[m] for m in nodes) or (single_root and heads.count(0) != 1):
-            continue
-        if any(h not in above[between] for m, h in zip(nodes, heads, strict=True) for between in _between(m, h)):
+    for (tree,) in arborescence(length + 1, single_root):
+        heads = [int(tree[:, m].argmax()) for m in nodes]
+        if any(h not in _ancestors(k, heads) for m, h in zip(nodes, heads, strict=True) for k in _between(m, h)):
             continue
         for names in itertools.product(range(labels or 1), repeat=length):
             y = np.zeros((words + 1, words + 1, labels or 1))
@@ -39,11 +37,10 @@ def projective_tree(
 
 
 def _ancestors(word: int, heads: Sequence[int]) -> list[int]:
-    found: list[int] = []
-    while word and heads[word - 1] not in found:
-        word = heads[word - 1]
-        found.append(word)
-    return found
+    found = [word]
+    while found[-1]:
+        found.append(heads[found[-1] - 1])
+    return found[1:]
 
 
 def _between(a: int, b: int) -> range:

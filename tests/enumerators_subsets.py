@@ -1,7 +1,7 @@
 """Every subset, knapsack, segmentation and monotonic alignment by itertools, and their recursions as grammars.
 
 The lists are written from the definitions alone. The grammars say in which order the recursions choose, on which DP_Ω
-depends: symbols with options of parts and further symbols, as in `recursions`.
+depends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from enumerators import Structure
-from recursions import Grammar
+from hyperedges import Grammar
 
 # ----------------------------------------------------------------------------- structures
 
