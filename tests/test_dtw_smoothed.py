@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from alphas import FAMILY
 from dtw_cases import CASES, DTYPES, INF, ORACLE, SHAPES, UNKNOWN, instances, paths, recursion, score, scores
+from structinf.dp import HypergraphProgram
 from structinf.regularizers import Negentropy, Tsallis
 
 
@@ -155,3 +158,17 @@ def test_zero_score_differences_at_the_kinks_of_the_squared_norm():
             value, mean = recursion(theta[0], 2, 2, INF, alpha)
             assert ORACLE.smoothed_value(theta, FAMILY[alpha]).item() == pytest.approx(value, abs=1e-12)
             torch.testing.assert_close(ORACLE.smoothed_mean(theta, FAMILY[alpha])[0], mean)
+
+
+@pytest.mark.parametrize("alpha", FAMILY)
+@pytest.mark.parametrize("case", CASES)
+def test_dense_loops_equal_the_hypergraph(alpha, case):
+    oracle, theta, _ = instances(case, 6, 5)
+    omega, v, weight = FAMILY[alpha], torch.randn_like(theta), torch.linspace(-1, 2, len(theta), dtype=theta.dtype)
+    value, mean = HypergraphProgram.smoothed_value_and_mean(oracle, theta, omega)
+    close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
+    close(oracle.smoothed_value(theta, omega), value)
+    close(oracle.smoothed_mean(theta, omega), mean)
+    close(oracle.smoothed_vjp(theta, weight, omega), weight[:, None, None] * mean)
+    product = HypergraphProgram.smoothed_hessian_product(oracle, theta, v, omega)
+    close(oracle.smoothed_hessian_product(theta, v, omega), product)

@@ -112,7 +112,7 @@ def mean(
     theta, _ = _inputs(form, batch, steps, states)
     omega, chain = get_regularizer(regularizer), si.get_oracle("chain")
     flat = theta[0] if form == "edges" else (theta[0], theta[1].unsqueeze(0))
-    yield Contender(OURS, lambda: HypergraphProgram.smoothed_mean(chain, flat, omega))
+    yield Contender(OURS, lambda: HypergraphProgram.smoothed_value_and_mean(chain, flat, omega)[1])
     yield Contender(DENSE, lambda: chain.smoothed_mean(flat, omega))
 
 

@@ -52,9 +52,10 @@ class Dtw(HypergraphProgram):
 
     Notes
     -----
-    Time is O(n m). A gradient takes memory for itself and, in each thread, for one instance's cells in float64; a value
-    alone takes next to none. Sums run in float64 and only exponentials in θ's dtype, so that float32 is right for long
-    series and large scores. Ties go to the diagonal step, then to the one down, from the last cell backwards.
+    Time is O(n m). A gradient takes memory for itself and, in each thread, for two numbers for each cell of an instance
+    (of a few, where they are small); a value alone takes next to none. Sums run in float64 and only exponentials and
+    the probabilities that are kept in θ's dtype, so that float32 is right for long series and large scores. Ties go to
+    the diagonal step, then to the one down, from the last cell backwards.
 
     Values, gradients and Hessian products run in compiled loops on the CPU for the regularizers that the library
     brings; other regularizers, other devices and derivatives of the value by autograd run in torch.
