@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from structinf.kernels import parallel_rows
+from structinf.kernels import threads as threads_module
 
 
 @pytest.fixture(autouse=True)
@@ -182,3 +183,27 @@ if __name__ == "__main__":
     print(all(batch.all().item() for batch in loader), is_right())
 """
     assert run(script) == "True True"
+
+
+# ----------------------------------------------------------------------------- teams
+
+
+def test_pools_of_threads_serve_where_torch_has_no_openmp(monkeypatch):
+    monkeypatch.setattr(threads_module, "_openmp_team", lambda: None)
+    recorder = Recorder()
+    parallel_rows(recorder, 64)
+    assert sorted((start, stop) for start, stop, _ in recorder.calls) == [(0, 21), (21, 42), (42, 64)]
+    with pytest.raises(ZeroDivisionError):
+        parallel_rows(lambda start, stop: 1 // 0, 3)
+
+
+def test_an_interrupt_that_a_team_swallowed_is_raised(monkeypatch):
+    monkeypatch.setattr(threads_module, "_openmp_team", lambda: lambda function, threads: None)
+    with pytest.raises(KeyboardInterrupt):
+        parallel_rows(Recorder(), 3)
+
+
+def test_work_inside_a_teams_work_is_done():
+    done = []
+    parallel_rows(lambda start, stop: parallel_rows(lambda a, b: done.extend(range(a, b)), 4), 3)
+    assert sorted(done) == sorted([*range(4)] * 3)

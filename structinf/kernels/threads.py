@@ -67,7 +67,7 @@ def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float
         return
     bounds = [rows * i // count for i in range(count + 1)]
     ranges = deque(itertools.pairwise(bounds))
-    errors: list[BaseException] = []
+    outcomes: list[BaseException | None] = []
 
     def serve() -> None:
         # From a queue, as a team may be smaller than was asked for: within another team's work it is one thread.
@@ -78,14 +78,18 @@ def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float
                 return
             try:
                 kernel(start, stop, *args)
+                outcomes.append(None)
             except BaseException as error:
-                errors.append(error)
+                outcomes.append(error)
 
     team = None if _is_forked else _openmp_team()
     # All of torch's threads, however few have work: a smaller team would end the others, for torch to start again.
     (team or _pool_team)(serve, threads if team else count)
-    if errors:
-        raise errors[0]
+    for error in outcomes:
+        if error is not None:
+            raise error
+    if len(outcomes) < count:  # interrupted between two ranges, which C does not pass on
+        raise KeyboardInterrupt
 
 
 @functools.cache
@@ -110,10 +114,12 @@ def _openmp_team() -> Team | None:
 def _pool_team(function: Callable[[], None], threads: int) -> None:
     pool = _get_pool()
     futures = [pool.submit(function) for _ in range(threads - 1)]
-    function()
-    for future in futures:
-        future.cancel()  # not begun: nothing was left for it
-    wait(futures)  # none may still be writing when the caller goes on, or handles an error
+    try:
+        function()
+    finally:
+        for future in futures:
+            future.cancel()  # not begun: nothing was left for it
+        wait(futures)  # none may still be writing when the caller goes on, or handles an error
 
 
 def _get_pool() -> ThreadPoolExecutor:
