@@ -57,6 +57,13 @@ def test_a_likelihood_and_the_best_path():
     assert math.exp(-loss) == pytest.approx(0.548603, abs=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_sums_in_full(dtype):
+    value = infer((torch.zeros(64, 16, dtype=dtype), torch.zeros(16, 16, dtype=dtype)), "chain", "marginals").value
+    assert value.dtype == dtype
+    assert value.item() == pytest.approx(64 * math.log(16), abs=0.6 if dtype is torch.bfloat16 else 0.1)
+
+
 # ----------------------------------------------------------------------------- trees
 
 
