@@ -43,10 +43,7 @@ _TOLERANCE = 4e-16
 def smooth(alpha, width, d, q, f, keeps):
     """What the maximum gains, and if asked for what is kept of the probabilities; q on the way, unless α is 1."""
     if alpha == 1:
-        if keeps:
-            _softmax(width, d, q, f)
-        else:
-            _log_sum(width, d, q, f)
+        _softmax(width, d, q, f)
     elif alpha == np.inf:
         if keeps:
             _argmax(width, d, q)
@@ -71,19 +68,6 @@ def smooth(alpha, width, d, q, f, keeps):
 def _no_gain(width, q):
     for c in range(width):
         q[3, c] = 0.0
-
-
-@jit
-def _log_sum(width, d, q, f):
-    kind = f.dtype.type
-    for c in range(width):
-        f[0, c], f[1, c], f[2, c] = d[0, c], d[1, c], d[2, c]
-    # A loop of one type alone fills the vectors.
-    for c in range(width):
-        x, y, z = f[0, c], f[1, c], f[2, c]
-        f[2, c] = log(kind(1) + exp(x if x != 0 else y) + exp(y if (x != 0) & (y != 0) else z))
-    for c in range(width):
-        q[3, c] = f[2, c]
 
 
 @jit
