@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from numbers import Integral
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -107,9 +107,12 @@ def bound_lengths(oracle: Oracle, batch: int, whole: int, padding: str, device: 
     return lengths
 
 
-def check_instances(name: str, bound: Tensor, batch: int) -> None:
-    """Raise InvalidInputError unless what is ``bound`` as ``name`` is of ``batch`` instances; of any if it is 1."""
-    if len(bound) != batch != 1:
+def check_instances(name: str, bound: Sized, batch: int, *, shared: bool = True) -> None:
+    """Raise InvalidInputError unless what is ``bound`` as ``name`` is of ``batch`` instances.
+
+    One set of potentials may be ``shared`` by any number of them.
+    """
+    if len(bound) != batch and not (shared and batch == 1):
         raise InvalidInputError(f"{name}: those of {len(bound)} instances are bound, but theta has {batch}")
 
 

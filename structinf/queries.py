@@ -134,6 +134,7 @@ def sample(
     return problem.restore_parts(drawn, 1)
 
 
+@untraced
 @torch.no_grad()
 def count(theta: Potentials, oracle: str | Oracle, **options: Any) -> list[int]:
     """The exact number of structures of finite score, for each instance of the flattened batch.
@@ -149,7 +150,8 @@ def count(theta: Potentials, oracle: str | Oracle, **options: Any) -> list[int]:
     ([63], True)
     """
     problem = prepare_oracle(theta, oracle, options)
-    return _program(problem.oracle).count(problem.theta)
+    with problem.plain_modes():
+        return _program(problem.oracle).count(problem.theta)
 
 
 @untraced

@@ -29,6 +29,8 @@ from .kernels.logsumexp import logsumexp
 from .registry import did_you_mean
 
 __all__ = [
+    "GIBBS",
+    "HARD",
     "Negentropy",
     "Regularizer",
     "SquaredL2",
@@ -105,18 +107,12 @@ def check_temperature(temperature: float, *, hard: bool = False) -> None:
 
 def smoothed_maximum(regularizer: Regularizer, x: Tensor) -> Tensor:
     """max_Ω(x), (...); −inf where all entries of x (..., n) are, whatever a regularizer of a user's makes of that."""
-    value = regularizer.value(x)
-    return value if type(regularizer).__module__ == __name__ else value.masked_fill(_closed(x).squeeze(-1), -torch.inf)
+    return regularizer.value(x).masked_fill(_top(x).squeeze(-1).isneginf(), -torch.inf)
 
 
 def probabilities(regularizer: Regularizer, x: Tensor) -> Tensor:
     """∇max_Ω(x), (..., n); 0 where all entries are −inf."""
-    q = regularizer.gradient(x)
-    return q if type(regularizer).__module__ == __name__ else q.masked_fill(_closed(x), 0.0)
-
-
-def _closed(x: Tensor) -> Tensor:
-    return x.isneginf().all(-1, keepdim=True)
+    return regularizer.gradient(x).masked_fill(_top(x).isneginf(), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +222,8 @@ class Unregularized(Regularizer):
     def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
         return 0.0 * (q * z)  # rather than new zeros, so that autograd finds its way to higher derivatives
 
+
+GIBBS, HARD = Negentropy(), Unregularized()
 
 _CLASSES: dict[str, type[Regularizer]] = {
     "negentropy": Negentropy,

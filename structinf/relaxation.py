@@ -25,6 +25,7 @@ __all__ = [
     "check_choice",
     "check_stopping",
     "missing_ability",
+    "no_omega",
     "report_failure",
 ]
 
@@ -142,9 +143,14 @@ class RegularizedRelaxation(Relaxation):
     def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
         """Ω*(θ) = max ⟨θ, μ⟩ − Ω(μ), (B,), with gradient μ and Hessian dμ/dθ."""
 
-    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
-        """Ω(y) at a structure y ∈ Y, (B,); 0 unless overridden: where the mean is a structure, no choice is open."""
-        return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
+    @abc.abstractmethod
+    def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
+        """Ω(y) at a structure y ∈ Y, (B,)."""
+
+
+def no_omega(y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    """0 for each structure: what :meth:`RegularizedRelaxation.omega` is where Ω is 0 at all of them."""
+    return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
 
 
 class GradientRelaxation(RegularizedRelaxation):
@@ -167,6 +173,10 @@ class GradientRelaxation(RegularizedRelaxation):
     def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """temperature · f(θ / temperature), (B,)."""
         return self._unscaled(autograd.value(self.function(oracle), self._scaled(theta)))
+
+    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        """0, (B,): nothing is random, and no choice open, where the mean is a structure."""
+        return no_omega(y)
 
     def _scaled(self, theta: Potentials) -> Potentials:
         return scale(theta, self.temperature)

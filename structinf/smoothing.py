@@ -9,11 +9,9 @@ from torch import Tensor
 from .autograd import routed_max, smooth_argmax, smooth_max
 from .oracle import GibbsOracle, Oracle
 from .parts import Potentials, as_tuple, gradient_by_autograd, hessian_product_by_autograd, reduce_like, weigh
-from .regularizers import Negentropy, Regularizer
+from .regularizers import GIBBS, Regularizer
 
 __all__ = ["Smoothable", "SmoothableGibbs", "compiled_alpha", "routed_max", "smooth_argmax", "smooth_max"]
-
-_GIBBS = Negentropy()
 
 
 class Smoothable(Oracle):
@@ -66,19 +64,19 @@ class SmoothableGibbs(GibbsOracle, Smoothable):
     """An oracle whose sums over structures are its own recursion, smoothed by the negative entropy."""
 
     def log_partition(self, theta: Potentials) -> Tensor:
-        return self.smoothed_value(theta, _GIBBS)
+        return self.smoothed_value(theta, GIBBS)
 
     def marginals(self, theta: Potentials) -> Potentials:
-        return self.smoothed_mean(theta, _GIBBS)
+        return self.smoothed_mean(theta, GIBBS)
 
     def log_partition_and_marginals(self, theta: Potentials) -> tuple[Tensor, Potentials]:
-        return self.smoothed_value_and_mean(theta, _GIBBS)
+        return self.smoothed_value_and_mean(theta, GIBBS)
 
     def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
-        return self.smoothed_vjp(theta, weight, _GIBBS)
+        return self.smoothed_vjp(theta, weight, GIBBS)
 
     def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
-        return self.smoothed_hessian_product(theta, v, _GIBBS)
+        return self.smoothed_hessian_product(theta, v, GIBBS)
 
 
 def compiled_alpha(theta: Potentials, regularizer: Regularizer) -> float | None:

@@ -110,7 +110,7 @@ def _verdict(target: Mapping[str, Any]) -> str:
     if target["met"] is None:
         return f"{target['wanted']:g} times: none to compare with is installed"
     outcome = "met" if target["met"] else "missed"
-    return f"{outcome}: {target['reached']:.2f} of {target['wanted']:g} times as fast as {target['over']}"
+    return f"{outcome}: {target['reached']:.2f} of {target['wanted']:.3g} times as fast as {target['over']}"
 
 
 def _processor() -> str:

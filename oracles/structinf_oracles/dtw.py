@@ -15,12 +15,12 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_count, check_enumerable, check_feasible, check_instances, check_k
+from structinf.oracle import check_count, check_feasible, check_instances, check_k
 from structinf.parts import Potentials, hessian_product_by_autograd, scale
 from structinf.regularizers import Regularizer, probabilities, smoothed_maximum
 from structinf.smoothing import compiled_alpha, smooth_max
 
-from .grid_form import cells_of, check_cells, check_grid, grid_of, sizes_in_use
+from .grid_form import cells_in_use, cells_of, check_cells, check_grid, grid_of, sizes_in_use
 from .label_lists import refuse
 
 if TYPE_CHECKING:
@@ -144,8 +144,7 @@ class Dtw(HypergraphProgram):
         """The cells in use and inside the bands, (B, n, m)."""
         sizes, bands = self._extent(theta)
         row, column = (torch.arange(size, device=theta.device) for size in theta.shape[1:])
-        inside = (row < sizes[:, :1]).unsqueeze(2) & (column < sizes[:, 1:]).unsqueeze(1)
-        return inside & ((row.unsqueeze(1) - column).abs() <= bands.view(-1, 1, 1))
+        return cells_in_use(sizes, theta.shape[1:]) & ((row.unsqueeze(1) - column).abs() <= bands.view(-1, 1, 1))
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         sizes, bands = self._extent(like)
@@ -194,20 +193,11 @@ class Dtw(HypergraphProgram):
         return _checked(scores[0], y, theta), scores, ~torch.isneginf(scores)
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All paths, at most a million, those that end with a diagonal step first."""
-        n, m = event_shape
-        theta = torch.zeros(1, n, m)
-        self.validate(theta)
-        sizes, bands = self._extent(theta)
-        (rows, columns), band = sizes[0].tolist(), int(bands)
-        check_enumerable(_count(rows, columns, band), f"alignments of {rows} and {columns} items")
-        cells = [(i, j) for i in range(rows) for j in range(columns) if abs(i - j) <= band]
-        paths = {(0, 0): torch.zeros(1, n, m, dtype=torch.bool)}
-        for i, j in cells:
-            before = [paths[cell] for cell in ((i - 1, j - 1), (i - 1, j), (i, j - 1)) if cell in paths]
-            paths[i, j] = torch.cat(before or [paths[i, j]])
-            paths[i, j][:, i, j] = True
-        return paths[rows - 1, columns - 1].double()
+        """All paths, at most a million."""
+        self.validate(torch.zeros(1, *event_shape))
+        if "band" not in self.bound:
+            return cast(Tensor, super().enumerate(event_shape))
+        return Dtw(band=int(self.bound["band"])).bind(lengths=self.bound.get("lengths")).enumerate(event_shape)
 
     # -- sums over paths, and smoothed maxima --------------------------------------------------
 
@@ -272,13 +262,3 @@ def _checked(value: Tensor, parts: Tensor, theta: Tensor) -> Tensor:
     """``parts`` on θ's device, unless an instance's ``value`` is −inf."""
     check_feasible(value, "alignment")
     return parts.to(theta.device)
-
-
-def _count(rows: int, columns: int, band: int) -> int:
-    """Number of paths: Delannoy's, where the band is wide."""
-    row = [0] * (columns + 1)  # column j + 1 is j's
-    for i in range(rows):
-        before, row = row, [0] * (columns + 1)
-        for j in range(max(0, i - band), min(columns, i + band + 1)):
-            row[j + 1] = before[j] + before[j + 1] + row[j] if i + j else 1
-    return row[-1]

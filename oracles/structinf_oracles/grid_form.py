@@ -16,7 +16,7 @@ from .label_lists import indicators, positions, refuse
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["cells_of", "check_cells", "check_grid", "grid_of", "inside", "sizes_in_use"]
+__all__ = ["cells_in_use", "cells_of", "check_cells", "check_grid", "grid_of", "inside", "sizes_in_use"]
 
 
 def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
@@ -52,12 +52,16 @@ def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -
 
 def inside(lengths: Tensor, theta: Tensor) -> jaxtyping.Bool[Tensor, "rows n m"] | None:
     """The cells of θ (B | 1, n, m) within ``lengths`` (B, 2), those of any instance if all share θ; None for all."""
-    _, n, m = theta.shape
-    if bool((lengths == lengths.new_tensor([n, m])).all()):
+    if bool((lengths == lengths.new_tensor(theta.shape[1:])).all()):
         return None
-    row, column = (torch.arange(size, device=lengths.device) for size in (n, m))
-    cells = (row < lengths[:, :1]).unsqueeze(2) & (column < lengths[:, 1:]).unsqueeze(1)
+    cells = cells_in_use(lengths, theta.shape[1:])
     return cells.any(0, keepdim=True) if len(theta) == 1 else cells
+
+
+def cells_in_use(lengths: Tensor, shape: Sequence[int]) -> jaxtyping.Bool[Tensor, "batch n m"]:
+    """The cells of a grid of that ``shape`` within each of the ``lengths`` (B, 2)."""
+    row, column = (torch.arange(size, device=lengths.device) for size in shape)
+    return (row < lengths[:, :1]).unsqueeze(2) & (column < lengths[:, 1:]).unsqueeze(1)
 
 
 def cells_of(y: jaxtyping.Float[Tensor, "batch n m"], most: int) -> jaxtyping.Int[Tensor, "batch most 2"]:

@@ -14,9 +14,18 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, PluginError
-from ..oracle import Enumerable, KBest, Samplable, check_count, check_enumerable, check_feasible, check_k
+from ..oracle import (
+    Enumerable,
+    KBest,
+    Samplable,
+    check_count,
+    check_enumerable,
+    check_feasible,
+    check_instances,
+    check_k,
+)
 from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts, reduce_like, scale
-from ..regularizers import Negentropy, Regularizer, Unregularized
+from ..regularizers import GIBBS, HARD, Regularizer
 from ..smoothing import SmoothableGibbs
 from . import levels, passes, queries
 from .hypergraph import Hypergraph
@@ -25,8 +34,6 @@ if TYPE_CHECKING:
     import jaxtyping
 
 __all__ = ["HypergraphProgram"]
-
-_GIBBS, _HARD = Negentropy(), Unregularized()
 
 
 class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
@@ -126,8 +133,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         """The goal of each instance, (B,) int64; InvalidInputError where its lengths have none."""
         lengths = self.bound.get("lengths")
         goals = graph.goal(lengths, batch)
-        if len(goals) != batch:
-            raise InvalidInputError(f"lengths: those of {len(goals)} instances are bound, but theta has {batch}")
+        check_instances("lengths", goals, batch, shared=False)
         if (goals < 0).any():
             index = int(np.flatnonzero(goals < 0)[0])
             sizes = "these sizes" if lengths is None else f"lengths {lengths[index].tolist()} at batch index {index}"
@@ -171,10 +177,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     def argmax(self, theta: Potentials) -> Potentials:
         """A best structure; ties go to the hyperedge added first, from the goal down."""
-        return self.smoothed_mean(theta, _HARD)
+        return self.smoothed_mean(theta, HARD)
 
     def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
-        return self.smoothed_sample(theta, n, _GIBBS, generator)
+        return self.smoothed_sample(theta, n, GIBBS, generator)
 
     def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
         check_k(k)
@@ -205,7 +211,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         self._check(value)
         return self._split(parts, theta)
 
-    def entropy(self, theta: Potentials, regularizer: Regularizer = _GIBBS) -> jaxtyping.Float[Tensor, " batch"]:
+    def entropy(self, theta: Potentials, regularizer: Regularizer = GIBBS) -> jaxtyping.Float[Tensor, " batch"]:
         """Shannon entropy, (B,), in nats, of the random walk along q."""
         graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
         value, entropy = queries.entropy(graph, flat, goal, regularizer)
@@ -213,7 +219,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         return entropy.to(flat.dtype)
 
     def log_prob(
-        self, theta: Potentials, y: Potentials, regularizer: Regularizer = _GIBBS
+        self, theta: Potentials, y: Potentials, regularizer: Regularizer = GIBBS
     ) -> jaxtyping.Float[Tensor, " batch"]:
         """Log-probability, (B,), that the random walk along q makes the structure ``y`` (B, *event); −inf off support.
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["count", "derivations", "entropy", "log_prob", "support"]
 
+# Of a perceptron. What it has not found by then is taken for a point inside the hull: a sum of structures, but none.
 _MOST_MOVES = 1000
 
 

@@ -14,15 +14,13 @@ from torch import Tensor
 from ..errors import PluginError
 from ..oracle import Samplable, check_count, check_feasible
 from ..parts import Potentials, as_tuple, batch_size, gradient_by_autograd, map_parts, scale
-from ..regularizers import Negentropy, Regularizer, Unregularized, probabilities
+from ..regularizers import GIBBS, HARD, Regularizer, probabilities
 from ..smoothing import SmoothableGibbs, routed_max, smooth_max
 
 if TYPE_CHECKING:
     import jaxtyping
 
 __all__ = ["DynamicProgram", "SMax"]
-
-_GIBBS, _HARD = Negentropy(), Unregularized()
 
 
 class SMax(Protocol):
@@ -108,7 +106,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
         zeros = map_parts(torch.zeros_like, theta)
         generator = torch.Generator(as_tuple(theta)[0].device).manual_seed(0)
         route = functools.partial(_everywhere, generator=generator)
-        reach = gradient_by_autograd(lambda t: self._value(t, _routed(_HARD, route)), zeros)
+        reach = gradient_by_autograd(lambda t: self._value(t, _routed(HARD, route)), zeros)
         return map_parts(lambda r, t: (r != 0).any(0, keepdim=True) if len(t) == 1 else r != 0, reach, theta)
 
     # -- smoothed recursion ------------------------------------------------------------------
@@ -132,10 +130,10 @@ class DynamicProgram(SmoothableGibbs, Samplable):
 
     def argmax(self, theta: Potentials) -> Potentials:
         """A best structure; ties go to the first entry of each maximum."""
-        return self.smoothed_mean(theta, _HARD)
+        return self.smoothed_mean(theta, HARD)
 
     def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
-        return self.smoothed_sample(theta, n, _GIBBS, generator)
+        return self.smoothed_sample(theta, n, GIBBS, generator)
 
     # -- evaluation --------------------------------------------------------------------------
 

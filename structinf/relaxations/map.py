@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import PluginError
 from ..oracle import Oracle, check_feasible
 from ..parts import Potentials, as_tuple, batch_size, map_parts
-from ..relaxation import RegularizedRelaxation
+from ..relaxation import RegularizedRelaxation, no_omega
 from ..solution import Solution
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ class Map(RegularizedRelaxation):
     def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """max ⟨θ, y⟩, (B,), with gradient the maximising structure."""
         return _score(oracle, theta, _argmax(oracle, theta))
+
+    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        """0, (B,)."""
+        return no_omega(y)
 
 
 def _argmax(oracle: Oracle, theta: Potentials) -> Potentials:
