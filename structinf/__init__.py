@@ -21,21 +21,34 @@ from .errors import (
     InfeasibleError,
     InvalidInputError,
     PluginError,
+    SolverLimitError,
     StructinfError,
+    UnboundedError,
     UnknownNameError,
     UnsupportedError,
 )
 from .layers import Layer
 from .losses import FenchelYoungLoss, RelaxedLoss
-from .oracle import Enumerable, GibbsOracle, KBest, Oracle, Projectable, Samplable
+from .oracle import (
+    EntropyProjectable,
+    Enumerable,
+    GibbsOracle,
+    KBest,
+    Oracle,
+    Projectable,
+    Samplable,
+    TransportPolytope,
+)
 from .pairwise import pairwise_cost
 from .parts import Potentials
 from .queries import Best, Support, count, entropy, log_prob, nonzero, sample, topk
+from .ranks import soft_rank, soft_sort
 from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from .relaxation import RegularizedRelaxation, Relaxation
 from .series import SoftDTWLoss, soft_dtw_between, soft_dtw_divergence
 from .smoothing import Smoothable
 from .solution import Solution
+from .transport import sinkhorn
 
 __version__ = "0.1.0"
 
@@ -44,6 +57,7 @@ __all__ = [
     "Best",
     "ConvergenceError",
     "ConvergenceWarning",
+    "EntropyProjectable",
     "Enumerable",
     "FenchelYoungLoss",
     "GibbsOracle",
@@ -64,10 +78,13 @@ __all__ = [
     "Smoothable",
     "SoftDTWLoss",
     "Solution",
+    "SolverLimitError",
     "SquaredL2",
     "StructinfError",
     "Support",
+    "TransportPolytope",
     "Tsallis",
+    "UnboundedError",
     "UnknownNameError",
     "Unregularized",
     "UnsupportedError",
@@ -91,10 +108,13 @@ __all__ = [
     "register_relaxation",
     "relax",
     "sample",
+    "sinkhorn",
     "soft_dtw",
     "soft_dtw_barycenter",
     "soft_dtw_between",
     "soft_dtw_divergence",
+    "soft_rank",
+    "soft_sort",
     "testing",
     "topk",
 ]

@@ -19,7 +19,19 @@ from typing import Any
 
 import torch
 
-from . import Enumerable, GibbsOracle, KBest, Oracle, Projectable, Relaxation, Samplable, __version__, api, testing
+from . import (
+    Enumerable,
+    GibbsOracle,
+    KBest,
+    Oracle,
+    Projectable,
+    Relaxation,
+    Samplable,
+    TransportPolytope,
+    __version__,
+    api,
+    testing,
+)
 from .errors import InvalidInputError, PluginError, StructinfError
 from .registry import Registry
 
@@ -29,6 +41,7 @@ ABILITIES: dict[str, tuple[type[Oracle], str]] = {
     "G": (GibbsOracle, "log-partition and marginals"),
     "S": (Samplable, "exact samples"),
     "K": (KBest, "k best"),
+    "T": (TransportPolytope, "transport polytope"),
     "P": (Projectable, "projection in closed form"),
     "E": (Enumerable, "enumeration"),
 }
@@ -222,7 +235,8 @@ def _required(factory: Any) -> Iterator[str]:
 def _list(arguments: argparse.Namespace) -> int:
     oracles, relaxations = list(_entries(api._oracles)), list(_entries(api._relaxations))
     columns = [r for r in relaxations if not r.error]
-    rows, reasons = [["oracle", "abilities", *(r.name for r in columns)]], []
+    rows: list[list[str]] = [["oracle", "abilities", *(r.name for r in columns)]]
+    reasons: dict[tuple[str, str], list[str]] = {}  # (relaxation, why) -> oracles
     for oracle in oracles:
         if oracle.error:
             rows.append([oracle.name, oracle.error])
@@ -230,10 +244,14 @@ def _list(arguments: argparse.Namespace) -> int:
         has = [letter if isinstance(oracle.made, kind) else "." for letter, (kind, _) in ABILITIES.items()]
         missing = [_missing(oracle.made, r.made) for r in columns]
         rows.append([oracle.name, " ".join(has), *("no" if reason else "yes" for reason in missing)])
-        reasons += [(f"{oracle.name}, {r.name}", why) for r, why in zip(columns, missing, strict=True) if why]
+        for r, why in zip(columns, missing, strict=True):
+            if why:
+                reasons.setdefault((r.name, why.removeprefix(f"{oracle.name} ")), []).append(oracle.name)
     _print_table(rows)
     print("\nabilities beside argmax: " + "; ".join(f"{letter} {what}" for letter, (_, what) in ABILITIES.items()))
-    _print_section("Why not", reasons)
+    alone = [(f"{names[0]}, {r}", why) for (r, why), names in reasons.items() if len(names) == 1]
+    alike = [(f"{r} of {', '.join(names)}", f"each {why}") for (r, why), names in reasons.items() if len(names) > 1]
+    _print_section("Why not", sorted(alone) + sorted(alike))
     needy = [(e.name, f"options needed: {', '.join(e.needs)}") for e in [*oracles, *columns] if e.needs]
     _print_section("Judged by the class alone", needy)
     _print_section("Relaxations that cannot be loaded", [(r.name, r.error) for r in relaxations if r.error])

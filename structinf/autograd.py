@@ -22,6 +22,7 @@ __all__ = [
     "attach_support",
     "envelope",
     "gradient",
+    "piecewise_linear",
     "routed_max",
     "smooth_argmax",
     "smooth_max",
@@ -31,7 +32,6 @@ __all__ = [
 
 
 # ----------------------------------------------------------------------------- convex functions of θ
-#
 # A function f with gradient μ and Hessian H, all with algorithms of their own (log Z with E[Y] and
 # Cov[Y]; a smoothed recursion). Each of the maps below is a Function whose backward is made of the
 # others, so that two derivatives of μ (three of f) come out right; the third and later ones are
@@ -125,9 +125,7 @@ class _Vjp(Function):
         # ⟨v, Σ_b w_b μ_b⟩ has gradient Σ_b w_b H_b v in θ, and ⟨v, μ_b⟩ in w_b.
         weight, *theta = ctx.saved_tensors
         form = _form(tuple(theta), ctx.is_tuple)
-        grad_weight = None
-        if ctx.needs_input_grad[2]:
-            grad_weight = inner(_form(v, ctx.is_tuple), gradient(ctx.function, form))
+        grad_weight = inner(_form(v, ctx.is_tuple), gradient(ctx.function, form)) if ctx.needs_input_grad[2] else None
         if not any(ctx.needs_input_grad[3:]):
             return None, None, grad_weight, *[None] * len(theta)
         products = _HessianProduct.apply(ctx.function, ctx.is_tuple, len(theta), *theta, *v)
@@ -198,8 +196,7 @@ class _HessianProduct(Function):
             # Aliases, so that gradients stop here unless a graph of higher order is being built.
             inputs = [t.view_as(t) if create_graph else t.detach() for t in ctx.saved_tensors]
             for t in inputs:
-                if not t.requires_grad:
-                    t.requires_grad_()
+                t.requires_grad_()
             theta, v = inputs[: ctx.n], inputs[ctx.n :]
             size = w[0].shape[0]
             spread = [t.expand(size, *t.shape[1:]) for t in theta]
@@ -285,7 +282,7 @@ class _RoutedMax(Function):
         return None, ctx.route(x, g), None
 
 
-# ----------------------------------------------------------------------------- optimal values
+# ----------------------------------------------------------------------------- optimal values, piecewise linear maps
 
 
 def envelope(value: Tensor, theta: Potentials, mean: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
@@ -314,6 +311,25 @@ class _Envelope(Function):
             each = mean * g.view(-1, *[1] * (mean.ndim - 1))
             gradients.append(each.sum(0, keepdim=True) if rows == 1 and mean.shape[0] != 1 else each)
         return None, None, *gradients, *[None] * ctx.n
+
+
+def piecewise_linear(value: Tensor, theta: Tensor, jvp: Callable[..., Tensor], vjp: Callable[..., Tensor]) -> Tensor:
+    """``value``, of a piecewise linear map at ``theta``, given products with its Jacobian there and the transpose."""
+    return _PiecewiseLinear.apply(value, theta, jvp, vjp) if torch.is_grad_enabled() and theta.requires_grad else value
+
+
+class _PiecewiseLinear(Function):
+    @staticmethod
+    def forward(value: Tensor, theta: Tensor, jvp: Callable[..., Tensor], vjp: Callable[..., Tensor]) -> Tensor:
+        return value
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *_, ctx.jvp, ctx.vjp = inputs
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return None, piecewise_linear(ctx.vjp(g), g, ctx.vjp, ctx.jvp), None, None  # linear in g, constant in θ
 
 
 # ----------------------------------------------------------------------------- means of a few structures
@@ -356,8 +372,7 @@ class _AttachSupport(Function):
             return None, None, None, *[None] * len(theta)
         mean = as_tuple(ctx.result.mean)
         *v, weights = cotangents
-        given = any(c is not None for c in v)
-        v_mean = _form(_zeros_for_missing(tuple(v), mean), ctx.is_tuple) if given else None
+        v_mean = _form(_zeros_for_missing(tuple(v), mean), ctx.is_tuple) if any(c is not None for c in v) else None
         with torch.no_grad():
             gradients = as_tuple(reduce_like(ctx.result.vjp(v_mean, weights), _form(theta, ctx.is_tuple)))
         if torch.is_grad_enabled():

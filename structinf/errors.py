@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import FrameType
+
 __all__ = [
     "ConvergenceError",
     "ConvergenceWarning",
     "InfeasibleError",
+    "InstanceError",
     "InvalidInputError",
     "PluginError",
+    "SolverLimitError",
     "StructinfError",
+    "UnboundedError",
     "UnknownNameError",
     "UnsupportedError",
+    "warn_user",
 ]
 
 
@@ -22,8 +30,8 @@ class InvalidInputError(StructinfError, ValueError):
     """An argument has a wrong value or shape: NaN or +inf potentials, wrong rank, lengths out of range."""
 
 
-class InfeasibleError(StructinfError, ValueError):
-    """No structure of finite score exists for some instance of the batch.
+class InstanceError(StructinfError):
+    """Something is wrong with one instance of the batch, which the message names.
 
     Attributes
     ----------
@@ -37,6 +45,18 @@ class InfeasibleError(StructinfError, ValueError):
 
     def __reduce__(self):
         return type(self), (self.args[0], self.batch_index)
+
+
+class InfeasibleError(InstanceError, ValueError):
+    """No structure of finite score exists for some instance of the batch."""
+
+
+class UnboundedError(InstanceError, ValueError):
+    """Scores grow without end over the structures of some instance: no best one exists."""
+
+
+class SolverLimitError(InstanceError, RuntimeError):
+    """A solver reached its limit of time before it knew a best structure of some instance."""
 
 
 class UnsupportedError(StructinfError, TypeError):
@@ -57,3 +77,19 @@ class ConvergenceError(StructinfError, RuntimeError):
 
 class ConvergenceWarning(UserWarning):
     """A solver stopped before its tolerance; numbers are in the message and in the solution record."""
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn of the line that called the library."""
+    warnings.warn(message, category, stacklevel=_level_of_user(sys._getframe()))
+
+
+def _level_of_user(frame: FrameType) -> int:
+    """The stacklevel, for a warning given in ``frame``, of the line that called the library."""
+    level = found = 1
+    # The caller of our outermost frame, past torch's and whatever wraps a call in between.
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "structinf":
+            found = level
+        frame, level = frame.f_back, level + 1
+    return found + 1

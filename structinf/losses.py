@@ -162,7 +162,7 @@ class FenchelYoungLoss(_StructuredLoss):
         conjugate, omega = self.relaxation.conjugate(oracle, theta), self.relaxation.omega(oracle, gold)
         losses = conjugate + omega - gold_score
         # Rounding aside, only a point outside conv(Y) can do better than the best.
-        size = 1 + conjugate.detach().abs() + omega.detach() + gold_score.detach().abs()
+        size = 1 + conjugate.detach().abs() + omega.detach().abs() + gold_score.detach().abs()
         below = losses.detach() < -(torch.finfo(losses.dtype).eps ** 0.5) * size
         if bool(below.any()):
             index = int(below.nonzero()[0, 0])

@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     import jaxtyping
 
 __all__ = [
+    "EntropyProjectable",
     "Enumerable",
     "GibbsOracle",
     "KBest",
     "Oracle",
     "Projectable",
     "Samplable",
+    "TransportPolytope",
     "bound_lengths",
     "check_count",
     "check_enumerable",
@@ -199,6 +201,14 @@ class Oracle(abc.ABC):
         """
 
     # -- hooks with defaults ---------------------------------------------------------------
+
+    @property
+    def takes_costs(self) -> bool:
+        """Whether potentials must be 0 or less, minus the costs of an algorithm that knows no gains.
+
+        Of a positive one, ``argmax`` makes an InvalidInputError.
+        """
+        return False
 
     @property
     def always_feasible(self) -> bool:
@@ -386,6 +396,40 @@ class Projectable(Oracle):
     @abc.abstractmethod
     def project(self, theta: Potentials) -> Potentials:
         """argmin ‖θ − μ‖² over μ ∈ conv(Y), (B, *event); differentiable by autograd."""
+
+
+class EntropyProjectable(Oracle):
+    """An oracle with a closed form for the mean of most entropy over conv(Y)."""
+
+    @abc.abstractmethod
+    def project_entropy(self, theta: Potentials, *, binary: bool) -> Potentials:
+        """argmax ⟨θ, μ⟩ − Σ μ log μ over μ ∈ conv(Y), (B, *event); differentiable by autograd.
+
+        Parameters
+        ----------
+        binary : bool
+            Also subtract Σ (1 − μ) log (1 − μ).
+        """
+
+
+class TransportPolytope(Oracle):
+    """An oracle whose conv(Y) is a transport polytope: plans μ ≥ 0 of given sums of rows and of columns.
+
+    The larger side's sums are bounds, of which what is too much is left: with rows r and columns c,
+
+        μ 1 = r,  μᵀ 1 = c  if Σ r = Σ c;      μ 1 = r,  μᵀ 1 ≤ c  if Σ r < Σ c;      μ 1 ≤ r,  μᵀ 1 = c  if Σ r > Σ c.
+    """
+
+    @abc.abstractmethod
+    def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The sums r (B | 1, n) and c (B | 1, m), at least 0, for θ (B, n, m), and the total Σ μ.
+
+        Returns
+        -------
+        rows, columns : Tensor
+        total : (B,) Tensor or None
+            None for min(Σ r, Σ c). With less, both sides' sums are bounds.
+        """
 
 
 class Enumerable(Oracle):

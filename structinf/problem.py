@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import InvalidInputError
+from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, like_potentials, map_parts
 
@@ -132,6 +132,8 @@ class Problem:
                 again = self.oracle.encode(self.oracle.decode(form), form)
                 wrong = [(a != t).flatten(1).any(1) for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
                 indices = torch.stack(wrong).any(0).nonzero()
+            except UnsupportedError:
+                return form  # an oracle with these options has no labels
             except InvalidInputError as error:
                 why = str(error).removeprefix("y: ").removeprefix("labels: ")
                 raise InvalidInputError(f"{what} is no structure of {self.oracle.label()}: {why}") from None

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import abc
-import sys
-import warnings
-from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
 from . import autograd
-from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, UnsupportedError
-from .oracle import GibbsOracle, KBest, Oracle, Projectable, Samplable
+from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, UnsupportedError, warn_user
+from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
 from .parts import Potentials, as_tuple, scale
 from .smoothing import Smoothable
 from .solution import Solution
@@ -27,6 +24,7 @@ __all__ = [
     "missing_ability",
     "no_omega",
     "report_failure",
+    "report_unfinished",
 ]
 
 if TYPE_CHECKING:
@@ -39,7 +37,9 @@ _WHAT: dict[type[Oracle], str] = {
     Samplable: "sample(theta, n, generator)",
     KBest: "topk(theta, k)",
     Projectable: "project(theta)",
+    EntropyProjectable: "project_entropy(theta, binary=...)",
     Smoothable: "smoothed_value(theta, regularizer)",
+    TransportPolytope: "margins(theta)",
 }
 
 
@@ -73,18 +73,29 @@ def report_failure(message: str, on_failure: OnFailure) -> None:
     if on_failure == "raise":
         raise ConvergenceError(message)
     if on_failure == "warn":
-        warnings.warn(message, ConvergenceWarning, stacklevel=_level_of_user(sys._getframe()))
+        warn_user(message, ConvergenceWarning)
 
 
-def _level_of_user(frame: FrameType) -> int:
-    """The stacklevel, for a warning given in ``frame``, of the line that called the library."""
-    level = found = 1
-    # The caller of our outermost frame, past torch's and whatever wraps a call in between.
-    while frame.f_back is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] == "structinf":
-            found = level
-        frame, level = frame.f_back, level + 1
-    return found + 1
+class Approached(Protocol):
+    """What a solver that approaches its solution by calls of an oracle says of it."""
+
+    gap: Tensor
+    converged: Tensor
+    oracle_calls: int
+
+
+def report_unfinished(what: str, result: Approached, max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
+    """:func:`report_failure` of ``what``, for the instances that did not converge, if there are any."""
+    if on_failure == "ignore" or bool(result.converged.all()):
+        return
+    failed = (~result.converged).nonzero()[:, 0]
+    worst = int(failed[result.gap[failed].argmax()])
+    report_failure(
+        f"{what}: {len(failed)} of {len(result.converged)} instances stopped after {result.oracle_calls} oracle calls, "
+        f"the worst at batch index {worst} with a duality gap of {result.gap[worst].item():.2e}; max_iter is "
+        f"{max_iter} and tolerance {tolerance:g}",
+        on_failure,
+    )
 
 
 class Relaxation(abc.ABC):

@@ -29,6 +29,8 @@ class Solution:
         Probabilities of the support's structures, 0 beyond an instance's own; differentiable where the mean is.
     gap : (...) Tensor or None
         Upper bound on how far ``value`` is from the optimum, for iterative solvers.
+    residual : (...) Tensor or None
+        How far the mean is from the constraints, for solvers that approach them (sinkhorn).
     converged : (...) bool Tensor or None
         Whether the solver met its tolerance.
     oracle_calls : int or None
@@ -41,6 +43,7 @@ class Solution:
     value: Tensor
     weights: Tensor | None = None
     gap: Tensor | None = None
+    residual: Tensor | None = None
     converged: Tensor | None = None
     oracle_calls: int | None = None
     make_support: Callable[[], Potentials] | None = field(default=None, repr=False)
@@ -72,6 +75,7 @@ class Solution:
             value=restore(self.value, 0),
             weights=row(self.weights, 1),
             gap=row(self.gap),
+            residual=row(self.residual),
             converged=row(self.converged),
             make_support=None if make is None else (lambda: restore_parts(make(), 1)),
             oracle=oracle,

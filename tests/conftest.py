@@ -9,16 +9,16 @@ import pytest
 
 # Idle OpenMP threads that spin starve their neighbours on shared machines; read when torch loads.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# The tests keep all cores busy as it is, and a team would wait for one at every barrier; tests of threads ask for some.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
 
 # A machine lent for the GPU tests may have pytest and no more.
 if all(importlib.util.find_spec(name) for name in ("jaxtyping", "typeguard")):
-    from jaxtyping import install_import_hook
+    import shape_check
 
-    from shape_check import annotated_modules
-
-    # Before anything imports them: each of their functions then checks its annotated shapes at every call.
-    install_import_hook(list(annotated_modules()), "shape_check.checked")
+    # Before anything imports the library: each of its functions then checks its annotated shapes at every call.
+    shape_check.install()
 
 if importlib.util.find_spec("hypothesis"):
     from hypothesis import settings
@@ -28,10 +28,20 @@ if importlib.util.find_spec("hypothesis"):
     settings.load_profile("structinf")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests where there is no GPU."""
+# Files of tests of all structures; others are of one, named by their first word.
+OF_ALL = {"test_matrix", "test_oracle_laws", "test_relaxation_laws"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip GPU tests where there is no GPU; and keep tests of a structure in one process, which compiles its loops."""
     import torch
 
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            name = item.path.stem
+            if name.startswith("test_") and name not in OF_ALL:
+                item.add_marker(pytest.mark.xdist_group(name.split("_")[1]))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA GPU")

@@ -24,6 +24,12 @@ def subset(size: int, k: int, at_most: bool = False, length: int | None = None) 
             yield (y,)
 
 
+def bits(size: int, length: int | None = None) -> Iterator[Structure]:
+    """Any of the first ``length`` of ``size`` elements."""
+    for y in _memberships(size, size if length is None else length):
+        yield (y,)
+
+
 def correlated_subset(size: int, k: int, length: int | None = None) -> Iterator[Structure]:
     """Exactly k elements, and the pairs of neighbours among them."""
     for (y,) in subset(size, k, length=length):
@@ -93,6 +99,15 @@ def subset_grammar(size: int, k: int, at_most: bool = False, length: int | None 
         return [([], [(i - 1, j)]), *([([(0, i - 1)], [(i - 1, j - 1)])] if j else [])]
 
     return (size if length is None else length, k), options
+
+
+def bits_grammar(size: int, length: int | None = None) -> Grammar:
+    """Symbol i: some of the first i elements; the last is left or taken."""
+
+    def options(i):
+        return [([], [i - 1]), ([(0, i - 1)], [i - 1])] if i else [([], [])]
+
+    return size if length is None else length, options
 
 
 def correlated_subset_grammar(size: int, k: int, length: int | None = None) -> Grammar:

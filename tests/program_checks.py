@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from alphas import FAMILY
-from programs import EVERY, FORBIDDEN, INF, NORMAL, TIES, Batch, Program
+from programs import FORBIDDEN, INF, NORMAL, TIES, Batch, Program, kinds_for
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.parts import Potentials, as_tuple, like_potentials, map_parts
 
@@ -61,7 +62,7 @@ def labels(program: Program) -> None:
 
 
 def argmax(program: Program) -> None:
-    for given in program.batches(*EVERY):
+    for given in program.batches(*program.kinds):
         y = given.oracle.argmax(given.theta)
         assert all(t.dtype == given.kind.dtype for t in as_tuple(y))
         for one, row in zip(given.instances, given.flat(y), strict=True):
@@ -77,7 +78,7 @@ def ties(program: Program) -> None:
 
 
 def k_best(program: Program) -> None:
-    for given in program.batches(*EVERY):
+    for given in program.batches(*program.kinds):
         most = 1 + max(one.count for one in given.instances)
         y, scores, valid = given.oracle.topk(given.theta, most)
         rows = given.flat(y)
@@ -97,7 +98,7 @@ def k_best(program: Program) -> None:
 
 def sums(program: Program) -> None:
     """log Z, its gradient, the latter weighted, the Hessian's product, the entropy and the number of structures."""
-    for given in program.batches(*EVERY):
+    for given in program.batches(*program.kinds):
         oracle, theta = given.oracle, given.theta
         weight = torch.linspace(-1, 2, len(given.lengths), dtype=given.kind.dtype)
         value, mean, entropy = oracle.log_partition(theta), oracle.marginals(theta), oracle.entropy(theta)
@@ -138,7 +139,7 @@ def derivatives(program: Program) -> None:
 def smoothed(program: Program, alpha: float) -> None:
     """The value, its gradient, its Hessian's product and the entropy."""
     omega = FAMILY[alpha]
-    for given in program.batches(*EVERY):
+    for given in program.batches(*program.kinds):
         oracle, theta = given.oracle, given.theta
         value, entropy = oracle.smoothed_value(theta, omega), oracle.entropy(theta, omega)
         mean = given.flat(oracle.smoothed_mean(theta, omega))
@@ -184,7 +185,8 @@ def samples(program: Program, alpha: float) -> None:
     for given in program.batches(NORMAL, FORBIDDEN):
         drawn = given.flat(given.oracle.smoothed_sample(given.theta, n, omega, torch.Generator().manual_seed(3)))
         for b, one in enumerate(given.instances):
-            count, expected = Counter(map(tuple, drawn[:, b])), one.support(alpha)
+            rows, times = np.unique(drawn[:, b], axis=0, return_counts=True)
+            count, expected = Counter(dict(zip(map(tuple, rows), times, strict=True))), one.support(alpha)
             assert count.keys() <= expected.keys()
             for y, p in expected.items():
                 assert abs(count[y] / n - p) <= 5 * math.sqrt(p * (1 - p) / n) + 1 / n
@@ -203,7 +205,7 @@ def differentiate(function: Callable[[Potentials], Tensor], given: Batch, count:
     rows = [t[:count].clone(memory_format=torch.contiguous_format) for t in as_tuple(given.theta)]
     leaves = [t.requires_grad_() for t in rows]
     for check in (gradcheck, gradgradcheck):
-        assert check(lambda *tensors: function(like_potentials(tensors, given.theta)), leaves)
+        assert check(lambda *tensors: function(like_potentials(tensors, given.theta)), leaves, fast_mode=True)
 
 
 # ----------------------------------------------------------------------------- batches
@@ -261,7 +263,8 @@ SMOOTH_WALKS = (walk_probabilities, walk_derivatives)
 
 
 def every_query(programs: Sequence[Program]) -> Callable[[Any], Any]:
-    """Run a test for each of the ``programs`` and each of the queries."""
+    """Run a test for each of the ``programs``, which share the kinds of potentials, and each of the queries."""
+    programs = [replace(program, kinds=kinds_for(i, len(programs))) for i, program in enumerate(programs)]
     queries: list[tuple[str, Callable[[Program], None]]] = [(query.__name__, query) for query in QUERIES]
     for alpha in (1, 1.5, 2, INF):
         for query in (*WALKS, *SMOOTH_WALKS) if alpha < INF else WALKS:

@@ -44,6 +44,14 @@ EVERY = (
     TIES,
 )
 
+
+def kinds_for(place: int, programs: int) -> Sequence[Kind]:
+    """Those of all programs, and those that fall to number ``place`` of so many: others fall to two or more of them."""
+    common = (NORMAL, FORBIDDEN, TIES)
+    others, step = [kind for kind in EVERY if kind not in common], max(programs // 2, 1)
+    return (*common, *others[place % step % len(others) :: step])
+
+
 # ----------------------------------------------------------------------------- programs
 
 
@@ -57,6 +65,8 @@ class Program:
         From an instance's lengths (None for the whole) to its structures, and to its recursion.
     lengths : sequence
         Those to bind; none if the oracle takes none.
+    kinds : sequence of Kind
+        On which all answers are compared.
     """
 
     oracle: HypergraphProgram
@@ -64,6 +74,7 @@ class Program:
     listing: Callable[[Any], list[Structure]]
     grammar: Callable[[Any], Grammar]
     lengths: Sequence[Any] = ()
+    kinds: Sequence[Kind] = EVERY
     _plain: dict[Any, Plain] = field(default_factory=dict)
 
     def __str__(self) -> str:

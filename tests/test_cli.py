@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -94,19 +95,22 @@ def test_list_has_every_combination_and_its_reason(capsys):
     code, out, _ = run(capsys, "list")
     assert code == 0
     assert out.splitlines()[0].split() == ["oracle", "abilities", *si.list_relaxations()]
+    said = " ".join(out.split())
     for name, options in {e.name: e.options for e in examples.EXAMPLES}.items():
         oracle = si.get_oracle(name, **options)
         missing = {r: si.get_relaxation(r).missing(oracle) for r in si.list_relaxations()}
         assert row(out, name)[-len(missing) :] == ["no" if reason else "yes" for reason in missing.values()]
         for relaxation, reason in missing.items():
-            assert (f"{name}, {relaxation}: " in out) == (reason is not None)
-    assert "exact marginals of assignments are #P-complete" in " ".join(out.split())
+            alone = f"{name}, {relaxation}: " in said
+            with_others = re.search(rf"{relaxation} of [a-z_, ]*\b{name}\b[a-z_, ]*: each lacks", said) is not None
+            assert alone + with_others == (reason is not None)
+    assert "exact marginals of assignments are #P-complete" in said
 
 
 def test_list_shows_abilities(capsys):
     _, out, _ = run(capsys, "list")
-    assert row(out, "categorical")[1:6] == ["G", "S", "K", "P", "E"]
-    assert row(out, "assignment")[1:6] == [".", ".", "K", ".", "E"]
+    assert row(out, "categorical")[1:7] == ["G", "S", "K", ".", "P", "E"]
+    assert row(out, "assignment")[1:7] == [".", ".", "K", "T", ".", "E"]
     assert "G log-partition and marginals" in out
 
 
@@ -114,7 +118,8 @@ def test_an_oracle_that_needs_options_is_judged_by_its_class(capsys, registered)
     registered("toy_knapsack", Knapsack)
     code, out, _ = run(capsys, "list")
     assert code == 0
-    assert row(out, "toy_knapsack")[6:] == ["yes", "no", "no", "yes"]
+    able = {"map", "regularized", "sparsemap"}
+    assert row(out, "toy_knapsack")[7:] == ["yes" if name in able else "no" for name in si.list_relaxations()]
     assert "toy_knapsack: options needed: capacity" in out
 
 
@@ -134,7 +139,7 @@ def test_a_broken_relaxation_is_a_line_with_its_error(capsys, declared):
     assert code == 0
     assert "Relaxations that cannot be loaded" in out
     assert "broken: relaxation 'broken' of json:NoSuchClass" in out
-    assert row(out, "categorical")[-4:] == ["yes", "yes", "yes", "yes"]
+    assert row(out, "categorical")[-6:] == ["yes", "yes", "yes", "no", "yes", "yes"]
 
 
 def test_a_constructor_that_fails_hides_no_other_row(capsys, registered):
@@ -243,7 +248,7 @@ class Pairs(si.Oracle):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["check", "chian"], "did you mean 'chain'?"),
+        (["check", "chian"], "did you mean 'chain' or"),
         (["check", "chain", "-o", "colour=red"], "has no option 'colour'"),
         (["check", "assignment", "--relaxation", "marginals"], "#P-complete"),
         (["check", "toys:Knapsack"], "toys:Knapsack needs options: pass -o capacity=..."),

@@ -188,7 +188,7 @@ def test_the_users_array_is_not_kept() -> None:
         (networkx.DiGraph([(0, 1), (1, 0)]), (0, 1), r"form a cycle"),
         (EDGES, (9, 7), r"target: no path leads from 9 to 7; the nodes that can be reached are 9$"),
         (EDGES, (7, 0), r"target: no path leads from 7 to 0"),
-        (EDGES, (0, 6), r"6 is no node of the graph, whose nodes are 0, 3, 5, 8, 7, 9"),
+        (EDGES, (0, 6), r"6 is no node of the graph, whose nodes are 0, 3, 5, 7, 8, 9"),
         (EDGES, (None, 7), r"source: which node is it\? no edge leads to 2 of them, 0, 8"),
         (EDGES, (0, None), r"target: which node is it\? no edge leaves 2 of them, 7, 9"),
         (networkx.Graph([(0, 1)]), (0, 1), r"graph: a directed graph is needed, got a Graph"),

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import pytest
 
 import examples
 from examples import Example
-from structinf import RegularizedRelaxation, UnsupportedError, get_relaxation, list_relaxations
+from structinf import (
+    Oracle,
+    Projectable,
+    RegularizedRelaxation,
+    Relaxation,
+    UnsupportedError,
+    get_relaxation,
+    list_relaxations,
+)
 from structinf.testing import check_relaxation
 
 
@@ -26,23 +37,37 @@ def test_laws(example: Example, name: str) -> None:
         assert {"first_derivative", "second_derivative", "conjugate", "loss_derivatives"} <= set(report.held)
 
 
-@examples.parametrize(lambda example: example.relaxed)
-def test_sparsemap_of_the_readout(example: Example) -> None:
-    relaxation = get_relaxation("sparsemap", penalty="readout")
+# ----------------------------------------------------------------------------- options of relaxations
+#
+# Where an option does its work, whatever the oracle, one oracle of each kind that makes a difference is enough.
+
+
+def pairs(options: Mapping[str, Relaxation], kind: Callable[[Oracle], Any]) -> Callable[[Any], Any]:
+    """Run a test for each of the relaxations, with one oracle of each ``kind`` that they work for."""
+    found = [
+        pytest.param(relaxation, example, id=f"{example}-{name}")
+        for name, relaxation in options.items()
+        for example in examples.one_for_each(kind, lambda e: e.relaxed and relaxation.missing(e.oracle()) is None)  # noqa: B023
+    ]
+    return pytest.mark.parametrize(("relaxation", "example"), found)
+
+
+@pairs({"readout": get_relaxation("sparsemap", penalty="readout")}, lambda oracle: type(oracle).readout)
+def test_sparsemap_of_the_readout(relaxation: Relaxation, example: Example) -> None:
     check_relaxation(relaxation, example.oracle(), example.event_shape, structure=example.structure)
 
 
-@pytest.mark.parametrize("name", ["marginals", "smoothed", "sparsemap"])
-@examples.parametrize(lambda example: example.relaxed)
-def test_another_temperature(example: Example, name: str) -> None:
-    oracle, relaxation = example.oracle(), get_relaxation(name, temperature=0.4)
-    if relaxation.missing(oracle) is None:
-        check_relaxation(relaxation, oracle, example.event_shape, structure=example.structure)
+@pairs(
+    {name: get_relaxation(name, temperature=0.4) for name in ("marginals", "smoothed", "sparsemap")},
+    lambda oracle: (isinstance(oracle.event_ndim, tuple), isinstance(oracle, Projectable)),
+)
+def test_another_temperature(relaxation: Relaxation, example: Example) -> None:
+    check_relaxation(relaxation, example.oracle(), example.event_shape, structure=example.structure)
 
 
-@pytest.mark.parametrize("regularizer", ["squared_l2", "tsallis", "none"])
-@examples.parametrize(lambda example: example.relaxed)
-def test_smoothed_by_another_regularizer(example: Example, regularizer: str) -> None:
-    oracle, relaxation = example.oracle(), get_relaxation("smoothed", regularizer=regularizer)
-    if relaxation.missing(oracle) is None:
-        check_relaxation(relaxation, oracle, example.event_shape, structure=example.structure)
+@pairs(
+    {name: get_relaxation("smoothed", regularizer=name) for name in ("squared_l2", "tsallis", "none")},
+    lambda oracle: getattr(type(oracle), "smoothed_value_and_mean", None),
+)
+def test_smoothed_by_another_regularizer(relaxation: Relaxation, example: Example) -> None:
+    check_relaxation(relaxation, example.oracle(), example.event_shape, structure=example.structure)

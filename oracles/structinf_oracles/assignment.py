@@ -18,6 +18,7 @@ from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import (
     Enumerable,
     KBest,
+    TransportPolytope,
     check_enumerable,
     check_feasible,
     check_flag,
@@ -36,7 +37,7 @@ OPERATIONS = 8
 
 
 @dataclass(frozen=True)
-class Assignment(KBest, Enumerable):
+class Assignment(KBest, TransportPolytope, Enumerable):
     """Matchings of n rows and m columns in which every row or column of the smaller side has a partner.
 
     θ is (..., n, m), any sign, and y its 0/1 matrix with at most a single 1 in each row and column, min(n, m) in all.
@@ -188,6 +189,21 @@ class Assignment(KBest, Enumerable):
         check_feasible(scores[0], "assignment")
         y, scores = y.to(theta.device), scores.to(theta)
         return y, scores, ~torch.isneginf(scores)
+
+    def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Ones for the rows and the columns in use, and zeros for others; (B | 1, n) and (B | 1, m).
+
+        The total, where ``allow_unmatched`` meets parts of −inf, is the number of pairs that these permit.
+        """
+        lengths = self.bound.get("lengths")
+        sizes = torch.tensor([theta.shape[1:]]) if lengths is None else lengths
+        rows, columns = (
+            (torch.arange(size, device=theta.device) < sizes[:, side, None].to(theta.device)).to(theta.dtype)
+            for side, size in enumerate(theta.shape[1:])
+        )
+        if self.allow_unmatched and bool(theta.isneginf().any()):
+            return rows, columns, self.argmax(theta).sum((1, 2))
+        return rows, columns, None
 
     def _layout(self, theta: Tensor) -> tuple[Any, ...]:
         """What the kernels take first: the scores, the groups of rows and of columns, the most columns of a block."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.kernels.logsumexp import logsumexp
 from structinf.oracle import (
+    EntropyProjectable,
     Enumerable,
     GibbsOracle,
     KBest,
@@ -23,6 +24,8 @@ from structinf.oracle import (
 from structinf.regularizers import Regularizer
 from structinf.smoothing import Smoothable, smooth_max
 
+from . import capped_simplex
+
 if TYPE_CHECKING:
     import jaxtyping
 
@@ -30,7 +33,7 @@ __all__ = ["Categorical"]
 
 
 @dataclass(frozen=True)
-class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Enumerable):
+class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, EntropyProjectable, Enumerable):
     """Exactly one of K parts.
 
     θ is (..., K) and y an indicator vector: marginals are the softmax of θ, the projection is its sparsemax. Labels are
@@ -131,6 +134,13 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Enumer
         support = z.detach() >= ordered.gather(1, last)
         tau = (torch.where(support, z, 0.0).sum(1, keepdim=True) - 1) / support.sum(1, keepdim=True)
         return torch.where(support, z - tau, 0.0).relu()
+
+    def project_entropy(self, theta: Tensor, *, binary: bool) -> jaxtyping.Float[Tensor, "batch k"]:
+        """The softmax of θ; or, if ``binary``, the sigmoid of θ − τ for some τ."""
+        if not binary:
+            return self.marginals(theta)
+        _check_some_part(theta.detach().amax(1))
+        return capped_simplex.entropic(theta, 1, binary=True)
 
     def enumerate(self, event_shape: Any) -> Tensor:
         return torch.eye(event_shape[0], dtype=torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,16 @@ from .label_lists import indicators, positions, refuse
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["cells_in_use", "cells_of", "check_cells", "check_grid", "grid_of", "inside", "sizes_in_use"]
+__all__ = [
+    "cells_in_use",
+    "cells_of",
+    "check_cells",
+    "check_grid",
+    "check_moves",
+    "grid_of",
+    "inside",
+    "sizes_in_use",
+]
 
 
 def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
@@ -37,6 +47,27 @@ def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
 def _check_sizes(lengths: Tensor, rows: int, columns: int) -> None:
     check_lengths(lengths[:, 0], 1, rows, f"n = {rows} rows")
     check_lengths(lengths[:, 1], 1, columns, f"m = {columns} columns")
+
+
+def check_moves(moves: Any, *, back: bool) -> tuple[tuple[int, int], ...]:
+    """Different pairs (di, dj), none of them (0, 0), nor one that leads upwards or to the left unless ``back``."""
+    try:
+        pairs = tuple((down, right) for down, right in moves)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"moves: pairs (di, dj) of integers are needed, got {moves!r}") from None
+    for pair in pairs:
+        if not all(isinstance(step, Integral) and not isinstance(step, bool) for step in pair):
+            raise InvalidInputError(f"moves: pairs (di, dj) of integers are needed, got {pair!r}")
+        if pair == (0, 0) or (min(pair) < 0 and not back):
+            raise InvalidInputError(
+                f"moves: {pair} leads nowhere; di or dj must be other than 0"
+                if back
+                else f"moves: {pair} leads back or nowhere; di and dj must be at least 0, and one of them above, so "
+                "that no path comes round"
+            )
+    if not pairs or len(set(pairs)) < len(pairs):
+        raise InvalidInputError(f"moves: one or more different ones are needed, got {moves!r}")
+    return tuple((int(down), int(right)) for down, right in pairs)
 
 
 def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -> jaxtyping.Int[Tensor, "batch 2"]:

@@ -1,11 +1,11 @@
-"""Paths through a grid of cells by moves that never lead back."""
+"""Paths through a grid of cells, by moves that never lead back or by any."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -13,10 +13,11 @@ from torch import Tensor
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 
-from .grid_form import cells_of, check_cells, check_grid, grid_of, inside, sizes_in_use
+from .grid_form import cells_of, check_cells, check_grid, check_moves, grid_of, inside, sizes_in_use
 from .label_lists import refuse
+from .neighbour_path import NEIGHBOURS, NeighbourPath
 
-__all__ = ["GridPath"]
+__all__ = ["GridPath", "grid_path"]
 
 _NAMED = {"down-right": ((1, 0), (0, 1)), "with-diagonal": ((1, 1), (1, 0), (0, 1))}
 
@@ -62,7 +63,7 @@ class GridPath(HypergraphProgram):
 
     def __post_init__(self) -> None:
         if not isinstance(self.moves, str):
-            object.__setattr__(self, "moves", _checked(self.moves))
+            object.__setattr__(self, "moves", check_moves(self.moves, back=False))
         elif self.moves not in _NAMED:
             raise InvalidInputError(f"moves must be {' or '.join(map(repr, _NAMED))}, or pairs, got {self.moves!r}")
 
@@ -115,19 +116,24 @@ class GridPath(HypergraphProgram):
         return cells_of(y, sum(y.shape[1:]) - 1)
 
 
-def _checked(moves: Any) -> tuple[tuple[int, int], ...]:
-    try:
-        pairs = tuple((down, right) for down, right in moves)
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"moves: pairs (di, dj) of integers are needed, got {moves!r}") from None
-    for pair in pairs:
-        if not all(isinstance(step, int | np.integer) and not isinstance(step, bool) for step in pair):
-            raise InvalidInputError(f"moves: pairs (di, dj) of integers are needed, got {pair!r}")
-        if min(pair) < 0 or pair == (0, 0):
-            raise InvalidInputError(
-                f"moves: {pair} leads back or nowhere; di and dj must be at least 0, and one of them above, so that "
-                "no path comes round"
-            )
-    if not pairs or len(set(pairs)) < len(pairs):
-        raise InvalidInputError(f"moves: one or more different ones are needed, got {moves!r}")
-    return tuple((int(down), int(right)) for down, right in pairs)
+def grid_path(*, moves: str | Sequence[tuple[int, int]] = "down-right") -> GridPath | NeighbourPath:
+    """The oracle of paths through a grid by these ``moves``: a :class:`GridPath`, or a :class:`NeighbourPath`.
+
+    Parameters
+    ----------
+    moves : {"down-right", "with-diagonal", "4-neighbours", "8-neighbours"} or tuple of (di, dj)
+        The first two, and pairs without a negative number, never lead back, and cells have scores of any sign. With
+        the others, and pairs that lead upwards or to the left, they have costs: scores of 0 or less.
+
+    Examples
+    --------
+    >>> grid_path(moves="with-diagonal"), grid_path(moves="8-neighbours")
+    (GridPath(moves='with-diagonal'), NeighbourPath(moves='8-neighbours'))
+    """
+    if isinstance(moves, str):
+        made = {**dict.fromkeys(_NAMED, GridPath), **dict.fromkeys(NEIGHBOURS, NeighbourPath)}
+        if moves not in made:
+            raise InvalidInputError(f"moves must be {' or '.join(map(repr, made))}, or pairs, got {moves!r}")
+        return made[moves](moves=moves)
+    pairs = check_moves(moves, back=True)
+    return (NeighbourPath if min(map(min, pairs)) < 0 else GridPath)(moves=pairs)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
-from structinf.oracle import Projectable, check_feasible, check_flag
+from structinf.oracle import EntropyProjectable, Projectable, check_feasible, check_flag
 
+from . import capped_simplex
 from .label_lists import refuse
-from .subset_form import check_number, check_sizes, cost_of_errors, in_use, taken
+from .subset_form import check_number, check_sizes, cost_of_errors, in_use, taken, usable
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -24,7 +24,7 @@ __all__ = ["Subset"]
 
 
 @dataclass(frozen=True)
-class Subset(HypergraphProgram, Projectable):
+class Subset(HypergraphProgram, Projectable, EntropyProjectable):
     """Exactly, or at most, k of d elements.
 
     θ is (..., d), the score of each element, and y has a 1 for each one taken: ⟨θ, y⟩ is the sum of the scores taken.
@@ -43,8 +43,8 @@ class Subset(HypergraphProgram, Projectable):
     Notes
     -----
     The best structure is a selection, in O(d): ties go to the lowest indices, and if fewer may be taken, elements of
-    score 0 or less are left. Sums go through all elements and numbers taken so far, in O(dk). The projection onto the
-    convex hull, the simplex capped at 1, sorts the scores.
+    score 0 or less are left. Sums go through all elements and numbers taken so far, in O(dk). The projections onto
+    the convex hull, the simplex capped at 1, sort the scores; with the binary entropy, Newton's method finds τ.
 
     References
     ----------
@@ -114,58 +114,21 @@ class Subset(HypergraphProgram, Projectable):
         scores = self._scores(theta)
         if self.at_most:
             scores = torch.where(scores > 0, scores, -torch.inf)
-        last, _ = self._last_and_next(scores)
+        last, _ = capped_simplex.last_and_next(scores, self.k)
         above, tied = scores > last, (scores == last) & (last > -torch.inf)
         return (above | (tied & (tied.cumsum(1) <= self.k - above.sum(1, keepdim=True)))).to(theta.dtype)
 
     def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
         """argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1 with Σ μ = k, or Σ μ <= k; μ = clip(θ − τ, 0, 1) for some τ."""
-        scores = self._scores(theta)
-        if scores.numel() == 0:
-            return scores.clone()
-        if not self.at_most:
-            return self._project_exactly(scores)
-        within = scores.clamp(0, 1)
-        exact = self._project_exactly(scores.clamp(min=0))
-        return torch.where(within.detach().double().sum(1, keepdim=True) <= self.k, within, exact)
+        return capped_simplex.nearest(self._scores(theta), self.k, at_most=self.at_most)
 
-    def _project_exactly(self, scores: Tensor) -> Tensor:
-        last, following = self._last_and_next(scores.detach())
-        # From the k-th highest score on, τ lies between −1 and 0, and the sum is that of the scores within 1 of it.
-        z = (scores - last).double()
-        tau = _where_the_sum_is(self.k, z.detach().clamp(-1, 1))
-        # If the next score is lower by 1, the k highest are all there is; the sum is k for many τ.
-        is_vertex = following - last <= -1
-        ones = torch.where(is_vertex, z >= 0, z - tau >= 1).detach()
-        free = ((z > tau) & ~ones & ~is_vertex).detach()
-        # The same τ, by what is 1 and what is between, which stay the same around almost every θ.
-        tau = (torch.where(free, z, 0.0).sum(1, keepdim=True) + ones.sum(1, keepdim=True) - self.k) / free.sum(
-            1, keepdim=True
-        ).clamp(min=1)
-        return torch.where(free, (z - tau).clamp(0, 1), ones.double()).to(scores.dtype)
+    def project_entropy(self, theta: Tensor, *, binary: bool) -> jaxtyping.Float[Tensor, "batch d"]:
+        """Over the same μ; min(1, exp(θ − τ)) for some τ, or, if ``binary``, the sigmoid of θ − τ."""
+        return capped_simplex.entropic(self._scores(theta), self.k, at_most=self.at_most, binary=binary)
 
     def _scores(self, theta: Tensor) -> Tensor:
         """−inf for what is not in use."""
-        mask = self.valid_parts(theta)
-        return theta if mask is None else torch.where(mask, theta, -torch.inf)
-
-    def _last_and_next(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The k-th and the (k + 1)-th highest score, (B, 1) each, +inf for the 0-th, −inf for more than there are."""
-        size = scores.shape[1]
-        k = min(self.k, size)
-        top = pad(scores.topk(min(k + 1, size), dim=1).values, (1, 1), value=-torch.inf)
-        top[:, 0] = torch.inf
-        if not self.at_most:
-            check_feasible(top[:, k], f"choice of {self.k} elements")
-        return top[:, k : k + 1], top[:, k + 1 : k + 2]
-
-
-def _where_the_sum_is(k: int, z: jaxtyping.Float[Tensor, "batch d"]) -> jaxtyping.Float[Tensor, "batch 1"]:
-    """The τ at which Σ clip(z − τ, 0, 1), which falls from d to 0, is ``k``."""
-    size = z.shape[1]
-    bend, order = torch.cat([z, z - 1], 1).sort(dim=1)
-    slope = torch.where(order < size, 1, -1).cumsum(1)  # after each bend
-    fall = (slope[:, :-1] * bend.diff(dim=1)).cumsum(1)
-    total = size + pad(fall, (1, 0))
-    at = ((total >= k).sum(1, keepdim=True) - 1).clamp(min=0)
-    return bend.gather(1, at) + (k - total.gather(1, at)) / slope.gather(1, at).clamp(max=-1)
+        scores = usable(self.bound.get("lengths"), theta)
+        if self._least:
+            check_feasible((scores > -torch.inf).sum(1) >= self._least, f"choice of {self._least} elements")
+        return scores

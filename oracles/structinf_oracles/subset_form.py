@@ -16,7 +16,7 @@ from .label_lists import refuse
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["check_number", "check_sizes", "cost_of_errors", "in_use", "taken"]
+__all__ = ["check_number", "check_sizes", "cost_of_errors", "in_use", "taken", "usable"]
 
 
 def check_number(name: str, value: Any) -> None:
@@ -41,6 +41,12 @@ def in_use(lengths: Tensor | None, theta: Tensor) -> jaxtyping.Bool[Tensor, "row
         return None
     mask = torch.arange(theta.shape[1], device=lengths.device) < lengths.unsqueeze(1)
     return mask.any(0, keepdim=True) if len(theta) == 1 else mask
+
+
+def usable(lengths: Tensor | None, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+    """θ, and −inf for what is not in use."""
+    mask = in_use(lengths, theta)
+    return theta if mask is None else torch.where(mask, theta, -torch.inf)
 
 
 def cost_of_errors(y: jaxtyping.Float[Tensor, "batch d"]) -> jaxtyping.Float[Tensor, "batch d"]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import Self
 
 from ..errors import InvalidInputError
 from .builder import HypergraphBuilder
+from .graph import Graph, listed
 from .hypergraph import Hypergraph
 
 if TYPE_CHECKING:
@@ -53,89 +53,19 @@ def path_graph(graph: Any, source: Hashable | None = None, target: Hashable | No
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Dag:
-    """A directed acyclic graph that can be compared and hashed; :meth:`of` makes it of the usual forms.
-
-    Attributes
-    ----------
-    nodes : tuple of hashable
-        As the user names them.
-    ends : (E, 2) int32 array
-        The numbers in ``nodes`` of the two ends of each edge, from and to.
-    """
-
-    nodes: tuple[Hashable, ...]
-    ends: np.ndarray
-    checksum: int = field(init=False)
+class Dag(Graph):
+    """A directed acyclic graph; :meth:`of` makes it of the forms that :func:`path_graph` takes."""
 
     def __post_init__(self) -> None:
-        ends = np.array(self.ends, np.int32)
-        ends.setflags(write=False)
-        object.__setattr__(self, "ends", ends)
-        object.__setattr__(self, "checksum", zlib.crc32(ends.tobytes()))
+        super().__post_init__()
         if not self.nodes:
             raise InvalidInputError("graph: it has no nodes")
         self._check_acyclic()
 
     @classmethod
-    def of(cls, graph: Any) -> Dag:
-        """From any of the forms that :func:`path_graph` takes."""
-        if isinstance(graph, Dag):
-            return graph
-        if hasattr(graph, "is_directed"):  # networkx's, which need not be imported to be read
-            if not graph.is_directed():
-                raise InvalidInputError(f"graph: a directed graph is needed, got a {type(graph).__name__}")
-            return cls._of_pairs(graph.edges(), graph.nodes)
-        if hasattr(graph, "dtype"):
-            return cls._of_array(np.asarray(graph))
-        try:
-            return cls._of_pairs(graph)
-        except InvalidInputError:
-            raise  # a ValueError too, about a graph that was understood
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(
-                "graph: an (E, 2) integer array, a sequence of pairs of hashable nodes, or a networkx.DiGraph is "
-                f"needed, got a {type(graph).__name__}: {error}"
-            ) from error
-
-    @classmethod
-    def _of_array(cls, edges: np.ndarray) -> Dag:
-        if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
-            raise InvalidInputError(
-                f"graph: edges are pairs of integers, (E, 2), got an array of {edges.dtype} of shape {edges.shape}"
-            )
-        nodes, first, number = np.unique(edges.ravel(), return_index=True, return_inverse=True)
-        order = first.argsort()  # as the nodes appear
-        return cls(tuple(nodes[order].tolist()), order.argsort()[number].reshape(-1, 2))
-
-    @classmethod
-    def _of_pairs(cls, edges: Iterable[Any], nodes: Iterable[Hashable] = ()) -> Dag:
-        flat = [node for start, end in edges for node in (start, end)]
-        number = {node: i for i, node in enumerate(dict.fromkeys([*nodes, *flat]))}
-        return cls(tuple(number), np.reshape([number[node] for node in flat], (-1, 2)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Dag):
-            return NotImplemented
-        return self is other or (self.nodes == other.nodes and np.array_equal(self.ends, other.ends))
-
-    def __hash__(self) -> int:
-        return self.checksum
-
-    def __repr__(self) -> str:
-        return f"Dag({len(self.nodes)} nodes, {len(self.ends)} edges)"
-
-    # -- nodes -----------------------------------------------------------------------------
-
-    def number(self, node: Hashable) -> int:
-        """Where ``node`` stands in ``nodes``."""
-        if node not in self._numbers:
-            raise InvalidInputError(f"{node!r} is no node of the graph, whose nodes are {_listed(self.nodes)}")
-        return self._numbers[node]
-
-    @cached_property
-    def _numbers(self) -> dict[Hashable, int]:
-        return {node: i for i, node in enumerate(self.nodes)}
+    def of(cls, graph: Any, directed: bool | None = True) -> Self:
+        """As any directed graph, with a check that no edges come round."""
+        return super().of(graph, directed)
 
     def terminals(self, source: Hashable | None = None, target: Hashable | None = None) -> tuple[Hashable, Hashable]:
         """Source and target; in place of None, the only node that no edge leads to, and that no edge leaves."""
@@ -152,7 +82,7 @@ class Dag:
     def _only(self, name: str, candidates: np.ndarray, why: str) -> Hashable:
         found = [self.nodes[i] for i in np.flatnonzero(candidates)]
         if len(found) != 1:
-            raise InvalidInputError(f"{name}: which node is it? {why} {len(found)} of them, {_listed(found)}")
+            raise InvalidInputError(f"{name}: which node is it? {why} {len(found)} of them, {listed(found)}")
         return found[0]
 
     # -- paths -----------------------------------------------------------------------------
@@ -164,7 +94,7 @@ class Dag:
         if not after[self.number(target)]:
             raise InvalidInputError(
                 f"target: no path leads from {source!r} to {target!r}; the nodes that can be reached are "
-                f"{_listed([self.nodes[i] for i in np.flatnonzero(after)])}"
+                f"{listed([self.nodes[i] for i in np.flatnonzero(after)])}"
             )
         return np.flatnonzero(after[self.ends[:, 0]] & before[self.ends[:, 1]])
 
@@ -195,11 +125,5 @@ class Dag:
             node = onward[node]
         cycle = [self.nodes[i] for i in [*list(seen)[seen[node] :], node]]
         raise InvalidInputError(
-            f"graph: the edges {_listed(cycle, ' -> ')} form a cycle; paths are those of an acyclic graph"
+            f"graph: the edges {listed(cycle, ' -> ')} form a cycle; paths are those of an acyclic graph"
         )
-
-
-def _listed(nodes: Any, separator: str = ", ") -> str:
-    """At most ten of ``nodes``, as text."""
-    shown = [repr(node) for node in nodes]
-    return separator.join(shown if len(shown) <= 10 else [*shown[:9], "...", shown[-1]])

@@ -5,12 +5,14 @@ without batch dimensions, and returns a :class:`matplotlib.figure.Figure` to sav
 
 ===================  ==========================================================================
 ``alignment``        dtw, grid_path, monotonic_alignment, needleman_wunsch
-``assignment``       assignment
+``assignment``       assignment, transportation, constraint_model (of a matrix of variables)
 ``constituents``     binary_tree
 ``lattice``          chain
+``network``          spanning_tree, matching, path, flow, tour
+``ranking``          ranking
 ``route``            dag_path
 ``segments``         semi_markov
-``selection``        categorical, subset, correlated_subset, knapsack
+``selection``        categorical, bits, subset, correlated_subset, knapsack, milp
 ``trees``            arborescence, projective_tree
 ===================  ==========================================================================
 """
@@ -29,8 +31,21 @@ from .assignments import assignment
 from .brackets import constituents
 from .dependencies import trees
 from .lattices import lattice
+from .networks import network
+from .rankings import ranking
 from .routes import route
 from .segmentations import segments
 from .selections import selection
 
-__all__ = ["alignment", "assignment", "constituents", "lattice", "route", "segments", "selection", "trees"]
+__all__ = [
+    "alignment",
+    "assignment",
+    "constituents",
+    "lattice",
+    "network",
+    "ranking",
+    "route",
+    "segments",
+    "selection",
+    "trees",
+]

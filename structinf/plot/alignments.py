@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from ..solution import Solution
@@ -24,7 +25,7 @@ NORM = PowerNorm(0.25, vmin=0, vmax=1)  # a power of the probability, so that sm
 def alignment(solution: Solution, *, x: Items | None = None, y: Items | None = None, title: str = "") -> Figure:
     """The mean of an alignment, or of a path through a grid, as shaded cells, and the heaviest one over it.
 
-    Of structures of cells, in order: ``dtw``, ``grid_path``, ``monotonic_alignment``, ``needleman_wunsch``.
+    Of structures of cells: ``dtw``, ``grid_path`` by any moves, ``monotonic_alignment``, ``needleman_wunsch``.
 
     Parameters
     ----------
@@ -37,8 +38,8 @@ def alignment(solution: Solution, *, x: Items | None = None, y: Items | None = N
     Returns
     -------
     Figure
-        White cells have probability 0. The heaviest structure, if the relaxation keeps a support, is a line, or
-        outlines where it consists of matches.
+        White cells have probability 0. The heaviest structure, if the relaxation keeps a support, is a line; or joins
+        neighbours where its cells go back and forth; or consists of outlines where it does of matches.
 
     Raises
     ------
@@ -93,12 +94,26 @@ def shade(axes: Axes, matrix: Tensor) -> None:
 
 
 def _draw_cells(axes: Axes, cells: Tensor, *, outlined: bool) -> None:
-    """A structure's cells (steps, 2), in order."""
-    if outlined:
+    """A structure's cells (steps, 2), row by row."""
+    forward = bool((cells.diff(dim=0) >= 0).all())
+    links = None if forward or outlined else _find_links(cells)
+    if forward and not outlined:
+        axes.plot(*cells.T.flip(0).numpy(), color=ORANGE, lw=1.4, zorder=3, marker="o" if len(cells) == 1 else "")
+    elif links is not None:
+        axes.plot(*cells[links.T].permute(2, 0, 1).flip(0).numpy(), color=ORANGE, lw=1.4, zorder=3)
+    else:
         for i, j in cells.tolist():
             axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, color=ORANGE, lw=2, zorder=3))
-    else:
-        axes.plot(*cells.T.flip(0).numpy(), color=ORANGE, lw=1.4, zorder=3, marker="o" if len(cells) == 1 else "")
+
+
+def _find_links(cells: Tensor) -> Tensor | None:
+    """Pairs (links, 2) of neighbours: by sides, if that joins all cells, or else by sides and corners, or else none."""
+    apart = (cells[:, None] - cells).abs()
+    for near in (apart.sum(2) == 1, apart.amax(2) == 1):
+        pieces, _ = connected_components(near.numpy(), directed=False)
+        if pieces == 1:
+            return near.triu().nonzero()
+    return None
 
 
 def _color(probability: float) -> str:

@@ -1,4 +1,4 @@
-"""Assignments: matrices of cells."""
+"""Assignments and transport plans: matrices of cells."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ def assignment(
 ) -> Figure:
     """The mean of an assignment as a matrix, and beside it the assignments that it is made of.
 
+    Of ``assignment``, ``transportation``, and a ``constraint_model`` of a matrix of variables.
+
     Parameters
     ----------
     solution : Solution
-        Of one instance: the mean is (n, m), the support (K, n, m).
+        Of one instance: the mean is (n, m), the support (K, n, m), if there is one.
     rows : sequence of str or of (h, w) images, optional
         What the rows stand for; numbers from 1 by default.
     columns : sequence of str, optional
@@ -41,13 +43,12 @@ def assignment(
     Returns
     -------
     Figure
-        Cells that not all structures share are orange.
+        Cells that not all structures share are orange. Amounts above 1 are written into them.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or has no support, or there are not as many rows or
-        columns as in its mean.
+        If the solution is that of a batch or has another form, or there are not as many rows or columns as in its mean.
 
     Examples
     --------
@@ -55,13 +56,15 @@ def assignment(
     >>> solution = si.infer(torch.tensor([[1.0, 0.8], [0.5, 0.4]]), "assignment", "sparsemap")
     >>> figure = assignment(solution, rows=["Ada", "Ben"], columns=["Monday", "Tuesday"])
     """
-    drawn = read(solution, "n m", most=most, alone=False)
+    drawn = read(solution, "n m", most=most)
     (mean,), (structures,), weights = drawn.mean, drawn.structures, drawn.weights
     n, m = mean.shape
     columns = name_all("columns", columns, m, "columns")
     if rows is not None:
         check_count("rows", len(rows), n, "rows")
-    shared = (structures > 0).all(0)
+    largest = max(1.0, mean.max().item()) if mean.numel() else 1.0
+    in_all = (structures == structures[:1]).all(0)
+    what = "plans" if bool((structures > 1).any()) else "assignments"
     # In inches: a cell of the mean, a cell of a structure, what lies between panels.
     big, small, gap = min(0.55, 4.0 / max(n, m)), min(0.25, 1.75 / max(n, m)), 0.5
     lines = 1 if len(weights) <= 2 else 2
@@ -70,14 +73,15 @@ def assignment(
     right = left + m * big + gap
     width = right + each_line * (m * small + gap)
     height = top + max(n * big, lines * (n * small + gap) - gap) + 0.55
-    figure = make_figure(width, height, title, [("in all assignments", BLUE), ("in some", ORANGE)], drawn.rest)
+    legend = [(f"in all {what}", BLUE), ("in some", ORANGE)] if len(weights) else [("mean", BLUE)]
+    figure = make_figure(width, height, title, legend, drawn.rest)
 
     main = add_axes(figure, left, top, m * big, n * big)
-    main.imshow(mean.numpy(), cmap=SHADES, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    main.imshow(mean.numpy(), cmap=SHADES, vmin=0, vmax=largest, aspect="auto", interpolation="nearest")
     size = min(9, 22 * big)
     for i, j in (mean > 0.005).nonzero().tolist():
         value = mean[i, j].item()
-        color = "white" if value > READABLE else INK
+        color = "white" if value > READABLE * largest else INK
         main.text(j, i, as_decimal(value), ha="center", va="center", fontsize=size, color=color)
     main.set_title("mean", fontsize=10, color=INK, pad=8)
     main.set_xticks(range(m), columns)
@@ -97,7 +101,10 @@ def assignment(
         place = right + column * (m * small + gap), top + line * (n * small + gap)
         panel = add_axes(figure, *place, m * small, n * small)
         for i, j in (structure > 0).nonzero().tolist():
-            panel.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, color=BLUE if shared[i, j] else ORANGE, lw=0))
+            panel.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, color=BLUE if in_all[i, j] else ORANGE, lw=0))
+            if what == "plans":
+                amount = as_decimal(structure[i, j].item())
+                panel.text(j, i, amount, ha="center", va="center", fontsize=min(8, 32 * small), color="white")
         panel.set(xlim=(-0.5, m - 0.5), ylim=(n - 0.5, -0.5), xticks=[], yticks=[])
         panel.set_title(f"{weight:.0%}", fontsize=11, color=INK, pad=4, weight="bold")
         rule_cells(panel, n, m)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..dp.paths import Dag
 
-__all__ = ["Layout", "lay_out"]
+__all__ = ["Layout", "lay_out", "spread"]
 
 # How strongly neighbours pull, by how many of the two are mere places of a long edge: to keep it straight.
 PULL = (1.0, 2.0, 8.0)
@@ -44,13 +44,13 @@ def lay_out(dag: Dag) -> Layout:
     rows = [np.flatnonzero(np.equal(layer, k)) for k in range(max(layer) + 1)]
     height = np.zeros(len(layer))
     for row in rows:
-        height[row] = _spread(np.zeros(len(row)))
+        height[row] = spread(np.zeros(len(row)))
     for order, pull in 4 * [(rows, before), (rows[::-1], before.T)] + 8 * [(rows, before + before.T)]:
         for row in order:
             total = pull[row].sum(1)
             target = np.where(total > 0, pull[row] @ height / np.maximum(total, 1), height[row])
             row = row[target.argsort(kind="stable")]
-            height[row] = _spread(np.sort(target))
+            height[row] = spread(np.sort(target))
     return Layout(depth, height[: len(depth)], [height[chain[1:-1]] for chain in chains])
 
 
@@ -64,7 +64,7 @@ def _depths(dag: Dag) -> np.ndarray:
     return depth
 
 
-def _spread(target: np.ndarray) -> np.ndarray:
+def spread(target: np.ndarray) -> np.ndarray:
     """The heights nearest to rising ones, by squares, that are at least 1 apart.
 
     Less their numbers they have to rise as well, which is isotonic regression: neighbours that fall are pooled.

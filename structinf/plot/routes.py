@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path
 
 from ..dp.paths import Dag
 from ..solution import Solution
+from .boxes import HEIGHT, draw_node, write_over
 from .drawn import read
 from .layering import lay_out
 from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure
@@ -22,7 +22,7 @@ from .words import check_count, name_all, typeset, width_of
 
 __all__ = ["route"]
 
-LINE, BOX = 0.7, 0.3  # inches: from one place of a layer to the next, and a node's height
+LINE = 0.7  # inches, from one place of a layer to the next
 
 
 def route(solution: Solution, edges: Any, *, names: Sequence[str] | None = None, title: str = "") -> Figure:
@@ -67,7 +67,7 @@ def route(solution: Solution, edges: Any, *, names: Sequence[str] | None = None,
 
     boxes = [width_of(node, font) + 0.24 for node in nodes]
     places = _Places.of(dag, np.array(boxes), 0.5 + max((width_of(text, small) for text in texts), default=0.0))
-    left, top, bottom = 0.25, (0.65 if title else 0.15) + BOX, 0.75
+    left, top, bottom = 0.25, (0.65 if title else 0.15) + HEIGHT, 0.75
     legend = [("probable", BLUE), ("of probability 0", SOFT)]
     legend += [(f"the heaviest path, {weight:.0%}", ORANGE) for weight in drawn.weights.tolist()]
     width, height = left + places.ends[-1] + 0.25, top + places.deepest + bottom
@@ -88,9 +88,11 @@ def route(solution: Solution, edges: Any, *, names: Sequence[str] | None = None,
         _draw_edge(
             axes, (places.x[start] + boxes[start] / 2, places.x[end] - boxes[end] / 2), gaps, bend, mean[e], color
         )
-        _write(axes, gaps[len(gaps) // 2], bend, texts[e], small, INK if mean[e] > 0 else SOFT)
+        left_end, before, right_end, after = gaps[len(gaps) // 2]
+        middle = (left_end + right_end) / 2, (before + after) / 2 + 0.75 * bend
+        write_over(axes, middle, texts[e], small, INK if mean[e] > 0 else SOFT)
     for node, x, y, box in zip(nodes, places.x, places.y, boxes, strict=True):
-        _draw_node(axes, x, y, box, node, font)
+        draw_node(axes, x, y, box, node, font)
     return figure
 
 
@@ -151,19 +153,3 @@ def _draw_edge(
     arrow = FancyArrowPatch(path=Path(points, codes), arrowstyle="-|>", mutation_scale=size, shrinkA=0, shrinkB=0)
     arrow.set(color=color, lw=width, zorder=2 if color == ORANGE else 1, capstyle="butt")
     axes.add_patch(arrow)
-
-
-def _write(axes: Axes, gap: Gap, bend: float, text: str, font: FontProperties, color: str) -> None:
-    """Over the middle of an edge's way through a gap."""
-    if text:
-        left, before, right, after = gap
-        place = (left + right) / 2, (before + after) / 2 + 0.75 * bend
-        written = axes.text(*place, text, ha="center", va="center", fontproperties=font, color=color, zorder=4)
-        written.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.0})
-
-
-def _draw_node(axes: Axes, x: float, y: float, width: float, name: str, font: FontProperties) -> None:
-    box = FancyBboxPatch((x - width / 2, y - BOX / 2), width, BOX, boxstyle="round,pad=0,rounding_size=0.08")
-    box.set(facecolor="white", edgecolor=SOFT, lw=1.0, zorder=3)
-    axes.add_patch(box)
-    axes.text(x, y, name, ha="center", va="center_baseline", color=INK, fontproperties=font, zorder=4)

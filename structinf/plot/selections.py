@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from ..errors import InvalidInputError
 from ..solution import Solution
 from .drawn import read
 from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure, write_weight
@@ -18,12 +19,14 @@ __all__ = ["selection"]
 
 # Inches: a bar of 1, from there to the structures, from one to the next, and its cells.
 BARS, GAP, ROW, CELL = 1.1, 0.15, 0.36, 0.26
+ROUNDING = 1e-4
 
 
 def selection(solution: Solution, *, names: Sequence[str] | None = None, title: str = "", most: int = 6) -> Figure:
     """The mean of a selection as bars, and below them the selections that it is made of.
 
-    Of ``categorical``, ``subset``, ``correlated_subset`` and ``knapsack``.
+    Of ``categorical``, ``bits``, ``subset``, ``correlated_subset`` and ``knapsack``, of a ``milp`` whose variables are
+    0 or 1, and of the nodes on a ``path``.
 
     Parameters
     ----------
@@ -44,7 +47,8 @@ def selection(solution: Solution, *, names: Sequence[str] | None = None, title: 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or there are not as many names as elements.
+        If the solution is that of a batch or has another form, or values beyond 0 and 1, or there are not as many names
+        as elements.
 
     Examples
     --------
@@ -55,6 +59,8 @@ def selection(solution: Solution, *, names: Sequence[str] | None = None, title: 
     drawn = read(solution, "d", "d, d-1", most=most)
     mean, weights = drawn.mean[0], drawn.weights
     size = len(mean)
+    if bool((mean < -ROUNDING).any() | (mean > 1 + ROUNDING).any()):
+        raise InvalidInputError(f"solution: means of elements lie between 0 and 1, got {mean.tolist()}")
     names, font, unknown = typeset(name_all("names", names, size, "elements"))
     widest = max((width_of(name, font) for name in names), default=0.0)
     turned = widest > 0.95

@@ -86,7 +86,8 @@ def rule_cells(axes: Axes, n: int, m: int) -> None:
 
 
 def as_decimal(value: float) -> str:
-    """A probability as ``.25`` or ``1``; nothing if it rounds to 0."""
+    """A probability as ``.25`` or ``1``, a larger amount as ``2.5``; nothing if it rounds to 0."""
     if value <= 0.005:
         return ""
-    return "1" if value > 0.995 else f"{value:.2f}".removeprefix("0")
+    text = f"{value:.2f}"
+    return text.removeprefix("0") if value <= 0.995 else text.rstrip("0").removesuffix(".")

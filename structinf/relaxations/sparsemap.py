@@ -17,7 +17,7 @@ from ..relaxation import (
     RegularizedRelaxation,
     check_choice,
     check_stopping,
-    report_failure,
+    report_unfinished,
 )
 from ..solution import Solution
 from ..solvers.active_set import ActiveSet, active_set
@@ -120,16 +120,6 @@ class SparseMAP(RegularizedRelaxation):
                 max_iter=self.max_iter,
                 warm_start=warm_start,
             )
-        if self.on_failure != "ignore" and not bool(result.converged.all()):
-            self._report(oracle, result)
+        what = f"{self.label()} of {oracle.label()}"
+        report_unfinished(what, result, self.max_iter, self.tolerance, self.on_failure)
         return result
-
-    def _report(self, oracle: Oracle, result: ActiveSet) -> None:
-        failed = (~result.converged).nonzero()[:, 0]
-        worst = int(failed[result.gap[failed].argmax()])
-        report_failure(
-            f"{self.label()} of {oracle.label()}: {len(failed)} of {len(result.converged)} instances stopped after "
-            f"{result.oracle_calls} oracle calls, the worst at batch index {worst} with a duality gap of "
-            f"{result.gap[worst].item():.2e}; max_iter is {self.max_iter} and tolerance {self.tolerance:g}",
-            self.on_failure,
-        )

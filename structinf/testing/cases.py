@@ -17,12 +17,13 @@ from torch import Tensor
 
 from ..errors import InfeasibleError, InvalidInputError
 from ..oracle import Enumerable, Oracle
-from ..parts import Potentials, as_tuple, like_potentials, map_parts
+from ..parts import Potentials, as_tuple, inner, like_potentials, map_parts
 from ..problem import Problem
 from ..relaxation import Relaxation
+from .compare import rounding
 from .enumeration import Enumeration
 
-__all__ = ["FAMILIES", "Case", "InstanceData", "Subject", "forbid", "instance"]
+__all__ = ["FAMILIES", "Case", "InstanceData", "Subject", "forbid", "instance", "magnitude"]
 
 InstanceData = Mapping[str, Any] | Callable[[int, torch.Generator], Mapping[str, Any]]
 """Values to draw each instance's from, a row each; or a function of a batch size and a generator that draws them."""
@@ -72,6 +73,12 @@ def forbid(theta: Potentials, structure: Potentials, generator: torch.Generator,
 def instance(value: Potentials, b: int) -> Potentials:
     """Row ``b`` as a batch of one, (1, *event); the only row where all instances share it."""
     return map_parts(lambda t: t[b : b + 1] if t.shape[0] != 1 else t, value)
+
+
+def magnitude(theta: Potentials, y: Potentials) -> Tensor:
+    """Σ |θ_i y_i| for each instance, without forbidden parts."""
+    sizes = map_parts(lambda t: t.abs().nan_to_num(posinf=0), theta)
+    return inner(sizes, map_parts(torch.abs, y))
 
 
 # ----------------------------------------------------------------------------- what is checked
@@ -141,17 +148,14 @@ class Subject:
         return f"{self.label} on {self.event_shape}"
 
     def cases(self, families: Sequence[str], dtypes: Sequence[torch.dtype] | None = None) -> Iterator[Case]:
-        """Inputs of these families: each dtype, with and without instance data, each tensor shared or not.
-
-        All combinations in the first dtype; in others all for the first family, one for each further family.
-        """
-        variants = list(product(self._data_options, self._sharings))
+        """Inputs of these families in each dtype."""
         for i, dtype in enumerate(dtypes or self.dtypes):
-            for j, family in enumerate(families):
-                for with_data, shared in variants if i * j == 0 else [variants[(i + j) % len(variants)]]:
-                    key = (dtype, with_data, shared, family)
+            for family in families:
+                turns = len(self._variants(family, 0))
+                for turn, variant in enumerate(self._variants(family, i), list(FAMILIES).index(family)):
+                    key = (dtype, *variant, family)
                     if key not in self._cases:
-                        self._cases[key] = self._draw(*key)
+                        self._cases[key] = replace(self._draw(*key), turn=turn, turns=turns)
                     yield self._cases[key]
 
     def generator(self, *salt: Any) -> torch.Generator:
@@ -170,6 +174,13 @@ class Subject:
         # Each batch holds different values where there are so many, the first row among them.
         rows = torch.cat([torch.randperm(count, generator=generator) for _ in range(math.ceil(size / count))])[:size]
         return {key: value[rows] for key, value in values.items()}
+
+    def signed(self, t: Tensor) -> Tensor:
+        """``t``, or costs of its sizes where the oracle takes no others: 0, or further from it than differences step.
+
+        (Those of :func:`structinf.testing.gradients.expect_derivative`.)
+        """
+        return torch.where(t == 0, t, -t.abs().clamp(min=1e-4)) if self.oracle.takes_costs else t
 
     def probe(self, structure: Mapping[str, Any]) -> None:
         """Maximise one instance of zeros, as a public call would."""
@@ -194,7 +205,7 @@ class Subject:
         generator = self.generator(dtype, with_data, shared, family)
         draw, scale, holes = FAMILIES[family]
         drawn = [
-            draw((1 if alone else BATCH, *shape), generator).mul(scale).to(dtype)
+            self.signed(draw((1 if alone else BATCH, *shape), generator).mul(scale)).to(dtype)
             for shape, alone in zip(self.event_shapes, shared, strict=True)
         ]
         theta = tuple(drawn) if self.is_tuple else drawn[0]
@@ -202,9 +213,23 @@ class Subject:
         if not holes:
             return case
         # Every instance keeps a structure: the best one for potentials unrelated to θ.
-        unrelated = case.with_tensors([_normal(t.shape, generator).to(dtype) for t in drawn])
+        unrelated = case.with_tensors([self.signed(_normal(t.shape, generator)).to(dtype) for t in drawn])
         kept = unrelated.oracle.argmax(unrelated.theta)
         return replace(case, given=forbid(theta, kept, generator))
+
+    def _variants(self, family: str, i: int) -> list[tuple[bool, tuple[bool, ...]]]:
+        """Inputs of this family in dtype number ``i``: with instance data or without, and which tensors are shared.
+
+        All combinations for the first family that there is. For another one in the first dtype so many that each of
+        either comes, in other pairs than for the family before it; in a further dtype one.
+        """
+        data, sharings, j = self._data_options, self._sharings, list(FAMILIES).index(family)
+        every = list(product(data, sharings))
+        if j == 0:
+            return every
+        if i > 0:
+            return [every[(i + j) % len(every)]]
+        return [(data[(j + k) % len(data)], sharings[k % len(sharings)]) for k in range(max(len(data), len(sharings)))]
 
     @property
     def _sharings(self) -> list[tuple[bool, ...]]:
@@ -255,11 +280,15 @@ class Case:
         As a user would pass them.
     structure : mapping
         Instance data, (B, ...) each.
+    turn, turns : int
+        Which one it is of the inputs of its family, and how many there are.
     """
 
     subject: Subject
     given: Potentials
     structure: Mapping[str, Any]
+    turn: int = 0
+    turns: int = 1
 
     @functools.cached_property
     def problem(self) -> Problem:
@@ -286,6 +315,21 @@ class Case:
         """Of the potentials."""
         return as_tuple(self.given)[0].dtype
 
+    @functools.cached_property
+    def scale(self) -> Tensor:
+        """Σ |θ_i y_i| of the best structures y, the largest of the batch, in float64."""
+        return magnitude(self.theta, self.oracle.argmax(self.theta)).double().max()
+
+    @functools.cached_property
+    def room(self) -> Tensor:
+        """For rounding in a result per instance, of what the best structure sums up."""
+        return rounding(self.dtype, 1 + self.scale, factor=64)
+
+    def share(self, options: Sequence[Any]) -> list[Any]:
+        """Those that fall to this input where the inputs of its family share them out; at least one."""
+        count = math.ceil(len(options) / self.turns)
+        return [options[i % len(options)] for i in range(self.turn * count, (self.turn + 1) * count)]
+
     @property
     def relaxation(self) -> Relaxation:
         """The one that is checked."""
@@ -309,18 +353,16 @@ class Case:
         """A fresh generator, the same at every call."""
         return self.subject.generator("law", salt)
 
-    def structures_near(self, count: int = 30) -> Iterator[Potentials]:
-        """Structures (B, *event) that argmax finds for noisy copies of θ, or for pure noise."""
-        generator = self.generator("near")
-        for i in range(count):
-            moved = []
-            for t in as_tuple(self.given):
-                size = t.abs().nan_to_num(posinf=0).mean().item()
-                noise = torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
-                noise = noise * (size or 1) * 2.0 ** (i % 7 - 4)
-                moved.append(torch.where(t.isneginf(), t, noise if i % 3 == 0 else t + noise))
-            near = self.with_tensors(moved)
-            yield near.oracle.argmax(near.theta)
+    def structure_near(self, i: int) -> Potentials:
+        """The structures (B, *event) that argmax finds for a noisy copy of θ, the ``i``-th, or for pure noise."""
+        generator, moved = self.generator(("near", i)), []
+        for t in as_tuple(self.given):
+            size = t.abs().nan_to_num(posinf=0).mean().item()
+            noise = torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
+            noise = noise * (size or 1) * 2.0 ** (i % 7 - 4)
+            moved.append(torch.where(t.isneginf(), t, self.subject.signed(noise if i % 3 == 0 else t + noise)))
+        near = self.with_tensors(moved)
+        return near.oracle.argmax(near.theta)
 
     def enumeration(self, b: int) -> Enumeration | None:
         """All structures of instance ``b``; None if the oracle cannot list them."""

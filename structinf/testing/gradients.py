@@ -1,4 +1,4 @@
-"""Derivatives against central differences, in random directions, away from kinks.
+"""Derivatives against central differences, in a random direction, away from kinks.
 
 Unlike ``torch.autograd.gradcheck`` this allows potentials of −inf (which no difference moves) and tells
 a wrong derivative from a point that has none.
@@ -28,7 +28,6 @@ def expect_derivative(
     order: int = 1,
     step: float = 1e-5,
     tolerance: float = 1e-6,
-    directions: int = 3,
 ) -> None:
     """Raise Broken unless the derivative of ``function`` at ``theta`` (float64) is that of its values.
 
@@ -42,42 +41,40 @@ def expect_derivative(
         2 checks the derivative of the first derivative, and so on.
     step, tolerance : float
         Of the differences; of the comparison, relative to the size of the values and derivatives.
-    directions : int
-        How many random directions are tried.
 
     Raises
     ------
     NotApplicable
         If a kink lies within ``step``: the differences to both sides disagree.
     """
-    for _ in range(directions):
-        scalar = _projected(function, theta, generator, order)
-        along = [
-            torch.where(t.isneginf(), 0.0, torch.randn(t.shape, generator=generator, dtype=torch.float64))
-            for t in as_tuple(theta)
-        ]
-        leaves = [t.detach().clone().requires_grad_() for t in as_tuple(theta)]
-        gradients = differentiate(scalar(leaves), leaves)
-        for g, t in zip(gradients, leaves, strict=True):
-            if not bool(g.isfinite().all()):
-                fail(f"the derivative of order {order} of {what} is not finite")
-            if bool(g[t.isneginf()].any()):
-                fail(f"the derivative of order {order} of {what} is not 0 at a part of −inf")
-        claimed = sum((g * d).sum().item() for g, d in zip(gradients, along, strict=True))
-        ahead, here, behind = (
-            scalar([(t.detach() + sign * step * d).requires_grad_() for t, d in zip(leaves, along, strict=True)]).item()
-            for sign in (1, 0, -1)
+    scalar = _projected(function, theta, generator, order)
+    along = [
+        torch.where(t.isneginf(), 0.0, torch.randn(t.shape, generator=generator, dtype=torch.float64))
+        for t in as_tuple(theta)
+    ]
+    leaves = [t.detach().clone().requires_grad_() for t in as_tuple(theta)]
+    value = scalar(leaves)
+    here, gradients = value.item(), differentiate(value, leaves)
+    for g, t in zip(gradients, leaves, strict=True):
+        if not bool(g.isfinite().all()):
+            fail(f"the derivative of order {order} of {what} is not finite")
+        if bool(g[t.isneginf()].any()):
+            fail(f"the derivative of order {order} of {what} is not 0 at a part of −inf")
+    claimed = sum((g * d).sum().item() for g, d in zip(gradients, along, strict=True))
+    ahead, behind = (
+        scalar([(t.detach() + sign * step * d).requires_grad_() for t, d in zip(leaves, along, strict=True)]).item()
+        for sign in (1, -1)
+    )
+    measured = (ahead - behind) / (2 * step)
+    size = 1 + abs(measured) + abs(here)
+    if (wrong := abs(claimed - measured)) > tolerance * size:
+        # A kink on one side, at any distance, makes this 2 · step · wrong; without one it is of order step².
+        if abs(ahead - 2 * here + behind) > step * wrong:
+            raise NotApplicable("a kink lies within the step of the finite differences")
+        fail(
+            f"the derivative of order {order} of {what} is {claimed:.9g} in a direction "
+            f"in which finite differences give {measured:.9g}"
         )
-        measured = (ahead - behind) / (2 * step)
-        size = 1 + abs(measured) + abs(here)
-        if (wrong := abs(claimed - measured)) > tolerance * size:
-            # A kink on one side, at any distance, makes this 2 · step · wrong; without one it is of order step².
-            if abs(ahead - 2 * here + behind) > step * wrong:
-                raise NotApplicable("a kink lies within the step of the finite differences")
-            fail(
-                f"the derivative of order {order} of {what} is {claimed:.9g} in a direction "
-                f"in which finite differences give {measured:.9g}"
-            )
 
 
 def _projected(

@@ -9,7 +9,7 @@ import torch
 
 from ..api import get_oracle
 from ..oracle import Oracle
-from . import oracle_form, oracle_gibbs, oracle_input, oracle_smoothed, oracle_values
+from . import oracle_form, oracle_gibbs, oracle_input, oracle_smoothed, oracle_transport, oracle_values
 from .cases import InstanceData, Subject
 from .law import Law, check, results
 from .report import Report, Result
@@ -21,7 +21,7 @@ DTYPES = (torch.float64, torch.float32)
 
 def oracle_laws() -> tuple[Law, ...]:
     """The laws of the oracle protocol, in order."""
-    books = oracle_form, oracle_values, oracle_gibbs, oracle_smoothed, oracle_input
+    books = oracle_form, oracle_values, oracle_gibbs, oracle_smoothed, oracle_transport, oracle_input
     return tuple(law for book in books for law in book.LAWS)
 
 

@@ -18,13 +18,12 @@ from ..parts import (
     reduce_like,
     weigh,
 )
-from .cases import Case, instance
+from .cases import Case, instance, magnitude
 from .compare import expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .enumeration import flat_parts, numbered
 from .gradients import expect_derivative
 from .law import LawBook
-from .oracle_values import magnitude
-from .queries import some_direction
+from .queries import directions
 
 __all__ = ["LAWS"]
 
@@ -58,7 +57,7 @@ def marginals(case: Case) -> None:
     oracle = _gibbs(case)
     mean = oracle.marginals(case.theta)
     expected = _autograd(case)
-    room = _room(case)
+    room = case.room
     expect_close(mean, expected, room, "marginals (the gradient of log_partition is expected)")
     value, same = oracle.log_partition_and_marginals(case.theta)
     expect_close(value, oracle.log_partition(case.theta), room, "the value of log_partition_and_marginals")
@@ -75,21 +74,20 @@ def log_partition_vjp(case: Case) -> None:
     means = oracle.marginals(case.theta)
     expected = weigh(means, weight)
     actual = oracle.log_partition_vjp(case.theta, weight)
-    expect_close(actual, reduce_like(expected, case.theta), 4 * _room(case), "log_partition_vjp")
+    expect_close(actual, reduce_like(expected, case.theta), 4 * case.room, "log_partition_vjp")
 
 
 @LAWS("covariance_product is Cov[Y] v, the Hessian of log_partition times v", ability=GibbsOracle)
 def covariance_product(case: Case) -> None:
     oracle = _gibbs(case)
-    full = some_direction(case.theta)
-    for v in (full, map_parts(lambda z, t: z[:1] if t.shape[0] == 1 else z, full, case.theta)):
+    for v in directions(case.theta):
         actual = oracle.covariance_product(case.theta, v)
         for b, theta, enumeration in case.enumerations():
             expected = enumeration.covariance_product(theta, instance(v, b))
             size = 4 * rounding(case.dtype, (enumeration.magnitude(theta) + 1) * _reach(v))
             expect_close(instance(actual, b), expected, size, f"covariance_product at batch index {b}")
         if not isinstance(oracle, Enumerable):
-            expect_close(actual, _autograd(case, v), 4 * _room(case) * _reach(v), "covariance_product")
+            expect_close(actual, _autograd(case, v), 4 * case.room * _reach(v), "covariance_product")
 
 
 @LAWS(
@@ -100,10 +98,8 @@ def covariance_product(case: Case) -> None:
 )
 def derivatives(case: Case) -> None:
     oracle = _gibbs(case)
-    for order in (1, 2, 3):
-        expect_derivative(
-            oracle.log_partition, case.theta, case.generator(order), "log_partition", order=order, directions=1
-        )
+    for order in case.share((1, 2, 3)):
+        expect_derivative(oracle.log_partition, case.theta, case.generator(order), "log_partition", order=order)
 
 
 @LAWS("log_partition leaves θ as it is while autograd records", ability=GibbsOracle, families=("normal", "forbidden"))
@@ -113,7 +109,7 @@ def recording(case: Case) -> None:
     value = _gibbs(case).log_partition(theta)
     expect(value.requires_grad, "log_partition does not require grad although θ does")
     plain = _gibbs(case).log_partition(case.theta)
-    expect_close(value, plain, _room(case), "log_partition while autograd records")
+    expect_close(value, plain, case.room, "log_partition while autograd records")
     for (name, t), (values, version) in zip(named_tensors("theta", theta), before, strict=True):
         expect_equal(t, values, f"{name} after log_partition")
         expect(t._version == version, f"log_partition wrote into {name}")
@@ -200,12 +196,6 @@ def _gibbs(case: Case) -> GibbsOracle:
 def _sample(case: Case, n: int, seed: int) -> Potentials:
     assert isinstance(case.oracle, Samplable)
     return case.oracle.sample(case.theta, n, torch.Generator().manual_seed(case.subject.seed + seed))
-
-
-def _room(case: Case) -> Tensor:
-    """For rounding in a result per instance, scaled by what the best structure sums up."""
-    y = case.oracle.argmax(case.theta)
-    return rounding(case.dtype, 1 + magnitude(case.theta, y).double().max(), factor=64)
 
 
 def _reach(v: Potentials) -> Tensor:

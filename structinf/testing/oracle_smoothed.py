@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -20,11 +21,10 @@ from ..parts import (
 from ..regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from ..smoothing import Smoothable
 from .cases import Case
-from .compare import expect, expect_close, rounding
+from .compare import expect, expect_close
 from .gradients import expect_derivative
 from .law import LawBook
-from .oracle_values import magnitude
-from .queries import some_direction
+from .queries import directions
 
 __all__ = ["LAWS"]
 
@@ -49,14 +49,21 @@ class OwnSquaredL2(Regularizer):
 
 REGULARIZERS: tuple[Regularizer, ...] = (Negentropy(), SquaredL2(), Tsallis(alpha=1.5), Tsallis(alpha=1.25))
 
+# Regularizers, and one that says the same of each.
+WITH_OWN: Sequence[tuple[Regularizer, Regularizer]] = (
+    *zip(REGULARIZERS, REGULARIZERS, strict=True),
+    (SquaredL2(), OwnSquaredL2()),
+    (OwnSquaredL2(), SquaredL2()),
+)
+
 
 @LAWS("smoothed with nothing, the value is the best score and the mean a best structure", ability=Smoothable)
 def smoothed_with_none(case: Case) -> None:
     oracle, hard = _smoothable(case), Unregularized()
     best = inner(case.theta, oracle.argmax(case.theta))
-    expect_close(oracle.smoothed_value(case.theta, hard), best, _room(case), "the value smoothed with nothing")
+    expect_close(oracle.smoothed_value(case.theta, hard), best, case.room, "the value smoothed with nothing")
     mean = oracle.smoothed_mean(case.theta, hard)
-    expect_close(inner(case.theta, mean), best, _room(case), "the score of the mean smoothed with nothing")
+    expect_close(inner(case.theta, mean), best, case.room, "the score of the mean smoothed with nothing")
 
 
 @LAWS("smoothed with the negative entropy, the value is log_partition and the mean the marginals", ability=Smoothable)
@@ -65,8 +72,8 @@ def smoothed_with_entropy(case: Case) -> None:
     if not isinstance(oracle, GibbsOracle):
         return
     value, mean = oracle.smoothed_value(case.theta, Negentropy()), oracle.smoothed_mean(case.theta, Negentropy())
-    expect_close(value, oracle.log_partition(case.theta), _room(case), "the value smoothed with the negative entropy")
-    expect_close(mean, oracle.marginals(case.theta), _room(case), "the mean smoothed with the negative entropy")
+    expect_close(value, oracle.log_partition(case.theta), case.room, "the value smoothed with the negative entropy")
+    expect_close(mean, oracle.marginals(case.theta), case.room, "the mean smoothed with the negative entropy")
 
 
 @LAWS("the smoothed value lies between the best score and log_partition", ability=Smoothable)
@@ -76,21 +83,21 @@ def smoothed_bounds(case: Case) -> None:
     most = oracle.smoothed_value(case.theta, Negentropy())
     for regularizer in REGULARIZERS[1:]:
         value = oracle.smoothed_value(case.theta, regularizer)
-        expect(bool((value >= least - _room(case)).all()), f"{regularizer}: the value is below the best score")
-        expect(bool((value <= most + _room(case)).all()), f"{regularizer}: the value is above that of Negentropy()")
+        expect(bool((value >= least - case.room).all()), f"{regularizer}: the value is below the best score")
+        expect(bool((value <= most + case.room).all()), f"{regularizer}: the value is above that of Negentropy()")
 
 
 @LAWS("smoothed_mean is the gradient of smoothed_value, for regularizers of one's own too", ability=Smoothable)
 def smoothed_mean(case: Case) -> None:
     oracle = _smoothable(case)
-    for regularizer, own in _with_own():
+    for regularizer, own in case.share(WITH_OWN):
         mean = oracle.smoothed_mean(case.theta, regularizer)
         expected = gradient_by_autograd(lambda t, r=own: oracle.smoothed_value(t, r), case.theta)
-        expect_close(mean, expected, _room(case), f"smoothed_mean with {regularizer} (autograd's gradient is expected)")
+        expect_close(mean, expected, case.room, f"smoothed_mean with {regularizer} (autograd's gradient is expected)")
         value, same = oracle.smoothed_value_and_mean(case.theta, regularizer)
         what = f"smoothed_value_and_mean with {regularizer}"
-        expect_close(value, oracle.smoothed_value(case.theta, regularizer), _room(case), f"the value of {what}")
-        expect_close(same, mean, _room(case), f"the mean of {what}")
+        expect_close(value, oracle.smoothed_value(case.theta, regularizer), case.room, f"the value of {what}")
+        expect_close(same, mean, case.room, f"the mean of {what}")
 
 
 @LAWS("smoothed_vjp is the gradient of Σ_b w_b DP_b, in θ's own form", ability=Smoothable, families=SMOOTH)
@@ -100,20 +107,18 @@ def smoothed_vjp(case: Case) -> None:
     for regularizer in REGULARIZERS:
         expected = reduce_like(weigh(oracle.smoothed_mean(case.theta, regularizer), weight), case.theta)
         actual = oracle.smoothed_vjp(case.theta, weight, regularizer)
-        expect_close(actual, expected, 4 * _room(case), f"smoothed_vjp with {regularizer}")
+        expect_close(actual, expected, 4 * case.room, f"smoothed_vjp with {regularizer}")
 
 
 @LAWS("smoothed_hessian_product is the Hessian of smoothed_value times v", ability=Smoothable, families=SMOOTH)
 def smoothed_hessian_product(case: Case) -> None:
     oracle = _smoothable(case)
-    full = some_direction(case.theta)
-    shared = map_parts(lambda z, t: z[:1] if t.shape[0] == 1 else z, full, case.theta)
-    for regularizer, own in _with_own():
-        for v in (full, shared):
+    for regularizer, own in case.share(WITH_OWN):
+        for v in directions(case.theta):
             spread = map_parts(lambda z: z.expand(case.size, *z.shape[1:]), v)
             expected = hessian_product_by_autograd(lambda t, r=own: oracle.smoothed_value(t, r), case.theta, spread)
             actual = oracle.smoothed_hessian_product(case.theta, v, regularizer)
-            size = 16 * _room(case) * (1 + max(float(e.abs().max()) if e.numel() else 0.0 for e in as_tuple(expected)))
+            size = 16 * case.room * (1 + max(float(e.abs().max()) if e.numel() else 0.0 for e in as_tuple(expected)))
             expect_close(actual, expected, size, f"smoothed_hessian_product with {regularizer}")
 
 
@@ -125,16 +130,14 @@ def smoothed_hessian_product(case: Case) -> None:
 )
 def smoothed_derivatives(case: Case) -> None:
     oracle = _smoothable(case)
-    for regularizer in (SquaredL2(), Tsallis(alpha=1.25)):
-        for order in (1, 2, 3):
-            expect_derivative(
-                lambda t, r=regularizer: oracle.smoothed_value(t, r),
-                case.theta,
-                case.generator(order),
-                f"smoothed_value with {regularizer}",
-                order=order,
-                directions=1,
-            )
+    for regularizer, order in case.share(list(product((SquaredL2(), Tsallis(alpha=1.25)), (1, 2, 3)))):
+        expect_derivative(
+            lambda t, r=regularizer: oracle.smoothed_value(t, r),
+            case.theta,
+            case.generator(order),
+            f"smoothed_value with {regularizer}",
+            order=order,
+        )
 
 
 # ----------------------------------------------------------------------------- shared steps
@@ -143,17 +146,3 @@ def smoothed_derivatives(case: Case) -> None:
 def _smoothable(case: Case) -> Smoothable:
     assert isinstance(case.oracle, Smoothable)
     return case.oracle
-
-
-def _with_own() -> Iterator[tuple[Regularizer, Regularizer]]:
-    """Regularizers, and what says the same of each in torch."""
-    for regularizer in REGULARIZERS:
-        yield regularizer, regularizer
-    yield SquaredL2(), OwnSquaredL2()
-    yield OwnSquaredL2(), SquaredL2()
-
-
-def _room(case: Case) -> Tensor:
-    """For rounding in a result per instance, scaled by what the best structure sums up."""
-    y = case.oracle.argmax(case.theta)
-    return rounding(case.dtype, 1 + magnitude(case.theta, y).double().max(), factor=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -9,15 +10,15 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, UnsupportedError
-from ..oracle import Enumerable, KBest, Projectable
+from ..oracle import EntropyProjectable, Enumerable, KBest, Projectable
 from ..parts import Potentials, as_tuple, inner, map_parts
-from .cases import Case, instance
+from .cases import Case, instance, magnitude
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
-from .enumeration import Enumeration, flat_parts, numbered
+from .enumeration import Enumeration, flat_parts, nearest_point, numbered
 from .gradients import expect_derivative
 from .law import LawBook
 
-__all__ = ["LAWS", "magnitude", "structures_of"]
+__all__ = ["LAWS", "structures_of"]
 
 LAWS = LawBook()
 
@@ -150,6 +151,38 @@ def projection(case: Case) -> None:
         expect_derivative(case.oracle.project, case.theta, case.generator(), "project")
 
 
+@LAWS(
+    "the mean of most entropy lies in conv(Y), no other of its points is better, and it is differentiable by autograd",
+    ability=EntropyProjectable,
+    families=("normal", "ties", "small", "forbidden"),
+)
+def entropy_projection(case: Case) -> None:
+    assert isinstance(case.oracle, EntropyProjectable)
+    for binary in (False, True):
+        project = functools.partial(case.oracle.project_entropy, binary=binary)
+        mean = project(case.theta)
+        for b, theta, enumeration in case.enumerations():
+            _expect_most_entropy(case, flat_parts(instance(mean, b))[0], theta, enumeration, binary, b)
+        if case.dtype == torch.float64 and not _has_ties(case.theta):
+            expect_derivative(project, case.theta, case.generator(), f"project_entropy(binary={binary})")
+
+
+def _expect_most_entropy(
+    case: Case, mean: Tensor, theta: Potentials, enumeration: Enumeration, binary: bool, b: int
+) -> None:
+    """A point is best if the objective falls from it to every structure: the gradient there is highest at itself."""
+    rows = flat_parts(enumeration.structures)[enumeration.allowed(theta)]
+    inside = nearest_point(lambda direction: rows[(rows @ direction).argmax()], mean)
+    what = f"project_entropy(binary={binary}) at batch index {b}"
+    expect_close(mean, inside, 1e-6 + rounding(case.dtype, 10.0), f"{what} (the nearest point of conv(Y) is expected)")
+    used = (rows != mean).any(0)  # other parts are the same in all structures
+    scores, mu, rows = flat_parts(theta)[0][used], mean[used], rows[:, used]
+    slope = scores - 1 - mu.log() + (1 + (1 - mu).log() if binary else 0)
+    gain = ((rows - mu) @ slope).max() if len(mu) else 0.0
+    room = 1e-6 + rounding(case.dtype, (scores.abs() + 2 + (1 / (1 - mu) if binary else 0)).sum())
+    expect(gain <= room, f"{what} is not best: towards a structure, the objective rises by {float(gain):.3g}")
+
+
 @LAWS("readout is linear, and readout_transpose its transpose", families=ONE)
 def readout(case: Case) -> None:
     generator = case.generator("readout")
@@ -228,7 +261,7 @@ def structures_of(case: Case, limit: int = 200) -> Iterator[Potentials]:
     A list longer than ``limit`` is thinned out, but never of the best structures.
     """
     if not isinstance(case.oracle, Enumerable):
-        yield from map(_double, case.structures_near())
+        yield from (_double(case.structure_near(i)) for i in range(30))
         return
     ordered = [_ordered(listed, theta, limit) for _, theta, listed in case.enumerations()]
     for i in range(max(len(as_tuple(rows)[0]) for rows in ordered)):
@@ -242,12 +275,6 @@ def _ordered(listed: Enumeration, theta: Potentials, limit: int) -> Potentials:
     best, rest = order[:half], order[half:]
     chosen = torch.cat([best, rest[:: max(1, math.ceil(len(rest) / half))]])
     return map_parts(lambda t: t[chosen], listed.structures)
-
-
-def magnitude(theta: Potentials, y: Potentials) -> Tensor:
-    """Σ |θ_i y_i| for each instance, without forbidden parts."""
-    sizes = map_parts(lambda t: t.abs().nan_to_num(posinf=0), theta)
-    return inner(sizes, map_parts(torch.abs, y))
 
 
 def _double(y: Potentials) -> Potentials:
@@ -273,12 +300,16 @@ def _expect_exact(case: Case, y: Potentials) -> None:
     """What must hold without a list of all structures: y is best in its own direction, and no mixture."""
     indicator = [bool(((t == 0) | (t == 1)).all()) for t in as_tuple(y)]
     if any(indicator):
-        # Among 0/1 vectors, ⟨2y − 1, y'⟩ is highest at y' = y alone.
-        own = [2 * t - 1 if flag else torch.zeros_like(t) for t, flag in zip(as_tuple(y), indicator, strict=True)]
-        again = named_tensors("argmax at its own direction 2y − 1", case.oracle.argmax(case.with_tensors(own).theta))
+        # Among 0/1 vectors, ⟨2y − 1, y'⟩ is highest at y' = y alone, and ⟨y − 1, y'⟩, of costs, where y' ≤ y.
+        costs = case.oracle.takes_costs
+        gain, direction = (1, "y − 1") if costs else (2, "2y − 1")
+        own = [gain * t - 1 if flag else torch.zeros_like(t) for t, flag in zip(as_tuple(y), indicator, strict=True)]
+        again = named_tensors(
+            f"argmax at its own direction {direction}", case.oracle.argmax(case.with_tensors(own).theta)
+        )
         for (name, a), t, flag in zip(again, as_tuple(y), indicator, strict=True):
             if flag:
-                expect_equal(a, t, name)
+                expect_equal(a, a * t if costs else t, name)
     if all(bool((t == t.round()).all()) for t in as_tuple(y)):
         return
     kept = 0

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..oracle import GibbsOracle, KBest, Oracle, Projectable, Samplable
+from ..oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable
 from ..parts import Potentials, as_tuple, batch_size, map_parts
 from .compare import expect, fail, named_tensors
 
-__all__ = ["QUERIES", "Answer", "Query", "ask", "queries_of", "some_direction"]
+__all__ = ["QUERIES", "Answer", "Query", "ask", "directions", "queries_of"]
 
 SAMPLES = 3
 K = 3
@@ -29,6 +29,14 @@ def some_direction(theta: Potentials) -> Potentials:
 
     size = batch_size(theta)
     return map_parts(wave, theta)
+
+
+def directions(theta: Potentials) -> Iterator[Potentials]:
+    """One with the full batch, and one that is shared where ``theta`` is, if that is another."""
+    full = some_direction(theta)
+    yield full
+    if any(t.shape[0] != z.shape[0] for t, z in zip(as_tuple(theta), as_tuple(full), strict=True)):
+        yield map_parts(lambda z, t: z[: len(t)], full, theta)
 
 
 def _weight(theta: Potentials) -> Tensor:
@@ -97,6 +105,12 @@ QUERIES = (
         ),
     ),
     Query("project", Projectable, lambda oracle, theta: oracle.project(theta), (Piece("the projection", "parts"),)),
+    Query(
+        "project_entropy",
+        EntropyProjectable,
+        lambda oracle, theta: tuple(oracle.project_entropy(theta, binary=binary) for binary in (False, True)),
+        (Piece("the mean of most entropy", "parts"), Piece("that of most binary entropy", "parts")),
+    ),
 )
 
 
@@ -121,11 +135,6 @@ class Answer:
     value: Tensor
     batch_dim: int | None
     exact: bool
-
-    def rows(self, b: int) -> Tensor:
-        """Those of instance ``b``, as a batch of one."""
-        assert self.batch_dim is not None
-        return self.value.narrow(self.batch_dim, b, 1)
 
 
 def ask(query: Query, oracle: Oracle, theta: Potentials) -> list[Answer]:

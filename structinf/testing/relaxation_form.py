@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..api import infer, relax
 from ..errors import InfeasibleError, UnsupportedError
@@ -16,9 +15,8 @@ from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding, trying
 from .law import LawBook
 from .oracle_input import expect_leading_dims, expect_names, padding_masks, without_structure
-from .oracle_values import magnitude
 
-__all__ = ["LAWS", "room_for", "solve"]
+__all__ = ["LAWS", "solve"]
 
 LAWS = LawBook()
 
@@ -68,7 +66,7 @@ def repeatable(case: Case) -> None:
         alone = case.relaxation.mean(case.oracle, case.theta)
     for name, (value, _) in _fields(first).items():
         expect_equal(_fields(second)[name][0], value, f"{name} asked for again")
-    expect_close(alone, first.mean, room_for(case), "mean() (solve().mean is expected)")
+    expect_close(alone, first.mean, case.room, "mean() (solve().mean is expected)")
 
 
 @LAWS(
@@ -82,14 +80,11 @@ def batch_independence(case: Case) -> None:
         alone = [_solve(case.rows([b])) for b in range(case.size)]
     for name in ("the mean", "the value"):
         value = _fields(together)[name][0]
-        for b in range(case.size):
-            room = room_for(case) * (1 + (0 if name == "the mean" else case.subject.parts))
-            expect_close(_fields(alone[b])[name][0], _row(value, b), room, f"{name} for batch index {b} alone")
-        for place, b in enumerate(order):
-            moved = _row(_fields(mixed)[name][0], place)
-            expect_close(
-                moved, _row(value, b), room_for(case), f"{name} for batch index {b} at place {place} of another batch"
-            )
+        apart = map_parts(lambda *rows: torch.cat(rows), *[_fields(one)[name][0] for one in alone])
+        room = case.room * (1 + (0 if name == "the mean" else case.subject.parts))
+        expect_close(apart, value, room, f"{name} of instances {list(range(case.size))} alone")
+        expected = map_parts(lambda t: t[order], value)
+        expect_close(_fields(mixed)[name][0], expected, case.room, f"{name} of instances {order} in another batch")
 
 
 @LAWS(
@@ -136,14 +131,14 @@ def warm_start(case: Case) -> None:
             again = infer(case.given, oracle, relaxation, warm_start=first, **case.structure)
         except UnsupportedError:
             raise NotApplicable("the relaxation is not iterative") from None
-    expect_close(again.mean, first.mean, room_for(case), "the mean from a warm start")
-    expect_close(again.value, first.value, room_for(case) * case.subject.parts, "the value from a warm start")
+    expect_close(again.mean, first.mean, case.room, "the mean from a warm start")
+    expect_close(again.value, first.value, case.room * case.subject.parts, "the value from a warm start")
 
 
 @LAWS("any number of leading dimensions may be the batch", families=("normal", "forbidden"))
 def leading_dims(case: Case) -> None:
     flat = relax(case.given, case.subject.oracle, case.relaxation, **case.structure)
-    expect_leading_dims(case, case.relaxation, flat, room_for(case))
+    expect_leading_dims(case, case.relaxation, flat, case.room)
 
 
 @LAWS("half precision is answered in half precision, as float32 would", families=("normal", "forbidden"), dtypes=FLOAT)
@@ -202,16 +197,6 @@ def solve(case: Case, theta: Potentials | None = None) -> Solution:
 def _solve(changed: Case) -> Solution:
     with trying(changed):
         return solve(changed)
-
-
-def room_for(case: Case) -> Tensor:
-    """For rounding in a mean, scaled by what the best structure sums up."""
-    y = case.oracle.argmax(case.theta)
-    return rounding(case.dtype, 1 + magnitude(case.theta, y).double().amax(), factor=64)
-
-
-def _row(value: Potentials, b: int) -> Potentials:
-    return map_parts(lambda t: t[b : b + 1], value)
 
 
 def _fields(solution: Solution) -> dict[str, tuple[Any, int]]:

@@ -17,8 +17,7 @@ from .compare import NotApplicable, expect, expect_close, rounding
 from .enumeration import flat_parts, nearest_point
 from .gradients import expect_derivative
 from .law import LawBook
-from .oracle_values import magnitude
-from .relaxation_form import room_for, solve
+from .relaxation_form import solve
 
 __all__ = ["LAWS"]
 
@@ -32,7 +31,7 @@ DOUBLE = (torch.float64,)
 def hull(case: Case) -> None:
     with torch.no_grad():
         mean = solve(case).mean
-    room = room_for(case) * math.sqrt(case.subject.parts)
+    room = case.room * math.sqrt(case.subject.parts)
     for t, m in zip(as_tuple(case.theta), as_tuple(mean), strict=True):
         expect(not bool((t.isneginf() & (m.abs() > 0)).any()), "the mean is not 0 at a part of −inf")
     for b in range(case.size):
@@ -97,13 +96,13 @@ def conjugate(case: Case) -> None:
     theta = like_potentials(leaves, case.theta)
     value = relaxation.conjugate(case.oracle, theta)
     solution = solve(case)
-    size = magnitude(case.theta, case.oracle.argmax(case.theta)).double().amax() + case.subject.parts
+    size = case.scale + case.subject.parts
     room = rounding(case.dtype, size, factor=64)
     expect_close(value, solution.value, room, "conjugate() (solve().value is expected)")
     found = like_potentials(differentiate(value.sum(), leaves), case.theta)
     expected = reduce_like(solution.mean, case.theta)
-    expect_close(found, expected, 4 * room_for(case), "the gradient of conjugate() (the mean is expected)")
-    for y in case.structures_near(3):
+    expect_close(found, expected, 4 * case.room, "the gradient of conjugate() (the mean is expected)")
+    for y in map(case.structure_near, case.share(range(3))):
         bound = inner(case.theta, y) - relaxation.omega(case.oracle, y)
         low = (value.detach() - bound).double().amin().item()
         expect(low >= -room, f"the value is {-low:.3g} below ⟨θ, y⟩ − Ω(y) of a structure y")
@@ -112,9 +111,9 @@ def conjugate(case: Case) -> None:
 @LAWS("the Fenchel-Young loss is at least 0, and 0 where μ is the gold structure", kind=RegularizedRelaxation)
 def loss_minimum(case: Case) -> None:
     loss = _loss(case)
-    size = magnitude(case.theta, case.oracle.argmax(case.theta)).double().amax() + case.subject.parts
+    size = case.scale + case.subject.parts
     room = rounding(case.dtype, size, factor=64)
-    for y in case.structures_near(3):
+    for y in map(case.structure_near, case.share(range(3))):
         value = loss(case.given, y, **case.structure)
         expect(bool(value.isfinite().all()), "the loss is not finite")
         expect(value.double().min().item() >= -room, f"the loss is {value.min().item():.3g}, below 0")
@@ -133,17 +132,16 @@ def loss_minimum(case: Case) -> None:
 @LAWS("the loss has gradient μ − y and the right Hessian", kind=RegularizedRelaxation, families=SMOOTH, dtypes=DOUBLE)
 def loss_derivatives(case: Case) -> None:
     loss = _loss(case)
-    y = next(case.structures_near(1))
+    y = case.structure_near(0)
     leaves = [t.detach().clone().requires_grad_() for t in as_tuple(case.given)]
     value = loss(case.with_tensors(leaves).given, y, **case.structure).sum()
     found = like_potentials(differentiate(value, leaves), case.given)
     mean = _mean(case, case.theta)
     expected = reduce_like(map_parts(torch.sub, mean, y), case.given)
-    expect_close(found, expected, 4 * room_for(case), "the gradient of the loss (μ − y is expected)")
+    expect_close(found, expected, 4 * case.room, "the gradient of the loss (μ − y is expected)")
     for order in (1, 2):
-        generator = case.generator(order)
         expect_derivative(
-            lambda given: loss(given, y, **case.structure), case.given, generator, "the loss", order=order, directions=1
+            lambda given: loss(given, y, **case.structure), case.given, case.generator(order), "the loss", order=order
         )
 
 
@@ -170,6 +168,8 @@ def _nearest(case: Case, b: int, target: Tensor) -> Tensor:
     if listed is not None:
         rows = flat_parts(listed.structures)
         return nearest_point(lambda direction: rows[(rows @ direction).argmax()], target)
+    if case.oracle.takes_costs:
+        raise NotApplicable("the oracle lists no structures, and tells the best for costs alone")
     one = case.rows([b])
 
     def best(direction: Tensor) -> Tensor:

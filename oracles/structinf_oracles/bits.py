@@ -1,0 +1,120 @@
+"""Any subset of d elements: the unit cube, on which everything has a closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
+from structinf.oracle import EntropyProjectable, GibbsOracle, Projectable, check_count
+from structinf.parts import scale
+from structinf.regularizers import Regularizer
+
+from .capped_simplex import cube_entropic
+from .subset_form import check_sizes, cost_of_errors, in_use, taken, usable
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Bits"]
+
+
+@dataclass(frozen=True)
+class Bits(HypergraphProgram, Projectable, EntropyProjectable):
+    """Any of the 2^d subsets of d elements.
+
+    θ is (..., d), the score of each element, and y has a 1 for each one taken: those of positive score are best taken.
+    −inf forbids an element.
+
+    Instance data: ``lengths`` (...), integers, the elements in use; parts beyond are 0. Labels are y in integers,
+    (..., d).
+
+    Notes
+    -----
+    Each element is on its own: log Z is the sum of log(1 + exp θ), marginals are the sigmoid of θ, and the projection
+    onto the convex hull, the cube [0, 1]^d, clips θ.
+
+    Examples
+    --------
+    >>> theta = torch.tensor([[0.5, -1.0, 2.0]])
+    >>> bits = Bits()
+    >>> bits.argmax(theta), bits.project(theta)
+    (tensor([[1., 0., 1.]]), tensor([[0.5000, 0.0000, 1.0000]]))
+    >>> bits.marginals(theta), bits.count(theta)
+    (tensor([[0.6225, 0.2689, 0.8808]]), [8])
+    """
+
+    name: ClassVar[str] = "bits"
+    event_ndim: ClassVar[int | tuple[int, ...]] = 1
+    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    label_ndim: ClassVar[int] = 1
+
+    def build(self, event_shape: tuple[int]) -> Hypergraph:
+        graph = HypergraphBuilder(event_shape)
+        first = graph.nodes(event_shape[0] + 1)  # [i]: some of the first i elements
+        graph.add(first[0])
+        graph.add(first[1:], first[:-1])
+        graph.add(first[1:], first[:-1], part=graph.parts)
+        return graph.build(first)
+
+    def validate(self, theta: Tensor) -> None:
+        check_sizes(self.label(), 0, theta.shape[1], self.bound.get("lengths"))
+
+    def valid_parts(self, theta: Tensor) -> Tensor | None:
+        return in_use(self.bound.get("lengths"), theta)
+
+    def encode(self, labels: Tensor, like: Tensor) -> Tensor:
+        return taken(labels, self.bound.get("lengths"), like.shape[1]).to(like.dtype)
+
+    def decode(self, y: Tensor) -> Tensor:
+        return (y != 0).long()
+
+    def hamming_cost(self, y: Tensor) -> Tensor:
+        """Costs of 1 for each element wrongly taken or left."""
+        return cost_of_errors(y)
+
+    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+        return (self._scores(theta) > 0).to(theta.dtype)
+
+    def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+        # log(1 + exp θ) without a threshold, and with derivatives of 0 at −inf.
+        return (-logsigmoid(-self._scores(theta))).sum(1)
+
+    def marginals(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+        return self._scores(theta).sigmoid()
+
+    log_partition_and_marginals = GibbsOracle.log_partition_and_marginals
+    log_partition_vjp = GibbsOracle.log_partition_vjp
+
+    def covariance_product(self, theta: Tensor, v: Tensor) -> Tensor:
+        p = self.marginals(theta)
+        return p * (1 - p) * v
+
+    def smoothed_sample(
+        self, theta: Tensor, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
+    ) -> Tensor:
+        check_count(n)
+        scores = cast(Tensor, scale(theta, regularizer.temperature)).double()
+        mean = self.marginals(scores) if regularizer.alpha == 1 else self.smoothed_mean(scores, regularizer)
+        p = cast(Tensor, mean)
+        device = p.device if generator is None else generator.device
+        uniform = torch.rand(n, *p.shape, dtype=p.dtype, generator=generator, device=device)
+        return (uniform.to(p.device) < p).to(theta.dtype)
+
+    def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+        """argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1: θ, clipped."""
+        return self._scores(theta).clamp(0, 1)
+
+    def project_entropy(self, theta: Tensor, *, binary: bool) -> jaxtyping.Float[Tensor, "batch d"]:
+        """min(1, exp(θ − 1)), or, if ``binary``, the sigmoid of θ."""
+        return cube_entropic(self._scores(theta), binary=binary)
+
+    def _scores(self, theta: Tensor) -> Tensor:
+        """−inf for what is not in use."""
+        return usable(self.bound.get("lengths"), theta)

@@ -1,0 +1,165 @@
+"""Constraint programs: models of CP-SAT, solved for one set of scores after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from structinf.errors import InvalidInputError
+from structinf.oracle import MOST_ENUMERATED, check_enumerable
+
+from .integer_solver import Outcome, SolverOracle, integer_scores
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["ConstraintProgram", "load_cp_model"]
+
+# CP-SAT wants objectives within half of int64, whatever values the variables take.
+MOST_OBJECTIVE = 2**60
+# So that 29 bits of an objective are left, at the least, to tell scores apart.
+MOST_VALUE = 2**31
+# Structures of which is kept whether they are solutions.
+MOST_CHECKED = 4096
+
+
+def load_cp_model() -> Any:
+    """The module that makes models for CP-SAT; ImportError says how to get it."""
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        raise ImportError("CP-SAT is needed, which ortools has: pip install 'structinf[solvers]'") from error
+    return cp_model
+
+
+class ConstraintProgram:
+    """A CP-SAT model without an objective, some of whose variables are the parts of a structure.
+
+    Parameters
+    ----------
+    model : ortools.sat.python.cp_model.CpModel
+    variables : sequence
+        The d parts: variables of the model, negations of such of 0 and 1, or integers, for parts that never change.
+
+    Attributes
+    ----------
+    low, high : (d,) int64 array
+        The least and the largest value of each part.
+    """
+
+    def __init__(self, model: Any, variables: Sequence[Any]) -> None:
+        self.model, self.variables = model, list(variables)
+        if model.has_objective():
+            raise InvalidInputError("the model has an objective; leave it out, as theta is the objective")
+        if fault := model.validate():
+            raise InvalidInputError(f"CP-SAT refuses the model: {fault}")
+        # Part i is offset + sign · (the variable number index); the sign is 0 if it is an integer.
+        rows = [self._described(i, variable) for i, variable in enumerate(self.variables)]
+        self._index, self._sign, self._offset, low, high = np.array(rows, np.int64).reshape(-1, 5).T
+        ends = self._offset + self._sign * np.stack([low, high])
+        self.low, self.high = ends.min(0), ends.max(0)
+        self._checked: dict[tuple[int, ...], Outcome] = {}
+
+    def _described(self, i: int, variable: Any) -> tuple[int, int, int, int, int]:
+        """Index, sign, offset and the ends of the domain."""
+        if isinstance(variable, Integral):
+            _check_values(i, int(variable), int(variable))
+            return 0, 0, int(variable), 0, 0
+        if not hasattr(variable, "negated"):
+            raise InvalidInputError(
+                "variables: each must be a variable of the model, the negation of one, or an integer, got "
+                f"{variable!r} as number {i}; for an expression, add a variable that equals it"
+            )
+        is_plain = isinstance(variable, load_cp_model().IntVar)
+        plain = variable if is_plain else variable.negated()
+        index, own = int(plain.index), self.model.proto
+        if index >= len(own.variables) or getattr(plain, "model_proto", own) is not own:
+            raise InvalidInputError(f"variables: number {i}, {variable!r}, is a variable of another model")
+        domain = list(self.model.proto.variables[index].domain)
+        _check_values(i, domain[0], domain[-1])
+        return index, 1 if is_plain else -1, 0 if is_plain else 1, domain[0], domain[-1]
+
+    def maximise(self, scores: np.ndarray, oracle: SolverOracle) -> Outcome:
+        """A solution of highest score, for scores (d,) of which those of −inf fix a part to 0."""
+        allowed = ~np.isneginf(scores)
+        if ((self.low > 0) | (self.high < 0))[~allowed].any():
+            return Outcome("infeasible")
+        scored = np.flatnonzero(allowed & (self._sign != 0))
+        weights = integer_scores(scores[scored], MOST_OBJECTIVE, np.maximum(-self.low, self.high)[scored])
+        terms, weights = scored[weights != 0], weights[weights != 0]
+        model = self.model.clone()
+        for i in np.flatnonzero(~allowed & (self._sign != 0)):
+            model.add(self.variables[i] == 0)
+        if len(terms):
+            parts = [self.variables[i] for i in terms]
+            model.maximize(load_cp_model().LinearExpr.weighted_sum(parts, weights.tolist()))
+        return self._solve(model, oracle)
+
+    def check(self, values: tuple[int, ...], oracle: SolverOracle) -> Outcome:
+        """Whether the parts can have these ``values``: if not, the outcome is that this is infeasible."""
+        outcome = self._checked.get(values)  # a loss asks of the same structures every epoch
+        if outcome is None:
+            outcome = self._check(values, oracle)
+            if outcome.status != "limit":
+                if len(self._checked) >= MOST_CHECKED:
+                    self._checked.clear()
+                self._checked[values] = outcome
+        return outcome
+
+    def _check(self, values: tuple[int, ...], oracle: SolverOracle) -> Outcome:
+        if (np.array(values) < self.low).any() or (np.array(values) > self.high).any():
+            return Outcome("infeasible")
+        model = self.model.clone()
+        for variable, value, sign in zip(self.variables, values, self._sign, strict=True):
+            if sign:
+                model.add(variable == value)
+        return self._solve(model, oracle)
+
+    def solutions(self, what: str) -> jaxtyping.Int64[np.ndarray, "solutions parts"]:
+        """All values that the parts have together; InvalidInputError if solutions, of all variables, are too many."""
+        cp_model = load_cp_model()
+        found: list[list[int]] = []
+        parts = self.variables
+
+        class Collector(cp_model.CpSolverSolutionCallback):
+            def on_solution_callback(self) -> None:
+                found.append([self.value(part) for part in parts])
+                if len(found) > MOST_ENUMERATED:
+                    self.stop_search()
+
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.enumerate_all_solutions = True
+        solver.solve(self.model, Collector())
+        check_enumerable(len(found), what)
+        return np.unique(np.array(found, np.int64).reshape(-1, len(parts)), axis=0)
+
+    def _solve(self, model: Any, oracle: SolverOracle) -> Outcome:
+        cp_model = load_cp_model()
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1  # one instance, one thread: the same answer every time
+        solver.parameters.random_seed = int(oracle.seed)
+        solver.parameters.relative_gap_limit = float(oracle.gap)
+        if oracle.time_limit is not None:
+            solver.parameters.max_time_in_seconds = float(oracle.time_limit)
+        status = solver.solve(model)
+        if status == cp_model.INFEASIBLE:
+            return Outcome("infeasible")
+        if status == cp_model.UNKNOWN:
+            return Outcome("limit")
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            raise InvalidInputError(f"CP-SAT refuses the model: {model.validate()}")
+        values = self._offset + self._sign * np.array([*solver.response_proto.solution, 0], np.int64)[self._index]
+        if status == cp_model.OPTIMAL:
+            return Outcome("best", values)
+        score, bound = solver.objective_value, solver.best_objective_bound
+        return Outcome("limit", values, abs(bound - score) / abs(score) if score else math.inf)
+
+
+def _check_values(i: int, low: int, high: int) -> None:
+    if max(-low, high) > MOST_VALUE:
+        raise InvalidInputError(f"variables: values must lie within ±2^31, but number {i} may be from {low} to {high}")

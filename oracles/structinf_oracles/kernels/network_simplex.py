@@ -1,0 +1,333 @@
+"""Flows of highest score by the primal network simplex method.
+
+max Σ_e gain_e flow_e over whole flows with 0 <= flow_e <= capacity_e that balance each node's supply.
+
+A basis is a spanning tree with a root of its own, to which an artificial edge of each node leads. Edges outside the
+tree are empty or full. A node's price is what a unit there gains on its way to the root; an edge enters the tree if a
+unit on it, and on round the cycle that it closes, gains. Trees are kept *strongly feasible*: from every node some
+flow can be pushed to the root. Then no tree comes back, and the method ends (Cunningham 1976).
+
+Prices are exact, so that neither rounding nor the scale of the scores matters. A unit on an artificial edge costs more
+than any score: such units are counted apart, as the first of two numbers that are compared one after the other. The
+second is an unevaluated sum of two floats, 106 bits, which hold sums of float64 scores over any tree unless the scores
+lie some 15 orders of magnitude apart and more; what is smaller than its last bits counts as no gain.
+
+References
+----------
+Cunningham 1976, "A network simplex method", Mathematical Programming 11, pp. 105-116. Kiraly and Kovacs 2012,
+"Efficient implementations of minimum-cost flow algorithms", Acta Univ. Sapientiae Informatica 4, pp. 67-118, section
+3.6. Knuth, The Art of Computer Programming 2, section 4.2.2, theorem B (exact sums of two floats).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from structinf.kernels.jit import jit
+
+__all__ = ["FOUND", "INFEASIBLE", "UNBOUNDED", "UNLIMITED", "best_flows"]
+
+FOUND, INFEASIBLE, UNBOUNDED = 0, 1, 2
+
+UNLIMITED = 2**62
+"""A capacity without end."""
+
+EMPTY, IN_TREE, FULL = 1, 0, -1
+
+# Halved 32 times, which is exact, scores leave room for sums of them at the far end of float64.
+SCALE = 2.0**-32
+ROUNDING = 2.0**-100
+
+
+class Edges(NamedTuple):
+    """Those that may be used, and then an artificial one for each node; (edges + nodes,) each."""
+
+    tail: np.ndarray
+    head: np.ndarray
+    capacity: np.ndarray
+    flow: np.ndarray
+    gain: np.ndarray  # of an artificial edge 0, counted apart
+    state: np.ndarray  # EMPTY, IN_TREE or FULL
+    part: np.ndarray  # which entry of θ
+
+
+class Tree(NamedTuple):
+    """Of the nodes and, last, the root; (nodes + 1,) each, −1 for none."""
+
+    parent: np.ndarray
+    edge: np.ndarray  # to or from the parent
+    depth: np.ndarray
+    child: np.ndarray  # the first
+    older: np.ndarray  # the siblings before and after
+    younger: np.ndarray
+    artificial: np.ndarray  # the price: so many artificial edges more against the flow than along it,
+    high: np.ndarray  # and the sum of these two floats
+    low: np.ndarray
+
+
+@jit(inline=True, fastmath=False)
+def add(a, b):
+    """a + b, and by how much rounding changed it."""
+    total = a + b
+    rest = total - a
+    return total, (a - (total - rest)) + (b - rest)
+
+
+@jit(inline=True, fastmath=False)
+def gain_of(e, edges, tree):
+    """What a unit on edge ``e`` gains round the cycle that it closes: artificial edges avoided, score."""
+    tail, head = edges.tail[e], edges.head[e]
+    high, low = add(tree.high[head], -tree.high[tail])
+    high, rest = add(high, edges.gain[e])
+    gain = high + (low + (rest + (tree.low[head] - tree.low[tail])))
+    size = abs(tree.high[head]) + abs(tree.high[tail]) + abs(edges.gain[e])
+    return tree.artificial[head] - tree.artificial[tail], gain if abs(gain) > ROUNDING * size else 0.0
+
+
+@jit(fastmath=False)
+def set_prices(top, edges, tree, first_artificial):
+    """Depths and prices of ``top`` and all below it, from its parent down."""
+    node = top
+    while True:
+        above, e = tree.parent[node], tree.edge[node]
+        sign = 1 if edges.tail[e] == node else -1
+        tree.depth[node] = tree.depth[above] + 1
+        tree.artificial[node] = tree.artificial[above] - (sign if e >= first_artificial else 0)
+        high, rest = add(tree.high[above], sign * edges.gain[e])
+        tree.high[node], tree.low[node] = add(high, rest + tree.low[above])
+        if tree.child[node] >= 0:
+            node = tree.child[node]
+            continue
+        while node != top and tree.younger[node] < 0:
+            node = tree.parent[node]
+        if node == top:
+            return
+        node = tree.younger[node]
+
+
+@jit(inline=True)
+def hang(node, parent, edge, tree):
+    """Make ``node`` the first child of ``parent``."""
+    sibling = tree.child[parent]
+    tree.parent[node], tree.edge[node] = parent, edge
+    tree.older[node], tree.younger[node] = -1, sibling
+    tree.child[parent] = node
+    if sibling >= 0:
+        tree.older[sibling] = node
+
+
+@jit(inline=True)
+def take_off(node, tree):
+    """Take ``node`` from its parent's children."""
+    older, younger = tree.older[node], tree.younger[node]
+    if older >= 0:
+        tree.younger[older] = younger
+    else:
+        tree.child[tree.parent[node]] = younger
+    if younger >= 0:
+        tree.older[younger] = older
+
+
+@jit
+def room(e, forward, edges):
+    """How much flow edge ``e`` can take forward, or give back."""
+    if not forward:
+        return edges.flow[e]
+    return UNLIMITED if edges.capacity[e] == UNLIMITED else edges.capacity[e] - edges.flow[e]
+
+
+@jit
+def pivot(entering, edges, tree, first_artificial):
+    """Push what can be pushed round the cycle that ``entering`` closes; False if there is no end to it.
+
+    Of the edges that stop the flow, the last one on the way round from the cycle's top leaves: this
+    keeps the tree strongly feasible.
+    """
+    forward = edges.state[entering] == EMPTY
+    start, end = edges.tail[entering], edges.head[entering]
+    if not forward:
+        start, end = end, start
+    most, leaving, leaves_after = room(entering, forward, edges), -1, False
+    before, after = start, end
+    while before != after:
+        if tree.depth[before] >= tree.depth[after]:
+            e = tree.edge[before]
+            here = room(e, edges.head[e] == before, edges)
+            # Nearer to the top on the way down: later on the way round are those met before, and those on the way up.
+            if here < most:
+                most, leaving, leaves_after = here, before, False
+            before = tree.parent[before]
+        else:
+            e = tree.edge[after]
+            here = room(e, edges.tail[e] == after, edges)
+            if here < most or (here == most and (most < UNLIMITED)):
+                most, leaving, leaves_after = here, after, True
+            after = tree.parent[after]
+    if most == UNLIMITED:
+        return False
+    top = before
+    edges.flow[entering] += most if forward else -most
+    node = start
+    while node != top:
+        e = tree.edge[node]
+        edges.flow[e] += most if edges.head[e] == node else -most
+        node = tree.parent[node]
+    node = end
+    while node != top:
+        e = tree.edge[node]
+        edges.flow[e] += most if edges.tail[e] == node else -most
+        node = tree.parent[node]
+    if leaving < 0:
+        edges.state[entering] = FULL if forward else EMPTY
+        return True
+    gone = tree.edge[leaving]
+    edges.state[gone] = EMPTY if edges.flow[gone] == 0 else FULL
+    edges.state[entering] = IN_TREE
+    # What hung from the leaving edge hangs from the entering one now: turn round the parents in between.
+    node, parent = (end, start) if leaves_after else (start, end)
+    lowest, e = node, entering
+    while True:
+        above, old = tree.parent[node], tree.edge[node]
+        take_off(node, tree)
+        hang(node, parent, e, tree)
+        if node == leaving:
+            break
+        parent, e, node = node, old, above
+    set_prices(lowest, edges, tree, first_artificial)
+    return True
+
+
+@jit(fastmath=False)
+def improve(count, edges, tree):
+    """Pivot until no edge gains, or one gains without end: FOUND or UNBOUNDED.
+
+    Edges are gone through in blocks of three times the square root of their number, and the best of a block enters.
+    """
+    block = max(3 * int(np.sqrt(count)), 10)
+    e, left = 0, count
+    while left > 0:
+        best, best_artificial, best_gain = -1, 0, 0.0
+        for _ in range(min(block, left)):
+            if edges.state[e] != IN_TREE:
+                artificial, gain = gain_of(e, edges, tree)
+                artificial *= edges.state[e]
+                gain *= edges.state[e]
+                if artificial > best_artificial or (artificial == best_artificial and gain > best_gain):
+                    best, best_artificial, best_gain = e, artificial, gain
+            e = e + 1 if e + 1 < count else 0
+        left -= block
+        if best >= 0:
+            left = count
+            if not pivot(best, edges, tree, count):
+                return UNBOUNDED
+    return FOUND
+
+
+@jit
+def fill(theta, tails, heads, capacities, supplies, flows):
+    """Where nothing flows yet, let edges of positive scores be full, if most of what they carry then finds its way."""
+    left, carried = supplies.astype(np.float64), 0.0
+    for e in range(len(tails)):
+        if flows[e] > 0:
+            return
+        if theta[e] > 0 and capacities[e] < UNLIMITED:
+            left[tails[e]] -= capacities[e]
+            left[heads[e]] += capacities[e]
+            carried += capacities[e]
+    if np.abs(left).sum() > carried:
+        return
+    for e in range(len(tails)):
+        if theta[e] > 0 and capacities[e] < UNLIMITED:
+            flows[e] = capacities[e]
+
+
+@jit
+def lay_out(theta, tails, heads, capacities, supplies, flows, edges, tree):
+    """The edges that may be used with the given flows, and a tree of artificial edges for what these leave."""
+    count, root = 0, len(supplies)
+    left = supplies.copy()
+    for e in range(len(tails)):
+        if theta[e] > -np.inf and capacities[e] > 0:
+            edges.tail[count], edges.head[count] = tails[e], heads[e]
+            edges.capacity[count], edges.flow[count] = capacities[e], flows[e]
+            edges.gain[count], edges.part[count] = theta[e] * SCALE, e
+            edges.state[count] = FULL if flows[e] == capacities[e] else EMPTY
+            left[tails[e]] -= flows[e]
+            left[heads[e]] += flows[e]
+            count += 1
+    tree.parent[root], tree.child[root], tree.depth[root] = -1, -1, 0
+    tree.artificial[root], tree.high[root], tree.low[root] = 0, 0.0, 0.0
+    for node in range(root):
+        e = count + node
+        edges.tail[e], edges.head[e] = (node, root) if left[node] >= 0 else (root, node)
+        edges.capacity[e], edges.flow[e] = UNLIMITED, abs(left[node])
+        edges.gain[e], edges.state[e] = 0.0, IN_TREE
+        tree.child[node] = -1
+        hang(node, root, e, tree)
+        set_prices(node, edges, tree, count)
+    return count
+
+
+@jit
+def solve(count, edges, tree, nodes):
+    """A best flow of what is laid out: FOUND, INFEASIBLE or UNBOUNDED."""
+    for e in range(count):
+        if 0 < edges.flow[e] < edges.capacity[e]:  # to the tree, or to one of its ends, whichever does not lose
+            artificial, gain = gain_of(e, edges, tree)
+            gains = artificial > 0 or (artificial == 0 and gain > 0)
+            edges.state[e] = EMPTY if gains else FULL
+            if not pivot(e, edges, tree, count):
+                edges.state[e] = FULL  # back, which has an end; that forward has none will show again
+                pivot(e, edges, tree, count)
+    status = improve(count, edges, tree)
+    if status == UNBOUNDED:
+        # Is there a flow at all? Of those that all score alike none is without end.
+        edges.gain[:count] = 0.0
+        node = tree.child[nodes]
+        while node >= 0:
+            set_prices(node, edges, tree, count)
+            node = tree.younger[node]
+        improve(count, edges, tree)
+    for e in range(count, count + nodes):
+        if edges.flow[e] > 0:
+            return INFEASIBLE
+    return status
+
+
+@jit
+def best_flows(start, stop, theta, tails, heads, capacities, supplies, flows, status):
+    """A flow of highest score for each instance.
+
+    Parameters
+    ----------
+    theta : (B, E) float64
+        −inf for edges that may not be used.
+    tails, heads, capacities : (E,) int64
+    supplies : (N,) int64
+        With a sum of 0.
+    flows : (B, E) int64, overwritten
+        Where to start from, between 0 and the capacities, and best near the end: any numbers serve, zeros say nothing.
+    status : (B,) int8, written
+    """
+    most, nodes = len(tails) + len(supplies), len(supplies)
+    edges = Edges(
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most),
+        np.empty(most, np.int8),
+        np.empty(most, np.int64),
+    )
+    links = np.empty((7, nodes + 1), np.int64)
+    prices = np.empty((2, nodes + 1))
+    tree = Tree(links[0], links[1], links[2], links[3], links[4], links[5], links[6], prices[0], prices[1])
+    for b in range(start, stop):
+        fill(theta[b], tails, heads, capacities, supplies, flows[b])
+        count = lay_out(theta[b], tails, heads, capacities, supplies, flows[b], edges, tree)
+        status[b] = solve(count, edges, tree, nodes)
+        flows[b] = 0
+        for e in range(count):
+            flows[b, edges.part[e]] = edges.flow[e]

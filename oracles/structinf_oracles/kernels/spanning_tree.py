@@ -1,0 +1,132 @@
+"""Spanning trees of highest score, compiled. Importing this module imports numba.
+
+Of edges with equal scores the first in order is better, so that each instance has one best tree and both algorithms
+find it.
+
+:func:`prim` is for matrices: O(n²), each pair of nodes is looked at once (Prim 1957, Shortest connection networks and
+some generalizations, Bell System Technical Journal 36). :func:`boruvka` is for lists of edges: every tree of a forest
+takes its best edge outwards until a single tree is left, in log₂ n scans at most of the edges that still join two
+trees (Nešetřil, Milková & Nešetřilová 2001, Otakar Borůvka on minimum spanning tree problem, Discrete Mathematics 233).
+It does without the sorting that takes Kruskal's algorithm most of its time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from structinf.kernels.jit import jit
+
+__all__ = ["boruvka", "prim"]
+
+
+@jit
+def _is_before(a, b, c, d):
+    """Whether the pair of nodes {a, b} comes before {c, d}, by the lower node first."""
+    first, other = min(a, b), min(c, d)
+    return first < other or (first == other and max(a, b) < max(c, d))
+
+
+@jit
+def prim(start, stop, theta, lengths, y, feasible):
+    """Best trees of the instances start : stop.
+
+    Parameters
+    ----------
+    theta : (B, n, n) float32 or float64
+        Read above the diagonal.
+    lengths : (B,) int64
+        Nodes in use, 1 at least.
+    y : as theta
+        Zero on entry; the edges of the tree are set to 1.
+    feasible : (B,) bool
+        Written: whether there is a tree.
+    """
+    n = theta.shape[1]
+    best = np.empty(n, theta.dtype)  # of the edges from the tree to each of the nodes left
+    source, left = np.empty(n, np.int64), np.empty(n, np.int64)
+    for b in range(start, stop):
+        count, newest = lengths[b] - 1, 0
+        for k in range(count):
+            best[k], source[k], left[k] = -np.inf, 0, k + 1
+        while count > 0:
+            top, choice = best[0], 0
+            for k in range(count):
+                node = left[k]
+                score = theta[b, newest, node] if newest < node else theta[b, node, newest]
+                if score > best[k] or (score == best[k] and newest < source[k]):
+                    best[k], source[k] = score, newest
+                if k == 0 or best[k] > top:
+                    top, choice = best[k], k
+                elif best[k] == top and _is_before(source[k], node, source[choice], left[choice]):
+                    choice = k
+            if top == -np.inf:
+                break
+            newest = left[choice]
+            y[b, min(source[choice], newest), max(source[choice], newest)] = 1
+            count -= 1
+            best[choice], source[choice], left[choice] = best[count], source[count], left[count]
+        feasible[b] = count == 0
+
+
+@jit
+def _root(parent, node):
+    while parent[node] != node:
+        parent[node] = parent[parent[node]]
+        node = parent[node]
+    return node
+
+
+@jit
+def boruvka(start, stop, theta, ends, nodes, y, feasible):
+    """Best trees of the instances start : stop.
+
+    Parameters
+    ----------
+    theta : (B, E) float32 or float64
+    ends : (E, 2) int64
+        Nodes that each edge joins.
+    nodes : int
+        Their number.
+    y, feasible
+        As for :func:`prim`, in θ's form.
+    """
+    parent, label = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
+    top, best = np.empty(nodes, theta.dtype), np.empty(nodes, np.int64)  # of the edges out of each tree
+    # The edges between different trees, in order: their numbers, scores and trees.
+    number, score = np.empty(len(ends), np.int64), np.empty(len(ends), theta.dtype)
+    one, other = np.empty(len(ends), np.int64), np.empty(len(ends), np.int64)
+    for b in range(start, stop):
+        trees, count = nodes, 0
+        for v in range(nodes):
+            label[v] = v
+        for e in range(len(ends)):
+            number[count], score[count], one[count], other[count] = e, theta[b, e], ends[e, 0], ends[e, 1]
+            count += 1 if theta[b, e] > -np.inf else 0
+        while trees > 1 and count > 0:
+            scanned, count = count, 0
+            for t in range(trees):
+                top[t], best[t], parent[t] = -np.inf, -1, t
+            for k in range(scanned):
+                s, u, v = score[k], label[one[k]], label[other[k]]
+                if u != v:
+                    number[count], score[count], one[count], other[count] = number[k], s, u, v
+                    if s > top[u]:
+                        top[u], best[u] = s, count
+                    if s > top[v]:
+                        top[v], best[v] = s, count
+                    count += 1
+            for t in range(trees):
+                k = best[t]
+                if k >= 0:
+                    u, v = _root(parent, one[k]), _root(parent, other[k])
+                    if u != v:
+                        parent[u] = v
+                        y[b, number[k]] = 1
+            scanned, trees = trees, 0
+            for t in range(scanned):
+                if parent[t] == t:
+                    label[t] = trees
+                    trees += 1
+            for t in range(scanned):
+                label[t] = label[_root(parent, t)]
+        feasible[b] = trees == 1

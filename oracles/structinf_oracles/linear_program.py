@@ -1,0 +1,232 @@
+"""Mixed-integer linear programs: rows, bounds and integrality in one form, and what HiGHS finds."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from structinf.errors import InvalidInputError
+
+from .constraint_program import MOST_VALUE, ConstraintProgram, load_cp_model
+from .integer_solver import Outcome, SolverOracle
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["LinearProgram", "Matrix"]
+
+# HiGHS takes two objectives for equal that differ by 1e-6, and reduced costs of 1e-7 for 0: with scores of up to 2^24
+# that is 1e-13 of the largest, and their own rounding errors are still far below it.
+SCORE_BITS = 24
+# What HiGHS allows rows to be violated by, and rounding errors of their sums.
+TOLERANCE, ROUNDING = 1e-6, 1e-9
+# Up to here sums of integers are exact in float64.
+MOST_EXACT = 2.0**53
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Matrix:
+    """A sparse matrix that can be compared and hashed; :meth:`of` makes it of arrays, nested lists and scipy's.
+
+    Attributes
+    ----------
+    shape : (int, int)
+    data, row, indptr : array
+        Its columns, as scipy's csc_array has them, sorted and without zeros.
+    """
+
+    shape: tuple[int, int]
+    data: np.ndarray
+    row: np.ndarray
+    indptr: np.ndarray
+    checksum: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        for array in (self.data, self.row, self.indptr):
+            array.setflags(write=False)
+        object.__setattr__(self, "checksum", zlib.crc32(self.data.tobytes(), zlib.crc32(self.row.tobytes())))
+
+    @classmethod
+    def of(cls, given: Any) -> Matrix:
+        """From any of these forms; InvalidInputError if it is no matrix of finite numbers."""
+        from scipy.sparse import csc_array, issparse
+
+        if isinstance(given, Matrix):
+            return given
+        try:
+            dense = given if issparse(given) else np.asarray(given, np.float64)
+            if dense.ndim != 2:
+                raise InvalidInputError(f"A must have a row for each constraint, (m, d), got shape {dense.shape}")
+            matrix: Any = csc_array(dense, dtype=np.float64, copy=True)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InvalidInputError):
+                raise
+            raise InvalidInputError(f"A must be an (m, d) array of numbers, dense or sparse, got {given!r}") from error
+        if not np.isfinite(matrix.data).all():
+            raise InvalidInputError("A must be finite, but it holds NaN or infinity")
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        m, d = matrix.shape
+        return cls((int(m), int(d)), matrix.data, matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32))
+
+    def as_scipy(self) -> Any:
+        """As a csc_array."""
+        from scipy.sparse import csc_array
+
+        return csc_array((self.data, self.row, self.indptr), shape=self.shape)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Matrix):
+            return NotImplemented
+        pairs = ((self.data, other.data), (self.row, other.row), (self.indptr, other.indptr))
+        return self.shape == other.shape and all(np.array_equal(a, b) for a, b in pairs)
+
+    def __hash__(self) -> int:
+        return self.checksum
+
+    def __repr__(self) -> str:
+        return f"Matrix({self.shape[0]} rows, {self.shape[1]} columns, {len(self.data)} non-zeros)"
+
+
+class LinearProgram:
+    """lower ≤ A y ≤ upper, low ≤ y ≤ high, with integers where ``integral``.
+
+    Parameters
+    ----------
+    matrix : Matrix
+        A, (m, d).
+    rows : pair of (m,) sequence
+        lower and upper.
+    bounds : pair of (d,) sequence
+        low and high.
+    integral : (d,) sequence of bool
+    """
+
+    def __init__(
+        self,
+        matrix: Matrix,
+        rows: tuple[Any, Any],
+        bounds: tuple[Any, Any],
+        integral: Any,
+    ) -> None:
+        self.rows = matrix.as_scipy()
+        self.lower: Any
+        self.upper: Any
+        self.lower, self.upper = map(np.array, rows)
+        low, high = map(np.array, bounds)
+        self.integral = np.array(integral, np.bool_)
+        self.low = np.where(self.integral, np.ceil(low), low)
+        self.high = np.where(self.integral, np.floor(high), high)
+        self._sizes = abs(self.rows)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether some bounds alone exclude each other."""
+        return bool((self.low > self.high).any() or (self.lower > self.upper).any())
+
+    def holds(self, y: jaxtyping.Shaped[np.ndarray, "points d"]) -> jaxtyping.Bool[np.ndarray, " points"]:
+        """Which of the points satisfy all rows and bounds, as HiGHS means it."""
+        activity, room = y @ self.rows.T, TOLERANCE + ROUNDING * (np.abs(y) @ self._sizes.T)
+        rows = (activity >= self.lower - room) & (activity <= self.upper + room)
+        return rows.all(1) & ((y >= self.low) & (y <= self.high)).all(1)
+
+    # -- HiGHS -----------------------------------------------------------------------------
+
+    def maximise(self, scores: np.ndarray, oracle: SolverOracle) -> Outcome:
+        """A point of highest score, for scores (d,) of which those of −inf fix a variable to 0."""
+        forbidden = np.isneginf(scores)
+        if self.is_empty or ((self.low > 0) | (self.high < 0))[forbidden].any():
+            return Outcome("infeasible")
+        if len(scores) == 0:
+            return Outcome("best", scores) if self.holds(scores[None])[0] else Outcome("infeasible")
+        low, high = (np.where(forbidden, 0.0, end) for end in (self.low, self.high))
+        scores = np.where(forbidden, 0.0, scores)
+        scores = np.ldexp(scores, SCORE_BITS - np.frexp(np.abs(scores).max(initial=0.0))[1])
+        result = self._run(scores, low, high, oracle)
+        if result.status in (3, 4):
+            return self._without_best(result, low, high, oracle)
+        if result.x is None:
+            return Outcome("infeasible" if result.status == 2 else "limit")
+        point = self._rounded(result.x)
+        if not self.holds(point[None])[0] and not self.integral.all():
+            # Continuous variables that suit the integers as they were before they were rounded.
+            low, high = (np.where(self.integral, point, end) for end in (low, high))
+            rest = self._run(scores, low, high, oracle)
+            point = point if rest.x is None else self._rounded(rest.x)
+        if not self.holds(point[None])[0]:
+            return Outcome("limit", why="the limit of its precision, as its answer breaks constraints when rounded,")
+        return Outcome("best", point) if result.status == 0 else Outcome("limit", point, float(result.mip_gap))
+
+    def _without_best(self, result: Any, low: np.ndarray, high: np.ndarray, oracle: SolverOracle) -> Outcome:
+        """Unbounded, infeasible, or either: a program without scores tells."""
+        if result.status == 4 and "Not Set" in result.message and oracle.time_limit is not None:
+            return Outcome("limit")  # which came before it began
+        if result.status == 4 and "unbounded or infeasible" not in result.message:
+            return Outcome("limit", why=f"a numerical difficulty ({result.message})")
+        any_point = self._run(np.zeros(len(low)), low, high, oracle)
+        if any_point.status == 2:
+            return Outcome("infeasible")
+        return Outcome("unbounded" if any_point.x is not None else "limit")
+
+    def _run(self, scores: np.ndarray, low: Any, high: Any, oracle: SolverOracle) -> Any:
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        options: dict[str, Any] = {"mip_rel_gap": float(oracle.gap)}
+        if oracle.time_limit is not None:
+            options["time_limit"] = float(oracle.time_limit)
+        return milp(
+            -scores,
+            integrality=self.integral,
+            bounds=Bounds(low, high),
+            constraints=LinearConstraint(self.rows, self.lower, self.upper),
+            options=options,
+        )
+
+    def _rounded(self, point: np.ndarray) -> np.ndarray:
+        """Integers where they should be, and all within the bounds, which HiGHS may miss by its tolerance."""
+        return np.where(self.integral, np.rint(point), point).clip(self.low, self.high) + 0.0  # no −0
+
+    # -- CP-SAT ----------------------------------------------------------------------------
+
+    def as_constraint_program(self) -> ConstraintProgram:
+        """The same for CP-SAT; InvalidInputError unless all is integer and bounded."""
+        ends = np.concatenate([self.low, self.high])
+        if not self.integral.all() or not np.isfinite(ends).all():
+            raise InvalidInputError(
+                'solver: "cp_sat" takes integer variables with finite bounds; give them, or use solver="highs"'
+            )
+        if (abs(ends) > MOST_VALUE).any():
+            raise InvalidInputError(
+                'solver: "cp_sat" takes variables within ±2^31; give smaller bounds, or use solver="highs"'
+            )
+        if (self.rows.data != np.rint(self.rows.data)).any():
+            raise InvalidInputError(
+                'solver: "cp_sat" takes integers in A; multiply the rows of fractions, and their lower and upper, or '
+                'use solver="highs"'
+            )
+        cp_model = load_cp_model()
+        model = cp_model.CpModel()
+        if self.is_empty:
+            model.add_bool_or([])  # nothing satisfies this
+        y = [model.new_int_var(int(a), int(max(a, b)), "") for a, b in zip(self.low, self.high, strict=True)]
+        rows = self.rows.tocsr()
+        for i in range(rows.shape[0]):
+            here = slice(rows.indptr[i], rows.indptr[i + 1])
+            part, factor = rows.indices[here], rows.data[here]
+            reach = np.stack([factor * self.low[part], factor * self.high[part]])
+            least, most = reach.min(0).sum(), reach.max(0).sum()
+            if np.isfinite([self.lower[i], self.upper[i]]).any() and max(-least, most) > MOST_EXACT:
+                raise InvalidInputError(
+                    f'solver: "cp_sat" takes rows of A that come to 2^53 at most, but number {i} may be from '
+                    f'{least:g} to {most:g}; divide it, or use solver="highs"'
+                )
+            lower, upper = max(np.ceil(self.lower[i]), least), min(np.floor(self.upper[i]), most)
+            if lower > upper:
+                model.add_bool_or([])
+            elif lower > least or upper < most:
+                terms = cp_model.LinearExpr.weighted_sum([y[j] for j in part], factor.astype(np.int64).tolist())
+                model.add_linear_constraint(terms, int(lower), int(upper))
+        return ConstraintProgram(model, y)

@@ -1,0 +1,239 @@
+"""Matchings in general graphs: pairs of nodes that have no node in common."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structinf.errors import InvalidInputError
+from structinf.kernels import to_numpy
+from structinf.oracle import Enumerable, check_enumerable, check_feasible, check_flag
+
+from .graph_form import ScoredEdges
+from .label_lists import refuse
+
+__all__ = ["Matching"]
+
+# Scores become integers below 2^100 for the algorithm, whose sums may be larger and have to stay below 2^127.
+BITS = 100
+
+Solver = Callable[[int, list[tuple[int, int, float]], bool], Collection[tuple[int, int]]]
+"""From a number of nodes, edges with integral scores, and whether the number of pairs comes first: the best pairs."""
+
+
+@dataclass(frozen=True)
+class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Sets of edges of an undirected graph no two of which share a node: every node has one partner, or at most one.
+
+    ⟨θ, y⟩ = Σ_{e in matching} θ[e], any sign; −inf forbids an edge. θ is (..., n, n), a score θ[i, j] for each pair of
+    nodes i < j, of which only the part above the diagonal is read, and y is 0 elsewhere. With a list of ``edges``, θ is
+    (..., E), in their order. For matchings of two given sides, ``assignment`` is much faster.
+
+    Instance data, without ``edges``: ``lengths`` (...), integers in [0, n], the nodes in use. Labels are the partner of
+    each node (..., n), −1 for none; with ``edges`` by the nodes' numbers, which ``edges.nodes`` names: integers in
+    ascending order, others as they appear.
+
+    Parameters
+    ----------
+    edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.Graph, optional
+        A networkx.Graph's are in the order of its ``edges``. Parallel edges are edges of their own.
+    perfect : bool
+        Whether every node must have a partner. Then there are n / 2 pairs, and a constant added to θ does not change
+        which are best. If not, nodes may stay alone, and the best matching has the highest score whatever its number of
+        pairs: edges of score 0 or less are never taken.
+
+    Raises
+    ------
+    InvalidInputError
+        If an edge leads from a node to itself, or if nodes in odd number are to be matched perfectly.
+    InfeasibleError
+        If an instance has no perfect matching without edges of −inf.
+    ImportError
+        If neither rustworkx nor networkx is installed.
+
+    Notes
+    -----
+    Edmonds' blossom algorithm, O(n³), of rustworkx, or of networkx where that is missing, on the CPU. It takes
+    integers: scores become those by a power of two, exactly where they differ by less than 2⁴⁷ in magnitude; others
+    are rounded by 2⁻¹⁰⁰ of the largest. Ties are broken the same way every time, in favour of no edge in particular.
+
+    There is no log-partition: the sum over perfect matchings is a Hafnian, and computing it is #P-complete, as that
+    of assignments, the permanent, already is.
+
+    References
+    ----------
+    J. Edmonds, Paths, trees, and flowers (Canadian Journal of Mathematics 17, 1965). Z. Galil, Efficient algorithms for
+    finding maximum matching in graphs (ACM Computing Surveys 18, 1986). L. G. Valiant, The complexity of computing the
+    permanent (Theoretical Computer Science 8, 1979).
+
+    Examples
+    --------
+    >>> theta = torch.tensor([[3.0, 10.0, 7.0, -1.0]])
+    >>> path = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
+    >>> Matching(path).argmax(theta), Matching(path, perfect=False).argmax(theta)
+    (tensor([[1., 0., 1., 0.]]), tensor([[0., 1., 0., 0.]]))
+    """
+
+    name: ClassVar[str] = "matching"
+    label_ndim: ClassVar[int] = 1
+    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "GibbsOracle": "exact marginals of matchings are #P-complete (Valiant 1979)",
+            "Samplable": "exact samples are as hard as exact marginals (Jerrum, Valiant & Vazirani 1986)",
+            "Smoothable": "a best matching is no recursion of maxima",
+            "KBest": "the k best matchings take another algorithm, which is not here; assignment lists them",
+        }
+    )
+
+    perfect: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flag("perfect", self.perfect)
+        if self.edges is not None:
+            self._check_even(np.array([len(self.edges.nodes)]), "edges: ")
+
+    def validate(self, theta: Tensor) -> None:
+        super().validate(theta)
+        if self.edges is None:
+            self._check_even(to_numpy(self.nodes_in_use(theta))[0], "" if "lengths" in self.bound else "theta: ")
+
+    def _check_even(self, nodes: np.ndarray, what: str) -> None:
+        odd = np.flatnonzero(self.perfect * (nodes % 2))
+        if len(odd):
+            where = what or f"lengths, at batch index {odd[0]}: "
+            raise InvalidInputError(
+                f"{where}a perfect matching takes an even number of nodes, got {nodes[odd[0]]}; pass perfect=False to "
+                "leave some without a partner"
+            )
+
+    # -- labels ----------------------------------------------------------------------------
+
+    def encode(self, labels: Tensor, like: Tensor) -> Tensor:
+        graph = self.graph(like)
+        n = len(graph.nodes)
+        if labels.shape[1:] != (n,):
+            raise InvalidInputError(
+                f"labels: matchings of {n} nodes have a partner, or −1, for each of them, (..., {n}); "
+                f"got {tuple(labels.shape)} with the batch flat"
+            )
+        labels, node = labels.long(), torch.arange(n, device=labels.device)
+        lengths = self.nodes_in_use(like).expand(len(labels))[:, None]
+        refuse((labels < -1) | (labels >= lengths), labels, "nodes in use have partners in use, or −1 for none")
+        alone = labels < 0
+        back = labels.where(~alone, node).gather(1, labels.clamp(min=0)) if n else labels
+        refuse(~alone & ((back != node) | (labels == node)), labels, "a node is not its partner's partner, or its own")
+        if self.perfect:
+            refuse(alone & (node < lengths), labels, "a node has no partner; pass perfect=False to allow that")
+        instance, low = (node < labels).nonzero().unbind(1)
+        keys = low * n + labels[instance, low]
+        edges, count = (torch.from_numpy(found).to(labels.device) for found in graph.find(keys.cpu().numpy()))
+        joining = torch.ones_like(labels).index_put((instance, low), count)
+        refuse(joining < 1, labels, "no edge joins a node and its partner")
+        refuse(joining > 1, labels, "several edges join a node and its partner, pass the structure itself")
+        y = like.new_zeros(len(labels), len(graph.ends))
+        y[instance, edges] = 1
+        return self.as_parts(y, like)
+
+    def decode(self, y: Tensor) -> Tensor:
+        graph = self.graph(y)
+        instance, edge = self.edge_scores(y).nonzero().unbind(1)
+        partners = torch.full((len(y), len(graph.nodes)), -1, device=y.device)
+        low, high = torch.tensor(graph.ends, device=y.device)[edge].unbind(1)
+        partners[instance, low], partners[instance, high] = high, low
+        return partners
+
+    # -- optimisation ----------------------------------------------------------------------
+
+    def argmax(self, theta: Tensor) -> Tensor:
+        graph, solve = self.graph(theta), _solver()
+        scores, lengths = to_numpy(self.edge_scores(theta).double(), self.nodes_in_use(theta))
+        keys, _, _ = graph.pairs
+        low, high = graph.ends_of(keys)
+        best = graph.members.T
+        if len(best) > 1:  # of parallel edges, the best one alone
+            choice = np.pad(scores, ((0, 0), (0, 1)), constant_values=-np.inf)[:, graph.members].argmax(2)
+            best = graph.members[np.arange(len(keys)), choice]
+        best = np.broadcast_to(best, (len(scores), len(keys)))
+        if not graph.is_simple:
+            scores = np.take_along_axis(scores, best, 1)
+        usable = (scores > (-np.inf if self.perfect else 0)) & (high < lengths[:, None])
+        instance, at = usable.nonzero()
+        edges = zip(low[at].tolist(), high[at].tolist(), _integers(scores, usable)[usable].tolist(), strict=True)
+        feasible, pairs, counts = np.ones(len(theta), np.bool_), [], []
+        for b, (nodes, count) in enumerate(zip(lengths.tolist(), usable.sum(1).tolist(), strict=True)):
+            found = solve(nodes, list(itertools.islice(edges, count)), self.perfect)
+            feasible[b] = not self.perfect or 2 * len(found) == nodes
+            pairs += found
+            counts.append(len(found))
+        check_feasible(torch.from_numpy(feasible), "perfect matching")
+        ends = np.sort(np.reshape(pairs, (-1, 2)).astype(np.int64), 1)
+        instance = np.repeat(np.arange(len(theta)), counts)
+        y = np.zeros((len(theta), len(graph.ends)))
+        y[instance, best[instance, keys.searchsorted(ends @ [len(graph.nodes), 1])]] = 1
+        return self.as_parts(torch.from_numpy(y).to(theta), theta)
+
+    def enumerate(self, event_shape: Any) -> Tensor:
+        """All matchings, perfect or not, (|Y|, *event), by the partners of the nodes in order; at most a million."""
+        like = torch.zeros(1, *event_shape, dtype=torch.float64)
+        graph, nodes = self.graph(like), int(self.nodes_in_use(like)[0])
+        ends = torch.tensor(graph.ends)
+        chosen = torch.zeros(1, len(ends), dtype=torch.bool)
+        matched = torch.zeros(1, len(graph.nodes), dtype=torch.bool)
+        for node in range(nodes):
+            # What goes on without an edge to a higher node, and what takes one.
+            rows = [(matched[:, node] | (not self.perfect)).nonzero().flatten()]
+            edges = ((ends[:, 0] == node) & (ends[:, 1] < nodes)).nonzero().flatten()
+            rows += [(~matched[:, ends[e]].any(1)).nonzero().flatten() for e in edges]
+            check_enumerable(sum(map(len, rows)), f"ways to match the first {node + 1} of {nodes} nodes")
+            ways = [(chosen[rows[0]], matched[rows[0]])]
+            for e, row in zip(edges, rows[1:], strict=True):
+                ways.append((chosen[row].index_fill(1, e, True), matched[row].index_fill(1, ends[e], True)))
+            chosen, matched = (torch.cat(parts) for parts in zip(*ways, strict=True))
+        return self.as_parts(chosen.double(), like)
+
+
+# ----------------------------------------------------------------------------- the libraries
+
+
+def _integers(scores: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """Each row's scores times a power of two, as integers, still of float64; the largest of them are below 2^100."""
+    scores = np.where(usable, scores, 0.0)
+    _, exponent = np.frexp(np.abs(scores).max(1, initial=0.0, keepdims=True))
+    return np.rint(np.ldexp(scores, BITS - exponent))
+
+
+def _solver() -> Solver:
+    for library, solver in (("rustworkx", _rustworkx), ("networkx", _networkx)):
+        try:
+            importlib.import_module(library)
+        except ImportError:
+            continue
+        return solver
+    raise ImportError("matching: rustworkx or networkx is needed: pip install 'structinf[graphs]'")
+
+
+def _rustworkx(nodes: int, edges: list[tuple[int, int, float]], most: bool) -> Collection[tuple[int, int]]:
+    import rustworkx
+
+    graph = rustworkx.PyGraph()
+    graph.add_nodes_from(range(nodes))
+    graph.add_edges_from(edges)
+    return rustworkx.max_weight_matching(graph, max_cardinality=most, weight_fn=int)
+
+
+def _networkx(nodes: int, edges: list[tuple[int, int, float]], most: bool) -> Collection[tuple[int, int]]:
+    import networkx
+
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(nodes))
+    graph.add_weighted_edges_from((low, high, int(score)) for low, high, score in edges)
+    return networkx.max_weight_matching(graph, maxcardinality=most)

@@ -1,0 +1,256 @@
+"""Spanning trees of undirected graphs, scored by their edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from structinf.errors import InvalidInputError
+from structinf.kernels import parallel_rows, to_numpy, zeros
+from structinf.oracle import Enumerable, GibbsOracle, Samplable, check_count, check_enumerable, check_feasible
+from structinf.parts import Potentials
+
+from .graph_form import ScoredEdges
+from .label_lists import indicators, positions, refuse
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+    from .kernels.kirchhoff import Multigraph
+
+__all__ = ["SpanningTree"]
+
+TREE = "spanning tree"
+
+
+@dataclass(frozen=True)
+class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
+    ScoredEdges, GibbsOracle, Samplable, Enumerable
+):
+    """Trees that join all n nodes of an undirected graph: n − 1 edges without a cycle.
+
+    ⟨θ, y⟩ = Σ_{e in tree} θ[e], any sign; −inf takes an edge out of an instance's graph. θ is (..., n, n), a score
+    θ[i, j] for each pair of nodes i < j, of which only the part above the diagonal is read, and y is 0 elsewhere. With
+    a list of ``edges``, θ is (..., E), in their order. A single node has one tree, without edges.
+
+    Instance data, without ``edges``: ``lengths`` (...), integers in [1, n], the nodes in use. Labels are the tree's
+    edges in order: pairs of nodes i < j, (..., n − 1, 2), padded with −1; or numbers of ``edges``, (..., n − 1).
+
+    Parameters
+    ----------
+    edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.Graph, optional
+        A networkx.Graph's are in the order of its ``edges``. Parallel edges are edges of their own, of which a tree has
+        one at most.
+
+    Raises
+    ------
+    InvalidInputError
+        If an edge leads from a node to itself, or ``edges`` leave the graph in several pieces.
+    InfeasibleError
+        If the edges of an instance that are not −inf do.
+
+    Notes
+    -----
+    ``argmax`` is Prim's algorithm for matrices, O(n²), and Borůvka's for lists, O(E log n). Of edges with equal scores
+    it takes the first in order, in both forms.
+
+    The sums are Kirchhoff's (1847): log Z is the logarithm of a minor's determinant, and by an elimination without
+    subtractions in O(n³) it and every marginal are accurate whatever the range of the scores. Samples are drawn from
+    the same elimination.
+
+    Examples
+    --------
+    >>> triangle = SpanningTree([("a", "b"), ("a", "c"), ("b", "c")])
+    >>> theta = torch.tensor([[1.0, 2.0, 3.0]]).log()
+    >>> triangle.argmax(theta)
+    tensor([[0., 1., 1.]])
+    >>> triangle.log_partition(theta.double()).exp()
+    tensor([11.0000], dtype=torch.float64)
+    >>> triangle.marginals(theta)
+    tensor([[0.4545, 0.7273, 0.8182]])
+    """
+
+    name: ClassVar[str] = "spanning_tree"
+    fewest: ClassVar[int] = 1
+    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "Smoothable": "a best spanning tree is found greedily, which is no recursion of maxima",
+            "KBest": "the k best spanning trees take another algorithm (Gabow 1977), which is not here",
+        }
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.edges is None:
+            return
+        if not self.edges.nodes:
+            raise InvalidInputError("edges: the graph has no nodes")
+        apart = np.flatnonzero(self.edges.components != self.edges.components[0])
+        if len(apart):
+            one, other = self.edges.nodes[0], self.edges.nodes[apart[0]]
+            raise InvalidInputError(f"edges: no tree spans this graph, which does not connect {one!r} and {other!r}")
+
+    # -- labels ----------------------------------------------------------------------------
+
+    @property
+    def label_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """1 with a list of edges, else 2."""
+        return 2 if self.edges is None else 1
+
+    def encode(self, labels: Tensor, like: Tensor) -> Tensor:
+        nodes = len(self.graph(like).nodes)
+        wanted = (nodes - 1, 2) if self.edges is None else (nodes - 1,)
+        if labels.shape[1:] != wanted:
+            what = "pairs of nodes" if self.edges is None else "numbers of edges"
+            raise InvalidInputError(
+                f"labels: the {nodes - 1} edges of a tree of {nodes} nodes are {what}, (..., "
+                f"{', '.join(map(str, wanted))}); got {tuple(labels.shape)} with the batch flat"
+            )
+        lengths = self.nodes_in_use(like).expand(len(labels))
+        used = torch.arange(nodes - 1, device=labels.device) < lengths[:, None] - 1
+        labels = labels.long()
+        count = lengths[:, None, None] if self.edges is None else like.shape[1]
+        where = used.unflatten(1, (nodes - 1, 1)) if self.edges is None else used
+        refuse(where & ((labels < 0) | (labels >= count)), labels, "nodes, or numbers of edges, are out of range")
+        refuse(~where & (labels != -1), labels, "more edges than a tree has; pad with −1")
+        if self.edges is None:
+            ends = labels.where(where, 0).sort(2).values
+            found = ends[..., 0] * nodes + ends[..., 1]
+        else:
+            ends = torch.tensor(self.edges.ends, device=labels.device)[labels]
+            found = labels
+        joined = torch.arange(nodes, device=labels.device).expand(len(labels), nodes)
+        for pair in ends.unbind(1):
+            joined = _join(joined, *pair.unbind(1))
+        outside = torch.arange(nodes, device=labels.device) >= lengths[:, None]
+        refuse((joined != joined[:, :1]) & ~outside, labels, "the edges do not join all nodes: they are not a tree")
+        return indicators(found, used, like.shape[1:].numel(), like).reshape(len(labels), *like.shape[1:])
+
+    def decode(self, y: Tensor) -> Tensor:
+        nodes = len(self.graph(y).nodes)
+        found = positions(y.flatten(1), nodes - 1)
+        if self.edges is not None:
+            return found
+        return torch.where(found[..., None] < 0, -1, torch.stack([found // nodes, found % nodes], -1))
+
+    # -- the best tree ---------------------------------------------------------------------
+
+    def argmax(self, theta: Tensor) -> Tensor:
+        from .kernels import spanning_tree
+
+        trees, feasible = zeros(*theta.shape, dtype=theta.dtype), np.empty(len(theta), np.bool_)
+        scores, y, lengths = to_numpy(theta, trees, self.nodes_in_use(theta))
+        if self.edges is None:
+            parallel_rows(spanning_tree.prim, len(theta), scores, lengths, y, feasible, work=2 * theta.numel())
+        else:
+            graph, work = (self.edges.ends, len(self.edges.nodes)), 8 * theta.numel()
+            parallel_rows(spanning_tree.boruvka, len(theta), scores, *graph, y, feasible, work=work)
+        check_feasible(torch.from_numpy(feasible), TREE)
+        return trees.to(theta.device)
+
+    # -- sums over trees -------------------------------------------------------------------
+
+    def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+        from .kernels import kirchhoff
+
+        value = kirchhoff.log_partition(*self._weighted(theta))
+        check_feasible(value, TREE)
+        return value.to(theta.dtype)
+
+    def log_partition_and_marginals(self, theta: Tensor) -> tuple[Tensor, Potentials]:
+        from .kernels import kirchhoff
+
+        if theta.device.type != "cpu":
+            return super().log_partition_and_marginals(theta)
+        value, means = kirchhoff.marginals(*self._weighted(theta))
+        check_feasible(value, TREE)
+        return value.to(theta.dtype), self.as_parts(means, theta)
+
+    def marginals(self, theta: Tensor) -> Potentials:
+        return super().marginals(theta) if theta.device.type != "cpu" else self.log_partition_and_marginals(theta)[1]
+
+    def covariance_product(self, theta: Tensor, v: Tensor) -> Potentials:
+        from .kernels import kirchhoff
+
+        if theta.device.type != "cpu":
+            return super().covariance_product(theta, v)
+        scores, graph = self._weighted(theta)
+        value, product = kirchhoff.covariance_product(scores, self.edge_scores(v), graph)
+        check_feasible(value, TREE)
+        return self.as_parts(product, theta)
+
+    def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+        from .kernels import kirchhoff
+
+        check_count(n)
+        scores, graph = self._weighted(theta)
+        feasible, edges = kirchhoff.sample(scores, n, graph, generator)
+        check_feasible(feasible, TREE)
+        edges = edges.flatten(0, 1)
+        where = edges if self.edges is not None else pad(graph.keys, (0, 1))[edges]
+        return indicators(where, edges >= 0, theta.shape[1:].numel(), theta).reshape(n, *theta.shape)
+
+    def _weighted(self, theta: Tensor) -> tuple[Tensor, Multigraph]:
+        """Scores of the edges in float64, and their graph."""
+        from .kernels.kirchhoff import Multigraph
+
+        graph = self.graph(theta)
+        arrays = (*graph.pairs, graph.members)
+        keys, mirrored, pair, members = (torch.from_numpy(array).to(theta.device) for array in arrays)
+        lengths = self.nodes_in_use(theta)
+        weighted = Multigraph(len(graph.nodes), keys, mirrored, pair, members, lengths, graph.is_simple)
+        return self.edge_scores(theta).double(), weighted
+
+    # -- all trees -------------------------------------------------------------------------
+
+    def enumerate(self, event_shape: Any) -> Tensor:
+        """All trees, (|Y|, *event); at most a million, n^(n − 2) for a matrix."""
+        like = torch.zeros(1, *event_shape, dtype=torch.float64)
+        nodes = int(self.nodes_in_use(like)[0])
+        trees = self.log_partition(like).item()  # the logarithm of their number
+        count = round(math.exp(trees)) if trees < 40 else 10 ** round(trees / math.log(10))
+        check_enumerable(count, f"spanning trees of {nodes} nodes")
+        ends = torch.tensor(self.graph(like).ends)
+        within = (ends < nodes).all(1)
+        y = torch.zeros(count, len(ends), dtype=torch.float64)
+        y[:, within] = _spanning_trees(ends[within], nodes).double()
+        return self.as_parts(y, like)
+
+
+def _join(component: Tensor, u: Any, v: Any) -> Tensor:
+    """Components (K, n), by the number of one of their nodes, after nodes ``u`` and ``v``, (K,) or one, are joined."""
+    rows = torch.arange(len(component), device=component.device)
+    return torch.where(component == component[rows, v][:, None], component[rows, u][:, None], component)
+
+
+def _spanning_trees(ends: Tensor, nodes: int) -> jaxtyping.Bool[Tensor, "trees edges"]:
+    """All spanning trees of a connected graph, those with the first edges first.
+
+    Each edge in turn, the last one first, is taken if it joins two components, or left if the edges before it still
+    connect all.
+    """
+    edges = list(enumerate(ends.tolist()))
+    grown, forest = torch.arange(nodes)[None], []  # whose first edges connect what those before any edge do
+    for e, (u, v) in edges:
+        if grown[0, u] != grown[0, v]:
+            forest.append((e, u, v))
+            grown = _join(grown, u, v)
+    taken, component = torch.zeros(1, len(ends), dtype=torch.bool), torch.arange(nodes)[None]
+    for e, (u, v) in reversed(edges):
+        rest = component
+        for before, one, other in forest:
+            if before < e:
+                rest = _join(rest, one, other)
+        left, joins = (rest == rest[:, :1]).all(1), component[:, u] != component[:, v]
+        chosen = taken[joins].index_fill(1, torch.tensor([e]), True)
+        taken = torch.cat([chosen, taken[left]])
+        component = torch.cat([_join(component[joins], u, v), component[left]])
+    return taken

@@ -1,0 +1,128 @@
+"""Graphs as options: nodes by name and edges in the order in which they are scored."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+from typing_extensions import Self
+
+from ..errors import InvalidInputError
+
+__all__ = ["Graph", "listed"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Graph:
+    """A graph that can be compared and hashed; :meth:`of` makes it of the usual forms.
+
+    Attributes
+    ----------
+    nodes : tuple of hashable
+        As the user names them: integers in ascending order, others as they appear.
+    ends : (E, 2) int64 array
+        The numbers in ``nodes`` of the two ends of each edge, from and to. Parallel edges are edges of their own.
+    directed : bool
+    option : str
+        How messages call what it was made of.
+    """
+
+    nodes: tuple[Hashable, ...]
+    ends: np.ndarray
+    directed: bool = True
+    checksum: int = field(init=False)
+
+    option: ClassVar[str] = "graph"
+
+    def __post_init__(self) -> None:
+        ends = np.array(self.ends, np.int64).reshape(-1, 2)
+        ends.setflags(write=False)
+        object.__setattr__(self, "ends", ends)
+        object.__setattr__(self, "checksum", zlib.crc32(ends.tobytes()))
+
+    @classmethod
+    def of(cls, graph: Any, directed: bool | None = None) -> Self:
+        """From pairs of nodes, an (E, 2) array of integers or a networkx graph, whose edges are in its order.
+
+        ``directed`` None stands for what the graph is; pairs are directed.
+        """
+        if isinstance(graph, cls) and directed in (None, graph.directed):
+            return graph
+        known = isinstance(graph, Graph)
+        if known or hasattr(graph, "is_directed"):  # networkx's need not be imported to be read
+            own = bool(graph.directed if known else graph.is_directed())
+            if directed and not own:
+                raise InvalidInputError(
+                    f"{cls.option}: a directed graph is needed, got a {type(graph).__name__}, whose edges have no "
+                    "direction"
+                )
+            kept = own if directed is None else directed
+            if known:
+                return cls(graph.nodes, graph.ends, kept)
+            return cls._of_pairs(graph.edges(), graph.nodes, kept)
+        if hasattr(graph, "dtype"):
+            array = np.asarray(graph)
+            if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
+                raise InvalidInputError(
+                    f"{cls.option}: edges are pairs of integers, (E, 2), got an array of {array.dtype} of shape "
+                    f"{tuple(array.shape)}"
+                )
+            graph = array.tolist()
+        try:
+            return cls._of_pairs(graph, (), directed is None or directed)
+        except InvalidInputError:
+            raise  # a ValueError too, about a graph that was understood
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InvalidInputError(
+                f"{cls.option}: an (E, 2) integer array, a sequence of pairs of hashable nodes, or a networkx graph is "
+                f"needed, got a {type(graph).__name__}: {error}"
+            ) from error
+
+    @classmethod
+    def _of_pairs(cls, edges: Iterable[Any], nodes: Iterable[Hashable], directed: bool) -> Self:
+        flat = [_key(node) for start, end in edges for node in (start, end)]
+        names = list(dict.fromkeys([*nodes, *flat]))
+        integers = [name for name in names if isinstance(name, Integral)]
+        if len(integers) == len(names):
+            names = sorted(integers, key=int)
+        number = {name: i for i, name in enumerate(names)}
+        return cls(tuple(names), np.array([number[node] for node in flat], np.int64), directed)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Graph) or type(other) is not type(self):
+            return NotImplemented
+        same = self.nodes == other.nodes and self.directed == other.directed
+        return self is other or (same and np.array_equal(self.ends, other.ends))
+
+    def __hash__(self) -> int:
+        return self.checksum
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.nodes)} nodes, {len(self.ends)} edges)"
+
+    def number(self, node: Hashable) -> int:
+        """Where ``node`` stands in ``nodes``."""
+        if node not in self._numbers:
+            raise InvalidInputError(f"{node!r} is no node of the graph, whose nodes are {listed(self.nodes)}")
+        return self._numbers[node]
+
+    @cached_property
+    def _numbers(self) -> dict[Hashable, int]:
+        return {node: i for i, node in enumerate(self.nodes)}
+
+
+def _key(node: Hashable) -> Hashable:
+    """A tensor's number: as keys, tensors of one number would be different nodes."""
+    return node.item() if isinstance(node, Tensor) else node
+
+
+def listed(nodes: Iterable[Any], separator: str = ", ") -> str:
+    """At most ten of ``nodes``, as text."""
+    shown = [repr(node) for node in nodes]
+    return separator.join(shown if len(shown) <= 10 else [*shown[:9], "...", shown[-1]])

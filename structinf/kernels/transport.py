@@ -1,0 +1,399 @@
+"""Entropic optimal transport, compiled: plans, and their derivatives. Importing this module imports numba.
+
+    P = argmax ⟨S, P⟩ − T Σ P log P   over P ≥ 0 with P 1 = a, Pᵀ 1 = b
+
+has P[i, j] = exp((S[i, j] + f[i] + g[j]) / T), and the potentials f, g are found in two ways.
+
+Sinkhorn's sweeps scale rows and columns in turn. They run on a kept kernel exp((S + f + g) / T), as matrix products,
+while the scalings since it was made stay within bounds; otherwise they take logarithms of sums (B. Schmitzer,
+Stabilized sparse scaling algorithms for entropy regularized transport problems, SIAM J. Sci. Comput. 41, 2019, §3).
+
+Newton's method takes over where the sweeps would need many more. With f eliminated, the dual is a smooth concave
+function of g alone (M. Cuturi & G. Peyré, Semidual regularized optimal transport, SIAM Review 60, 2018), whose Hessian
+is minus the Laplacian of a graph over the columns, with weights W[j, k] = Σ_i P[i, j] P[i, k] / a[i]. From far away it
+goes through higher temperatures, each from the potentials of the one before.
+
+Laplacians are eliminated without subtractions, diagonals being sums of the rest of their rows: at small T, P is nearly
+a vertex and W nearly 0, of which differences would leave nothing right.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .elementary import exp, log
+from .extrema import maximum
+from .jit import jit
+
+__all__ = ["solve", "tangent"]
+
+# What scalings may grow to before they are absorbed: their products with what underflowed stay 0 in double precision.
+LARGE, SMALL = 1e60, 1e-60
+EXACT = 1e-10
+PERIOD = 8  # sweeps between two looks at how fast they converge
+ROUNDING = 2e-15
+COARSER = 4.0  # the ratio of two temperatures in a row on the way down
+COARSE = 1e-4  # the error, relative to the largest margin, that higher temperatures are left with
+FARTHEST = 30.0  # the most that a step may move one column's potential from those around it, in units of T
+
+
+@jit
+def solve(start, stop, scores, rows, columns, temperature, first, tolerance, limit, plan, f, g, residual, iterations):
+    """The plans (B, n, m) of scores (B, n, m), with potentials f (B, n) and g (B, m), for margins (B | 1, ...).
+
+    Rows and columns of margin 0 have potential −inf; others must have cells above −inf to take it. The residual (B,) is
+    the largest difference of a row's or a column's sum from its margin, relative to the largest margin; iterations (B,)
+    counts sweeps and Newton steps, at most ``limit`` of them. It ends within the ``tolerance``, or what rounding of
+    the scores over the temperature leaves of it. With ``first`` above the temperature, that one comes first, and then
+    smaller ones.
+    """
+    n, m = scores.shape[1], scores.shape[2]
+    totals, weights, moved, work = np.empty(m), np.empty((m, m)), np.empty(m), np.empty((4, max(n, m)))
+    for i in range(start, stop):
+        a, b = rows[min(i, len(rows) - 1)], columns[min(i, len(columns) - 1)]
+        largest = 0.0
+        for j in range(n):
+            largest = maximum(largest, a[j])
+        for j in range(m):
+            largest = maximum(largest, b[j])
+        f[i], g[i], residual[i], iterations[i] = 0.0, 0.0, 0.0, 0
+        for j in range(m):
+            if b[j] == 0:
+                g[i, j] = -np.inf
+        if largest == 0:
+            f[i], g[i], plan[i] = -np.inf, -np.inf, 0.0
+            continue
+        spread = _spread(scores[i])
+        goal = maximum(tolerance, ROUNDING * (1 + spread / temperature)) * largest
+        high = maximum(first, temperature)
+        # A tight tolerance is met to rounding, so that it does not matter where exactly an iteration ended.
+        exact = tolerance <= EXACT
+        if high == temperature:
+            aim = 0.01 * goal if exact else goal
+            error, count, near = _sweep(
+                scores[i], a, b, temperature, aim, limit, True, plan[i], f[i], g[i], totals, work
+            )
+            residual[i], iterations[i] = error / largest, count
+            if near or count >= limit:
+                continue
+            if error <= goal:
+                error, count = _newton(
+                    scores[i], a, b, temperature, 0.0, 1, plan[i], f[i], g[i], totals, weights, moved, work
+                )
+                residual[i] = error / largest
+                iterations[i] += count
+                continue
+            high = maximum(temperature, spread / 8)
+            if high > temperature:
+                for j in range(m):
+                    g[i, j] = 0.0 if b[j] > 0 else -np.inf
+        # Temperatures in a row whose ratio is the same.
+        levels = int(np.ceil(np.log(high / temperature) / np.log(COARSER)))
+        for level in range(levels, -1, -1):
+            t = temperature * (high / temperature) ** (level / max(levels, 1))
+            within = goal if level == 0 else COARSE * largest
+            error, count = _newton(
+                scores[i], a, b, t, within, limit - iterations[i], plan[i], f[i], g[i], totals, weights, moved, work
+            )
+            residual[i] = error / largest
+            iterations[i] += count
+            if iterations[i] >= limit and level:
+                # What there is, at the temperature asked for.
+                residual[i] = _normalise_rows(scores[i], a, b, temperature, plan[i], f[i], g[i], totals) / largest
+                break
+            if exact and level == 0 and iterations[i] < limit:
+                error, count = _newton(scores[i], a, b, t, 0.0, 1, plan[i], f[i], g[i], totals, weights, moved, work)
+                residual[i] = error / largest
+                iterations[i] += count
+
+
+@jit
+def _spread(scores):
+    """The largest finite score less the smallest."""
+    low, high = np.inf, -np.inf
+    for i in range(scores.shape[0]):
+        for j in range(scores.shape[1]):
+            if scores[i, j] > -np.inf:
+                low, high = min(low, scores[i, j]), max(high, scores[i, j])
+    return maximum(high - low, 0.0)
+
+
+# ----------------------------------------------------------------------------- Sinkhorn's sweeps
+
+
+@jit
+def _normalise_rows(scores, a, b, t, plan, f, g, totals):
+    """Put f to where the rows' sums are right, and the plan and its columns' sums to f and g; their largest error."""
+    n, m = scores.shape
+    inverse = 1 / t
+    for j in range(m):
+        totals[j] = 0.0
+    for i in range(n):
+        row, p = scores[i], plan[i]
+        if a[i] == 0:
+            f[i] = -np.inf
+            for j in range(m):
+                p[j] = 0.0
+            continue
+        top = -np.inf
+        for j in range(m):
+            top = maximum(top, row[j] + g[j])
+        total = 0.0
+        for j in range(m):
+            p[j] = exp((row[j] + g[j] - top) * inverse)
+            total += p[j]
+        f[i] = t * log(a[i] / total) - top
+        factor = a[i] / total
+        for j in range(m):
+            p[j] *= factor
+            totals[j] += p[j]
+    error = 0.0
+    for j in range(m):
+        error = maximum(error, abs(totals[j] - b[j]))
+    return error
+
+
+@jit
+def _normalise_columns(scores, b, t, f, g, top, total):
+    """Put g to where the columns' sums are right for f, by logarithms of sums."""
+    n, m = scores.shape
+    inverse = 1 / t
+    for j in range(m):
+        top[j], total[j] = -np.inf, 0.0
+    for i in range(n):
+        row, own = scores[i], f[i]
+        for j in range(m):
+            top[j] = maximum(top[j], row[j] + own)
+    for j in range(m):
+        top[j] = 0.0 if top[j] == -np.inf else top[j]
+    for i in range(n):
+        row, own = scores[i], f[i]
+        for j in range(m):
+            total[j] += exp((row[j] + own - top[j]) * inverse)
+    for j in range(m):
+        g[j] = t * log(b[j] / total[j]) - top[j] if b[j] > 0 else -np.inf
+
+
+@jit
+def _sweep(scores, a, b, t, goal, limit, may_leave, plan, f, g, totals, work):
+    """Sweeps until the error is within the goal: the error, their number, and whether it is.
+
+    Where it ``may_leave``, the others are left to Newton's method as soon as that is faster.
+    """
+    n, m = scores.shape
+    u, v, top, total = work[0], work[1], work[2], work[3]
+    # What a step of Newton's costs in sweeps, and some ten of them are wanted.
+    patience = 10 * (0.5 * m + 8)
+    count, before = 0, np.inf
+    while True:
+        # In the log domain: exact whatever the potentials are.
+        error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
+        if error <= goal or count >= limit:
+            return error, count, error <= goal
+        count += 1
+        small = np.inf
+        for j in range(m):
+            if b[j] > 0:
+                small = min(small, totals[j] / b[j])
+        if small < SMALL:
+            _normalise_columns(scores, b, t, f, g, top, total)
+            continue
+        for i in range(n):
+            u[i] = 1.0
+        while True:
+            # Column sums are those for u and the last v; one pass makes v right, and then u for it.
+            for j in range(m):
+                v[j] = b[j] / totals[j] if b[j] > 0 else 0.0
+                totals[j] = 0.0
+            low, high, error = np.inf, 0.0, 0.0
+            for i in range(n):
+                if a[i] == 0:
+                    continue
+                p = plan[i]
+                s = 0.0
+                for j in range(m):
+                    s += p[j] * v[j]
+                error = maximum(error, abs(u[i] * s - a[i]))
+                factor = a[i] / s if s > 0 else np.inf
+                u[i] = factor
+                low, high = min(low, factor), maximum(high, factor)
+                for j in range(m):
+                    totals[j] += factor * p[j]
+            done = error <= goal or count >= limit
+            if not done and count % PERIOD == 0:
+                if may_leave and error > 0:
+                    rate = np.log(before / error) / PERIOD
+                    if before < np.inf and rate * patience < np.log(error / goal):
+                        done = True
+                before = error
+            if done or not (low > SMALL and high < LARGE):
+                break
+            count += 1
+        if not high < LARGE:  # a row has underflowed
+            _normalise_columns(scores, b, t, f, g, top, total)
+            continue
+        # The columns are right for v and the u before; with f put right for v once more, they are so up to the error.
+        for j in range(m):
+            g[j] += t * log(v[j]) if b[j] > 0 else 0.0
+        if done:
+            error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
+            if error <= goal or count >= limit or may_leave:
+                return error, count, error <= goal
+
+
+# ----------------------------------------------------------------------------- Newton's method
+
+
+@jit
+def _newton(scores, a, b, t, goal, limit, plan, f, g, totals, weights, moved, work):
+    """Steps in g, with f eliminated, until the error is within the goal: the error and their number."""
+    n, m = scores.shape
+    trial, column = work[0], work[1]
+    error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
+    count = 0
+    while error > goal and count < limit:
+        count += 1
+        _laplacian(plan, a, weights)
+        for j in range(m):
+            moved[j] = b[j] - totals[j]
+        slope = 0.0
+        _eliminate(weights, moved, totals, FARTHEST)
+        largest = 0.0
+        for j in range(m):
+            slope += moved[j] * (b[j] - totals[j])
+            largest = maximum(largest, abs(moved[j]))
+        step = 1.0 if largest < 100 else 100 / largest
+        for _ in range(40):
+            # The dual's slope a step further on; it is concave, so that a slope above 0 has lost nothing.
+            for j in range(m):
+                trial[j] = exp(step * moved[j])
+                column[j] = 0.0
+            for i in range(n):
+                if a[i] == 0:
+                    continue
+                p = plan[i]
+                s = 0.0
+                for j in range(m):
+                    s += p[j] * trial[j]
+                factor = a[i] / s
+                for j in range(m):
+                    column[j] += factor * p[j]
+            ahead = 0.0
+            for j in range(m):
+                ahead += moved[j] * (b[j] - column[j] * trial[j])
+            if ahead >= -0.5 * abs(slope):
+                break
+            # Where a straight line between the two slopes says that it is 0, or half of that at most.
+            step *= max(0.1, min(0.5, slope / (slope - ahead)))
+        for j in range(m):
+            if b[j] > 0:
+                g[j] += t * step * moved[j]
+        error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
+    return error, count
+
+
+@jit
+def _laplacian(plan, a, weights):
+    """W[j, k] = Σ_i P[i, j] P[i, k] / a[i] for k < j, symmetric, without a diagonal."""
+    n, m = plan.shape
+    for j in range(m):
+        for k in range(j):
+            weights[j, k] = 0.0
+    for i in range(n):
+        if a[i] == 0:
+            continue
+        p, inverse = plan[i], 1 / a[i]
+        for j in range(1, m):
+            factor = p[j] * inverse
+            if factor > 0:
+                w = weights[j]
+                for k in range(j):
+                    w[k] += factor * p[k]
+
+
+@jit
+def _eliminate(weights, x, sums, farthest):
+    """Solve (diag(W 1) − W) y = x in place, with y[0] = 0; the lower triangle of W is used up.
+
+    A column that no weight is left for is one of its own part of the graph, and gets 0. No y moves from the mean of
+    those around it by more than ``farthest``; x below the rounding of ``sums`` is 0.
+    """
+    m = len(x)
+    for j in range(m - 1, 0, -1):
+        w = weights[j]
+        total = 0.0
+        for k in range(j):
+            total += w[k]
+        if not total > 0:
+            x[j] = 0.0
+            continue
+        inverse = 1 / total
+        for k in range(1, j):
+            factor = w[k] * inverse
+            if factor > 0:
+                other = weights[k]
+                for h in range(k):
+                    other[h] += factor * w[h]
+        own = x[j]
+        for k in range(j):
+            x[k] += own * inverse * w[k]
+        for k in range(j):
+            w[k] *= inverse
+        x[j] = own * inverse if abs(own) > 1e-15 * sums[j] else 0.0
+        if abs(x[j]) > farthest:
+            x[j] = farthest if x[j] > 0 else -farthest
+    x[0] = 0.0
+    for j in range(1, m):
+        w = weights[j]
+        total = x[j]
+        for k in range(j):
+            total += w[k] * x[k]
+        x[j] = total
+
+
+# ----------------------------------------------------------------------------- derivatives
+
+
+@jit
+def tangent(start, stop, plan, direction, row_change, column_change, temperature, change, x, y):
+    """The change of the plan, and of f / T and g / T, along a direction of the scores and changes of the margins.
+
+    With w = P ∘ direction / T, they are the solution of L [x; y] = [row_change − w 1; column_change − wᵀ 1], where
+    L = [diag(P 1), P; Pᵀ, diag(Pᵀ 1)], and change = w + P ∘ (x[i] + y[j]). Arrays are (B, n, m), (B, n) and (B, m).
+    """
+    n, m = plan.shape[1], plan.shape[2]
+    weights, totals, sums = np.empty((m, m)), np.empty(m), np.empty(n)
+    inverse = 1 / temperature
+    for b in range(start, stop):
+        p_all, w_all, right = plan[b], change[b], y[b]
+        for j in range(m):
+            right[j] = column_change[b, j]
+            totals[j] = 0.0
+        for i in range(n):
+            p, w, v = p_all[i], w_all[i], direction[b, i]
+            total, own = 0.0, 0.0
+            for j in range(m):
+                w[j] = p[j] * (v[j] * inverse)
+                total += p[j]
+                own += w[j]
+                totals[j] += p[j]
+                right[j] -= w[j]
+            sums[i] = total
+            x[b, i] = row_change[b, i] - own
+            factor = x[b, i] / total if total > 0 else 0.0
+            for j in range(m):
+                right[j] -= p[j] * factor
+        _laplacian(p_all, sums, weights)
+        _eliminate(weights, right, totals, np.inf)
+        for i in range(n):
+            p, w = p_all[i], w_all[i]
+            if sums[i] == 0:
+                x[b, i] = 0.0
+                continue
+            total = x[b, i]
+            for j in range(m):
+                total -= p[j] * right[j]
+            x[b, i] = total / sums[i]
+            own = x[b, i]
+            for j in range(m):
+                w[j] += p[j] * (own + right[j])

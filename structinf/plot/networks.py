@@ -1,0 +1,220 @@
+"""Graphs with weighted edges: nodes on a circle or where they are, and edges as thick as their means."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.path import Path
+from torch import Tensor
+
+from ..dp.graph import Graph
+from ..errors import InvalidInputError
+from ..solution import Solution
+from .boxes import HEIGHT, draw_node, write_over
+from .drawn import read
+from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure
+from .words import check_count, name_all, typeset, width_of
+
+__all__ = ["network"]
+
+Point: TypeAlias = tuple[float, float]
+
+# Inches: what given places fill at most, from one of several edges between two nodes to the next, and a loop's height.
+WIDEST, HIGHEST, APART, LOOP = 5.0, 3.6, 0.3, 0.4
+THICK = 4.0  # points, of an edge whose mean is the largest
+LONG, OFF_MIDDLE = 1.5, 0.28  # edges longer than that may cross others in their middle: how far along texts stand
+
+
+def network(
+    solution: Solution,
+    edges: Any = None,
+    *,
+    nodes: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    positions: Any = None,
+    directed: bool | None = None,
+    title: str = "",
+) -> Figure:
+    """The mean of edges of a graph, as thick as they are probable or as much as they carry, and the heaviest structure.
+
+    Of ``spanning_tree``, ``matching``, ``path``, ``flow`` and ``tour``.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of one instance: the mean is (E,), or (n, n) for pairs of nodes, and then there are no ``edges``.
+    edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx Graph or DiGraph, optional
+        As the oracle takes them, or as it has them itself. Nodes are called by their ``str``.
+    nodes : sequence of str, optional
+        What the n nodes stand for where there are no ``edges``; numbers from 1 by default.
+    names : sequence of str, optional
+        What the E edges stand for; nothing by default.
+    positions : mapping from nodes, or (n, 2) array in their order, optional
+        Where nodes stand, x to the right and y upwards, in any unit; on a circle by default. Their order is 0, 1, and
+        so on; nodes of ``edges`` that are not integers are in the order in which they appear.
+    directed : bool, optional
+        Whether edges are arrows. By default as a networkx graph has it, True for pairs; without ``edges``, whether the
+        mean has parts below its diagonal.
+    title : str
+
+    Returns
+    -------
+    Figure
+        Edges with their means, if these are not 0. Those of the heaviest structure are orange, if the relaxation keeps
+        a support. Of pairs, those with a mean of 0 are left out.
+
+    Raises
+    ------
+    InvalidInputError
+        If the solution is that of a batch or has another form, or has negative amounts, or there are not as many edges,
+        nodes, names or positions as in its mean.
+
+    Examples
+    --------
+    >>> import torch, structinf as si
+    >>> edges = [("a", "b"), ("a", "c"), ("b", "c")]
+    >>> solution = si.infer(torch.tensor([0.0, 0.2, 0.5]), "spanning_tree", "marginals", edges=edges)
+    >>> figure = network(solution, edges, directed=False)
+    """
+    drawn = read(solution, "n n" if edges is None else "E", most=1)
+    mean = drawn.mean[0]
+    if bool((mean < 0).any()):
+        raise InvalidInputError(f"solution: amounts on edges are 0 or more, got {mean.min().item():g}")
+    if edges is None:
+        keys = tuple(range(len(mean)))
+        labels = name_all("nodes", nodes, len(mean), "nodes")
+        ends = torch.cartesian_prod(torch.arange(len(mean)), torch.arange(len(mean))).reshape(-1, 2).numpy()
+        directed = bool(mean.tril().any()) if directed is None else directed
+    else:
+        graph = Graph.of(edges, directed)
+        check_count("edges", len(graph.ends), len(mean), "edges")
+        keys, ends, labels, directed = graph.nodes, graph.ends, [str(node) for node in graph.nodes], graph.directed
+    amounts = mean.flatten().tolist()
+    texts = [""] * len(amounts) if names is None else name_all("names", names, len(amounts), "edges")
+    texts = [" ".join(filter(None, [text, as_decimal(amount)])) for text, amount in zip(texts, amounts, strict=True)]
+    labels, font, unknown = typeset(labels)
+    texts, small, unknown_too = typeset(texts, 8)
+    boxes = [width_of(label, font) + 0.24 for label in labels]
+    places = _place(keys, positions, boxes)
+
+    shown = [e for e, amount in enumerate(amounts) if amount > 0 or edges is not None]
+    bends = _bends(ends, shown)
+    low, high = (end(places, axis=0, initial=0.0) for end in (np.min, np.max))
+    # What reaches beyond the nodes' centres: boxes, arcs with their texts, and loops.
+    arc = max(map(abs, bends.values()), default=0.0)
+    side = 0.25 + max(*boxes, 2 * arc + max((width_of(texts[e], small) for e in bends), default=0.0), 0.0) / 2
+    above = max(HEIGHT, arc + 0.1, LOOP + HEIGHT if any(start == end for start, end in ends[shown]) else 0.0)
+    top, bottom = (0.65 if title else 0.15) + above, 0.4 + above
+    legend = [("used", BLUE)] if any(amounts) else []
+    legend += [("not used", SOFT)] if any(amounts[e] == 0 for e in shown) else []
+    legend += [(f"the heaviest, {weight:.0%}", ORANGE) for weight in drawn.weights.tolist()]
+    width, height = high[0] - low[0] + 2 * side, top + high[1] - low[1] + bottom
+    figure = make_figure(width, height, title, legend, drawn.rest, unknown or unknown_too)
+    axes = add_axes(figure, 0, 0, *figure.get_size_inches())
+    left, down = low[0] - side, low[1] - bottom
+    axes.set(xlim=(left, left + figure.get_figwidth()), ylim=(down, down + height))  # in inches
+    axes.set_axis_off()
+
+    patches = [
+        draw_node(axes, x, y, box, label, font) for (x, y), box, label in zip(places, boxes, labels, strict=True)
+    ]
+    largest = max([1.0, *amounts])
+    heaviest = set(drawn.structures[0].sum(0).flatten().nonzero()[:, 0].tolist())
+    for e, bend in bends.items():
+        color = ORANGE if e in heaviest else BLUE if amounts[e] > 0 else SOFT
+        thick = 0.8 + THICK * amounts[e] / largest
+        start, end = ends[e].tolist()
+        if start == end:
+            middle = _draw_loop(axes, places[start], places.mean(0), thick, color, directed)
+        else:
+            middle = _draw_edge(
+                axes, (patches[start], patches[end]), places[[start, end]], bend, thick, color, directed
+            )
+        write_over(axes, middle, texts[e], small, INK if amounts[e] > 0 else SOFT)
+    return figure
+
+
+def _place(keys: Sequence[Hashable], positions: Any, boxes: Sequence[float]) -> np.ndarray:
+    """The nodes' centres in inches, (n, 2): on a circle clockwise from its top, or as given."""
+    if positions is None:
+        radius = max(1.1, len(keys) * (0.4 + 0.6 * max(boxes, default=0.0)) / (2 * math.pi)) * (len(keys) > 1)
+        angle = 2 * math.pi * np.arange(len(keys)) / max(len(keys), 1)
+        return radius * np.stack([np.sin(angle), np.cos(angle)], 1)
+    if isinstance(positions, Mapping):
+        missing = [key for key in keys if key not in positions]
+        if missing:
+            raise InvalidInputError(f"positions: that of {missing[0]!r} is missing")
+        positions = [positions[key] for key in keys]
+    points = np.asarray(positions.detach().cpu() if isinstance(positions, Tensor) else positions, np.float64)
+    if points.shape != (len(keys), 2) or not np.isfinite(points).all():
+        raise InvalidInputError(
+            f"positions: {len(keys)} nodes have finite places ({len(keys)}, 2), got {tuple(points.shape)}"
+        )
+    points = points - points.min(axis=0, initial=math.inf)
+    span = points.max(axis=0, initial=0.0)
+    return points * min((room / size for room, size in zip((WIDEST, HIGHEST), span, strict=True) if size), default=1.0)
+
+
+def _bends(ends: np.ndarray, shown: Sequence[int]) -> dict[int, float]:
+    """How far to the left of its way the middle of each edge lies, in inches: edges of the same two nodes lie apart."""
+    between: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for e in shown:
+        between[tuple(sorted(ends[e].tolist()))].append(e)
+    bends = {}
+    for pair, edges in between.items():
+        for k, e in enumerate(edges):
+            bends[e] = APART * (k - (len(edges) - 1) / 2) * (1 if ends[e, 0] == pair[0] else -1)
+    return dict(sorted(bends.items()))
+
+
+def _draw_edge(
+    axes: Axes,
+    nodes: tuple[FancyBboxPatch, FancyBboxPatch],
+    ends: np.ndarray,
+    bend: float,
+    thick: float,
+    color: str,
+    directed: bool,
+) -> Point:
+    """An arc or an arrow between two boxes; where its text stands."""
+    start, end = ends
+    length = max(float(np.hypot(*(end - start))), 1e-9)
+    # The arc's control point is twice as far off as its middle, and ``rad`` counts in lengths to the right of the way.
+    arrow = FancyArrowPatch(
+        tuple(start),
+        tuple(end),
+        connectionstyle=f"arc3,rad={-2 * bend / length}",
+        patchA=nodes[0],
+        patchB=nodes[1],
+        shrinkA=0,
+        shrinkB=2 if directed else 0,
+        **_style(thick, color, directed),
+    )
+    axes.add_patch(arrow)
+    left = np.array([start[1] - end[1], end[0] - start[0]]) / length
+    t = OFF_MIDDLE if length > LONG else 0.5
+    x, y = (1 - t) * start + t * end + 4 * t * (1 - t) * bend * left
+    return float(x), float(y)
+
+
+def _draw_loop(axes: Axes, place: np.ndarray, centre: np.ndarray, thick: float, color: str, directed: bool) -> Point:
+    """An edge from a node to itself, on the side that is away from the ``centre``; where its text stands."""
+    above = 1.0 if place[1] >= centre[1] else -1.0
+    x, y = place[0], place[1] + above * HEIGHT / 2
+    points = [(x - 0.08, y), (x - 0.35, y + LOOP * above), (x + 0.35, y + LOOP * above), (x + 0.08, y)]
+    path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
+    axes.add_patch(FancyArrowPatch(path=path, shrinkA=0, shrinkB=0, **_style(thick, color, directed)))
+    return float(x), float(y + 0.75 * LOOP * above)
+
+
+def _style(thick: float, color: str, directed: bool) -> dict[str, Any]:
+    style = {"arrowstyle": "-|>" if directed else "-", "mutation_scale": 7 + 1.5 * thick, "lw": thick, "color": color}
+    return {**style, "zorder": 2 if color == ORANGE else 1, "capstyle": "butt"}

@@ -1,0 +1,126 @@
+"""Rankings: lines from scores to mean ranks, and on to the rankings that they are the mean of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from ..errors import InvalidInputError
+from ..solution import Solution
+from .drawn import read
+from .layering import spread
+from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure
+from .words import check_count, name_all, typeset, width_of
+
+__all__ = ["ranking"]
+
+# Inches: from one rank to the next, and from one column to the next.
+ROW, COLUMN = 0.34, 1.0
+LETTERS = 0.5  # what a line of small text takes, in ranks
+
+
+def ranking(
+    solution: Solution,
+    scores: Any = None,
+    *,
+    names: Sequence[str] | None = None,
+    title: str = "",
+    most: int = 4,
+) -> Figure:
+    """The mean ranks of n elements, between their scores and the rankings that these are the mean of.
+
+    Parameters
+    ----------
+    solution : Solution
+        Of one instance of ``ranking``: the mean is (n,).
+    scores : (n,) Tensor or sequence of float, optional
+        θ, drawn to scale before the ranks.
+    names : sequence of str, optional
+        What the elements stand for; numbers from 1 by default.
+    title : str
+    most : int
+        Draw no more rankings than these, the heaviest first.
+
+    Returns
+    -------
+    Figure
+        A line for each element, highest rank on top. Elements that not all rankings give the same rank are orange.
+
+    Raises
+    ------
+    InvalidInputError
+        If the solution is that of a batch or has another form, or there are not as many names or scores as elements.
+
+    Examples
+    --------
+    >>> import torch, structinf as si
+    >>> theta = torch.tensor([0.3, 1.9, 1.6])
+    >>> figure = ranking(si.infer(theta, "ranking", "sparsemap"), theta, names=["Ada", "Ben", "Cleo"])
+    """
+    drawn = read(solution, "n", most=most)
+    (mean,), (structures,) = drawn.mean, drawn.structures
+    size = len(mean)
+    names, font, unknown = typeset(name_all("names", names, size, "elements", padded=True))
+    columns = [("mean rank", mean.double().numpy())]
+    if scores is not None:
+        columns.insert(0, ("scores", _to_scale(scores, size)))
+    columns += [
+        (f"{w:.0%}", ranks.double().numpy()) for w, ranks in zip(drawn.weights.tolist(), structures, strict=True)
+    ]
+    shared = (structures == structures[:1]).all(0)
+
+    widest = max((width_of(name, font) for name in names), default=0.0)
+    left, top, bottom = 0.6 + widest, 1.05 if title else 0.65, 0.65
+    room = ROW * max(size - 1, 0)
+    legend = [("the same in all", BLUE), ("not the same", ORANGE)] if len(structures) else [("mean", BLUE)]
+    width, height = left + COLUMN * (len(columns) - 1) + 0.75, top + room + bottom
+    figure = make_figure(width, height, title, legend, drawn.rest, unknown)
+    axes = add_axes(figure, 0, 0, *figure.get_size_inches())
+    # Across in columns, and up in ranks.
+    axes.set_xlim(-left / COLUMN, (figure.get_figwidth() - left) / COLUMN)
+    axes.set_ylim(1 - bottom / ROW, max(size, 1) + top / ROW)
+    axes.set_axis_off()
+
+    first_rank, last = int(scores is not None), len(columns) - 1
+    axes.hlines(range(1, size + 1), first_rank, last + 0.12, color=FAINT, lw=0.8, zorder=0)
+    for rank in range(1, size + 1):
+        axes.text(last + 0.2, rank, str(rank), va="center_baseline", fontsize=8, color=SOFT)
+    for x, (head, _) in enumerate(columns):
+        weight = "bold" if head.endswith("%") else "normal"
+        axes.text(x, max(size, 1) + 0.28 / ROW, head, ha="center", fontsize=9, color=INK, weight=weight)
+    heights = np.array([column for _, column in columns])
+    for i, line in enumerate(heights.T):
+        color = BLUE if shared[i] else ORANGE
+        axes.plot(range(len(columns)), line, color=color, lw=1.6, marker="o", ms=4, zorder=2 if shared[i] else 3)
+    for y, i in enumerate(heights[0].argsort(kind="stable").tolist(), 1):
+        axes.plot([-0.3, -0.06], [y, heights[0, i]], color=SOFT, lw=0.6)
+        axes.text(-0.36, y, names[i], ha="right", va="center_baseline", color=INK, fontproperties=font)
+    for rank, y in zip(mean.tolist(), _apart(heights[first_rank], LETTERS), strict=True):
+        text = axes.text(
+            first_rank + 0.08, y + 0.28, as_decimal(rank), va="center_baseline", fontsize=7, color=INK, zorder=4
+        )
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8})
+    return figure
+
+
+def _to_scale(scores: Any, size: int) -> np.ndarray:
+    """Scores moved and stretched to reach from rank 1 to the highest one."""
+    scores = torch.as_tensor(scores).detach().cpu().double()
+    if scores.ndim != 1 or not bool(scores.isfinite().all()):
+        raise InvalidInputError(f"scores: {size} finite numbers are needed, got a tensor {tuple(scores.shape)}")
+    check_count("scores", len(scores), size, "elements", padded=True)
+    low, high = (scores.min(), scores.max()) if size else (0.0, 0.0)
+    middle = torch.full_like(scores, (size + 1) / 2)
+    return (1 + (scores - low) * (size - 1) / (high - low) if high > low else middle).numpy()
+
+
+def _apart(heights: np.ndarray, least: float) -> np.ndarray:
+    """The heights nearest to these, in the same order, that are at least so far from one another."""
+    order = heights.argsort(kind="stable")
+    found = np.empty_like(heights)
+    found[order] = least * spread(heights[order] / least)
+    return found

@@ -1,0 +1,173 @@
+"""sinkhorn: the mean of most entropy over a transport polytope."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+import torch
+from torch import Tensor
+
+from .. import autograd
+from ..errors import InvalidInputError
+from ..oracle import Oracle, TransportPolytope
+from ..parts import Potentials
+from ..regularizers import check_temperature
+from ..relaxation import OnFailure, RegularizedRelaxation, check_choice, check_stopping, report_failure
+from ..solution import Solution
+from ..solvers.sinkhorn import Transport, forbid_unused, with_slack
+from ..solvers.sinkhorn_torch import finite_range, reachable, unrolled
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Sinkhorn"]
+
+TINY = torch.finfo(torch.float64).tiny  # whose inverse is finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sinkhorn(RegularizedRelaxation):
+    """argmax ⟨θ, μ⟩ − temperature Σ μ log μ over plans μ ≥ 0 with the given sums of rows and columns.
+
+    Where one side's sums are bounds, the sum runs over what is left of them as well, so that Ω is 0 at every
+    assignment. Nothing is sparse; entries of −inf, and those that no plan can use, are 0.
+
+    Parameters
+    ----------
+    temperature : float
+        Above 0; smaller is closer to the argmax.
+    tolerance : float
+        The solver stops where no sum of a row or column is off its margin by more than this times the largest margin.
+        Values below what rounding of θ / temperature leaves (2e-15 times its range) act as that.
+    max_iter : int
+        Most sweeps and Newton steps, together.
+    anneal_from : float, optional
+        A higher temperature to begin at. (Where sweeps would converge slowly, Newton's method comes down from a higher
+        temperature of its own choice anyhow.)
+    backward : "implicit" or "unrolled"
+        Differentiate the solution, by one linear system of the smaller side's size in O(n m) memory, to any accuracy
+        and as often as wanted; or the sweeps as they were done, in O(n m) memory for each, which then are all that
+        is done: for gradients of few sweeps (a small ``max_iter``, with ``on_failure="ignore"``).
+    on_failure : "warn", "raise" or "ignore"
+        What to do about instances that did not meet the tolerance.
+
+    References
+    ----------
+    M. Cuturi, Sinkhorn distances: lightspeed computation of optimal transport, NeurIPS 2013. G. Mena, D. Belanger,
+    S. Linderman & J. Snoek, Learning latent permutations with Gumbel-Sinkhorn networks, ICLR 2018. M. Eisenberger,
+    A. Toker, L. Leal-Taixé, F. Bernard & D. Cremers, A unified framework for implicit Sinkhorn differentiation, CVPR
+    2022.
+    """
+
+    temperature: float = 1.0
+    tolerance: float = 1e-12
+    max_iter: int = 10_000
+    anneal_from: float | None = None
+    backward: Literal["implicit", "unrolled"] = "implicit"
+    on_failure: OnFailure = "warn"
+
+    name = "sinkhorn"
+    requires = TransportPolytope
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+        if self.anneal_from is not None:
+            check_temperature(self.anneal_from)
+        check_choice("backward", self.backward, ("implicit", "unrolled"))
+        check_stopping(self.max_iter, self.tolerance, self.on_failure)
+
+    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+        self.refuse_warm_start(warm_start)
+        plans = self._plans(oracle, theta)
+        value, plan = plans.value_and_plan()
+        return Solution(mean=plan, value=value, residual=plans.residual, converged=plans.converged)
+
+    def mean(self, oracle: Oracle, theta: Potentials) -> Tensor:
+        return self._plans(oracle, theta).plan()
+
+    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        """max ⟨θ, μ⟩ − temperature Σ μ log μ, (B,)."""
+        return self.solve(oracle, theta).value
+
+    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        """temperature Σ y log y, (B,), what is left of a bound among the terms."""
+        assert isinstance(y, Tensor)
+        rows, columns, _ = cast(TransportPolytope, oracle).margins(y)
+        left = [(rows - y.sum(2)).clamp(min=0), (columns - y.sum(1)).clamp(min=0)]
+        return self.temperature * torch.stack([torch.xlogy(t, t).flatten(1).sum(1) for t in (y, *left)]).sum(0)
+
+    def _plans(self, oracle: Oracle, theta: Potentials) -> EntropicPlans:
+        assert isinstance(theta, Tensor)
+        plans = EntropicPlans(self, theta, *cast(TransportPolytope, oracle).margins(theta))
+        if self.on_failure != "ignore" and not bool(plans.converged.all()):
+            self._report(oracle.label(), plans.residual, plans.converged)
+        return plans
+
+    def _report(self, what: str, residual: Tensor, converged: Tensor) -> None:
+        worst = int(torch.where(converged, -1, residual).argmax())
+        report_failure(
+            f"{self.label()} of {what}: {int((~converged).sum())} of {len(converged)} instances stopped after "
+            f"{self.max_iter} iterations, the worst at batch index {worst} with a residual of "
+            f"{residual[worst].item():.2e} where tolerance is {self.tolerance:g}; allow more iterations (max_iter), or "
+            f"a higher temperature than {self.temperature:g}",
+            self.on_failure,
+        )
+
+
+class EntropicPlans:
+    """The plans for θ (B, n, m) and margins (B | 1, n), (B | 1, m), differentiable in all of them.
+
+    The smaller margins' total is shipped, or ``total`` (B,).
+
+    Attributes
+    ----------
+    residual : (B,) Tensor
+    converged : (B,) bool Tensor
+    """
+
+    def __init__(
+        self, options: Sinkhorn, theta: Tensor, rows: Tensor, columns: Tensor, total: Tensor | None = None
+    ) -> None:
+        self._options, self._form, t = options, theta, options.temperature
+        scores, rows, columns = with_slack(theta.double(), rows, columns, total)
+        column_total = columns.sum(1, keepdim=True)
+        factor = rows.sum(1, keepdim=True) / torch.where(column_total > 0, column_total, 1.0)
+        columns = columns * torch.where(column_total > 0, factor, 1.0)  # rounding of sums
+        low, high = finite_range(scores.detach())
+        if not bool((torch.maximum(high, -low) / t).isfinite().all()) or t < TINY:
+            raise InvalidInputError(f"temperature {t!r} is too small: theta / temperature overflows")
+        self._problem = forbid_unused(scores, rows, columns), rows, columns
+        first = options.anneal_from or 0.0
+        stopping = (options.tolerance, options.max_iter)
+        if options.backward == "unrolled":
+            found = self._unrolled = unrolled(*self._problem, t, first, *stopping)
+        else:
+            # Flipped by the shape alone, so that an instance does not depend on the slack of others.
+            flip = theta.shape[1] < theta.shape[2]
+            self._unrolled, self._function = None, Transport(t, *stopping, first, flip)
+            found = self._function.plan(self._problem)
+        self.residual = found.residual.to(theta.dtype)
+        self.converged = found.residual <= reachable(high - low, t, options.tolerance)
+
+    def plan(self) -> jaxtyping.Float[Tensor, "batch rows columns"]:
+        """The plans, in θ's dtype."""
+        if self._unrolled is not None:
+            return self._without_slack(self._unrolled.plan)
+        return self._without_slack(autograd.gradient(self._function, self._problem)[0])
+
+    def value_and_plan(self) -> tuple[Tensor, Tensor]:
+        """max ⟨θ, P⟩ − temperature Σ P log P, (B,), and the plans."""
+        if self._unrolled is None:
+            value, (plan, _, _) = autograd.value_and_gradient(self._function, self._problem)
+        else:
+            plan, fixed = self._unrolled.plan, self._unrolled.plan.detach()
+            terms = torch.where(fixed > 0, self._problem[0].detach(), 0.0) * fixed
+            terms = terms - self._options.temperature * torch.xlogy(fixed, fixed)
+            slopes = self._unrolled.gradient(self._options.temperature)
+            value = autograd.envelope(terms.flatten(1).sum(1), self._problem, slopes)
+        return value.to(self._form.dtype), self._without_slack(plan)
+
+    def _without_slack(self, plan: Tensor) -> Tensor:
+        n, m = self._form.shape[1:]
+        return plan[:, :n, :m].to(self._form.dtype)

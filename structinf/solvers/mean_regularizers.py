@@ -1,0 +1,206 @@
+"""Convex functions Ω of a mean, on float64 vectors of coordinates.
+
+A solver works on x = lift(μ), the coordinates that Ω is a function of: μ itself, or μ and 1 − μ side by side, so that
+a part near 1 is known as exactly as one near 0.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..oracle import Oracle
+from ..parts import Potentials, differentiate, recording
+from .coordinates import Coordinates
+
+__all__ = ["BinaryEntropy", "Entropy", "MeanRegularizer", "OwnRegularizer", "SquaredNorm"]
+
+_MOST = 2**22  # numbers in the rows of one Hessian product
+
+
+class MeanRegularizer(abc.ABC):
+    """A convex Ω of x, smooth inside its domain.
+
+    Attributes
+    ----------
+    open : bool
+        Ω may have infinite slopes at the boundary of conv(Y): solvers start and stay in its relative interior.
+    """
+
+    open: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def value(self, x: Tensor) -> Tensor:
+        """Ω, (n,), of x (n, D)."""
+
+    @abc.abstractmethod
+    def gradient(self, x: Tensor) -> Tensor:
+        """∇Ω, (n, D); whatever it likes at coordinates that are the same in all structures."""
+
+    @abc.abstractmethod
+    def products(self, x: Tensor, rows: Tensor) -> Tensor:
+        """∇²Ω(x) r for each row of (n, K, D), which are 0 where all structures are the same."""
+
+    def gram(self, x: Tensor, rows: Tensor) -> Tensor:
+        """R ∇²Ω(x) Rᵀ, (n, K, K), for rows R as in :meth:`products`."""
+        gram = self.products(x, rows) @ rows.mT
+        return (gram + gram.mT) / 2
+
+    def slope(self, x: Tensor, move: Tensor, step: Tensor) -> Tensor:
+        """⟨∇Ω(x + step · move), move⟩, (n,); +∞ or NaN outside the domain."""
+        return torch.where(move == 0, 0.0, self.gradient(x + step[:, None] * move) * move).sum(1)
+
+    def wanted(self, low: Tensor, high: Tensor) -> Tensor:
+        """1 for parts (n, d) of which some structure should have more, −1 for those of which one should have less.
+
+        ``low`` and ``high`` are the ends of their range in the structures met. Structures that give what is wanted,
+        until none does, have a mean in the relative interior of Ω's domain.
+        """
+        return torch.where(low != high, 0.0, torch.where(low == 0, 1.0, -1.0))
+
+    def movable(self, low: Tensor, high: Tensor) -> Tensor:
+        """The coordinates x, (n, D) bool, that may not come to where Ω has no slope, as they vary."""
+        return low != high
+
+    def inside(self, x: Tensor, movable: Tensor) -> Tensor:
+        """Whether Ω has a slope at x in all ``movable`` coordinates, (n,)."""
+        return (self.gradient(x).isfinite() | ~movable).all(1)
+
+    def lift(self, y: Tensor) -> Tensor:
+        """The coordinates x, (..., D), of parts (..., d), the parts first."""
+        return y
+
+    def lower(self, gradient: Tensor) -> Tensor:
+        """A gradient in x, (..., D), as one in the parts, (..., d)."""
+        return gradient
+
+    def check(self, x: Tensor, rows: Tensor, oracle: Oracle) -> None:
+        """Raise InvalidInputError if a structure, lifted, of one of the instances ``rows`` is outside the domain."""
+
+
+class SquaredNorm(MeanRegularizer):
+    """½ ‖x‖²."""
+
+    open = False
+
+    def value(self, x: Tensor) -> Tensor:
+        return 0.5 * x.square().sum(1)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        return x
+
+    def products(self, x: Tensor, rows: Tensor) -> Tensor:
+        return rows
+
+
+class Entropy(MeanRegularizer):
+    """Σ x log x. Coordinates of 0 are those that no structure uses."""
+
+    needs: ClassVar[str] = "entropy needs parts of at least 0"
+
+    def value(self, x: Tensor) -> Tensor:
+        return torch.xlogy(x, x).sum(1)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        return torch.where(x > 0, x.log() + 1, 0.0)
+
+    def slope(self, x: Tensor, move: Tensor, step: Tensor) -> Tensor:
+        return torch.where(x > 0, ((x + step[:, None] * move).log() + 1) * move, 0.0).sum(1)
+
+    def products(self, x: Tensor, rows: Tensor) -> Tensor:
+        return rows * torch.where(x > 0, x.reciprocal(), 0.0)[:, None]
+
+    def gram(self, x: Tensor, rows: Tensor) -> Tensor:
+        # In halves, whose products are in range wherever x is.
+        half = rows * torch.where(x > 0, x.rsqrt(), 0.0)[:, None]
+        return half @ half.mT
+
+    def wanted(self, low: Tensor, high: Tensor) -> Tensor:
+        return (high == 0).to(low)
+
+    def movable(self, low: Tensor, high: Tensor) -> Tensor:
+        return self.lift(high).maximum(self.lift(low)) > 0
+
+    def inside(self, x: Tensor, movable: Tensor) -> Tensor:
+        return ((x > 0) | ~movable).all(1)
+
+    def check(self, x: Tensor, rows: Tensor, oracle: Oracle) -> None:
+        outside = (x < 0).any(1)
+        if bool(outside.any()):
+            index = int(rows[outside.nonzero()[0, 0]])
+            raise InvalidInputError(
+                f"omega: {self.needs}, which a structure of {oracle.label()} for batch index {index} has not; "
+                'take "squared_l2", or a function of your own'
+            )
+
+
+class BinaryEntropy(Entropy):
+    """Σ μ log μ + (1 − μ) log (1 − μ), as the entropy of μ and 1 − μ."""
+
+    needs = "binary_entropy needs parts between 0 and 1"
+
+    def wanted(self, low: Tensor, high: Tensor) -> Tensor:
+        return (high == 0).to(low) - (low == 1).to(low)
+
+    def lift(self, y: Tensor) -> Tensor:
+        return torch.cat([y, 1 - y], -1)
+
+    def lower(self, gradient: Tensor) -> Tensor:
+        of_parts, of_rest = gradient.chunk(2, -1)
+        return of_parts - of_rest
+
+
+class OwnRegularizer(MeanRegularizer):
+    """A user's function of means (B, *event), each instance by itself, to (B,), differentiated by autograd."""
+
+    def __init__(self, function: Callable[[Potentials], Tensor], coordinates: Coordinates) -> None:
+        self.function, self.coordinates = function, coordinates
+
+    def value(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._call(x).detach()
+
+    def gradient(self, x: Tensor) -> Tensor:
+        with recording():
+            leaf = _leaf(x)
+            return differentiate(self._call(leaf).sum(), [leaf])[0]
+
+    def products(self, x: Tensor, rows: Tensor) -> Tensor:
+        n, count, width = rows.shape
+        products = torch.empty_like(rows)
+        group = max(1, _MOST // max(n * width, 1))
+        for low in range(0, count, group):
+            along = rows[:, low : low + group]
+            points = x[:, None].expand_as(along).reshape(-1, width)
+            products[:, low : low + group] = self._products(points, along.reshape(-1, width)).view_as(along)
+        same = (rows == 0).all(1, keepdim=True)
+        return torch.where(same & ~products.isfinite(), 0.0, products)
+
+    def _products(self, x: Tensor, v: Tensor) -> Tensor:
+        """∇²Ω(x) v, row by row."""
+        with recording():
+            leaf = _leaf(x)
+            (gradient,) = differentiate(self._call(leaf).sum(), [leaf], create_graph=True)
+            # Where v is 0, a slope may be infinite.
+            along = torch.where(v == 0, 0.0, gradient)
+            return differentiate((along * v).sum(), [leaf])[0]
+
+    def _call(self, x: Tensor) -> Tensor:
+        if not len(x):
+            return x.sum(1)
+        value = self.function(self.coordinates.like(self.coordinates.parts(x)))
+        if not isinstance(value, Tensor) or value.shape != (len(x),):
+            came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise InvalidInputError(
+                f"omega must map means of {len(x)} instances to a tensor of shape ({len(x)},), got {came}"
+            )
+        return value
+
+
+def _leaf(x: Tensor) -> Tensor:
+    return (x.clone() if x.is_inference() else x.detach()).requires_grad_()

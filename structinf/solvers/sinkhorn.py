@@ -1,0 +1,193 @@
+"""Entropic optimal transport as a function of scores and margins that knows its derivatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..kernels import parallel_rows, to_numpy
+from ..kernels.logsumexp import logsumexp
+from ..oracle import check_feasible
+from ..parts import Potentials, reduce_like, weigh
+from . import sinkhorn_torch
+from .sinkhorn_torch import Plan
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Plan", "Transport", "forbid_unused", "rounding_of_totals", "with_slack"]
+
+
+def rounding_of_totals(rows: Tensor, columns: Tensor) -> float:
+    """How far apart, relative to them, the totals of margins that are meant to agree may be in these dtypes."""
+    eps = max(torch.finfo(margins.dtype).eps for margins in (rows, columns))
+    return max(1e-9, 4 * eps, 64 * min(eps, torch.finfo(torch.float32).eps))
+
+
+def with_slack(
+    scores: Tensor, rows: Tensor, columns: Tensor, total: Tensor | None
+) -> tuple[jaxtyping.Float[Tensor, "batch rows columns"], Tensor, Tensor]:
+    """The problem with equal totals: a row and a column of score 0, where needed, take what must not be shipped.
+
+    Parameters
+    ----------
+    scores : (B, n, m) Tensor
+    rows, columns : (B | 1, n), (B | 1, m) Tensor
+        Sums, or bounds of them; in float64 in the problem.
+    total : (B,) Tensor, optional
+        Of the plan; the smaller one of the margins' totals if None.
+    """
+    rounding = rounding_of_totals(rows, columns)
+    rows, columns = rows.double(), columns.double()
+    row_total, column_total = rows.sum(1), columns.sum(1)
+    shipped = torch.minimum(row_total, column_total) if total is None else total
+    # Rounding of totals is not slack.
+    close = torch.maximum(row_total, column_total) * (1 - rounding)
+    over_rows = torch.where(shipped < close, row_total - shipped, 0.0)
+    over_columns = torch.where(shipped < close, column_total - shipped, 0.0)
+    if total is None:  # at most one side has any
+        over_rows = torch.where(row_total > column_total, over_rows, 0.0)
+        over_columns = torch.where(column_total > row_total, over_columns, 0.0)
+    width = scores.shape[2]
+    if bool((over_rows > 0).any()):
+        scores = torch.nn.functional.pad(scores, (0, 1))
+        columns = torch.cat(_alike(columns, over_rows[:, None]), 1)
+    if bool((over_columns > 0).any()):
+        scores = torch.nn.functional.pad(scores, (0, 0, 0, 1))
+        rows = torch.cat(_alike(rows, over_columns[:, None]), 1)
+        if scores.shape[2] > width:
+            corner = torch.zeros_like(scores, dtype=torch.bool)
+            corner[:, -1, -1] = True
+            scores = scores.masked_fill(corner, -torch.inf)
+    return scores, rows, columns
+
+
+def _alike(a: Tensor, b: Tensor) -> list[Tensor]:
+    size = max(len(a), len(b))
+    return [t.expand(size, t.shape[1]) for t in (a, b)]
+
+
+def forbid_unused(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Scores with −inf in every cell that no plan can use; InfeasibleError where there is no plan at all."""
+    size, n, m = scores.shape
+    if n == 0 or m == 0:
+        fits = (rows.sum(1) == 0) & (columns.sum(1) == 0)
+        check_feasible(fits.expand(size), "transport plan")
+        return scores
+    complete = ~torch.isneginf(scores.detach()).flatten(1).any(1)
+    if bool(complete.all()):
+        return scores
+    from ..kernels.transport_support import usable
+
+    cells, feasible = torch.empty(size, n, m, dtype=torch.bool), torch.empty(size, dtype=torch.bool)
+    arrays = to_numpy(scores, rows, columns)
+    parallel_rows(usable, size, *arrays, cells.numpy(), feasible.numpy(), work=4 * scores.numel())
+    check_feasible(feasible, "transport plan")
+    return torch.where(cells.to(scores.device) | complete[:, None, None], scores, -torch.inf)
+
+
+@dataclass
+class Transport:
+    """V(S, a, b) = max ⟨S, P⟩ − T Σ P log P over P ≥ 0 with P 1 = a, Pᵀ 1 = b: a ConvexFunction of (S, a, b).
+
+    (It is convex in S and concave in the margins; either way its derivatives are these.) Its gradient is the plan and
+    the margins' prices, −f − T and −g for the potentials of P = exp((S + f 1ᵀ + 1 gᵀ) / T); prices are up to a number
+    that is added to all rows' and subtracted from all columns'. (Margins of 0, whose price has no bound, get one as if
+    their potential were 0.)
+
+    An object is for one problem, which is solved when it is first asked for: derivatives need the plan again.
+
+    Parameters
+    ----------
+    temperature : float
+    tolerance : float
+        On the largest difference of a sum of rows or columns from its margin, relative to the largest margin.
+    max_iter : int
+    first : float
+        A temperature to begin at, if higher.
+    flip : bool
+        Solve for the rows' prices in place of the columns', for where there are fewer rows.
+    """
+
+    temperature: float
+    tolerance: float
+    max_iter: int
+    first: float = 0.0
+    flip: bool = False
+    _found: Plan | None = None
+
+    def plan(self, theta: Potentials) -> Plan:
+        """The solution for scores (B, n, m) and margins (B | 1, n), (B | 1, m), in float64, of equal totals."""
+        if self._found is None:
+            scores, rows, columns = (t.detach() for t in theta)
+            with torch.no_grad():
+                if self.flip:
+                    plan, f, g, *status = self._solve(scores.mT, columns, rows)
+                    self._found = Plan(plan.mT, g, f, *status)
+                else:
+                    self._found = self._solve(scores, rows, columns)
+        return self._found
+
+    def value(self, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        """V, (B,), differentiable by autograd to the fifth order."""
+        scores, rows, columns = theta
+        found = self.plan(theta)
+        g = found.columns
+        if torch.is_grad_enabled() and any(t.requires_grad for t in theta):
+            # Each step that follows the solution along, with the Laplacian of the solution itself, is right to one
+            # more order; V is stationary in g, and so right to twice as many.
+            solve = sinkhorn_torch.laplacian(found.plan)
+            for _ in range(2):
+                sums = sinkhorn_torch.row_plans(scores, rows, g, self.temperature).sum(1)
+                g = g + self.temperature * solve(columns - sums)
+        used, positive = torch.where(columns > 0, g, 0.0), rows > 0
+        lse = logsumexp((scores + g[:, None]) / self.temperature, 2)
+        inner = torch.where(positive, rows, 1.0)
+        each = torch.where(positive, rows * (torch.where(positive, lse, 0.0) - inner.log()), 0.0)
+        return self.temperature * each.sum(1) - (columns * used).sum(1)
+
+    def gradient(self, theta: Potentials) -> Potentials:
+        """The plan and the prices."""
+        return self.plan(theta).gradient(self.temperature)
+
+    def value_and_gradient(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+        return self.value(theta), self.gradient(theta)
+
+    def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+        return reduce_like(weigh(self.gradient(theta), weight), theta)
+
+    def hessian_product(self, theta: Potentials, v: Potentials) -> Potentials:
+        plan = self.plan(theta).plan
+        size, n, m = plan.shape
+        direction, rows, columns = v[0], v[1].expand(size, n), v[2].expand(size, m)
+        if not plan.is_cpu or n == 0 or m == 0:
+            change, x, y = sinkhorn_torch.tangent(plan, direction, rows, columns, self.temperature)
+            return change, -self.temperature * x, -self.temperature * y
+        from ..kernels.transport import tangent
+
+        parts = (plan, direction, rows, columns) if m <= n else (plan.mT, direction.mT, columns, rows)
+        arrays = to_numpy(*parts)
+        change = torch.empty(parts[0].shape, dtype=plan.dtype)
+        x, y = (torch.empty(size, k, dtype=plan.dtype) for k in parts[0].shape[1:])
+        work = plan.numel() * min(n, m)
+        parallel_rows(tangent, size, *arrays, self.temperature, *to_numpy(change, x, y), work=work)
+        if m > n:
+            change, x, y = change.mT, y, x
+        return change, -self.temperature * x, -self.temperature * y
+
+    def _solve(self, scores: Tensor, rows: Tensor, columns: Tensor) -> Plan:
+        size, n, m = scores.shape
+        settings = (self.temperature, self.first, self.tolerance, self.max_iter)
+        if not scores.is_cpu or n == 0 or m == 0:
+            return sinkhorn_torch.solve(scores, rows, columns, *settings)
+        from ..kernels.transport import solve
+
+        plan = torch.empty(size, n, m, dtype=torch.float64)
+        f, g, residual = (torch.empty(*shape, dtype=torch.float64) for shape in ((size, n), (size, m), (size,)))
+        iterations = torch.zeros(size, dtype=torch.int64)
+        arrays, results = to_numpy(scores, rows, columns), to_numpy(plan, f, g, residual, iterations)
+        parallel_rows(solve, size, *arrays, *map(float, settings[:3]), self.max_iter, *results, work=64 * plan.numel())
+        return Plan(plan, f, g, residual, iterations)

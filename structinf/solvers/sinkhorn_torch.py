@@ -1,0 +1,231 @@
+"""Entropic optimal transport in torch: on any device, and recorded by autograd."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..kernels.logsumexp import logsumexp
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Plan", "finite_range", "laplacian", "reachable", "row_plans", "solve", "tangent", "unrolled"]
+
+
+class Plan(NamedTuple):
+    """P = exp((S + f 1ᵀ + 1 gᵀ) / T) for a batch.
+
+    Attributes
+    ----------
+    plan : (B, n, m) Tensor
+    rows, columns : (B, n), (B, m) Tensor
+        f and g; −inf where the margin is 0.
+    residual : (B,) Tensor
+        The largest difference of a sum from its margin, relative to the largest margin.
+    iterations : (B,) int64 Tensor
+    """
+
+    plan: Tensor
+    rows: Tensor
+    columns: Tensor
+    residual: Tensor
+    iterations: Tensor
+
+    def gradient(self, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        """The plan and the prices of rows and columns, −f − T and −g; as if f or g were 0 where it is −inf."""
+        f, g = (torch.where(torch.isneginf(t), 0.0, t) for t in (self.rows, self.columns))
+        return self.plan, -f - temperature, -g
+
+
+ROUNDING = 2e-15  # as in structinf.kernels.transport
+
+
+def reachable(spread: Tensor, temperature: float, tolerance: float) -> jaxtyping.Float[Tensor, " batch"]:
+    """The tolerance, or what rounding of scores of this range over the temperature leaves where that is more."""
+    return torch.clamp(ROUNDING * (1 + spread / temperature), min=tolerance)
+
+
+def finite_range(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest finite score of each instance, (B,); 0 where there is none."""
+    flat = scores.flatten(1)
+    if flat.shape[1] == 0:
+        return flat.new_zeros(len(flat)), flat.new_zeros(len(flat))
+    low, high = flat.aminmax(dim=1)
+    if bool(low.isneginf().any()):
+        low = torch.where(flat.isneginf(), torch.inf, flat).amin(1)
+        low, high = (torch.where(t.isinf(), 0.0, t) for t in (low, high))
+    return low, high
+
+
+def row_plans(scores: Tensor, rows: Tensor, g: Tensor, temperature: Tensor | float) -> Tensor:
+    """The plan (B, n, m) whose rows' sums are right for g (B, m)."""
+    x = (scores + g[:, None]) / temperature
+    lse = logsumexp(x, 2, keepdim=True)
+    return rows[:, :, None] * (x - torch.where(torch.isneginf(lse), 0.0, lse)).exp()
+
+
+def unrolled(
+    scores: Tensor, rows: Tensor, columns: Tensor, temperature: float, first: float, tolerance: float, max_iter: int
+) -> Plan:
+    """Sinkhorn's sweeps by logarithms of sums, all recorded by autograd, until each instance is within the tolerance.
+
+    With ``first`` above the temperature, sweeps begin there, and halve it each time down to the temperature.
+    """
+    size, n, m = scores.shape
+    log_rows, log_columns = _log(rows), _log(columns)
+    if n == 0 or m == 0:
+        return solve(scores, rows, columns, temperature, first, tolerance, max_iter)
+    largest = torch.maximum(rows.detach().amax(1), columns.detach().amax(1)).clamp(min=torch.finfo(scores.dtype).tiny)
+    low, high = finite_range(scores.detach())
+    goal = reachable(high - low, temperature, tolerance)
+    g = torch.where(columns > 0, 0.0, -torch.inf).expand(size, m).to(scores)
+    iterations = torch.zeros(size, dtype=torch.int64, device=scores.device)
+    count, t = 0, max(first, temperature)
+    while True:
+        f = t * log_rows - _shifted(t * logsumexp((scores + g[:, None]) / t, 2), rows)
+        plan = ((scores + f[:, :, None] + g[:, None]) / t).exp()
+        residual = (plan.detach().sum(1) - columns.detach()).abs().amax(1) / largest
+        moving = ~(residual <= goal) if t == temperature else torch.ones_like(residual, dtype=torch.bool)
+        if t == temperature and (count >= max_iter or not bool(moving.any())):
+            return Plan(plan, f, g, residual, iterations)
+        t, count = (temperature if count >= max_iter else max(temperature, t / 2)), count + 1
+        iterations = iterations + moving
+        ahead = t * log_columns - _shifted(t * logsumexp((scores + f[:, :, None]) / t, 1), columns)
+        g = torch.where(moving[:, None], ahead, g)
+
+
+def _log(margins: Tensor) -> Tensor:
+    """log with −inf, and no slope, at 0."""
+    positive = margins > 0
+    return torch.where(positive, torch.where(positive, margins, 1.0).log(), -torch.inf)
+
+
+def _shifted(lse: Tensor, margins: Tensor) -> Tensor:
+    """0 for margins of 0, whose potential is −inf whatever is summed."""
+    return torch.where(margins > 0, lse, 0.0)
+
+
+# ----------------------------------------------------------------------------- Newton's method
+
+
+def laplacian(plan: Tensor) -> Callable[[Tensor], jaxtyping.Float[Tensor, "batch columns"]]:
+    """x ↦ y with (diag(Pᵀ 1) − Pᵀ diag(P 1)⁻¹ P) y = x, up to a constant, by elimination without subtractions.
+
+    The diagonal is the sum of the rest of its row, as long as rows and columns have their margins: see
+    :mod:`structinf.kernels.transport`.
+    """
+    sums = plan.sum(2, keepdim=True)
+    share = torch.where(sums > 0, plan / torch.where(sums > 0, sums, 1.0), 0.0)
+    weights = plan.mT @ share
+    steps = []
+    for j in range(plan.shape[2] - 1, 0, -1):
+        row = weights[:, j, :j]
+        total = row.sum(1, keepdim=True)
+        inverse = torch.where(total > 0, 1 / torch.where(total > 0, total, 1.0), 0.0)
+        steps.append((inverse, row * inverse))
+        weights = weights[:, :j, :j] + row[:, :, None] * (row * inverse)[:, None]
+
+    def solve(x: Tensor) -> Tensor:
+        scaled = []
+        for inverse, share in steps:
+            last = x[:, -1:]
+            scaled.append(last * inverse)
+            x = x[:, :-1] + last * share
+        y = torch.zeros_like(x)
+        for own, (_, share) in zip(reversed(scaled), reversed(steps), strict=True):
+            y = torch.cat([y, own + (share * y).sum(1, keepdim=True)], 1)
+        return y
+
+    return solve
+
+
+def tangent(
+    plan: Tensor, direction: Tensor, rows: Tensor, columns: Tensor, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The change of the plan, and of f / T and g / T, as :func:`structinf.kernels.transport.tangent` has it."""
+    change = plan * direction / temperature
+    sums = plan.sum(2)
+    inverse = torch.where(sums > 0, 1 / torch.where(sums > 0, sums, 1.0), 0.0)
+    x = (rows - change.sum(2)) * inverse
+    y = laplacian(plan)(columns - change.sum(1) - (plan * x[:, :, None]).sum(1))
+    x = x - (plan * y[:, None]).sum(2) * inverse
+    return change + plan * (x[:, :, None] + y[:, None]), x, y
+
+
+def solve(
+    scores: Tensor, rows: Tensor, columns: Tensor, temperature: float, first: float, tolerance: float, max_iter: int
+) -> Plan:
+    """Sweeps, and Newton's method on the way down from a higher temperature where they converge slowly.
+
+    The algorithm of :func:`structinf.kernels.transport.solve`, with the instances in step.
+    """
+    size, n, m = scores.shape
+    rows, columns = rows.expand(size, n), columns.expand(size, m)
+    iterations = torch.zeros(size, dtype=torch.int64, device=scores.device)
+    if n == 0 or m == 0:
+        return Plan(scores, rows.log(), columns.log(), torch.maximum(rows.sum(1), columns.sum(1)), iterations)
+    largest = torch.maximum(rows.amax(1), columns.amax(1)).clamp(min=torch.finfo(scores.dtype).tiny)
+    g = start = torch.where(columns > 0, 0.0, -torch.inf).to(scores)
+    low, high = finite_range(scores)
+    spread, goal = high - low, reachable(high - low, temperature, tolerance)
+
+    exact = tolerance <= 1e-10  # as there, to rounding
+
+    def state(g: Tensor, t: Tensor | float) -> tuple[Tensor, Tensor]:
+        plan = row_plans(scores, rows, g, t)
+        return plan, (plan.sum(1) - columns).abs().amax(1) / largest
+
+    plan, error = state(g, temperature)
+    if first <= temperature:
+        aim = 0.01 * goal if exact else goal
+        for _ in range(min(32, max_iter)):
+            moving = error > aim
+            if not bool(moving.any()):
+                break
+            iterations += moving
+            f = _potential(scores, rows, g, temperature, 2)
+            g = torch.where(moving[:, None], _potential(scores, columns, f, temperature, 1), g)
+            plan, error = state(g, temperature)
+    slow = error > goal
+    high = torch.where(slow, torch.clamp(spread / 8, min=max(temperature, first)), temperature)
+    levels = math.ceil(max(math.log(float(high.max()) / temperature) / math.log(4), 0)) if size else 0
+    g = torch.where((high > temperature)[:, None], start, g)
+
+    def advance(g: Tensor, t: Tensor, plan: Tensor, moving: Tensor) -> Tensor:
+        """One step of Newton's of the instances that are ``moving``."""
+        step = laplacian(plan)(columns - plan.sum(1)).clamp(-30, 30)
+        slope = (step * (columns - plan.sum(1))).sum(1)
+        part = t
+        for _ in range(40):
+            ahead_plan = row_plans(scores, rows, g + part[:, None] * step, t[:, None, None])
+            ahead = (step * (columns - ahead_plan.sum(1))).sum(1)
+            too_far = moving & (ahead < -0.5 * slope.abs())
+            if not bool(too_far.any()):
+                break
+            part = torch.where(too_far, part / 2, part)
+        return torch.where(moving[:, None], g + part[:, None] * step, g)
+
+    for level in range(levels, -1, -1):
+        t = temperature * (high / temperature) ** (level / max(levels, 1))
+        within = goal if level == 0 else goal.clamp(min=1e-4)
+        plan, error = state(g, t[:, None, None])
+        while bool((moving := slow & (error > within) & (iterations < max_iter)).any()):
+            iterations += moving
+            g = advance(g, t, plan, moving)
+            plan, error = state(g, t[:, None, None])
+    if exact and bool((moving := (error > 0.01 * goal) & (iterations < max_iter)).any()):
+        iterations += moving
+        g = advance(g, torch.full_like(error, temperature), plan, moving)
+    plan, error = state(g, temperature)
+    return Plan(plan, _potential(scores, rows, g, temperature, 2), g, error, iterations)
+
+
+def _potential(scores: Tensor, margins: Tensor, other: Tensor, t: float, dim: int) -> Tensor:
+    """f for g (``dim`` 2), or g for f (1)."""
+    lse = t * logsumexp((scores + other.unsqueeze(3 - dim)) / t, dim)
+    return t * _log(margins) - _shifted(lse, margins)

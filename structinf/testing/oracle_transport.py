@@ -1,0 +1,91 @@
+"""Laws about transport polytopes: the sums of rows and columns that all structures keep."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..oracle import TransportPolytope
+from ..parts import Potentials
+from .cases import Case
+from .compare import expect, expect_close, expect_equal, rounding
+from .law import LawBook
+from .oracle_values import structures_of
+
+__all__ = ["LAWS"]
+
+LAWS = LawBook()
+
+FAMILIES = ("normal", "ties", "forbidden")
+
+
+@LAWS(
+    "margins are numbers of at least 0 in θ's dtype, for the batch or one for all, that scores alone do not change",
+    ability=TransportPolytope,
+    families=FAMILIES,
+)
+def margins(case: Case) -> None:
+    batch, n, m = _theta(case).shape
+    found = _margins(case)
+    for (name, t), shapes in zip(found.items(), ([(batch, n), (1, n)], [(batch, m), (1, m)], [(batch,)]), strict=True):
+        if t is None:
+            continue
+        expect(tuple(t.shape) in shapes, f"{name} must have shape {shapes[0]} or {shapes[-1]}, got {tuple(t.shape)}")
+        expect(t.dtype == case.dtype, f"{name} must have dtype {case.dtype}, got {t.dtype}")
+        expect(bool((t.isfinite() & (t >= 0)).all()), f"{name} must be finite and at least 0")
+    other = torch.float32 if case.dtype == torch.float64 else torch.float64
+    variants = {
+        f"as {other}": _theta(case).to(other),
+        "of other scores": torch.where(_theta(case).isneginf(), -torch.inf, 1.0 - 2.0 * _theta(case)),
+    }
+    for how, theta in variants.items():
+        for name, again in _margins(case, theta).items():
+            expected = found[name]
+            expect((again is None) == (expected is None), f"{name} is there for some potentials {how}, not for others")
+            if again is not None and expected is not None:
+                expect_equal(again.to(expected), expected, f"{name} {how}")
+
+
+@LAWS(
+    "structures keep the margins: equal where the sums agree, at most those of the side with the larger sum",
+    ability=TransportPolytope,
+    families=FAMILIES,
+)
+def polytope(case: Case) -> None:
+    rows, columns, total = _margins(case).values()
+    assert rows is not None
+    assert columns is not None
+    _expect_margins(case, _as_tensor(case.oracle.argmax(case.theta)).double(), rows, columns, total)
+    if total is None:
+        for y in structures_of(case):
+            _expect_margins(case, _as_tensor(y), rows, columns, None)
+
+
+# ----------------------------------------------------------------------------- shared steps
+
+
+def _expect_margins(case: Case, y: Tensor, rows: Tensor, columns: Tensor, total: Tensor | None) -> None:
+    rows, columns, y = rows.double().cpu(), columns.double().cpu(), y.cpu()
+    supply, demand = rows.sum(1), columns.sum(1)
+    wanted = torch.minimum(supply, demand) if total is None else total.double().cpu()
+    room = rounding(case.dtype, 1 + torch.maximum(supply, demand).max())
+    expect(bool((y >= 0).all()), "a structure has a part below 0")
+    expect_close(y.sum((1, 2)), wanted.expand(len(y)), room, "the sum of a structure")
+    for name, sums, most in (("rows", y.sum(2), rows), ("columns", y.sum(1), columns)):
+        expect(bool((sums <= most + room).all()), f"a structure's sums of {name} are larger than the margins")
+
+
+def _theta(case: Case) -> Tensor:
+    return _as_tensor(case.theta)
+
+
+def _as_tensor(parts: Potentials) -> Tensor:
+    expect(isinstance(parts, Tensor), "a transport polytope's potentials must be one tensor (B, n, m)")
+    assert isinstance(parts, Tensor)
+    return parts
+
+
+def _margins(case: Case, theta: Potentials | None = None) -> dict[str, Tensor | None]:
+    assert isinstance(case.oracle, TransportPolytope)
+    answer = case.oracle.margins(_as_tensor(case.theta if theta is None else theta))
+    return dict(zip(("the rows' margin", "the columns' margin", "the total"), answer, strict=True))

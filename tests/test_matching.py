@@ -1,0 +1,269 @@
+"""Matchings in general graphs, against all matchings listed in plain Python, assignments and networkx."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import networkx
+import numpy as np
+import pytest
+import torch
+
+import structinf as si
+from enumerators_graphs import all_pairs, matchings
+from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
+from structinf_oracles.assignment import Assignment
+from structinf_oracles.matching import Matching
+
+NEVER = -math.inf
+DTYPES = [torch.float32, torch.float64]
+# From an issue about minimum costs of either sign: 2-5, 0-1 and 3-4 cost −7 + 3 + 0.
+EDGES = [(0, 1), (0, 3), (1, 2), (1, 4), (1, 5), (2, 5), (3, 4), (4, 5)]
+COSTS = [3.0, 10, -1, 5, 4, -7, 0, 4]
+PARALLEL = [(0, 1), (2, 1), (1, 0), (0, 2), (3, 1), (1, 2), (3, 2), (0, 3)]
+
+GRAPHS = {
+    "complete": (6, all_pairs(6)),
+    "sparse": (6, EDGES),
+    "parallel": (4, PARALLEL),
+    "odd": (5, all_pairs(5)),
+    "pair": (2, [(0, 1)]),
+}
+either = pytest.mark.parametrize("perfect", [True, False], ids=["perfect", "any"])
+
+
+@pytest.fixture(params=["rustworkx", "networkx"])
+def library(request, monkeypatch):
+    """The one library of which the algorithm is taken."""
+    missing = {"rustworkx", "networkx"} - {request.param}
+    hide(monkeypatch, missing)
+    return request.param
+
+
+def hide(monkeypatch, missing):
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def listed(nodes, edges, perfect):
+    """All matchings, (|Y|, E) in float64."""
+    found = [[e in matching for e in range(len(edges))] for matching in matchings(nodes, edges, perfect)]
+    return torch.tensor(found).double().reshape(-1, len(edges))
+
+
+def as_matrix(values, nodes):
+    """Values (..., E) of all pairs of nodes as (..., n, n), with rubbish where nothing is read."""
+    matrix = torch.full((*values.shape[:-1], nodes, nodes), 77.0, dtype=values.dtype)
+    low, high = torch.tensor(all_pairs(nodes)).reshape(-1, 2).T
+    matrix[..., low, high] = values
+    return matrix
+
+
+# ----------------------------------------------------------------------------- golden values
+
+
+def test_costs_of_either_sign(library):
+    oracle, costs = Matching(EDGES), torch.tensor([COSTS])
+    y = oracle.argmax(-costs)
+    assert y.tolist() == [[1, 0, 0, 0, 0, 1, 1, 0]]
+    assert oracle.score(costs, y).item() == -4
+    assert oracle.decode(y).tolist() == [[1, 0, 5, 4, 3, 2]]
+    for shift in (-100.0, 100.0):
+        assert torch.equal(oracle.argmax(shift - costs), y)
+
+
+def test_whether_nodes_stay_alone(library):
+    theta = torch.tensor([[3.0, 10.0, 3.0], [-1.0, -5.0, -1.0], [0.0, 0.0, 0.0]])
+    path = [(0, 1), (1, 2), (2, 3)]
+    assert Matching(path).argmax(theta).tolist() == [[1, 0, 1]] * 3
+    assert Matching(path, perfect=False).argmax(theta).tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
+
+
+@either
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_nodes(n, perfect):
+    oracle, theta = Matching(perfect=perfect), torch.ones(2, n, n)
+    if perfect and n == 1:
+        with pytest.raises(InvalidInputError, match="theta: a perfect matching takes an even number of nodes, got 1"):
+            si.relax(theta, oracle, "map")
+        return
+    assert torch.equal(si.relax(theta, oracle, "map"), theta.triu(1))
+    assert len(oracle.enumerate((n, n))) == (1 if perfect or n < 2 else 2)
+    labels = oracle.decode(theta.triu(1))
+    assert labels.tolist() == [list(range(n))[::-1] if n == 2 else [-1] * n] * 2
+    assert torch.equal(oracle.encode(labels, theta), theta.triu(1))
+
+
+# ----------------------------------------------------------------------------- against enumeration
+
+
+@either
+@pytest.mark.parametrize(("nodes", "edges"), GRAPHS.values(), ids=GRAPHS)
+def test_enumeration(nodes, edges, perfect):
+    expected = listed(nodes, edges, perfect)
+    if edges == all_pairs(nodes):
+        found = Matching(perfect=perfect).enumerate((nodes, nodes))
+        low, high = torch.tensor(edges).T
+        assert found.sum() == found[:, low, high].sum()
+        found = found[:, low, high]
+    elif perfect and nodes % 2:
+        return
+    else:
+        found = Matching(edges, perfect=perfect).enumerate((len(edges),))
+    assert sorted(found.tolist()) == sorted(expected.tolist())
+
+
+@either
+@pytest.mark.parametrize("kind", ["normal", "ties", "zeros", "negative", "forbidden", "wide"])
+@pytest.mark.parametrize(("nodes", "edges"), GRAPHS.values(), ids=GRAPHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_argmax(nodes, edges, kind, perfect, dtype, library):
+    if perfect and nodes % 2:
+        with pytest.raises(InvalidInputError, match="edges: a perfect matching takes an even number of nodes, got 5"):
+            Matching(edges)
+        return
+    every = listed(nodes, edges, perfect)
+    theta = torch.randn(20, len(edges), dtype=dtype)
+    if kind == "forbidden":
+        kept = every[torch.randint(len(every), (20,))].bool()
+        theta = theta.masked_fill((torch.rand(theta.shape) < 0.5) & ~kept, NEVER)
+    other = {"ties": theta.round().clamp(-1, 1), "zeros": theta * 0, "negative": -theta.abs() - 100}
+    theta = {**other, "wide": theta * 10.0 ** torch.randint(-6, 6, theta.shape)}.get(kind, theta)
+    oracle = Matching(edges, perfect=perfect)
+    y = oracle.argmax(theta)
+    assert y.dtype == dtype
+    assert ((y[:, None] == every).all(2).sum(1) == 1).all()
+    best = torch.where(every == 0, 0.0, theta.double()[:, None] * every).sum(2).amax(1)
+    torch.testing.assert_close(oracle.score(theta.double(), y.double()), best, rtol=1e-14, atol=1e-14)
+    assert torch.equal(oracle.argmax(theta), y)
+    assert torch.equal(oracle.argmax(theta[3:5]), y[3:5])
+    if edges == all_pairs(nodes):
+        assert torch.equal(
+            Matching(perfect=perfect).argmax(as_matrix(theta, nodes)),
+            as_matrix(y, nodes).where(torch.ones(nodes, nodes).triu(1) > 0, 0),
+        )
+
+
+def test_scores_of_very_different_size(library):
+    # What 2^47 times the least score does not hide decides; in float64's own sums it would be lost.
+    theta = torch.zeros(1, 4, 4, dtype=torch.float64)
+    theta[0, 0, 1], theta[0, 0, 2], theta[0, 1, 3] = 2.0**60, 2.0**60, 2.0**-20
+    y = Matching().argmax(theta)
+    assert Matching().decode(y).tolist() == [[2, 3, 0, 1]]
+    tiny, huge = torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).max
+    for scale in (tiny, 1e-300, huge / 8):
+        assert Matching().decode(Matching().argmax(theta / 2.0**60 * scale)).tolist() == [[2, 3, 0, 1]]
+
+
+# ----------------------------------------------------------------------------- against other algorithms
+
+
+def test_two_sides():
+    scores = torch.randn(4, 6, 6)
+    theta = torch.full((4, 12, 12), NEVER)
+    theta[:, :6, 6:] = scores
+    y = Matching().argmax(theta)
+    assert torch.equal(y[:, :6, 6:], Assignment().argmax(scores))
+    assert y.sum() == 24
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_many_nodes(sign):
+    theta = sign * torch.randn(2, 30, 30, dtype=torch.float64).abs()
+    y = Matching().argmax(theta)
+    for t, matching in zip(theta, y, strict=True):
+        graph = networkx.Graph()
+        graph.add_weighted_edges_from((i, j, t[i, j].item()) for i, j in all_pairs(30))
+        pairs = networkx.max_weight_matching(graph, maxcardinality=True)
+        assert sum(graph.edges[pair]["weight"] for pair in pairs) == pytest.approx((t * matching).sum().item())
+    # The best of the scores is the least of the costs.
+    costs = (theta[1].max() - theta[1]).triu(1)
+    graph.add_weighted_edges_from((i, j, costs[i, j].item()) for i, j in all_pairs(30))
+    least = networkx.min_weight_matching(graph)
+    assert sorted(map(sorted, least)) == sorted(y[1].nonzero().tolist())
+
+
+# ----------------------------------------------------------------------------- refusals
+
+
+def test_no_perfect_matching(library):
+    star = torch.zeros(3, 3)
+    oracle = Matching([(0, 1), (0, 2), (0, 3)])
+    with pytest.raises(InfeasibleError, match="no perfect matching of finite score exists for batch index 0"):
+        oracle.argmax(star)
+    theta = torch.zeros(3, 4, 4)
+    theta[2, 1:] = NEVER
+    with pytest.raises(InfeasibleError, match="batch index 2") as caught:
+        Matching().argmax(theta)
+    assert caught.value.batch_index == 2
+    assert Matching(perfect=False).argmax(theta + NEVER).sum() == 0
+    with pytest.raises(InfeasibleError, match="batch index 0"):
+        Matching().argmax(torch.zeros(1, 3, 3))
+
+
+def test_lengths(library):
+    theta = torch.rand(3, 5, 5) + 1
+    with pytest.raises(InvalidInputError, match=r"lengths, at batch index 1: .* even number of nodes, got 3"):
+        si.relax(theta, "matching", "map", lengths=[2, 3, 4])
+    with pytest.raises(InvalidInputError, match="between 0 and 5"):
+        si.relax(theta, "matching", "map", lengths=[2, 4, 6])
+    y = si.relax(theta, "matching", "map", lengths=[2, 0, 4])
+    assert y.sum((1, 2)).tolist() == [1, 0, 2]
+    assert torch.equal(y[2, :4, :4], Matching().argmax(theta[2:, :4, :4])[0])
+    assert si.relax(theta, "matching", "map", perfect=False, lengths=[3, 1, 5]).sum((1, 2)).tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "labels", "message"),
+    [
+        ({}, [[1, 0, 3, 4]], "partners in use"),
+        ({}, [[1, 0, 3, -2]], "partners in use"),
+        ({}, [[1, 2, 3, 0]], "a node is not its partner's partner"),
+        ({}, [[0, 1, 3, 2]], "or its own"),
+        ({}, [[1, 0, -1, -1]], "a node has no partner; pass perfect=False"),
+        ({}, [[1, 0]], r"for each of them, \(..., 4\); got \(1, 2\)"),
+        ({"edges": PARALLEL}, [[1, 0, 3, 2]], "several edges join a node and its partner, pass the structure"),
+        ({"edges": PARALLEL[3:], "perfect": False}, [[1, 0, 3, 2]], "no edge joins a node and its partner"),
+        ({"edges": [], "perfect": False}, [[0]], r"\(..., 0\); got \(1, 1\)"),
+    ],
+)
+def test_labels_that_are_no_matchings(options, labels, message):
+    oracle = Matching(**options)
+    like = torch.zeros(1, len(options["edges"])) if "edges" in options else torch.zeros(1, 4, 4)
+    with pytest.raises(InvalidInputError, match=message):
+        oracle.encode(torch.tensor(labels), like)
+
+
+def test_labels_in_padding():
+    oracle = Matching(perfect=False).bind(lengths=[2])
+    with pytest.raises(InvalidInputError, match="a node is not its partner's partner"):
+        oracle.encode(torch.tensor([[-1, -1, 1, -1]]), torch.zeros(1, 4, 4))
+
+
+def test_too_many_to_list():
+    with pytest.raises(InvalidInputError, match="there are 1405215 ways to match the first 9 of 16 nodes, too many"):
+        Matching().enumerate((16, 16))
+
+
+def test_missing_libraries(monkeypatch):
+    hide(monkeypatch, {"rustworkx", "networkx"})
+    with pytest.raises(ImportError, match=r"rustworkx or networkx is needed: pip install 'structinf\[graphs\]'"):
+        Matching().argmax(torch.zeros(1, 2, 2))
+
+
+def test_form():
+    wide = torch.randn(6, 6, 8)
+    theta, before = wide.permute(2, 1, 0)[::2], wide.clone()
+    y = Matching().argmax(theta)
+    assert torch.equal(y, Matching().argmax(theta.contiguous()))
+    assert Matching().argmax(theta[:0]).shape == (0, 6, 6)
+    assert torch.equal(wide, before)
+    assert {Matching(np.array(EDGES)), Matching(EDGES), Matching(EDGES, perfect=False)} == {
+        Matching(torch.tensor(EDGES)),
+        Matching(EDGES, perfect=False),
+    }
+    with pytest.raises(InvalidInputError, match="perfect must be True or False"):
+        Matching(perfect=1)
+    with pytest.raises(UnsupportedError, match="#P-complete"):
+        si.Layer("matching", "marginals")

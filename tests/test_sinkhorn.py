@@ -1,0 +1,386 @@
+"""Entropic transport: known values, convergence, derivatives, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import structinf as si
+from structinf import ConvergenceError, ConvergenceWarning, InfeasibleError, InvalidInputError
+from structinf.solvers import sinkhorn_torch
+from structinf.solvers.sinkhorn import Transport, forbid_unused, with_slack
+
+COST = [[0.0, 1.0, 2.0], [1.0, 0.0, 3.0], [0.5, 2.0, 0.0]]
+ROWS, COLUMNS = [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]
+
+backwards = pytest.mark.parametrize("backward", ["implicit", "unrolled"])
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def margins(*shape: int, seed: int = 0) -> Tensor:
+    drawn = torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+    return drawn / drawn.sum(-1, keepdim=True)
+
+
+def residual(plan: Tensor, rows: Tensor | float = 1.0, columns: Tensor | float = 1.0) -> float:
+    return max((plan.sum(-1) - rows).abs().max().item(), (plan.sum(-2) - columns).abs().max().item())
+
+
+# ----------------------------------------------------------------------------- values
+
+
+def test_two_by_two_in_closed_form() -> None:
+    half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    plan = si.sinkhorn(-torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64), half, half)
+    diagonal = 0.5 / (1 + math.exp(-1))
+    assert plan.flatten().tolist() == pytest.approx([diagonal, 0.5 - diagonal, 0.5 - diagonal, diagonal], abs=1e-15)
+    assert plan[0, 0].item() == pytest.approx(0.365529, abs=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1e-3])
+def test_given_margins(temperature: float) -> None:
+    rows, columns = torch.tensor(ROWS).double(), torch.tensor(COLUMNS).double()
+    plan = si.sinkhorn(-torch.tensor(COST).double(), rows, columns, temperature)
+    expected = torch.tensor([[0.25, 0.25, 0], [0, 0.25, 0], [0, 0, 0.25]]).double()
+    torch.testing.assert_close(plan, expected, atol=1e-5, rtol=0)
+    assert residual(plan, rows, columns) < 1e-12
+    if temperature == 0.1:
+        # Sweeps alone come here after some millions; P[0, 2] P[2, 0] / (P[0, 0] P[2, 2]) = e^−25.
+        assert (plan[0, 2] * plan[2, 0] / plan[0, 0] / plan[2, 2]).item() == pytest.approx(math.exp(-25), rel=1e-9)
+        assert plan[2, 0].item() == pytest.approx(9.285e-7, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [1.0, 0.1, 0.01, 1e-3])
+@pytest.mark.parametrize("n", [10, 50, 200])
+def test_residual_is_below_the_tolerance(n: int, temperature: float, dtype: torch.dtype) -> None:
+    theta = draw(2, n, n).to(dtype)
+    found = si.sinkhorn(theta, temperature=temperature, tolerance=1e-6, record=True)
+    assert found.converged.all()
+    assert (found.residual <= 1e-6).all()
+    assert found.mean.dtype == dtype
+    assert residual(found.mean) < (2e-6 if dtype == torch.float32 else 1.0001e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (2, 2), (1, 7), (40, 15), (15, 40), (30, 30)])
+def test_uneven_margins_at_any_scale(n: int, m: int, scale: float) -> None:
+    rows, columns = margins(3, n, seed=1) ** 4, margins(3, m, seed=2) ** 4
+    rows[0, 0] = 0 if n > 1 else rows[0, 0]
+    columns[1, -1] = 0 if m > 1 else columns[1, -1]
+    columns = columns * rows.sum(1, keepdim=True) / columns.sum(1, keepdim=True)
+    for temperature in (1.0, 1e-2):
+        found = si.sinkhorn(draw(3, n, m) * scale, rows, columns, temperature, record=True)
+        assert found.converged.all()
+        size = 1e-12 + 1e-14 * scale / temperature
+        assert residual(found.mean, rows, columns) < size
+        assert (found.mean[0, 0] == 0).all() or n == 1
+        assert (found.mean[1, :, -1] == 0).all() or m == 1
+
+
+def best_by_scipy(theta: np.ndarray, rows: np.ndarray, columns: np.ndarray, temperature: float) -> np.ndarray:
+    """min of minus the objective by SLSQP, what is left of bounds (columns) among the terms."""
+    n, m = theta.shape
+
+    def loss(x: np.ndarray) -> float:
+        plan = x.reshape(n, m)
+        left = np.clip(columns - plan.sum(0), 1e-300, None) if columns.sum() > rows.sum() + 1e-9 else np.ones(1)
+        every = np.concatenate([plan.ravel(), left])
+        return temperature * (every * np.log(every)).sum() - (theta * plan).sum()
+
+    sums = [{"type": "eq", "fun": lambda x: x.reshape(n, m).sum(1) - rows}]
+    kind = "ineq" if columns.sum() > rows.sum() + 1e-9 else "eq"
+    sums.append({"type": kind, "fun": lambda x: (columns - x.reshape(n, m).sum(0))[: m - (kind == "eq")]})
+    start = np.outer(rows, columns).ravel() / columns.sum()
+    bounds = [(1e-12, None)] * (n * m)
+    return minimize(
+        loss, start, method="SLSQP", bounds=bounds, constraints=sums, options={"ftol": 1e-15, "maxiter": 500}
+    ).x.reshape(n, m)
+
+
+@pytest.mark.parametrize("slack", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_is_the_optimum(temperature: float, slack: bool) -> None:
+    theta, rows, columns = draw(3, 4), margins(3, seed=3), margins(4, seed=4) * (1.5 if slack else 1)
+    plan = si.sinkhorn(theta, rows, columns, temperature, slack=slack)
+    expected = best_by_scipy(theta.numpy(), rows.numpy(), columns.numpy(), temperature)
+    np.testing.assert_allclose(plan.numpy(), expected, atol=2e-6)
+
+
+def test_value_is_the_objective() -> None:
+    theta, rows, columns = draw(2, 3, 4), margins(2, 3), margins(2, 4)
+    found = si.sinkhorn(theta, rows, columns, 0.2, record=True)
+    plan = found.mean
+    expected = (theta * plan - 0.2 * torch.xlogy(plan, plan)).sum((1, 2))
+    torch.testing.assert_close(found.value, expected, atol=1e-12, rtol=0)
+
+
+def test_divergence_of_itself_is_zero() -> None:
+    x = draw(20, 2)
+    cost = torch.cdist(x, x).square()
+    weights = torch.full((20,), 1 / 20, dtype=torch.float64)
+    values = [-si.sinkhorn(-c, weights, weights, 0.05, record=True).value for c in (cost, cost.mT, cost)]
+    assert (values[0] - (values[1] + values[2]) / 2).abs().item() < 1e-8
+
+
+def test_total_with_slack_on_both_sides() -> None:
+    theta = draw(3, 5)
+    plan = si.sinkhorn(theta, slack=True, total=2.0)
+    assert plan.sum().item() == pytest.approx(2, abs=1e-12)
+    assert (plan.sum(0) < 1).all()
+    assert (plan.sum(1) < 1).all()
+    assert si.sinkhorn(theta, slack=True, total=0.0).abs().max() == 0
+    cold = si.sinkhorn(theta, temperature=1e-3, slack=True, total=2.0)
+    pairs = [
+        theta[i, j] + theta[k, h] for i in range(3) for k in range(i) for j in range(5) for h in range(5) if j != h
+    ]
+    assert (theta * cold).sum().item() == pytest.approx(max(pairs).item(), abs=1e-6)
+
+
+def test_batches_equal_single_instances() -> None:
+    theta, rows, columns = draw(2, 3, 4, 5), margins(2, 3, 4), margins(2, 3, 5)
+    together = si.sinkhorn(theta, rows, columns)
+    for i in range(2):
+        for j in range(3):
+            alone = si.sinkhorn(theta[i, j], rows[i, j], columns[i, j])
+            torch.testing.assert_close(together[i, j], alone, atol=1e-14, rtol=0)
+    shared = si.sinkhorn(theta, rows[0, 0], columns[0, 0])
+    torch.testing.assert_close(shared[1, 2], si.sinkhorn(theta[1, 2], rows[0, 0], columns[0, 0]), atol=1e-14, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 3), (2, 0, 0)])
+def test_nothing(shape: tuple[int, ...]) -> None:
+    assert si.sinkhorn(torch.zeros(shape)).shape == shape
+
+
+def test_assignments_become_the_best_one() -> None:
+    theta = draw(4, 6, 6)
+    cold = si.relax(theta, "assignment", "sinkhorn", temperature=1e-4)
+    torch.testing.assert_close(cold, si.relax(theta, "assignment", "map"), atol=1e-6, rtol=0)
+
+
+# ----------------------------------------------------------------------------- forbidden cells
+
+
+def test_cells_that_no_plan_can_use_are_empty() -> None:
+    theta = torch.zeros(3, 3, dtype=torch.float64)
+    theta[1, 0] = theta[2, 0] = -torch.inf  # so that row 0 takes all of column 0, and nothing else
+    expected = torch.tensor([[1.0, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]]).double()
+    found = si.sinkhorn(theta, record=True)
+    torch.testing.assert_close(found.mean, expected, atol=1e-14, rtol=0)
+    assert found.converged
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_forbidden_cells_against_all_permutations(seed: int) -> None:
+    """A cell can be used if and only if it lies in some permutation without forbidden cells."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.zeros(1, 5, 5, dtype=torch.float64)
+    scores[torch.rand(1, 5, 5, generator=generator) < 0.45] = -torch.inf
+    scores[0].fill_diagonal_(0)
+    oracle = si.get_oracle("assignment")
+    every = oracle.enumerate((5, 5))
+    allowed = every[(every.bool() & torch.isneginf(scores)).flatten(1).any(1).logical_not()]
+    ones = torch.ones(1, 5, dtype=torch.float64)
+    usable = ~torch.isneginf(forbid_unused(scores, ones, ones))
+    assert torch.equal(usable[0], allowed.sum(0) > 0)
+
+
+def test_no_plan_at_all() -> None:
+    theta = torch.zeros(2, 2, 2)
+    theta[1, :, 1] = -torch.inf
+    for call in (lambda: si.sinkhorn(theta), lambda: si.relax(theta, "assignment", "sinkhorn")):
+        with pytest.raises(InfeasibleError, match="batch index 1") as error:
+            call()
+        assert error.value.batch_index == 1
+    unmatched = si.relax(theta, "assignment", "sinkhorn", allow_unmatched=True)
+    torch.testing.assert_close(unmatched[1], torch.tensor([[0.5, 0], [0.5, 0]]), atol=1e-6, rtol=0)
+
+
+# ----------------------------------------------------------------------------- derivatives
+
+
+@pytest.mark.parametrize(("backward", "temperature"), [("implicit", 1.0), ("implicit", 0.3), ("unrolled", 1.0)])
+def test_derivatives_in_the_scores(backward: str, temperature: float) -> None:
+    theta = draw(1, 3, 3).requires_grad_()
+
+    def plan(theta: Tensor) -> Tensor:
+        return si.sinkhorn(theta, temperature=temperature, backward=backward)  # type: ignore[arg-type]
+
+    assert gradcheck(plan, theta, fast_mode=backward == "unrolled")
+    assert gradgradcheck(plan, theta, fast_mode=True)
+
+
+def test_derivatives_in_the_margins() -> None:
+    theta, rows, columns = draw(2, 3, 4).requires_grad_(), margins(2, 3), margins(2, 4)
+    inputs = (theta, rows.requires_grad_(), columns.requires_grad_())
+
+    def solve(theta: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        columns = columns * (rows.sum(1) / columns.sum(1)).unsqueeze(1)
+        found = si.sinkhorn(theta, rows, columns, 0.5, record=True)
+        return found.mean, found.value
+
+    assert gradcheck(solve, inputs)
+    assert gradgradcheck(solve, inputs, fast_mode=True)
+
+
+def test_both_gradients_agree() -> None:
+    theta, direction = draw(3, 5, 5).requires_grad_(), draw(3, 5, 5, seed=1)
+    gradients = [
+        torch.autograd.grad((si.sinkhorn(theta, temperature=0.3, backward=b) * direction).sum(), theta)[0]
+        for b in ("implicit", "unrolled")
+    ]
+    torch.testing.assert_close(*gradients, atol=1e-9, rtol=0)
+
+
+def test_gradient_at_a_small_temperature() -> None:
+    """Where the plan is nearly a vertex, its derivative is nearly 0: not what differences would leave."""
+    theta = draw(4, 6, 6).requires_grad_()
+    (gradient,) = torch.autograd.grad((si.sinkhorn(theta, temperature=1e-3) * draw(4, 6, 6, seed=1)).sum(), theta)
+    assert gradient.isfinite().all()
+    assert gradient.abs().max() < 1e-9
+
+
+def test_slack_has_derivatives() -> None:
+    theta = draw(2, 2, 3).requires_grad_()
+    assert gradcheck(lambda t: si.sinkhorn(t, slack=True, total=1.5), theta)
+    loss = si.FenchelYoungLoss("assignment", "sinkhorn", reduction="none")
+    gold = torch.tensor([[1, 0], [2, 1]])
+    assert gradcheck(lambda t: loss(t, gold), theta)
+    assert gradgradcheck(lambda t: loss(t, gold), theta)
+
+
+def test_third_derivative_of_the_value() -> None:
+    theta = draw(1, 2, 3).requires_grad_()
+
+    def slope(theta: Tensor) -> Tensor:
+        value = si.sinkhorn(theta, slack=True, record=True).value.sum()
+        (gradient,) = torch.autograd.grad(value, theta, create_graph=True)
+        (second,) = torch.autograd.grad(gradient.square().sum(), theta, create_graph=True)
+        return second
+
+    assert gradcheck(slope, theta)
+
+
+# ----------------------------------------------------------------------------- the reference in torch
+
+
+@pytest.mark.parametrize(("n", "m"), [(6, 6), (7, 4), (1, 1)])
+@pytest.mark.parametrize("temperature", [1.0, 0.02])
+def test_torch_and_compiled_loops_agree(n: int, m: int, temperature: float) -> None:
+    theta, rows, columns = draw(3, n, m), margins(3, n), margins(3, m)
+    if n > 1:
+        theta[0, 0, 0] = -torch.inf
+        rows = torch.cat([torch.zeros(3, 1).double(), margins(3, n - 1)], 1)
+        rows[0] = margins(n)
+    problem = (forbid_unused(theta, rows, columns), rows, columns)
+    compiled = Transport(temperature, 1e-12, 1000)
+    found = compiled.plan(problem)
+    expected = sinkhorn_torch.solve(*problem, temperature, 0.0, 1e-12, 1000)
+    torch.testing.assert_close(found.plan, expected.plan, atol=1e-12, rtol=0)
+    assert (expected.residual < 1e-12).all()
+    v = (draw(3, n, m, seed=2), margins(3, n, seed=3), margins(3, m, seed=4))
+    change, x, y = sinkhorn_torch.tangent(found.plan, *v, temperature)
+    product = compiled.hessian_product(problem, v)
+    torch.testing.assert_close(product[0], change, atol=1e-9, rtol=1e-9)
+    prices = product[1][:, :, None] + product[2][:, None]
+    kept = found.plan > 1e-12
+    torch.testing.assert_close(prices[kept], -temperature * (x[:, :, None] + y[:, None])[kept], atol=1e-7, rtol=1e-7)
+
+
+@pytest.mark.cuda
+def test_cuda() -> None:
+    theta, rows, columns = draw(3, 6, 5), margins(3, 6), margins(3, 5)
+    on_gpu = theta.cuda().requires_grad_()
+    plan = si.sinkhorn(on_gpu, rows.cuda(), columns.cuda(), 0.05)
+    torch.testing.assert_close(plan.cpu(), si.sinkhorn(theta, rows, columns, 0.05), atol=1e-11, rtol=0)
+    assert gradcheck(lambda t: si.sinkhorn(t, rows.cuda(), columns.cuda(), 0.5), on_gpu)
+
+
+def test_slack_is_added_only_where_it_is_needed() -> None:
+    ones = torch.ones(1, 3, dtype=torch.float64)
+    scores, rows, columns = with_slack(draw(2, 3, 3), ones, ones * (1 + 1e-15), None)
+    assert scores.shape == (2, 3, 3)
+    scores, rows, columns = with_slack(draw(2, 3, 3), ones, 2 * ones, None)
+    assert scores.shape == (2, 4, 3)
+    assert rows[0].tolist() == [1, 1, 1, 3]
+    assert columns[0].tolist() == [2, 2, 2]
+
+
+# ----------------------------------------------------------------------------- annealing, and where it fails
+
+
+@backwards
+def test_annealing_gives_the_same_plan(backward: str) -> None:
+    theta = draw(3, 5, 5)
+    plain = si.sinkhorn(theta, temperature=0.3)
+    annealed = si.sinkhorn(theta, temperature=0.3, anneal_from=5.0, backward=backward)  # type: ignore[arg-type]
+    torch.testing.assert_close(annealed, plain, atol=1e-11, rtol=0)
+
+
+@backwards
+def test_too_few_iterations(backward: str) -> None:
+    theta = draw(2, 5, 5)
+    options = {"temperature": 1e-3, "max_iter": 3, "backward": backward, "record": True}
+    with pytest.warns(ConvergenceWarning, match=r"residual of \d.*max_iter") as caught:
+        found = si.sinkhorn(theta, **options)  # type: ignore[call-overload]
+    assert caught[0].filename == __file__
+    assert not found.converged.all()
+    assert (found.residual > 1e-12).any()
+    assert found.mean.isfinite().all()
+    np.testing.assert_allclose(residual(found.mean), found.residual.max().item(), rtol=1e-6)
+    with pytest.raises(ConvergenceError, match="batch index"):
+        si.sinkhorn(theta, on_failure="raise", **options)  # type: ignore[call-overload]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        si.sinkhorn(theta, on_failure="ignore", **options)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rows": [1.0, 1, 1], "columns": [1.0, 1, 2]}, r"add up to 3 and columns to 4.*batch index 0"),
+        ({"rows": [1.0, -1, 3]}, "sums of 0 or more are needed, got -1 at batch index 0, place 1"),
+        ({"rows": [1.0, math.nan, 3]}, "got nan"),
+        ({"rows": [1.0, 1.0]}, "a sum for each of the 3 rows"),
+        ({"columns": torch.ones(5, 3)}, r"got shape \(5, 3\)"),
+        ({"total": 1.0}, "slack=True"),
+        ({"total": 4.0, "slack": True}, "smaller one"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"anneal_from": -1.0}, "temperature"),
+        ({"temperature": 1e-320}, "too small"),
+        ({"backward": "autograd"}, '"implicit" or "unrolled"'),
+        ({"max_iter": 0}, "max_iter"),
+    ],
+)
+def test_refusals(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        si.sinkhorn(torch.ones(2, 3, 3), **arguments)  # type: ignore[call-overload]
+
+
+def test_scores_are_checked() -> None:
+    with pytest.raises(InvalidInputError, match="NaN at batch index 0"):
+        si.sinkhorn(torch.tensor([[math.nan, 0.0], [0.0, 0.0]]))
+    with pytest.raises(InvalidInputError, match="scores of rows and columns"):
+        si.sinkhorn(torch.zeros(3))
+    with pytest.raises(TypeError):
+        si.sinkhorn(torch.zeros(2, 2, dtype=torch.int64))
+
+
+def test_half_precision_and_strides() -> None:
+    theta = draw(2, 4, 6)
+    plan = si.sinkhorn(theta.half(), slack=True)
+    assert plan.dtype == torch.float16
+    torch.testing.assert_close(plan.double(), si.sinkhorn(theta, slack=True), atol=2e-3, rtol=0)
+    turned = si.sinkhorn(theta.mT, slack=True)
+    torch.testing.assert_close(turned.mT, si.sinkhorn(theta, slack=True), atol=1e-13, rtol=0)
