@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import torch
 from matplotlib.figure import Figure
+from ortools.sat.python import cp_model
 
 import structinf as si
 from structinf import plot
@@ -31,6 +33,13 @@ def categorical() -> Figure:
     words = ["tea", "coffee", "water", "soup", "rain"]
     theta = torch.tensor([1.5, 1.3, 0.8, 0.4, -1.0])
     return plot.selection(si.infer(theta, "categorical", "sparsemap"), names=words, title="“I’d love a cup of …”")
+
+
+@picture
+def bits() -> Figure:
+    genres = ["comedy", "drama", "crime", "romance", "horror"]
+    theta = torch.tensor([0.9, 0.3, 0.55, 1.4, -0.5])
+    return plot.selection(si.infer(theta, "bits", "sparsemap"), names=genres, title="Any genres of a film")
 
 
 @picture
@@ -57,6 +66,24 @@ def knapsack() -> Figure:
     solution = si.infer(torch.tensor(values), "knapsack", "sparsemap", weights=weights, capacity=9)
     names = [f"{name}, {kilos} kg" for name, (kilos, _) in items.items()]
     return plot.selection(solution, names=names, title="At most 9 kg in the rucksack")
+
+
+@picture
+def milp() -> Figure:
+    """No more than three courses, 12 hours a week, and the seminar only along with the lecture."""
+    hours = {"lecture": 4, "seminar": 3, "lab": 6, "French": 4, "chess": 2, "choir": 3}
+    rows = [list(hours.values()), [1] * len(hours), [-1, 1, 0, 0, 0, 0]]
+    theta = torch.tensor([0.6, 1.2, 1.1, 0.8, 0.7, 0.3])
+    solution = si.infer(theta, "milp", "sparsemap", A=rows, upper=[12, 3, 0])
+    names = [f"{name}, {hour} h" for name, hour in hours.items()]
+    return plot.selection(solution, names=names, title="At most three courses and 12 hours a week")
+
+
+@picture
+def ranking() -> Figure:
+    names = ["Ada", "Ben", "Cleo", "Dan", "Eve", "Finn"]
+    scores = torch.tensor([7.6, 3.1, 5.2, 5.9, 0.4, 5.6])
+    return plot.ranking(si.infer(scores, "ranking", "sparsemap"), scores, names=names, title="Who is best?")
 
 
 # ----------------------------------------------------------------------------- sequences
@@ -156,12 +183,107 @@ def dag_path() -> Figure:
 
 
 @picture
+def path() -> Figure:
+    places = {
+        "home": (0, 1), "park": (2, 2.4), "mill": (1.8, 0), "lake": (4, 1.2), "school": (5.2, 2.6), "shop": (5, -0.1),
+        "work": (7, 1.2),
+    }  # fmt: skip
+    minutes = {
+        ("home", "park"): 6.0, ("home", "mill"): 5.0, ("park", "lake"): 5.2, ("mill", "lake"): 5.7,
+        ("park", "mill"): 6.0, ("park", "school"): 7.0, ("mill", "shop"): 7.0, ("lake", "school"): 4.0,
+        ("lake", "shop"): 4.0, ("lake", "work"): 8.0, ("school", "work"): 5.0, ("shop", "work"): 4.6,
+    }  # fmt: skip
+    oracle = si.get_oracle("path", graph=list(minutes), source="home", target="work", directed=False)
+    solution = si.infer(-torch.tensor(list(minutes.values())), oracle, "sparsemap")
+    return plot.network(
+        solution, list(minutes), positions=places, directed=False, title="Home to work, both ways along each road"
+    )
+
+
+@picture
+def flow() -> Figure:
+    places = {"spring": (0, 1), "dam": (2, 2), "mill": (2, 0), "plant": (4, 2), "farm": (4, 0), "town": (6, 1)}
+    cost = {
+        ("spring", "dam"): 1.0, ("spring", "mill"): 1.2, ("dam", "plant"): 1.5, ("dam", "farm"): 2.0,
+        ("mill", "farm"): 1.0, ("mill", "plant"): 2.2, ("farm", "plant"): 0.4, ("plant", "town"): 1.0,
+        ("farm", "town"): 1.4, ("plant", "farm"): 0.4,
+    }  # fmt: skip
+    pipes = si.get_oracle(
+        "flow",
+        graph=list(cost),
+        supplies={"spring": 6, "town": -5, "farm": -1},
+        capacities=[4, 4, 3, 2, 3, 2, 2, 4, 3, 2],
+    )
+    solution = si.infer(-torch.tensor(list(cost.values())), pipes, "sparsemap")
+    return plot.network(solution, list(cost), positions=places, title="Water for a farm and a town")
+
+
+@picture
+def spanning_tree() -> Figure:
+    cities = {
+        "Lisbon": (-9.1, 38.7), "Madrid": (-3.7, 40.4), "Paris": (2.4, 48.9), "London": (-0.1, 51.5),
+        "Berlin": (13.4, 52.5), "Rome": (12.5, 41.9), "Vienna": (16.4, 48.2), "Zurich": (8.5, 47.4),
+    }  # fmt: skip
+    where = torch.tensor(list(cities.values())) * torch.tensor([0.68, 1.0])
+    solution = si.infer(-torch.cdist(where, where), "spanning_tree", "sparsemap", temperature=1.5)
+    return plot.network(solution, nodes=list(cities), positions=where, title="Joining eight cities")
+
+
+@picture
+def matching() -> Figure:
+    people = ["Ada", "Ben", "Cleo", "Dan", "Eve", "Finn"]
+    liking = torch.rand(6, 6, generator=torch.Generator().manual_seed(1))
+    solution = si.infer(3 * liking, "matching", "sparsemap")
+    return plot.network(solution, nodes=people, title="Three pairs for a card game")
+
+
+@picture
+def tour() -> Figure:
+    """The wind makes it dearer to go west."""
+    where = torch.tensor([[0.0, 0.0], [2.0, 0.6], [3.8, 0.0], [4.4, 1.8], [2.6, 2.4], [2.2, 1.5], [0.2, 2.2]])
+    ahead = where - where[:, None]
+    miles = ahead.norm(dim=2) + 0.3 * (-ahead[..., 0]).clamp(min=0)
+    islands = ["Port", "Gull", "Rock", "Light", "Sand", "Palm", "Seal"]
+    solution = si.infer(-miles, "tour", "sparsemap", temperature=0.5)
+    return plot.network(solution, nodes=islands, positions=where, title="A round trip by sail")
+
+
+@picture
 def assignment() -> Figure:
     people, shifts = ["Ada", "Ben", "Cleo", "Dan", "Eve"], ["Mon", "Tue", "Wed", "Thu", "Fri"]
     theta = torch.randn(5, 5, generator=torch.Generator().manual_seed(4))
     theta[1, 1] += 1.5
     solution = si.infer(theta, "assignment", "sparsemap")
     return plot.assignment(solution, rows=people, columns=shifts, title="A shift for everyone")
+
+
+@picture
+def transportation() -> Figure:
+    bakeries, cafés = ["Rye 6", "Oat 3", "Spelt 4"], ["Anker", "Bär", "Clou", "Drei"]
+    distance = torch.tensor([[1.0, 2.0, 3.0, 2.6], [2.4, 1.0, 1.2, 3.0], [3.2, 2.2, 1.5, 1.0]])
+    solution = si.infer(-distance, "transportation", "sparsemap", supplies=[6, 3, 4], demands=[4, 3, 3, 3])
+    return plot.assignment(solution, rows=bakeries, columns=cafés, title="Bread for four cafés")
+
+
+@picture
+def constraint_model() -> Figure:
+    """Two teams of three: each has a driver, Ada or Dan or Finn, and Ben and Cleo stay together."""
+    people, teams = ["Ada", "Ben", "Cleo", "Dan", "Eve", "Finn"], ["red", "blue"]
+
+    def build() -> tuple[cp_model.CpModel, list[list[Any]]]:
+        model = cp_model.CpModel()
+        joins = [[model.new_bool_var(f"{person} {team}") for team in teams] for person in people]
+        for person in joins:
+            model.add_exactly_one(person)
+        for k in range(len(teams)):
+            model.add(sum(person[k] for person in joins) == 3)
+            model.add_at_least_one(joins[i][k] for i in (0, 3, 5))
+            model.add(joins[1][k] == joins[2][k])
+        return model, joins
+
+    theta = torch.tensor([[0.9, 0.2], [0.5, 0.6], [0.4, 0.7], [0.1, 0.3], [0.3, 0.1], [0.5, 0.4]])
+    solution = si.infer(theta, "constraint_model", "sparsemap", build=build)
+    return plot.assignment(solution, rows=people, columns=teams, title="Two teams with a driver each")
 
 
 # ----------------------------------------------------------------------------- trees
