@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from . import arborescence, assignment, chain, overhead, smoothing, soft_dtw, sparsemap, trees
+from . import (
+    arborescence,
+    assignment,
+    chain,
+    flow,
+    matching,
+    overhead,
+    paths,
+    ranking,
+    smoothing,
+    soft_dtw,
+    spanning_tree,
+    sparsemap,
+    transport,
+    trees,
+)
 from .case import Case, Limit
 
 __all__ = ["CASES"]
@@ -16,6 +31,12 @@ CASES: dict[str, Case | Limit] = {
         *trees.CASES,
         *arborescence.CASES,
         *assignment.CASES,
+        *ranking.CASES,
+        *paths.CASES,
+        *flow.CASES,
+        *spanning_tree.CASES,
+        *matching.CASES,
+        *transport.CASES,
         *sparsemap.CASES,
         *overhead.LIMITS,
     )

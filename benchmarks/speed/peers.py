@@ -18,8 +18,13 @@ PEERS = {
     "torch-struct": "torch_struct",
     "ufal.chu-liu-edmonds": "ufal.chu_liu_edmonds",
     "lapx": "lap",
+    "rustworkx": "rustworkx",
+    "ortools": "ortools.graph.python.min_cost_flow",
+    "POT": "ot.batch",
+    "ott-jax": "ott.solvers.linear.sinkhorn",
     "tslearn": "tslearn.metrics",
     "pysdtw": "pysdtw",
+    "torchsort": "torchsort",
     # SparseMAP's C++ codes, installable from source only; benchmarks/README.md says how.
     "lp-sparsemap": "lpsmap",
     "sparsemap": "sparsemap",

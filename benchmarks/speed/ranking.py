@@ -1,0 +1,80 @@
+"""Soft ranks and soft sorts, forward and backward: against torchsort, and the published algorithm row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+
+import numpy as np
+import torch
+from scipy.optimize import isotonic_regression
+from torch import Tensor
+
+import structinf as si
+
+from .case import OURS, Case, Contender, Target
+
+__all__ = ["CASES"]
+
+
+def soft_rank(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
+    """Soft ranks at temperature 1, and the gradient of their product with random numbers."""
+    theta, weight = _data(batch, n)
+    yield _contender(OURS, si.soft_rank, theta, weight)
+    if package := modules.get("torchsort"):
+        yield _contender("torchsort", package.soft_rank, theta, weight)
+    yield Contender("scipy in a loop", lambda: _published(theta.numpy(), weight.numpy()))
+
+
+def soft_sort(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
+    """The same of numbers softly sorted."""
+    theta, weight = _data(batch, n)
+    yield _contender(OURS, si.soft_sort, theta, weight)
+    if package := modules.get("torchsort"):
+        yield _contender("torchsort", package.soft_sort, theta, weight)
+
+
+def _data(batch: int, n: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    theta, weight = torch.randn(2, batch, n, generator=generator)
+    return theta, weight
+
+
+def _contender(name: str, function: Callable[[Tensor], Tensor], theta: Tensor, weight: Tensor) -> Contender:
+    leaf = theta.clone().requires_grad_()
+
+    def run() -> tuple[Tensor, Tensor]:
+        value = function(leaf)
+        (gradient,) = torch.autograd.grad(value, leaf, weight)
+        return value.detach(), gradient
+
+    # torchsort tells blocks by values of float32 that differ by 1e-9, so that some of its gradients are wrong.
+    return Contender(name, run, exact=name == OURS)
+
+
+def _published(theta: np.ndarray, weight: np.ndarray) -> tuple[Tensor, Tensor]:
+    """A sort and an isotonic regression; the gradient is what its blocks leave of the weights."""
+    value, gradient = np.empty_like(theta), np.empty_like(theta)
+    for row, v, ranks, g in zip(theta, weight, value, gradient, strict=True):
+        order = row.argsort()
+        s = row[order]
+        found = isotonic_regression(s - np.arange(1, len(s) + 1))
+        sizes, v = np.diff(found.blocks), v[order]
+        ranks[order] = s - found.x
+        g[order] = v - np.repeat(np.add.reduceat(v, found.blocks[:-1]) / sizes, sizes)
+    return torch.from_numpy(value), torch.from_numpy(gradient)
+
+
+CASES = tuple(
+    Case(
+        f"{function.__name__.replace('_', '-')}-{batch}x{n}",
+        f"{function.__name__}, forward and backward, B={{batch}} n={{n}}",
+        function,
+        {"batch": batch, "n": n},
+        {"batch": 2, "n": 7},
+        peers=("torchsort",),
+        target=Target(2.0, ("torchsort",)),
+    )
+    for function in (soft_rank, soft_sort)
+    for batch, n in ((32, 1000), (1024, 1000))
+)
