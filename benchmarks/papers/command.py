@@ -59,25 +59,31 @@ def _shown(cell: object) -> str:
 
 
 def run(
-    experiment: Callable[[Path, Any, Sequence[int], Report], object],
+    experiment: Callable[..., object],
     sizes: Callable[[bool], Any],
     about: str | None,
     arguments: Sequence[str] | None,
     seeds: int,
+    reads: bool = True,
 ) -> int:
     """Parse a command line and call ``experiment(folder, sizes, seeds, report)``; returns the exit status.
 
     Parameters
     ----------
+    experiment : callable
+        It takes no folder where it reads none.
     sizes : callable
         Makes the sizes of the experiment, tiny ones if its argument is true.
     about : str
         The module's docstring.
     seeds : int
         How many by default.
+    reads : bool
+        Whether it reads files, in the folder that is the first argument.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="DATA_FOLDER", type=Path, help="with the files that the README names")
+    if reads:
+        parser.add_argument("folder", metavar="DATA_FOLDER", type=Path, help="with the files that the README names")
     parser.add_argument("--quick", action="store_true", help="small sizes and one seed: a trial, in half a minute")
     parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each method, with seeds 0 to N - 1 ({seeds})")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch and of the compiled loops")
@@ -88,10 +94,9 @@ def run(
     if options.threads:
         torch.set_num_threads(options.threads)
     report, start = Report(options.out), time.perf_counter()
+    folder = [options.folder] if reads else []
     try:
-        experiment(
-            options.folder, sizes(options.quick), range(options.seeds or (1 if options.quick else seeds)), report
-        )
+        experiment(*folder, sizes(options.quick), range(options.seeds or (1 if options.quick else seeds)), report)
     except OSError as error:
         print(error, file=sys.stderr)
         return 2

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import lzma
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["Encoder", "Lexicon", "Worded", "buckets", "lines_of", "pad"]
+__all__ = ["Encoder", "Lexicon", "Worded", "buckets", "bytes_of", "lines_of", "pad"]
 
 PADDING, UNKNOWN = 0, 1
 LONGEST_SPELLING = 20
@@ -30,12 +31,22 @@ AnySentence = TypeVar("AnySentence", bound=Worded)
 
 def lines_of(folder: Path, name: str) -> Iterator[str]:
     """Lines of the file ``name``, or of ``name``.xz, without their ends."""
+    with io.TextIOWrapper(_opened(folder, name), encoding="utf-8") as file:
+        for line in file:
+            yield line.rstrip("\n")
+
+
+def bytes_of(folder: Path, name: str) -> bytes:
+    """What the file ``name`` holds, or ``name``.xz."""
+    with _opened(folder, name) as file:
+        return file.read()
+
+
+def _opened(folder: Path, name: str) -> IO[bytes]:
     plain, compressed = folder / name, folder / f"{name}.xz"
     if not plain.exists() and not compressed.exists():
         raise FileNotFoundError(f"{folder} holds no {name} and no {name}.xz")
-    with plain.open(encoding="utf-8") if plain.exists() else lzma.open(compressed, "rt", encoding="utf-8") as file:
-        for line in file:
-            yield line.rstrip("\n")
+    return plain.open("rb") if plain.exists() else lzma.open(compressed)
 
 
 def buckets(

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-__all__ = ["Fit", "fit"]
+import structinf as si
+
+__all__ = ["Fit", "fit", "relax"]
+
+
+def relax(theta: Tensor, oracle: str | si.Oracle, relaxation: str | si.Relaxation = "map", **options: Any) -> Tensor:
+    """:func:`structinf.relax`, of potentials that are a single tensor."""
+    return cast(Tensor, si.relax(theta, oracle, relaxation, **options))
 
 
 class Fit(NamedTuple):
-    """Mean loss of each epoch, the best score on the development set, and seconds of training."""
+    """Mean loss of each epoch, the best score on the development set (nan without one), and seconds of training."""
 
     losses: list[float]
     dev: float
@@ -26,12 +34,16 @@ def fit(
     model: nn.Module,
     losses: Sequence[Callable[[Any], Tensor]],
     batches: Callable[[], Sequence[Any]],
-    score: Callable[[], float],
+    score: Callable[[], float] | None = None,
     *,
     rate: float,
     about: str,
+    decay: bool = True,
+    clip: float = 5.0,
 ) -> Fit:
     """Minimise ``loss(batch)``, and leave the model as it was after the epoch of the highest ``score()``.
+
+    Without a score, the model is left as it is after the last epoch.
 
     Parameters
     ----------
@@ -40,13 +52,17 @@ def fit(
     batches : callable
         Makes those of an epoch.
     rate : float
-        Adam's at first; it falls linearly.
+        Adam's at first.
     about : str
         What the progress bar says.
+    decay : bool
+        Whether the rate falls, linearly with the epochs.
+    clip : float
+        The gradient's largest norm.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / (len(losses) + 1))
-    means, best, state, seconds = [], -1.0, model.state_dict(), 0.0
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - decay * epoch / (len(losses) + 1))
+    means, best, state, seconds = [], -math.inf, None, 0.0
     for epoch, loss in enumerate(losses, 1):
         model.train()
         total, start = 0.0, time.perf_counter()
@@ -55,16 +71,18 @@ def fit(
             value = loss(batch)
             optimizer.zero_grad()
             value.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             total += value.item()
         schedule.step()
         seconds += time.perf_counter() - start
         means.append(total / len(made))
         model.eval()
-        with torch.no_grad():
-            now = score()
-        if now > best:
-            best, state = now, copy.deepcopy(model.state_dict())
-    model.load_state_dict(state)
-    return Fit(means, best, seconds)
+        if score is not None:
+            with torch.no_grad():
+                now = score()
+            if now > best:
+                best, state = now, copy.deepcopy(model.state_dict())
+    if state is not None:
+        model.load_state_dict(state)
+    return Fit(means, best if state is not None else math.nan, seconds)

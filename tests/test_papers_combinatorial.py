@@ -1,0 +1,234 @@
+"""The papers' experiments with combinatorial structures: what they are made of, and small runs of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import structinf as si
+from benchmarks.papers import (
+    decisions,
+    energy_knapsack,
+    matching_digits,
+    rationale_subsets,
+    shortest_path,
+    snli_alignment,
+    sorting_sinkhorn,
+)
+from benchmarks.papers.training import fit
+from test_papers import folder, number, tables
+
+
+@pytest.mark.parametrize("experiment", [energy_knapsack, rationale_subsets, snli_alignment])
+def test_a_folder_without_the_data(experiment, tmp_path, capsys):
+    assert experiment.main([str(tmp_path)]) == 2
+    assert f"{tmp_path} holds no " in capsys.readouterr().err
+
+
+def test_without_a_score_the_last_epoch_is_kept():
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    seen = []
+
+    def loss(batch):
+        seen.append(model.weight.item())
+        return model(batch).square().sum()
+
+    result = fit(model, [loss] * 3, lambda: [torch.ones(1, 1)], rate=0.1, about="", decay=False)
+    assert result.dev != result.dev  # nan
+    assert seen == pytest.approx([1.0, 0.9, 0.8], abs=1e-2)
+    assert model.weight.item() == pytest.approx(0.7, abs=1e-2)
+
+
+# ----------------------------------------------------------------------------- decisions
+
+
+def test_arcs_and_paths_of_the_grid():
+    assert len(shortest_path.arcs(5)) == 40
+    assert shortest_path.PATH.count(torch.zeros(1, 40)) == [70]  # C(8, 4)
+
+
+def test_drawn_costs():
+    data, expected = shortest_path.draw(500, 0)
+    factor = data.values / expected
+    assert (expected < 0).all()
+    assert (factor.min() >= 0.5) & (factor.max() <= 1.5)
+    assert factor.mean().item() == pytest.approx(1, abs=0.01)
+    assert torch.equal(data.best, si.relax(data.values, "dag_path", "map", graph=shortest_path.arcs(5)))
+
+
+def test_regret_of_a_decision():
+    oracle = si.get_oracle("subset", k=1)
+    values = torch.tensor([[-3.0, -1.0], [-2.0, -4.0]])
+    data = decisions.Decisions(values, values, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    assert decisions.regret(values, data, oracle) == 0
+    assert decisions.regret(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), data, oracle) == pytest.approx(200 / 3)
+
+
+def test_spo_plus_is_the_formula_of_its_paper():
+    """max over y of (c − 2 ĉ)ᵀ y, plus 2 ĉᵀ y* − cᵀ y*, for costs c, of which values are the negatives."""
+    generator = torch.Generator().manual_seed(0)
+    costs, predicted = torch.rand(2, 4, 40, generator=generator)
+    data = decisions.Decisions(costs, -costs, si.relax(-costs, shortest_path.PATH, "map"))
+    paths = shortest_path.PATH.enumerate((40,)).float()
+    best = ((costs - 2 * predicted) @ paths.T).amax(1) + ((2 * predicted - costs) * data.best).sum(1)
+    loss = decisions.losses(shortest_path.PATH)["SPO+"](-predicted, data)
+    torch.testing.assert_close(loss, best.mean())
+
+
+def test_shortest_paths_of_predicted_costs(tmp_path):
+    assert shortest_path.main(["--quick", "--out", str(tmp_path / "path.md")]) == 0
+    (rows,) = tables(tmp_path / "path.md")
+    found = {row[0]: number(row[1]) for row in rows if row[1]}
+    assert set(found) == {*decisions.losses(shortest_path.PATH), "noise-free costs"}
+    assert all(found["noise-free costs"] < regret < 20 for name, regret in found.items() if name != "noise-free costs")
+
+
+def test_days_of_the_knapsack():
+    days = energy_knapsack.read(folder("energy_knapsack"))
+    (train, prices), (test, _) = days.train, days.test
+    assert (train.shape, prices.shape, test.shape) == ((552, 48, 8), (552, 48), (237, 48, 8))
+    assert (len(days.weights), sum(days.weights)) == (48, 240)
+    torch.testing.assert_close(train.mean((0, 1)), torch.zeros(8), atol=1e-3, rtol=0)
+    assert prices.mean().item() == pytest.approx(1, abs=1e-4)
+
+
+def test_knapsacks_of_predicted_prices(tmp_path):
+    out = tmp_path / "knapsack.md"
+    assert energy_knapsack.main([str(folder("energy_knapsack")), "--quick", "--out", str(out)]) == 0
+    (rows,) = tables(out)
+    assert [row[0] for row in rows] == list(decisions.losses(si.get_oracle("knapsack", weights=[1], capacity=1)))
+    assert all(0 < number(row[1]) < 50 for row in rows)
+
+
+# ----------------------------------------------------------------------------- digits
+
+
+def test_grids_of_digits():
+    assert matching_digits.neighbours(2).tolist() == [[0, 1], [2, 3], [0, 2], [1, 3]]
+    assert len(matching_digits.neighbours(8)) == 112
+    digits = torch.tensor([1, 2, 3])
+    grids = matching_digits.draw(digits, 2, 20, torch.Generator().manual_seed(0))
+    for image, costs, best in zip(*grids, strict=True):
+        a, b, c, d = digits[image].tolist()
+        assert costs.tolist() == [10 * a + b, 10 * c + d, 10 * a + c, 10 * b + d]
+        assert (costs * best).sum() == min(costs[:2].sum(), costs[2:].sum())
+
+
+def test_perfect_matchings_are_tilings():
+    structures = matching_digits.matching(4).enumerate((24,))
+    assert len(structures) == 36
+
+
+def test_a_reader_that_knows_the_costs_scores_all():
+    digits, _ = matching_digits.read()
+    oracle = matching_digits.matching(4)
+    grids = matching_digits.draw(digits.digits, 4, 10, torch.Generator().manual_seed(0))
+
+    class Known(matching_digits.Reader):
+        def forward(self, images, grids):
+            first, second = digits.digits[grids][:, self.ends].unbind(2)
+            return -(10.0 * first + second)
+
+    assert matching_digits.score(Known(4), digits, grids, oracle) == (100, 100, 0)
+    assert matching_digits.score(matching_digits.Reader(4), digits, grids, oracle).excess > 0
+
+
+@pytest.mark.slow
+def test_matchings_of_digits(tmp_path):
+    assert matching_digits.main(["--quick", "--out", str(tmp_path / "digits.md")]) == 0
+    ((*rows, _),) = tables(tmp_path / "digits.md")
+    found = {row[0]: number(row[2]) for row in rows}
+    assert list(found) == ["digits read first", "perceptron", "hinge", "SparseMAP"]
+    assert max(found["hinge"], found["SparseMAP"]) > 25  # at random, 3
+
+
+# ----------------------------------------------------------------------------- sorting
+
+
+def test_places_in_the_sorted_list():
+    numbers = torch.tensor([[0.3, 0.1, 0.2]])
+    assert sorting_sinkhorn.places(numbers).tolist() == [[2, 0, 1]]
+    theta = 1e3 * torch.nn.functional.one_hot(sorting_sinkhorn.places(numbers), 3).float()
+    for name, loss in sorting_sinkhorn.LOSSES.items():
+        assert loss(theta, numbers).item() == pytest.approx(0, abs=1e-4), name
+        assert loss(-theta, numbers).item() > 0.01, name
+
+
+def test_lists_are_sorted(tmp_path):
+    assert sorting_sinkhorn.main(["--quick", "--out", str(tmp_path / "sorting.md")]) == 0
+    (rows,) = tables(tmp_path / "sorting.md")
+    assert [(row[0], row[1]) for row in rows] == list(sorting_sinkhorn.LOSSES)
+    assert all(number(row[2]) < 5 for row in rows)
+
+
+# ----------------------------------------------------------------------------- reviews
+
+
+def test_words_of_reviews():
+    words = rationale_subsets.words_of("It's a well-made film, 'a' GEM!")
+    assert words == ["it's", "a", "well-made", "film", ",", "'", "a", "'", "gem", "!"]
+
+
+def test_subsets_of_a_review():
+    corpus = rationale_subsets.Corpus(folder("vader_reviews"), rationale_subsets.Sizes(reviews=50, subsets=(2,)))
+    batch = corpus.batch(corpus.test)
+    for relaxation in rationale_subsets.RELAXATIONS.values():
+        model = rationale_subsets.Explainer(corpus.lexicon.known_count, 2, relaxation, 8).eval()
+        chosen = model.subset(batch)
+        expected = batch.lengths.float() if relaxation is None else torch.full((len(chosen),), 2.0)
+        torch.testing.assert_close(chosen.sum(1), expected)
+        hard = rationale_subsets.score(model, corpus, corpus.test)
+        assert (hard.error == hard.relaxed) == (relaxation is None)
+    low, most = rationale_subsets.chance(corpus, 2)
+    assert 0 < low < most < 100
+
+
+@pytest.mark.slow
+def test_ratings_from_two_words(tmp_path):
+    out = tmp_path / "reviews.md"
+    assert rationale_subsets.main([str(folder("vader_reviews")), "--quick", "--out", str(out)]) == 0
+    (rows,) = tables(out)
+    assert [row[0] for row in rows] == ["random words", "at most", *rationale_subsets.RELAXATIONS]
+    assert all(0 < number(row[3]) < 4 for row in rows[2:])
+
+
+# ----------------------------------------------------------------------------- pairs of sentences
+
+
+@pytest.mark.parametrize("name", snli_alignment.ALIGNMENTS)
+def test_weights_of_an_alignment(name):
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, 4, 5, generator=generator)
+    lengths = torch.tensor([[4, 5], [2, 3], [3, 1]])
+    moves = torch.zeros(2 * snli_alignment.REACH + 1, requires_grad=True)
+    forth, back = snli_alignment.ALIGNMENTS[name](scores, moves, lengths)
+    for b, (n, m) in enumerate(lengths.tolist()):
+        for weights, words, other in ((forth[b], n, m), (back[b].T, m, n)):
+            assert not weights[words:].any()
+            assert not weights[:, other:].any()
+            most = torch.full((words,), min(1.0, other / words) if "assignment" in name else 1.0)
+            if "assignment" in name:
+                assert (weights[:words].sum(1) <= 1 + 1e-5).all()
+                assert weights.sum().item() == pytest.approx(min(n, m), abs=1e-4)
+            else:
+                torch.testing.assert_close(weights[:words].sum(1), most)
+
+
+def test_a_chain_of_picks_sees_its_moves():
+    moves = torch.full((2 * snli_alignment.REACH + 1,), -50.0)
+    moves[snli_alignment.REACH + 1] = 0  # each word picks the one after its neighbour's
+    align = snli_alignment.sequential("marginals")
+    forth, back = align(torch.zeros(1, 3, 3), moves, torch.tensor([[3, 3]]))
+    torch.testing.assert_close(forth[0], torch.eye(3))
+    torch.testing.assert_close(back[0], torch.eye(3))
+
+
+def test_pairs_of_sentences_learn(tmp_path):
+    data = folder("snli_dev_test")
+    size = snli_alignment.Sizes(train=40, longest=10, held_out=10, test=10, epochs=1, batch=10, hidden=4)
+    corpus = snli_alignment.Corpus(data, size)
+    assert [len(part) for part in (corpus.train, corpus.dev, corpus.test)] == [40, 10, 10]
+    for name, align in snli_alignment.ALIGNMENTS.items():
+        _, result = snli_alignment.train(corpus, align, size, 0, name)
+        assert 0.5 < result.losses[0] < 2
