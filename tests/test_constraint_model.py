@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import structinf as si
 from enumerators_programs import Seating
 from structinf import ConvergenceWarning, InfeasibleError, InvalidInputError, SolverLimitError
 from structinf_oracles.constraint_model import ConstraintModel
+from structinf_oracles.constraint_program import ConstraintProgram
+from structinf_oracles.integer_solver import Outcome
 
 INF = float("inf")
 
@@ -110,6 +113,34 @@ def test_a_loss_checks_that_gold_is_a_solution():
         loss(theta, torch.eye(3).expand(2, 3, 3))
 
 
+@dataclass
+class Mutable:
+    """What has no hash."""
+
+    size: int
+
+    def __call__(self) -> tuple[Any, Any]:
+        return Seating(self.size)()
+
+
+def test_labels_where_the_function_has_no_hash():
+    oracle = ConstraintModel(Mutable(3))
+    labels = torch.tensor([[[1, 0, 0], [0, 0, 1], [0, 1, 0]]])
+    assert oracle.encode(labels, torch.zeros(1, 3, 3)).equal(labels.float())
+
+
+def test_what_a_limit_left_open_is_asked_again(monkeypatch):
+    oracle = ConstraintModel(Seating(3))
+    labels, theta = torch.tensor([[[1, 0, 0], [0, 0, 1], [0, 1, 0]]]), torch.zeros(1, 3, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(ConstraintProgram, "_solve", lambda *_: Outcome("limit"))
+        with pytest.raises(SolverLimitError, match="batch index 0"):
+            oracle.encode(labels, theta)
+    assert oracle.encode(labels, theta).equal(labels.float())
+    monkeypatch.setattr(ConstraintProgram, "_solve", None)  # known by now
+    assert oracle.encode(labels, theta).equal(labels.float())
+
+
 def test_a_limit_with_an_incumbent():
     theta = torch.zeros(2, 61)
     theta[1, -1] = -1.0
@@ -138,12 +169,20 @@ def endless() -> tuple[Any, Any]:
     return model, [model.new_int_var(0, 2**40, "")]
 
 
+def of_another_model() -> tuple[Any, Any]:
+    return mixed()[0], mixed()[1]
+
+
 @pytest.mark.parametrize(
     ("build", "why"),
     [
         (with_objective, "leave it out"),
         (expressions, "add a variable that equals it"),
         (endless, "within ±2"),
+        (lambda: (cp_model.CpModel(), [2**70]), "within ±2"),
+        (of_another_model, "number 0, .*, is a variable of another model"),
+        (lambda: (cp_model.CpModel(), mixed()[1]), "number 0, .*, is a variable of another model"),
+        (lambda: (cp_model.CpModel(), 1), "must return a list or an array of variables"),
         (lambda: None, "must return a CpModel"),
         (lambda: (cp_model.CpModel(), []), "no variables"),
         ("no function", "must be a function"),

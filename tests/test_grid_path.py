@@ -95,6 +95,8 @@ def test_lengths_say_where_the_path_ends() -> None:
         alone = si.relax(t[:n, :m], "grid_path", "map", moves="4-neighbours")
         assert torch.equal(y[:n, :m], alone)
         assert y.sum() == alone.sum()
+    with pytest.raises(InvalidInputError, match="lengths: those of 5 instances are bound, but theta has 1"):
+        NeighbourPath(moves="4-neighbours").bind(lengths=lengths).argmax(theta[:1])
 
 
 def test_the_padding_may_hold_anything() -> None:

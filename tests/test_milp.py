@@ -145,6 +145,15 @@ def test_limits(solver):
         Milp(**split(100, equal=True), solver=solver, time_limit=0.2, on_limit="warn").argmax(theta)
 
 
+@pytest.mark.parametrize("seconds", [1e-6, 1e-3, 1e-2])
+def test_a_limit_of_time_is_called_so(seconds):
+    """HiGHS does not say what stopped it before it began."""
+    generator = np.random.default_rng(0)
+    program = Milp(generator.random((300, 400)), upper=10, bounds=(0, INF), integrality=False, time_limit=seconds)
+    with pytest.raises(SolverLimitError, match="at its limit of time before it knew any point for batch index 0"):
+        program.argmax(torch.from_numpy(generator.random((1, 400))))
+
+
 def test_forms_of_the_matrix_make_equal_oracles():
     dense = [[1, 0, 2], [0, 3, 0]]
     oracles = [Milp(A, upper=3) for A in (dense, np.array(dense, np.int8), coo_array(dense), torch.tensor(dense))]
@@ -182,6 +191,9 @@ def test_no_rows_and_no_variables():
         ({"A": [[0.5]], "solver": "cp_sat"}, "integers in A"),
         ({"A": [[1]], "solver": "cp_sat", "bounds": (0, INF)}, "finite bounds"),
         ({"A": [[1]], "solver": "cp_sat", "integrality": False}, "integer variables"),
+        ({"A": [[1]], "solver": "cp_sat", "bounds": (0, 1e19)}, "within ±2"),
+        ({"A": [[2.0**55, 1]], "solver": "cp_sat", "upper": 2.0**55}, "number 0 may be from 0 to 3.60288e"),
+        ({"A": [[1, 1], [1e300, 0]], "solver": "cp_sat", "upper": 1}, "number 1 may be from 0 to 1e"),
     ],
 )
 def test_what_is_refused(options, why):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -162,6 +164,10 @@ def test_wrong_graphs_are_refused():
         plot.network(tree, EDGES, positions=dict.fromkeys("abc", (0, 0)))
     with pytest.raises(si.InvalidInputError, match=r"positions: 4 nodes have finite places \(4, 2\), got \(3, 2\)"):
         plot.network(pairs, positions=torch.zeros(3, 2))
+    with pytest.raises(si.InvalidInputError, match=r"finite places \(4, 2\), got 'north'"):
+        plot.network(pairs, positions="north")
+    with pytest.raises(si.InvalidInputError, match=r"finite places \(4, 2\), got \[\[nan"):
+        plot.network(pairs, positions=torch.full((4, 2), math.nan))
     with pytest.raises(si.InvalidInputError, match="amounts on edges are 0 or more, got -1"):
         plot.network(si.infer(torch.zeros(1), "milp", "map", A=[[1]], bounds=(-1, -1)), [("a", "b")])
 

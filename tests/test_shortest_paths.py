@@ -210,6 +210,7 @@ def test_laws_are_tried_on_costs_where_nothing_can_be_listed() -> None:
 def test_every_form_of_a_graph_is_the_same() -> None:
     edges = random_graph(9, 25, 1)
     forms = [edges.tolist(), edges, edges.astype(np.uint8), torch.from_numpy(edges), map(tuple, edges.tolist())]
+    forms += [list(torch.from_numpy(edges)), zip(*torch.from_numpy(edges.T), strict=True)]
     ends = edges[0].tolist()
     first = Path(edges, *ends)
     for form in forms:
@@ -306,6 +307,8 @@ def test_each_instance_may_have_its_own_terminals() -> None:
         (None, r"terminals: this instance data is needed; pass terminals=\.\.\. along with theta"),
         ([[0, 1], [0, 7]], r"terminals: nodes lie between 0 and 6, got \[0, 7\] at batch index 1"),
         ([[0, -1], [0, 6]], r"terminals: nodes lie between 0 and 6, got \[0, -1\] at batch index 0"),
+        ([[0.0, 1.0], [0.0, 6.0]], r"terminals of path are numbers of nodes, integers, got torch\.float32"),
+        ([[False, True]] * 2, r"terminals of path are numbers of nodes, integers, got torch\.bool"),
         ([[0], [1]], r"terminals of path are \(\.\.\., 2\), the numbers of a source and a target, got \(2, 1\)"),
     ],
 )

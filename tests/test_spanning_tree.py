@@ -245,6 +245,7 @@ def test_forms_of_edges():
         (np.zeros((2, 2)), "got an array of float64"),
         ([(0, 1, 2)], "a sequence of pairs of hashable nodes"),
         ([([0], 1)], "a sequence of pairs of hashable nodes"),
+        ([(torch.zeros(2), 1)], "a sequence of pairs of hashable nodes"),
         (7, "got a int"),
     ],
 )

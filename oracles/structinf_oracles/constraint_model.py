@@ -103,7 +103,9 @@ class ConstraintModel(SolverOracle, Enumerable):
         if variables.size == 0:
             raise InvalidInputError("build returned no variables; return those that theta is to score")
         if variables.ndim == 0:
-            raise InvalidInputError(f"build must return a list or an array of variables, got {came[1]!r}; put it in one")
+            raise InvalidInputError(
+                f"build must return a list or an array of variables, got {came[1]!r}; put it in one"
+            )
         return variables.shape, ConstraintProgram(came[0], variables.ravel().tolist())
 
     def __getstate__(self) -> dict[str, Any]:

@@ -153,11 +153,15 @@ def _place(keys: Sequence[Hashable], positions: Any, boxes: Sequence[float]) -> 
         if missing:
             raise InvalidInputError(f"positions: that of {missing[0]!r} is missing")
         positions = [positions[key] for key in keys]
-    points = np.asarray(positions.detach().cpu() if isinstance(positions, Tensor) else positions, np.float64)
-    if points.shape != (len(keys), 2) or not np.isfinite(points).all():
-        raise InvalidInputError(
-            f"positions: {len(keys)} nodes have finite places ({len(keys)}, 2), got {tuple(points.shape)}"
-        )
+    needed = f"positions: {len(keys)} nodes have finite places ({len(keys)}, 2), got"
+    try:
+        points = np.asarray(positions.detach().cpu() if isinstance(positions, Tensor) else positions, np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"{needed} {positions!r}") from None
+    if points.shape != (len(keys), 2):
+        raise InvalidInputError(f"{needed} {tuple(points.shape)}")
+    if not np.isfinite(points).all():
+        raise InvalidInputError(f"{needed} {points.tolist()}")
     points = points - points.min(axis=0, initial=math.inf)
     span = points.max(axis=0, initial=0.0)
     return points * min((room / size for room, size in zip((WIDEST, HIGHEST), span, strict=True) if size), default=1.0)
