@@ -18,7 +18,7 @@ demo: .venv/demo.stamp
 	$(BIN)/structinf demo sort
 
 test: .venv/test.stamp
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
 
 # ---------------------------------------------------------------------------------------------- checks
 

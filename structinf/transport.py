@@ -169,11 +169,11 @@ def _check_totals(bound: Mapping[str, Tensor], slack: bool) -> None:
     rounding = rounding_of_totals(bound["rows"], bound["columns"])
     if not slack:
         wrong = (rows - columns).abs() > rounding * torch.maximum(rows, columns)
-        what = "add up to {:g} and columns to {:g}; they must agree, or slack=True makes the larger ones bounds"
+        what = "add up to {:.10g} and columns to {:.10g}; they must agree, or slack=True makes the larger ones bounds"
     elif "total" in bound:
         total = bound["total"].detach()
         wrong = ~((total >= 0) & (total <= torch.minimum(rows, columns) * (1 + rounding)))
-        what = "add up to {:g} and columns to {:g}: total must lie between 0 and the smaller one"
+        what = "add up to {:.10g} and columns to {:.10g}: total must lie between 0 and the smaller one"
     else:
         return
     if bool(wrong.any()):

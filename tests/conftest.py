@@ -10,7 +10,7 @@ import pytest
 # Idle OpenMP threads that spin starve their neighbours on shared machines; read when torch loads.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The tests keep all cores busy as it is, and a team would wait for one at every barrier; tests of threads ask for some.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+THREADS = int(os.environ.setdefault("OMP_NUM_THREADS", "1"))
 os.environ.setdefault("MPLBACKEND", "agg")
 
 # A machine lent for the GPU tests may have pytest and no more.
@@ -28,20 +28,10 @@ if importlib.util.find_spec("hypothesis"):
     settings.load_profile("structinf")
 
 
-# Files of tests of all structures; others are of one, named by their first word.
-OF_ALL = {"test_matrix", "test_oracle_laws", "test_relaxation_laws"}
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip GPU tests where there is no GPU; and keep tests of a structure in one process, which compiles its loops."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip GPU tests where there is no GPU."""
     import torch
 
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            name = item.path.stem
-            if name.startswith("test_") and name not in OF_ALL:
-                item.add_marker(pytest.mark.xdist_group(name.split("_")[1]))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA GPU")
@@ -50,9 +40,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
+# Files of tests that go over all structures; other files are of one, which the first word of their name tells.
+OF_ALL = {"test_matrix.py", "test_oracle_laws.py", "test_relaxation_laws.py"}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give the tests of a structure to one process, which compiles its loops once; then the others, one by one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByStructure(LoadScopeScheduling):  # which starts with the largest groups
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0].rpartition("/")[2]
+            return nodeid if file in OF_ALL or not file.startswith("test_") else file.split("_")[1]
+
+    return ByStructure(config, log)
+
+
 @pytest.fixture(autouse=True)
-def seed() -> None:
-    """Make every test draw the same numbers, whatever ran before it."""
+def seed_and_threads() -> None:
+    """Make every test draw the same numbers in as many threads, whatever ran before it."""
     import torch
 
     torch.manual_seed(0)
+    if torch.get_num_threads() != THREADS:
+        torch.set_num_threads(THREADS)

@@ -119,6 +119,14 @@ def test_large_scores_leave_vertices(omega):
     torch.testing.assert_close(found.mean, structures[best].double(), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("score", [-1e3, -1e6])
+def test_a_mean_that_underflows_has_converged(score):
+    """The best structure is 0, and with it the scale of the scores."""
+    found = frank_wolfe(Listed(bits(4)), torch.full((1, 4), score).double(), "entropy", **TIGHT)
+    assert found.converged
+    assert found.mean.max() < 1e-300
+
+
 @named
 def test_symmetric_scores_have_the_derivative_of_the_whole_face(omega):
     """The centre of the assignments is a mean of four of them, which span a part of their polytope."""
@@ -157,6 +165,15 @@ def test_empty_batch(variant, omega):
     assert found.weights.shape == (0, 0)
     assert found.support().shape == (0, 0, 3, 3)
     assert found.vjp(torch.zeros(0, 3, 3), None).shape == (0, 3, 3)
+
+
+@pytest.mark.parametrize("variant", ["fully_corrective", "pairwise"])
+@pytest.mark.parametrize("omega", [*FLAT, cubic])
+def test_structures_without_parts(omega, variant):
+    found = frank_wolfe(Listed(torch.zeros(1, 0)), torch.zeros(2, 0), omega, variant=variant, **TIGHT)
+    assert found.mean.shape == (2, 0)
+    assert found.converged.all()
+    assert found.vjp(torch.zeros(2, 0), None).shape == (2, 0)
 
 
 def test_parts_outside_the_domain_are_refused():

@@ -222,6 +222,8 @@ def test_refusals(function):
     what = "theta" if function is soft_rank else "the ranks"
     with pytest.raises(InvalidInputError, match=f"temperature 1e-308 is too small: {what} / temperature overflows"):
         function(torch.full((20,), 20.0, dtype=DOUBLE), 1e-308)
+    with pytest.raises(InvalidInputError, match="temperature 1e-310 is too small"):
+        function(torch.zeros(3), 1e-310)
     for dim in (1, -2, 0.5, True, None):
         with pytest.raises(InvalidInputError, match=r"dim must be a dimension of theta, which has shape \(3,\), got"):
             function(torch.zeros(3), dim=dim)

@@ -178,6 +178,17 @@ def test_second_derivatives_of_the_mean_are_refused(backward):
         gradient.sum().backward()
 
 
+@pytest.mark.parametrize("backward", ["implicit", "central_differences"])
+def test_a_gradient_of_nan_stays_with_its_instance(backward):
+    theta = draw(18, 2, 3, 3).requires_grad_()
+    cotangent = draw(19, 2, 3, 3)
+    cotangent[0, 0, 0] = torch.nan
+    mean = relax(theta, "assignment", "regularized", omega="entropy", backward=backward)
+    (gradient,) = torch.autograd.grad(mean, theta, cotangent)
+    assert gradient[0].isnan().all()
+    assert gradient[1].isfinite().all()
+
+
 # ----------------------------------------------------------------------------- the laws
 
 

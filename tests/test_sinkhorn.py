@@ -88,6 +88,17 @@ def test_uneven_margins_at_any_scale(n: int, m: int, scale: float) -> None:
         assert (found.mean[1, :, -1] == 0).all() or m == 1
 
 
+@pytest.mark.parametrize(("n", "m"), [(40, 12), (8, 60)])
+def test_margins_of_all_sizes_far_below_the_scores(n: int, m: int) -> None:
+    """Potentials are far from where they start, so that sums underflow in each sweep."""
+    for seed in range(3):
+        rows, columns = margins(8, n, seed=seed) ** 8, margins(8, m, seed=seed + 10) ** 8
+        columns = columns * rows.sum(1, keepdim=True) / columns.sum(1, keepdim=True)
+        for temperature in (1e-2, 1e-3):
+            found = si.sinkhorn(1e3 * draw(8, n, m, seed=seed), rows, columns, temperature, record=True)
+            assert found.converged.all()
+
+
 def best_by_scipy(theta: np.ndarray, rows: np.ndarray, columns: np.ndarray, temperature: float) -> np.ndarray:
     """min of minus the objective by SLSQP, what is left of bounds (columns) among the terms."""
     n, m = theta.shape
@@ -196,6 +207,59 @@ def test_forbidden_cells_against_all_permutations(seed: int) -> None:
     assert torch.equal(usable[0], allowed.sum(0) > 0)
 
 
+@pytest.mark.parametrize("small", [1e-8, 1e-13, 1e-20, 1e-300])
+def test_margins_below_the_rounding_of_others(small: float) -> None:
+    theta = draw(2, 3, 3)
+    theta[0, 0, 2] = -torch.inf
+    rows = torch.tensor([1.0, 0.5, small], dtype=torch.float64)
+    columns = torch.tensor([1.0, small, 0.5], dtype=torch.float64)
+    found = si.sinkhorn(theta, rows, columns, record=True)
+    assert found.converged.all()
+    assert residual(found.mean, rows, columns) < 1e-12
+    torch.testing.assert_close(found.mean[:, 2].sum(1) / small, torch.ones(2, dtype=torch.float64), atol=1e-9, rtol=0)
+    assert torch.equal(found.mean[1], si.sinkhorn(theta[1], rows, columns))
+    theta[0, 2, [0, 2]] = -torch.inf
+    columns = torch.tensor([1.0, 0.0, 0.5 + small], dtype=torch.float64)
+    with pytest.raises(InfeasibleError, match="batch index 0"):  # however little it is
+        si.sinkhorn(theta, rows, columns)
+
+
+def test_scores_far_above_the_temperature() -> None:
+    """The plan is a vertex, and the weights between its columns are below the smallest normal number."""
+    for seed in range(40):
+        found = si.sinkhorn(draw(20, 6, seed=seed) * 1e7, slack=True, record=True)
+        assert found.mean.isfinite().all()
+        assert found.converged
+
+
+@backwards
+@pytest.mark.parametrize("least", [-1e9, -1e15, torch.finfo(torch.float32).min])
+def test_a_finite_score_in_place_of_minus_infinity(least: float, backward: str) -> None:
+    """It does not pass for the size of the numbers, whose rounding the residual may have."""
+    theta, mask = draw(2, 12, 12), draw(2, 12, 12, seed=1) > 0.5
+    mask[:, range(12), range(12)] = False
+    options = {"temperature": 0.2, "backward": backward}
+    found = si.sinkhorn(theta.masked_fill(mask, least), record=True, **options)  # type: ignore[call-overload]
+    expected = si.sinkhorn(theta.masked_fill(mask, -torch.inf), **options)  # type: ignore[call-overload]
+    assert found.converged.all()
+    assert (found.residual < 1e-12).all()
+    torch.testing.assert_close(found.mean, expected, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("offset", [1e6, 1e9, 1e11])
+def test_what_all_scores_have_in_common(offset: float) -> None:
+    theta = draw(2, 20, 20) + offset
+    plans = (si.sinkhorn(scores, temperature=0.01) for scores in (theta, theta - offset))
+    torch.testing.assert_close(*plans, atol=1e-11, rtol=0)
+
+
+def test_scores_beyond_what_rounding_leaves_of_them() -> None:
+    with pytest.warns(ConvergenceWarning, match="batch index 0"):
+        found = si.sinkhorn(draw(20, 20) * 1e15, record=True)
+    assert not found.converged
+    assert found.residual > 1e-4
+
+
 def test_no_plan_at_all() -> None:
     theta = torch.zeros(2, 2, 2)
     theta[1, :, 1] = -torch.inf
@@ -221,17 +285,29 @@ def test_derivatives_in_the_scores(backward: str, temperature: float) -> None:
     assert gradgradcheck(plan, theta, fast_mode=True)
 
 
-def test_derivatives_in_the_margins() -> None:
+@backwards
+def test_derivatives_in_the_margins(backward: str) -> None:
     theta, rows, columns = draw(2, 3, 4).requires_grad_(), margins(2, 3), margins(2, 4)
     inputs = (theta, rows.requires_grad_(), columns.requires_grad_())
 
     def solve(theta: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         columns = columns * (rows.sum(1) / columns.sum(1)).unsqueeze(1)
-        found = si.sinkhorn(theta, rows, columns, 0.5, record=True)
+        found = si.sinkhorn(theta, rows, columns, 0.5, record=True, backward=backward)  # type: ignore[call-overload]
         return found.mean, found.value
 
     assert gradcheck(solve, inputs)
     assert gradgradcheck(solve, inputs, fast_mode=True)
+
+
+def test_margins_in_single_precision_are_no_bounds() -> None:
+    """Their totals differ by rounding, of which no slack may come: prices would be other ones."""
+    theta = draw(50, 30)
+    prices = []
+    for dtype in (torch.float32, torch.float64):
+        rows, columns = (torch.full((size,), 1 / size, dtype=dtype, requires_grad=True) for size in theta.shape)
+        value = si.sinkhorn(theta, rows, columns, 0.5, record=True).value
+        prices.append([g.double() for g in torch.autograd.grad(value, (rows, columns))])
+    torch.testing.assert_close(*prices, atol=1e-5, rtol=1e-5)
 
 
 def test_both_gradients_agree() -> None:
@@ -315,9 +391,19 @@ def test_slack_is_added_only_where_it_is_needed() -> None:
     assert scores.shape == (2, 4, 3)
     assert rows[0].tolist() == [1, 1, 1, 3]
     assert columns[0].tolist() == [2, 2, 2]
+    single = torch.full((1, 7), 1 / 7), torch.full((1, 3), 1 / 3)
+    assert with_slack(draw(2, 7, 3), *single, None)[0].shape == (2, 7, 3)
 
 
 # ----------------------------------------------------------------------------- annealing, and where it fails
+
+
+@backwards
+def test_a_loose_tolerance_ends_each_instance_by_itself(backward: str) -> None:
+    theta = draw(5, 4, 4) * torch.tensor([0.1, 1, 3, 6, 9]).view(-1, 1, 1)
+    options = {"tolerance": 1e-2, "backward": backward}
+    together, alone = (si.sinkhorn(t, **options) for t in (theta, theta[0]))  # type: ignore[call-overload]
+    assert torch.equal(together[0], alone)
 
 
 @backwards
@@ -355,7 +441,10 @@ def test_too_few_iterations(backward: str) -> None:
         ({"rows": [1.0, 1.0]}, "a sum for each of the 3 rows"),
         ({"columns": torch.ones(5, 3)}, r"got shape \(5, 3\)"),
         ({"total": 1.0}, "slack=True"),
+        ({"rows": torch.ones(3).half(), "columns": torch.tensor([1.0, 1.0, 1.05]).half()}, "must agree"),
         ({"total": 4.0, "slack": True}, "smaller one"),
+        ({"total": torch.ones(3), "slack": True}, r"total of shape \(3,\)"),
+        ({"slack": 1}, "slack must be True or False"),
         ({"temperature": 0.0}, "temperature"),
         ({"anneal_from": -1.0}, "temperature"),
         ({"temperature": 1e-320}, "too small"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 import enumerators
 import enumerators_flows
 import structinf
-from structinf import InfeasibleError, InvalidInputError, Oracle
+from structinf import InfeasibleError, InvalidInputError, Oracle, PluginError, TransportPolytope
 from structinf.testing import check_oracle
 
 SOLVERS = pytest.mark.parametrize("solver", ["simplex", "ortools"])
@@ -90,7 +91,15 @@ def test_margins() -> None:
     assert rows.tolist() == [[3, 1]]
     assert columns.tolist() == [[2, 1, 1]]
     assert total is None
-    assert rows.dtype == columns.dtype == torch.float32
+    assert rows.dtype == columns.dtype == torch.float64
+
+
+def test_one_unit_of_a_million_is_no_rounding() -> None:
+    """Not even in float32: the demands are met, and a unit stays behind."""
+    oracle = transportation([500_001, 500_000], [400_000, 300_000, 300_000])
+    plan = structinf.relax(torch.zeros(2, 3), oracle, "sinkhorn")
+    assert plan.dtype == torch.float32
+    torch.testing.assert_close(plan.sum(0), torch.tensor([4e5, 3e5, 3e5]), atol=0.1, rtol=0)
 
 
 def test_sparsemap_mixes_few_plans_with_units_above_1() -> None:
@@ -171,3 +180,28 @@ def test_a_plugin_whose_structures_leave_its_margins_breaks_a_law() -> None:
 
     with pytest.raises(structinf.testing.LawError, match="structures keep the margins"):
         check_oracle(Loose(), (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("margins", "message"),
+    [
+        ((torch.ones(1, 2), torch.ones(1, 3), None), r"sums of the columns are a tensor \(2 or 1, 4\) .* got shape"),
+        ((torch.ones(1, 2), torch.ones(4), None), r"got shape \(4,\)"),
+        ((torch.ones(3, 2), torch.ones(1, 4), None), r"sums of the rows .* got shape \(3, 2\)"),
+        (((1.0, 1.0), torch.ones(1, 4), None), "got a tuple"),
+        ((torch.ones(1, 2), torch.tensor([[1.0, -1, 1, 1]]), None), "0 or more, got -1 at batch index 0, place 1"),
+        ((torch.ones(1, 2), torch.ones(1, 4), torch.ones(1)), "the total is one number for each of 2"),
+    ],
+)
+def test_margins_of_a_plugin_are_checked(margins, message: str) -> None:
+    class Wrong(TransportPolytope):
+        event_ndim = 2
+
+        def argmax(self, theta: Tensor) -> Tensor:
+            raise AssertionError
+
+        def margins(self, theta: Tensor) -> Any:
+            return margins
+
+    with pytest.raises(PluginError, match=message):
+        structinf.relax(torch.zeros(2, 2, 4), Wrong(), "sinkhorn")

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.errors import InvalidInputError
+from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import to_numpy
-from structinf.oracle import Enumerable, check_enumerable, check_feasible, check_flag
+from structinf.oracle import Enumerable, check_enumerable, check_flag
 
 from .graph_form import ScoredEdges
 from .label_lists import refuse
@@ -174,7 +174,13 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
             feasible[b] = not self.perfect or 2 * len(found) == nodes
             pairs += found
             counts.append(len(found))
-        check_feasible(torch.from_numpy(feasible), "perfect matching")
+        if not feasible.all():
+            index = int(np.flatnonzero(~feasible)[0])
+            raise InfeasibleError(
+                f"no perfect matching of finite score exists for batch index {index}: the edges that are not −inf "
+                "leave some node without a partner; allow more of them, or let nodes stay alone with perfect=False",
+                index,
+            )
         ends = np.sort(np.reshape(pairs, (-1, 2)).astype(np.int64), 1)
         instance = np.repeat(np.arange(len(theta)), counts)
         y = np.zeros((len(theta), len(graph.ends)))

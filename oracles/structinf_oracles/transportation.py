@@ -112,8 +112,9 @@ class Transportation(TransportPolytope, Enumerable):
             )
 
     def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, None]:
-        """The supplies (1, n) and the demands (1, m)."""
-        return theta.new_tensor([self.supplies]), theta.new_tensor([self.demands]), None
+        """The supplies (1, n) and the demands (1, m), in float64, which has all of them."""
+        rows, columns = (theta.new_tensor([side], dtype=torch.float64) for side in (self.supplies, self.demands))
+        return rows, columns, None
 
     def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
         return self._network.best(theta.flatten(1), self.solver).reshape(theta.shape)

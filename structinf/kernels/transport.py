@@ -29,23 +29,28 @@ __all__ = ["solve", "tangent"]
 
 # What scalings may grow to before they are absorbed: their products with what underflowed stay 0 in double precision.
 LARGE, SMALL = 1e60, 1e-60
+TINY = 2.3e-308  # smaller numbers, whose inverses may overflow, count as 0
 EXACT = 1e-10
 PERIOD = 8  # sweeps between two looks at how fast they converge
 ROUNDING = 2e-15
+NOTHING = 1e-16  # of the largest margin
 COARSER = 4.0  # the ratio of two temperatures in a row on the way down
-COARSE = 1e-4  # the error, relative to the largest margin, that higher temperatures are left with
+COARSE = 1e-10  # the error, relative to the largest margin, that higher temperatures are left with
+STEPS = 40  # the most that a higher temperature is worth
 FARTHEST = 30.0  # the most that a step may move one column's potential from those around it, in units of T
 
 
 @jit
-def solve(start, stop, scores, rows, columns, temperature, first, tolerance, limit, plan, f, g, residual, iterations):
+def solve(
+    start, stop, scores, rows, columns, temperature, first, tolerance, limit, plan, f, g, residual, goal, iterations
+):
     """The plans (B, n, m) of scores (B, n, m), with potentials f (B, n) and g (B, m), for margins (B | 1, ...).
 
     Rows and columns of margin 0 have potential −inf; others must have cells above −inf to take it. The residual (B,) is
     the largest difference of a row's or a column's sum from its margin, relative to the largest margin; iterations (B,)
-    counts sweeps and Newton steps, at most ``limit`` of them. It ends within the ``tolerance``, or what rounding of
-    the scores over the temperature leaves of it. With ``first`` above the temperature, that one comes first, and then
-    smaller ones.
+    counts sweeps and Newton steps, at most ``limit`` of them. The goal (B,) for the residual is the ``tolerance``, or
+    what :func:`_rounding` leaves of it. With ``first`` above the temperature, that one comes first, and then smaller
+    ones.
     """
     n, m = scores.shape[1], scores.shape[2]
     totals, weights, moved, work = np.empty(m), np.empty((m, m)), np.empty(m), np.empty((4, max(n, m)))
@@ -56,7 +61,7 @@ def solve(start, stop, scores, rows, columns, temperature, first, tolerance, lim
             largest = maximum(largest, a[j])
         for j in range(m):
             largest = maximum(largest, b[j])
-        f[i], g[i], residual[i], iterations[i] = 0.0, 0.0, 0.0, 0
+        f[i], g[i], residual[i], goal[i], iterations[i] = 0.0, 0.0, 0.0, tolerance, 0
         for j in range(m):
             if b[j] == 0:
                 g[i, j] = -np.inf
@@ -64,47 +69,71 @@ def solve(start, stop, scores, rows, columns, temperature, first, tolerance, lim
             f[i], g[i], plan[i] = -np.inf, -np.inf, 0.0
             continue
         spread = _spread(scores[i])
-        goal = maximum(tolerance, ROUNDING * (1 + spread / temperature)) * largest
-        high = maximum(first, temperature)
-        # A tight tolerance is met to rounding, so that it does not matter where exactly an iteration ended.
-        exact = tolerance <= EXACT
-        if high == temperature:
-            aim = 0.01 * goal if exact else goal
-            error, count, near = _sweep(
-                scores[i], a, b, temperature, aim, limit, True, plan[i], f[i], g[i], totals, work
-            )
-            residual[i], iterations[i] = error / largest, count
-            if near or count >= limit:
-                continue
-            if error <= goal:
-                error, count = _newton(
-                    scores[i], a, b, temperature, 0.0, 1, plan[i], f[i], g[i], totals, weights, moved, work
-                )
-                residual[i] = error / largest
-                iterations[i] += count
-                continue
-            high = maximum(temperature, spread / 8)
-            if high > temperature:
-                for j in range(m):
-                    g[i, j] = 0.0 if b[j] > 0 else -np.inf
-        # Temperatures in a row whose ratio is the same.
-        levels = int(np.ceil(np.log(high / temperature) / np.log(COARSER)))
-        for level in range(levels, -1, -1):
-            t = temperature * (high / temperature) ** (level / max(levels, 1))
-            within = goal if level == 0 else COARSE * largest
+        _descend(
+            scores[i], a, b, largest, spread, temperature, maximum(first, temperature), tolerance, limit, plan[i],
+            f[i], g[i], residual[i : i + 1], iterations[i : i + 1], totals, weights, moved, work,
+        )  # fmt: skip
+        goal[i] = maximum(tolerance, _rounding(scores[i], plan[i], g[i], temperature, largest, spread))
+
+
+@jit
+def _descend(
+    scores, a, b, largest, spread, temperature, high, tolerance, limit, plan, f, g, residual, iterations, totals,
+    weights, moved, work,
+):  # fmt: skip
+    """The plan of one instance, of this largest margin and spread of scores, from the temperature ``high`` down."""
+    m = scores.shape[1]
+    # A tight tolerance is met to rounding, so that it does not matter where exactly an iteration ended.
+    exact = tolerance <= EXACT
+    if high == temperature:
+        aim = largest * (0.01 * tolerance if exact else tolerance)
+        error, count, near = _sweep(scores, a, b, temperature, aim, limit, True, plan, f, g, totals, work)
+        residual[0], iterations[0] = error / largest, count
+        if near or count >= limit:
+            return
+        if residual[0] <= maximum(tolerance, _rounding(scores, plan, g, temperature, largest, spread)):
             error, count = _newton(
-                scores[i], a, b, t, within, limit - iterations[i], plan[i], f[i], g[i], totals, weights, moved, work
+                scores, a, b, temperature, 0.0, 0.0, 0.0, 1, plan, f, g, totals, weights, moved, work
             )
-            residual[i] = error / largest
-            iterations[i] += count
-            if iterations[i] >= limit and level:
-                # What there is, at the temperature asked for.
-                residual[i] = _normalise_rows(scores[i], a, b, temperature, plan[i], f[i], g[i], totals) / largest
-                break
-            if exact and level == 0 and iterations[i] < limit:
-                error, count = _newton(scores[i], a, b, t, 0.0, 1, plan[i], f[i], g[i], totals, weights, moved, work)
-                residual[i] = error / largest
-                iterations[i] += count
+            residual[0] = error / largest
+            iterations[0] += count
+            return
+        high = maximum(temperature, spread / 8)
+        if high > temperature:
+            for j in range(m):
+                g[j] = 0.0 if b[j] > 0 else -np.inf
+    # Temperatures in a row whose ratio is the same.
+    levels = int(np.ceil(np.log(high / temperature) / np.log(COARSER)))
+    for level in range(levels, -1, -1):
+        t = temperature * (high / temperature) ** (level / max(levels, 1))
+        within = largest * (tolerance if level == 0 else COARSE)
+        left = limit - iterations[0] if level == 0 else min(limit - iterations[0], STEPS)
+        error, count = _newton(scores, a, b, t, within, largest, spread, left, plan, f, g, totals, weights, moved, work)
+        residual[0] = error / largest
+        iterations[0] += count
+        if iterations[0] >= limit and level:
+            # What there is, at the temperature asked for.
+            residual[0] = _normalise_rows(scores, a, b, temperature, plan, f, g, totals) / largest
+            return
+        if exact and level == 0 and iterations[0] < limit:
+            error, count = _newton(scores, a, b, t, 0.0, 0.0, 0.0, 1, plan, f, g, totals, weights, moved, work)
+            residual[0] = error / largest
+            iterations[0] += count
+
+
+@jit
+def _rounding(scores, plan, g, t, largest, spread):
+    """What rounding of scores and potentials over the temperature leaves of a residual.
+
+    Of those where something is shipped: how far below them a score lies that stands for −inf does not matter. Nor does
+    what all scores have in common.
+    """
+    size, least = 0.0, NOTHING * largest
+    for i in range(scores.shape[0]):
+        for j in range(scores.shape[1]):
+            if plan[i, j] > least:
+                size = maximum(size, abs(scores[i, j]) + abs(g[j]))
+    return ROUNDING * (1 + min(size, spread) / t)
 
 
 @jit
@@ -184,11 +213,12 @@ def _sweep(scores, a, b, t, goal, limit, may_leave, plan, f, g, totals, work):
     u, v, top, total = work[0], work[1], work[2], work[3]
     # What a step of Newton's costs in sweeps, and some ten of them are wanted.
     patience = 10 * (0.5 * m + 8)
-    count, before = 0, np.inf
+    count, rounds, before = 0, 0, np.inf
     while True:
-        # In the log domain: exact whatever the potentials are.
+        # In the log domain: exact whatever the potentials are. Where one round after the other has to be, they are far.
         error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
-        if error <= goal or count >= limit:
+        rounds += 1
+        if error <= goal or count >= limit or (may_leave and rounds > 2 * PERIOD):
             return error, count, error <= goal
         count += 1
         small = np.inf
@@ -245,24 +275,27 @@ def _sweep(scores, a, b, t, goal, limit, may_leave, plan, f, g, totals, work):
 
 
 @jit
-def _newton(scores, a, b, t, goal, limit, plan, f, g, totals, weights, moved, work):
-    """Steps in g, with f eliminated, until the error is within the goal: the error and their number."""
+def _newton(scores, a, b, t, goal, largest, spread, limit, plan, f, g, totals, weights, moved, work):
+    """Steps in g, with f eliminated, until the error is within the goal: the error and their number.
+
+    Or within what rounding leaves of it, unless the largest margin is given as 0.
+    """
     n, m = scores.shape
     trial, column = work[0], work[1]
     error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
     count = 0
-    while error > goal and count < limit:
+    while error > goal and count < limit and error > largest * _rounding(scores, plan, g, t, largest, spread):
         count += 1
         _laplacian(plan, a, weights)
         for j in range(m):
             moved[j] = b[j] - totals[j]
         slope = 0.0
         _eliminate(weights, moved, totals, FARTHEST)
-        largest = 0.0
+        longest = 0.0
         for j in range(m):
             slope += moved[j] * (b[j] - totals[j])
-            largest = maximum(largest, abs(moved[j]))
-        step = 1.0 if largest < 100 else 100 / largest
+            longest = maximum(longest, abs(moved[j]))
+        step = 1.0 if longest < 100 else 100 / longest
         for _ in range(40):
             # The dual's slope a step further on; it is concave, so that a slope above 0 has lost nothing.
             for j in range(m):
@@ -300,7 +333,7 @@ def _laplacian(plan, a, weights):
         for k in range(j):
             weights[j, k] = 0.0
     for i in range(n):
-        if a[i] == 0:
+        if not a[i] > TINY:
             continue
         p, inverse = plan[i], 1 / a[i]
         for j in range(1, m):
@@ -324,7 +357,7 @@ def _eliminate(weights, x, sums, farthest):
         total = 0.0
         for k in range(j):
             total += w[k]
-        if not total > 0:
+        if not total > TINY:
             x[j] = 0.0
             continue
         inverse = 1 / total
@@ -380,14 +413,14 @@ def tangent(start, stop, plan, direction, row_change, column_change, temperature
                 right[j] -= w[j]
             sums[i] = total
             x[b, i] = row_change[b, i] - own
-            factor = x[b, i] / total if total > 0 else 0.0
+            factor = x[b, i] / total if total > TINY else 0.0
             for j in range(m):
                 right[j] -= p[j] * factor
         _laplacian(p_all, sums, weights)
         _eliminate(weights, right, totals, np.inf)
         for i in range(n):
             p, w = p_all[i], w_all[i]
-            if sums[i] == 0:
+            if not sums[i] > TINY:
                 x[b, i] = 0.0
                 continue
             total = x[b, i]

@@ -250,6 +250,8 @@ class _CentralDifferences:
             )
         coordinates = Coordinates(self.theta)
         v = coordinates.join(map_parts(Tensor.detach, mean_cotangent))
+        finite = v.isfinite().all(1, keepdim=True)
+        v = torch.where(finite, v, 0.0)
         largest = v.abs().amax(1, keepdim=True)
         length = max(1e-4, self.tolerance**0.25)
         move = v * torch.where(largest > 0, length / largest, 0.0)
@@ -258,4 +260,4 @@ class _CentralDifferences:
         ahead, behind = (
             coordinates.join(self.nearby(coordinates.like(coordinates.parts(here + sign * move)))) for sign in (1, -1)
         )
-        return coordinates.split((ahead - behind) * (largest / (2 * length)))
+        return coordinates.split(torch.where(finite, (ahead - behind) * (largest / (2 * length)), torch.nan))

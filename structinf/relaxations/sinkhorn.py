@@ -9,20 +9,21 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, PluginError
 from ..oracle import Oracle, TransportPolytope
 from ..parts import Potentials
 from ..regularizers import check_temperature
 from ..relaxation import OnFailure, RegularizedRelaxation, check_choice, check_stopping, report_failure
 from ..solution import Solution
 from ..solvers.sinkhorn import Transport, forbid_unused, with_slack
-from ..solvers.sinkhorn_torch import finite_range, reachable, unrolled
+from ..solvers.sinkhorn_torch import finite_range, unrolled
 
 if TYPE_CHECKING:
     import jaxtyping
 
 __all__ = ["Sinkhorn"]
 
+WORST = 1e-4  # the largest residual that rounding may excuse
 TINY = torch.finfo(torch.float64).tiny  # whose inverse is finite
 
 
@@ -39,7 +40,8 @@ class Sinkhorn(RegularizedRelaxation):
         Above 0; smaller is closer to the argmax.
     tolerance : float
         The solver stops where no sum of a row or column is off its margin by more than this times the largest margin.
-        Values below what rounding of θ / temperature leaves (2e-15 times its range) act as that.
+        Values below what rounding of θ / temperature leaves (2e-15 times the range of those that matter) act as that,
+        up to 1e-4.
     max_iter : int
         Most sweeps and Newton steps, together.
     anneal_from : float, optional
@@ -95,11 +97,12 @@ class Sinkhorn(RegularizedRelaxation):
         assert isinstance(y, Tensor)
         rows, columns, _ = cast(TransportPolytope, oracle).margins(y)
         left = [(rows - y.sum(2)).clamp(min=0), (columns - y.sum(1)).clamp(min=0)]
-        return self.temperature * torch.stack([torch.xlogy(t, t).flatten(1).sum(1) for t in (y, *left)]).sum(0)
+        entropies = [torch.xlogy(t, t).flatten(1).sum(1).to(y.dtype) for t in (y, *left)]
+        return self.temperature * torch.stack(entropies).sum(0)
 
     def _plans(self, oracle: Oracle, theta: Potentials) -> EntropicPlans:
         assert isinstance(theta, Tensor)
-        plans = EntropicPlans(self, theta, *cast(TransportPolytope, oracle).margins(theta))
+        plans = EntropicPlans(self, theta, *_checked_margins(cast(TransportPolytope, oracle), theta))
         if self.on_failure != "ignore" and not bool(plans.converged.all()):
             self._report(oracle.label(), plans.residual, plans.converged)
         return plans
@@ -113,6 +116,31 @@ class Sinkhorn(RegularizedRelaxation):
             f"a higher temperature than {self.temperature:g}",
             self.on_failure,
         )
+
+
+def _checked_margins(oracle: TransportPolytope, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The oracle's margins; PluginError unless they fit θ (B, n, m), whose compiled loops go where they say."""
+    rows, columns, total = margins = oracle.margins(theta)
+    for name, sums, size in (("rows", rows, theta.shape[1]), ("columns", columns, theta.shape[2])):
+        if not isinstance(sums, Tensor) or sums.ndim != 2 or sums.shape[1] != size or len(sums) not in (1, len(theta)):
+            came = f"shape {tuple(sums.shape)}" if isinstance(sums, Tensor) else f"a {type(sums).__name__}"
+            raise PluginError(
+                f"margins of {oracle.label()}: sums of the {name} are a tensor ({len(theta)} or 1, {size}) for theta "
+                f"of shape {tuple(theta.shape)}, got {came}"
+            )
+        wrong = ~(sums >= 0) | sums.isinf()
+        if bool(wrong.any()):
+            index, place = wrong.nonzero()[0].tolist()
+            raise PluginError(
+                f"margins of {oracle.label()}: sums of the {name} are 0 or more, got {sums[index, place].item():g} at "
+                f"batch index {index}, place {place}"
+            )
+    if total is not None and total.shape != (len(theta),):
+        raise PluginError(
+            f"margins of {oracle.label()}: the total is one number for each of {len(theta)} instances, got shape "
+            f"{tuple(total.shape)}"
+        )
+    return margins
 
 
 class EntropicPlans:
@@ -135,7 +163,7 @@ class EntropicPlans:
         factor = rows.sum(1, keepdim=True) / torch.where(column_total > 0, column_total, 1.0)
         columns = columns * torch.where(column_total > 0, factor, 1.0)  # rounding of sums
         low, high = finite_range(scores.detach())
-        if not bool((torch.maximum(high, -low) / t).isfinite().all()) or t < TINY:
+        if not bool((torch.stack([high, low, high - low]) / t).isfinite().all()) or t < TINY:
             raise InvalidInputError(f"temperature {t!r} is too small: theta / temperature overflows")
         self._problem = forbid_unused(scores, rows, columns), rows, columns
         first = options.anneal_from or 0.0
@@ -148,7 +176,7 @@ class EntropicPlans:
             self._unrolled, self._function = None, Transport(t, *stopping, first, flip)
             found = self._function.plan(self._problem)
         self.residual = found.residual.to(theta.dtype)
-        self.converged = found.residual <= reachable(high - low, t, options.tolerance)
+        self.converged = found.residual <= found.goal.clamp(max=max(options.tolerance, WORST))
 
     def plan(self) -> jaxtyping.Float[Tensor, "batch rows columns"]:
         """The plans, in θ's dtype."""

@@ -171,6 +171,8 @@ class OwnRegularizer(MeanRegularizer):
             return differentiate(self._call(leaf).sum(), [leaf])[0]
 
     def products(self, x: Tensor, rows: Tensor) -> Tensor:
+        if rows.numel() == 0:
+            return rows
         n, count, width = rows.shape
         products = torch.empty_like(rows)
         group = max(1, _MOST // max(n * width, 1))

@@ -186,8 +186,10 @@ class Transport:
         from ..kernels.transport import solve
 
         plan = torch.empty(size, n, m, dtype=torch.float64)
-        f, g, residual = (torch.empty(*shape, dtype=torch.float64) for shape in ((size, n), (size, m), (size,)))
+        f, g = (torch.empty(size, k, dtype=torch.float64) for k in (n, m))
+        residual, goal = torch.empty(2, size, dtype=torch.float64)
         iterations = torch.zeros(size, dtype=torch.int64)
-        arrays, results = to_numpy(scores, rows, columns), to_numpy(plan, f, g, residual, iterations)
+        found = Plan(plan, f, g, residual, goal, iterations)
+        arrays, results = to_numpy(scores, rows, columns), to_numpy(*found)
         parallel_rows(solve, size, *arrays, *map(float, settings[:3]), self.max_iter, *results, work=64 * plan.numel())
-        return Plan(plan, f, g, residual, iterations)
+        return found

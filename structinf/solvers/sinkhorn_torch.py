@@ -14,7 +14,7 @@ from ..kernels.logsumexp import logsumexp
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["Plan", "finite_range", "laplacian", "reachable", "row_plans", "solve", "tangent", "unrolled"]
+__all__ = ["Plan", "finite_range", "laplacian", "row_plans", "solve", "tangent", "unrolled"]
 
 
 class Plan(NamedTuple):
@@ -27,6 +27,8 @@ class Plan(NamedTuple):
         f and g; −inf where the margin is 0.
     residual : (B,) Tensor
         The largest difference of a sum from its margin, relative to the largest margin.
+    goal : (B,) Tensor
+        What it should come to: the tolerance, or what rounding leaves of it.
     iterations : (B,) int64 Tensor
     """
 
@@ -34,6 +36,7 @@ class Plan(NamedTuple):
     rows: Tensor
     columns: Tensor
     residual: Tensor
+    goal: Tensor
     iterations: Tensor
 
     def gradient(self, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,12 +45,18 @@ class Plan(NamedTuple):
         return self.plan, -f - temperature, -g
 
 
-ROUNDING = 2e-15  # as in structinf.kernels.transport
+# As in structinf.kernels.transport.
+ROUNDING = 2e-15
+NOTHING = 1e-16
+TINY = 2.3e-308
 
 
-def reachable(spread: Tensor, temperature: float, tolerance: float) -> jaxtyping.Float[Tensor, " batch"]:
-    """The tolerance, or what rounding of scores of this range over the temperature leaves where that is more."""
-    return torch.clamp(ROUNDING * (1 + spread / temperature), min=tolerance)
+def _rounding(
+    scores: Tensor, plan: Tensor, g: Tensor, temperature: Tensor | float, largest: Tensor, spread: Tensor
+) -> jaxtyping.Float[Tensor, " batch"]:
+    """What rounding of scores and potentials, where something is shipped, leaves of a residual."""
+    size = torch.where(plan > NOTHING * largest[:, None, None], scores.abs() + g.abs()[:, None], 0.0).amax((1, 2))
+    return ROUNDING * (1 + torch.minimum(size, spread) / temperature)
 
 
 def finite_range(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,7 +91,7 @@ def unrolled(
         return solve(scores, rows, columns, temperature, first, tolerance, max_iter)
     largest = torch.maximum(rows.detach().amax(1), columns.detach().amax(1)).clamp(min=torch.finfo(scores.dtype).tiny)
     low, high = finite_range(scores.detach())
-    goal = reachable(high - low, temperature, tolerance)
+    spread = high - low
     g = torch.where(columns > 0, 0.0, -torch.inf).expand(size, m).to(scores)
     iterations = torch.zeros(size, dtype=torch.int64, device=scores.device)
     count, t = 0, max(first, temperature)
@@ -90,9 +99,11 @@ def unrolled(
         f = t * log_rows - _shifted(t * logsumexp((scores + g[:, None]) / t, 2), rows)
         plan = ((scores + f[:, :, None] + g[:, None]) / t).exp()
         residual = (plan.detach().sum(1) - columns.detach()).abs().amax(1) / largest
+        goal = _rounding(scores.detach(), plan.detach(), g.detach(), temperature, largest, spread)
+        goal = goal.clamp(min=tolerance)
         moving = ~(residual <= goal) if t == temperature else torch.ones_like(residual, dtype=torch.bool)
         if t == temperature and (count >= max_iter or not bool(moving.any())):
-            return Plan(plan, f, g, residual, iterations)
+            return Plan(plan, f, g, residual, goal, iterations)
         t, count = (temperature if count >= max_iter else max(temperature, t / 2)), count + 1
         iterations = iterations + moving
         ahead = t * log_columns - _shifted(t * logsumexp((scores + f[:, :, None]) / t, 1), columns)
@@ -120,13 +131,13 @@ def laplacian(plan: Tensor) -> Callable[[Tensor], jaxtyping.Float[Tensor, "batch
     :mod:`structinf.kernels.transport`.
     """
     sums = plan.sum(2, keepdim=True)
-    share = torch.where(sums > 0, plan / torch.where(sums > 0, sums, 1.0), 0.0)
+    share = torch.where(sums > TINY, plan / torch.where(sums > TINY, sums, 1.0), 0.0)
     weights = plan.mT @ share
     steps = []
     for j in range(plan.shape[2] - 1, 0, -1):
         row = weights[:, j, :j]
         total = row.sum(1, keepdim=True)
-        inverse = torch.where(total > 0, 1 / torch.where(total > 0, total, 1.0), 0.0)
+        inverse = torch.where(total > TINY, 1 / torch.where(total > TINY, total, 1.0), 0.0)
         steps.append((inverse, row * inverse))
         weights = weights[:, :j, :j] + row[:, :, None] * (row * inverse)[:, None]
 
@@ -150,7 +161,7 @@ def tangent(
     """The change of the plan, and of f / T and g / T, as :func:`structinf.kernels.transport.tangent` has it."""
     change = plan * direction / temperature
     sums = plan.sum(2)
-    inverse = torch.where(sums > 0, 1 / torch.where(sums > 0, sums, 1.0), 0.0)
+    inverse = torch.where(sums > TINY, 1 / torch.where(sums > TINY, sums, 1.0), 0.0)
     x = (rows - change.sum(2)) * inverse
     y = laplacian(plan)(columns - change.sum(1) - (plan * x[:, :, None]).sum(1))
     x = x - (plan * y[:, None]).sum(2) * inverse
@@ -168,32 +179,34 @@ def solve(
     rows, columns = rows.expand(size, n), columns.expand(size, m)
     iterations = torch.zeros(size, dtype=torch.int64, device=scores.device)
     if n == 0 or m == 0:
-        return Plan(scores, rows.log(), columns.log(), torch.maximum(rows.sum(1), columns.sum(1)), iterations)
+        residual = torch.maximum(rows.sum(1), columns.sum(1))
+        return Plan(scores, rows.log(), columns.log(), residual, torch.full_like(residual, tolerance), iterations)
     largest = torch.maximum(rows.amax(1), columns.amax(1)).clamp(min=torch.finfo(scores.dtype).tiny)
     g = start = torch.where(columns > 0, 0.0, -torch.inf).to(scores)
     low, high = finite_range(scores)
-    spread, goal = high - low, reachable(high - low, temperature, tolerance)
-
+    spread = high - low
     exact = tolerance <= 1e-10  # as there, to rounding
 
-    def state(g: Tensor, t: Tensor | float) -> tuple[Tensor, Tensor]:
-        plan = row_plans(scores, rows, g, t)
-        return plan, (plan.sum(1) - columns).abs().amax(1) / largest
+    def state(g: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The plan of g, its error, and what rounding leaves of that."""
+        plan = row_plans(scores, rows, g, t[:, None, None])
+        return plan, (plan.sum(1) - columns).abs().amax(1) / largest, _rounding(scores, plan, g, t, largest, spread)
 
-    plan, error = state(g, temperature)
+    end = torch.full_like(largest, temperature)
+    plan, error, rounding = state(g, end)
     if first <= temperature:
-        aim = 0.01 * goal if exact else goal
+        aim = 0.01 * tolerance if exact else tolerance
         for _ in range(min(32, max_iter)):
-            moving = error > aim
+            moving = error > (0.01 * rounding).clamp(min=aim)
             if not bool(moving.any()):
                 break
             iterations += moving
             f = _potential(scores, rows, g, temperature, 2)
             g = torch.where(moving[:, None], _potential(scores, columns, f, temperature, 1), g)
-            plan, error = state(g, temperature)
-    slow = error > goal
-    high = torch.where(slow, torch.clamp(spread / 8, min=max(temperature, first)), temperature)
-    levels = math.ceil(max(math.log(float(high.max()) / temperature) / math.log(4), 0)) if size else 0
+            plan, error, rounding = state(g, end)
+    slow = error > rounding.clamp(min=tolerance)
+    high = torch.where(slow, torch.clamp(spread / 8, min=max(temperature, first)), end)
+    levels = (torch.log(high / temperature) / math.log(4)).ceil().clamp(min=0)
     g = torch.where((high > temperature)[:, None], start, g)
 
     def advance(g: Tensor, t: Tensor, plan: Tensor, moving: Tensor) -> Tensor:
@@ -210,19 +223,21 @@ def solve(
             part = torch.where(too_far, part / 2, part)
         return torch.where(moving[:, None], g + part[:, None] * step, g)
 
-    for level in range(levels, -1, -1):
-        t = temperature * (high / temperature) ** (level / max(levels, 1))
-        within = goal if level == 0 else goal.clamp(min=1e-4)
-        plan, error = state(g, t[:, None, None])
-        while bool((moving := slow & (error > within) & (iterations < max_iter)).any()):
+    for level in range(int(levels.max()) if size else 0, -1, -1):
+        begun = slow & (level <= levels)
+        t = temperature * (high / temperature) ** (level / levels.clamp(min=1)).clamp(max=1)
+        within = tolerance if level == 0 else 1e-4
+        plan, error, rounding = state(g, t)
+        while bool((moving := begun & (error > rounding.clamp(min=within)) & (iterations < max_iter)).any()):
             iterations += moving
             g = advance(g, t, plan, moving)
-            plan, error = state(g, t[:, None, None])
-    if exact and bool((moving := (error > 0.01 * goal) & (iterations < max_iter)).any()):
+            plan, error, rounding = state(g, t)
+    if exact and bool((moving := (error > 0.01 * rounding.clamp(min=tolerance)) & (iterations < max_iter)).any()):
         iterations += moving
-        g = advance(g, torch.full_like(error, temperature), plan, moving)
-    plan, error = state(g, temperature)
-    return Plan(plan, _potential(scores, rows, g, temperature, 2), g, error, iterations)
+        g = advance(g, end, plan, moving)
+    plan, error, rounding = state(g, end)
+    goal = rounding.clamp(min=tolerance)
+    return Plan(plan, _potential(scores, rows, g, temperature, 2), g, error, goal, iterations)
 
 
 def _potential(scores: Tensor, margins: Tensor, other: Tensor, t: float, dim: int) -> Tensor:
