@@ -427,6 +427,7 @@ class TransportPolytope(Oracle):
         Returns
         -------
         rows, columns : Tensor
+            In θ's dtype, or in float64 where that has more of their digits.
         total : (B,) Tensor or None
             None for min(Σ r, Σ c). With less, both sides' sums are bounds.
         """
