@@ -40,23 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-# Files of tests that go over all structures; other files are of one, which the first word of their name tells.
-OF_ALL = {"test_matrix.py", "test_oracle_laws.py", "test_relaxation_laws.py"}
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give the tests of a structure to one process, which compiles its loops once; then the others, one by one."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByStructure(LoadScopeScheduling):  # which starts with the largest groups
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0].rpartition("/")[2]
-            return nodeid if file in OF_ALL or not file.startswith("test_") else file.split("_")[1]
-
-    return ByStructure(config, log)
-
-
 @pytest.fixture(autouse=True)
 def seed_and_threads() -> None:
     """Make every test draw the same numbers in as many threads, whatever ran before it."""
