@@ -94,9 +94,12 @@ def test_margins_of_all_sizes_far_below_the_scores(n: int, m: int) -> None:
     for seed in range(3):
         rows, columns = margins(8, n, seed=seed) ** 8, margins(8, m, seed=seed + 10) ** 8
         columns = columns * rows.sum(1, keepdim=True) / columns.sum(1, keepdim=True)
+        scores = 1e3 * draw(8, n, m, seed=seed)
         for temperature in (1e-2, 1e-3):
-            found = si.sinkhorn(1e3 * draw(8, n, m, seed=seed), rows, columns, temperature, record=True)
-            assert found.converged.all()
+            assert si.sinkhorn(scores, rows, columns, temperature, record=True).converged.all()
+    if n >= m:
+        found = sinkhorn_torch.solve(scores, rows, columns, temperature, 0.0, 1e-12, 10_000)
+        assert (found.residual <= found.goal).all()
 
 
 def best_by_scipy(theta: np.ndarray, rows: np.ndarray, columns: np.ndarray, temperature: float) -> np.ndarray:
@@ -325,6 +328,22 @@ def test_gradient_at_a_small_temperature() -> None:
     (gradient,) = torch.autograd.grad((si.sinkhorn(theta, temperature=1e-3) * draw(4, 6, 6, seed=1)).sum(), theta)
     assert gradient.isfinite().all()
     assert gradient.abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("reference", [False, True])
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_derivatives_are_linear_in_the_cotangent(scale: float, reference: bool) -> None:
+    """However small a loss is: what counts for rounding is the size of the cotangent itself."""
+    theta, v, none = draw(2, 4, 3), draw(2, 4, 3, seed=1), (torch.zeros(2, 4).double(), torch.zeros(2, 3).double())
+    margins_of_both = (torch.ones(1, 4).double() * 0.75, torch.ones(1, 3).double())
+
+    def product(v: Tensor) -> Tensor:
+        function = Transport(0.1, 1e-12, 1000)
+        if reference:
+            return sinkhorn_torch.tangent(function.plan((theta, *margins_of_both)).plan, v, *none, 0.1)[0]
+        return function.hessian_product((theta, *margins_of_both), (v, *none))[0]
+
+    torch.testing.assert_close(product(v * scale) / scale, product(v), atol=1e-13, rtol=1e-10)
 
 
 def test_slack_has_derivatives() -> None:

@@ -1,4 +1,4 @@
-"""Entropic optimal transport, compiled: plans, and their derivatives. Importing this module imports numba.
+"""Entropic optimal transport, compiled: the plans. Importing this module imports numba.
 
     P = argmax ⟨S, P⟩ − T Σ P log P   over P ≥ 0 with P 1 = a, Pᵀ 1 = b
 
@@ -10,11 +10,8 @@ Stabilized sparse scaling algorithms for entropy regularized transport problems,
 
 Newton's method takes over where the sweeps would need many more. With f eliminated, the dual is a smooth concave
 function of g alone (M. Cuturi & G. Peyré, Semidual regularized optimal transport, SIAM Review 60, 2018), whose Hessian
-is minus the Laplacian of a graph over the columns, with weights W[j, k] = Σ_i P[i, j] P[i, k] / a[i]. From far away it
-goes through higher temperatures, each from the potentials of the one before.
-
-Laplacians are eliminated without subtractions, diagonals being sums of the rest of their rows: at small T, P is nearly
-a vertex and W nearly 0, of which differences would leave nothing right.
+is minus a Laplacian (:mod:`.transport_laplacian`). From far away it goes through higher temperatures, each from the
+potentials of the one before.
 """
 
 from __future__ import annotations
@@ -24,20 +21,14 @@ import numpy as np
 from .elementary import exp, log
 from .extrema import maximum
 from .jit import jit
+from .transport_laplacian import column_weights, eliminate
+from .transport_limits import COARSE, COARSER, EXACT, FARTHEST, NOTHING, ROUNDING, STEPS
 
-__all__ = ["solve", "tangent"]
+__all__ = ["solve"]
 
 # What scalings may grow to before they are absorbed: their products with what underflowed stay 0 in double precision.
 LARGE, SMALL = 1e60, 1e-60
-TINY = 2.3e-308  # smaller numbers, whose inverses may overflow, count as 0
-EXACT = 1e-10
 PERIOD = 8  # sweeps between two looks at how fast they converge
-ROUNDING = 2e-15
-NOTHING = 1e-16  # of the largest margin
-COARSER = 4.0  # the ratio of two temperatures in a row on the way down
-COARSE = 1e-10  # the error, relative to the largest margin, that higher temperatures are left with
-STEPS = 40  # the most that a higher temperature is worth
-FARTHEST = 30.0  # the most that a step may move one column's potential from those around it, in units of T
 
 
 @jit
@@ -83,42 +74,38 @@ def _descend(
 ):  # fmt: skip
     """The plan of one instance, of this largest margin and spread of scores, from the temperature ``high`` down."""
     m = scores.shape[1]
-    # A tight tolerance is met to rounding, so that it does not matter where exactly an iteration ended.
     exact = tolerance <= EXACT
     if high == temperature:
         aim = largest * (0.01 * tolerance if exact else tolerance)
-        error, count, near = _sweep(scores, a, b, temperature, aim, limit, True, plan, f, g, totals, work)
-        residual[0], iterations[0] = error / largest, count
-        if near or count >= limit:
+        error, iterations[0] = _sweep(scores, a, b, temperature, aim, limit, plan, f, g, totals, work)
+        residual[0] = error / largest
+        if error <= aim or iterations[0] >= limit:
             return
-        if residual[0] <= maximum(tolerance, _rounding(scores, plan, g, temperature, largest, spread)):
-            error, count = _newton(
-                scores, a, b, temperature, 0.0, 0.0, 0.0, 1, plan, f, g, totals, weights, moved, work
-            )
-            residual[0] = error / largest
-            iterations[0] += count
-            return
-        high = maximum(temperature, spread / 8)
-        if high > temperature:
-            for j in range(m):
-                g[j] = 0.0 if b[j] > 0 else -np.inf
+        if residual[0] > maximum(tolerance, _rounding(scores, plan, g, temperature, largest, spread)):
+            high = maximum(temperature, spread / 8)
+            if high > temperature:
+                for j in range(m):
+                    g[j] = 0.0 if b[j] > 0 else -np.inf
     # Temperatures in a row whose ratio is the same.
     levels = int(np.ceil(np.log(high / temperature) / np.log(COARSER)))
     for level in range(levels, -1, -1):
         t = temperature * (high / temperature) ** (level / max(levels, 1))
         within = largest * (tolerance if level == 0 else COARSE)
         left = limit - iterations[0] if level == 0 else min(limit - iterations[0], STEPS)
-        error, count = _newton(scores, a, b, t, within, largest, spread, left, plan, f, g, totals, weights, moved, work)
-        residual[0] = error / largest
+        error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
+        count = 0
+        while error > within and count < left and error > largest * _rounding(scores, plan, g, t, largest, spread):
+            error = _newton(scores, a, b, t, plan, f, g, totals, weights, moved, work)
+            count += 1
         iterations[0] += count
-        if iterations[0] >= limit and level:
-            # What there is, at the temperature asked for.
-            residual[0] = _normalise_rows(scores, a, b, temperature, plan, f, g, totals) / largest
-            return
-        if exact and level == 0 and iterations[0] < limit:
-            error, count = _newton(scores, a, b, t, 0.0, 0.0, 0.0, 1, plan, f, g, totals, weights, moved, work)
-            residual[0] = error / largest
-            iterations[0] += count
+        if iterations[0] >= limit:
+            break
+    if exact and iterations[0] < limit:
+        error = _newton(scores, a, b, temperature, plan, f, g, totals, weights, moved, work)
+        iterations[0] += 1
+    elif level > 0:  # what there is, at the temperature asked for
+        error = _normalise_rows(scores, a, b, temperature, plan, f, g, totals)
+    residual[0] = error / largest
 
 
 @jit
@@ -204,11 +191,34 @@ def _normalise_columns(scores, b, t, f, g, top, total):
 
 
 @jit
-def _sweep(scores, a, b, t, goal, limit, may_leave, plan, f, g, totals, work):
-    """Sweeps until the error is within the goal: the error, their number, and whether it is.
+def _scale_rows(plan, a, u, v, totals):
+    """Put u to where the sums of rows of u P v are right: their largest error before, and the range of u.
 
-    Where it ``may_leave``, the others are left to Newton's method as soon as that is faster.
+    The totals are those of the columns of u P.
     """
+    n, m = plan.shape
+    for j in range(m):
+        totals[j] = 0.0
+    error, low, high = 0.0, np.inf, 0.0
+    for i in range(n):
+        if a[i] == 0:
+            continue
+        p = plan[i]
+        s = 0.0
+        for j in range(m):
+            s += p[j] * v[j]
+        error = maximum(error, abs(u[i] * s - a[i]))
+        factor = a[i] / s if s > 0 else np.inf
+        u[i] = factor
+        low, high = min(low, factor), maximum(high, factor)
+        for j in range(m):
+            totals[j] += factor * p[j]
+    return error, low, high
+
+
+@jit
+def _sweep(scores, a, b, t, goal, limit, plan, f, g, totals, work):
+    """Sweeps until the error is within the goal, or until Newton's method is faster: the error and their number."""
     n, m = scores.shape
     u, v, top, total = work[0], work[1], work[2], work[3]
     # What a step of Newton's costs in sweeps, and some ten of them are wanted.
@@ -218,8 +228,8 @@ def _sweep(scores, a, b, t, goal, limit, may_leave, plan, f, g, totals, work):
         # In the log domain: exact whatever the potentials are. Where one round after the other has to be, they are far.
         error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
         rounds += 1
-        if error <= goal or count >= limit or (may_leave and rounds > 2 * PERIOD):
-            return error, count, error <= goal
+        if error <= goal or count >= limit or rounds > 2 * PERIOD:
+            return error, count
         count += 1
         small = np.inf
         for j in range(m):
@@ -230,31 +240,17 @@ def _sweep(scores, a, b, t, goal, limit, may_leave, plan, f, g, totals, work):
             continue
         for i in range(n):
             u[i] = 1.0
+        done = False
         while True:
-            # Column sums are those for u and the last v; one pass makes v right, and then u for it.
+            # The totals are those for u; v makes the columns right, and then u the rows.
             for j in range(m):
                 v[j] = b[j] / totals[j] if b[j] > 0 else 0.0
-                totals[j] = 0.0
-            low, high, error = np.inf, 0.0, 0.0
-            for i in range(n):
-                if a[i] == 0:
-                    continue
-                p = plan[i]
-                s = 0.0
-                for j in range(m):
-                    s += p[j] * v[j]
-                error = maximum(error, abs(u[i] * s - a[i]))
-                factor = a[i] / s if s > 0 else np.inf
-                u[i] = factor
-                low, high = min(low, factor), maximum(high, factor)
-                for j in range(m):
-                    totals[j] += factor * p[j]
+            error, low, high = _scale_rows(plan, a, u, v, totals)
             done = error <= goal or count >= limit
             if not done and count % PERIOD == 0:
-                if may_leave and error > 0:
+                if error > 0 and before < np.inf:
                     rate = np.log(before / error) / PERIOD
-                    if before < np.inf and rate * patience < np.log(error / goal):
-                        done = True
+                    done = rate * patience < np.log(error / goal)
                 before = error
             if done or not (low > SMALL and high < LARGE):
                 break
@@ -266,167 +262,39 @@ def _sweep(scores, a, b, t, goal, limit, may_leave, plan, f, g, totals, work):
         for j in range(m):
             g[j] += t * log(v[j]) if b[j] > 0 else 0.0
         if done:
-            error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
-            if error <= goal or count >= limit or may_leave:
-                return error, count, error <= goal
+            return _normalise_rows(scores, a, b, t, plan, f, g, totals), count
 
 
 # ----------------------------------------------------------------------------- Newton's method
 
 
 @jit
-def _newton(scores, a, b, t, goal, largest, spread, limit, plan, f, g, totals, weights, moved, work):
-    """Steps in g, with f eliminated, until the error is within the goal: the error and their number.
-
-    Or within what rounding leaves of it, unless the largest margin is given as 0.
-    """
-    n, m = scores.shape
-    trial, column = work[0], work[1]
-    error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
-    count = 0
-    while error > goal and count < limit and error > largest * _rounding(scores, plan, g, t, largest, spread):
-        count += 1
-        _laplacian(plan, a, weights)
-        for j in range(m):
-            moved[j] = b[j] - totals[j]
-        slope = 0.0
-        _eliminate(weights, moved, totals, FARTHEST)
-        longest = 0.0
-        for j in range(m):
-            slope += moved[j] * (b[j] - totals[j])
-            longest = maximum(longest, abs(moved[j]))
-        step = 1.0 if longest < 100 else 100 / longest
-        for _ in range(40):
-            # The dual's slope a step further on; it is concave, so that a slope above 0 has lost nothing.
-            for j in range(m):
-                trial[j] = exp(step * moved[j])
-                column[j] = 0.0
-            for i in range(n):
-                if a[i] == 0:
-                    continue
-                p = plan[i]
-                s = 0.0
-                for j in range(m):
-                    s += p[j] * trial[j]
-                factor = a[i] / s
-                for j in range(m):
-                    column[j] += factor * p[j]
-            ahead = 0.0
-            for j in range(m):
-                ahead += moved[j] * (b[j] - column[j] * trial[j])
-            if ahead >= -0.5 * abs(slope):
-                break
-            # Where a straight line between the two slopes says that it is 0, or half of that at most.
-            step *= max(0.1, min(0.5, slope / (slope - ahead)))
-        for j in range(m):
-            if b[j] > 0:
-                g[j] += t * step * moved[j]
-        error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
-    return error, count
-
-
-@jit
-def _laplacian(plan, a, weights):
-    """W[j, k] = Σ_i P[i, j] P[i, k] / a[i] for k < j, symmetric, without a diagonal."""
-    n, m = plan.shape
+def _newton(scores, a, b, t, plan, f, g, totals, weights, moved, work):
+    """A step in g, with f eliminated, from where the rows are right: the error after it."""
+    m = scores.shape[1]
+    trial, column, u, size = work[0], work[1], work[2], work[3]
+    column_weights(plan, a, weights)
     for j in range(m):
-        for k in range(j):
-            weights[j, k] = 0.0
-    for i in range(n):
-        if not a[i] > TINY:
-            continue
-        p, inverse = plan[i], 1 / a[i]
-        for j in range(1, m):
-            factor = p[j] * inverse
-            if factor > 0:
-                w = weights[j]
-                for k in range(j):
-                    w[k] += factor * p[k]
-
-
-@jit
-def _eliminate(weights, x, sums, farthest):
-    """Solve (diag(W 1) − W) y = x in place, with y[0] = 0; the lower triangle of W is used up.
-
-    A column that no weight is left for is one of its own part of the graph, and gets 0. No y moves from the mean of
-    those around it by more than ``farthest``; x below the rounding of ``sums`` is 0.
-    """
-    m = len(x)
-    for j in range(m - 1, 0, -1):
-        w = weights[j]
-        total = 0.0
-        for k in range(j):
-            total += w[k]
-        if not total > TINY:
-            x[j] = 0.0
-            continue
-        inverse = 1 / total
-        for k in range(1, j):
-            factor = w[k] * inverse
-            if factor > 0:
-                other = weights[k]
-                for h in range(k):
-                    other[h] += factor * w[h]
-        own = x[j]
-        for k in range(j):
-            x[k] += own * inverse * w[k]
-        for k in range(j):
-            w[k] *= inverse
-        x[j] = own * inverse if abs(own) > 1e-15 * sums[j] else 0.0
-        if abs(x[j]) > farthest:
-            x[j] = farthest if x[j] > 0 else -farthest
-    x[0] = 0.0
-    for j in range(1, m):
-        w = weights[j]
-        total = x[j]
-        for k in range(j):
-            total += w[k] * x[k]
-        x[j] = total
-
-
-# ----------------------------------------------------------------------------- derivatives
-
-
-@jit
-def tangent(start, stop, plan, direction, row_change, column_change, temperature, change, x, y):
-    """The change of the plan, and of f / T and g / T, along a direction of the scores and changes of the margins.
-
-    With w = P ∘ direction / T, they are the solution of L [x; y] = [row_change − w 1; column_change − wᵀ 1], where
-    L = [diag(P 1), P; Pᵀ, diag(Pᵀ 1)], and change = w + P ∘ (x[i] + y[j]). Arrays are (B, n, m), (B, n) and (B, m).
-    """
-    n, m = plan.shape[1], plan.shape[2]
-    weights, totals, sums = np.empty((m, m)), np.empty(m), np.empty(n)
-    inverse = 1 / temperature
-    for b in range(start, stop):
-        p_all, w_all, right = plan[b], change[b], y[b]
+        moved[j], size[j] = b[j] - totals[j], b[j] + totals[j]
+    eliminate(weights, moved, size, FARTHEST)
+    slope, longest = 0.0, 0.0
+    for j in range(m):
+        slope += moved[j] * (b[j] - totals[j])
+        longest = maximum(longest, abs(moved[j]))
+    step = 1.0 if longest < 100 else 100 / longest
+    for _ in range(40):
+        # The dual's slope a step further on; it is concave, so that a slope above 0 has lost nothing.
         for j in range(m):
-            right[j] = column_change[b, j]
-            totals[j] = 0.0
-        for i in range(n):
-            p, w, v = p_all[i], w_all[i], direction[b, i]
-            total, own = 0.0, 0.0
-            for j in range(m):
-                w[j] = p[j] * (v[j] * inverse)
-                total += p[j]
-                own += w[j]
-                totals[j] += p[j]
-                right[j] -= w[j]
-            sums[i] = total
-            x[b, i] = row_change[b, i] - own
-            factor = x[b, i] / total if total > TINY else 0.0
-            for j in range(m):
-                right[j] -= p[j] * factor
-        _laplacian(p_all, sums, weights)
-        _eliminate(weights, right, totals, np.inf)
-        for i in range(n):
-            p, w = p_all[i], w_all[i]
-            if not sums[i] > TINY:
-                x[b, i] = 0.0
-                continue
-            total = x[b, i]
-            for j in range(m):
-                total -= p[j] * right[j]
-            x[b, i] = total / sums[i]
-            own = x[b, i]
-            for j in range(m):
-                w[j] += p[j] * (own + right[j])
+            trial[j] = exp(step * moved[j])
+        _scale_rows(plan, a, u, trial, column)
+        ahead = 0.0
+        for j in range(m):
+            ahead += moved[j] * (b[j] - column[j] * trial[j])
+        if ahead >= -0.5 * abs(slope):
+            break
+        # Where a straight line between the two slopes says that it is 0, or half of that at most.
+        step *= max(0.1, min(0.5, slope / (slope - ahead)))
+    for j in range(m):
+        if b[j] > 0:
+            g[j] += t * step * moved[j]
+    return _normalise_rows(scores, a, b, t, plan, f, g, totals)

@@ -140,9 +140,10 @@ class Transport:
             # Each step that follows the solution along, with the Laplacian of the solution itself, is right to one
             # more order; V is stationary in g, and so right to twice as many.
             solve = sinkhorn_torch.laplacian(found.plan)
+            exact = torch.zeros_like(g)  # differences are 0 here, and what counts is how they change
             for _ in range(2):
                 sums = sinkhorn_torch.row_plans(scores, rows, g, self.temperature).sum(1)
-                g = g + self.temperature * solve(columns - sums)
+                g = g + self.temperature * solve(columns - sums, exact)
         used, positive = torch.where(columns > 0, g, 0.0), rows > 0
         lse = logsumexp((scores + g[:, None]) / self.temperature, 2)
         inner = torch.where(positive, rows, 1.0)
@@ -166,7 +167,7 @@ class Transport:
         if not plan.is_cpu or n == 0 or m == 0:
             change, x, y = sinkhorn_torch.tangent(plan, direction, rows, columns, self.temperature)
             return change, -self.temperature * x, -self.temperature * y
-        from ..kernels.transport import tangent
+        from ..kernels.transport_laplacian import tangent
 
         parts = (plan, direction, rows, columns) if m <= n else (plan.mT, direction.mT, columns, rows)
         arrays = to_numpy(*parts)

@@ -10,6 +10,17 @@ import torch
 from torch import Tensor
 
 from ..kernels.logsumexp import logsumexp
+from ..kernels.transport_limits import (
+    COARSE,
+    COARSER,
+    EXACT,
+    FARTHEST,
+    NOISE,
+    NOTHING,
+    ROUNDING,
+    STEPS,
+    TINY,
+)
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -43,12 +54,6 @@ class Plan(NamedTuple):
         """The plan and the prices of rows and columns, −f − T and −g; as if f or g were 0 where it is −inf."""
         f, g = (torch.where(torch.isneginf(t), 0.0, t) for t in (self.rows, self.columns))
         return self.plan, -f - temperature, -g
-
-
-# As in structinf.kernels.transport.
-ROUNDING = 2e-15
-NOTHING = 1e-16
-TINY = 2.3e-308
 
 
 def _rounding(
@@ -124,11 +129,13 @@ def _shifted(lse: Tensor, margins: Tensor) -> Tensor:
 # ----------------------------------------------------------------------------- Newton's method
 
 
-def laplacian(plan: Tensor) -> Callable[[Tensor], jaxtyping.Float[Tensor, "batch columns"]]:
-    """x ↦ y with (diag(Pᵀ 1) − Pᵀ diag(P 1)⁻¹ P) y = x, up to a constant, by elimination without subtractions.
+def laplacian(
+    plan: Tensor, farthest: float = math.inf
+) -> Callable[[Tensor, Tensor], jaxtyping.Float[Tensor, "batch columns"]]:
+    """x, size ↦ y with (diag(Pᵀ 1) − Pᵀ diag(P 1)⁻¹ P) y = x, up to a constant, by elimination without subtractions.
 
-    The diagonal is the sum of the rest of its row, as long as rows and columns have their margins: see
-    :mod:`structinf.kernels.transport`.
+    Where x, a sum of terms of that ``size``, is below its rounding, it is 0; see
+    :func:`structinf.kernels.transport_laplacian.eliminate`, which this is.
     """
     sums = plan.sum(2, keepdim=True)
     share = torch.where(sums > TINY, plan / torch.where(sums > TINY, sums, 1.0), 0.0)
@@ -141,12 +148,13 @@ def laplacian(plan: Tensor) -> Callable[[Tensor], jaxtyping.Float[Tensor, "batch
         steps.append((inverse, row * inverse))
         weights = weights[:, :j, :j] + row[:, :, None] * (row * inverse)[:, None]
 
-    def solve(x: Tensor) -> Tensor:
+    def solve(x: Tensor, size: Tensor) -> Tensor:
         scaled = []
         for inverse, share in steps:
-            last = x[:, -1:]
-            scaled.append(last * inverse)
-            x = x[:, :-1] + last * share
+            last, last_size = x[:, -1:], size[:, -1:]
+            own = torch.where(last.abs() < NOISE * last_size, 0.0, last * inverse)
+            scaled.append(own.clamp(-farthest, farthest))
+            x, size = x[:, :-1] + last * share, size[:, :-1] + last_size * share
         y = torch.zeros_like(x)
         for own, (_, share) in zip(reversed(scaled), reversed(steps), strict=True):
             y = torch.cat([y, own + (share * y).sum(1, keepdim=True)], 1)
@@ -158,12 +166,14 @@ def laplacian(plan: Tensor) -> Callable[[Tensor], jaxtyping.Float[Tensor, "batch
 def tangent(
     plan: Tensor, direction: Tensor, rows: Tensor, columns: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The change of the plan, and of f / T and g / T, as :func:`structinf.kernels.transport.tangent` has it."""
+    """The changes of the plan, of f / T and of g / T, as :func:`structinf.kernels.transport_laplacian.tangent` has."""
     change = plan * direction / temperature
     sums = plan.sum(2)
     inverse = torch.where(sums > TINY, 1 / torch.where(sums > TINY, sums, 1.0), 0.0)
     x = (rows - change.sum(2)) * inverse
-    y = laplacian(plan)(columns - change.sum(1) - (plan * x[:, :, None]).sum(1))
+    right = columns - change.sum(1) - (plan * x[:, :, None]).sum(1)
+    row_size = (rows.abs() + change.abs().sum(2)) * inverse
+    y = laplacian(plan)(right, columns.abs() + change.abs().sum(1) + (plan * row_size[:, :, None]).sum(1))
     x = x - (plan * y[:, None]).sum(2) * inverse
     return change + plan * (x[:, :, None] + y[:, None]), x, y
 
@@ -185,7 +195,7 @@ def solve(
     g = start = torch.where(columns > 0, 0.0, -torch.inf).to(scores)
     low, high = finite_range(scores)
     spread = high - low
-    exact = tolerance <= 1e-10  # as there, to rounding
+    exact = tolerance <= EXACT
 
     def state(g: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The plan of g, its error, and what rounding leaves of that."""
@@ -206,12 +216,13 @@ def solve(
             plan, error, rounding = state(g, end)
     slow = error > rounding.clamp(min=tolerance)
     high = torch.where(slow, torch.clamp(spread / 8, min=max(temperature, first)), end)
-    levels = (torch.log(high / temperature) / math.log(4)).ceil().clamp(min=0)
+    levels = (torch.log(high / temperature) / math.log(COARSER)).ceil().clamp(min=0)
     g = torch.where((high > temperature)[:, None], start, g)
 
     def advance(g: Tensor, t: Tensor, plan: Tensor, moving: Tensor) -> Tensor:
         """One step of Newton's of the instances that are ``moving``."""
-        step = laplacian(plan)(columns - plan.sum(1)).clamp(-30, 30)
+        step = laplacian(plan, FARTHEST)(columns - plan.sum(1), columns + plan.sum(1))
+        step = step * (100 / step.abs().amax(1, keepdim=True)).clamp(max=1)
         slope = (step * (columns - plan.sum(1))).sum(1)
         part = t
         for _ in range(40):
@@ -226,12 +237,16 @@ def solve(
     for level in range(int(levels.max()) if size else 0, -1, -1):
         begun = slow & (level <= levels)
         t = temperature * (high / temperature) ** (level / levels.clamp(min=1)).clamp(max=1)
-        within = tolerance if level == 0 else 1e-4
+        within = tolerance if level == 0 else COARSE
         plan, error, rounding = state(g, t)
+        steps = 0
         while bool((moving := begun & (error > rounding.clamp(min=within)) & (iterations < max_iter)).any()):
             iterations += moving
             g = advance(g, t, plan, moving)
             plan, error, rounding = state(g, t)
+            steps += 1
+            if level and steps == STEPS:
+                break
     if exact and bool((moving := (error > 0.01 * rounding.clamp(min=tolerance)) & (iterations < max_iter)).any()):
         iterations += moving
         g = advance(g, end, plan, moving)
