@@ -154,9 +154,10 @@ def check_supported(oracle: Oracle, relaxation: Relaxation) -> None:
     """Raise UnsupportedError, saying what is missing and what works instead, unless the two fit."""
     missing = relaxation.missing(oracle)
     if missing is not None:
+        others = [name + " with default options" * (name == relaxation.name) for name in works_with(oracle)]
         raise UnsupportedError(
             f"{relaxation.label()} does not work for {oracle.label()}: {missing}. "
-            f"These relaxations do: {', '.join(works_with(oracle)) or 'none'}"
+            f"These relaxations do: {', '.join(others) or 'none'}"
         )
 
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal, overload
 import torch
 from torch import Tensor
 
+from .api import get_relaxation
 from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import TransportPolytope, check_flag
 from .problem import Problem
-from .relaxations.sinkhorn import Sinkhorn
 from .solution import Solution
 from .solvers.sinkhorn import rounding_of_totals
 
@@ -102,7 +102,8 @@ def sinkhorn(
     total : (...) Tensor or float, optional
         With slack, what is shipped in all: both sides' sums are bounds then, unless it is their total.
     record : bool
-        Return the whole :class:`structinf.Solution`, with value, residual and status, in place of its mean.
+        Return the whole :class:`structinf.Solution`, with its value, residual and whether it converged, in place of the
+        plan.
     **options
         ``tolerance``, ``max_iter``, ``anneal_from``, ``backward`` and ``on_failure``, as for the ``sinkhorn``
         relaxation, :class:`structinf.relaxations.sinkhorn.Sinkhorn`.
@@ -131,11 +132,11 @@ def sinkhorn(
         raise InvalidInputError(f"theta: scores of rows and columns, a tensor (..., n, m), are needed, got {came}")
     check_flag("slack", slack)
     check_flag("record", record)
-    relaxation = Sinkhorn(temperature=temperature, **options)
+    relaxation = get_relaxation("sinkhorn", temperature=temperature, **options)
     bound = {name: _margins(name, value, theta) for name, value in (("rows", rows), ("columns", columns))}
     if total is not None:
         if not slack:
-            raise InvalidInputError("total: less than all is shipped with slack=True alone")
+            raise InvalidInputError("total: to ship less than all needs slack=True as well")
         bound["total"] = torch.as_tensor(total, dtype=torch.float64)
     problem = Problem.build(theta, _Plans(), bound)
     _check_totals(problem.oracle.bound, slack)

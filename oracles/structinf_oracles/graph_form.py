@@ -109,7 +109,7 @@ class ScoredEdges(Oracle):
     """Sets of edges of an undirected graph, each edge with a score.
 
     θ is (..., n, n), of which the part above the diagonal is read, or (..., E) for a list of ``edges``. What differs
-    between the two is written here: subclasses see the edges of :meth:`graph`, in order.
+    between the two is written here: subclasses see the edges of the graph, in order.
     """
 
     structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
@@ -158,7 +158,7 @@ class ScoredEdges(Oracle):
         nodes = torch.arange(theta.shape[1], device=theta.device)
         return upper & (nodes < self.nodes_in_use(theta[:1])[:, None, None])
 
-    def graph(self, like: Tensor) -> UndirectedGraph:
+    def graph_of(self, like: Tensor) -> UndirectedGraph:
         """The graph whose edges potentials (B, *event) score."""
         return UndirectedGraph.complete(like.shape[1]) if self.edges is None else self.edges
 
@@ -166,7 +166,7 @@ class ScoredEdges(Oracle):
         """Bound lengths, or all nodes for each instance; checked on the CPU, where compiled loops go where they say."""
         lengths = self.bound.get("lengths") if self.edges is None else None
         if lengths is None:
-            return torch.full((len(theta),), len(self.graph(theta).nodes), device=theta.device)
+            return torch.full((len(theta),), len(self.graph_of(theta).nodes), device=theta.device)
         check_instances("lengths", lengths, len(theta))
         if lengths.is_cpu:
             self._check_lengths(theta)
@@ -179,7 +179,7 @@ class ScoredEdges(Oracle):
         """The scores of the graph's edges, differentiable."""
         if self.edges is not None:
             return theta
-        return theta.flatten(1).index_select(1, torch.from_numpy(self.graph(theta).pairs[0]).to(theta.device))
+        return theta.flatten(1).index_select(1, torch.from_numpy(self.graph_of(theta).pairs[0]).to(theta.device))
 
     def as_parts(self, values: Tensor, like: Tensor) -> Tensor:
         """``values`` (..., E) of the edges in the form and dtype of θ, (..., *event)."""
@@ -188,7 +188,7 @@ class ScoredEdges(Oracle):
             return values
         n = like.shape[1]
         parts = values.new_zeros(*values.shape[:-1], n * n)
-        parts[..., torch.from_numpy(self.graph(like).pairs[0]).to(values.device)] = values
+        parts[..., torch.from_numpy(self.graph_of(like).pairs[0]).to(values.device)] = values
         return parts.unflatten(-1, (n, n))
 
 

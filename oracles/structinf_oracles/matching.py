@@ -118,7 +118,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
     # -- labels ----------------------------------------------------------------------------
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        graph = self.graph(like)
+        graph = self.graph_of(like)
         n = len(graph.nodes)
         if labels.shape[1:] != (n,):
             raise InvalidInputError(
@@ -144,7 +144,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         return self.as_parts(y, like)
 
     def decode(self, y: Tensor) -> Tensor:
-        graph = self.graph(y)
+        graph = self.graph_of(y)
         instance, edge = self.edge_scores(y).nonzero().unbind(1)
         partners = torch.full((len(y), len(graph.nodes)), -1, device=y.device)
         low, high = torch.tensor(graph.ends, device=y.device)[edge].unbind(1)
@@ -154,7 +154,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
     # -- optimisation ----------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> Tensor:
-        graph, solve = self.graph(theta), _solver()
+        graph, solve = self.graph_of(theta), _solver()
         scores, lengths = to_numpy(self.edge_scores(theta).double(), self.nodes_in_use(theta))
         keys, _, _ = graph.pairs
         low, high = graph.ends_of(keys)
@@ -190,7 +190,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
     def enumerate(self, event_shape: Any) -> Tensor:
         """All matchings, perfect or not, (|Y|, *event), by the partners of the nodes in order; at most a million."""
         like = torch.zeros(1, *event_shape, dtype=torch.float64)
-        graph, nodes = self.graph(like), int(self.nodes_in_use(like)[0])
+        graph, nodes = self.graph_of(like), int(self.nodes_in_use(like)[0])
         ends = torch.tensor(graph.ends)
         chosen = torch.zeros(1, len(ends), dtype=torch.bool)
         matched = torch.zeros(1, len(graph.nodes), dtype=torch.bool)

@@ -106,7 +106,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         return 2 if self.edges is None else 1
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        nodes = len(self.graph(like).nodes)
+        nodes = len(self.graph_of(like).nodes)
         wanted = (nodes - 1, 2) if self.edges is None else (nodes - 1,)
         if labels.shape[1:] != wanted:
             what = "pairs of nodes" if self.edges is None else "numbers of edges"
@@ -135,7 +135,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         return indicators(found, used, like.shape[1:].numel(), like).reshape(len(labels), *like.shape[1:])
 
     def decode(self, y: Tensor) -> Tensor:
-        nodes = len(self.graph(y).nodes)
+        nodes = len(self.graph_of(y).nodes)
         found = positions(y.flatten(1), nodes - 1)
         if self.edges is not None:
             return found
@@ -202,7 +202,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         """Scores of the edges in float64, and their graph."""
         from .kernels.kirchhoff import Multigraph
 
-        graph = self.graph(theta)
+        graph = self.graph_of(theta)
         arrays = (*graph.pairs, graph.members)
         keys, mirrored, pair, members = (torch.from_numpy(array).to(theta.device) for array in arrays)
         lengths = self.nodes_in_use(theta)
@@ -218,7 +218,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         trees = self.log_partition(like).item()  # the logarithm of their number
         count = round(math.exp(trees)) if trees < 40 else 10 ** round(trees / math.log(10))
         check_enumerable(count, f"spanning trees of {nodes} nodes")
-        ends = torch.tensor(self.graph(like).ends)
+        ends = torch.tensor(self.graph_of(like).ends)
         within = (ends < nodes).all(1)
         y = torch.zeros(count, len(ends), dtype=torch.float64)
         y[:, within] = _spanning_trees(ends[within], nodes).double()

@@ -88,6 +88,7 @@ def _descend(
                     g[j] = 0.0 if b[j] > 0 else -np.inf
     # Temperatures in a row whose ratio is the same.
     levels = int(np.ceil(np.log(high / temperature) / np.log(COARSER)))
+    level, error = levels, np.inf
     for level in range(levels, -1, -1):
         t = temperature * (high / temperature) ** (level / max(levels, 1))
         within = largest * (tolerance if level == 0 else COARSE)

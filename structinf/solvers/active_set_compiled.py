@@ -179,7 +179,7 @@ class CompiledPrograms(Programs):
 
     def outcome(self) -> Outcome:
         support, search = self.support, self.search
-        parallel_rows(vertices.finish, len(support.count), support, search)
+        parallel_rows(vertices.finish, len(support.count), support, search, work=search.mean.size + support.weight.size)
         outcome = Outcome(
             mean=torch.from_numpy(search.mean),
             value=torch.from_numpy(search.objective),
@@ -200,7 +200,9 @@ class CompiledPrograms(Programs):
     def vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
         out = torch.zeros_like(mean_cotangent)
         arrays = mean_cotangent.contiguous().numpy(), weights_cotangent.contiguous().numpy()
-        parallel_rows(kernels.vjp, len(out), *arrays, self.support, out.numpy())
+        parallel_rows(
+            kernels.vjp, len(out), *arrays, self.support, out.numpy(), work=out.numel() * self.support.weight.shape[1]
+        )
         return out
 
 
