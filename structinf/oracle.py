@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import abc
 import copy
-import math
-from collections.abc import Mapping, Sized
-from numbers import Integral
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +17,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from .errors import InfeasibleError, InvalidInputError, PluginError, UnsupportedError
+from .errors import InvalidInputError, PluginError, UnsupportedError
 from .parts import (
     Potentials,
     as_tuple,
@@ -47,105 +45,7 @@ __all__ = [
     "Projectable",
     "Samplable",
     "TransportPolytope",
-    "bound_lengths",
-    "check_count",
-    "check_enumerable",
-    "check_feasible",
-    "check_flag",
-    "check_instances",
-    "check_k",
-    "check_lengths",
 ]
-
-MOST_ENUMERATED = 1_000_000
-
-
-def check_feasible(value: Tensor, what: str) -> None:
-    """Raise InfeasibleError for the first instance whose best or summed score is −inf.
-
-    Parameters
-    ----------
-    value : (B,) Tensor
-        Value of each instance, −inf where no structure of finite score exists; or whether one does, as bool.
-    what : str
-        What does not exist, in the singular: ``"assignment"``.
-    """
-    infeasible = ~value if value.dtype is torch.bool else torch.isneginf(value)
-    if bool(infeasible.any()):
-        index = int(infeasible.nonzero()[0, 0])
-        raise InfeasibleError(
-            f"no {what} of finite score exists for batch index {index}: too many of its parts are −inf; "
-            "allow more parts or drop the instance",
-            index,
-        )
-
-
-def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
-    """Raise InvalidInputError unless ``low <= lengths <= high`` everywhere.
-
-    ``padding`` names the dimension that the lengths count in: ``"T = 7 steps"``.
-    """
-    wrong = (lengths < low) | (lengths > high)
-    if bool(wrong.any()):
-        index = int(wrong.nonzero()[0, 0])
-        raise InvalidInputError(
-            f"lengths must lie between {low} and {high} ({padding}), "
-            f"got {lengths[index].tolist()} at batch index {index}"
-        )
-
-
-def bound_lengths(oracle: Oracle, batch: int, whole: int, padding: str, device: torch.device) -> Tensor:
-    """The lengths bound to ``oracle``, or ``whole`` for each instance, (B,) int64; ``padding`` as in check_lengths.
-
-    They are checked here too, as compiled loops would go where they say, whoever bound them; on the CPU, where those
-    loops run. With ``batch`` 1, potentials are shared by all instances.
-    """
-    lengths = oracle.bound.get("lengths")
-    if lengths is None:
-        return torch.full((batch,), whole, device=device)
-    check_instances("lengths", lengths, batch)
-    if lengths.is_cpu:
-        check_lengths(lengths, 1, whole, padding)
-    return lengths
-
-
-def check_instances(name: str, bound: Sized, batch: int, *, shared: bool = True) -> None:
-    """Raise InvalidInputError unless what is ``bound`` as ``name`` is of ``batch`` instances.
-
-    One set of potentials may be ``shared`` by any number of them.
-    """
-    if len(bound) != batch and not (shared and batch == 1):
-        raise InvalidInputError(f"{name}: those of {len(bound)} instances are bound, but theta has {batch}")
-
-
-def check_count(n: int) -> None:
-    """Raise InvalidInputError unless ``n``, the number of samples asked for, is an integer of at least 0."""
-    if isinstance(n, bool) or not isinstance(n, Integral) or int(n) < 0:
-        raise InvalidInputError(f"n, the number of samples, must be an integer of at least 0, got {n!r}")
-
-
-def check_flag(name: str, value: bool) -> None:
-    """Raise InvalidInputError unless the option called ``name`` is True or False."""
-    if not isinstance(value, bool):
-        raise InvalidInputError(f"{name} must be True or False, got {value!r}")
-
-
-def check_k(k: int) -> None:
-    """Raise InvalidInputError unless ``k``, the number of structures asked for, is an integer of at least 1."""
-    if isinstance(k, bool) or not isinstance(k, Integral):
-        raise InvalidInputError(f"k must be an integer of at least 1, got {k!r}")
-    if k < 1:
-        raise InvalidInputError(f"k must be at least 1, got {k}")
-
-
-def check_enumerable(count: int, name: str) -> None:
-    """Raise InvalidInputError if there are more than a million structures; ``name`` is their plural, with sizes."""
-    if count > MOST_ENUMERATED:
-        number = count if count < 10**30 else f"about 10^{math.log10(count):.0f}"
-        raise InvalidInputError(
-            f"there are {number} {name}, too many to list (more than {MOST_ENUMERATED}); choose smaller sizes"
-        )
-
 
 # ----------------------------------------------------------------------------- the oracle
 

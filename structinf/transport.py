@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from .api import get_relaxation
+from .checks import check_flag
 from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
-from .oracle import TransportPolytope, check_flag
+from .oracle import TransportPolytope
 from .problem import Problem
 from .solution import Solution
 from .solvers.sinkhorn import rounding_of_totals

@@ -13,8 +13,9 @@ import torch
 from alphas import INF
 from hyperedges import Grammar, Hyperedges, Recursion, of_grammar
 from programs import formed, shapes_of
+from structinf.checks import check_lengths
 from structinf.dp.recursion import DynamicProgram
-from structinf.oracle import Enumerable, check_lengths
+from structinf.oracle import Enumerable
 from structinf.parts import Potentials, as_tuple, map_parts
 
 # ----------------------------------------------------------------------------- recursions

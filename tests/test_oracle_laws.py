@@ -21,7 +21,7 @@ from structinf.testing.queries import ask, queries_of
 
 
 def test_every_oracle_has_an_example():
-    assert not examples.MISSING, f"add an entry to TABLE of tests/examples.py for: {', '.join(examples.MISSING)}"
+    assert not examples.MISSING, f"add an entry to a table of tests/examples_of_*.py for: {', '.join(examples.MISSING)}"
 
 
 @examples.parametrize()

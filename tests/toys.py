@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from structinf import Enumerable, GibbsOracle, InvalidInputError, KBest, Oracle, Potentials, Projectable, Samplable
+from structinf.checks import check_feasible, check_lengths
 from structinf.kernels.logsumexp import logsumexp
-from structinf.oracle import check_feasible, check_lengths
 from structinf.parts import as_tuple, batch_size, map_parts
 
 

@@ -10,19 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from structinf.checks import bound_lengths, check_count, check_enumerable, check_feasible, check_flag, check_lengths
 from structinf.errors import InvalidInputError
 from structinf.kernels import elimination, parallel_rows, to_numpy
-from structinf.oracle import (
-    Enumerable,
-    GibbsOracle,
-    Samplable,
-    bound_lengths,
-    check_count,
-    check_enumerable,
-    check_feasible,
-    check_flag,
-    check_lengths,
-)
+from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Potentials
 
 if TYPE_CHECKING:

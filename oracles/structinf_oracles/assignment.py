@@ -13,19 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.checks import check_enumerable, check_feasible, check_flag, check_instances, check_k, check_lengths
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
-from structinf.oracle import (
-    Enumerable,
-    KBest,
-    TransportPolytope,
-    check_enumerable,
-    check_feasible,
-    check_flag,
-    check_instances,
-    check_k,
-    check_lengths,
-)
+from structinf.oracle import Enumerable, KBest, TransportPolytope
 
 if TYPE_CHECKING:
     import jaxtyping

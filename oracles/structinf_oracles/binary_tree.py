@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.checks import bound_lengths, check_flag, check_lengths
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.oracle import bound_lengths, check_flag, check_lengths
 
 from .label_lists import indicators, positions, refuse
 

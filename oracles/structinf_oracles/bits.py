@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from structinf.checks import check_count
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
-from structinf.oracle import EntropyProjectable, GibbsOracle, Projectable, check_count
+from structinf.oracle import EntropyProjectable, GibbsOracle, Projectable
 from structinf.parts import scale
 from structinf.regularizers import Regularizer
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from structinf.checks import bound_lengths, check_count, check_enumerable, check_feasible, check_k, check_lengths
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
-from structinf.oracle import bound_lengths, check_count, check_enumerable, check_feasible, check_k, check_lengths
 from structinf.parts import (
     Potentials,
     as_tuple,

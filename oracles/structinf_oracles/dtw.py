@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.checks import check_count, check_feasible, check_instances, check_k
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_count, check_feasible, check_instances, check_k
 from structinf.parts import Potentials, hessian_product_by_autograd, scale
 from structinf.regularizers import Regularizer, probabilities, smoothed_maximum
 from structinf.smoothing import compiled_alpha, smooth_max

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from structinf.checks import check_instances, check_lengths
 from structinf.dp.graph import Graph
 from structinf.errors import InvalidInputError
-from structinf.oracle import Oracle, check_instances, check_lengths
+from structinf.oracle import Oracle
 
 if TYPE_CHECKING:
     import jaxtyping

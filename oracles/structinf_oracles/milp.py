@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.checks import check_enumerable
 from structinf.errors import InvalidInputError, UnsupportedError
-from structinf.oracle import Enumerable, check_enumerable
+from structinf.oracle import Enumerable
 
 from .constraint_program import ConstraintProgram
 from .integer_solver import Maximiser, SolverOracle, cost_of_changes

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.checks import check_enumerable
 from structinf.errors import InfeasibleError, InvalidInputError, UnboundedError
 from structinf.kernels import parallel_rows, to_numpy
-from structinf.oracle import check_enumerable
 
 from .label_lists import refuse
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.checks import check_flag
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_flag
 
 from .grid_form import check_grid, inside, sizes_in_use
 from .label_lists import indicators, refuse

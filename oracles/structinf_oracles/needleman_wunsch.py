@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.checks import check_flag
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_flag
 from structinf.parts import Potentials, as_tuple
 
 from .grid_form import cells_of, check_cells, check_grid, grid_of, inside, sizes_in_use

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.checks import check_flag
 from structinf.dp.graph import Graph
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_flag
 
 from .label_lists import indicators, refuse
 from .route_form import Arcs, ShortestPath

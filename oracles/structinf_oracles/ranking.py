@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from structinf.autograd import piecewise_linear
+from structinf.checks import check_enumerable, check_feasible, check_instances, check_lengths
 from structinf.errors import InvalidInputError
 from structinf.kernels import permutahedron
-from structinf.oracle import Enumerable, Projectable, check_enumerable, check_feasible, check_instances, check_lengths
+from structinf.oracle import Enumerable, Projectable
 
 from .label_lists import refuse
 from .subset_form import in_use

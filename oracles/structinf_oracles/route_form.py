@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.checks import MOST_ENUMERATED, check_enumerable, check_instances
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
-from structinf.oracle import MOST_ENUMERATED, Enumerable, check_enumerable, check_instances
+from structinf.oracle import Enumerable
 
 from .label_lists import indicators, refuse
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from structinf.checks import check_flag, check_lengths
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_flag, check_lengths
 from structinf.parts import Potentials, as_tuple
 
 from .label_lists import indicators, positions, refuse

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from structinf.checks import check_count, check_enumerable, check_feasible
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
-from structinf.oracle import Enumerable, GibbsOracle, Samplable, check_count, check_enumerable, check_feasible
+from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Potentials
 
 from .graph_form import ScoredEdges

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from structinf.checks import check_feasible, check_flag
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
-from structinf.oracle import EntropyProjectable, Projectable, check_feasible, check_flag
+from structinf.oracle import EntropyProjectable, Projectable
 
 from . import capped_simplex
 from .label_lists import refuse

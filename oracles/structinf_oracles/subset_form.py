@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from structinf.checks import check_lengths
 from structinf.errors import InvalidInputError
-from structinf.oracle import check_lengths
 
 from .label_lists import refuse
 

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.checks import bound_lengths, check_enumerable, check_lengths
 from structinf.errors import InvalidInputError
 from structinf.kernels import to_numpy
-from structinf.oracle import Enumerable, bound_lengths, check_enumerable, check_lengths
+from structinf.oracle import Enumerable
 
 from .constraint_program import ConstraintProgram, load_cp_model
 from .integer_solver import Maximiser, Outcome, SolverOracle

@@ -13,17 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checks import check_count, check_enumerable, check_feasible, check_instances, check_k
 from ..errors import InvalidInputError, PluginError
-from ..oracle import (
-    Enumerable,
-    KBest,
-    Samplable,
-    check_count,
-    check_enumerable,
-    check_feasible,
-    check_instances,
-    check_k,
-)
+from ..oracle import Enumerable, KBest, Samplable
 from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts, reduce_like, scale
 from ..regularizers import GIBBS, HARD, Regularizer
 from ..smoothing import SmoothableGibbs

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from ..checks import check_count, check_feasible
 from ..errors import PluginError
-from ..oracle import Samplable, check_count, check_feasible
+from ..oracle import Samplable
 from ..parts import Potentials, as_tuple, batch_size, gradient_by_autograd, map_parts, scale
 from ..regularizers import GIBBS, HARD, Regularizer, probabilities
 from ..smoothing import SmoothableGibbs, routed_max, smooth_max

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..checks import check_feasible
 from ..errors import PluginError
-from ..oracle import Oracle, check_feasible
+from ..oracle import Oracle
 from ..parts import Potentials, as_tuple, batch_size, map_parts
 from ..relaxation import RegularizedRelaxation, no_omega
 from ..solution import Solution

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from .. import autograd
+from ..checks import check_flag
 from ..errors import UnsupportedError
-from ..oracle import EntropyProjectable, Oracle, Projectable, check_flag
+from ..oracle import EntropyProjectable, Oracle, Projectable
 from ..parts import Potentials, as_tuple, map_parts, scale
 from ..regularizers import check_temperature
 from ..relaxation import (

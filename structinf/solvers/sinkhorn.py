@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..checks import check_feasible
 from ..kernels import parallel_rows, to_numpy
 from ..kernels.logsumexp import logsumexp
-from ..oracle import check_feasible
 from ..parts import Potentials, reduce_like, weigh
 from . import sinkhorn_torch
 from .sinkhorn_torch import Plan
