@@ -2,19 +2,9 @@
 
 from . import dp, errors, testing
 from .alignment import alignment_matrix, alignment_path, soft_dtw
-from .api import (
-    decode,
-    encode,
-    get_oracle,
-    get_relaxation,
-    infer,
-    list_oracles,
-    list_relaxations,
-    register_oracle,
-    register_relaxation,
-    relax,
-)
+from .api import decode, encode, infer, relax
 from .barycenter import Barycenter, soft_dtw_barycenter
+from .distributions import Gibbs, SparseDistribution
 from .errors import (
     ConvergenceError,
     ConvergenceWarning,
@@ -27,8 +17,10 @@ from .errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from .estimators import Estimator, expect, get_estimator, list_estimators, register_estimator
 from .layers import Layer
 from .losses import FenchelYoungLoss, RelaxedLoss
+from .mixed import GaussianSparsemax, GumbelSparsemax, HardConcrete
 from .oracle import (
     EntropyProjectable,
     Enumerable,
@@ -41,13 +33,16 @@ from .oracle import (
 )
 from .pairwise import pairwise_cost
 from .parts import Potentials
+from .quantization import Quantized, VectorQuantizer, floor_straight_through, round_straight_through
 from .queries import Best, Support, count, entropy, log_prob, nonzero, sample, topk
 from .ranks import soft_rank, soft_sort
 from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from .relaxation import RegularizedRelaxation, Relaxation
+from .resolution import get_oracle, get_relaxation, list_oracles, list_relaxations, register_oracle, register_relaxation
 from .series import SoftDTWLoss, soft_dtw_between, soft_dtw_divergence
 from .smoothing import Smoothable
 from .solution import Solution
+from .spo_plus import SPOPlusLoss, regret
 from .transport import sinkhorn
 
 __version__ = "0.1.0"
@@ -59,8 +54,13 @@ __all__ = [
     "ConvergenceWarning",
     "EntropyProjectable",
     "Enumerable",
+    "Estimator",
     "FenchelYoungLoss",
+    "GaussianSparsemax",
+    "Gibbs",
     "GibbsOracle",
+    "GumbelSparsemax",
+    "HardConcrete",
     "InfeasibleError",
     "InvalidInputError",
     "KBest",
@@ -70,15 +70,18 @@ __all__ = [
     "PluginError",
     "Potentials",
     "Projectable",
+    "Quantized",
     "RegularizedRelaxation",
     "Regularizer",
     "Relaxation",
     "RelaxedLoss",
+    "SPOPlusLoss",
     "Samplable",
     "Smoothable",
     "SoftDTWLoss",
     "Solution",
     "SolverLimitError",
+    "SparseDistribution",
     "SquaredL2",
     "StructinfError",
     "Support",
@@ -88,6 +91,7 @@ __all__ = [
     "UnknownNameError",
     "Unregularized",
     "UnsupportedError",
+    "VectorQuantizer",
     "alignment_matrix",
     "alignment_path",
     "count",
@@ -96,17 +100,24 @@ __all__ = [
     "encode",
     "entropy",
     "errors",
+    "expect",
+    "floor_straight_through",
+    "get_estimator",
     "get_oracle",
     "get_relaxation",
     "infer",
+    "list_estimators",
     "list_oracles",
     "list_relaxations",
     "log_prob",
     "nonzero",
     "pairwise_cost",
+    "register_estimator",
     "register_oracle",
     "register_relaxation",
+    "regret",
     "relax",
+    "round_straight_through",
     "sample",
     "sinkhorn",
     "soft_dtw",

@@ -6,47 +6,24 @@ import argparse
 import ast
 import contextlib
 import importlib
-import inspect
 import io
 import os
 import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import (
-    Enumerable,
-    GibbsOracle,
-    KBest,
-    Oracle,
-    Projectable,
-    Relaxation,
-    Samplable,
-    TransportPolytope,
-    __version__,
-    api,
-    testing,
-)
+from . import Oracle, __version__, listing, resolution, testing
 from .errors import InvalidInputError, PluginError, StructinfError
-from .registry import Registry
 
 __all__ = ["main"]
 
-ABILITIES: dict[str, tuple[type[Oracle], str]] = {
-    "G": (GibbsOracle, "log-partition and marginals"),
-    "S": (Samplable, "exact samples"),
-    "K": (KBest, "k best"),
-    "T": (TransportPolytope, "transport polytope"),
-    "P": (Projectable, "projection in closed form"),
-    "E": (Enumerable, "enumeration"),
-}
-
-# Of the parser; named here, so that --help needs no extra.
+# Of the demos; named here, so that --help needs no extra.
+SORT_METHODS = ("map-loss", "sparsemap-layer", "perturbed-loss", "sparsemap-loss")
 LOSSES = ("perceptron", "svm", "crf", "sparsemap", "margin-sparsemap")
 
 EXTRA = "demo"
@@ -80,9 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"structinf {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    about = "print which relaxations work for which oracles, and why others do not"
+    about = "print which relaxations and estimators work for which oracles, and why others do not"
     command = commands.add_parser("list", help=about, description=about)
-    command.set_defaults(run=_list)
+    command.set_defaults(run=lambda _: listing.run())
 
     about = "check that an oracle keeps every law of the protocol"
     command = commands.add_parser("check", help=about, description=about)
@@ -118,6 +95,14 @@ def _add_demos(demos: Any) -> None:
 
     about = "sort images of digits, from sorted lists alone: relaxations of assignments compared"
     demo = demos.add_parser("sort", help=about, description=about, parents=[seed, picture])
+    demo.add_argument(
+        "--methods",
+        metavar="METHOD",
+        nargs="+",
+        default=SORT_METHODS,
+        help="RELAXATION-loss, its Fenchel-Young loss, or RELAXATION-layer, the squared error of what it makes, as in "
+        f"straight-through-layer; or all (default: {' '.join(SORT_METHODS)})",
+    )
     demo.add_argument("--epochs", type=_positive, default=6, help="for each method (default: 6)")
     demo.add_argument("--quick", action="store_true", help="a few batches only: tries the machinery, not the methods")
     demo.set_defaults(run=_demo_sort)
@@ -152,7 +137,9 @@ def _demo_sort(arguments: argparse.Namespace) -> int:
     from .demos import sort
 
     with _one_thread():
-        sort.run(epochs=arguments.epochs, seed=arguments.seed, out=arguments.out, quick=arguments.quick)
+        sort.run(
+            arguments.methods, epochs=arguments.epochs, seed=arguments.seed, out=arguments.out, quick=arguments.quick
+        )
     return 0
 
 
@@ -191,95 +178,6 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-# ----------------------------------------------------------------------------- list
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A registered name: what it makes, or why that cannot be made; the options that it cannot be made without."""
-
-    name: str
-    made: Any = None
-    error: str = ""
-    needs: tuple[str, ...] = ()
-
-
-def _entries(registry: Registry[Any]) -> Iterator[Entry]:
-    for name in registry.names():
-        try:
-            factory = registry.factory(name)
-            needs = tuple(_required(factory))
-            if not needs:
-                yield Entry(name, registry.get(name))
-            elif inspect.isclass(factory) and issubclass(factory, registry.base):
-                # Unmade: abilities, and the reasons for lacking them, belong to the class.
-                yield Entry(name, object.__new__(factory), needs=needs)
-            else:
-                raise PluginError(f"{registry.kind} {name!r} cannot be made without {', '.join(needs)}")
-        except StructinfError as error:
-            yield Entry(name, error=str(error))
-        except Exception as error:  # a broken plugin must not hide the others
-            yield Entry(name, error=f"{registry.kind} {name!r} cannot be made: {error!r}")
-
-
-def _required(factory: Any) -> Iterator[str]:
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except ValueError:
-        return  # of a class written in C
-    for p in parameters:
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            yield p.name
-
-
-def _list(arguments: argparse.Namespace) -> int:
-    oracles, relaxations = list(_entries(api._oracles)), list(_entries(api._relaxations))
-    columns = [r for r in relaxations if not r.error]
-    rows: list[list[str]] = [["oracle", "abilities", *(r.name for r in columns)]]
-    reasons: dict[tuple[str, str], list[str]] = {}  # (relaxation, why) -> oracles
-    for oracle in oracles:
-        if oracle.error:
-            rows.append([oracle.name, oracle.error])
-            continue
-        has = [letter if isinstance(oracle.made, kind) else "." for letter, (kind, _) in ABILITIES.items()]
-        missing = [_missing(oracle.made, r.made) for r in columns]
-        rows.append([oracle.name, " ".join(has), *("no" if reason else "yes" for reason in missing)])
-        for r, why in zip(columns, missing, strict=True):
-            if why:
-                reasons.setdefault((r.name, why.removeprefix(f"{oracle.name} ")), []).append(oracle.name)
-    _print_table(rows)
-    print("\nabilities beside argmax: " + "; ".join(f"{letter} {what}" for letter, (_, what) in ABILITIES.items()))
-    alone = [(f"{names[0]}, {r}", why) for (r, why), names in reasons.items() if len(names) == 1]
-    alike = [(f"{r} of {', '.join(names)}", f"each {why}") for (r, why), names in reasons.items() if len(names) > 1]
-    _print_section("Why not", sorted(alone) + sorted(alike))
-    needy = [(e.name, f"options needed: {', '.join(e.needs)}") for e in [*oracles, *columns] if e.needs]
-    _print_section("Judged by the class alone", needy)
-    _print_section("Relaxations that cannot be loaded", [(r.name, r.error) for r in relaxations if r.error])
-    return 0
-
-
-def _missing(oracle: Oracle, relaxation: Relaxation) -> str | None:
-    try:
-        return relaxation.missing(oracle)
-    except Exception as error:
-        return f"it cannot be told: {error!r}"
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    """In columns as wide as their cells, save for a row's last cell, with a line under the first row."""
-    widths = [max(len(row[i]) for row in rows if len(row) > i + 1) for i in range(len(rows[0]) - 1)]
-    widths.append(len(rows[0][-1]))
-    for row in [rows[0], ["-" * width for width in widths], *rows[1:]]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
-
-
-def _print_section(title: str, lines: Sequence[tuple[str, str]]) -> None:
-    if lines:
-        print(f"\n{title}")
-    for subject, text in lines:
-        print(textwrap.fill(f"{subject}: {text}", 110, initial_indent="  ", subsequent_indent="    "))
-
-
 # ----------------------------------------------------------------------------- check
 
 
@@ -289,8 +187,8 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.relaxation is None:
         subject, results = repr(oracle), testing.oracle_results(oracle, shape, seed=arguments.seed)
     else:
-        relaxation = api.get_relaxation(arguments.relaxation)
-        api.check_supported(oracle, relaxation)
+        relaxation = resolution.get_relaxation(arguments.relaxation)
+        resolution.check_supported(oracle, relaxation)
         subject = f"{relaxation!r} of {oracle!r}"
         results = testing.relaxation_results(relaxation, oracle, shape, seed=arguments.seed)
     print(f"{subject}, potentials of shape {shape}\n")
@@ -317,10 +215,10 @@ def _make(name: str, options: dict[str, Any]) -> Oracle:
         module, colon, attribute = name.partition(":")
         if colon and "" not in sys.path:
             sys.path.insert(0, "")  # a module of the current folder, as with python -m
-        factory = getattr(importlib.import_module(module), attribute) if colon else api._oracles.factory(name)
-        if missing := [key for key in _required(factory) if key not in options]:
+        factory = getattr(importlib.import_module(module), attribute) if colon else resolution.ORACLES.factory(name)
+        if missing := [key for key in listing.required(factory) if key not in options]:
             raise InvalidInputError(f"{name} needs options: pass {' '.join(f'-o {key}=...' for key in missing)}")
-        made = factory(**options) if colon else api.get_oracle(name, **options)
+        made = factory(**options) if colon else resolution.get_oracle(name, **options)
         if not isinstance(made, Oracle):
             raise PluginError(f"{name} made {made!r}, which is no Oracle")
         return made
@@ -339,7 +237,7 @@ def _event_shape(oracle: Oracle, given: list[tuple[int, ...]] | None) -> Any:
     shapes = tuple((4,) * n for n in ndims)
     zeros = tuple(torch.zeros(*shape) for shape in shapes)
     try:
-        api.bind_problem(zeros if several else zeros[0], oracle, {})
+        resolution.bind_problem(zeros if several else zeros[0], oracle, {})
     except InvalidInputError as error:
         tried = " and ".join(map(str, shapes))
         raise InvalidInputError(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from .api import bind_problem, get_oracle, get_relaxation
 from .compiling import untraced
 from .errors import InvalidInputError
 from .problem import Problem, broadcasts, renamed
 from .regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
 from .relaxations.smoothed import Smoothed
+from .resolution import bind_problem, get_oracle, get_relaxation
 
 if TYPE_CHECKING:
     import jaxtyping

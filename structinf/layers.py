@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
-from .api import infer, relax, resolve
+from .api import infer, relax
 from .oracle import Oracle
 from .parts import Potentials
-from .relaxation import Relaxation
+from .relaxation import Relaxation, stateful
+from .resolution import resolve
 from .solution import Solution
 
 __all__ = ["Layer"]
@@ -43,14 +45,24 @@ class Layer(nn.Module):
     def __init__(self, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> None:
         super().__init__()
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
+        # What the relaxation itself holds is no submodule by itself, and would be missing from state_dict.
+        if held := stateful(self.relaxation)[isinstance(self.relaxation, nn.Module) :]:
+            self.held = nn.ModuleList(held)
 
-    def forward(self, theta: Potentials, **structure: Any) -> Potentials:
+    def forward(self, theta: Potentials, *, generator: torch.Generator | None = None, **structure: Any) -> Potentials:
         """μ(θ), (..., *event), for potentials of that shape; ``structure`` is instance data such as lengths."""
-        return relax(theta, self.oracle, self.relaxation, **structure)
+        return relax(theta, self.oracle, self.relaxation, generator=generator, **structure)
 
-    def infer(self, theta: Potentials, *, warm_start: Solution | None = None, **structure: Any) -> Solution:
+    def infer(
+        self,
+        theta: Potentials,
+        *,
+        warm_start: Solution | None = None,
+        generator: torch.Generator | None = None,
+        **structure: Any,
+    ) -> Solution:
         """The whole solution record, as :func:`structinf.infer`."""
-        return infer(theta, self.oracle, self.relaxation, warm_start=warm_start, **structure)
+        return infer(theta, self.oracle, self.relaxation, warm_start=warm_start, generator=generator, **structure)
 
     def extra_repr(self) -> str:
         return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .api import bind_problem, resolve
 from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, map_parts
 from .problem import Problem
 from .relaxation import RegularizedRelaxation, Relaxation, check_choice
+from .resolution import bind_problem, resolve
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -46,10 +46,13 @@ class _StructuredLoss(nn.Module, abc.ABC):
     """A loss of each instance, reduced over the batch; subclasses give `_losses`."""
 
     oracle: Oracle
+    relaxation: Relaxation
     reduction: Reduction
 
     @untraced
-    def forward(self, theta: Potentials, y: Potentials, **structure: Any) -> jaxtyping.Float[Tensor, "*batch"]:
+    def forward(
+        self, theta: Potentials, y: Potentials, *, generator: torch.Generator | None = None, **structure: Any
+    ) -> jaxtyping.Float[Tensor, "*batch"]:
         """The loss of potentials ``theta`` (..., *event) for gold ``y``.
 
         Parameters
@@ -57,6 +60,8 @@ class _StructuredLoss(nn.Module, abc.ABC):
         theta : (..., *event) Tensor, or tuple of them
         y : the form of θ with the full batch, or an integer Tensor of labels
             A structure of Y.
+        generator : torch.Generator, optional
+            The only source of randomness, for relaxations that draw noise.
         **structure
             Instance data such as lengths.
 
@@ -75,13 +80,13 @@ class _StructuredLoss(nn.Module, abc.ABC):
         """
         problem = bind_problem(theta, self.oracle, structure)
         with problem.plain_modes():
-            losses = self._losses(problem, problem.gold(y, "y"))
+            losses = self._losses(problem, problem.gold(y, "y"), self.relaxation.seeded(generator))
         total = reduced(losses, self.reduction)
         return problem.restore(losses) if self.reduction == "none" else total.to(problem.dtype)
 
     @abc.abstractmethod
-    def _losses(self, problem: Problem, gold: Potentials) -> Tensor:
-        """The loss of each instance, (B,)."""
+    def _losses(self, problem: Problem, gold: Potentials, relaxation: Any) -> Tensor:
+        """The loss of each instance, (B,), by the loss's own relaxation, ready to draw."""
 
 
 class FenchelYoungLoss(_StructuredLoss):
@@ -94,6 +99,7 @@ class FenchelYoungLoss(_StructuredLoss):
     marginals     CRF             softmax-margin
     sparsemap     SparseMAP       margin-SparseMAP
     smoothed      smoothed DP     cost-augmented smoothed DP
+    perturbed     perturbed       cost-augmented perturbed
     ============  ==============  ==========================================
 
     With a cost ⟨c, y'⟩ − ⟨c, y⟩ of predicting y' for y, the loss is L(θ + c, y).
@@ -138,7 +144,8 @@ class FenchelYoungLoss(_StructuredLoss):
         if not isinstance(found, RegularizedRelaxation):
             raise UnsupportedError(
                 f"{found.label()} is no argmax of ⟨θ, μ⟩ − Ω(μ) and generates no Fenchel-Young loss; "
-                "train through its Layer with a loss of your own, or take map, marginals, sparsemap or smoothed"
+                "train through its Layer with a loss of your own, or take map, marginals, sparsemap, smoothed or "
+                "perturbed"
             )
         if not (cost is None or isinstance(cost, Tensor | tuple | list) or callable(cost)):
             check_choice(
@@ -148,7 +155,7 @@ class FenchelYoungLoss(_StructuredLoss):
         self.reduction = check_reduction(reduction)
         self.cost = cost
 
-    def _losses(self, problem: Problem, gold: Potentials) -> Tensor:
+    def _losses(self, problem: Problem, gold: Potentials, relaxation: RegularizedRelaxation) -> Tensor:
         oracle, theta = problem.oracle, problem.theta
         if self.cost is not None:
             theta = map_parts(lambda t, c: t + c, theta, self._cost(problem, gold))
@@ -159,7 +166,7 @@ class FenchelYoungLoss(_StructuredLoss):
                 f"y: the gold structure at batch index {index} uses a part whose potential is −inf; "
                 "its loss is infinite"
             )
-        conjugate, omega = self.relaxation.conjugate(oracle, theta), self.relaxation.omega(oracle, gold)
+        conjugate, omega = relaxation.conjugate_and_omega(oracle, theta, gold)
         losses = conjugate + omega - gold_score
         # Rounding aside, only a point outside conv(Y) can do better than the best.
         size = 1 + conjugate.detach().abs() + omega.detach().abs() + gold_score.detach().abs()
@@ -236,13 +243,18 @@ class RelaxedLoss(_StructuredLoss):
                 f"the gradient of {self.relaxation!r} is 0, and so is that of any distance from it; take marginals, "
                 "sparsemap or smoothed, or train with FenchelYoungLoss, whose gradient is not that of the mean"
             )
+        if self.relaxation.sample_ndim:
+            raise UnsupportedError(
+                f"{self.relaxation!r} keeps its samples apart, and this is a distance from one mean; "
+                'take reduction="mean" there'
+            )
         if not callable(distance):
             check_choice("distance", distance, ("squared_l2", "kl", "area"), "a callable")
         self.distance = distance
         self.reduction = check_reduction(reduction)
 
-    def _losses(self, problem: Problem, gold: Potentials) -> Tensor:
-        mean = self.relaxation.mean(problem.oracle, problem.theta)
+    def _losses(self, problem: Problem, gold: Potentials, relaxation: Relaxation) -> Tensor:
+        mean = relaxation.mean(problem.oracle, problem.theta)
         if callable(self.distance):
             losses, size = self.distance(gold, mean), len(as_tuple(mean)[0])
             if not isinstance(losses, Tensor) or losses.shape != (size,):

@@ -115,6 +115,13 @@ class Oracle(abc.ABC):
         """Whether smaller structures stand in where parts of −inf leave none, so that nothing is infeasible."""
         return False
 
+    def are_indicators(self, theta: Potentials) -> bool:
+        """Whether all parts of all structures are 0 or 1, so that a part's variance is that of a coin.
+
+        Law: False unless that is certain.
+        """
+        return False
+
     def event_ndims(self, theta: Potentials) -> tuple[int, ...]:
         """Trailing event dimensions of each tensor of ``theta`` as the user passed it.
 

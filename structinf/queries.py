@@ -7,20 +7,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .api import prepare_oracle
+from . import autograd
 from .compiling import untraced
 from .dp import HypergraphProgram
 from .errors import UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Samplable
-from .parts import Potentials, inner, map_parts, scale
-from .regularizers import Regularizer, get_regularizer
+from .parts import Potentials, as_tuple, inner, map_parts, scale
+from .regularizers import Regularizer, SquaredL2, get_regularizer
 from .relaxation import missing_ability
+from .relaxations.marginals import LogPartition
+from .resolution import prepare_oracle
 from .smoothing import Smoothable
+from .solvers.perturbation import tile, untile
 
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["Best", "Support", "count", "entropy", "log_prob", "nonzero", "sample", "topk"]
+__all__ = [
+    "Best",
+    "Support",
+    "count",
+    "entropy",
+    "gibbs_entropy",
+    "log_prob",
+    "nonzero",
+    "sample",
+    "topk",
+    "topk_sparsemax",
+]
 
 
 class Best(NamedTuple):
@@ -83,6 +97,19 @@ def topk(theta: Potentials, oracle: str | Oracle, k: int, **options: Any) -> Bes
     with problem.plain_modes():
         structures, scores, valid = _able(problem.oracle, KBest).topk(problem.theta, k)
     return Best(problem.restore_parts(structures, 1), problem.restore(scores, 1), problem.restore(valid, 1))
+
+
+def topk_sparsemax(oracle: Oracle, theta: Potentials, k: int, temperature: float = 1.0) -> tuple[Potentials, Tensor]:
+    """The k best structures, (k, B, *event), and the sparsemax of their scores / temperature, (k, B), differentiable.
+
+    It is the sparsemax over all structures wherever one of the k has weight 0.
+    """
+    with torch.no_grad():
+        structures, _, valid = _able(oracle, KBest).topk(map_parts(Tensor.detach, theta), k)
+    exact = scale(map_parts(Tensor.double, theta), temperature)
+    scores = inner(tile(exact, len(valid)), untile(map_parts(Tensor.double, structures))).view(valid.shape)
+    weights = autograd.smooth_argmax(SquaredL2(), torch.where(valid, scores, -torch.inf), 0)
+    return structures, weights.to(as_tuple(theta)[0].dtype)
 
 
 @untraced
@@ -188,8 +215,13 @@ def entropy(
         if isinstance(found, HypergraphProgram):
             return problem.restore(found.entropy(problem.theta, omega))
         exact = map_parts(lambda t: t.double(), scale(problem.theta, omega.temperature))
-        value, mean = _gibbs(found, omega).log_partition_and_marginals(exact)
-        return problem.restore((value - inner(exact, mean)).clamp(min=0))
+        return problem.restore(gibbs_entropy(_gibbs(found, omega), exact))
+
+
+def gibbs_entropy(oracle: GibbsOracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    """log Z − ⟨θ, μ⟩, (B,), for θ (B | 1, *event) in float64; differentiable in it."""
+    value, mean = autograd.value_and_gradient(LogPartition(oracle), theta)
+    return (value - inner(theta, mean)).clamp(min=0)
 
 
 @untraced
@@ -229,7 +261,8 @@ def log_prob(
         if isinstance(found, HypergraphProgram):
             return problem.restore(found.log_prob(problem.theta, gold, omega))
         exact, own = (map_parts(lambda t: t.double(), t) for t in (scale(problem.theta, omega.temperature), gold))
-        return problem.restore(inner(exact, own) - _gibbs(found, omega).log_partition(exact))
+        # A structure that has nearly all of the probability would, by rounding, have more than that.
+        return problem.restore((inner(exact, own) - _gibbs(found, omega).log_partition(exact)).clamp(max=0))
 
 
 @untraced

@@ -26,6 +26,7 @@ from typing_extensions import Self
 
 from .errors import InvalidInputError, UnknownNameError
 from .kernels.logsumexp import logsumexp
+from .kernels.simplex_torch import entmax_product, largest_score, solve, widened
 from .registry import did_you_mean
 
 __all__ = [
@@ -107,12 +108,12 @@ def check_temperature(temperature: float, *, hard: bool = False) -> None:
 
 def smoothed_maximum(regularizer: Regularizer, x: Tensor) -> Tensor:
     """max_Ω(x), (...); −inf where all entries of x (..., n) are, whatever a regularizer of a user's makes of that."""
-    return regularizer.value(x).masked_fill(_top(x).squeeze(-1).isneginf(), -torch.inf)
+    return regularizer.value(x).masked_fill(largest_score(x).squeeze(-1).isneginf(), -torch.inf)
 
 
 def probabilities(regularizer: Regularizer, x: Tensor) -> Tensor:
     """∇max_Ω(x), (..., n); 0 where all entries are −inf."""
-    return regularizer.gradient(x).masked_fill(_top(x).isneginf(), 0.0)
+    return regularizer.gradient(x).masked_fill(largest_score(x).isneginf(), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +129,13 @@ class Negentropy(Regularizer):
     alpha: ClassVar[float] = 1.0
 
     def value(self, x: Tensor) -> Tensor:
-        return logsumexp(_widened(x), -1).to(x.dtype)
+        return logsumexp(widened(x), -1).to(x.dtype)
 
     def gradient(self, x: Tensor) -> Tensor:
-        return torch.softmax(_widened(x), -1).masked_fill(_top(x).isneginf(), 0.0).to(x.dtype)
+        return torch.softmax(widened(x), -1).masked_fill(largest_score(x).isneginf(), 0.0).to(x.dtype)
 
     def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
-        return _hessian_product(q, z, self.alpha)
+        return entmax_product(q, z, self.alpha)
 
 
 class _Entmax(Regularizer):
@@ -144,17 +145,17 @@ class _Entmax(Regularizer):
 
     def value(self, x: Tensor) -> Tensor:
         a = self.alpha - 1
-        top, log_sum, q = _solve(_widened(x), a)
+        top, log_sum, q = solve(widened(x), a)
         # The dual objective max x + (1 + t) / a + Σ (q^α − q) / α, stationary at the optimal t.
         value = top - torch.expm1(-a * log_sum) / a + (q.pow(self.alpha).sum(-1, keepdim=True) - 1) / self.alpha
         return value.squeeze(-1).to(x.dtype)
 
     def gradient(self, x: Tensor) -> Tensor:
-        top, _, q = _solve(_widened(x), self.alpha - 1)
+        top, _, q = solve(widened(x), self.alpha - 1)
         return q.masked_fill(top.isneginf(), 0.0).to(x.dtype)
 
     def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
-        return _hessian_product(q, z, self.alpha)
+        return entmax_product(q, z, self.alpha)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,10 +213,10 @@ class Unregularized(Regularizer):
     alpha: ClassVar[float] = math.inf
 
     def value(self, x: Tensor) -> Tensor:
-        return _top(x).squeeze(-1)
+        return largest_score(x).squeeze(-1)
 
     def gradient(self, x: Tensor) -> Tensor:
-        top = _top(x)
+        top = largest_score(x)
         maximal = (x == top) & ~top.isneginf()
         return (maximal & (maximal.cumsum(-1) == 1)).to(x.dtype)
 
@@ -277,84 +278,3 @@ def _make(name: str, options: dict[str, Any]) -> Regularizer:
             has, close = ", ".join(known), did_you_mean(option, known)
             raise TypeError(f"regularizer {name!r} has no option {option!r} (it has: {has}){close}")
     return _CLASSES[name](**options)
-
-
-# ----------------------------------------------------------------------------- algorithms
-
-
-def _widened(x: Tensor) -> Tensor:
-    """``x``, in float32 if it has half the bits."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def _top(x: Tensor) -> Tensor:
-    """The largest entry, (..., 1); −inf if there is none."""
-    return x.amax(-1, keepdim=True) if x.shape[-1] else x.new_full((*x.shape[:-1], 1), -math.inf)
-
-
-# With d = x − max x and a = α − 1, the optimal q is max(a d − t, 0)^(1/a) for the t in [−1, 0) at which it sums to 1
-# (Peters et al. 2019, §3). In ℓ = −log(−t) / a, minus the log-probability of the largest entry,
-#
-#     q = r e^{−ℓ},    r = max(1 + a d e^{aℓ}, 0)^(1/a),    log Σ r = ℓ,
-#
-# which is accurate for large numbers of entries and for α near 1 alike (r tends to exp d, ℓ to log Σ exp d).
-
-
-def _solve(x: Tensor, a: float) -> tuple[Tensor, Tensor, Tensor]:
-    """max x, ℓ and q; the latter two as if a row of −inf were one of zeros."""
-    top = _top(x)
-    if not x.shape[-1]:
-        return top, torch.zeros_like(top), x
-    d = torch.where(x == top, 0.0, x - top)
-    sortable = a in (0.5, 1) and d.shape[-1] <= 16  # sorting more takes longer than the steps that it saves
-    log_sum = _closed_form(d, a) if sortable else torch.zeros_like(top)
-    # Newton's method for ‖max(a d − t, 0)‖_{1/a} = 1, from the left. The norm N is convex and decreasing in t, so that
-    # each step stays left of the root, and divides (N − 1) |N′| by four or more, where |N′| ≥ 1: the distance comes
-    # to rounding after at most log₄(n² / ε) steps; 2 to 10 are usual.
-    tolerance, steps = 16 * torch.finfo(x.dtype).eps, 0
-    while True:
-        r, slope = _powers(d, log_sum, a)
-        total, steepness = r.sum(-1, keepdim=True), slope.sum(-1, keepdim=True)
-        step = -torch.log1p(total / steepness * torch.expm1(a * (log_sum - total.log()))) / a
-        moving = step.abs() > tolerance * (1 + log_sum)
-        if steps == 64 or not moving.any():
-            break
-        log_sum = torch.where(moving, log_sum + step, log_sum)  # row by row, whatever the others do
-        steps += 1
-    # The last step is taken in q itself, along dq/dt: what rounding left of Σ q − 1 goes where it came from.
-    scale = torch.exp(-log_sum)
-    q = r * scale - slope * ((total * scale - 1) / steepness)
-    return top, log_sum + step, q.clamp(min=0)
-
-
-def _powers(d: Tensor, log_sum: Tensor, a: float) -> tuple[Tensor, Tensor]:
-    """r and r^(1 − a)."""
-    u = (d * (a * torch.exp(a * log_sum))).clamp(min=-1)
-    if a == 1:
-        return 1 + u, (1 + u).sign()
-    if a == 0.5:
-        return (1 + u).square(), 1 + u
-    log_r = u.log1p() / a
-    return log_r.exp(), (log_r * (1 - a)).exp()
-
-
-def _closed_form(d: Tensor, a: float) -> Tensor:
-    """ℓ for α = 2 (Martins & Astudillo 2016, algorithm 1) and α = 1.5 (Peters et al. 2019, §3), by sorting."""
-    y = (a * d).clamp(min=-1).sort(-1, descending=True).values  # further down no entry has a probability
-    k = torch.arange(1, d.shape[-1] + 1, dtype=d.dtype, device=d.device)
-    mean = y.cumsum(-1) / k
-    variance = (y * y).cumsum(-1) / k - mean * mean
-    t = mean - (1 / k if a == 1 else (1 / k - variance).clamp(min=0).sqrt())
-    support = (t <= y).sum(-1, keepdim=True).clamp(min=1)
-    return -(-t.gather(-1, support - 1)).log() / a
-
-
-def _hessian_product(q: Tensor, z: Tensor, alpha: float) -> Tensor:
-    """s (z − ⟨s, z⟩ / Σ s) with s = q^(2 − α), and 0 where q is (Peters et al. 2019, §3)."""
-    p, v = _widened(q), _widened(z)
-    positive = p > 0
-    # The inner where keeps the power's infinite slope at 0 out of the branch that the outer one discards.
-    s = torch.where(positive, torch.where(positive, p, 1.0).pow(2 - alpha), 0.0)
-    total = s.sum(-1, keepdim=True)
-    mean = (s * v).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
-    return (s * (v - mean)).to(z.dtype)

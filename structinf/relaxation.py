@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import abc
+import copy
+import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
 
 from . import autograd
 from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, UnsupportedError, warn_user
 from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
 from .parts import Potentials, as_tuple, scale
+from .registry import Registry
 from .smoothing import Smoothable
 from .solution import Solution
 
 __all__ = [
+    "RELAXATIONS",
     "GradientRelaxation",
     "OnFailure",
     "RegularizedRelaxation",
@@ -22,9 +28,12 @@ __all__ = [
     "check_choice",
     "check_stopping",
     "missing_ability",
+    "missing_sign",
+    "named",
     "no_omega",
     "report_failure",
     "report_unfinished",
+    "stateful",
 ]
 
 if TYPE_CHECKING:
@@ -50,6 +59,15 @@ def missing_ability(oracle: Oracle, ability: type[Oracle]) -> str | None:
     reason = oracle.unsupported.get(ability.__name__)
     method = f", the method {_WHAT[ability]}" if ability in _WHAT else ""
     return f"{oracle.label()} lacks the ability {ability.__name__}{method}" + (f": {reason}" if reason else "")
+
+
+def missing_sign(oracle: Oracle, but: str = "") -> str | None:
+    """Why noise cannot be added to the oracle's potentials, in a clause, and what can be done instead; or None."""
+    if not oracle.takes_costs:
+        return None
+    return f"{oracle.label()} takes potentials of at most 0, and noise that is added makes others" + (
+        f"; {but} does not" if but else ""
+    )
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "") -> None:
@@ -113,6 +131,31 @@ class Relaxation(abc.ABC):
 
     requires: ClassVar[type[Oracle]] = Oracle
     name: ClassVar[str] = ""
+    # Set on the instance by seeded(); not a dataclass field, so that equality, hash and repr are the options' alone.
+    generator: ClassVar[torch.Generator | None] = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws noise, so that its results differ from call to call."""
+        return False
+
+    @property
+    def sample_ndim(self) -> int:
+        """1 where the mean, and all else in the record, has samples in front: (n, B, *event); else 0."""
+        return 0
+
+    def seeded(self, generator: torch.Generator | None) -> Self:
+        """A copy that draws from ``generator`` alone; from torch's own one if it is None.
+
+        A relaxation that holds another seeds that one too.
+        """
+        if generator is None or not self.draws:
+            return self
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator: a torch.Generator is needed, got {type(generator).__name__}")
+        new = copy.copy(self)
+        object.__setattr__(new, "generator", generator)
+        return new
 
     @property
     def piecewise_constant(self) -> bool:
@@ -133,6 +176,11 @@ class Relaxation(abc.ABC):
         """μ alone; override it where the rest of the record costs extra."""
         return self.solve(oracle, theta).mean
 
+    @property
+    def held(self) -> tuple[Relaxation, ...]:
+        """The relaxations that it holds."""
+        return ()
+
     def missing(self, oracle: Oracle) -> str | None:
         """Why this relaxation cannot work over ``oracle``, in a clause; None if it can."""
         return missing_ability(oracle, self.requires)
@@ -147,6 +195,12 @@ class Relaxation(abc.ABC):
             raise UnsupportedError(f"{self.label()} is not iterative and takes no warm_start")
 
 
+def stateful(relaxation: Relaxation) -> list[nn.Module]:
+    """What keeps state in buffers among ``relaxation`` and those that it holds, at any depth."""
+    inner = [module for one in relaxation.held for module in stateful(one)]
+    return [relaxation, *inner] if isinstance(relaxation, nn.Module) else inner
+
+
 class RegularizedRelaxation(Relaxation):
     """A relaxation that solves max ⟨θ, μ⟩ − Ω(μ) and therefore generates a Fenchel-Young loss."""
 
@@ -157,6 +211,26 @@ class RegularizedRelaxation(Relaxation):
     @abc.abstractmethod
     def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
         """Ω(y) at a structure y ∈ Y, (B,)."""
+
+    def conjugate_and_omega(self, oracle: Oracle, theta: Potentials, y: Potentials) -> tuple[Tensor, Tensor]:
+        """Ω*(θ) and Ω(y), (B,) each; override it where the two are estimates from the same draws.
+
+        Law: conjugate + omega − ⟨θ, y⟩ is at least 0, rounding aside, at every structure y ∈ Y.
+        """
+        return self.conjugate(oracle, theta), self.omega(oracle, y)
+
+
+RELAXATIONS: Registry[Relaxation] = Registry("relaxation", Relaxation, "structinf.relaxations")
+
+
+def named(relaxation: str | Relaxation, temperature: float | None = None) -> Relaxation:
+    """The relaxation that another one holds, by name or as an object, with this ``temperature`` if one is given."""
+    found = RELAXATIONS.get(relaxation)
+    if temperature is None:
+        return found
+    if not (dataclasses.is_dataclass(found) and "temperature" in (f.name for f in dataclasses.fields(found))):
+        raise InvalidInputError(f"temperature: {found.label()} has none")
+    return dataclasses.replace(found, temperature=temperature)  # pyright: ignore[reportCallIssue]
 
 
 def no_omega(y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:

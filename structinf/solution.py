@@ -22,7 +22,8 @@ class Solution:
     Attributes
     ----------
     mean : (..., *event) Potentials
-        μ, in the form of θ; differentiable as the relaxation says.
+        μ, in the form of θ; differentiable as the relaxation says. Where a relaxation keeps samples apart, they stand
+        in front of the batch, here and in all the fields.
     value : (...) Tensor
         max ⟨θ, μ⟩ − Ω(μ): the best score (map), log-partition (marginals) or objective (sparsemap).
     weights : (K, ...) Tensor or None
@@ -62,22 +63,26 @@ class Solution:
         restore: Callable[[Tensor, int], Tensor],
         restore_parts: Callable[[Potentials, int], Potentials],
         oracle: Oracle,
+        sample_ndim: int = 0,
     ) -> Solution:
-        """This record of a flat batch in the user's shapes; the functions take the place of the batch dimension."""
+        """This record of a flat batch in the user's shapes; the functions take the place of the batch dimension.
+
+        ``sample_ndim`` is the number of dimensions in front of it.
+        """
 
         def row(t: Tensor | None, dim: int = 0) -> Tensor | None:
-            return None if t is None else restore(t, dim)
+            return None if t is None else restore(t, dim + sample_ndim)
 
         make = self.make_support
         return replace(
             self,
-            mean=restore_parts(self.mean, 0),
-            value=restore(self.value, 0),
+            mean=restore_parts(self.mean, sample_ndim),
+            value=restore(self.value, sample_ndim),
             weights=row(self.weights, 1),
             gap=row(self.gap),
             residual=row(self.residual),
             converged=row(self.converged),
-            make_support=None if make is None else (lambda: restore_parts(make(), 1)),
+            make_support=None if make is None else (lambda: restore_parts(make(), 1 + sample_ndim)),
             oracle=oracle,
         )
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal, overload
 import torch
 from torch import Tensor
 
-from .api import get_relaxation
 from .checks import check_flag
 from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import TransportPolytope
 from .problem import Problem
+from .resolution import get_relaxation
 from .solution import Solution
 from .solvers.sinkhorn import rounding_of_totals
 

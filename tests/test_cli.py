@@ -7,15 +7,19 @@ import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 import torch
 
 import examples
 import structinf as si
-from structinf import api
+from structinf import resolution
 from structinf.__main__ import main
+from structinf.estimators.base import ESTIMATORS
+from structinf.relaxations.map import Map
 from toys import Knapsack
 
 
@@ -32,7 +36,7 @@ class Crowded(si.Oracle):
 @pytest.fixture
 def registered(monkeypatch):
     """Registers an oracle for one test."""
-    return lambda name, factory: monkeypatch.setitem(api._oracles._local, name, factory)
+    return lambda name, factory: monkeypatch.setitem(resolution.ORACLES._local, name, factory)
 
 
 @pytest.fixture
@@ -54,11 +58,6 @@ def run(capsys, *argv: str) -> tuple[int, str, str]:
         code = leave.code
     streams = capsys.readouterr()
     return code, streams.out, streams.err
-
-
-def row(out: str, name: str) -> list[str]:
-    """Words of the line that starts with ``name``."""
-    return next(line.split() for line in out.splitlines() if line.split()[:1] == [name])
 
 
 # ----------------------------------------------------------------------------- the program
@@ -91,55 +90,120 @@ def test_help(capsys, argv):
 # ----------------------------------------------------------------------------- list
 
 
-def test_list_has_every_combination_and_its_reason(capsys):
+KINDS = {
+    "Relaxations": (si.list_relaxations, si.get_relaxation),
+    "Estimators of expect": (si.list_estimators, si.get_estimator),
+}
+
+
+def answers(out: str, title: str) -> dict[str, dict[str, str]]:
+    """Of the table under ``title``: for each oracle, the cell of each column, and of each name that a column merges."""
+    _, _, below = out.partition(f"{title}\n\n")
+    table, _, below = below.partition("\n\n")
+    titles, _, *rows = (re.split(" {2,}", line) for line in table.splitlines())
+    legend, _, _ = below.partition("\n\n")
+    merged = dict(re.findall(r"^(\S+ \+\d+): (.*(?:\n  .*)*)", legend, re.MULTILINE))
+    names = [merged.pop(t, t).split(", ") if "+" in t else [t] for t in (" ".join(t.split()) for t in titles)]
+    assert not merged
+    return {cells[0]: {name: c for each, c in zip(names, cells, strict=True) for name in each} for cells in rows}
+
+
+def reason(out: str, kind: str, name: str, oracle: str) -> str | None:
+    """What stands under "Why not" for one relaxation or estimator of one oracle."""
+    _, _, below = out.partition("Why not\n")
+    said, _, _ = below.partition("\n\n")
+    found = []
+    for entry in re.split(r"\n  (?=\S)", said):
+        subject, _, why = " ".join(entry.split()).partition(": ")
+        ways, _, oracles = subject.rpartition(" of ")
+        relaxations, _, estimators = re.sub("estimators? ", "|", ways).partition("|")
+        ways = relaxations if kind == "Relaxations" else estimators
+        if name in re.split(", ?", ways) and oracle in oracles.split(", "):
+            found.append(why.removeprefix("each "))
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_has_every_combination_and_its_reason(capsys, kind):
     code, out, _ = run(capsys, "list")
     assert code == 0
-    assert out.splitlines()[0].split() == ["oracle", "abilities", *si.list_relaxations()]
-    said = " ".join(out.split())
+    table, (list_names, get) = answers(out, kind), KINDS[kind]
     for name, options in {e.name: e.options for e in examples.EXAMPLES}.items():
         oracle = si.get_oracle(name, **options)
-        missing = {r: si.get_relaxation(r).missing(oracle) for r in si.list_relaxations()}
-        assert row(out, name)[-len(missing) :] == ["no" if reason else "yes" for reason in missing.values()]
-        for relaxation, reason in missing.items():
-            alone = f"{name}, {relaxation}: " in said
-            with_others = re.search(rf"{relaxation} of [a-z_, ]*\b{name}\b[a-z_, ]*: each lacks", said) is not None
-            assert alone + with_others == (reason is not None)
-    assert "exact marginals of assignments are #P-complete" in said
+        cells = {title: cell for title, cell in table[name].items() if title not in ("oracle", "abilities")}
+        missing = {key: get(key).missing(oracle) for key in list_names()}
+        assert cells == {key: "no" if why else "yes" for key, why in missing.items()}
+        for key, why in missing.items():
+            assert reason(out, kind, key, name) == (why and " ".join(why.removeprefix(f"{name} ").split()))
+    assert "exact marginals of assignments are #P-complete" in " ".join(out.split())
+
+
+def test_list_fits_a_terminal(capsys, registered, monkeypatch):
+    @dataclass(frozen=True)
+    class Picky(Map):
+        good: str = ""
+
+        def missing(self, oracle):
+            return None if oracle.label() == self.good else f"is not {self.good}"
+
+    for name in si.list_oracles():
+        monkeypatch.setitem(resolution.RELAXATIONS._local, f"only_for_{name}", partial(Picky, good=name))
+    code, out, _ = run(capsys, "list")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 120
+    headers = [line for line in out.splitlines() if line.startswith("oracle ")]
+    assert len(headers) > 3
+    for name in si.list_oracles():
+        assert sum(f"only_for_{name} " in f"{line} " for line in headers) == 1
+        assert sum(line.startswith(f"{name} ") for line in out.splitlines()) == len(headers)
+
+
+def test_the_docs_show_what_list_prints(capsys):
+    _, out, _ = run(capsys, "list")
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "command-line.md").read_text("utf-8")
+    (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    assert not set(shown.splitlines()) - set(out.splitlines())
 
 
 def test_list_shows_abilities(capsys):
     _, out, _ = run(capsys, "list")
-    assert row(out, "categorical")[1:7] == ["G", "S", "K", ".", "P", "E"]
-    assert row(out, "assignment")[1:7] == [".", ".", "K", "T", ".", "E"]
+    abilities = {name: cells["abilities"] for name, cells in answers(out, "Relaxations").items()}
+    assert abilities["categorical"] == "G S K . P E"
+    assert abilities["assignment"] == ". . K T . E"
     assert "G log-partition and marginals" in out
 
 
-def test_an_oracle_that_needs_options_is_judged_by_its_class(capsys, registered):
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_oracle_that_needs_options_is_judged_by_its_class(capsys, registered, kind):
     registered("toy_knapsack", Knapsack)
     code, out, _ = run(capsys, "list")
     assert code == 0
-    able = {"map", "regularized", "sparsemap"}
-    assert row(out, "toy_knapsack")[7:] == ["yes" if name in able else "no" for name in si.list_relaxations()]
-    assert "toy_knapsack: options needed: capacity" in out
+    (list_names, get), cells = KINDS[kind], answers(out, kind)["toy_knapsack"]
+    for name in list_names():
+        assert cells[name] == ("no" if get(name).missing(Knapsack(capacity=3)) else "yes")
+    assert "toy_knapsack: needs capacity" in out
 
 
-def test_a_broken_oracle_is_a_row_with_its_error(capsys, declared):
-    declared(api._oracles, "broken", "no_such_package.module:Oracle")
+def test_a_broken_oracle_is_a_line_with_its_error(capsys, declared):
+    declared(resolution.ORACLES, "broken", "no_such_package.module:Oracle")
     code, out, _ = run(capsys, "list")
     assert code == 0
-    line = " ".join(row(out, "broken"))
-    assert line.startswith("broken oracle 'broken' of no_such_package.module:Oracle")
-    assert "No module named 'no_such_package'" in line
-    assert row(out, "chain")
+    assert "broken" not in answers(out, "Relaxations")
+    _, _, said = " ".join(out.split()).partition("What cannot be loaded ")
+    assert said.startswith("broken: oracle 'broken' of no_such_package.module:Oracle")
+    assert "No module named 'no_such_package'" in said
 
 
-def test_a_broken_relaxation_is_a_line_with_its_error(capsys, declared):
-    declared(api._relaxations, "broken", "json:NoSuchClass")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broken_relaxation_or_estimator_is_a_line_with_its_error(capsys, declared, kind):
+    registry = {"Relaxations": resolution.RELAXATIONS, "Estimators of expect": ESTIMATORS}[kind]
+    declared(registry, "broken", "json:NoSuchClass")
     code, out, _ = run(capsys, "list")
     assert code == 0
-    assert "Relaxations that cannot be loaded" in out
-    assert "broken: relaxation 'broken' of json:NoSuchClass" in out
-    assert row(out, "categorical")[-6:] == ["yes", "yes", "yes", "no", "yes", "yes"]
+    _, _, said = out.partition("What cannot be loaded")
+    assert f"broken: {registry.kind} 'broken' of json:NoSuchClass" in said
+    assert set(answers(out, kind)["categorical"]) - {"oracle", "abilities"} == set(KINDS[kind][0]()) - {"broken"}
 
 
 def test_a_constructor_that_fails_hides_no_other_row(capsys, registered):
@@ -148,8 +212,9 @@ def test_a_constructor_that_fails_hides_no_other_row(capsys, registered):
 
     registered("exploding", explode)
     _, out, _ = run(capsys, "list")
-    assert "out of order" in " ".join(row(out, "exploding"))
-    assert row(out, "chain")
+    _, _, said = out.partition("What cannot be loaded")
+    assert "exploding: oracle 'exploding' cannot be made: RuntimeError('out of order')" in said
+    assert "chain" in answers(out, "Relaxations")
 
 
 # ----------------------------------------------------------------------------- check
@@ -209,10 +274,14 @@ def test_check_takes_options_and_a_class_by_its_module(capsys):
     assert out.startswith("Knapsack(capacity=3), potentials of shape (3,)")
 
 
-def test_check_of_a_relaxation(capsys):
-    code, out, _ = run(capsys, "check", "categorical", "--relaxation", "map", "--event-shape", "3")
+@pytest.mark.parametrize(("name", "starts"), [("map", "Map() of Assignment("), ("imle", "IMLE(")])
+def test_check_of_a_relaxation(capsys, name, starts):
+    code, out, _ = run(capsys, "check", "assignment", "--relaxation", name, "--event-shape", "2,1")
     assert code == 0, out
-    assert out.startswith("Map() of Categorical()")
+    assert out.startswith(starts)
+    draws = si.get_relaxation(name).draws
+    assert ("ok      own_generator" in out) == draws
+    assert ("ok      batch_independence" in out) != draws
 
 
 @pytest.mark.parametrize(
@@ -261,6 +330,7 @@ class Pairs(si.Oracle):
         (["check", "chain", "--event-shape", "4,b"], "sizes separated by commas"),
         (["check", "chain", "-o", "colour"], "OPTION=VALUE"),
         (["demo", "sort", "--epochs", "0"], "above 0"),
+        (["demo", "sort", "--methods", "sparsmap-loss"], "no method is called 'sparsmap-loss'; did you mean"),
         (["demo", "align", "--temperature", "-1"], "temperature must be a finite number of at least 0"),
         (["demo", "align", "--temperature", "nan"], "temperature must be a finite number of at least 0"),
         (["demo", "align", "--temperature", "warm"], "invalid float value: 'warm'"),

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 import structinf as si
-from structinf.__main__ import LOSSES, main
+from structinf.__main__ import LOSSES, SORT_METHODS, main
 from structinf.demos import parse, sort
 from structinf.demos.report import Table, percent
+from structinf.demos.sort_methods import list_methods, make_method
 from structinf.demos.treebank import Encoder, Sentence, length_buckets, read_treebank
+from structinf.resolution import works_with
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,27 +40,72 @@ def picture(out: str) -> Path:
 # ----------------------------------------------------------------------------- sort
 
 
+def sorted_by(out: str) -> dict[str, tuple[float, float, float | None]]:
+    """Rightly ranked images and sets in percent, and the support, for each method in the table."""
+    rows = re.findall(r"^(\S+) +([\d.]+) % +([\d.]+) % +([\d.]+|-) +[\d.]+$", out, re.MULTILINE)
+    return {name: (float(i), float(s), None if support == "-" else float(support)) for name, i, s, support in rows}
+
+
 def test_sort_from_the_command_line(capsys, tmp_path):
     assert main(["demo", "sort", "--quick", "--out", str(tmp_path / "new" / "folder")]) == 0
     out = capsys.readouterr().out
     assert picture(out) == tmp_path / "new" / "folder" / "structinf-sort.png"
-    for method in sort.make_methods():
-        row = next(line for line in out.splitlines() if line.startswith(method.name))
-        images, sets, support, _ = re.fullmatch(
-            r"([\d.]+) % +([\d.]+) % +([\d.]+) +([\d.]+)", row[30:].strip()
-        ).groups()
-        assert 0 <= float(sets) <= float(images) <= 100
-        assert float(support) == 1 if method.relaxation == "map" else float(support) >= 1
+    assert tuple(sorted_by(out)) == SORT_METHODS
+    for name, (images, sets, support) in sorted_by(out).items():
+        assert 0 <= sets <= images <= 100
+        assert support == 1 if name == "map-loss" else support > 1
 
 
-def test_the_last_method_of_sort_learns():
-    method = sort.make_methods()[-1]
+def test_sort_by_methods_of_choice(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(sort, "list_methods", lambda: ["map-loss", "straight-through-layer", "sinkhorn-layer"])
+    argv = ["--methods", "straight-through-layer", "all", "--quick", "--seed", "3", "--out", str(tmp_path)]
+    assert main(["demo", "sort", *argv]) == 0
+    first = sorted_by(capsys.readouterr().out)
+    assert list(first) == ["straight-through-layer", "map-loss", "sinkhorn-layer"]
+    assert first["sinkhorn-layer"][2] is None
+    assert main(["demo", "sort", *argv]) == 0
+    assert sorted_by(capsys.readouterr().out) == first  # the seed decides everything
+
+
+def test_sort_has_every_relaxation_of_assignments():
+    methods = [make_method(name) for name in list_methods()]
+    assert {m.relaxation.name for m in methods} == set(works_with(si.get_oracle("assignment")))
+    assert set(SORT_METHODS) < {m.name for m in methods}
+    losses = {m.relaxation.name for m in methods if m.name.endswith("-loss")}
+    assert losses == {m.relaxation.name for m in methods if isinstance(m.relaxation, si.RegularizedRelaxation)}
+    layers = {m.relaxation.name for m in methods if m.name.endswith("-layer")}
+    assert layers == {m.relaxation.name for m in methods if not m.relaxation.piecewise_constant}
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_every_method_of_sort_trains(name):
+    method = make_method(name)
+    train, test = sort.load_images(0)
+    model = sort.train(method, train, epochs=1, steps=1, seed=0)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    assert all(p.isfinite().all() and p.grad is not None for p in weights)
+    assert any(p.grad.any() for p in weights)
+    result = sort.evaluate(model, sort.draw_sets(test, 20, torch.Generator().manual_seed(1)), method.relaxation)
+    assert 0 <= result.sets <= result.images <= 1
+    assert result.support is None or result.support >= 1
+
+
+@pytest.mark.parametrize("name", ["perturbed-loss", "sparsemap-loss", "straight-through-layer"])
+def test_methods_of_sort_learn(name):
+    method = make_method(name)
     train, test = sort.load_images(0)
     sets = sort.draw_sets(test, 200, torch.Generator().manual_seed(1))
-    before = sort.evaluate(sort.Ranker(standardise=False).eval(), sets, "sparsemap")
-    after = sort.evaluate(sort.train(method, train, epochs=1, steps=60, seed=0), sets, "sparsemap")
+    before = sort.evaluate(sort.Ranker(method.standardise).eval(), sets, method.relaxation)
+    after = sort.evaluate(sort.train(method, train, epochs=1, steps=60, seed=0), sets, method.relaxation)
     assert before.images < 0.4
     assert after.images > 0.7
+
+
+def test_what_is_drawn_twice_counts_once():
+    theta = torch.tensor([[[9.0, 0], [0, 9]], [[0, 0], [0, 0]]])
+    generator = torch.Generator().manual_seed(0)
+    solution = si.infer(theta, "assignment", "perturbed", samples=50, sigma=0.1, generator=generator)
+    assert sort.count_orders(solution) == 1.5
 
 
 def test_images_to_test_on_are_others():

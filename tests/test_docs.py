@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from structinf import api
+from structinf import resolution
 
 ROOT = Path(__file__).parent.parent
 
@@ -71,7 +71,7 @@ PAGES = [
 @pytest.fixture
 def registries(monkeypatch):
     """Registries of its own for a page, so that what it registers is forgotten after it."""
-    for registry in (api._oracles, api._relaxations):
+    for registry in (resolution.ORACLES, resolution.RELAXATIONS):
         monkeypatch.setattr(registry, "_local", dict(registry._local))
 
 

@@ -153,11 +153,11 @@ def test_lengths_of_two_sides_need_the_batch_dimensions():
 def test_a_broken_relaxation_does_not_hide_why_another_cannot_be(monkeypatch):
     from importlib.metadata import EntryPoint
 
-    from structinf import api
+    from structinf import resolution
 
-    declared = dict(api._relaxations._declared)
+    declared = dict(resolution.RELAXATIONS._declared)
     declared["broken"] = [EntryPoint("broken", "no_such_module:Nothing", "structinf.relaxations")]
-    monkeypatch.setattr(api._relaxations, "_declared", declared)
+    monkeypatch.setattr(resolution.RELAXATIONS, "_declared", declared)
     with pytest.raises(si.UnsupportedError, match="#P-complete"):
         si.Layer("assignment", "marginals")
 

@@ -44,7 +44,7 @@ def test_wheel_names_its_entry_points_license_and_needs(wheel):
     (info,) = [path for path in zipfile.Path(wheel).iterdir() if path.name.endswith(".dist-info")]
     distribution = importlib.metadata.PathDistribution(info)
     groups = {point.group for point in distribution.entry_points}
-    assert groups == {"console_scripts", "structinf.oracles", "structinf.relaxations"}
+    assert groups == {"console_scripts", "structinf.estimators", "structinf.oracles", "structinf.relaxations"}
     for point in distribution.entry_points:
         assert callable(point.load())
         assert f"{point.module.replace('.', '/')}.py" in names

@@ -42,6 +42,8 @@ def test_without_a_score_the_last_epoch_is_kept():
 
 # ----------------------------------------------------------------------------- decisions
 
+SURROGATES = {"adaptive I-MLE", "I-MLE", "blackbox", "negative identity", "straight-through marginals", "SPIGOT"}
+
 
 def test_arcs_and_paths_of_the_grid():
     assert len(shortest_path.arcs(5)) == 40
@@ -76,11 +78,50 @@ def test_spo_plus_is_the_formula_of_its_paper():
     torch.testing.assert_close(loss, best.mean())
 
 
+def slope_of(loss, theta, batch):
+    theta = theta.clone().requires_grad_()
+    value = loss(theta, batch)
+    return value, torch.autograd.grad(value, theta)[0]
+
+
+def test_surrogates_of_the_mean_regret():
+    """For mean regret, v = −t / B for values t: the gradients are those of the methods' formulas."""
+    generator = torch.Generator().manual_seed(0)
+    theta, values = -torch.rand(2, 6, 40, generator=generator)
+    oracle = shortest_path.PATH
+    best, chosen = si.relax(values, oracle, "map"), si.relax(theta, oracle, "map")
+    batch = decisions.Decisions(values, values, best)
+    found = {
+        name: slope_of(loss, theta, batch) for name, loss in shortest_path.every_loss().items() if name in SURROGATES
+    }
+    lost = si.regret(theta, values, oracle).mean()
+    for name in ("blackbox", "negative identity", "straight-through marginals", "SPIGOT"):
+        torch.testing.assert_close(found[name][0], lost)
+    v = -values / 6
+    torch.testing.assert_close(found["negative identity"][1], v)
+    moved = si.relax(theta - 20 * v, oracle, "map")
+    torch.testing.assert_close(found["blackbox"][1], (chosen - moved) / 20)
+    torch.testing.assert_close(
+        found["SPIGOT"][1], chosen - si.relax(chosen - v, oracle, "sparsemap"), atol=1e-5, rtol=0
+    )
+    assert all(slope.isfinite().all() and slope.any() for _, slope in found.values())
+
+
+def test_what_a_loss_remembers_is_not_shared():
+    one, other = (shortest_path.every_loss()["adaptive I-MLE"] for _ in range(2))
+    theta, values = -torch.rand(2, 6, 40, generator=torch.Generator().manual_seed(0))
+    batch = decisions.Decisions(values, values, si.relax(values, shortest_path.PATH, "map"))
+    states = [loss.__closure__[0].cell_contents.state_dict() for loss in (one, other)]
+    slope_of(one, theta, batch)
+    assert states[0]["relaxation.alpha"] != states[1]["relaxation.alpha"] == 1
+
+
 def test_shortest_paths_of_predicted_costs(tmp_path):
     assert shortest_path.main(["--quick", "--out", str(tmp_path / "path.md")]) == 0
     (rows,) = tables(tmp_path / "path.md")
     found = {row[0]: number(row[1]) for row in rows if row[1]}
-    assert set(found) == {*decisions.losses(shortest_path.PATH), "noise-free costs"}
+    assert set(found) == {*shortest_path.every_loss(), "noise-free costs"}
+    assert {row[0] for row in rows if row[2]} == set(shortest_path.PUBLISHED)
     assert all(found["noise-free costs"] < regret < 20 for name, regret in found.items() if name != "noise-free costs")
 
 
@@ -120,6 +161,19 @@ def test_perfect_matchings_are_tilings():
     assert len(structures) == 36
 
 
+def test_blackbox_counts_wrong_edges():
+    """The Hamming distance from the right matching y*, with dL/dy = 1 − 2 y* and the step λ = 100 for the mean."""
+    oracle = matching_digits.matching(4)
+    theta = torch.randn(5, 24, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    right = si.relax(torch.randn(5, 24, generator=torch.Generator().manual_seed(1)), oracle, "map")
+    y = si.relax(theta.detach(), oracle, "map")
+    loss = matching_digits.losses(oracle)["blackbox"](theta, right)
+    torch.testing.assert_close(loss, (y != right).sum() / 5)
+    loss.backward()
+    moved = si.relax(theta.detach() - 100 * (1 - 2 * right) / 5, oracle, "map")
+    torch.testing.assert_close(theta.grad, (y - moved) / 100)
+
+
 def test_a_reader_that_knows_the_costs_scores_all():
     digits, _ = matching_digits.read()
     oracle = matching_digits.matching(4)
@@ -139,8 +193,9 @@ def test_matchings_of_digits(tmp_path):
     assert matching_digits.main(["--quick", "--out", str(tmp_path / "digits.md")]) == 0
     ((*rows, _),) = tables(tmp_path / "digits.md")
     found = {row[0]: number(row[2]) for row in rows}
-    assert list(found) == ["digits read first", "perceptron", "hinge", "SparseMAP"]
+    assert list(found) == ["digits read first", "blackbox", "perceptron", "hinge", "SparseMAP"]
     assert max(found["hinge"], found["SparseMAP"]) > 25  # at random, 3
+    assert found["blackbox"] > 10
 
 
 # ----------------------------------------------------------------------------- sorting

@@ -64,14 +64,14 @@ def run(
     about: str | None,
     arguments: Sequence[str] | None,
     seeds: int,
-    reads: bool = True,
+    reads: bool | None = True,
 ) -> int:
     """Parse a command line and call ``experiment(folder, sizes, seeds, report)``; returns the exit status.
 
     Parameters
     ----------
     experiment : callable
-        It takes no folder where it reads none.
+        It takes no folder where it reads none, and None for one that is not given.
     sizes : callable
         Makes the sizes of the experiment, tiny ones if its argument is true.
     about : str
@@ -79,11 +79,12 @@ def run(
     seeds : int
         How many by default.
     reads : bool
-        Whether it reads files, in the folder that is the first argument.
+        Whether it reads files, in the folder that is the first argument; None: if that is given.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    if reads:
-        parser.add_argument("folder", metavar="DATA_FOLDER", type=Path, help="with the files that the README names")
+    if reads is not False:
+        how_many, about_it = None if reads else "?", "with the files that the README names"
+        parser.add_argument("folder", metavar="DATA_FOLDER", type=Path, nargs=how_many, help=about_it)
     parser.add_argument("--quick", action="store_true", help="small sizes and one seed: a trial, in half a minute")
     parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each method, with seeds 0 to N - 1 ({seeds})")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch and of the compiled loops")
@@ -94,7 +95,7 @@ def run(
     if options.threads:
         torch.set_num_threads(options.threads)
     report, start = Report(options.out), time.perf_counter()
-    folder = [options.folder] if reads else []
+    folder = [] if reads is False else [options.folder]
     try:
         experiment(*folder, sizes(options.quick), range(options.seeds or (1 if options.quick else seeds)), report)
     except OSError as error:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import structinf as si
+from structinf.noise import SumOfGamma
 
-from .training import Fit, fit, relax
+from .training import Fit, fit
 
-__all__ = ["Decisions", "Training", "losses", "regret", "train"]
+__all__ = ["Decisions", "Training", "losses", "regret", "surrogates", "train"]
 
 
 class Decisions(NamedTuple):
@@ -38,25 +39,56 @@ def losses(oracle: si.Oracle) -> Mapping[str, Loss]:
     perceptron = si.FenchelYoungLoss(oracle, "map")
     hinge = si.FenchelYoungLoss(oracle, "map", cost="hamming")
     crf = si.FenchelYoungLoss(oracle, "marginals")
+    spo_plus = si.SPOPlusLoss(oracle)
     # The gap that is left after so many structures, while little is learned, does no harm.
     sparsemap = si.FenchelYoungLoss(oracle, "sparsemap", tolerance=1e-6, max_iter=300, on_failure="ignore")
     return {
         "two-stage MSE": lambda theta, batch: mse_loss(theta, batch.values),
         "perceptron": lambda theta, batch: perceptron(theta, batch.best),
         "hinge": lambda theta, batch: hinge(theta, batch.best),
-        # The margin is the regret: Elmachtoub & Grigas 2022, Smart "Predict, then Optimize".
-        "SPO+": lambda theta, batch: perceptron(2 * theta - batch.values, batch.best),
+        "SPO+": lambda theta, batch: spo_plus(theta, batch.values),
         "marginals": lambda theta, batch: crf(theta, batch.best),
         "SparseMAP": lambda theta, batch: sparsemap(theta, batch.best),
+    }
+
+
+def surrogates(oracle: si.Oracle, parts: int) -> Mapping[str, Loss]:
+    """More losses, by name, of noise and of surrogate gradients of the mean regret; some remember what they have seen.
+
+    Parameters
+    ----------
+    parts : int
+        How many a structure has, for the noise of I-MLE.
+    """
+
+    def fenchel_young(relaxation: str, **options: Any) -> Loss:
+        loss = si.FenchelYoungLoss(oracle, relaxation, **options)
+        return lambda theta, batch: loss(theta, batch.best)
+
+    def of_regret(relaxation: str, **options: Any) -> Loss:
+        layer = si.Layer(oracle, relaxation, **options)
+        return lambda theta, batch: (batch.values * (batch.best - layer(theta))).sum(1).mean()
+
+    drawn = {"noise": SumOfGamma(k=parts), "samples": 3}
+    return {
+        "perturbed Fenchel-Young": fenchel_young("perturbed", samples=3, sigma=1.0),
+        "regularised Frank-Wolfe Fenchel-Young": fenchel_young(
+            "regularized", variant="vanilla", max_iter=10, on_failure="ignore"
+        ),
+        "adaptive I-MLE": of_regret("adaptive_imle", **drawn),
+        "I-MLE": of_regret("imle", lambda_=10.0, **drawn),
+        "blackbox": of_regret("blackbox", lambda_=20.0),
+        "negative identity": of_regret("negative_identity"),
+        "straight-through marginals": of_regret("straight_through", backward="marginals"),
+        "SPIGOT": of_regret("spigot"),
     }
 
 
 @torch.no_grad()
 def regret(theta: Tensor, test: Decisions, oracle: si.Oracle) -> float:
     """What the structures that are best for ``theta`` lose, in per cent of what the best are worth."""
-    chosen = relax(theta, oracle)
-    worth, most = ((test.values * y).sum().item() for y in (chosen, test.best))
-    return 100 * (most - worth) / abs(most)
+    lost, most = si.regret(theta, test.values, oracle).sum().item(), (test.values * test.best).sum().item()
+    return 100 * lost / abs(most)
 
 
 @dataclass(frozen=True)

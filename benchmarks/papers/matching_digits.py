@@ -8,18 +8,18 @@ form, read from left to right or from top to bottom. The network sees images and
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import structinf as si
 
 from .command import Report, run
+from .digits import Digits, read
 from .training import Fit, fit, relax
 
 __all__ = ["main"]
@@ -46,13 +46,6 @@ def sizes(quick: bool) -> Sizes:
 # ----------------------------------------------------------------------------- data
 
 
-class Digits(NamedTuple):
-    """Images (N, 8, 8) between 0 and 1, and the digits (N,)."""
-
-    images: Tensor
-    digits: Tensor
-
-
 class Grids(NamedTuple):
     """The numbers of the images on each grid, (B, k²), row by row, the edges' costs, and a matching of least cost."""
 
@@ -71,13 +64,6 @@ def neighbours(side: int) -> Tensor:
 def matching(side: int) -> si.Oracle:
     """Perfect matchings of the grid, which are its tilings by dominoes."""
     return si.get_oracle("matching", edges=[tuple(pair) for pair in neighbours(side).tolist()])
-
-
-def read() -> tuple[Digits, Digits]:
-    """scikit-learn's digits, 1297 to train on and the last 500 to test on."""
-    pixels, digits = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
-    images = pixels.float().unflatten(1, (8, 8)) / 16
-    return Digits(images[:-500], digits[:-500]), Digits(images[-500:], digits[-500:])
 
 
 def draw(digits: Tensor, side: int, count: int, generator: torch.Generator) -> Grids:
@@ -134,13 +120,25 @@ class DigitReader(Reader):
         return -(10.0 * first + second)
 
 
-def losses(oracle: si.Oracle) -> dict[str, nn.Module]:
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Of scores and right matchings, (B, E) each."""
+
+
+def losses(oracle: si.Oracle) -> dict[str, Loss]:
     return {
+        "blackbox": wrong_edges(oracle),
         "perceptron": si.FenchelYoungLoss(oracle, "map"),
         "hinge": si.FenchelYoungLoss(oracle, "map", cost="hamming"),
         # In the first steps, with scores near 0, hundreds of matchings have a weight; what is left does no harm.
         "SparseMAP": si.FenchelYoungLoss(oracle, "sparsemap", tolerance=1e-6, max_iter=200, on_failure="ignore"),
     }
+
+
+def wrong_edges(oracle: si.Oracle) -> Loss:
+    """The Hamming distance of the best matching from the right one, with the blackbox gradient."""
+    layer = si.Layer(oracle, "blackbox", lambda_=100.0)
+    # Written so that its gradient is 1 − 2 y* at right edges as well as at wrong ones.
+    return lambda theta, right: (right + (1 - 2 * right) * layer(theta)).sum(1).mean()
 
 
 class Score(NamedTuple):
@@ -160,7 +158,7 @@ def score(model: Reader, digits: Digits, grids: Grids, oracle: si.Oracle) -> Sco
     return Score(*(100 * x.item() for x in ((paid == least).float().mean(), found, (paid - least).sum() / least.sum())))
 
 
-def train(side: int, loss: nn.Module, digits: Digits, size: Sizes, seed: int, about: str) -> tuple[Reader, Fit]:
+def train(side: int, loss: Loss, digits: Digits, size: Sizes, seed: int, about: str) -> tuple[Reader, Fit]:
     """A reader of grids that are drawn anew for each epoch."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)

@@ -21,6 +21,7 @@ PEERS = {
     "rustworkx": "rustworkx",
     "ortools": "ortools.graph.python.min_cost_flow",
     "POT": "ot.batch",
+    "entmax": "entmax",
     "ott-jax": "ott.solvers.linear.sinkhorn",
     "tslearn": "tslearn.metrics",
     "pysdtw": "pysdtw",
@@ -28,6 +29,9 @@ PEERS = {
     # SparseMAP's C++ codes, installable from source only; benchmarks/README.md says how.
     "lp-sparsemap": "lpsmap",
     "sparsemap": "sparsemap",
+    # Python sources to be put on the path; the same page says which.
+    "torch-imle": "imle.wrapper",
+    "perturbations": "perturbations",
 }
 
 

@@ -74,6 +74,9 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     def __post_init__(self) -> None:
         check_flag("single_root", self.single_root)
 
+    def are_indicators(self, theta: Potentials) -> bool:
+        return True
+
     def validate(self, theta: Tensor) -> None:
         n = theta.shape[1] - 1
         if n < 1 or theta.shape[2] != n + 1:

@@ -96,6 +96,9 @@ class Assignment(KBest, TransportPolytope, Enumerable):
 
     # -- shapes and labels -----------------------------------------------------------------
 
+    def are_indicators(self, theta: Tensor) -> bool:
+        return True
+
     def validate(self, theta: Tensor) -> None:
         lengths = self.bound.get("lengths")
         if lengths is not None:

@@ -96,6 +96,9 @@ class BinaryTree(HypergraphProgram):
         """3 if labelled, else 2."""
         return 3 if self.labelled else 2
 
+    def are_indicators(self, theta: Tensor) -> bool:
+        return True
+
     def build(self, event_shape: Any) -> Hypergraph:
         n = event_shape[0]
         graph = HypergraphBuilder(event_shape)

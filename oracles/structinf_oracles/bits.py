@@ -56,6 +56,9 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
     structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
 
+    def are_indicators(self, theta: Tensor) -> bool:
+        return True
+
     def build(self, event_shape: tuple[int]) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
         first = graph.nodes(event_shape[0] + 1)  # [i]: some of the first i elements

@@ -47,6 +47,9 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 0
 
+    def are_indicators(self, theta: Tensor) -> bool:
+        return True
+
     def validate(self, theta: Tensor) -> None:
         if theta.shape[1] == 0:
             raise InvalidInputError("theta: categorical chooses one of K parts, got K = 0")

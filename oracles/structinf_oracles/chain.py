@@ -112,6 +112,9 @@ class Chain(HypergraphProgram):
             )
         return 2, event
 
+    def are_indicators(self, theta: Potentials) -> bool:
+        return not _is_shared(theta)  # a transition that all steps share is counted
+
     def validate(self, theta: Potentials) -> None:
         unary, transition = common_form(theta)
         steps, states = unary.shape[1:]

@@ -63,6 +63,9 @@ class CorrelatedSubset(HypergraphProgram):
     def __post_init__(self) -> None:
         check_number("k", self.k)
 
+    def are_indicators(self, theta: Potentials) -> bool:
+        return True
+
     def build(self, event_shape: Any) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
         unary, pair = graph.parts

@@ -68,6 +68,9 @@ class DagPath(HypergraphProgram):
         for name, value in (("graph", dag), ("source", source), ("target", target)):
             object.__setattr__(self, name, value)
 
+    def are_indicators(self, theta: Tensor) -> bool:
+        return True
+
     def build(self, event_shape: tuple[int]) -> Hypergraph:
         return path_graph(self.graph, self.source, self.target)
 

@@ -96,6 +96,9 @@ class Dtw(HypergraphProgram):
                 f"band must be None or a number of cells, an integer of at least 0, got {self.band!r}"
             )
 
+    def are_indicators(self, theta: Potentials) -> bool:
+        return True
+
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:
         """For what no loop below answers: counts, entropies, probabilities, lists."""
         graph, (n, m) = HypergraphBuilder(event_shape), event_shape

@@ -67,6 +67,9 @@ class GridPath(HypergraphProgram):
         elif self.moves not in _NAMED:
             raise InvalidInputError(f"moves must be {' or '.join(map(repr, _NAMED))}, or pairs, got {self.moves!r}")
 
+    def are_indicators(self, theta: Tensor) -> bool:
+        return True
+
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:
         graph, (h, w) = HypergraphBuilder(event_shape), event_shape
         cell, reached = graph.nodes(h, w), np.zeros((h, w), np.bool_)

@@ -65,6 +65,9 @@ class Knapsack(HypergraphProgram):
         object.__setattr__(self, "weights", _checked(self.weights))
         check_number("capacity", self.capacity)
 
+    def are_indicators(self, theta: Tensor) -> bool:
+        return True
+
     def build(self, event_shape: tuple[int]) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
         total = np.cumsum([0, *self.weights])  # more capacity makes no difference to the first i items

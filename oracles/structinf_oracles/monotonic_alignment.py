@@ -73,6 +73,9 @@ class MonotonicAlignment(HypergraphProgram):
     def __post_init__(self) -> None:
         check_flag("surjective", self.surjective)
 
+    def are_indicators(self, theta: Tensor) -> bool:
+        return True
+
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:
         graph, (n, m) = HypergraphBuilder(event_shape), event_shape
         cells = graph.parts

@@ -81,6 +81,9 @@ class ProjectiveTree(HypergraphProgram):
         """2 if labelled, else 1."""
         return 2 if self.labelled else 1
 
+    def are_indicators(self, theta: Tensor) -> bool:
+        return True
+
     def build(self, event_shape: Any) -> Hypergraph:
         size = event_shape[0]
         graph = HypergraphBuilder(event_shape)

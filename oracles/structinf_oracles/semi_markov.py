@@ -90,6 +90,9 @@ class SemiMarkov(HypergraphProgram):
 
     # -- the recursion ---------------------------------------------------------------------
 
+    def are_indicators(self, theta: Potentials) -> bool:
+        return not isinstance(theta, tuple)  # transitions are counted
+
     def build(self, event_shape: Any) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
         segments = as_tuple(graph.parts)[0]

@@ -144,6 +144,9 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     # -- the best tree ---------------------------------------------------------------------
 
+    def are_indicators(self, theta: Potentials) -> bool:
+        return True
+
     def argmax(self, theta: Tensor) -> Tensor:
         from .kernels import spanning_tree
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from structinf.checks import check_feasible, check_flag
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
+from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import EntropyProjectable, Projectable
 
 from . import capped_simplex
@@ -76,6 +79,9 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         check_number("k", self.k)
         check_flag("at_most", self.at_most)
 
+    def are_indicators(self, theta: Tensor) -> bool:
+        return True
+
     def build(self, event_shape: tuple[int]) -> Hypergraph:
         graph, most = HypergraphBuilder(event_shape), min(self.k, event_shape[0])
         best = graph.nodes(event_shape[0] + 1, most + 1)  # [i, j]: j, or up to j, of the first i elements
@@ -113,11 +119,26 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
 
     def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
         scores = self._scores(theta)
+        if scores.is_cpu:
+            return self._highest(scores)
         if self.at_most:
             scores = torch.where(scores > 0, scores, -torch.inf)
         last, _ = capped_simplex.last_and_next(scores, self.k)
         above, tied = scores > last, (scores == last) & (last > -torch.inf)
         return (above | (tied & (tied.cumsum(1) <= self.k - above.sum(1, keepdim=True)))).to(theta.dtype)
+
+    def _highest(self, scores: Tensor) -> Tensor:
+        """As :meth:`argmax`, by compiled loops."""
+        from .kernels.select import highest
+
+        taken = torch.empty_like(scores, memory_format=torch.contiguous_format)
+        row, floor = scores.shape[1], 0.0 if self.at_most else -math.inf
+        integers = np.empty(0, f"i{scores.element_size()}")
+        work = 8 * scores.numel()
+        parallel_rows(
+            highest, len(scores), *to_numpy(scores), integers, min(self.k, row), floor, taken.numpy(), work=work
+        )
+        return taken
 
     def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
         """argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1 with Σ μ = k, or Σ μ <= k; μ = clip(θ − τ, 0, 1) for some τ."""

@@ -8,7 +8,7 @@ network which digits it sees: it is trained, end to end, on the right orders.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -21,6 +21,7 @@ import structinf as si
 from structinf import plot
 
 from .report import Table, percent
+from .sort_methods import Method, list_methods, make_method
 
 __all__ = ["run"]
 
@@ -56,31 +57,7 @@ class Ranker(nn.Module):
         return self.network(pixels.flatten(0, 1)[:, None]).unflatten(0, pixels.shape[:2])
 
 
-# ----------------------------------------------------------------------------- three ways to train
-
-
-class Method(NamedTuple):
-    """A loss of scores (B, images, ranks) and right ranks (B, images), and the relaxation that it comes from."""
-
-    name: str
-    relaxation: str
-    loss: Callable[[Tensor, Tensor], Tensor]
-    standardise: bool = False
-
-
-def make_methods() -> list[Method]:
-    layer = si.Layer("assignment", "sparsemap")
-
-    def squared_error(scores: Tensor, ranks: Tensor) -> Tensor:
-        gold = si.encode(ranks, scores, "assignment")
-        return (layer(scores) - gold).square().sum((1, 2)).mean()
-
-    return [
-        # The perceptron loss is 0 for equal scores too; those that are standardised cannot all be equal.
-        Method("map, perceptron loss", "map", si.FenchelYoungLoss("assignment", "map"), standardise=True),
-        Method("sparsemap layer, squared error", "sparsemap", squared_error),
-        Method("sparsemap loss", "sparsemap", si.FenchelYoungLoss("assignment", "sparsemap")),
-    ]
+# ----------------------------------------------------------------------------- training
 
 
 def train(method: Method, images: Images, *, epochs: int, steps: int, seed: int) -> Ranker:
@@ -103,20 +80,30 @@ def train(method: Method, images: Images, *, epochs: int, steps: int, seed: int)
 
 
 class Result(NamedTuple):
-    """Shares of images and of whole sets that are ranked rightly, and the mean number of structures in a support."""
+    """Shares of images and of whole sets that are ranked rightly, and the mean number of orders in a support."""
 
     images: float
     sets: float
-    support: float
+    support: float | None
 
 
 @torch.no_grad()
-def evaluate(model: Ranker, sets: Sets, relaxation: str) -> Result:
+def evaluate(model: Ranker, sets: Sets, relaxation: str | si.Relaxation) -> Result:
     scores = model(sets.pixels)
     ranks = si.decode(si.relax(scores, "assignment", "map"), "assignment")
     right = (ranks == sets.ranks).float()
-    weights = cast(Tensor, si.infer(scores, "assignment", relaxation).weights)  # (structures, sets)
-    return Result(right.mean().item(), right.amin(1).mean().item(), (weights > 0).sum(0).float().mean().item())
+    solution = si.infer(scores, "assignment", relaxation, generator=torch.Generator().manual_seed(0))
+    return Result(right.mean().item(), right.amin(1).mean().item(), count_orders(solution))
+
+
+def count_orders(solution: si.Solution) -> float | None:
+    """How many orders the support of a set has, on average; None if the relaxation keeps no support."""
+    if solution.support is None or solution.weights is None:
+        return None
+    orders = si.decode(solution.support, "assignment")  # (structures, sets, images)
+    # What is drawn can be drawn twice.
+    counts = [len(orders[used, i].unique(dim=0)) for i, used in enumerate((solution.weights > 0).unbind(1))]
+    return sum(counts) / len(counts)
 
 
 @torch.no_grad()
@@ -175,11 +162,13 @@ def draw_sets(images: Images, count: int, generator: torch.Generator) -> Sets:
 # ----------------------------------------------------------------------------- the demo
 
 
-def run(*, epochs: int = 6, seed: int = 0, out: Path = Path(), quick: bool = False) -> None:
-    """Train and test each method, print a table, and save a picture.
+def run(methods: Sequence[str], *, epochs: int = 6, seed: int = 0, out: Path = Path(), quick: bool = False) -> None:
+    """Train and test each method, print a table, and save a picture of the last one's orders.
 
     Parameters
     ----------
+    methods : sequence of str
+        Names of :func:`structinf.demos.sort_methods.list_methods`; "all" among them stands for the rest.
     epochs : int
         Of 100 batches of 32 sets, for each method.
     seed : int
@@ -188,23 +177,26 @@ def run(*, epochs: int = 6, seed: int = 0, out: Path = Path(), quick: bool = Fal
     quick : bool
         Train on a few batches: a trial of the machinery, not of the methods.
     """
+    names = [name for method in methods for name in (list_methods() if method == "all" else [method])]
+    chosen, models = [make_method(name) for name in dict.fromkeys(names)], []
     train_images, test_images = load_images(seed)
     test_sets = draw_sets(test_images, 100 if quick else 1000, torch.Generator().manual_seed(seed))
     epochs, steps = (1, 10) if quick else (epochs, 100)
-    methods, models = make_methods(), []
     counts = f"{len(train_images.digits)} images to train on, {len(test_images.digits)} others to test on"
     print(f"Sorting sets of {SIZE} images: {counts}.\n")
-    table = Table({"trained by": max(len(m.name) for m in methods), "images": 7, "sets": 7, "support": 0, "seconds": 0})
-    for method in methods:
+    table = Table({"trained by": max(len(m.name) for m in chosen), "images": 7, "sets": 7, "support": 0, "seconds": 0})
+    for method in chosen:
         start = time.perf_counter()
         model = train(method, train_images, epochs=epochs, steps=steps, seed=seed)
         seconds = time.perf_counter() - start
         models.append(model)
         result = evaluate(model, test_sets, method.relaxation)
-        table.add(method.name, percent(result.images), percent(result.sets), f"{result.support:.2f}", f"{seconds:.1f}")
+        support = "-" if result.support is None else f"{result.support:.2f}"
+        table.add(method.name, percent(result.images), percent(result.sets), support, f"{seconds:.1f}")
     print(
-        "\nimages, sets: how many of the test images, and of whole test sets, are ranked rightly\n"
-        "support: candidate orders of a test set, on average\n"
+        "\n-loss: by the Fenchel-Young loss of a relaxation; -layer: by the squared error of its output\n"
+        "images, sets: how many of the test images, and of whole test sets, are ranked rightly\n"
+        "support: different orders that the relaxation chooses among, or draws, for a test set, on average\n"
     )
     out.mkdir(parents=True, exist_ok=True)
     draw_picture(models[-1], test_sets, out / "structinf-sort.png")

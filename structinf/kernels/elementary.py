@@ -27,7 +27,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
 
-__all__ = ["exp", "log"]
+__all__ = ["exp", "log", "log1p"]
 
 # "contract" alone: reassociation would undo the two-part reductions below.
 _OPTIONS: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}, "forceinline": True}
@@ -172,3 +172,10 @@ def _overload_exp(x):
 @overload(log, jit_options=_OPTIONS)
 def _overload_log(x):
     return {types.float32: _log32, types.float64: _log64}.get(x)
+
+
+@_polynomial
+def log1p(x):
+    """log(1 + x) of a float64 x > −1, below two epsilons off in proportion."""
+    y = 1.0 + x
+    return log(y) + (x - (y - 1.0)) / y  # what rounding took from y

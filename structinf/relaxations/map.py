@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..checks import check_feasible
-from ..errors import PluginError
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, batch_size, map_parts
+from ..parts import Potentials, as_tuple, map_parts
 from ..relaxation import RegularizedRelaxation, no_omega
 from ..solution import Solution
+from ..solvers.argmax import best_score, best_structure
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -37,8 +36,8 @@ class Map(RegularizedRelaxation):
 
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
-        y = _argmax(oracle, theta)
-        value = _score(oracle, theta, y)
+        y = best_structure(oracle, theta)
+        value = best_score(oracle, theta, y)
         return Solution(
             mean=_with_zero_gradient(y, theta),
             value=value,
@@ -51,47 +50,11 @@ class Map(RegularizedRelaxation):
 
     def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """max ⟨θ, y⟩, (B,), with gradient the maximising structure."""
-        return _score(oracle, theta, _argmax(oracle, theta))
+        return best_score(oracle, theta, best_structure(oracle, theta))
 
     def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """0, (B,)."""
         return no_omega(y)
-
-
-def _argmax(oracle: Oracle, theta: Potentials) -> Potentials:
-    """The oracle's answer, after the checks of a plugin that cost next to nothing."""
-    detached = map_parts(torch.Tensor.detach, theta)
-    versions = [t._version for t in as_tuple(detached)]
-    with torch.no_grad():
-        y = oracle.argmax(detached)
-    wrong = _wrong_form(y, detached)
-    if wrong is None and versions != [t._version for t in as_tuple(detached)]:
-        wrong = "it wrote into theta"
-    if wrong is not None:
-        raise PluginError(
-            f"argmax of {oracle.label()} breaks its protocol: {wrong}; structinf.testing.check_oracle says more"
-        )
-    return y
-
-
-def _score(oracle: Oracle, theta: Potentials, y: Potentials) -> Tensor:
-    """⟨θ, y⟩ for the best y; if that is −inf no structure has a finite score, whether or not the oracle said so."""
-    value = oracle.score(theta, y)
-    check_feasible(value.detach(), f"structure of {oracle.label()}")
-    return value
-
-
-def _wrong_form(y: Any, theta: Potentials) -> str | None:
-    """What is wrong about the form of ``y``, in a clause."""
-    if isinstance(y, tuple) != isinstance(theta, tuple) or len(as_tuple(y)) != len(as_tuple(theta)):
-        return f"it returned {'a tuple' if isinstance(y, tuple) else 'no tuple'}, unlike theta"
-    size = batch_size(theta)
-    for z, t in zip(as_tuple(y), as_tuple(theta), strict=True):
-        came = (tuple(z.shape), z.dtype, z.device) if isinstance(z, Tensor) else type(z).__name__
-        wanted = ((size, *t.shape[1:]), t.dtype, t.device)
-        if came != wanted:
-            return f"it returned {came} where shape, dtype and device must be {wanted}"
-    return None
 
 
 def _with_zero_gradient(y: Potentials, theta: Potentials) -> Potentials:

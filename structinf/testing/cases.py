@@ -332,9 +332,13 @@ class Case:
 
     @property
     def relaxation(self) -> Relaxation:
-        """The one that is checked."""
+        """The one that is checked, ready to draw the same noise each time that it is asked for here."""
         assert self.subject.relaxation is not None
-        return self.subject.relaxation
+        return self.subject.relaxation.seeded(self.draws())
+
+    def draws(self) -> torch.Generator:
+        """A generator for relaxations that draw noise, the same at every call."""
+        return self.generator("draws")
 
     def rows(self, rows: Sequence[int]) -> Case:
         """The case of these instances alone, in this order."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..api import get_oracle
 from ..oracle import Oracle
+from ..resolution import get_oracle
 from . import oracle_form, oracle_gibbs, oracle_input, oracle_smoothed, oracle_transport, oracle_values
 from .cases import InstanceData, Subject
 from .law import Law, check, results

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from ..api import resolve
+from ..errors import UnsupportedError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
+from ..resolution import resolve
 from . import relaxation_form, relaxation_values
 from .cases import InstanceData, Subject
 from .law import Law, check, results
@@ -52,7 +53,7 @@ def check_relaxation(
     LawError
         For the first broken law: which one, what came instead, and the smallest input found. An AssertionError.
     UnsupportedError
-        If the oracle cannot have the relaxation.
+        If the oracle cannot have the relaxation, or that keeps samples apart.
 
     Examples
     --------
@@ -85,4 +86,6 @@ def _subject(
     seed: int,
 ) -> Subject:
     found, relaxed = resolve(oracle, relaxation, {})
+    if relaxed.sample_ndim:
+        raise UnsupportedError(f"{relaxed!r} keeps its samples apart, of which the laws know nothing; check its mean")
     return Subject.make(found, event_shape, structure, dtypes=tuple(dtypes), seed=seed, relaxation=relaxed)

@@ -69,11 +69,24 @@ def repeatable(case: Case) -> None:
     expect_close(alone, first.mean, case.room, "mean() (solve().mean is expected)")
 
 
+@LAWS("noise comes from the generator alone, if one is given", families=ONE)
+def own_generator(case: Case) -> None:
+    if not case.relaxation.draws:
+        raise NotApplicable("the relaxation draws no noise")
+    before = torch.get_rng_state()
+    mean = solve(case).mean
+    if all(m.requires_grad for m in as_tuple(mean)):
+        torch.stack([m.sum() for m in as_tuple(mean)]).sum().backward()
+    expect(torch.equal(torch.get_rng_state(), before), "torch's own generator was drawn from, too")
+
+
 @LAWS(
     "an instance's solution does not depend on the other instances of its batch, nor on its place in it",
     families=(*KINDS, "large"),
 )
 def batch_independence(case: Case) -> None:
+    if case.relaxation.draws:
+        raise NotApplicable("the noise of an instance depends on its place in the batch")
     order = [2, 0, 3, 0, 1] if case.size == 4 else list(reversed(range(case.size)))
     with torch.no_grad():
         together, mixed = solve(case), _solve(case.rows(order))
@@ -156,7 +169,7 @@ def half_precision(case: Case) -> None:
 def padding(case: Case) -> None:
     masks = padding_masks(case)
     oracle, relaxation = case.subject.oracle, case.relaxation
-    expected = relax(case.given, oracle, relaxation, **case.structure)
+    expected = relax(case.given, oracle, case.relaxation, **case.structure)
     leaves = []
     for t, m in zip(as_tuple(case.given), as_tuple(masks), strict=True):
         leaves.append(t.masked_fill(~m, torch.nan).requires_grad_())
@@ -178,6 +191,8 @@ def padding(case: Case) -> None:
 def cuda(case: Case) -> None:
     if not torch.cuda.is_available():
         raise NotApplicable("there is no CUDA GPU here")
+    if case.relaxation.draws:
+        raise NotApplicable("a generator draws other noise on another device")
     oracle, relaxation = case.subject.oracle, case.relaxation
     expected = relax(case.given, oracle, relaxation, **case.structure)
     answer = relax(map_parts(lambda t: t.cuda(), case.given), oracle, relaxation, **case.structure)

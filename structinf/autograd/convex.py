@@ -1,0 +1,186 @@
+"""Convex functions of θ with algorithms of their own for all derivatives: values and gradients to differentiate.
+
+A function f has the gradient μ and the Hessian H (log Z with E[Y] and Cov[Y]; a smoothed recursion). Each of the maps
+below is a Function whose backward is made of the others, so that two derivatives of μ (three of f) come out right; the
+third and later ones are taken by autograd through f's own differentiable value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..parts import Potentials, as_tuple, batch_size, differentiate, inner, like_potentials, reduce_like, weigh
+from .forms import as_form, zeros_for_missing
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["ConvexFunction", "gradient", "value", "value_and_gradient"]
+
+
+class ConvexFunction(Protocol):
+    """A function of θ, instance by instance, that knows its derivatives. Called under no_grad but for ``value``."""
+
+    def value(self, theta: Potentials) -> Tensor:
+        """f(θ), (B,); differentiable by autograd to any order wherever an entry of θ requires grad."""
+        ...
+
+    def gradient(self, theta: Potentials) -> Potentials:
+        """∇f, (B, *event)."""
+        ...
+
+    def value_and_gradient(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+        """Both, for the price of the gradient where one pass makes them."""
+        ...
+
+    def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+        """Σ_b weight_b ∇f_b in θ's own form, without an array for each instance of a shared tensor."""
+        ...
+
+    def hessian_product(self, theta: Potentials, v: Potentials) -> Potentials:
+        """∇²f v, (B, *event)."""
+        ...
+
+
+def value(function: ConvexFunction, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    """f(θ), (B,), with gradient ∇f."""
+    tensors = as_tuple(theta)
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        return function.value(theta)
+    if any(len(t) == 1 for t in tensors) and batch_size(theta) != 1:
+        # A gradient of each instance's own would be larger than the shared tensor's by the batch.
+        return _Value.apply(function, isinstance(theta, tuple), *tensors)
+    return value_and_gradient(function, theta)[0]
+
+
+def gradient(function: ConvexFunction, theta: Potentials) -> Potentials:
+    """∇f, (B, *event), whose Jacobian is the Hessian of f."""
+    return like_potentials(_Gradient.apply(function, isinstance(theta, tuple), *as_tuple(theta)), theta)
+
+
+def value_and_gradient(function: ConvexFunction, theta: Potentials) -> tuple[Tensor, Potentials]:
+    """:func:`value` and :func:`gradient` from one pass, where f has it."""
+    found, *gradients = _ValueAndGradient.apply(function, isinstance(theta, tuple), *as_tuple(theta))
+    return found, like_potentials(gradients, theta)
+
+
+class _Value(Function):
+    @staticmethod
+    def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> Tensor:
+        return function.value(as_form(theta, is_tuple))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.function, ctx.is_tuple, *theta = inputs
+        ctx.save_for_backward(*theta)
+
+    @staticmethod
+    def backward(ctx: Any, weight: Tensor) -> Any:
+        gradients = _Vjp.apply(ctx.function, ctx.is_tuple, weight, *ctx.saved_tensors)
+        return None, None, *gradients
+
+
+class _Vjp(Function):
+    """Σ_b w_b μ_b in θ's form."""
+
+    @staticmethod
+    def forward(function: ConvexFunction, is_tuple: bool, weight: Tensor, *theta: Tensor) -> tuple[Tensor, ...]:
+        return as_tuple(function.vjp(as_form(theta, is_tuple), weight))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.function, ctx.is_tuple, weight, *theta = inputs
+        ctx.save_for_backward(weight, *theta)
+
+    @staticmethod
+    def backward(ctx: Any, *v: Tensor) -> Any:
+        # ⟨v, Σ_b w_b μ_b⟩ has gradient Σ_b w_b H_b v in θ, and ⟨v, μ_b⟩ in w_b.
+        weight, *theta = ctx.saved_tensors
+        form = as_form(tuple(theta), ctx.is_tuple)
+        grad_weight = inner(as_form(v, ctx.is_tuple), gradient(ctx.function, form)) if ctx.needs_input_grad[2] else None
+        if not any(ctx.needs_input_grad[3:]):
+            return None, None, grad_weight, *[None] * len(theta)
+        products = _HessianProduct.apply(ctx.function, ctx.is_tuple, len(theta), *theta, *v)
+        weighted = weigh(as_form(products, ctx.is_tuple), weight)
+        return None, None, grad_weight, *as_tuple(reduce_like(weighted, form))
+
+
+class _Gradient(Function):
+    @staticmethod
+    def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
+        return as_tuple(function.gradient(as_form(theta, is_tuple)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.function, ctx.is_tuple, *theta = inputs
+        ctx.save_for_backward(*theta)
+
+    @staticmethod
+    def backward(ctx: Any, *v: Tensor) -> Any:
+        theta = ctx.saved_tensors
+        products = _HessianProduct.apply(ctx.function, ctx.is_tuple, len(theta), *theta, *v)
+        return None, None, *as_tuple(reduce_like(as_form(products, ctx.is_tuple), as_form(theta, ctx.is_tuple)))
+
+
+class _ValueAndGradient(Function):
+    @staticmethod
+    def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
+        found, gradients = function.value_and_gradient(as_form(theta, is_tuple))
+        return found, *as_tuple(gradients)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.function, ctx.is_tuple, *theta = inputs
+        ctx.save_for_backward(*theta, *output[1:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, weight: Tensor | None, *v: Tensor | None) -> Any:
+        n = len(v)
+        theta, gradients = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
+        total = None if weight is None else as_tuple(weigh(gradients, weight))
+        if any(z is not None for z in v):
+            products = _HessianProduct.apply(ctx.function, ctx.is_tuple, n, *theta, *zeros_for_missing(v, gradients))
+            total = products if total is None else tuple(map(torch.add, total, products))
+        if total is None:
+            return None, None, *[None] * n
+        return None, None, *as_tuple(reduce_like(tuple(total), tuple(theta)))
+
+
+class _HessianProduct(Function):
+    """H v; H is symmetric, so it is its own transpose."""
+
+    @staticmethod
+    def forward(function: ConvexFunction, is_tuple: bool, n: int, *theta_v: Tensor) -> tuple[Tensor, ...]:
+        theta, v = as_form(theta_v[:n], is_tuple), as_form(theta_v[n:], is_tuple)
+        return as_tuple(function.hessian_product(theta, v))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.function, ctx.is_tuple, ctx.n, *theta_v = inputs
+        ctx.save_for_backward(*theta_v)
+
+    @staticmethod
+    def backward(ctx: Any, *w: Tensor) -> Any:
+        # ⟨w, H v⟩ is differentiated as it stands, through the function's value in torch.
+        create_graph = torch.is_grad_enabled()
+        with torch.enable_grad():
+            # Aliases, so that gradients stop here unless a graph of higher order is being built.
+            inputs = [t.view_as(t) if create_graph else t.detach() for t in ctx.saved_tensors]
+            for t in inputs:
+                t.requires_grad_()
+            theta, v = inputs[: ctx.n], inputs[ctx.n :]
+            size = w[0].shape[0]
+            spread = [t.expand(size, *t.shape[1:]) for t in theta]
+            total = ctx.function.value(as_form(tuple(spread), ctx.is_tuple)).sum()
+            means = differentiate(total, spread, create_graph=True)
+            # Not inner(): it has no derivative where v is 0.
+            tilt = torch.stack([(m * z).sum() for m, z in zip(means, v, strict=True)]).sum()
+            products = differentiate(tilt, spread, create_graph=True)
+            final = torch.stack([(p * z).sum() for p, z in zip(products, w, strict=True)]).sum()
+            gradients = differentiate(final, inputs, create_graph=create_graph)
+        return None, None, None, *gradients

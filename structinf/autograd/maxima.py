@@ -1,0 +1,84 @@
+"""Smoothed maxima over the simplex along one dimension, differentiable to any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..errors import UnsupportedError
+from ..regularizers import Regularizer, probabilities, smoothed_maximum
+
+__all__ = ["routed_max", "smooth_argmax", "smooth_max"]
+
+
+def smooth_max(regularizer: Regularizer, x: Tensor, dim: int = -1) -> Tensor:
+    """max ⟨x, q⟩ − Ω(q) over the simplex along ``dim``, which is removed; differentiable to any order."""
+    return _SmoothMax.apply(regularizer, x.movedim(dim, -1))
+
+
+def smooth_argmax(regularizer: Regularizer, x: Tensor, dim: int = -1) -> Tensor:
+    """The gradient of :func:`smooth_max`, probabilities along ``dim``; differentiable to any order."""
+    return _SmoothArgmax.apply(regularizer, x.movedim(dim, -1)).movedim(-1, dim)
+
+
+class _SmoothMax(Function):
+    @staticmethod
+    def forward(regularizer: Regularizer, x: Tensor) -> Tensor:
+        return smoothed_maximum(regularizer, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.regularizer, x = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return None, g.unsqueeze(-1) * _SmoothArgmax.apply(ctx.regularizer, x)
+
+
+class _SmoothArgmax(Function):
+    @staticmethod
+    def forward(regularizer: Regularizer, x: Tensor) -> Tensor:
+        return probabilities(regularizer, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.regularizer, _ = inputs
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, z: Tensor) -> Any:
+        # The Hessian is a function of q alone, which is this Function's output: derivatives of all orders follow.
+        (q,) = ctx.saved_tensors
+        return None, ctx.regularizer.hessian_product(q, z)
+
+
+def routed_max(regularizer: Regularizer, x: Tensor, dim: int, route: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """:func:`smooth_max` whose backward sends on ``route(x, g)``, (..., n), where that one's sends the adjoint g q.
+
+    Walks through a recursion are made of it: an adjoint g (...) says how often they come by. First derivatives only.
+    """
+    return _RoutedMax.apply(regularizer, x.movedim(dim, -1), route)
+
+
+class _RoutedMax(Function):
+    @staticmethod
+    def forward(regularizer: Regularizer, x: Tensor, route: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        return smoothed_maximum(regularizer, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, x, ctx.route = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise UnsupportedError("a walk through a recursion has no derivative; the smoothed value and mean have")
+        (x,) = ctx.saved_tensors
+        return None, ctx.route(x, g), None

@@ -1,0 +1,144 @@
+"""What solvers found, with the gradients that they know: optimal values, piecewise linear maps, means of structures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from ..errors import UnsupportedError
+from ..parts import Potentials, as_tuple, like_potentials, reduce_like
+from .forms import as_form, zeros_for_missing
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["WeightedMean", "attach_support", "envelope", "piecewise_linear"]
+
+
+# ----------------------------------------------------------------------------- optimal values, piecewise linear maps
+
+
+def envelope(value: Tensor, theta: Potentials, mean: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    """``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), given the gradient μ that the envelope theorem says it has.
+
+    The solver is not differentiated for it; the Hessian is that of the ``mean``'s own gradient rule.
+    """
+    return _Envelope.apply(value, len(as_tuple(theta)), *as_tuple(theta), *as_tuple(mean))
+
+
+class _Envelope(Function):
+    @staticmethod
+    def forward(value: Tensor, n: int, *theta_mean: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.n, *theta_mean = inputs
+        ctx.shared = [t.shape[0] for t in theta_mean[: ctx.n]]
+        ctx.save_for_backward(*theta_mean[ctx.n :])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        gradients = []
+        for mean, rows in zip(ctx.saved_tensors, ctx.shared, strict=True):
+            each = mean * g.view(-1, *[1] * (mean.ndim - 1))
+            gradients.append(each.sum(0, keepdim=True) if rows == 1 and mean.shape[0] != 1 else each)
+        return None, None, *gradients, *[None] * ctx.n
+
+
+def piecewise_linear(value: Tensor, theta: Tensor, jvp: Callable[..., Tensor], vjp: Callable[..., Tensor]) -> Tensor:
+    """``value``, of a piecewise linear map at ``theta``, given products with its Jacobian there and the transpose."""
+    return _PiecewiseLinear.apply(value, theta, jvp, vjp) if torch.is_grad_enabled() and theta.requires_grad else value
+
+
+class _PiecewiseLinear(Function):
+    @staticmethod
+    def forward(value: Tensor, theta: Tensor, jvp: Callable[..., Tensor], vjp: Callable[..., Tensor]) -> Tensor:
+        return value
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *_, ctx.jvp, ctx.vjp = inputs
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return None, piecewise_linear(ctx.vjp(g), g, ctx.vjp, ctx.jvp), None, None  # linear in g, constant in θ
+
+
+# ----------------------------------------------------------------------------- means of a few structures
+
+
+class WeightedMean(Protocol):
+    """A solver's result μ = Σ_k p_k y_k that knows the transpose of its own Jacobian."""
+
+    @property
+    def mean(self) -> Potentials: ...
+
+    @property
+    def weights(self) -> Tensor: ...
+
+    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials: ...
+
+
+_TWICE = "a Fenchel-Young loss of it has second ones, and the marginals relaxation is twice differentiable"
+
+
+def attach_support(
+    result: WeightedMean, theta: Potentials, what: str, instead: str = _TWICE
+) -> tuple[Potentials, Tensor]:
+    """The mean and weights of ``result``, with ``result.vjp`` as their gradient in ``theta``.
+
+    Asking for a second derivative is an UnsupportedError that names ``what``, and says what has one ``instead``.
+    """
+    tensors = as_tuple(theta)
+    *mean, weights = _AttachSupport.apply(
+        result, isinstance(theta, tuple), f"{what} offers first derivatives only; {instead}", *tensors
+    )
+    return like_potentials(mean, theta), weights
+
+
+class _AttachSupport(Function):
+    @staticmethod
+    def forward(result: WeightedMean, is_tuple: bool, refusal: str, *theta: Tensor) -> tuple[Tensor, ...]:
+        return *(m.clone() for m in as_tuple(result.mean)), result.weights.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.result, ctx.is_tuple, ctx.refusal, *theta = inputs
+        ctx.save_for_backward(*theta)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        theta = ctx.saved_tensors
+        if all(c is None for c in cotangents):  # an envelope's second derivative passes through here empty-handed
+            return None, None, None, *[None] * len(theta)
+        mean = as_tuple(ctx.result.mean)
+        *v, weights = cotangents
+        v_mean = as_form(zeros_for_missing(tuple(v), mean), ctx.is_tuple) if any(c is not None for c in v) else None
+        with torch.no_grad():
+            gradients = as_tuple(reduce_like(ctx.result.vjp(v_mean, weights), as_form(theta, ctx.is_tuple)))
+        if torch.is_grad_enabled():
+            sources = [t for t in (*theta, *cotangents) if t is not None]
+            gradients = _FirstOrderOnly.apply(ctx.refusal, len(gradients), *gradients, *sources)
+        return None, None, None, *gradients
+
+
+class _FirstOrderOnly(Function):
+    """The identity on its first ``n`` tensors, which depend on the others in a way that is not offered."""
+
+    @staticmethod
+    def forward(refusal: str, n: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(t.clone() for t in tensors[:n])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.refusal = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise UnsupportedError(ctx.refusal)

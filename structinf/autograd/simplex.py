@@ -1,0 +1,78 @@
+"""Points of the simplex, with derivatives of all orders in the scores and in one parameter of each row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["SimplexMap", "simplex_point"]
+
+
+class SimplexMap(Protocol):
+    """A map from scores x (..., n) and a parameter (..., 1) to points p (..., n) that its derivatives are made of.
+
+    The first two methods are called under no_grad; the parameter is None where the map has its own.
+    """
+
+    def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
+        """p, (..., n)."""
+        ...
+
+    def pull_back(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The products of g (..., n) with the derivatives of p in x, (..., n), and in the parameter, (..., 1)."""
+        ...
+
+    def differentiable_pull_back(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same in torch operations that autograd can follow."""
+        ...
+
+
+def simplex_point(
+    function: SimplexMap, x: jaxtyping.Float[Tensor, "*rows n"], parameter: Tensor | None = None
+) -> jaxtyping.Float[Tensor, "*rows n"]:
+    """``function``'s point for x; the derivative in the ``parameter`` (..., 1), of as many dimensions, is its own."""
+    return _Point.apply(function, x, parameter)
+
+
+class _Point(Function):
+    @staticmethod
+    def forward(function: SimplexMap, x: Tensor, parameter: Tensor | None) -> Tensor:
+        return function.point(x, parameter)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.function, _, parameter = inputs
+        ctx.save_for_backward(output, parameter)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        # The derivatives are functions of the point, which is this Function's output: all orders follow.
+        p, parameter = ctx.saved_tensors
+        with_slope = ctx.needs_input_grad[2]
+        if torch.is_grad_enabled():
+            product, slope = ctx.function.differentiable_pull_back(p, parameter, g, with_slope)
+        else:
+            product, slope = ctx.function.pull_back(p, parameter, g, with_slope)
+        return None, product, slope
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, function: SimplexMap, x: Tensor, parameter: Tensor | None) -> Any:
+        _, x_dim, parameter_dim = dims
+        x = _batched(x, x_dim, info.batch_size)
+        if parameter is not None:
+            parameter = _batched(parameter, parameter_dim, info.batch_size)
+        return simplex_point(function, x, parameter), 0
+
+
+def _batched(t: Tensor, dim: int | None, size: int) -> Tensor:
+    return t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)

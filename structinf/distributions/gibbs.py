@@ -1,0 +1,361 @@
+"""Gibbs: the distribution over an oracle's structures that is proportional to exp⟨θ, y⟩."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints, register_kl
+from typing_extensions import Self
+
+from .. import autograd
+from ..api import same_instances
+from ..compiling import untraced
+from ..errors import InvalidInputError, UnsupportedError
+from ..oracle import Enumerable, GibbsOracle, Oracle, Samplable
+from ..parts import Potentials, as_tuple, inner, like_potentials, map_parts, scale
+from ..problem import Problem
+from ..queries import gibbs_entropy
+from ..relaxation import Relaxation, missing_ability, named
+from ..relaxations.marginals import LogPartition, Marginals
+from ..relaxations.stochastic import Stochastic
+from ..resolution import check_supported, prepare_oracle
+from ..solvers.argmax import best_score, best_structure
+from .base import Members, Size, StructureDistribution, apart, broadcast, is_labels
+from .membership import are_members, checked
+from .moments import variances
+
+__all__ = ["Gibbs"]
+
+
+class _Potentials(constraints.Constraint):
+    """Real numbers or −inf, in a tensor or a tuple of them."""
+
+    def check(self, value: Potentials) -> Tensor:
+        return torch.stack([(t < math.inf).all() for t in as_tuple(value)])
+
+
+class Gibbs(StructureDistribution):
+    """p(y) ∝ exp(⟨θ, y⟩ / temperature) over the structures y of an oracle, as a torch.distributions.Distribution.
+
+    All is exact. ``log_prob``, ``entropy``, ``cross_entropy``, ``kl_divergence``, ``log_partition``, ``mean`` and
+    ``variance`` are differentiable in θ; ``sample`` and ``mode`` are not. Structures have the form of θ: where it is a
+    tuple of tensors so are they, and ``event_shape`` is a tuple of sizes.
+
+    Parameters
+    ----------
+    theta : (..., *event) Tensor, or tuple of them
+        As for :func:`structinf.relax`; ``...`` is the batch shape.
+    oracle : str or Oracle
+        One that sums over its structures, a :class:`structinf.GibbsOracle`; sampling needs a
+        :class:`structinf.Samplable`, and the list of the support a :class:`structinf.Enumerable` one.
+    temperature : float
+        Above 0; smaller is closer to the mode.
+    relaxation : str or Relaxation, optional
+        Gives the distribution an ``rsample``: relaxed structures, by this relaxation at θ / temperature plus Gumbel
+        noise; ``stochastic`` brings noise of its own. They are differentiable in θ, and no samples of p.
+    validate_args : bool, optional
+        Whether ``log_prob`` checks that values are structures. Torch's default, True, if left out.
+    **options
+        Instance data of the oracle (``lengths=...``), and its options if it is given by name.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle does not sum over its structures, or cannot have the relaxation.
+
+    References
+    ----------
+    Wainwright & Jordan 2008, Graphical Models, Exponential Families, and Variational Inference, §3.
+
+    Examples
+    --------
+    >>> trees = Gibbs(torch.zeros(2, 4, 4), "arborescence")
+    >>> trees.entropy()  # log 16
+    tensor([2.7726, 2.7726])
+    >>> trees.log_prob(torch.tensor([0, 1, 1])).exp()  # of the tree with these heads
+    tensor([0.0625, 0.0625])
+    >>> trees.sample((5,)).shape
+    torch.Size([5, 2, 4, 4])
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"theta": _Potentials()}  # type: ignore[misc]
+
+    @untraced
+    def __init__(
+        self,
+        theta: Potentials,
+        oracle: str | Oracle,
+        *,
+        temperature: float = 1.0,
+        relaxation: str | Relaxation | None = None,
+        validate_args: bool | None = None,
+        **options: Any,
+    ) -> None:
+        problem = prepare_oracle(theta, oracle, options)
+        if missing := missing_ability(problem.oracle, GibbsOracle):
+            raise UnsupportedError(
+                f"there is no Gibbs distribution to compute with: {missing}. SparseDistribution.of(theta, oracle) is a "
+                "distribution for any oracle, and the relaxation perturbed has random structures of any"
+            )
+        Marginals(temperature=temperature)  # raises if it is no temperature
+        noisy = None if relaxation is None else _stochastic(relaxation, problem.oracle)
+        self._set(tuple(theta) if isinstance(theta, list) else theta, problem.oracle, temperature, noisy)
+        shapes = tuple(t.shape[1:] for t in as_tuple(problem.theta))
+        event: Any = shapes if isinstance(problem.theta, tuple) else shapes[0]
+        super().__init__(problem.batch_shape, event, validate_args=validate_args)
+
+    def _set(self, theta: Potentials, oracle: Any, temperature: float, relaxation: Stochastic | None) -> None:
+        self.theta, self.oracle = theta, oracle
+        self.temperature, self.relaxation = temperature, relaxation
+        self.has_rsample = relaxation is not None
+        self.has_enumerate_support = isinstance(oracle, Enumerable)
+
+    def expand(self, batch_shape: Size, _instance: Any = None) -> Self:
+        new: Any = self._get_checked_instance(Gibbs, _instance)
+        shape = self._expanded_shape(batch_shape)
+        new._set(*self._expanded(shape), self.temperature, self.relaxation)
+        StructureDistribution.__init__(new, shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def __repr__(self) -> str:
+        shapes = [str(tuple(t.shape)) for t in as_tuple(self.theta)]
+        theta = f"({', '.join(shapes)})" if isinstance(self.theta, tuple) else shapes[0]
+        relaxation = "" if self.relaxation is None else f", relaxation={self.relaxation!r}"
+        return f"Gibbs(theta: {theta}, oracle={self.oracle!r}, temperature={self.temperature}{relaxation})"
+
+    # -- probabilities ------------------------------------------------------------------------
+
+    @property
+    @untraced
+    def log_partition(self) -> Tensor:
+        """log Σ exp(⟨θ, y⟩ / temperature), (*batch)."""
+        problem = self._problem()
+        with problem.plain_modes():
+            return problem.restore(self._log_partition(problem))
+
+    @untraced
+    def log_prob(self, value: Any) -> Tensor:
+        """log p(y), (*sample, *batch), at most 0; −inf for a structure that uses a part of −inf.
+
+        Parameters
+        ----------
+        value : (*sample, *batch, *event) Tensor, or tuple of them; or (*sample, *batch, *labels) of integers
+            Structures or their labels, to be broadcast to the batch.
+
+        Raises
+        ------
+        InvalidInputError
+            If one is no structure; with ``validate_args=False`` that is not looked for.
+        """
+        problem, shape = self._problem(), self._shape_of(value)
+        copies = problem if shape == self.batch_shape else self._problem(shape)
+        with problem.plain_modes():
+            y = self._structures(value, copies)
+            score = inner(self._exact(copies), map_parts(torch.Tensor.double, y)).view(shape)
+            # A structure that has nearly all of the probability would, by rounding, have more than that.
+            found = (score - self._log_partition(problem).view(self.batch_shape)).clamp(max=0)
+            return found.to(problem.dtype)
+
+    @untraced
+    def entropy(self) -> Tensor:
+        """−Σ p(y) log p(y) in nats, (*batch)."""
+        problem = self._problem()
+        with problem.plain_modes():
+            return problem.restore(gibbs_entropy(_gibbs(problem), self._exact(problem)))
+
+    @untraced
+    def cross_entropy(self, other: Gibbs) -> Tensor:
+        """−Σ p(y) log q(y) for q = ``other``, of the same structures; inf where q excludes one that p does not.
+
+        The batches are broadcast.
+        """
+        return self._compared(other, relative=False)
+
+    def _compared(self, other: Gibbs, *, relative: bool) -> Tensor:
+        """The cross-entropy, or, less the entropy, the divergence."""
+        shape = broadcast(self.batch_shape, other.batch_shape, what="the two distributions")
+        p, q = self._problem(shape), other._problem(shape)
+        if self.event_shape != other.event_shape or not same_instances(p.oracle, q.oracle):
+            raise UnsupportedError(
+                "two Gibbs distributions can be compared if they are over the same structures (oracle, sizes, instance "
+                f"data), got {self!r} and {other!r}"
+            )
+        with p.plain_modes():
+            own, others = self._exact(p), other._exact(q)
+            value, mean = autograd.value_and_gradient(LogPartition(_gibbs(p)), own)
+            # Infinite ones are told from the rest before anything is multiplied: they get the gradient 0.
+            forbidden = map_parts(lambda t: t.isneginf().to(t), others)
+            infinite = inner(forbidden, map_parts(torch.Tensor.detach, mean)) > 0
+
+            def change(new: Tensor, old: Tensor) -> Tensor:
+                return torch.where(new.isneginf() | old.isneginf(), 0.0, new - old if relative else new)
+
+            found = other._log_partition(q) - inner(map_parts(change, others, own), mean)
+            found = found - value if relative else found
+            return p.restore(torch.where(infinite, math.inf, found.clamp(min=0)))
+
+    # -- structures ---------------------------------------------------------------------------
+
+    @untraced
+    @torch.no_grad()
+    def sample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
+        """Independent exact samples, (*sample, *batch, *event), drawn from ``generator`` alone if one is given."""
+        if missing := missing_ability(self.oracle, Samplable):
+            raise UnsupportedError(f"sample: {missing}")
+        problem, shape = self._problem(), torch.Size(sample_shape)
+        found: Any = problem.oracle
+        with problem.plain_modes():
+            drawn = found.sample(scale(problem.theta, self.temperature), shape.numel(), generator)
+        return apart(problem.restore_parts(drawn, 1), shape)
+
+    @untraced
+    def rsample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
+        """Relaxed structures at noisy potentials, (*sample, *batch, *event), differentiable in θ."""
+        if self.relaxation is None:
+            raise UnsupportedError(
+                "rsample: structures are discrete and no relaxation was chosen; Gibbs(..., relaxation=...) has relaxed "
+                "ones, and sample() exact ones"
+            )
+        problem, shape = self._problem(), torch.Size(sample_shape)
+        n = shape.numel()
+        noisy = dataclasses.replace(self.relaxation, samples=max(n, 1), reduction="none").seeded(generator)
+        with problem.plain_modes():
+            drawn = noisy.mean(problem.oracle, scale(problem.theta, self.temperature))
+        return apart(problem.restore_parts(map_parts(lambda t: t[:n], drawn), 1), shape)
+
+    @property
+    @untraced
+    @torch.no_grad()
+    def mode(self) -> Any:
+        """A most probable structure, (*batch, *event)."""
+        problem = self._problem()
+        with problem.plain_modes():
+            y = best_structure(problem.oracle, problem.theta)
+            best_score(problem.oracle, problem.theta, y)  # raises if it is none
+        return problem.restore_parts(y)
+
+    @property
+    @untraced
+    def mean(self) -> Any:
+        """E[Y], the marginals of the parts, (*batch, *event)."""
+        problem = self._problem()
+        with problem.plain_modes():
+            return problem.restore_parts(Marginals(temperature=self.temperature).mean(problem.oracle, problem.theta))
+
+    @property
+    @untraced
+    def variance(self) -> Any:
+        """Of each part, (*batch, *event): mean · (1 − mean) of parts that are 0 or 1.
+
+        Of others, as of transitions that are counted, a Hessian product of log Z for each.
+        """
+        problem = self._problem()
+        with problem.plain_modes():
+            if problem.oracle.are_indicators(problem.theta):
+                mean = Marginals(temperature=self.temperature).mean(problem.oracle, problem.theta)
+                return problem.restore_parts(map_parts(lambda m: (m * (1 - m)).clamp(min=0), mean))
+            return problem.restore_parts(variances(_gibbs(problem), self._exact(problem)))
+
+    @property
+    def support(self) -> Members:
+        """The structures, also those that θ forbids.
+
+        Labels tell them by a round trip. Of an oracle that has none, its own answers tell all structures from all
+        other values if their parts are 0 or 1; what has other parts is taken for one.
+        """
+        return Members(self.oracle.label(), len(self.event_shapes[0]), self._contains)
+
+    def _contains(self, value: Any) -> Tensor:
+        problem = self._problem(self._shape_of(value))
+        if self._front(value) is None:
+            return torch.zeros(problem.batch_shape, dtype=torch.bool, device=as_tuple(problem.theta)[0].device)
+        with problem.plain_modes():
+            return are_members(problem, self._aligned(value, problem.batch_shape))
+
+    @untraced
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """All structures, (n, *batch, *event), or with batch dimensions of 1 unless ``expand``; for small sizes."""
+        if missing := missing_ability(self.oracle, Enumerable):
+            raise UnsupportedError(f"enumerate_support: {missing}")
+        for name, data in self.oracle.bound.items():
+            if bool((data != data[:1]).any()):
+                raise InvalidInputError(
+                    f"enumerate_support: instances of different {name} have different structures; list each's alone"
+                )
+        listed = self.oracle[:1].enumerate(self.event_shape)
+        batch = self.batch_shape if expand else torch.Size([1] * len(self.batch_shape))
+        return map_parts(
+            lambda y, t: y.to(t).view(len(y), *[1] * len(batch), *y.shape[1:]).expand(-1, *batch, *y.shape[1:]),
+            listed,
+            self.theta,
+        )
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def _problem(self, shape: torch.Size | None = None) -> Problem:
+        """θ and the oracle for the batch expanded to ``shape``; at each call anew, so that it has its own graph."""
+        theta, oracle = (self.theta, self.oracle) if shape in (None, self.batch_shape) else self._expanded(shape)
+        return Problem.build(theta, oracle, {})
+
+    def _expanded(self, shape: torch.Size) -> tuple[Potentials, Oracle]:
+        def wide(t: Tensor, event: torch.Size) -> Tensor:
+            own = t.shape[: t.ndim - len(event)]
+            is_shared = own.numel() == 1 != self.batch_shape.numel()
+            return t.reshape(*[1] * len(shape), *event) if is_shared else t.expand(shape + event)
+
+        theta = [wide(t, event) for t, event in zip(as_tuple(self.theta), self.event_shapes, strict=True)]
+        bound = {
+            name: v.view(self.batch_shape + v.shape[1:])
+            .expand(shape + v.shape[1:])
+            .reshape(shape.numel(), *v.shape[1:])
+            for name, v in self.oracle.bound.items()
+        }
+        return like_potentials(theta, self.theta), self.oracle.bind(**bound)
+
+    def _exact(self, problem: Problem) -> Potentials:
+        """θ / temperature, in float64 since what follows are differences of large numbers."""
+        return scale(map_parts(torch.Tensor.double, problem.theta), self.temperature)
+
+    def _log_partition(self, problem: Problem) -> Tensor:
+        return autograd.value(LogPartition(_gibbs(problem)), self._exact(problem))
+
+    def _front(self, value: Any) -> torch.Size | None:
+        return value.shape[: value.ndim - self.oracle.label_ndim] if is_labels(value) else super()._front(value)
+
+    def _aligned(self, value: Any, batch_shape: torch.Size) -> Any:
+        """``value``, of a right form, with all batch dimensions."""
+        events = [value.shape[value.ndim - self.oracle.label_ndim :]] if is_labels(value) else self.event_shapes
+        tensors = zip(as_tuple(value), events, strict=True)
+        return like_potentials([t.expand(batch_shape + event) for t, event in tensors], value)
+
+    def _structures(self, value: Any, problem: Problem) -> Potentials:
+        """``value`` as structures (B, *event) of the problem's."""
+        if self._front(value) is not None:
+            value = self._aligned(value, problem.batch_shape)
+        if self._validate_args:
+            return checked(problem, value)
+        return problem.encode(value, "value") if is_labels(value) else problem.flatten_parts(value, "value")
+
+
+def _gibbs(problem: Problem) -> GibbsOracle:
+    return cast(GibbsOracle, problem.oracle)
+
+
+def _stochastic(relaxation: str | Relaxation, oracle: Oracle) -> Stochastic:
+    """What draws the relaxed structures; UnsupportedError if the oracle cannot have it."""
+    found = named(relaxation)
+    check_supported(oracle, found)
+    noisy = found if isinstance(found, Stochastic) else Stochastic(of=found)
+    check_supported(oracle, cast(Relaxation, noisy))
+    return noisy
+
+
+@register_kl(Gibbs, Gibbs)
+def _kl_of_two(p: Gibbs, q: Gibbs) -> Tensor:
+    """Σ p(y) log (p(y) / q(y)), infinite where q excludes a structure that p does not."""
+    return p._compared(q, relative=True)

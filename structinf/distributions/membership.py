@@ -1,0 +1,70 @@
+"""Which values are structures of an oracle, without a list of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..oracle import Oracle
+from ..parts import Potentials, as_tuple, batch_size, map_parts
+from ..problem import Problem
+from ..solvers.argmax import best_structure
+
+__all__ = ["are_members", "checked"]
+
+
+def checked(problem: Problem, value: Any) -> Potentials:
+    """``value`` as structures (B, *event) of the problem's; InvalidInputError if one is none.
+
+    By a round trip through the oracle's labels. Without labels, a structure y of 0 and 1 must be the best one for
+    2y − 1, for which no other scores as much; what has other parts, or competes with such, is taken for one.
+    """
+    y = problem.gold(value, "value")
+    oracle = problem.oracle
+    if type(oracle).decode is Oracle.decode and not oracle.takes_costs:
+        best = best_structure(oracle, problem.without_padding(map_parts(lambda t: 2 * t - 1, y)))
+        wrong = _binary(y) & _binary(best) & _rows(torch.ne, y, best)
+        if bool(wrong.any()):
+            index = int(wrong.nonzero()[0, 0])
+            raise InvalidInputError(f"value is no structure of {oracle.label()} at batch index {index}")
+    return y
+
+
+def are_members(problem: Problem, value: Potentials) -> Tensor:
+    """Which of the values, of the problem's batch shape, are :func:`checked` ones, (*batch) bool."""
+    size = problem.batch_shape.numel()
+    if size <= 1 or _passes(problem, value):
+        found = [_passes(problem, value)] * size
+    else:
+        rows = map_parts(lambda t: t.reshape(size, *t.shape[len(problem.batch_shape) :]), value)
+        found = [_passes(_row(problem, b), map_parts(lambda t, b=b: t[b], rows)) for b in range(size)]
+    return torch.tensor(found, dtype=torch.bool, device=as_tuple(problem.theta)[0].device).view(problem.batch_shape)
+
+
+def _passes(problem: Problem, value: Any) -> bool:
+    try:
+        checked(problem, value)
+    except InvalidInputError:
+        return False
+    return True
+
+
+def _row(problem: Problem, b: int) -> Problem:
+    """Instance ``b`` alone."""
+    own = map_parts(lambda t: t if len(t) == 1 != batch_size(problem.theta) else t[b : b + 1], problem.theta)
+    return dataclasses.replace(problem, oracle=problem.oracle[b : b + 1], theta=own, batch_shape=torch.Size())
+
+
+def _binary(y: Potentials) -> Tensor:
+    """Which instances have parts of 0 and 1 alone, (B,) bool."""
+    return ~_rows(lambda t, _: (t != 0) & (t != 1), y, y)
+
+
+def _rows(holds: Any, y: Potentials, z: Potentials) -> Tensor:
+    """For which instances this ``holds`` of some part of the two, (B,) bool."""
+    each = [holds(s, t).flatten(1).any(1) for s, t in zip(as_tuple(y), as_tuple(z), strict=True)]
+    return torch.stack(each).any(0)

@@ -1,0 +1,48 @@
+"""Variances of the parts of a Gibbs distribution."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import autograd
+from ..oracle import GibbsOracle
+from ..parts import Potentials, as_tuple, batch_size, differentiate, inner, like_potentials, map_parts, recording
+from ..relaxations.marginals import LogPartition
+from ..solvers.perturbation import tile
+
+__all__ = ["variances"]
+
+_NUMBERS = 2**22  # in one call of the oracle
+
+
+def variances(oracle: GibbsOracle, theta: Potentials) -> Potentials:
+    """The diagonal of Cov[Y] for θ (B | 1, *event), in the form of a structure, (B, *event); differentiable in θ.
+
+    A Hessian product for each part, many in one call, on copies of the batch.
+    """
+    shapes, size = [t.shape[1:] for t in as_tuple(theta)], batch_size(theta)
+    counts = [shape.numel() for shape in shapes]
+    parts = torch.arange(sum(counts), device=as_tuple(theta)[0].device)
+    step = max(_NUMBERS // max(size * len(parts), 1), 1)
+    found = torch.cat(
+        [
+            _along(oracle, theta, (some[:, None] == parts).to(as_tuple(theta)[0]).split(counts, 1), size)
+            for some in parts.split(step)
+        ]
+    )
+    diagonals = zip(found.clamp(min=0).split(counts), shapes, strict=True)
+    return like_potentials([v.T.reshape(size, *shape) for v, shape in diagonals], theta)
+
+
+def _along(oracle: GibbsOracle, theta: Potentials, directions: tuple[Tensor, ...], size: int) -> Tensor:
+    """vᵀ Cov[Y] v for each direction v, (n, B)."""
+    n, is_recorded = len(directions[0]), torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
+    copies = tile(theta, n)
+    v = map_parts(lambda t, d: d.repeat_interleave(size, 0).view_as(t), copies, directions)
+    with recording():
+        leaves = map_parts(lambda t: t if t.requires_grad and is_recorded else t.detach().requires_grad_(), copies)
+        mean = autograd.gradient(LogPartition(oracle.repeat(n)), leaves)
+        total = torch.stack([(m * z).sum() for m, z in zip(as_tuple(mean), as_tuple(v), strict=True)]).sum()
+        products = differentiate(total, as_tuple(leaves), create_graph=is_recorded)
+    return inner(like_potentials(products, theta), v).view(n, size)

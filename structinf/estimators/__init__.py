@@ -1,0 +1,34 @@
+"""Estimators of expectations over random structures, by name."""
+
+from .base import Estimator
+from .baselines import Baseline, Learned, LeaveOneOut, MovingAverage, NoBaseline, SelfCritic
+from .enumerated import Exact, SparsemaxEstimator
+from .expectation import expect, get_estimator, list_estimators, register_estimator
+from .of_relaxations import PerturbedEstimator, SparseMAPEstimator
+from .score_function import ScoreFunction
+from .sum_and_sample import SumAndSample
+from .terms import Evaluated, Terms
+from .topk_sparsemax import TopKSparsemax
+
+__all__ = [
+    "Baseline",
+    "Estimator",
+    "Evaluated",
+    "Exact",
+    "Learned",
+    "LeaveOneOut",
+    "MovingAverage",
+    "NoBaseline",
+    "PerturbedEstimator",
+    "ScoreFunction",
+    "SelfCritic",
+    "SparseMAPEstimator",
+    "SparsemaxEstimator",
+    "SumAndSample",
+    "Terms",
+    "TopKSparsemax",
+    "expect",
+    "get_estimator",
+    "list_estimators",
+    "register_estimator",
+]

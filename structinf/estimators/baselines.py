@@ -1,0 +1,171 @@
+"""Baselines of sampled gradients: what is taken from each f(y) before it is multiplied with ∇log p(y)."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InvalidInputError
+from .terms import Evaluated
+
+__all__ = ["Baseline", "Learned", "LeaveOneOut", "MovingAverage", "NoBaseline", "SelfCritic", "get_baseline"]
+
+
+class Baseline(nn.Module, abc.ABC):
+    """A number b for each sample, so that (f(y) − b) ∇log p(y) has the mean of f(y) ∇log p(y) and varies less.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    least_samples : int
+        How many samples of an instance it needs.
+    needs_best : bool
+        Whether f is also evaluated at argmax ⟨θ, y⟩, for ``found.controls()``.
+    remembers : bool
+        Whether it keeps what it has seen.
+    """
+
+    name: ClassVar[str] = ""
+    least_samples: ClassVar[int] = 1
+    needs_best: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+        """b (N,), for structures whose weights are their shares of so many ``samples``; None for 0.
+
+        Law: a sample's b does not depend on that sample.
+        """
+
+
+class NoBaseline(Baseline):
+    """0."""
+
+    name = "none"
+
+    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+        return None
+
+
+class LeaveOneOut(Baseline):
+    """The mean of the instance's other samples.
+
+    References
+    ----------
+    Kool, van Hoof & Welling 2019, Buy 4 REINFORCE Samples, Get a Baseline for Free!
+    """
+
+    name = "leave_one_out"
+    least_samples = 2
+
+    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+        total = samples * found.means()
+        return (total[found.terms.instance] - found.values) / (samples - 1)
+
+
+class SelfCritic(Baseline):
+    """f at the structure of highest score, one more evaluation for each instance.
+
+    References
+    ----------
+    Rennie, Marcheret, Mroueh, Ross & Goel 2017, Self-Critical Sequence Training for Image Captioning.
+    """
+
+    name = "self_critic"
+    needs_best = True
+
+    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+        return found.controls()
+
+
+class MovingAverage(Baseline):
+    """The mean of f over earlier calls, of which those t calls ago count decay^t; 0 at the first.
+
+    The buffers ``average`` and ``calls`` are updated in training mode only.
+
+    Parameters
+    ----------
+    decay : float
+        At least 0 and below 1.
+    """
+
+    name = "moving_average"
+    remembers = True
+    average: Tensor
+    calls: Tensor
+
+    def __init__(self, decay: float = 0.9) -> None:
+        super().__init__()
+        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay < 1:
+            raise InvalidInputError(f"decay must be a number of at least 0 and below 1, got {decay!r}")
+        self.decay = decay
+        self.register_buffer("average", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+        # What the weights of all calls so far sum to is 1 − decay^calls.
+        known = self.average / (1 - self.decay ** self.calls.double()) if self.calls else self.average
+        if self.training and len(found.values):
+            self.average = self.decay * self.average + (1 - self.decay) * found.means().mean().to(self.average)
+            self.calls = self.calls + 1
+        return known.to(found.values).expand(len(found.values))
+
+    def extra_repr(self) -> str:
+        return f"decay={self.decay}"
+
+
+class Learned(Baseline):
+    """A module's guess of E[f(Y)], trained by its squared error.
+
+    It is called as ``module(*inputs)`` with the inputs of :func:`structinf.expect`, or with θ's tensors where there are
+    none, and gives a number for each instance, of the batch's shape. Whenever the estimate is differentiated, its
+    parameters get the gradient of the mean over the samples of (b − f(y))², times the size of what arrives at the
+    instance's estimate: by its sign f is minimised or maximised, and the error is minimised either way. What the module
+    is called with gets none.
+
+    References
+    ----------
+    Mnih & Gregor 2014, Neural Variational Inference and Learning in Belief Networks.
+    """
+
+    name = "learned"
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+        batch_shape = found.problem.batch_shape
+        guess: Any = self.module(*found.contexts())
+        if not isinstance(guess, Tensor) or guess.shape != batch_shape:
+            came = f"shape {tuple(guess.shape)}" if isinstance(guess, Tensor) else type(guess).__name__
+            raise InvalidInputError(
+                f"baseline: one number for each instance is needed, a tensor of the batch's shape "
+                f"{tuple(batch_shape)}, got {came}"
+            )
+        b = guess.to(found.values).reshape(-1)[found.terms.instance]
+        if b.requires_grad:
+            slope = 2 * (b.detach() - found.values)
+            b.register_hook(lambda g: g.abs() * slope)
+        return b
+
+
+_BASELINES: dict[str, type[Baseline]] = {
+    kind.name: kind for kind in (NoBaseline, MovingAverage, LeaveOneOut, SelfCritic)
+}
+
+
+def get_baseline(baseline: str | nn.Module) -> Baseline:
+    """The baseline called so; a Baseline as it is, and any other module as one that is :class:`Learned`."""
+    if isinstance(baseline, Baseline):
+        return baseline
+    if isinstance(baseline, nn.Module):
+        return Learned(baseline)
+    if not (isinstance(baseline, str) and baseline in _BASELINES):
+        known = ", ".join(f'"{name}"' for name in _BASELINES)
+        raise InvalidInputError(f"baseline must be {known} or a torch.nn.Module, got {baseline!r}")
+    return _BASELINES[baseline]()

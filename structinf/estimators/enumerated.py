@@ -1,0 +1,109 @@
+"""Sums over all structures: exact, and by the sparsemax of all scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import autograd
+from ..checks import check_feasible
+from ..oracle import Enumerable, Oracle
+from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts
+from ..regularizers import GIBBS, Regularizer, SquaredL2
+from .base import Estimator
+from .terms import Terms, of_instances
+
+__all__ = ["Exact", "SparsemaxEstimator"]
+
+
+class _Enumerated(Estimator):
+    """The weights ∇max_Ω over the scores of all structures."""
+
+    requires = (Enumerable,)
+
+    def __init__(self, regularizer: Regularizer) -> None:
+        super().__init__()
+        self.regularizer = regularizer
+
+    def terms(self, oracle: Oracle, theta: Potentials, generator: torch.Generator | None = None) -> Terms:
+        first, size = as_tuple(theta)[0], batch_size(theta)
+        groups = [(rows, *_listed(oracle, theta, rows)) for rows in _alike(oracle, size, first.device)]
+        feasible = torch.ones(size, dtype=torch.bool, device=first.device)
+        for rows, _, found in groups:
+            feasible[rows] = ~found.detach().isneginf().all(1)
+        check_feasible(feasible, f"structure of {oracle.label()}")
+        several = [_none(theta, size)]
+        for rows, structures, found in groups:
+            weights = autograd.smooth_argmax(self.regularizer, found / self.regularizer.temperature).to(first.dtype)
+            row, column = weights.detach().nonzero(as_tuple=True)
+            chosen = map_parts(lambda y, t, i=column: y.to(t.dtype)[i], structures, theta)
+            own = weights[row, column]
+            several.append(Terms(chosen, rows[row], own, torch.zeros_like(own), size))
+        return Terms.joined(several).packed()
+
+    def extra_repr(self) -> str:
+        return f"{self.regularizer!r}"
+
+
+def _none(theta: Potentials, size: int) -> Terms:
+    """No structures at all, as a function of θ, so that the empty batch can be differentiated too."""
+    weights = torch.stack([t[:0].flatten(1).sum(1) for t in as_tuple(theta)]).sum(0)
+    instance = torch.zeros(0, dtype=torch.int64, device=weights.device)
+    return Terms(map_parts(lambda t: t.detach()[:0], theta), instance, weights, torch.zeros_like(weights), size)
+
+
+def _alike(oracle: Oracle, size: int, device: torch.device) -> list[Tensor]:
+    """Indices of instances that have the same structures: those of equal instance data."""
+    data, groups = [value.tolist() for value in oracle.bound.values()], {}
+    for b in range(size):
+        groups.setdefault(repr([value[b] for value in data]), []).append(b)
+    return [torch.tensor(rows, device=device) for rows in groups.values()]
+
+
+def _listed(oracle: Oracle, theta: Potentials, rows: Tensor) -> tuple[Potentials, Tensor]:
+    """All structures (Y, *event) of the instances ``rows``, which are alike, and scores (len(rows), Y), in float64."""
+    shapes = like_potentials([tuple(t.shape[1:]) for t in as_tuple(theta)], theta)  # pyright: ignore
+    one: Any = oracle[rows[:1]]
+    structures = map_parts(lambda y, t: y.to(t.device), one.enumerate(shapes), theta)
+    own = [t.expand(len(rows), *t.shape[1:]) for t in as_tuple(of_instances(theta, rows))]
+    flat = torch.cat([t.flatten(1) for t in own], 1).double()
+    parts = torch.cat([y.flatten(1) for y in as_tuple(structures)], 1)
+    forbidden = flat.detach().isneginf()
+    found = torch.where(forbidden, 0.0, flat) @ parts.T
+    if bool(forbidden.any()):
+        found = found.masked_fill(forbidden.double() @ parts.abs().T > 0, -torch.inf)
+    return structures, found
+
+
+class Exact(_Enumerated):
+    """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, by going over all structures; differentiable to any order.
+
+    Structures that use a part of −inf, or whose probability is 0 to rounding, are not evaluated. One list of structures
+    serves all instances of equal instance data.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(GIBBS)
+
+
+class SparsemaxEstimator(_Enumerated):
+    """E[f(Y)] under p = argmin ‖p − s / temperature‖² over the simplex, s the scores ⟨θ, y⟩ of all structures.
+
+    Only structures with p > 0 are evaluated.
+
+    Parameters
+    ----------
+    temperature : float
+        Above 0; smaller is closer to the argmax, and sparser.
+
+    References
+    ----------
+    Correia, Niculae, Aziz & Martins 2020, Efficient Marginalization of Discrete and Structured Latent Variables via
+    Sparsity.
+    Niculae, Corro, Nangia, Mihaylova & Martins 2023, Discrete Latent Structure in Neural Networks, Equation 5.14.
+    """
+
+    def __init__(self, *, temperature: float = 1.0) -> None:
+        super().__init__(SquaredL2(temperature=temperature))

@@ -1,0 +1,78 @@
+"""score_function: samples, weighed by the gradients of their log-probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InvalidInputError
+from ..oracle import GibbsOracle, Samplable
+from ..parts import Potentials, as_tuple, map_parts
+from ..solvers.argmax import best_structure
+from ..solvers.perturbation import check_samples
+from .base import Estimator
+from .baselines import get_baseline
+from .terms import Evaluated, Terms, log_partition, needs_gradient, scores, times_one
+
+__all__ = ["ScoreFunction"]
+
+
+class ScoreFunction(Estimator):
+    """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, the mean of f over samples, with the gradient (f(y) − b) ∇log p(y) + ∇f(y).
+
+    Both are unbiased, whatever f is. Also known as REINFORCE. A structure that several samples have is evaluated once.
+
+    Parameters
+    ----------
+    samples : int
+        Of each instance; at least 1.
+    baseline : "none", "moving_average", "leave_one_out", "self_critic", or an nn.Module
+        b: 0; the mean of f over earlier calls, kept in buffers and updated in training mode; the mean of the instance's
+        other samples, of which there must be one; f at the argmax, for another evaluation; a module's guess, trained by
+        its squared error (:class:`structinf.estimators.Learned`).
+
+    References
+    ----------
+    Williams 1992, Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning.
+    Foerster, Farquhar, Al-Shedivat, Rocktäschel, Xing & Whiteson 2018, DiCE: The Infinitely Differentiable Monte Carlo
+    Estimator (the form of the weights).
+    """
+
+    requires = (GibbsOracle, Samplable)
+
+    def __init__(self, *, samples: int = 10, baseline: str | nn.Module = "leave_one_out") -> None:
+        super().__init__()
+        check_samples(samples)
+        self.samples = samples
+        self.baseline = get_baseline(baseline)
+        self.remembers = isinstance(baseline, str) and self.baseline.remembers
+        if samples < self.baseline.least_samples:
+            raise InvalidInputError(
+                f'baseline="{self.baseline.name}" needs samples of at least {self.baseline.least_samples}, got '
+                f'{samples}; "self_critic" does with one'
+            )
+
+    def terms(self, oracle: Any, theta: Potentials, generator: torch.Generator | None = None) -> Terms:
+        fixed = map_parts(Tensor.detach, theta)
+        with torch.no_grad():
+            drawn = oracle.sample(fixed, self.samples, generator)
+            ones = as_tuple(theta)[0].new_ones(as_tuple(drawn)[0].shape[:2])
+            terms = Terms.of(drawn, ones)
+            if self.baseline.needs_best:
+                best = map_parts(lambda t: t[None], best_structure(oracle, fixed))
+                terms = Terms.joined([terms, Terms.of(best, torch.zeros_like(ones[:1]), ones[:1])])
+            terms = terms.distinct()
+            terms = replace(terms, weights=terms.weights / self.samples)
+        if not needs_gradient(theta):
+            return terms
+        known = scores(oracle, theta, terms) - log_partition(oracle, theta)[terms.instance]
+        return replace(terms, weights=terms.weights * times_one(known))
+
+    def control_variate(self, found: Evaluated) -> Tensor | None:
+        return self.baseline(found, self.samples)
+
+    def extra_repr(self) -> str:
+        return f"samples={self.samples}"

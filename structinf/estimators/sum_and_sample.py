@@ -1,0 +1,120 @@
+"""sum_and_sample: the k most probable structures summed exactly, the others sampled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import check_k
+from ..errors import InvalidInputError
+from ..oracle import GibbsOracle, KBest, Samplable
+from ..parts import Potentials, as_tuple, map_parts
+from ..relaxation import check_choice
+from ..solvers.perturbation import check_samples
+from .base import Estimator
+from .terms import Evaluated, Terms, log_partition, needs_gradient, of_instances, scores, times_one
+
+__all__ = ["SumAndSample"]
+
+
+class SumAndSample(Estimator):
+    """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, from the k best structures S and samples of the others:
+
+        Σ_{y ∈ S} p(y) f(y) + P(Y ∉ S) · mean of f over samples of p(· | Y ∉ S),
+
+    with the gradient Σ_S (f(y) − b) ∇p(y) + P(Y ∉ S) · mean of (f(y) − b) ∇log p(y). Both are unbiased.
+
+    Samples of p are drawn until enough of them are not in S, at most ``draws`` of each instance. Where none came in so
+    many, which happens with the probability P(Y ∈ S)^draws, the others count 0; where some came, they count
+    1 / (1 − P(Y ∈ S)^draws) times as much. Instances with no other structures than those in S draw none.
+
+    Cost: f at k + samples structures of each instance at most, one k-best call, one log-partition, and
+    samples / P(Y ∉ S) draws in expectation.
+
+    Parameters
+    ----------
+    k : int
+        How many structures are summed; at least 1.
+    samples : int
+        How many of the others; at least 1.
+    draws : int
+        At least as many as samples.
+    baseline : "listed" or "none"
+        b: the mean of f over S by their probabilities, or 0.
+
+    References
+    ----------
+    Liu, Regier, Tripuraneni, Jordan & McAuliffe 2019, Rao-Blackwellized Stochastic Gradients for Discrete
+    Distributions.
+    """
+
+    requires = (GibbsOracle, KBest, Samplable)
+
+    def __init__(self, *, k: int = 10, samples: int = 1, draws: int = 100, baseline: str = "listed") -> None:
+        super().__init__()
+        check_k(k)
+        check_samples(samples)
+        check_samples(draws, "draws")
+        check_choice("baseline", baseline, ("listed", "none"))
+        if draws < samples:
+            raise InvalidInputError(f"draws must be at least samples, {samples}, got {draws}")
+        self.k, self.samples, self.draws, self.baseline = k, samples, draws, baseline
+
+    def terms(self, oracle: Any, theta: Potentials, generator: torch.Generator | None = None) -> Terms:
+        exact, fixed = map_parts(Tensor.double, theta), map_parts(Tensor.detach, theta)
+        with torch.no_grad():
+            # One more than is summed, to know whether there are others.
+            structures, _, valid = oracle.topk(fixed, self.k + 1)
+        best = map_parts(lambda t: t[: self.k], structures)
+        log_z = log_partition(oracle, exact)
+        listed = Terms.of(best, valid[: self.k].to(log_z.dtype)).packed()
+        listed = replace(listed, weights=(scores(oracle, exact, listed) - log_z[listed.instance]).exp())
+        with torch.no_grad():
+            mass = listed.sum(listed.weights)
+            listed = replace(listed, control=listed.weights / mass[listed.instance])
+            rest = 1 - mass
+            others = self._others(oracle, fixed, best, valid[self.k] & (rest > 0), generator)
+            share = rest / -torch.expm1(self.draws * torch.log1p(-rest)) / others.sum(others.weights)
+            others = replace(others, weights=share[others.instance] * others.weights)
+        if needs_gradient(theta):
+            known = scores(oracle, exact, others) - log_z[others.instance]
+            others = replace(others, weights=others.weights * times_one(known))
+        terms = Terms.joined([listed, others])
+        return replace(terms, weights=terms.weights.to(as_tuple(theta)[0].dtype)).packed()
+
+    def control_variate(self, found: Evaluated) -> Tensor | None:
+        return found.controls() if self.baseline == "listed" else None
+
+    def _others(
+        self, oracle: Any, theta: Potentials, best: Potentials, any_left: Tensor, generator: torch.Generator | None
+    ) -> Terms:
+        """Samples that are not among the ``best`` (k, B, *event), each distinct one weighed by how often it came."""
+        size, taken = any_left.numel(), torch.zeros_like(any_left, dtype=torch.int64)
+        rows, drawn, count = any_left.nonzero()[:, 0], 0, self.samples
+        several = [Terms.of(map_parts(lambda t: t[:0], best), taken.new_zeros(0, size, dtype=torch.float64))]
+        while len(rows) and drawn < self.draws:
+            count = min(count, self.draws - drawn)
+            y = oracle[rows].sample(of_instances(theta, rows), count, generator)
+            new = ~_is_listed(y, map_parts(lambda t, rows=rows: t[:, rows], best))
+            new &= new.cumsum(0) <= self.samples - taken[rows]
+            taken[rows] += new.sum(0)
+            fresh = Terms.of(y, new.double())
+            several.append(replace(fresh, instance=rows[fresh.instance], batch=size).packed())
+            drawn, count = drawn + count, 2 * count
+            rows = rows[taken[rows] < self.samples]
+        return Terms.joined(several).distinct()
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}, samples={self.samples}, draws={self.draws}, baseline={self.baseline!r}"
+
+
+def _is_listed(y: Potentials, best: Potentials) -> Tensor:
+    """Which of the structures ``y`` (n, B, *event) are among the instance's ``best`` (k, B, *event); (n, B) bool."""
+    columns = list(zip(as_tuple(y), as_tuple(best), strict=True))
+    found = torch.zeros(columns[0][0].shape[:2], dtype=torch.bool, device=columns[0][0].device)
+    for i in range(len(columns[0][1])):
+        found |= torch.stack([(a == b[i]).flatten(2).all(2) for a, b in columns]).all(0)
+    return found

@@ -1,0 +1,65 @@
+"""Sums over the k best structures, by the sparsemax of their scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import check_k
+from ..oracle import KBest, Oracle
+from ..parts import Potentials
+from ..queries import topk_sparsemax
+from ..regularizers import check_temperature
+from ..resolution import check_supported, prepare_oracle
+from .base import ESTIMATORS, Estimator
+from .terms import Terms
+
+__all__ = ["TopKSparsemax"]
+
+
+class TopKSparsemax(Estimator):
+    """E[f(Y)] under the sparsemax of the k highest scores ⟨θ, y⟩ / temperature: no other structure has a weight.
+
+    It is the sparsemax over all structures, of however many, where fewer than k have a weight: :meth:`certified` says
+    for which instances.
+
+    Parameters
+    ----------
+    k : int
+        Most structures of an instance that are evaluated; at least 1.
+    temperature : float
+        Above 0.
+
+    References
+    ----------
+    Correia, Niculae, Aziz & Martins 2020, Efficient Marginalization of Discrete and Structured Latent Variables via
+    Sparsity.
+    Niculae, Corro, Nangia, Mihaylova & Martins 2023, Discrete Latent Structure in Neural Networks, Equation 5.15.
+    Kyrillidis, Becker, Cevher & Koch 2013, Sparse Projections onto the Simplex.
+    """
+
+    requires = (KBest,)
+
+    def __init__(self, *, k: int = 10, temperature: float = 1.0) -> None:
+        super().__init__()
+        check_k(k)
+        check_temperature(temperature)
+        self.k, self.temperature = k, temperature
+
+    def terms(self, oracle: Oracle, theta: Potentials, generator: torch.Generator | None = None) -> Terms:
+        structures, weights = topk_sparsemax(oracle, theta, self.k, self.temperature)
+        return Terms.of(structures, weights).packed()
+
+    @torch.no_grad()
+    def certified(self, theta: Potentials, oracle: str | Oracle, **options: Any) -> Tensor:
+        """Whether fewer than k structures have a weight, (*batch) bool: then it is the sparsemax over all of them."""
+        problem = prepare_oracle(theta, oracle, options)
+        check_supported(problem.oracle, self, ESTIMATORS)
+        with problem.plain_modes():
+            weights = topk_sparsemax(problem.oracle, problem.theta, self.k, self.temperature)[1]
+        return problem.restore((weights != 0).sum(0) < self.k)
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}, temperature={self.temperature}"

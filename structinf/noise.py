@@ -1,0 +1,338 @@
+"""Distributions of the noise that is added to potentials, by name."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .errors import InvalidInputError, UnsupportedError
+from .kernels.arrays import empty
+from .kernels.threads import parallel_rows
+
+__all__ = [
+    "Exponential",
+    "Gumbel",
+    "Logistic",
+    "NoNoise",
+    "Noise",
+    "Normal",
+    "SumOfGamma",
+    "get_noise",
+]
+
+
+class Noise(abc.ABC):
+    """A distribution of independent real numbers U, one for each part.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    symmetric : bool
+        Whether −U has the distribution of U.
+    mean : float
+        E[U].
+    """
+
+    name: ClassVar[str] = ""
+    symmetric: ClassVar[bool] = False
+
+    @property
+    def mean(self) -> float:
+        """E[U]."""
+        raise UnsupportedError(f"{self!r} does not say what its mean is")
+
+    @abc.abstractmethod
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Independent draws, finite, of this ``shape``, from ``generator`` alone if one is given.
+
+        Parameters
+        ----------
+        dtype : torch.dtype
+            float32 or float64.
+        """
+
+    def log_prob(self, u: Tensor) -> Tensor:
+        """log p(u), element by element."""
+        raise UnsupportedError(f"the density of {self!r} has no closed form")
+
+    def score(self, u: Tensor) -> Tensor:
+        """∇ν(u) for p = exp(−ν), element by element: what a derivative in the noise's location multiplies with.
+
+        Law: the density is continuous on all of ℝ, so that ∇ E[f(θ + U)] = E[f(θ + U) ∇ν(U)] (Berthet et al. 2020,
+        Learning with Differentiable Perturbed Optimizers, Proposition 3.1).
+        """
+        raise UnsupportedError(f"{self!r} has no density whose slope is known")
+
+
+@dataclass(frozen=True)
+class Gumbel(Noise):
+    """Standard Gumbel: p(u) = exp(−u − e⁻ᵘ); argmax(θ + U) over single items is a draw of softmax(θ)."""
+
+    name = "gumbel"
+
+    @property
+    def mean(self) -> float:
+        return 0.57721566490153286
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        if device.type == "cpu":
+            return _compiled("GUMBEL", shape, dtype, generator)
+        return -_unit_exponential(shape, dtype, device, generator).log()
+
+    def log_prob(self, u: Tensor) -> Tensor:
+        return -u - (-u).exp()
+
+    def score(self, u: Tensor) -> Tensor:
+        return -(-u).expm1()
+
+
+@dataclass(frozen=True)
+class Normal(Noise):
+    """Standard normal."""
+
+    name = "normal"
+    symmetric = True
+
+    @property
+    def mean(self) -> float:
+        return 0.0
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        if device.type == "cpu":
+            return _compiled("NORMAL", shape, dtype, generator)
+        return torch.randn(tuple(shape), dtype=dtype, device=device, generator=generator)
+
+    def log_prob(self, u: Tensor) -> Tensor:
+        return -0.5 * (u * u + math.log(2 * math.pi))
+
+    def score(self, u: Tensor) -> Tensor:
+        return u
+
+
+@dataclass(frozen=True)
+class Logistic(Noise):
+    """Standard logistic, the difference of two Gumbel: log U − log(1 − U) of a uniform U."""
+
+    name = "logistic"
+    symmetric = True
+
+    @property
+    def mean(self) -> float:
+        return 0.0
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        if device.type == "cpu":
+            return _compiled("LOGISTIC", shape, dtype, generator)
+        u = _uniform(shape, device, generator)
+        return (u.log() - (-u).log1p()).to(dtype)
+
+    def log_prob(self, u: Tensor) -> Tensor:
+        return -u - 2 * torch.nn.functional.softplus(-u)
+
+    def score(self, u: Tensor) -> Tensor:
+        return (u / 2).tanh()
+
+
+@dataclass(frozen=True)
+class Exponential(Noise):
+    """Exponential of rate 1. Its density jumps at 0, so that it has no score."""
+
+    name = "exponential"
+
+    @property
+    def mean(self) -> float:
+        return 1.0
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        if device.type == "cpu":
+            return _compiled("EXPONENTIAL", shape, dtype, generator)
+        return _unit_exponential(shape, dtype, device, generator)
+
+    def log_prob(self, u: Tensor) -> Tensor:
+        return torch.where(u >= 0, -u, -torch.inf)
+
+
+@dataclass(frozen=True)
+class SumOfGamma(Noise):
+    """(Σᵢ Gamma(1/k, scale k/i) − log s) / k for i = 1, ..., s: the sum of k of them is close to a Gumbel.
+
+    Parameters
+    ----------
+    k : int
+        κ, how many parts a structure has.
+    iterations : int
+        s, terms of the series.
+
+    References
+    ----------
+    Niepert, Minervini & Franceschi 2021, Implicit MLE: Backpropagating Through Discrete Exponential Family
+    Distributions, Lemma 1 and Theorem 1.
+    """
+
+    k: int = 1
+    iterations: int = 10
+
+    name = "sum_of_gamma"
+
+    def __post_init__(self) -> None:
+        for option, value in (("k", self.k), ("iterations", self.iterations)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInputError(f"{option} must be an integer of at least 1, got {value!r}")
+
+    @property
+    def mean(self) -> float:
+        return (sum(1 / i for i in range(1, self.iterations + 1)) - math.log(self.iterations)) / self.k
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        if device.type == "cpu":
+            return _compiled_sum_of_gamma(self, shape, dtype, generator)
+        # torch._standard_gamma takes a generator; distributions.Gamma does not.
+        concentration = torch.full((self.iterations, *shape), 1 / self.k, dtype=dtype, device=device)
+        terms = torch._standard_gamma(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
+        rates = torch.arange(1, self.iterations + 1, dtype=dtype, device=device) / self.k
+        total = (terms / rates.view(-1, *[1] * len(shape))).sum(0)
+        return (total - math.log(self.iterations)) / self.k
+
+
+@dataclass(frozen=True)
+class NoNoise(Noise):
+    """0."""
+
+    name = "none"
+    symmetric = True
+
+    @property
+    def mean(self) -> float:
+        return 0.0
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        return torch.zeros(tuple(shape), dtype=dtype, device=device)
+
+
+_NOISES: dict[str, type[Noise]] = {
+    kind.name: kind for kind in (Gumbel, Normal, Logistic, SumOfGamma, Exponential, NoNoise)
+}
+
+
+def get_noise(noise: str | Noise) -> Noise:
+    """The noise called ``noise``, with default options; an object is returned as it is."""
+    if isinstance(noise, Noise):
+        return noise
+    if not (isinstance(noise, str) and noise in _NOISES):
+        known = ", ".join(f'"{name}"' for name in _NOISES)
+        raise InvalidInputError(f"noise must be {known} or a Noise, got {noise!r}")
+    return _NOISES[noise]()
+
+
+# ----------------------------------------------------------------------------- draws on the CPU
+
+
+def _compiled(law: str, shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator | None) -> Tensor:
+    from .kernels import noise as kernels
+
+    chunk = kernels.CHUNK if dtype is torch.float64 else 2 * kernels.CHUNK
+    fill = kernels.fill64 if dtype is torch.float64 else kernels.fill32
+    return _in_chunks(fill, chunk, 6, shape, dtype, generator, getattr(kernels, law))
+
+
+def _compiled_sum_of_gamma(
+    noise: SumOfGamma, shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator | None
+) -> Tensor:
+    from .kernels import noise_gamma as kernels
+    from .kernels.noise import CHUNK
+
+    k, terms = noise.k, noise.iterations
+    # In units of k / s, the scale of the last term.
+    options = terms / k, *kernels.mixture(1 / k, terms), 1 / terms, -math.log(terms) / k
+    return _in_chunks(kernels.fill, CHUNK, 100, shape, dtype, generator, *options)
+
+
+def _in_chunks(
+    fill: Any,
+    chunk: int,
+    work: int,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    generator: torch.Generator | None,
+    *options: Any,
+) -> Tensor:
+    """What ``fill`` makes, ``chunk`` numbers at a time, of a key from ``generator``, at ``work`` for each number."""
+    key = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+    count = math.prod(shape)
+    chunks = -(-count // chunk)
+    out = empty(chunks * chunk, dtype=dtype)
+    parallel_rows(fill, chunks, np.uint64(key), *options, out.numpy(), work=work * count)
+    return out[:count].view(tuple(shape))
+
+
+# ----------------------------------------------------------------------------- draws by torch
+
+
+def _uniform(shape: Sequence[int], device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """In (0, 1), neither end included, in float64: midpoints of 2⁵² equal intervals."""
+    drawn = torch.randint(2**52, tuple(shape), device=device, generator=generator)
+    return (drawn.double() + 0.5) * 2.0**-52
+
+
+def _unit_exponential(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
+) -> Tensor:
+    """Above 0, and finite."""
+    return -_uniform(shape, device, generator).log().to(dtype)

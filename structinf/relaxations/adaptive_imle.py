@@ -1,0 +1,124 @@
+"""adaptive_imle: implicit maximum likelihood that finds its own step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from ..checks import check_flag
+from ..errors import InvalidInputError
+from ..noise import Noise, get_noise
+from ..parts import Potentials, as_tuple, map_parts
+from ..solvers.perturbation import check_scale
+from .surrogate import Choice, NoisySurrogate
+
+__all__ = ["AdaptiveIMLE"]
+
+
+class AdaptiveIMLE(NoisySurrogate, nn.Module):
+    """:class:`IMLE <structinf.relaxations.imle.IMLE>` with the step λ = α ‖θ‖ / ‖v‖ of each batch, and α learned.
+
+    Each backward pass counts the non-zeros c of the gradient, per instance and sample, in a running average
+
+        c̄ ← decay c̄ + (1 − decay) c,     α ← max(α + rate, 0) if c̄ < target else max(α − rate, 0),
+
+    so that the step is as small, and the gradient as little biased, as it can be with so many of them. α and c̄ are
+    buffers: a layer's ``state_dict`` holds them. Where λ is 0 the gradient is 0.
+
+    Parameters
+    ----------
+    noise, sigma, samples, reduction, symmetric
+        As for ``imle``.
+    alpha : float
+        α at first, at least 0.
+    target : float
+        The number of non-zeros wanted, above 0.
+    rate : float
+        By how much a backward pass changes α, above 0.
+    decay : float
+        Of the average, at least 0 and below 1; it starts from ``target``.
+
+    References
+    ----------
+    Minervini, Franceschi & Niepert 2023, Adaptive Perturbation-Based Gradient Estimation for Discrete Latent Variable
+    Models. The norms are those of the whole batch, of θ without its noise and of its finite parts.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> layer = si.Layer("subset", "adaptive_imle", k=2, samples=10)
+    >>> layer(torch.zeros(3, 5)).shape, list(layer.state_dict())
+    (torch.Size([3, 5]), ['relaxation.alpha', 'relaxation.nonzeros'])
+    """
+
+    name = "adaptive_imle"
+
+    alpha: Tensor
+    nonzeros: Tensor
+
+    def __init__(
+        self,
+        *,
+        noise: str | Noise = "sum_of_gamma",
+        sigma: float = 1.0,
+        samples: int = 1,
+        reduction: Literal["mean", "none"] = "mean",
+        symmetric: bool = False,
+        alpha: float = 1.0,
+        target: float = 1.0,
+        rate: float = 1e-3,
+        decay: float = 0.9,
+    ) -> None:
+        super().__init__()
+        self.noise, self.sigma, self.samples = get_noise(noise), sigma, samples
+        self.reduction, self.symmetric = reduction, symmetric
+        self._check_sampling()
+        check_flag("symmetric", symmetric)
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha < float("inf"):
+            raise InvalidInputError(f"alpha must be a finite number of at least 0, got {alpha!r}")
+        check_scale("target", target)
+        check_scale("rate", rate)
+        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay < 1:
+            raise InvalidInputError(f"decay must be a number of at least 0 and below 1, got {decay!r}")
+        self.target, self.rate, self.decay = target, rate, decay
+        # Written to in place alone: copies that draw from another generator share them.
+        self.register_buffer("alpha", torch.tensor(float(alpha)))
+        self.register_buffer("nonzeros", torch.tensor(float(target)))
+
+    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+        size, slope = _norm(at.plain), _norm(v)
+        step = torch.where(slope == 0, 0.0, self.alpha.to(size) * (size / slope))
+        step = torch.where(slope.isfinite(), step, torch.nan)
+        difference = at.difference(v, step, symmetric=self.symmetric)
+        rows = len(as_tuple(v)[0])
+        if rows and bool(step.isfinite()):  # from a loss that is not there is nothing to learn
+            count = torch.stack([d.count_nonzero() for d in as_tuple(difference)]).sum() / rows
+            self._learn(count.to(self.nonzeros))
+        return map_parts(lambda d: d / torch.where(step == 0, 1.0, step), difference)
+
+    def _learn(self, count: Tensor) -> None:
+        self.nonzeros.mul_(self.decay).add_((1 - self.decay) * count)
+        self.alpha.add_(torch.where(self.nonzeros < self.target, self.rate, -self.rate)).clamp_(min=0)
+
+    def extra_repr(self) -> str:
+        options = ("noise", "sigma", "samples", "reduction", "symmetric", "target", "rate", "decay")
+        return ", ".join(f"{key}={getattr(self, key)!r}" for key in options)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # In half precision α would be too coarse to take a step: a module's change of dtype passes it by.
+        before = {key: buffer.dtype for key, buffer in self._buffers.items() if buffer is not None}
+        exact: dict[str, Any] = {key: self._buffers[key] for key in before}
+        super()._apply(fn, recurse)
+        for key, buffer in exact.items():
+            self._buffers[key] = buffer.to(self._buffers[key].device)  # type: ignore[union-attr]
+        return self
+
+
+def _norm(parts: Potentials) -> Tensor:
+    """The root of an instance's mean ‖·‖² over its finite parts, in float64; potentials that are shared are each's."""
+    squares = [torch.where(t.isneginf(), 0.0, t).double().square().flatten(1).sum(1).mean() for t in as_tuple(parts)]
+    return torch.stack(squares).sum().sqrt()

@@ -1,0 +1,87 @@
+"""negative_identity: the identity for a maximum, behind a projection of the potentials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..parts import Potentials, map_parts
+from ..relaxation import check_choice
+from ..solvers.coordinates import Coordinates
+from .surrogate import Choice, Surrogate
+
+__all__ = ["NegativeIdentity", "Projection"]
+
+Projection = Literal["none", "mean", "norm", "std"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativeIdentity(Surrogate):
+    """argmax ⟨θ, y⟩, with the gradient P'(θ)ᵀ v for v = dL/dy.
+
+    For costs ω = −θ, whose argmin y is, that is −P'(ω)ᵀ v: hence the name. The projection P takes away what no choice
+    depends on, so that no step is spent on it, and is over the finite parts of an instance, tensors of a tuple
+    together:
+
+    ==========  ====================================  =====================================================
+    projection  P(θ)                                  P'(θ)ᵀ v
+    ==========  ====================================  =====================================================
+    "none"      θ                                     v
+    "mean"      θ − mean θ                            v − mean v
+    "norm"      θ / ‖θ‖                               (v − u ⟨u, v⟩) / ‖θ‖ with u = θ / ‖θ‖
+    "std"       the norm's after the mean's           the mean's of the norm's at θ − mean θ
+    ==========  ====================================  =====================================================
+
+    "mean" and "std" are for structures that all have the same number of parts. Where the norm is 0 there is no P, and
+    the gradient is 0.
+
+    Parameters
+    ----------
+    projection : "none", "mean", "norm" or "std"
+
+    References
+    ----------
+    Sahoo, Paulus, Vlastelica, Musil, Kuleshov & Martius 2023, Backpropagation through Combinatorial Algorithms:
+    Identity with Projection Works, §3.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta = torch.tensor([[1.0, 2.0, 0.0]], requires_grad=True)
+    >>> si.relax(theta, "categorical", "negative_identity", projection="mean").backward(torch.tensor([[3.0, 0, 0]]))
+    >>> theta.grad
+    tensor([[ 2., -1., -1.]])
+    """
+
+    projection: Projection = "none"
+
+    name = "negative_identity"
+
+    def __post_init__(self) -> None:
+        check_choice("projection", self.projection, ("none", "mean", "norm", "std"))
+
+    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+        if self.projection == "none":
+            return v
+        coordinates = Coordinates(v)
+
+        def vectors(parts: Potentials) -> Tensor:
+            return coordinates.join(map_parts(lambda t, z: t.expand_as(z), parts, v))
+
+        inside = vectors(at.allowed(v)) != 0
+        number = inside.sum(1, keepdim=True)
+        x, g = torch.where(inside, vectors(at.theta), 0.0), vectors(v)
+
+        def centred(t: Tensor) -> Tensor:
+            return torch.where(inside, t - t.sum(1, keepdim=True) / number, 0.0)
+
+        if self.projection != "norm":
+            x = centred(x)
+        if self.projection != "mean":
+            norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+            u = x / norm
+            g = torch.where(norm > 0, (g - u * (u * g).sum(1, keepdim=True)) / norm, 0.0)
+        return coordinates.split(g if self.projection == "norm" else centred(g))

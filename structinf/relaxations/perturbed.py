@@ -1,0 +1,246 @@
+"""perturbed: the mean structure under noise, estimated from samples."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from .. import autograd
+from ..checks import check_flag
+from ..errors import InvalidInputError
+from ..noise import Noise, get_noise
+from ..oracle import Oracle
+from ..parts import Potentials, as_tuple, batch_size, inner, map_parts
+from ..relaxation import RegularizedRelaxation, check_choice, missing_sign
+from ..solution import Solution
+from ..solvers.argmax import best_score, best_structure
+from ..solvers.perturbation import along_samples, check_samples, check_scale, perturb, weigh_samples, weights_of
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["ControlVariate", "Perturbed"]
+
+ControlVariate = Literal["leave_one_out", "argmax", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perturbed(RegularizedRelaxation):
+    """E[argmax ⟨θ + σU, y⟩] by Monte Carlo, the gradient of F(θ) = E[max ⟨θ + σU, y⟩]; Ω is the conjugate of F.
+
+    One call of the oracle answers all samples. The Jacobian is estimated from the same samples,
+    E[Y ∇ν(U)ᵀ] / σ for noise of density exp(−ν): unbiased, and asking for more samples makes it exact. The record's
+    support are the sampled structures, with weights 1 / samples.
+
+    Parameters
+    ----------
+    noise : str or Noise
+        One with a score ∇ν: "normal", "gumbel" or "logistic". With Gumbel noise ``categorical`` gives the softmax.
+    sigma : float
+        σ, above 0: smaller is closer to the argmax, and makes the derivative vary more.
+    samples : int
+        At least 1.
+    control_variate : "leave_one_out", "argmax" or "none"
+        What is taken from each sample's ⟨y, v⟩ before it is multiplied with its noise, which leaves the expectation of
+        the Jacobian as it is and makes its variance smaller: the mean of the other samples'; that of argmax ⟨θ, y⟩, for
+        another call of the oracle, which is also what a single sample gets; nothing, which is all that antithetic
+        samples need.
+    antithetic : bool
+        Draw pairs of noise U and −U; for symmetric noise and an even number of samples.
+    perturbation : "additive" or "multiplicative"
+        θ + σU, or θ exp(σU − σ²/2) with normal U, whose factors have mean 1 and keep the signs of potentials: for
+        oracles that take costs alone. Its conjugate has the gradient E[exp(σU − σ²/2) Y]. Potentials of exactly 0 are
+        not perturbed and get no gradient.
+
+    References
+    ----------
+    Berthet et al. 2020, Learning with Differentiable Perturbed Optimizers, Propositions 2.2, 3.1 and §4.
+    Dalle, Baty, Bouvier & Parmentier 2022, Learning with Combinatorial Optimization Layers, §4.1 (multiplicative).
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta = torch.tensor([[1.0, 2.0, 0.0]])
+    >>> g = torch.Generator().manual_seed(0)
+    >>> mean = si.relax(theta, "categorical", "perturbed", noise="gumbel", samples=10_000, generator=g)
+    >>> (mean - theta.softmax(1)).abs().max() < 0.02
+    tensor(True)
+    """
+
+    noise: str | Noise = "normal"
+    sigma: float = 1.0
+    samples: int = 10
+    control_variate: ControlVariate = "leave_one_out"
+    antithetic: bool = False
+    perturbation: Literal["additive", "multiplicative"] = "additive"
+
+    name = "perturbed"
+
+    def __post_init__(self) -> None:
+        noise = get_noise(self.noise)
+        object.__setattr__(self, "noise", noise)
+        noise.score(torch.zeros(()))  # raises if it has none
+        check_scale("sigma", self.sigma)
+        check_samples(self.samples)
+        check_choice("control_variate", self.control_variate, ("leave_one_out", "argmax", "none"))
+        check_choice("perturbation", self.perturbation, ("additive", "multiplicative"))
+        check_flag("antithetic", self.antithetic)
+        if self._multiplies and noise != get_noise("normal"):
+            raise InvalidInputError(f'perturbation="multiplicative" has factors of normal noise, got noise={noise!r}')
+        if self.antithetic and not noise.symmetric:
+            raise InvalidInputError(f"antithetic samples need symmetric noise, which {noise!r} is not")
+        if self.antithetic and self.samples % 2:
+            raise InvalidInputError(f"antithetic samples come in pairs: samples must be even, got {self.samples}")
+
+    @property
+    def draws(self) -> bool:
+        return True
+
+    @property
+    def _multiplies(self) -> bool:
+        return self.perturbation == "multiplicative"
+
+    def missing(self, oracle: Oracle) -> str | None:
+        why = None if self._multiplies else missing_sign(oracle, 'perturbation="multiplicative"')
+        return why or super().missing(oracle)
+
+    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+        self.refuse_warm_start(warm_start)
+        result = self._run(oracle, theta)
+        mean, weights = self._attach(result, oracle, theta)
+        return Solution(
+            mean=mean,
+            value=autograd.envelope(result.value, theta, self._slope(result, mean, oracle, theta)),
+            weights=weights,
+            oracle_calls=1,
+            make_support=lambda: result.structures,
+        )
+
+    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+        return self._attach(self._run(oracle, theta), oracle, theta)[0]
+
+    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        """F(θ), (B,), the mean of the samples' best scores."""
+        return self.solve(oracle, theta).value
+
+    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+        """Ω(y) = sup ⟨θ, y⟩ − F(θ), (B,), at a vertex of conv(Y): −σ E[U] Σ y, and 0 if potentials are multiplied.
+
+        F(θ) is at least E⟨θ + σU, y⟩, and comes as close as one likes where θ prefers y to all others.
+        """
+        total = torch.stack([t.flatten(1).sum(1) for t in as_tuple(y)]).sum(0)
+        return total * (0.0 if self._multiplies else -self.sigma * self._noise.mean)
+
+    def conjugate_and_omega(self, oracle: Oracle, theta: Potentials, y: Potentials) -> tuple[Tensor, Tensor]:
+        # Ω from the samples that F is from: their errors cancel, and no structure beats the best of a sample's.
+        result = self._run(oracle, theta)
+        mean = self._attach(result, oracle, theta)[0]
+        value = autograd.envelope(result.value, theta, self._slope(result, mean, oracle, theta))
+        if self._multiplies:
+            shift = map_parts(lambda t, w: torch.where(t.isinf(), 0.0, t) * (w.mean(0) - 1), theta, result.factors)
+        else:
+            shift = map_parts(lambda u: self.sigma * u.mean(0), result.noise)
+        return value, -inner(shift, y)
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    @property
+    def _noise(self) -> Noise:
+        return get_noise(self.noise)
+
+    def _run(self, oracle: Oracle, theta: Potentials) -> _Samples:
+        fixed = map_parts(torch.Tensor.detach, theta)
+        with torch.no_grad():
+            copies = perturb(
+                oracle,
+                fixed,
+                self._noise,
+                self.sigma,
+                self.samples,
+                self.generator,
+                multiplicative=self._multiplies,
+                antithetic=self.antithetic,
+            )
+            y, size = best_structure(copies.oracle, copies.theta), batch_size(theta)
+            value = best_score(copies.oracle, copies.theta, y).view(self.samples, size).mean(0)
+            structures = map_parts(lambda t: t.view(self.samples, size, *t.shape[1:]), y)
+            return _Samples(self, oracle, fixed, copies.noise, structures, value)
+
+    def _attach(self, result: _Samples, oracle: Oracle, theta: Potentials) -> tuple[Potentials, Tensor]:
+        return autograd.attach_support(result, theta, f"{self.label()} of {oracle.label()}", _SECOND)
+
+    def _slope(self, result: _Samples, mean: Potentials, oracle: Oracle, theta: Potentials) -> Potentials:
+        """∇F: the mean itself, or that of the structures times the factors of their potentials."""
+        if not self._multiplies:
+            return mean
+        weighed = map_parts(torch.mul, result.factors, result.structures)
+        tilted = _Samples(self, oracle, result.theta, result.noise, weighed, result.value)
+        return self._attach(tilted, oracle, theta)[0]
+
+
+_SECOND = "a Fenchel-Young loss of it has estimates of second ones"
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Structures (n, B, *event) of noise (n, B, *event): a weighted mean whose Jacobian is estimated from them."""
+
+    options: Perturbed
+    oracle: Oracle
+    theta: Potentials
+    noise: Potentials
+    structures: Potentials
+    value: Tensor
+
+    @property
+    def mean(self) -> Potentials:
+        return self._mean
+
+    @functools.cached_property
+    def _mean(self) -> Potentials:
+        return map_parts(lambda t: t.mean(0), self.structures)
+
+    @property
+    def weights(self) -> Tensor:
+        return torch.full_like(self.value, 1 / self.options.samples).expand(self.options.samples, -1)
+
+    @property
+    def factors(self) -> Potentials:
+        """exp(σU − σ²/2)."""
+        return map_parts(lambda u: weights_of(u, self.options.sigma), self.noise)
+
+    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials:
+        """E[s ∇ν(U)] / σ, with s = ⟨Y, v⟩ + c for cotangents v of the mean and c of the weights."""
+        n, control_variate = self.options.samples, self.options.control_variate
+        if n == 1 and control_variate == "leave_one_out":
+            control_variate = "argmax"
+        s = self.value.new_zeros(n, len(self.value))
+        if mean_cotangent is not None:
+            s = s + self._along(self.structures, mean_cotangent)
+            if control_variate == "argmax":
+                s = s - self._along(
+                    map_parts(lambda t: t[None], best_structure(self.oracle, self.theta)), mean_cotangent
+                )
+        if weights_cotangent is not None:
+            s = s + weights_cotangent
+        # Pairs need no mean of the others: whatever is taken from both falls out, as their scores are opposite.
+        if control_variate == "leave_one_out" and not self.options.antithetic:
+            s = (s - s.mean(0)) * (n / (n - 1))  # s less the mean of the others
+        return map_parts(lambda t, u: self._weighed(s / n, t, u), self.theta, self.noise)
+
+    @staticmethod
+    def _along(structures: Potentials, v: Potentials) -> Tensor:
+        """⟨y, v⟩, (n, B), for structures (n, B, *event)."""
+        first, *others = (along_samples(y, z) for y, z in zip(as_tuple(structures), as_tuple(v), strict=True))
+        return sum(others, start=first)
+
+    def _weighed(self, s: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
+        """Σ s ∇ν(U) over the samples, per unit of θ, (B, *event); 0 at parts of −inf, and of 0 that no factor moves."""
+        total = weigh_samples(get_noise(self.options.noise).score(noise), s) / self.options.sigma
+        if self.options.perturbation == "multiplicative":
+            return torch.where((theta == 0) | theta.isinf(), 0.0, total / theta)
+        return torch.where(theta.isinf(), 0.0, total)

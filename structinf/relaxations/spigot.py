@@ -1,0 +1,89 @@
+"""spigot: the structure's way to where a step against the gradient, projected, would put it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+
+from ..oracle import GibbsOracle, Oracle, Projectable
+from ..parts import Potentials, map_parts
+from ..relaxation import check_choice, missing_ability
+from ..solvers.perturbation import check_scale
+from .sparsemap import SparseMAP
+from .surrogate import Choice, Surrogate, moved
+
+__all__ = ["Spigot"]
+
+_PROJECTION = SparseMAP()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spigot(Surrogate):
+    """argmax ⟨θ, y⟩, with the gradient of a loss of θ towards a label that is pulled back from v = dL/dy.
+
+    With proj the Euclidean projection onto conv(Y), exact by the active-set method or in closed form, and
+    m(θ) = E[Y] under p(y) ∝ exp⟨θ, y⟩:
+
+    ========================  ===========  ===========================  ==========================
+    variant                   loss         step towards the label       gradient
+    ========================  ===========  ===========================  ==========================
+    "projection"              perceptron   projected, from y            y − proj(y − ηv)
+    "cross_entropy"           CRF          projected, from m(θ)         m(θ) − proj(m(θ) − ηv)
+    "exponentiated_gradient"  CRF          mirror descent, from m(θ)    m(θ) − m(θ − ηv)
+    ========================  ===========  ===========================  ==========================
+
+    In all of them v is taken at y, where the forward pass was.
+
+    Parameters
+    ----------
+    step_size : float
+        η, above 0.
+    variant : "projection", "cross_entropy" or "exponentiated_gradient"
+        The latter two need marginals, a GibbsOracle.
+
+    References
+    ----------
+    Peng, Thomson & Smith 2018, Backpropagating through Structured Argmax using a SPIGOT, §3.
+    Mihaylova, Niculae & Martins 2020, Understanding the Mechanics of SPIGOT: Surrogate Gradients for Latent Structure
+    Learning (SPIGOT-CE and SPIGOT-EG, with the argmax forward).
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta = torch.tensor([[1.0, 2.0, 0.0]], requires_grad=True)
+    >>> si.relax(theta, "categorical", "spigot", step_size=0.5).backward(torch.tensor([[0.0, 1.0, -1.0]]))
+    >>> theta.grad
+    tensor([[ 0.0000,  0.5000, -0.5000]])
+    """
+
+    step_size: float = 1.0
+    variant: Literal["projection", "cross_entropy", "exponentiated_gradient"] = "projection"
+
+    name = "spigot"
+
+    def __post_init__(self) -> None:
+        check_scale("step_size", self.step_size)
+        check_choice("variant", self.variant, ("projection", "cross_entropy", "exponentiated_gradient"))
+
+    def missing(self, oracle: Oracle) -> str | None:
+        projects = self.variant != "exponentiated_gradient"
+        if oracle.takes_costs and not (projects and isinstance(oracle, Projectable)):
+            return f"{oracle.label()} takes potentials of at most 0, and a step against the gradient makes others"
+        return missing_ability(oracle, Oracle if self.variant == "projection" else GibbsOracle)
+
+    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+        start = at.y if self.variant == "projection" else self._marginals(at.oracle, at.theta)
+        if self.variant == "exponentiated_gradient":
+            label = at.solved(lambda t: self._marginals(at.oracle, t), moved(at.theta, v, -self.step_size))
+        else:
+            stepped = moved(start, v, -self.step_size)
+            # The face of conv(Y) that θ allows.
+            stepped = map_parts(lambda s, t: torch.where(t.isneginf(), -torch.inf, s), stepped, at.theta)
+            label = at.solved(lambda t: _PROJECTION.mean(at.oracle, t), stepped)
+        return map_parts(torch.sub, start, label)
+
+    @staticmethod
+    def _marginals(oracle: Oracle, theta: Potentials) -> Potentials:
+        return cast(GibbsOracle, oracle).marginals(theta)

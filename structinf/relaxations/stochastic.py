@@ -1,0 +1,155 @@
+"""stochastic: a relaxation at noisy potentials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from ..errors import InvalidInputError
+from ..noise import Noise, NoNoise, get_noise
+from ..oracle import Oracle
+from ..parts import Potentials, batch_size, map_parts
+from ..relaxation import Relaxation, check_choice, missing_sign, named
+from ..solution import Solution
+from ..solvers.perturbation import check_samples, check_scale, perturb
+
+__all__ = ["Stochastic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stochastic(Relaxation):
+    """μ(θ + σU), a random relaxed structure with the gradient of the relaxation μ there.
+
+    ===============  =================================  ==========================
+    structure        of                                 known as
+    ===============  =================================  ==========================
+    any              "map"                              perturb-and-MAP
+    categorical      "marginals"                        Gumbel-softmax, Concrete
+    categorical      "straight_through" by "marginals"  straight-through Gumbel
+    assignment       "sinkhorn"                         Gumbel-Sinkhorn
+    spanning_tree    "marginals"                        a stochastic softmax trick
+    ===============  =================================  ==========================
+
+    Parameters
+    ----------
+    of : str or Relaxation
+        μ.
+    noise : str or Noise
+        U, for each part of each instance.
+    sigma : float
+        Above 0.
+    samples : int
+        At least 1, in one call of μ.
+    reduction : "mean" or "none"
+        The samples' mean; or each by itself, in front of the batch: (samples, ..., *event).
+    temperature : float, optional
+        That of μ, where it is not the one that μ has.
+
+    References
+    ----------
+    Paulus et al. 2020, Gradient Estimation with Stochastic Softmax Tricks.
+    Papandreou & Yuille 2011, Perturb-and-MAP Random Fields.
+    Jang, Gu & Poole 2017, Categorical Reparameterization with Gumbel-Softmax; Maddison, Mnih & Teh 2017, The Concrete
+    Distribution. Mena et al. 2018, Learning Latent Permutations with Gumbel-Sinkhorn Networks.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> layer = si.Layer("categorical", "stochastic", of="marginals", temperature=0.5, samples=5, reduction="none")
+    >>> layer(torch.zeros(2, 3)).shape
+    torch.Size([5, 2, 3])
+    """
+
+    of: str | Relaxation = "sparsemap"
+    noise: str | Noise = "gumbel"
+    sigma: float = 1.0
+    samples: int = 1
+    reduction: Literal["mean", "none"] = "mean"
+    temperature: float | None = None
+
+    name = "stochastic"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of", named(self.of, self.temperature))
+        object.__setattr__(self, "temperature", None)
+        object.__setattr__(self, "noise", get_noise(self.noise))
+        check_scale("sigma", self.sigma)
+        check_samples(self.samples)
+        check_choice("reduction", self.reduction, ("mean", "none"))
+        if self._of.sample_ndim:
+            raise InvalidInputError(f"of: {self.of!r} keeps samples of its own apart; take their mean there")
+
+    @property
+    def _of(self) -> Relaxation:
+        return cast(Relaxation, self.of)
+
+    @property
+    def _noise(self) -> Noise:
+        return cast(Noise, self.noise)
+
+    @property
+    def held(self) -> tuple[Relaxation, ...]:
+        return (self._of,)
+
+    @property
+    def draws(self) -> bool:
+        return self._of.draws or not isinstance(self.noise, NoNoise)
+
+    @property
+    def sample_ndim(self) -> int:
+        return int(self.reduction == "none")
+
+    @property
+    def piecewise_constant(self) -> bool:
+        return self._of.piecewise_constant
+
+    def seeded(self, generator: torch.Generator | None) -> Self:
+        new = super().seeded(generator)
+        if new is not self:
+            object.__setattr__(new, "of", self._of.seeded(generator))
+        return new
+
+    def missing(self, oracle: Oracle) -> str | None:
+        why = None if isinstance(self.noise, NoNoise) else missing_sign(oracle)
+        return why or self._of.missing(oracle)
+
+    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+        self.refuse_warm_start(warm_start)
+        copies = perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator)
+        found = self._of.solve(copies.oracle, copies.theta)
+        make, apart = found.make_support, self.reduction == "none"
+        n, size = self.samples, batch_size(theta)
+
+        def rows(t: Tensor | None, joined: Callable[[Tensor, int], Any]) -> Tensor | None:
+            """(n B,) as (n, B), or, of the samples ``joined``, as (B,)."""
+            return None if t is None else (t.reshape(n, size) if apart else joined(t.reshape(n, size), 0))
+
+        def weights(t: Tensor) -> Tensor:
+            return t.reshape(len(t), n, size) if apart else t.reshape(len(t) * n, size) / n
+
+        def support(y: Tensor) -> Tensor:
+            return y.reshape(*((len(y), n) if apart else (len(y) * n,)), size, *y.shape[2:])
+
+        return Solution(
+            mean=self._reduced(found.mean),
+            value=cast(Tensor, rows(found.value, torch.mean)),
+            weights=None if found.weights is None else weights(found.weights),
+            gap=rows(found.gap, torch.mean),
+            residual=rows(found.residual, torch.amax),
+            converged=rows(found.converged, torch.all),
+            oracle_calls=found.oracle_calls,
+            make_support=None if make is None else (lambda: map_parts(support, make())),
+        )
+
+    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+        copies = perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator)
+        return self._reduced(self._of.mean(copies.oracle, copies.theta))
+
+    def _reduced(self, mean: Potentials) -> Potentials:
+        apart = map_parts(lambda t: t.reshape(self.samples, len(t) // self.samples, *t.shape[1:]), mean)
+        return apart if self.reduction == "none" else map_parts(lambda t: t.mean(0), apart)

@@ -1,0 +1,95 @@
+"""straight_through: the structure, with the gradient of something else."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass
+
+import torch
+from typing_extensions import Self
+
+from ..errors import InvalidInputError
+from ..oracle import Oracle
+from ..parts import Potentials, as_tuple, differentiate, like_potentials, map_parts, recording
+from ..relaxation import Relaxation, named
+from .surrogate import Choice, Surrogate
+
+__all__ = ["StraightThrough"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StraightThrough(Surrogate):
+    """argmax ⟨θ, y⟩, with the gradient v = dL/dy itself, or Jᵀv with the Jacobian J of a relaxation at θ.
+
+    The relaxation is computed in the backward pass alone. With noise around it, ``stochastic`` of this with
+    ``backward="marginals"`` is straight-through Gumbel.
+
+    Parameters
+    ----------
+    backward : "identity", or str or Relaxation
+        "marginals" gives the softmax's Jacobian over ``categorical``.
+    temperature : float, optional
+        That of the relaxation, if it is given by name.
+
+    References
+    ----------
+    Bengio, Léonard & Courville 2013, Estimating or Propagating Gradients Through Stochastic Neurons for Conditional
+    Computation, §4.
+    Jang, Gu & Poole 2017, Categorical Reparameterization with Gumbel-Softmax, §2.2.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta = torch.tensor([[1.0, 2.0, 0.0]], requires_grad=True)
+    >>> y = si.relax(theta, "categorical", "straight_through", backward="marginals")
+    >>> y.backward(torch.tensor([[1.0, 0.0, 0.0]]))
+    >>> y.detach(), theta.grad
+    (tensor([[0., 1., 0.]]), tensor([[ 0.1848, -0.1628, -0.0220]]))
+    """
+
+    backward: str | Relaxation = "identity"
+    temperature: InitVar[float | None] = None
+
+    name = "straight_through"
+
+    def __post_init__(self, temperature: float | None) -> None:
+        if isinstance(self.backward, str) and self.backward == "identity":
+            if temperature is not None:
+                raise InvalidInputError('temperature: backward="identity" has none; name a relaxation')
+            return
+        object.__setattr__(self, "backward", named(self.backward, temperature))
+        if self._held is not None and self._held.sample_ndim:
+            raise InvalidInputError(f"backward: {self._held!r} keeps samples of its own apart; take their mean there")
+
+    @property
+    def _held(self) -> Relaxation | None:
+        return self.backward if isinstance(self.backward, Relaxation) else None
+
+    @property
+    def held(self) -> tuple[Relaxation, ...]:
+        return () if self._held is None else (self._held,)
+
+    @property
+    def draws(self) -> bool:
+        return self._held is not None and self._held.draws
+
+    @property
+    def piecewise_constant(self) -> bool:
+        return self._held is not None and self._held.piecewise_constant
+
+    def seeded(self, generator: torch.Generator | None) -> Self:
+        new = super().seeded(generator)
+        if new is not self and self._held is not None:
+            object.__setattr__(new, "backward", self._held.seeded(generator))
+        return new
+
+    def missing(self, oracle: Oracle) -> str | None:
+        return super().missing(oracle) if self._held is None else self._held.missing(oracle)
+
+    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+        if self._held is None:
+            return v
+        with recording():
+            theta = map_parts(lambda t: t.detach().requires_grad_(), at.theta)
+            mean = self._held.mean(at.oracle, theta)
+            along = [(m * z).sum() for m, z in zip(as_tuple(mean), as_tuple(v), strict=True)]
+            return like_potentials(differentiate(torch.stack(along).sum(), as_tuple(theta)), theta)

@@ -1,0 +1,220 @@
+"""What surrogate gradients share: a structure, or those of noisy potentials, with a rule in place of a derivative."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .. import autograd
+from ..errors import UnsupportedError
+from ..noise import Noise, NoNoise, get_noise
+from ..oracle import Oracle
+from ..parts import Potentials, as_tuple, batch_size, map_parts
+from ..relaxation import Relaxation, check_choice, missing_sign
+from ..solution import Solution
+from ..solvers.argmax import best_score, best_structure
+from ..solvers.perturbation import check_samples, check_scale, perturb, tile, untile
+
+__all__ = ["Choice", "NoisySurrogate", "Surrogate", "moved"]
+
+
+class Surrogate(Relaxation):
+    """argmax ⟨θ, y⟩, a vertex, with a gradient that stands in for the derivative, which is 0."""
+
+    @abc.abstractmethod
+    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+        """The gradient in θ that ``v`` = dL/dy, (B, *event), makes of the structures chosen; in v's form or in θ's.
+
+        ``v`` is 0 at parts of −inf and in the padding. NaN marks instances of which there is none.
+        """
+
+    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+        self.refuse_warm_start(warm_start)
+        y = best_structure(oracle, theta)
+        fixed = map_parts(torch.Tensor.detach, theta)
+        mean, weights = self._attach(Choice(self, oracle, fixed, fixed, y), oracle, theta)
+        return Solution(
+            mean=mean,
+            value=best_score(oracle, theta, y),
+            weights=weights,
+            oracle_calls=1,
+            make_support=lambda: map_parts(lambda z: z[None], y),
+        )
+
+    def _attach(self, chosen: autograd.WeightedMean, oracle: Oracle, theta: Potentials) -> tuple[Potentials, Tensor]:
+        return autograd.attach_support(chosen, theta, f"{self.label()} of {oracle.label()}", _NO_SECOND)
+
+
+_NO_SECOND = "a surrogate is no derivative and has none, and the marginals relaxation is twice differentiable"
+
+
+class NoisySurrogate(Surrogate):
+    """argmax ⟨θ + σU, y⟩ for draws of noise U, with a rule for each.
+
+    Attributes
+    ----------
+    noise : Noise
+        A name stands for one.
+    sigma : float
+    samples : int
+    reduction : "mean" or "none"
+        Whether the samples' mean is the result, or each, in front of the batch.
+    """
+
+    noise: str | Noise
+    sigma: float
+    samples: int
+    reduction: Literal["mean", "none"]
+
+    def _check_sampling(self) -> None:
+        """Raise InvalidInputError unless these options are right."""
+        check_scale("sigma", self.sigma)
+        check_samples(self.samples)
+        check_choice("reduction", self.reduction, ("mean", "none"))
+
+    @property
+    def draws(self) -> bool:
+        return not isinstance(get_noise(self.noise), NoNoise)
+
+    @property
+    def sample_ndim(self) -> int:
+        return int(self.reduction == "none")
+
+    def missing(self, oracle: Oracle) -> str | None:
+        why = missing_sign(oracle, 'noise="none"') if self.draws else None
+        return why or super().missing(oracle)
+
+    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+        self.refuse_warm_start(warm_start)
+        n, size, apart = self.samples, batch_size(theta), self.reduction == "none"
+        copies = perturb(oracle, theta, get_noise(self.noise), self.sigma, n, self.generator)
+        y = best_structure(copies.oracle, copies.theta)
+        value = best_score(copies.oracle, copies.theta, y).view(n, size)
+        noisy, fixed = (map_parts(torch.Tensor.detach, t) for t in (copies.theta, theta))
+        drawn = _Drawn(Choice(self, copies.oracle, noisy, fixed, y), n, size, apart)
+        mean, weights = self._attach(drawn, oracle, theta)
+        return Solution(
+            mean=mean,
+            value=value if apart else value.mean(0),
+            weights=weights,
+            oracle_calls=1,
+            make_support=lambda: map_parts(lambda z: z[None] if apart else z, drawn.structures),
+        )
+
+
+# ----------------------------------------------------------------------------- the way back
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best structures y (B, *event) for potentials θ, each of weight 1, whose gradient is the surrogate's rule.
+
+    Attributes
+    ----------
+    theta : (B | 1, *event) Potentials
+        With noise, if there is any.
+    plain : (B' | 1, *event) Potentials
+        Without; B is a multiple of B'.
+    """
+
+    surrogate: Surrogate
+    oracle: Oracle
+    theta: Potentials
+    plain: Potentials
+    y: Potentials
+
+    @property
+    def mean(self) -> Potentials:
+        return self.y
+
+    @property
+    def weights(self) -> Tensor:
+        first = as_tuple(self.y)[0]
+        return first.new_ones(1, len(first))
+
+    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials:
+        if mean_cotangent is None or weights_cotangent is not None:
+            raise UnsupportedError(
+                f"the weights of {self.surrogate.label()} are the same for all θ and carry no gradient; "
+                "train through the mean, or take sparsemap, whose weights have one"
+            )
+        gradient = self.surrogate.pull_back(self, self._inside(mean_cotangent))
+        return map_parts(lambda g, t: torch.where(t.isneginf(), 0.0, g), gradient, self.theta)
+
+    def allowed(self, like: Potentials) -> Potentials:
+        """Boolean masks, (B | 1, *event), of the parts that a structure of ``like``'s batch (B, *event) may have."""
+        finite = map_parts(lambda t: ~t.isneginf(), self.theta)
+        masks = self.oracle.valid_parts(like)
+        return finite if masks is None else map_parts(torch.logical_and, finite, masks)
+
+    def _inside(self, v: Potentials) -> Potentials:
+        return map_parts(lambda mask, z: torch.where(mask, z, 0.0), self.allowed(v), v)
+
+    def solved(self, solve: Callable[[Potentials], Potentials], potentials: Potentials) -> Potentials:
+        """``solve(potentials)``, and NaN for instances whose ``potentials`` are not finite where θ is."""
+        pairs = zip(as_tuple(potentials), as_tuple(self.theta), strict=True)
+        wrong = torch.stack([(~(p.isfinite() | t.isneginf())).flatten(1).any(1) for p, t in pairs]).any(0)
+        if not bool(wrong.any()):
+            return solve(potentials)
+
+        def where_wrong(value: Tensor | float, parts: Tensor) -> Tensor:
+            return torch.where(wrong.view(-1, *[1] * (parts.ndim - 1)), value, parts)
+
+        found = solve(map_parts(where_wrong, self.theta, potentials))
+        return map_parts(lambda y: where_wrong(torch.nan, y), found)
+
+    def difference(self, v: Potentials, step: float | Tensor, *, symmetric: bool = False) -> Potentials:
+        """y − argmax ⟨θ − step v, y⟩; or half of argmax ⟨θ + step v, y⟩ less the same."""
+        low = self._best(v, -step)
+        if symmetric:
+            return map_parts(lambda a, b: (a - b) / 2, self._best(v, step), low)
+        return map_parts(torch.sub, self.y, low)
+
+    def _best(self, v: Potentials, step: float | Tensor) -> Potentials:
+        potentials = moved(self.theta, v, step)
+        if self.oracle.takes_costs:
+            potentials = map_parts(lambda t: t.clamp(max=0), potentials)
+        return self.solved(lambda t: best_structure(self.oracle, t), potentials)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Structures (n, B, *event) that were chosen as one batch: their mean, or each."""
+
+    chosen: Choice
+    samples: int
+    size: int
+    apart: bool
+
+    @property
+    def structures(self) -> Potentials:
+        return self._apart(self.chosen.y)
+
+    @property
+    def mean(self) -> Potentials:
+        return self.structures if self.apart else map_parts(lambda z: z.mean(0), self.structures)
+
+    @property
+    def weights(self) -> Tensor:
+        weights = self.chosen.weights.view(self.samples, self.size)
+        return weights[None] if self.apart else weights / self.samples
+
+    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials:
+        v = mean_cotangent
+        if v is not None:
+            v = untile(v) if self.apart else tile(v, self.samples)
+        each = self._apart(self.chosen.vjp(v, weights_cotangent))
+        return map_parts(lambda g: g.sum(0) if self.apart else g.mean(0), each)
+
+    def _apart(self, parts: Potentials) -> Potentials:
+        return map_parts(lambda t: t.view(self.samples, self.size, *t.shape[1:]), parts)
+
+
+def moved(theta: Potentials, v: Potentials, step: float | Tensor) -> Potentials:
+    """θ + step v, (B, *event)."""
+    return map_parts(lambda t, z: t + step * z, theta, v)

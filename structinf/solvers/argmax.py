@@ -1,0 +1,54 @@
+"""The oracle's answer, after the checks of a plugin that cost next to nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..checks import check_feasible
+from ..errors import PluginError
+from ..oracle import Oracle
+from ..parts import Potentials, as_tuple, batch_size, map_parts
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["best_score", "best_structure"]
+
+
+def best_structure(oracle: Oracle, theta: Potentials) -> Potentials:
+    """argmax ⟨θ, y⟩, (B, *event), without a gradient; PluginError if the answer breaks the protocol."""
+    detached = map_parts(torch.Tensor.detach, theta)
+    versions = [t._version for t in as_tuple(detached)]
+    with torch.no_grad():
+        y = oracle.argmax(detached)
+    wrong = _wrong_form(y, detached)
+    if wrong is None and versions != [t._version for t in as_tuple(detached)]:
+        wrong = "it wrote into theta"
+    if wrong is not None:
+        raise PluginError(
+            f"argmax of {oracle.label()} breaks its protocol: {wrong}; structinf.testing.check_oracle says more"
+        )
+    return y
+
+
+def best_score(oracle: Oracle, theta: Potentials, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    """⟨θ, y⟩ for the best y; if that is −inf no structure has a finite score, whether or not the oracle said so."""
+    value = oracle.score(theta, y)
+    check_feasible(value.detach(), f"structure of {oracle.label()}")
+    return value
+
+
+def _wrong_form(y: Any, theta: Potentials) -> str | None:
+    """What is wrong about the form of ``y``, in a clause."""
+    if isinstance(y, tuple) != isinstance(theta, tuple) or len(as_tuple(y)) != len(as_tuple(theta)):
+        return f"it returned {'a tuple' if isinstance(y, tuple) else 'no tuple'}, unlike theta"
+    size = batch_size(theta)
+    for z, t in zip(as_tuple(y), as_tuple(theta), strict=True):
+        came = (tuple(z.shape), z.dtype, z.device) if isinstance(z, Tensor) else type(z).__name__
+        wanted = ((size, *t.shape[1:]), t.dtype, t.device)
+        if came != wanted:
+            return f"it returned {came} where shape, dtype and device must be {wanted}"
+    return None

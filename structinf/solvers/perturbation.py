@@ -1,0 +1,149 @@
+"""Noisy copies of a batch of potentials, as one batch, so that one call of the oracle serves all samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..kernels import parallel_rows, to_numpy
+from ..noise import Noise
+from ..oracle import Oracle
+from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts
+
+__all__ = [
+    "Copies",
+    "along_samples",
+    "check_samples",
+    "check_scale",
+    "draw_noise",
+    "perturb",
+    "tile",
+    "untile",
+    "weigh_samples",
+]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """θ + σU for n draws of U, or θ exp(σU − σ²/2): copy s of instance b stands at s B + b.
+
+    Attributes
+    ----------
+    oracle : Oracle
+        For all the copies.
+    theta : (n B, *event) Potentials
+        Each instance with its own copy of tensors that the batch shares.
+    noise : (n, B, *event) Potentials
+        U, 0 in the padding.
+    """
+
+    oracle: Oracle
+    theta: Potentials
+    noise: Potentials
+
+
+def perturb(
+    oracle: Oracle,
+    theta: Potentials,
+    noise: Noise,
+    scale: float,
+    samples: int,
+    generator: torch.Generator | None,
+    *,
+    multiplicative: bool = False,
+    antithetic: bool = False,
+) -> Copies:
+    """``samples`` noisy copies of ``theta``, (B | 1, *event), as which they are differentiable."""
+    drawn = draw_noise(oracle, theta, noise, samples, generator, antithetic=antithetic)
+    if multiplicative:
+        copies = map_parts(lambda t, u: t * weights_of(u, scale), theta, drawn)
+    else:
+        copies = map_parts(lambda t, u: torch.add(t, u, alpha=scale), theta, drawn)
+    return Copies(oracle.repeat(samples), untile(copies), drawn)
+
+
+def weights_of(u: Tensor, scale: float) -> Tensor:
+    """exp(σu − σ²/2), of mean 1 for normal u."""
+    return (scale * u - 0.5 * scale * scale).exp()
+
+
+def draw_noise(
+    oracle: Oracle,
+    theta: Potentials,
+    noise: Noise,
+    samples: int,
+    generator: torch.Generator | None,
+    *,
+    antithetic: bool = False,
+) -> Potentials:
+    """Draws for each part of each instance, (samples, B, *event), 0 in the padding.
+
+    ``antithetic`` draws come in pairs: the second half of the samples is minus the first.
+    """
+    size = batch_size(theta)
+    drawn = []
+    for t in as_tuple(theta):
+        shape = (samples // 2 if antithetic else samples, size, *t.shape[1:])
+        u = noise.sample(shape, dtype=t.dtype, device=t.device, generator=generator)
+        if not isinstance(u, Tensor) or u.shape != shape or u.dtype != t.dtype:
+            came = f"shape {tuple(u.shape)} and {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
+            raise InvalidInputError(f"noise: sample() of {noise!r} must give shape {shape} and {t.dtype}, got {came}")
+        drawn.append(torch.cat([u, -u]) if antithetic else u)
+    masks = oracle.valid_parts(theta)
+    if masks is None:
+        return like_potentials(drawn, theta)
+    # A product, as draws are finite: where() takes several times as long over a mask that all samples share.
+    return map_parts(lambda u, mask: u * mask.to(u.dtype), like_potentials(drawn, theta), masks)
+
+
+def tile(theta: Potentials, samples: int) -> Potentials:
+    """``theta`` (B | 1, *event) as so many equal copies of each instance, (samples B, *event)."""
+    size = batch_size(theta)
+    return map_parts(lambda t: t.expand(samples, size, *t.shape[1:]).reshape(samples * size, *t.shape[1:]), theta)
+
+
+def untile(copies: Potentials) -> Potentials:
+    """(samples, B, *event) as one batch, (samples B, *event)."""
+    return map_parts(lambda t: t.flatten(0, 1), copies)
+
+
+def along_samples(samples: Tensor, v: Tensor) -> Tensor:
+    """⟨y, v⟩, (n, B), for each y of the ``samples`` (n, B, *event) and its instance's v (B, *event)."""
+    samples, v = samples.unsqueeze(-1).flatten(2), v.unsqueeze(-1).flatten(1)
+    if not samples.is_cpu:
+        return torch.einsum("nbd,bd->nb", samples, v)
+    from ..kernels.noise_products import along
+
+    products = samples.new_empty(samples.shape[:2])
+    arrays = *to_numpy(samples, v.to(samples.dtype)), products.numpy()
+    parallel_rows(along, samples.shape[1], *arrays, work=samples.numel())
+    return products
+
+
+def weigh_samples(samples: Tensor, weights: Tensor) -> Tensor:
+    """Σ wᵢ yᵢ, (B, *event), of ``samples`` (n, B, *event) with their weights (n, B)."""
+    flat = samples.unsqueeze(-1).flatten(2)
+    if not samples.is_cpu:
+        return torch.einsum("nb,nbd->bd", weights, flat).view(samples.shape[1:])
+    from ..kernels.noise_products import weighed
+
+    total = samples.new_empty(samples.shape[1:])
+    arrays = *to_numpy(flat, weights.to(samples.dtype)), total.view(flat.shape[1:]).numpy()
+    parallel_rows(weighed, flat.shape[1], *arrays, work=samples.numel())
+    return total
+
+
+def check_samples(samples: int, name: str = "samples") -> None:
+    """Raise InvalidInputError unless the number of samples is an integer of at least 1."""
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise InvalidInputError(f"{name} must be an integer of at least 1, got {samples!r}")
+
+
+def check_scale(name: str, value: float) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is a finite number above 0."""
+    wrong = isinstance(value, bool) or not isinstance(value, int | float)
+    if wrong or not 0 < value < float("inf"):
+        raise InvalidInputError(f"{name} must be a finite number above 0, got {value!r}")
