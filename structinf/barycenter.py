@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from .checks import check_natural
 from .errors import InvalidInputError
 from .pairwise import Metric, pairwise_cost
 from .parts import recording
@@ -235,8 +236,8 @@ def _check_weights(weights: Any, count: int) -> Tensor:
 
 def _initial(given: _Series, init: Any, length: int | None) -> Tensor:
     """The series (length, d) to start from, in float64."""
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-        raise InvalidInputError(f"length must be an integer of at least 1, got {length!r}")
+    if length is not None:
+        check_natural("length", length)
     if init is None:
         count = int(given.lengths.max()) if length is None else length
         return torch.tensordot(given.weights, torch.stack([_stretch(row, count) for row in given.rows]), 1)

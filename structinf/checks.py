@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sized
 from numbers import Integral
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,9 +22,12 @@ __all__ = [
     "check_enumerable",
     "check_feasible",
     "check_flag",
+    "check_generator",
     "check_instances",
     "check_k",
     "check_lengths",
+    "check_natural",
+    "check_positive",
 ]
 
 MOST_ENUMERATED = 1_000_000
@@ -98,6 +101,25 @@ def check_flag(name: str, value: bool) -> None:
     """Raise InvalidInputError unless the option called ``name`` is True or False."""
     if not isinstance(value, bool):
         raise InvalidInputError(f"{name} must be True or False, got {value!r}")
+
+
+def check_generator(generator: Any) -> None:
+    """Raise TypeError unless it is a torch.Generator, or None."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator: a torch.Generator is needed, got {type(generator).__name__}")
+
+
+def check_natural(name: str, value: int) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInputError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is a finite number above 0."""
+    wrong = isinstance(value, bool) or not isinstance(value, int | float)
+    if wrong or not 0 < value < float("inf"):
+        raise InvalidInputError(f"{name} must be a finite number above 0, got {value!r}")
 
 
 def check_k(k: int) -> None:

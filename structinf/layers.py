@@ -10,7 +10,7 @@ from torch import nn
 from .api import infer, relax
 from .oracle import Oracle
 from .parts import Potentials
-from .relaxation import Relaxation, stateful
+from .relaxation import Relaxation, held_modules
 from .resolution import resolve
 from .solution import Solution
 
@@ -45,8 +45,7 @@ class Layer(nn.Module):
     def __init__(self, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> None:
         super().__init__()
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
-        # What the relaxation itself holds is no submodule by itself, and would be missing from state_dict.
-        if held := stateful(self.relaxation)[isinstance(self.relaxation, nn.Module) :]:
+        if held := held_modules(self.relaxation):
             self.held = nn.ModuleList(held)
 
     def forward(self, theta: Potentials, *, generator: torch.Generator | None = None, **structure: Any) -> Potentials:

@@ -14,7 +14,7 @@ from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, map_parts
 from .problem import Problem
-from .relaxation import RegularizedRelaxation, Relaxation, check_choice
+from .relaxation import RegularizedRelaxation, Relaxation, check_choice, held_modules
 from .resolution import bind_problem, resolve
 
 if TYPE_CHECKING:
@@ -238,6 +238,8 @@ class RelaxedLoss(_StructuredLoss):
     ) -> None:
         super().__init__()
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
+        if held := held_modules(self.relaxation):
+            self.held = nn.ModuleList(held)
         if self.relaxation.piecewise_constant:
             raise UnsupportedError(
                 f"the gradient of {self.relaxation!r} is 0, and so is that of any distance from it; take marginals, "

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .checks import check_natural
 from .errors import InvalidInputError, UnsupportedError
-from .kernels.arrays import empty
 from .kernels.threads import parallel_rows
 
 __all__ = [
@@ -218,9 +218,8 @@ class SumOfGamma(Noise):
     name = "sum_of_gamma"
 
     def __post_init__(self) -> None:
-        for option, value in (("k", self.k), ("iterations", self.iterations)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInputError(f"{option} must be an integer of at least 1, got {value!r}")
+        check_natural("k", self.k)
+        check_natural("iterations", self.iterations)
 
     @property
     def mean(self) -> float:
@@ -314,12 +313,12 @@ def _in_chunks(
     *options: Any,
 ) -> Tensor:
     """What ``fill`` makes, ``chunk`` numbers at a time, of a key from ``generator``, at ``work`` for each number."""
-    key = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+    key = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator))
     count = math.prod(shape)
     chunks = -(-count // chunk)
-    out = empty(chunks * chunk, dtype=dtype)
-    parallel_rows(fill, chunks, np.uint64(key), *options, out.numpy(), work=work * count)
-    return out[:count].view(tuple(shape))
+    out = np.empty(chunks * chunk, np.float64 if dtype is torch.float64 else np.float32)
+    parallel_rows(fill, chunks, np.uint64(key), *options, out, work=work * count)
+    return torch.from_numpy(out[:count].reshape(tuple(shape)))
 
 
 # ----------------------------------------------------------------------------- draws by torch

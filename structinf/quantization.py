@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from .autograd import piecewise_linear
+from .checks import check_natural, check_positive
 from .errors import InvalidInputError
-from .solvers.perturbation import check_samples, check_scale
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -131,9 +131,9 @@ class VectorQuantizer(nn.Module):
 
     def __init__(self, codes: int, dim: int, *, beta: float = 0.25) -> None:
         super().__init__()
-        check_samples(codes, "codes")
-        check_samples(dim, "dim")
-        check_scale("beta", beta)
+        check_natural("codes", codes)
+        check_natural("dim", dim)
+        check_positive("beta", beta)
         self.beta = beta
         self.codebook = nn.Parameter(torch.empty(codes, dim).uniform_(-1 / codes, 1 / codes))
 

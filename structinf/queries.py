@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import autograd
+from .checks import check_generator
 from .compiling import untraced
 from .dp import HypergraphProgram
 from .errors import UnsupportedError
@@ -148,6 +149,7 @@ def sample(
     >>> trees.shape, trees.sum((1, 2))
     (torch.Size([3, 5, 5]), tensor([4., 4., 4.]))
     """
+    check_generator(generator)
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
     found: Any = problem.oracle

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from . import autograd
+from .checks import check_generator, check_natural
 from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, UnsupportedError, warn_user
 from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
 from .parts import Potentials, as_tuple, scale
@@ -27,13 +28,13 @@ __all__ = [
     "Relaxation",
     "check_choice",
     "check_stopping",
+    "held_modules",
     "missing_ability",
     "missing_sign",
     "named",
     "no_omega",
     "report_failure",
     "report_unfinished",
-    "stateful",
 ]
 
 if TYPE_CHECKING:
@@ -79,8 +80,7 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "
 
 def check_stopping(max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
     """Raise InvalidInputError unless these say when an iteration ends, and what comes of it if it fails."""
-    if isinstance(max_iter, bool) or not isinstance(max_iter, int) or max_iter < 1:
-        raise InvalidInputError(f"max_iter must be an integer of at least 1, got {max_iter!r}")
+    check_natural("max_iter", max_iter)
     if not (isinstance(tolerance, int | float) and tolerance >= 0):
         raise InvalidInputError(f"tolerance must be a number of at least 0, got {tolerance!r}")
     check_choice("on_failure", on_failure, ("warn", "raise", "ignore"))
@@ -149,10 +149,9 @@ class Relaxation(abc.ABC):
 
         A relaxation that holds another seeds that one too.
         """
+        check_generator(generator)
         if generator is None or not self.draws:
             return self
-        if not isinstance(generator, torch.Generator):
-            raise TypeError(f"generator: a torch.Generator is needed, got {type(generator).__name__}")
         new = copy.copy(self)
         object.__setattr__(new, "generator", generator)
         return new
@@ -195,10 +194,16 @@ class Relaxation(abc.ABC):
             raise UnsupportedError(f"{self.label()} is not iterative and takes no warm_start")
 
 
-def stateful(relaxation: Relaxation) -> list[nn.Module]:
-    """What keeps state in buffers among ``relaxation`` and those that it holds, at any depth."""
-    inner = [module for one in relaxation.held for module in stateful(one)]
-    return [relaxation, *inner] if isinstance(relaxation, nn.Module) else inner
+def held_modules(relaxation: Relaxation) -> list[nn.Module]:
+    """What keeps state in buffers among the relaxations that ``relaxation`` holds, at any depth.
+
+    By itself it is no submodule of the module that ``relaxation`` is part of, and would be missing from ``state_dict``.
+    """
+    found: list[nn.Module] = []
+    for one in relaxation.held:
+        found += [one] if isinstance(one, nn.Module) else []
+        found += held_modules(one)
+    return found
 
 
 class RegularizedRelaxation(Relaxation):

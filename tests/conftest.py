@@ -42,9 +42,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def seed_and_threads() -> None:
-    """Make every test draw the same numbers in as many threads, whatever ran before it."""
+    """Make every test draw the same numbers in as many threads, and check as much, whatever ran before it."""
     import torch
 
     torch.manual_seed(0)
     if torch.get_num_threads() != THREADS:
         torch.set_num_threads(THREADS)
+    # Compiling anything turns these checks off for the rest of the process.
+    torch.distributions.Distribution.set_default_validate_args(True)

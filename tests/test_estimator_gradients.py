@@ -107,14 +107,14 @@ def test_sparsemax(example: Example, temperature: float):
 
 
 @lists_best
-@pytest.mark.parametrize("k", [1, 3, 50])
-def test_topk_sparsemax(example: Example, k: int):
+@pytest.mark.parametrize(("k", "temperature"), [(1, 1.0), (3, 1.0), (3, 0.5), (50, 1.0), (50, 2.0)])
+def test_topk_sparsemax(example: Example, k: int, temperature: float):
     theta = potentials(example, 4, scale=0.3)
-    exact, slope, sizes = Listed.of(example).sparsemax(theta, k)
-    estimator: Any = si.get_estimator("topk_sparsemax", k=k)
+    exact, slope, sizes = Listed.of(example).sparsemax(theta, k, temperature)
+    estimator: Any = si.get_estimator("topk_sparsemax", k=k, temperature=temperature)
     check(si.expect(cost, theta, example.oracle(), estimator), theta, exact, slope)
     assert estimator.certified(theta, example.oracle()).tolist() == (sizes < k).tolist()
-    _, _, all_sizes = Listed.of(example).sparsemax(theta)
+    _, _, all_sizes = Listed.of(example).sparsemax(theta, temperature=temperature)
     assert bool((all_sizes[sizes < k] == sizes[sizes < k]).all())
 
 
@@ -217,11 +217,28 @@ def test_sum_and_sample_is_unbiased(example: Example, baseline: str, samples: in
 
 
 @pytest.mark.parametrize("example", [e for e in GIBBS if e in LISTS_BEST], ids=str)
-def test_sum_and_sample_of_all_structures_is_exact(example: Example):
+def test_sum_and_sample_of_all_structures_is_exact_and_draws_none(example: Example):
     theta = potentials(example, 3)
     count = len(Listed.of(example).rows)
-    estimator = si.get_estimator("sum_and_sample", k=count)
-    check(si.expect(cost, theta, example.oracle(), estimator), theta, *Listed.of(example).gibbs(theta))
+    estimator, unused = si.get_estimator("sum_and_sample", k=count), generator()
+    value = si.expect(cost, theta, example.oracle(), estimator, generator=unused)
+    check(value, theta, *Listed.of(example).gibbs(theta))
+    assert torch.equal(unused.get_state(), generator().get_state())
+
+
+def test_sum_and_sample_takes_no_more_samples_than_it_is_told():
+    weights, exact = [], torch.tensor([0.6, 0.25, 0.1, 0.05], dtype=torch.float64)
+    theta = exact.log().expand(300, 4).clone().requires_grad_()
+
+    def shares(y: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        weights.append((y, rows))
+        return y[:, 1]
+
+    estimator = si.get_estimator("sum_and_sample", k=1, samples=3)
+    value = si.expect(shares, theta, "categorical", estimator, inputs=torch.arange(300), generator=generator())
+    (_, rows), thirds = weights[0], value.detach() / (1 - 0.6) * 3
+    assert rows.bincount().max() <= 1 + 3
+    torch.testing.assert_close(thirds, thirds.round())  # each of three samples counts a third
 
 
 def test_summing_more_varies_less():

@@ -260,6 +260,8 @@ def test_state_keeps_its_precision_and_moves_with_the_module() -> None:
     assert relaxation.alpha.dtype == torch.float32
     assert relaxation.alpha is dict(relaxation.named_buffers())["alpha"]
     assert layer.to("meta").relaxation.alpha.device.type == "meta"  # pyright: ignore
+    layer.to_empty(device="cpu")
+    assert relaxation.alpha.device.type == "cpu"
 
 
 def test_modules_are_equal_to_themselves_alone_and_show_their_options() -> None:

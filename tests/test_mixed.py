@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -267,6 +268,7 @@ def test_hard_concrete_at_the_ends():
             assert found.isfinite().all()
         torch.testing.assert_close(law.mean, torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=dtype), atol=1e-6, rtol=0)
         assert law.log_prob(torch.tensor(-0.05, dtype=dtype)).tolist() == [-math.inf] * 4
+        assert law.log_prob(torch.tensor(math.nan, dtype=dtype)).isnan().all()
     with pytest.raises(ValueError, match="within the support"):
         si.HardConcrete(LOG_ALPHA, validate_args=True).log_prob(torch.tensor(1.05))
 
@@ -274,7 +276,7 @@ def test_hard_concrete_at_the_ends():
 def test_options_of_hard_concrete():
     with pytest.raises(si.InvalidInputError, match="temperature must be a finite number above 0, got 0"):
         si.HardConcrete(LOG_ALPHA, 0)
-    for stretch in ((0.0, 1.1), (-0.1, 1.0), (-math.inf, 2.0)):
+    for stretch in ((0.0, 1.1), (-0.1, 1.0), (-math.inf, 2.0), 0.1, (-0.1, 1.1, 2.0), ("a", 2.0)):
         with pytest.raises(si.InvalidInputError, match="stretch must be a number below 0 and one above 1"):
             si.HardConcrete(LOG_ALPHA, stretch=stretch)
 
@@ -322,3 +324,12 @@ def test_copies_and_names(kind):
     z = law.sample(generator=seeded())
     assert torch.equal(again.log_prob(z), law.log_prob(z))
     assert repr(law).startswith(kind.__name__)
+
+
+def test_hard_concrete_in_a_compiled_program():
+    compiled = torch.compile(lambda a: si.HardConcrete(a, 0.5).mean, backend="eager")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        mean = compiled(LOG_ALPHA)
+    assert not said
+    torch.testing.assert_close(mean, si.HardConcrete(LOG_ALPHA, 0.5).mean)

@@ -230,6 +230,13 @@ def test_other_devices_draw_by_torch(noise: Noise) -> None:
     assert u.device.type == "meta"
 
 
+@each_noise
+def test_the_default_device_does_not_matter(noise: Noise) -> None:
+    expected = draw(noise, 3, 4)
+    with torch.device("meta"):
+        assert torch.equal(draw(noise, 3, 4), expected)
+
+
 # ----------------------------------------------------------------------------- many samples
 
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from structinf.noise import Noise, Normal
-from structinf.solvers.perturbation import weights_of
+from structinf.noise import Noise
 
 THETA = torch.tensor([0.5, -0.2, 0.9], dtype=torch.float64)
 DISTRIBUTIONS = {"normal": scipy.stats.norm, "gumbel": scipy.stats.gumbel_r, "logistic": scipy.stats.logistic}
@@ -187,6 +186,16 @@ def test_shared_potentials_get_the_sum_of_the_instances() -> None:
     torch.testing.assert_close(grads[0], grads[1].sum(0))
 
 
+def test_what_is_an_instances_padding_adds_nothing_to_a_shared_tensor() -> None:
+    unary, transition = torch.zeros(2, 5, 2), torch.zeros(1, 4, 2, 2, requires_grad=True)
+    weight = torch.randn(4, 2, 2, generator=generator())
+    _, steps = si.relax((unary, transition), "chain", "perturbed", lengths=[2, 5], generator=generator())
+    (steps[0] * weight).sum().backward()  # of the first, which has one step
+    assert transition.grad is not None
+    assert (transition.grad[0, 0] != 0).all()
+    assert (transition.grad[0, 1:] == 0).all()
+
+
 def test_forbidden_parts_and_padding_have_gradient_zero() -> None:
     theta = torch.randn(2, 4, 4, generator=generator())
     theta[:, 1, 2] = -torch.inf
@@ -253,60 +262,6 @@ def test_loss_has_gradient_mean_minus_y_and_an_unbiased_hessian() -> None:
     assert ((product.mean(0) - jacobian("normal", THETA, 0.8) @ v).abs() < 4 * standard_error(product)).all()
 
 
-# ----------------------------------------------------------------------------- multiplicative noise
-
-
-def test_factors_have_mean_1() -> None:
-    u = Normal().sample((100_000,), dtype=torch.float64, device=torch.device("cpu"), generator=generator())
-    factors = weights_of(u, 0.8)
-    assert abs(factors.mean().item() - 1) < 3 * standard_error(factors).item()
-
-
-def test_multiplicative_choice_between_two() -> None:
-    """θ₀W₀ beats θ₁W₁ with probability Φ(log(θ₀/θ₁) / σ√2)."""
-    sigma, repeats = 0.6, 20_000
-    theta = torch.tensor([1.2, 0.9], dtype=torch.float64).expand(repeats, 2).clone().requires_grad_()
-    options = {"sigma": sigma, "perturbation": "multiplicative"}
-    mean = si.relax(theta, "categorical", "perturbed", generator=generator(), **options)
-    z = torch.tensor(1.2 / 0.9).log() / (sigma * 2**0.5)
-    normal = torch.distributions.Normal(0.0, 1.0)
-    first = mean[:, 0].detach()
-    assert abs(first.mean().item() - normal.cdf(z).item()) < 4 * standard_error(first).item()
-    mean[:, 0].sum().backward()
-    slope = normal.log_prob(z).exp() / (sigma * 2**0.5)
-    expected = torch.stack([slope / 1.2, -slope / 0.9]).double()
-    assert ((theta.grad.mean(0) - expected).abs() < 4 * standard_error(theta.grad)).all()
-
-
-def test_multiplicative_noise_keeps_costs_costs() -> None:
-    edges = (("a", "b"), ("b", "c"), ("a", "c"))
-    path = si.get_oracle("path", graph=edges, source="a", target="c")
-    with pytest.raises(si.UnsupportedError, match="multiplicative"):
-        si.Layer(path, "perturbed")
-    theta = torch.tensor([[-1.0, -1.0, -2.0]] * 3, requires_grad=True)
-    mean = si.relax(theta, path, "perturbed", perturbation="multiplicative", samples=400, generator=generator())
-    assert ((mean[:, 2] > 0.3) & (mean[:, 2] < 0.7)).all()
-    mean[:, 2].sum().backward()
-    assert (theta.grad[:, 2] > 0).all()
-    assert (theta.grad[:, :2] < 0).all()
-
-
-def test_multiplicative_loss_has_the_gradient_of_its_value() -> None:
-    theta = torch.tensor([[1.0, -0.5, 2.0], [0.7, 0.1, -1.0]], dtype=torch.float64, requires_grad=True)
-    y = torch.tensor([1, 0])
-    loss = si.FenchelYoungLoss("categorical", "perturbed", perturbation="multiplicative", samples=50)
-    assert loss(theta, y, generator=generator()).item() >= 0
-    assert torch.autograd.gradcheck(lambda t: loss(t, y, generator=generator()), theta)
-
-
-def test_potentials_of_0_are_not_multiplied() -> None:
-    theta = torch.tensor([0.0, 1.0, -torch.inf], requires_grad=True)
-    mean = si.relax(theta, "categorical", "perturbed", perturbation="multiplicative")
-    mean[1].backward()
-    assert theta.grad.isfinite().all()
-    assert theta.grad[0] == theta.grad[2] == 0
-
-
 # ----------------------------------------------------------------------------- draws
 
 
@@ -326,6 +281,16 @@ def test_draws_are_the_generators_or_torchs() -> None:
         assert torch.equal(layer(theta), first)
     with pytest.raises(TypeError, match=r"torch\.Generator"):
         layer(theta, generator=0)
+    with pytest.raises(TypeError, match=r"torch\.Generator"):  # also where nothing is drawn
+        si.relax(theta, "categorical", "map", generator=0)
+
+
+def test_losses_draw_from_the_generator() -> None:
+    theta, y = torch.randn(4, 5, generator=generator()), torch.arange(4)
+    loss, state = si.FenchelYoungLoss("categorical", "perturbed"), torch.get_rng_state()
+    assert torch.equal(loss(theta, y, generator=generator()), loss(theta, y, generator=generator()))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(loss(theta, y), loss(theta, y))
 
 
 def test_layers_are_copied_and_pickled() -> None:

@@ -360,7 +360,7 @@ def test_an_oracle_without_event_ndim():
         relax(torch.zeros(2, 4), Bare(), "map")
 
 
-@pytest.mark.parametrize("relaxation", ["map", "sparsemap"])
+@pytest.mark.parametrize("relaxation", ["map", "sparsemap", "perturbed", "blackbox", "imle", "stochastic"])
 def test_an_argmax_that_does_not_notice_infeasibility(relaxation):
     class Blind(si.Oracle):
         event_ndim = 1

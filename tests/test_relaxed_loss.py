@@ -147,3 +147,10 @@ def test_what_is_refused():
         RelaxedLoss("categorical", reduction="max")
     with pytest.raises(InvalidInputError, match="compares alignment matrices"):
         RelaxedLoss("categorical", distance="area")(torch.zeros(2, 3), torch.tensor([0, 1]))
+
+
+def test_state_of_what_a_relaxation_holds_is_the_losss() -> None:
+    inner = si.get_relaxation("adaptive_imle")
+    loss = si.RelaxedLoss("categorical", "stochastic", of=inner)
+    assert set(loss.state_dict()) == {"held.0.alpha", "held.0.nonzeros"}
+    assert "held" not in dict(si.RelaxedLoss("categorical", inner).named_children())

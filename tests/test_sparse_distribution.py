@@ -202,6 +202,15 @@ def test_gradients_reach_the_potentials():
     torch.autograd.gradcheck(lambda t: si.SparseDistribution.topk(0.7 * t, "assignment", 5).entropy(), theta)
 
 
+def test_deviations_of_certain_parts_have_the_gradient_0():
+    w = torch.tensor([0.25, 0.75], dtype=torch.float64, requires_grad=True)
+    p = si.SparseDistribution(torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]], dtype=torch.float64), w)
+    deviation = math.sqrt(0.25 * 0.75)
+    assert p.stddev.tolist() == pytest.approx([0, deviation, deviation])
+    (slope,) = torch.autograd.grad(p.stddev.sum(), w)
+    assert slope.tolist() == pytest.approx([0.75**2 / deviation, 0.25**2 / deviation])  # Σ (y − m)² / 2 deviation
+
+
 def test_derivatives_in_the_weights():
     w = torch.tensor([[0.5], [0.2], [0.2], [0.1]], dtype=torch.float64, requires_grad=True)
     q = torch.tensor([[0.1], [0.2], [0.3], [0.4]], dtype=torch.float64, requires_grad=True)
@@ -284,3 +293,11 @@ def test_refusals():
         p.log_prob(torch.tensor([0, 1]))
     with pytest.raises(si.InvalidInputError, match="value: structures of shape"):
         p.log_prob(torch.ones(3))
+    for value, came in ((None, "a NoneType"), ([1.0, 0.0], "a list")):
+        with pytest.raises(si.InvalidInputError, match=f"got {came}; "):
+            p.log_prob(value)
+    for value in (torch.tensor([0, 1]), torch.ones(3), (torch.ones(2), torch.ones(2)), torch.ones(2)):
+        assert p.support.check(value).tolist() is False
+    assert p.support.check(torch.eye(2)).tolist() == [True, True]
+    with pytest.raises(TypeError, match=r"torch\.Generator is needed, got int"):
+        p.sample(generator=0)

@@ -79,6 +79,17 @@ def test_the_step_divides_and_costs_get_minus_the_gradient(relaxation: str, lamb
     close(-costs.grad[0], expected)
 
 
+@pytest.mark.parametrize("variant", ["projection", "cross_entropy"])
+def test_spigot_projects_onto_the_structures_that_are_allowed(variant: str) -> None:
+    theta, v = torch.tensor([[1.0, -INF, 0.8]]), torch.tensor([[2.0, 0.0, 0.0]])
+    two, w = torch.tensor([[1.0, 0.8]]), torch.tensor([[2.0, 0.0]])
+    found, expected = (
+        gradients(t, z, "categorical", "spigot", variant=variant)[0][0] for t, z in ((theta, v), (two, w))
+    )
+    close(found[[0, 2]], expected)
+    assert found[1] == 0
+
+
 def test_costs_stay_costs() -> None:
     example = next(e for e in examples.EXAMPLES if e.oracle().takes_costs and e.listing is not None)
     theta, v = draw(example, 4)
@@ -226,6 +237,9 @@ def test_weights_carry_no_gradient(relaxation: si.Relaxation) -> None:
     assert sol.weights is not None
     with pytest.raises(UnsupportedError, match="are the same for all θ and carry no gradient; train through the mean"):
         sol.weights.sum().backward()
+    sol = si.infer(THETA.clone().requires_grad_(), "categorical", relaxation)
+    with pytest.raises(UnsupportedError, match="carry no gradient"):  # nor beside the mean
+        (sol.mean.sum() + (sol.weights * sol.support).sum()).backward()
 
 
 @every_surrogate

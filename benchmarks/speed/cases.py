@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     arborescence,
     assignment,
+    attention,
     chain,
     flow,
     matching,
@@ -35,6 +36,7 @@ CASES: dict[str, Case | Limit] = {
         *assignment.CASES,
         *ranking.CASES,
         *simplex.CASES,
+        *attention.CASES,
         *paths.CASES,
         *flow.CASES,
         *spanning_tree.CASES,
@@ -42,6 +44,7 @@ CASES: dict[str, Case | Limit] = {
         *transport.CASES,
         *sparsemap.CASES,
         *perturbed.CASES,
+        *attention.LIMITS,
         *overhead.LIMITS,
     )
 }

@@ -139,6 +139,7 @@ def subsets(
     modules: Mapping[str, ModuleType], peer: str, batch: int, n: int, k: int, samples: int
 ) -> Iterator[Contender]:
     """The k best of n under noise."""
+    _free_much()
     theta = _potentials((batch, n))
     yield Contender(OURS, _trained(_ours(si.get_oracle("subset", k=k), peer, samples, k), theta), _amount)
     if peer in modules:
@@ -147,6 +148,7 @@ def subsets(
 
 def paths(modules: Mapping[str, ModuleType], peer: str, batch: int, n: int, samples: int) -> Iterator[Contender]:
     """The best path through n × n cells under noise; the packages leave its search to whoever uses them."""
+    _free_much()
     theta = _potentials((batch, n, n))
 
     def corners(result: tuple[Tensor, ...]) -> Tensor:

@@ -65,6 +65,7 @@ class Chain(HypergraphProgram):
     -----
     Time is O(B T S²), memory that of the inputs and of tables (B, T, S). With a transition that all steps share, sums
     are scaled matrix products wherever the range of the scores makes these exact, and run in the log domain otherwise.
+    With two states, as in segmentation attention, they are computed for 16 instances at once.
     Smoothed recursions keep two numbers for each token and tag and compute probabilities again on the way back.
 
     References

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -126,6 +127,10 @@ class _AttachSupport(Function):
             sources = [t for t in (*theta, *cotangents) if t is not None]
             gradients = _FirstOrderOnly.apply(ctx.refusal, len(gradients), *gradients, *sources)
         return None, None, None, *gradients
+
+
+# torch asks for it at every call, and working it out takes as long as all the rest of the call.
+_AttachSupport.forward.__signature__ = inspect.signature(_AttachSupport.forward)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 class _FirstOrderOnly(Function):

@@ -59,7 +59,8 @@ class StructureDistribution(Distribution, abc.ABC):
     @property
     def stddev(self) -> Any:
         """Of each part, (*batch, *event)."""
-        return map_parts(torch.sqrt, self.variance)
+        # The root must not see 0, where its slope is infinite.
+        return map_parts(lambda v: torch.where(v > 0, torch.where(v > 0, v, 1.0).sqrt(), 0.0), self.variance)
 
     def _extended_shape(self, sample_shape: Size = ()) -> Any:
         lead = torch.Size(sample_shape) + self.batch_shape

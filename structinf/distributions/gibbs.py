@@ -8,11 +8,13 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints, register_kl
+from torch.distributions import register_kl
+from torch.distributions.constraints import Constraint
 from typing_extensions import Self
 
 from .. import autograd
 from ..api import same_instances
+from ..checks import check_generator
 from ..compiling import untraced
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Enumerable, GibbsOracle, Oracle, Samplable
@@ -29,13 +31,6 @@ from .membership import are_members, checked
 from .moments import variances
 
 __all__ = ["Gibbs"]
-
-
-class _Potentials(constraints.Constraint):
-    """Real numbers or −inf, in a tensor or a tuple of them."""
-
-    def check(self, value: Potentials) -> Tensor:
-        return torch.stack([(t < math.inf).all() for t in as_tuple(value)])
 
 
 class Gibbs(StructureDistribution):
@@ -82,7 +77,8 @@ class Gibbs(StructureDistribution):
     torch.Size([5, 2, 4, 4])
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"theta": _Potentials()}  # type: ignore[misc]
+    # θ is checked where it is read, not here: what lies in the padding may be anything.
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}  # type: ignore[misc]
 
     @untraced
     def __init__(
@@ -207,6 +203,7 @@ class Gibbs(StructureDistribution):
         """Independent exact samples, (*sample, *batch, *event), drawn from ``generator`` alone if one is given."""
         if missing := missing_ability(self.oracle, Samplable):
             raise UnsupportedError(f"sample: {missing}")
+        check_generator(generator)
         problem, shape = self._problem(), torch.Size(sample_shape)
         found: Any = problem.oracle
         with problem.plain_modes():
@@ -257,7 +254,7 @@ class Gibbs(StructureDistribution):
         problem = self._problem()
         with problem.plain_modes():
             if problem.oracle.are_indicators(problem.theta):
-                mean = Marginals(temperature=self.temperature).mean(problem.oracle, problem.theta)
+                mean = autograd.gradient(LogPartition(_gibbs(problem)), self._exact(problem))
                 return problem.restore_parts(map_parts(lambda m: (m * (1 - m)).clamp(min=0), mean))
             return problem.restore_parts(variances(_gibbs(problem), self._exact(problem)))
 

@@ -13,6 +13,7 @@ from torch.distributions import constraints, register_kl
 from typing_extensions import Self
 
 from ..api import infer
+from ..checks import check_generator
 from ..compiling import untraced
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
@@ -158,8 +159,8 @@ class SparseDistribution(StructureDistribution):
 
     def log_prob(self, value: Potentials) -> Tensor:
         """log p(y), (*sample, *batch), for structures (*sample, *batch, *event), −inf for those without a weight."""
-        if self._front(value) is None or is_labels(as_tuple(value)[0]):
-            came = " and ".join(f"{tuple(t.shape)} of {t.dtype}" for t in as_tuple(value))
+        if not self._has_form(value):
+            came = " and ".join(_describe(t) for t in as_tuple(value))
             raise InvalidInputError(
                 "value: structures of shape (*sample, *batch, *event) in floating point are needed, with event "
                 f"{self.event_shape}, got {came}; structinf.encode makes them of labels"
@@ -192,6 +193,10 @@ class SparseDistribution(StructureDistribution):
         total = (p._lifted * torch.where(used & ~infinite, values, 0.0)).sum(0)
         return torch.where(infinite.any(0), math.inf, total).to(self.weights.dtype)
 
+    def _has_form(self, value: Any) -> bool:
+        """Whether structures may have the form of ``value``."""
+        return self._front(value) is not None and not is_labels(as_tuple(value)[0])
+
     def _probability(self, value: Potentials) -> Tensor:
         total = self._lifted.new_zeros(self._shape_of(value))
         for k, weight in enumerate(self._lifted):
@@ -212,6 +217,7 @@ class SparseDistribution(StructureDistribution):
     @torch.no_grad()
     def sample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
         """Independent samples, (*sample, *batch, *event), drawn from ``generator`` alone if one is given."""
+        check_generator(generator)
         shape, cumulative = torch.Size(sample_shape), self.weights.double().cumsum(0)
         cumulative = (cumulative / cumulative[-1:]).movedim(0, -1).contiguous()
         device = self.weights.device if generator is None else generator.device
@@ -250,9 +256,12 @@ class SparseDistribution(StructureDistribution):
     @property
     def support(self) -> Members:
         """The structures that have a weight."""
-        return Members(
-            "structures of positive weight", len(self.event_shapes[0]), lambda value: self.log_prob(value) > -math.inf
-        )
+        return Members("structures of positive weight", len(self.event_shapes[0]), self._contains)
+
+    def _contains(self, value: Any) -> Tensor:
+        if not self._has_form(value):
+            return torch.zeros(self.batch_shape, dtype=torch.bool, device=self.weights.device)
+        return self.log_prob(value) > -math.inf
 
     def enumerate_support(self, expand: bool = True) -> Any:
         """The structures as they are listed, (K, *batch, *event), with those that fill up the smaller supports.
@@ -269,6 +278,10 @@ class SparseDistribution(StructureDistribution):
 
 def _one_row(t: Tensor) -> Tensor:
     return t.new_zeros(1, *t.shape[1:])
+
+
+def _describe(t: Any) -> str:
+    return f"{tuple(t.shape)} of {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}"
 
 
 def _beside(weights: Tensor, t: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..checks import check_generator
 from ..compiling import untraced
 from ..errors import InvalidInputError
 from ..oracle import Oracle
@@ -116,8 +117,7 @@ def expect(
     """
     if not callable(f):
         raise TypeError(f"f: a function of structures is needed, got {type(f).__name__}; f comes first, then theta")
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator: a torch.Generator is needed, got {type(generator).__name__}")
+    check_generator(generator)
     found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options)
     if isinstance(estimator, str) and found.remembers:
         raise InvalidInputError(

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_natural
 from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, Samplable
 from ..parts import Potentials, as_tuple, map_parts
 from ..solvers.argmax import best_structure
-from ..solvers.perturbation import check_samples
 from .base import Estimator
 from .baselines import get_baseline
 from .terms import Evaluated, Terms, log_partition, needs_gradient, scores, times_one
@@ -45,7 +45,7 @@ class ScoreFunction(Estimator):
 
     def __init__(self, *, samples: int = 10, baseline: str | nn.Module = "leave_one_out") -> None:
         super().__init__()
-        check_samples(samples)
+        check_natural("samples", samples)
         self.samples = samples
         self.baseline = get_baseline(baseline)
         self.remembers = isinstance(baseline, str) and self.baseline.remembers

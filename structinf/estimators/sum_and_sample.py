@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_k
+from ..checks import check_k, check_natural
 from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, KBest, Samplable
 from ..parts import Potentials, as_tuple, map_parts
 from ..relaxation import check_choice
-from ..solvers.perturbation import check_samples
 from .base import Estimator
 from .terms import Evaluated, Terms, log_partition, needs_gradient, of_instances, scores, times_one
 
@@ -56,8 +55,8 @@ class SumAndSample(Estimator):
     def __init__(self, *, k: int = 10, samples: int = 1, draws: int = 100, baseline: str = "listed") -> None:
         super().__init__()
         check_k(k)
-        check_samples(samples)
-        check_samples(draws, "draws")
+        check_natural("samples", samples)
+        check_natural("draws", draws)
         check_choice("baseline", baseline, ("listed", "none"))
         if draws < samples:
             raise InvalidInputError(f"draws must be at least samples, {samples}, got {draws}")

@@ -13,9 +13,10 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.nn.functional import logsigmoid
 
+from ..checks import check_positive
+from ..compiling import untraced
 from ..errors import InvalidInputError
 from ..noise import Logistic
-from ..solvers.perturbation import check_scale
 from .base import Mixed, floating
 
 __all__ = ["HardConcrete"]
@@ -68,11 +69,11 @@ class HardConcrete(Mixed):
         stretch: tuple[float, float] = (-0.1, 1.1),
         validate_args: bool | None = None,
     ) -> None:
-        check_scale("temperature", temperature)
-        low, high = stretch
-        if not (-math.inf < low < 0 and 1 < high < math.inf):
+        check_positive("temperature", temperature)
+        if not _stretches(stretch):
             raise InvalidInputError(f"stretch must be a number below 0 and one above 1, both finite, got {stretch!r}")
-        self.log_alpha, self.temperature, self.stretch = floating("log_alpha", log_alpha), temperature, (low, high)
+        self.log_alpha, self.temperature = floating("log_alpha", log_alpha), temperature
+        self.stretch = float(stretch[0]), float(stretch[1])
         super().__init__(log_alpha.shape, validate_args=validate_args)
 
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
@@ -88,7 +89,7 @@ class HardConcrete(Mixed):
         u = self._logistic(z)
         scale = math.log(self.temperature * (high - low)) - (z - low).log() - (high - z).log()
         found = torch.where(z <= 0, logsigmoid(u), logsigmoid(-u) + torch.where(z >= 1, 0.0, logsigmoid(u) + scale))
-        return found.masked_fill(z != value, -torch.inf)
+        return found.masked_fill((value < 0) | (value > 1), -torch.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(Z ≤ z), (...)."""
@@ -140,6 +141,16 @@ class HardConcrete(Mixed):
         return (weights * logarithm.exp() * function(z, logarithm)).sum(0)
 
 
+def _stretches(stretch: Any) -> bool:
+    """Whether the unit interval lies inside these two numbers."""
+    if not isinstance(stretch, tuple | list) or len(stretch) != 2:
+        return False
+    if not all(isinstance(end, int | float) for end in stretch):
+        return False
+    return -math.inf < stretch[0] < 0 and 1 < stretch[1] < math.inf
+
+
+@untraced
 @functools.lru_cache
 def _quadrature(temperature: float, low: float, high: float) -> tuple[list[float], list[float]]:
     """Nodes from 0 to 1, both included, and their weights."""

@@ -130,9 +130,10 @@ class GumbelSparsemax(_NoisySparsemax):
         # where e^(−τ/σ) as the variable makes the integral that of Γ(|S|).
         standard, inside, possible = self._standard(value)
         count = inside.sum(-1).to(standard.dtype)
-        chosen = torch.where(inside, standard.masked_fill(~possible, -torch.inf), 0.0).sum(-1)
-        total = standard.masked_fill(~possible, -torch.inf).logsumexp(-1)
-        return (count + 1).lgamma() + (1 - count) * self.scale.log() + chosen - count * total
+        standard = standard.masked_fill(~possible, -torch.inf)
+        # Each difference by itself: two large sums would leave little of their own.
+        chosen = torch.where(inside, standard - standard.logsumexp(-1, keepdim=True), 0.0).sum(-1)
+        return (count + 1).lgamma() + (1 - count) * self.scale.log() + chosen
 
 
 class GaussianSparsemax(_NoisySparsemax):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..checks import check_flag
+from ..checks import check_flag, check_positive
 from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
 from ..parts import Potentials, as_tuple, map_parts
-from ..solvers.perturbation import check_scale
 from .surrogate import Choice, NoisySurrogate
 
 __all__ = ["AdaptiveIMLE"]
@@ -80,8 +79,8 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         check_flag("symmetric", symmetric)
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha < float("inf"):
             raise InvalidInputError(f"alpha must be a finite number of at least 0, got {alpha!r}")
-        check_scale("target", target)
-        check_scale("rate", rate)
+        check_positive("target", target)
+        check_positive("rate", rate)
         if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay < 1:
             raise InvalidInputError(f"decay must be a number of at least 0 and below 1, got {decay!r}")
         self.target, self.rate, self.decay = target, rate, decay
@@ -110,11 +109,11 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # In half precision α would be too coarse to take a step: a module's change of dtype passes it by.
-        before = {key: buffer.dtype for key, buffer in self._buffers.items() if buffer is not None}
-        exact: dict[str, Any] = {key: self._buffers[key] for key in before}
+        before = dict(self.named_buffers())
         super()._apply(fn, recurse)
-        for key, buffer in exact.items():
-            self._buffers[key] = buffer.to(self._buffers[key].device)  # type: ignore[union-attr]
+        for key, buffer in self.named_buffers():
+            if buffer.dtype != before[key].dtype:
+                self._buffers[key] = before[key].to(buffer.device)
         return self
 
 

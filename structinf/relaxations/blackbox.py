@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..checks import check_positive
 from ..parts import Potentials, map_parts
-from ..solvers.perturbation import check_scale
 from .surrogate import Choice, Surrogate
 
 __all__ = ["Blackbox"]
@@ -44,7 +44,7 @@ class Blackbox(Surrogate):
     name = "blackbox"
 
     def __post_init__(self) -> None:
-        check_scale("lambda_", self.lambda_)
+        check_positive("lambda_", self.lambda_)
 
     def pull_back(self, at: Choice, v: Potentials) -> Potentials:
         return map_parts(lambda d: d / self.lambda_, at.difference(v, self.lambda_))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..checks import check_flag
+from ..checks import check_flag, check_positive
 from ..noise import Noise, get_noise
 from ..parts import Potentials, map_parts
-from ..solvers.perturbation import check_scale
 from .surrogate import Choice, NoisySurrogate
 
 __all__ = ["IMLE"]
@@ -66,7 +65,7 @@ class IMLE(NoisySurrogate):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise", get_noise(self.noise))
-        check_scale("lambda_", self.lambda_)
+        check_positive("lambda_", self.lambda_)
         self._check_sampling()
         check_flag("symmetric", self.symmetric)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..checks import check_flag
+from ..checks import check_flag, check_natural, check_positive
 from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
 from ..oracle import Oracle
@@ -18,7 +18,7 @@ from ..parts import Potentials, as_tuple, batch_size, inner, map_parts
 from ..relaxation import RegularizedRelaxation, check_choice, missing_sign
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
-from ..solvers.perturbation import along_samples, check_samples, check_scale, perturb, weigh_samples, weights_of
+from ..solvers.perturbation import along_samples, perturb, weigh_samples, weights_of
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -84,8 +84,8 @@ class Perturbed(RegularizedRelaxation):
         noise = get_noise(self.noise)
         object.__setattr__(self, "noise", noise)
         noise.score(torch.zeros(()))  # raises if it has none
-        check_scale("sigma", self.sigma)
-        check_samples(self.samples)
+        check_positive("sigma", self.sigma)
+        check_natural("samples", self.samples)
         check_choice("control_variate", self.control_variate, ("leave_one_out", "argmax", "none"))
         check_choice("perturbation", self.perturbation, ("additive", "multiplicative"))
         check_flag("antithetic", self.antithetic)
@@ -121,7 +121,7 @@ class Perturbed(RegularizedRelaxation):
         )
 
     def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
-        return self._attach(self._run(oracle, theta), oracle, theta)[0]
+        return self._attach(self._run(oracle, theta, valued=False), oracle, theta)[0]
 
     def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """F(θ), (B,), the mean of the samples' best scores."""
@@ -152,7 +152,8 @@ class Perturbed(RegularizedRelaxation):
     def _noise(self) -> Noise:
         return get_noise(self.noise)
 
-    def _run(self, oracle: Oracle, theta: Potentials) -> _Samples:
+    def _run(self, oracle: Oracle, theta: Potentials, *, valued: bool = True) -> _Samples:
+        """Samples, ``valued`` with the mean of their best scores, else 0: scores are a pass over all of them."""
         fixed = map_parts(torch.Tensor.detach, theta)
         with torch.no_grad():
             copies = perturb(
@@ -166,7 +167,10 @@ class Perturbed(RegularizedRelaxation):
                 antithetic=self.antithetic,
             )
             y, size = best_structure(copies.oracle, copies.theta), batch_size(theta)
-            value = best_score(copies.oracle, copies.theta, y).view(self.samples, size).mean(0)
+            if valued or any(bool(t.isneginf().any()) for t in as_tuple(fixed)):
+                value = best_score(copies.oracle, copies.theta, y).view(self.samples, size).mean(0)
+            else:  # every structure has a finite score
+                value = as_tuple(y)[0].new_zeros(size)
             structures = map_parts(lambda t: t.view(self.samples, size, *t.shape[1:]), y)
             return _Samples(self, oracle, fixed, copies.noise, structures, value)
 
@@ -179,7 +183,11 @@ class Perturbed(RegularizedRelaxation):
             return mean
         weighed = map_parts(torch.mul, result.factors, result.structures)
         tilted = _Samples(self, oracle, result.theta, result.noise, weighed, result.value)
-        return self._attach(tilted, oracle, theta)[0]
+        slope = self._attach(tilted, oracle, theta)[0]
+        # Noise estimates derivatives of what depends on it through x = θ exp(σU − σ²/2) alone, here E[x Y], and ∇F is
+        # that over θ: hence a factor of 1 with the derivative −1/θ.
+        moved = map_parts(lambda t: torch.where((t == 0) | t.isinf(), 1.0, t), theta)
+        return map_parts(lambda m, t: m * (t.detach() / t), slope, moved)
 
 
 _SECOND = "a Fenchel-Young loss of it has estimates of second ones"

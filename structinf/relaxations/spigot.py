@@ -7,10 +7,10 @@ from typing import Literal, cast
 
 import torch
 
+from ..checks import check_positive
 from ..oracle import GibbsOracle, Oracle, Projectable
 from ..parts import Potentials, map_parts
 from ..relaxation import check_choice, missing_ability
-from ..solvers.perturbation import check_scale
 from .sparsemap import SparseMAP
 from .surrogate import Choice, Surrogate, moved
 
@@ -64,7 +64,7 @@ class Spigot(Surrogate):
     name = "spigot"
 
     def __post_init__(self) -> None:
-        check_scale("step_size", self.step_size)
+        check_positive("step_size", self.step_size)
         check_choice("variant", self.variant, ("projection", "cross_entropy", "exponentiated_gradient"))
 
     def missing(self, oracle: Oracle) -> str | None:

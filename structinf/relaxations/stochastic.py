@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from ..checks import check_natural, check_positive
 from ..errors import InvalidInputError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
 from ..parts import Potentials, batch_size, map_parts
 from ..relaxation import Relaxation, check_choice, missing_sign, named
 from ..solution import Solution
-from ..solvers.perturbation import check_samples, check_scale, perturb
+from ..solvers.perturbation import perturb
 
 __all__ = ["Stochastic"]
 
@@ -78,8 +79,8 @@ class Stochastic(Relaxation):
         object.__setattr__(self, "of", named(self.of, self.temperature))
         object.__setattr__(self, "temperature", None)
         object.__setattr__(self, "noise", get_noise(self.noise))
-        check_scale("sigma", self.sigma)
-        check_samples(self.samples)
+        check_positive("sigma", self.sigma)
+        check_natural("samples", self.samples)
         check_choice("reduction", self.reduction, ("mean", "none"))
         if self._of.sample_ndim:
             raise InvalidInputError(f"of: {self.of!r} keeps samples of its own apart; take their mean there")

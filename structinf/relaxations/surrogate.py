@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import autograd
+from ..checks import check_natural, check_positive
 from ..errors import UnsupportedError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
@@ -18,7 +19,7 @@ from ..parts import Potentials, as_tuple, batch_size, map_parts
 from ..relaxation import Relaxation, check_choice, missing_sign
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
-from ..solvers.perturbation import check_samples, check_scale, perturb, tile, untile
+from ..solvers.perturbation import perturb, tile, untile
 
 __all__ = ["Choice", "NoisySurrogate", "Surrogate", "moved"]
 
@@ -73,8 +74,8 @@ class NoisySurrogate(Surrogate):
 
     def _check_sampling(self) -> None:
         """Raise InvalidInputError unless these options are right."""
-        check_scale("sigma", self.sigma)
-        check_samples(self.samples)
+        check_positive("sigma", self.sigma)
+        check_natural("samples", self.samples)
         check_choice("reduction", self.reduction, ("mean", "none"))
 
     @property

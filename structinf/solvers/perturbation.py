@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,8 +17,6 @@ from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts
 __all__ = [
     "Copies",
     "along_samples",
-    "check_samples",
-    "check_scale",
     "draw_noise",
     "perturb",
     "tile",
@@ -59,7 +58,8 @@ def perturb(
     """``samples`` noisy copies of ``theta``, (B | 1, *event), as which they are differentiable."""
     drawn = draw_noise(oracle, theta, noise, samples, generator, antithetic=antithetic)
     if multiplicative:
-        copies = map_parts(lambda t, u: t * weights_of(u, scale), theta, drawn)
+        # A factor may underflow to 0, and what is forbidden would be NaN.
+        copies = map_parts(lambda t, u: torch.where(t.isinf(), t, t * weights_of(u, scale)), theta, drawn)
     else:
         copies = map_parts(lambda t, u: torch.add(t, u, alpha=scale), theta, drawn)
     return Copies(oracle.repeat(samples), untile(copies), drawn)
@@ -92,11 +92,13 @@ def draw_noise(
             came = f"shape {tuple(u.shape)} and {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
             raise InvalidInputError(f"noise: sample() of {noise!r} must give shape {shape} and {t.dtype}, got {came}")
         drawn.append(torch.cat([u, -u]) if antithetic else u)
-    masks = oracle.valid_parts(theta)
+    form = like_potentials(drawn, theta)
+    # Of each instance, also for tensors that the batch shares: what is one's padding may be inside another.
+    masks = oracle.valid_parts(map_parts(lambda u: u[0], form))
     if masks is None:
-        return like_potentials(drawn, theta)
+        return form
     # A product, as draws are finite: where() takes several times as long over a mask that all samples share.
-    return map_parts(lambda u, mask: u * mask.to(u.dtype), like_potentials(drawn, theta), masks)
+    return map_parts(lambda u, mask: u * mask.to(u.dtype), form, masks)
 
 
 def tile(theta: Potentials, samples: int) -> Potentials:
@@ -117,10 +119,10 @@ def along_samples(samples: Tensor, v: Tensor) -> Tensor:
         return torch.einsum("nbd,bd->nb", samples, v)
     from ..kernels.noise_products import along
 
-    products = samples.new_empty(samples.shape[:2])
-    arrays = *to_numpy(samples, v.to(samples.dtype)), products.numpy()
-    parallel_rows(along, samples.shape[1], *arrays, work=samples.numel())
-    return products
+    arrays = to_numpy(samples, v.to(samples.dtype))
+    products = np.empty(samples.shape[:2], arrays[0].dtype)
+    parallel_rows(along, samples.shape[1], *arrays, products, work=samples.numel())
+    return torch.from_numpy(products)
 
 
 def weigh_samples(samples: Tensor, weights: Tensor) -> Tensor:
@@ -130,20 +132,7 @@ def weigh_samples(samples: Tensor, weights: Tensor) -> Tensor:
         return torch.einsum("nb,nbd->bd", weights, flat).view(samples.shape[1:])
     from ..kernels.noise_products import weighed
 
-    total = samples.new_empty(samples.shape[1:])
-    arrays = *to_numpy(flat, weights.to(samples.dtype)), total.view(flat.shape[1:]).numpy()
-    parallel_rows(weighed, flat.shape[1], *arrays, work=samples.numel())
-    return total
-
-
-def check_samples(samples: int, name: str = "samples") -> None:
-    """Raise InvalidInputError unless the number of samples is an integer of at least 1."""
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise InvalidInputError(f"{name} must be an integer of at least 1, got {samples!r}")
-
-
-def check_scale(name: str, value: float) -> None:
-    """Raise InvalidInputError unless the option called ``name`` is a finite number above 0."""
-    wrong = isinstance(value, bool) or not isinstance(value, int | float)
-    if wrong or not 0 < value < float("inf"):
-        raise InvalidInputError(f"{name} must be a finite number above 0, got {value!r}")
+    arrays = to_numpy(flat, weights.to(samples.dtype))
+    total = np.empty(flat.shape[1:], arrays[0].dtype)
+    parallel_rows(weighed, flat.shape[1], *arrays, total, work=samples.numel())
+    return torch.from_numpy(total).view(samples.shape[1:])

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from structinf.kernels import parallel_rows, to_numpy, zeros
+from structinf.kernels.lanes import LANES
 
-from . import chain_sample, chain_scaled, chain_scaled_tangent, chain_smooth
+from . import chain_pair, chain_sample, chain_scaled, chain_scaled_tangent, chain_smooth
 
 __all__ = ["hessian_product", "mean", "sample", "value"]
 
@@ -43,7 +44,10 @@ def value(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float) -> T
         unary, transition = unary.double(), transition.double()
     u, a, n = to_numpy(unary, transition, lengths)
     out, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
-    if _is_scalable(a, alpha):
+    if _is_pair(u, a, alpha):
+        parallel_rows(chain_pair.value, _blocks(n), u, a, n, _power(alpha), out, work=work)
+        rest = np.flatnonzero(np.isnan(out))
+    elif _is_scalable(a, alpha):
         parallel_rows(chain_scaled.log_partition, len(n), u, *_factors(a[:, 0]), n, out, work=work)
         rest = np.flatnonzero(np.isnan(out))
     parallel_rows(chain_smooth.value, len(rest), rest, u, a, n, _power(alpha), out, work=8 * work)
@@ -63,7 +67,13 @@ def mean(
     summed = weight is not None and len(a) == 1
     found, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
     nodes, edges = zeros(len(n), *u.shape[1:], dtype=unary.dtype), None
-    if _is_scalable(a, alpha):
+    if _is_pair(u, a, alpha):
+        matrices = zeros(len(n), 1, 2, 2, dtype=unary.dtype)
+        arrays = u, a, n, _power(alpha), w, found, nodes.numpy(), matrices.numpy()
+        parallel_rows(chain_pair.mean, _blocks(n), *arrays, work=2 * work)
+        edges = matrices.sum(0, keepdim=True) if summed else matrices
+        rest = np.flatnonzero(np.isnan(found))
+    elif _is_scalable(a, alpha):
         factor, top, reserve = _factors(a[:, 0])
         left, right = np.empty(nodes.shape, u.dtype), np.empty(nodes.shape, u.dtype)
         arrays = u, factor, top, reserve, n, w, found, left, right, nodes.numpy()
@@ -90,7 +100,10 @@ def hessian_product(
     found, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
     nodes, edges = zeros(len(n), *u.shape[1:], dtype=unary.dtype), _room(len(n), a, unary.dtype, False)
     out = found, nodes.numpy(), edges.numpy()
-    if _is_scalable(a, alpha):
+    if _is_pair(u, a, alpha):
+        parallel_rows(chain_pair.hessian_product, _blocks(n), u, a, n, _power(alpha), v, v_a, *out, work=4 * work)
+        rest = np.flatnonzero(np.isnan(found))
+    elif _is_scalable(a, alpha):
         arrays = u, *_factors(a[:, 0]), n, v, v_a[:, 0], found, out[1], out[2][:, 0]
         parallel_rows(chain_scaled_tangent.covariance_product, len(n), *arrays, work=8 * work)
         rest = np.flatnonzero(np.isnan(found))
@@ -119,6 +132,16 @@ def _room(rows: int, a: np.ndarray, dtype: torch.dtype, summed: bool) -> Tensor:
 def _power(alpha: float) -> float:
     """The p of :mod:`.chain_step`."""
     return math.inf if alpha == 1 else 1 / (alpha - 1)
+
+
+def _is_pair(u: np.ndarray, a: np.ndarray, alpha: float) -> bool:
+    """Whether there are two states, one transition for all steps, and a max_Ω of two numbers in closed form."""
+    return u.shape[2] == 2 and a.shape[1] == 1 and alpha in (1, 2)
+
+
+def _blocks(n: np.ndarray) -> int:
+    """Of instances in the lanes of a vector."""
+    return -(-len(n) // LANES)
 
 
 def _is_scalable(a: np.ndarray, alpha: float) -> bool:

@@ -10,44 +10,42 @@ from __future__ import annotations
 
 import numpy as np
 
-from structinf.kernels.extrema import maximum, minimum
 from structinf.kernels.jit import jit
+from structinf.kernels.lanes import LANES, add_up, largest, load, maximum, where_less
 
 __all__ = ["highest"]
 
-_EXACT = 1 << 24  # counts up to this are exact in float32, whose sums are vector code
+_BLOCK = 1 << 20  # counts within it are exact in float32
 
 
 @jit
-def _mark(row, threshold, chosen):
-    """``chosen`` is 1 where ``row`` reaches the threshold, and 0 elsewhere; returns how often it does."""
-    one, zero = row.dtype.type(1), row.dtype.type(0)
-    if row.size > _EXACT:
-        total = 0
-        for i in range(row.size):
-            chosen[i] = one if row[i] >= threshold else zero
-            total += row[i] >= threshold
-        return total
-    count = zero
-    for i in range(row.size):
-        chosen[i] = one if row[i] >= threshold else zero
-        count += chosen[i]
-    return int(count)
+def _reaching(row, threshold):
+    """How many numbers of ``row``, whose size is a multiple of LANES, are at least ``threshold``."""
+    count = 0
+    for first in range(0, row.size, _BLOCK):
+        total = 0.0
+        for i in range(first, min(first + _BLOCK, row.size), LANES):
+            total += where_less(load(row, i), threshold, 0, 1)
+        count += int(add_up(total))
+    return count
 
 
 @jit
-def _choose(row, k, floor, number, integer, chosen):
-    """As :func:`highest`, for one row; ``number`` and ``integer``, (1,), are one place in memory."""
+def _lowest(row, k, floor, number, integer):
+    """A number that exactly k of ``row`` reach, or all that are above ``floor``; or the one at the k-th place, False.
+
+    ``row`` is as in :func:`_reaching`; ``number`` and ``integer``, (1,), are one place in memory.
+    """
     real = row.dtype.type
-    lowest, top = real(np.inf), real(-np.inf)
-    for x in row:
-        lowest = minimum(lowest, x if x > floor else real(np.inf))
-        top = maximum(top, x)
-    at_low, at_high = _mark(row, lowest, chosen), 0
+    minus_lows, tops = -np.inf, -np.inf
+    for i in range(0, row.size, LANES):
+        x = load(row, i)
+        minus_lows = maximum(minus_lows, where_less(floor, x, 0 - x, -np.inf))
+        tops = maximum(tops, x)
+    lowest, top = -largest(minus_lows), largest(tops)
+    at_low, at_high = (_reaching(row, lowest) if top > floor else 0), 0
     if at_low <= k or k == 0:
-        if k == 0 or top <= floor:  # nothing is above the floor, though +inf may be reached
-            chosen[:] = 0
-        return
+        return (lowest if k > 0 else real(np.inf)), True
     number[0] = abs(lowest)
     low = np.int64(integer[0]) if lowest >= 0 else -np.int64(integer[0])
     number[0] = abs(top)
@@ -64,22 +62,15 @@ def _choose(row, k, floor, number, integer, chosen):
             middle = (low >> 1) + (high >> 1) + (low & high & 1)
         integer[0] = abs(middle)
         threshold = number[0] if middle >= 0 else -number[0]
-        count = _mark(row, threshold, chosen)
+        count = _reaching(row, threshold)
         if count == k:
-            return
+            return threshold, True
         if count > k:
             low, lowest, at_low = middle, threshold, count
         else:
             high, top, at_high = middle, threshold, count
         is_secant = not is_secant
-    # ``lowest`` is the number at the k-th place.
-    spare = k
-    for x in row:
-        spare -= x > lowest
-    for i in range(row.size):
-        is_spare = row[i] == lowest and spare > 0
-        chosen[i] = row[i] > lowest or is_spare
-        spare -= is_spare
+    return lowest, False
 
 
 @jit
@@ -89,7 +80,22 @@ def highest(start, stop, scores, integers, k, floor, taken):
     Scores must be above ``floor``, and all of them are taken if they are fewer than k; of equal ones the first are.
     ``integers`` is an array of integers as wide as a score.
     """
+    real, size = scores.dtype.type, scores.shape[1]
     number = np.empty(1, scores.dtype)
     integer = number.view(integers.dtype)
+    row = np.full(-(-size // LANES) * LANES, -np.inf, scores.dtype)
     for b in range(start, stop):
-        _choose(scores[b], k, scores.dtype.type(floor), number, integer, taken[b])
+        for i in range(size):
+            row[i] = scores[b, i]
+        lowest, is_exact = _lowest(row, k, real(floor), number, integer)
+        chosen = taken[b]
+        for i in range(size):
+            chosen[i] = real(1) if row[i] >= lowest else real(0)
+        if not is_exact:  # ``lowest`` is the number at the k-th place
+            spare = k
+            for i in range(size):
+                spare -= row[i] > lowest
+            for i in range(size):
+                if row[i] == lowest:
+                    chosen[i] = spare > 0
+                    spare -= 1

@@ -1,0 +1,334 @@
+"""Expressions whose value is learned from the trees of a latent parser: surrogates, relaxations and noise compared.
+
+After Paulus, Choi, Tarlow, Krause & Maddison 2020, Gradient Estimation with Stochastic Softmax Tricks, §5 (ListOps of
+Nangia & Bowman 2018 without sums, of bounded length and depth), and Corro & Titov 2019, Learning Latent Trees with
+Stochastic Perturbations and Differentiable Dynamic Programming: a recurrent network scores the arcs of an arborescence
+over the tokens, and another network, which sees single tokens, passes messages along its arcs and reads off the value.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import structinf as si
+
+from .command import Report, run
+from .text import buckets, lines_of, pad
+from .training import Fit, fit, relax
+
+__all__ = ["main"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is drawn and trained."""
+
+    train: int = 20_000
+    test: int = 2000
+    shortest: int = 8  # tokens of an expression
+    longest: int = 30
+    deepest: int = 4  # brackets around a token
+    epochs: int = 10
+    batch: int = 64
+    context: int = 32  # of the recurrent network, in each direction
+    hidden: int = 64  # of the other
+
+
+def sizes(quick: bool) -> Sizes:
+    return Sizes(train=256, test=100, shortest=4, longest=16, deepest=3, epochs=2, hidden=32) if quick else Sizes()
+
+
+# ----------------------------------------------------------------------------- expressions
+
+OPERATORS: Mapping[str, Callable[[list[int]], int]] = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": lambda values: int(median(values)),
+    "[SM": lambda values: sum(values) % 10,
+}
+DRAWN = "[MIN", "[MAX", "[MED"  # sums modulo 10 would have to be learned by heart
+TOKENS = {token: i for i, token in enumerate(["", *OPERATORS, "]", *map(str, range(10))])}
+BRACKET, DIGIT = TOKENS["]"], TOKENS["0"]  # and all above
+
+
+class Expression(NamedTuple):
+    """Tokens, and what follows from them.
+
+    Attributes
+    ----------
+    words : list of str
+    heads : list of int
+        For each token but the first, which is the outermost operator, the place of the operator around it.
+    value : int
+        From 0 to 9.
+    depth : int
+    """
+
+    words: list[str]
+    heads: list[int]
+    value: int
+    depth: int
+
+
+def parse(tokens: Sequence[str]) -> Expression:
+    """An expression that begins with an operator."""
+    heads, depth, value = [], 0, -1
+    open_: list[tuple[int, list[int]]] = []  # operators around, with the values that they have so far
+    for place, token in enumerate(tokens):
+        heads += [place for place, _ in open_[-1:]]
+        if token in OPERATORS:
+            open_.append((place, []))
+            depth = max(depth, len(open_))
+            continue
+        value = OPERATORS[tokens[open_[-1][0]]](open_.pop()[1]) if token == "]" else int(token)
+        if open_:
+            open_[-1][1].append(value)
+    return Expression(list(tokens), heads, value, depth)
+
+
+def draw_tokens(random: Random, depth: int = 0) -> list[str]:
+    """An operator with probability 1/4, and one outermost; of two to five arguments."""
+    if depth and random.random() < 0.75:
+        return [str(random.randrange(10))]
+    inner = [token for _ in range(random.randint(2, 5)) for token in draw_tokens(random, depth + 1)]
+    return [random.choice(DRAWN), *inner, "]"]
+
+
+def allowed(expression: Expression, size: Sizes) -> bool:
+    short = size.shortest <= len(expression.words) <= size.longest
+    return short and expression.depth <= size.deepest and set(expression.words).isdisjoint({*OPERATORS} - {*DRAWN})
+
+
+def draw(count: int, size: Sizes, seed: int) -> list[Expression]:
+    """Expressions that are allowed."""
+    random, found = Random(seed), []
+    while len(found) < count:
+        expression = parse(draw_tokens(random))
+        found += [expression] * allowed(expression, size)
+    return found
+
+
+def read(folder: Path) -> list[tuple[Expression, int]]:
+    """Expressions of the official test set that begin with an operator, with the values given there."""
+    rows = (line.split("\t") for line in lines_of(folder, "test_d20s.tsv"))
+    split = ((int(value), [token for token in text.split() if token not in "()"]) for value, text, *_ in rows)
+    return [(parse(tokens), value) for value, tokens in split if tokens[0] in OPERATORS]
+
+
+class Batch(NamedTuple):
+    """Tokens and their heads, (B, T) and (B, T - 1), numbers of tokens and values, (B,)."""
+
+    tokens: Tensor
+    heads: Tensor
+    lengths: Tensor
+    values: Tensor
+
+
+def collate(expressions: Sequence[Expression]) -> Batch:
+    lengths, values = (torch.tensor(n) for n in zip(*((len(e.words), e.value) for e in expressions), strict=True))
+    tokens = pad([[TOKENS[token] for token in e.words] for e in expressions])
+    return Batch(tokens, pad([e.heads for e in expressions], -1), lengths, values)
+
+
+# ----------------------------------------------------------------------------- trees
+
+Trees = Callable[[Tensor, Batch], Tensor]
+"""From scores (B, T, T) of arcs from head to token to how much of each is there; the first token is the root."""
+
+
+def arborescence(relaxation: str | si.Relaxation) -> Trees:
+    return lambda theta, batch: relax(theta, "arborescence", relaxation, lengths=batch.lengths - 1)
+
+
+def separate_heads(relaxation: si.Relaxation) -> Trees:
+    """A head for each token, whatever the others have."""
+
+    def trees(theta: Tensor, batch: Batch) -> Tensor:
+        place = torch.arange(theta.shape[1])
+        inside = place < batch.lengths[:, None]
+        wrong = ~inside[:, :, None] | (place == place[:, None])
+        heads = relax(theta.masked_fill(wrong, -torch.inf).mT, "categorical", relaxation).mT
+        return heads * (inside & (place > 0))[:, None]
+
+    return trees
+
+
+def right_trees(theta: Tensor, batch: Batch) -> Tensor:
+    found = torch.zeros_like(theta)
+    used = batch.heads >= 0
+    instance, place = used.nonzero(as_tuple=True)
+    found[instance, batch.heads[used], place + 1] = 1
+    return found
+
+
+def surrogate(name: str, **options: Any) -> si.Relaxation:
+    """A random structure, with a surrogate gradient."""
+    return si.get_relaxation("stochastic", of=si.get_relaxation(name, **options))
+
+
+# The gap that is left after so many structures does no harm to messages.
+SPARSE = {"tolerance": 1e-4, "max_iter": 50, "on_failure": "ignore"}
+TRICK = si.get_relaxation("stochastic", of="marginals")
+LSTM, RIGHT = "no tree: LSTM", "right parse"
+METHODS: dict[str, Trees | None] = {
+    LSTM: None,
+    RIGHT: right_trees,
+    "marginals": arborescence("marginals"),
+    "SparseMAP": arborescence(si.get_relaxation("sparsemap", **SPARSE)),
+    "stochastic softmax trick": arborescence(TRICK),
+    "independent heads": separate_heads(TRICK),
+    "perturbed": arborescence(si.get_relaxation("perturbed", samples=10)),
+    "straight-through": arborescence("straight_through"),
+    "straight-through marginals": arborescence(si.get_relaxation("straight_through", backward="marginals")),
+    "noisy straight-through": arborescence(surrogate("straight_through", backward="marginals")),
+    "SPIGOT": arborescence("spigot"),
+    # The gradient of a mean over a batch is small.
+    "I-MLE": arborescence(si.get_relaxation("imle", lambda_=100.0, noise="gumbel")),
+}
+
+
+# ----------------------------------------------------------------------------- model
+
+
+class Network(nn.Module):
+    """Scores (B, 10) of the values.
+
+    The recurrent network does not tell digits apart, so that its trees cannot give away a value that it worked out.
+    Without trees it does, and the values are read off it.
+    """
+
+    def __init__(self, trees: Trees | None, size: Sizes) -> None:
+        super().__init__()
+        self.trees, self.rounds = trees, size.deepest
+        hidden, width = size.hidden, 2 * size.context
+        self.seen, self.met = (nn.Embedding(len(TOKENS), d, padding_idx=0) for d in (width, hidden))
+        self.context = nn.LSTM(width, size.context, batch_first=True, bidirectional=True)
+        self.head, self.modifier = (nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(2))
+        self.arc = nn.Linear(width, width)
+        self.message = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU())
+        self.update = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+        self.value = nn.Sequential(nn.Linear(hidden if trees else width, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+    def states(self, batch: Batch) -> Tensor:
+        """What the recurrent network makes of the tokens, (B, T, 2 · hidden)."""
+        seen = batch.tokens if self.trees is None else batch.tokens.clamp(max=DIGIT)
+        packed = pack_padded_sequence(self.seen(seen), batch.lengths, True, enforce_sorted=False)
+        return pad_packed_sequence(self.context(packed)[0], batch_first=True)[0]
+
+    def arcs(self, batch: Batch) -> Tensor:
+        """Scores of arcs from head to token, (B, T, T)."""
+        states = self.states(batch)
+        return self.arc(self.head(states)) @ self.modifier(states).mT / states.shape[2] ** 0.5
+
+    def forward(self, batch: Batch, trees: Trees | None = None) -> Tensor:
+        """Other ``trees`` may take the place of those of the training."""
+        use = trees or self.trees
+        if use is None:
+            return self.value(self.states(batch)[:, 0])
+        tree = use(self.arcs(batch), batch)
+        token = state = self.met(batch.tokens)
+        for _ in range(self.rounds):
+            state = self.update(torch.cat([token, tree @ self.message(state)], 2))
+        return self.value(state[:, 0])
+
+
+class Score(NamedTuple):
+    """In per cent: right values, from the trees as in training and from the best ones; right heads of the latter.
+
+    Heads of closing brackets, which have no say in the value, are left out.
+    """
+
+    accuracy: float
+    best: float
+    precision: float
+
+
+BEST = arborescence("map")
+
+
+@torch.no_grad()
+def score(model: Network, expressions: Sequence[Expression]) -> Score:
+    sums = [0, 0, 0, 0]
+    for bucket in buckets(expressions, 128):
+        batch = collate(bucket)
+        sums[0] += int((model(batch).argmax(1) == batch.values).sum())
+        if model.trees is None:
+            continue
+        best = right_trees if model.trees is right_trees else BEST
+        sums[1] += int((model(batch, best).argmax(1) == batch.values).sum())
+        found = best(model.arcs(batch), batch)
+        right = right_trees(found, batch) * (batch.tokens != BRACKET)[:, None]
+        sums[2] += int((found * right).sum())
+        sums[3] += int(right.sum())
+    as_trained, by_best = (100 * n / len(expressions) for n in sums[:2])
+    return Score(as_trained, by_best, 100 * sums[2] / max(sums[3], 1))
+
+
+def train(
+    trees: Trees | None, data: Sequence[Expression], dev: Sequence[Expression], size: Sizes, seed: int, about: str
+) -> tuple[Network, Fit]:
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    model = Network(trees, size)
+    result = fit(
+        model,
+        [lambda batch: nn.functional.cross_entropy(model(batch), batch.values)] * size.epochs,
+        lambda: [collate(bucket) for bucket in buckets(data, size.batch, generator)],
+        lambda: score(model, dev).accuracy,
+        rate=3e-3,
+        about=about,
+    )
+    return model.eval(), result
+
+
+# ----------------------------------------------------------------------------- experiment
+
+
+def experiment(folder: Path | None, size: Sizes, seeds: Sequence[int], report: Report) -> None:
+    """Train with each method, and print accuracy and precision on drawn expressions and the official ones."""
+    official = [] if folder is None else [expression for expression, _ in read(folder) if allowed(expression, size)]
+    data, dev, test = (draw(n, size, seed) for seed, n in enumerate((size.train, size.test, size.test)))
+    tests = {name: found for name, found in (("drawn", test), ("official", official)) if found}
+    common = Counter(e.value for e in data).most_common(1)[0][0]
+    report.line(
+        f"{len(data)} expressions of {size.shortest} to {size.longest} tokens and depth up to {size.deepest} to train "
+        f"on, {sum(len(e.words) for e in data) / len(data):.1f} tokens on average; {len(dev)} choose the epoch\n"
+    )
+    for name, expressions in tests.items():
+        share = 100 * sum(e.value == common for e in expressions) / len(expressions)
+        report.line(f"{name}: {len(expressions)} test expressions, {share:.1f} % of them with the value {common}\n")
+    titles = {f"{name}, {what}, %": 12 for name in tests for what in ("accuracy", "by the best tree", "right heads")}
+    report.columns({"method": 26, **titles, "last loss": 12, "seconds an epoch": 0})
+    for name, trees in METHODS.items():
+        fits, scores = [], []
+        for seed in seeds:
+            model, result = train(trees, data, dev, size, seed, f"{name}, seed {seed}")
+            fits.append(result)
+            scores.append([score(model, expressions) for expressions in tests.values()])
+        shown = ("accuracy",) if trees is None else ("accuracy", "best", "precision")
+        cells = [
+            [getattr(s, field) for s in of_test] if field in shown else ""
+            for of_test in zip(*scores, strict=True)
+            for field in Score._fields
+        ]
+        seconds = sum(f.seconds for f in fits) / (len(fits) * size.epochs)
+        report.row(name, *cells, [f.losses[-1] for f in fits], f"{seconds:.0f}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run(experiment, sizes, __doc__, arguments, seeds=1, reads=None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

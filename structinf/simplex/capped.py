@@ -1,0 +1,127 @@
+"""The capped simplex, of numbers between 0 and 1 with a given sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..compiling import untraced
+from ..errors import InvalidInputError
+from ..kernels import simplex as compiled
+from ..kernels import simplex_torch
+from .forms import apply_along, check_parameter, check_scores, row_parameter
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Budget", "budget"]
+
+
+@dataclass(frozen=True)
+class _CappedMap:
+    """The nearest point as a :class:`structinf.autograd.simplex.SimplexMap`, whose parameter is the sum."""
+
+    k: float | None = None
+
+    def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
+        k = parameter if self.k is None else self.k
+        assert k is not None
+        return (compiled if x.is_cpu else simplex_torch).capped(x, k)
+
+    def pull_back(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        if not p.is_cpu:
+            return self.differentiable_pull_back(p, parameter, g, with_slope)
+        product, slope = compiled.pull_back(p, g, 2.0, is_capped=True, with_slope=with_slope)
+        return product, slope if slope is None or parameter is None else slope.to(parameter.dtype)
+
+    def differentiable_pull_back(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        between = ((p > 0) & (p < 1)) | p.isnan()
+        v = torch.where(between, g, 0.0)
+        mean = (v + 0 * p).sum(-1, keepdim=True) / between.sum(-1, keepdim=True).clamp(min=1)
+        return torch.where(between, v - mean, 0.0), mean if with_slope else None
+
+
+_CAPPED = _CappedMap()
+
+
+@untraced
+def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+    """The nearest point of the capped simplex along ``dim``: a soft choice of k things.
+
+        argmin ‖p − x‖²  over  0 ≤ p ≤ 1 with Σ p = k
+
+    Parameters
+    ----------
+    x : Tensor
+        Scores in floating point, of any shape. An entry of −inf has p = 0 and gradient 0; half precision is computed in
+        float32.
+    k : float or Tensor
+        The sum, between 0 and the size n of ``dim``; not only whole numbers. A tensor of no dimension, or of a shape
+        that broadcasts to that of x with 1 at ``dim``, has a gradient of its own.
+    dim : int
+
+    Returns
+    -------
+    Tensor
+        Of the shape and dtype of x, piecewise linear in x and k, differentiable to any order. A row with no more than k
+        scores above −inf has 1 there, and gradient 0; a row with NaN or +inf is NaN.
+
+    Raises
+    ------
+    InvalidInputError
+        If k is not between 0 and n, or is of another shape; for an unknown ``dim``. TypeError if x is not in floating
+        point.
+
+    See Also
+    --------
+    sparsemax : The same for k = 1, where no p exceeds 1 anyway.
+
+    References
+    ----------
+    P. Brucker, An O(n) algorithm for quadratic knapsack problems, Operations Research Letters 3, 1984.
+    C. Malaviya, P. Ferreira & A. Martins, Sparse and constrained attention for neural machine translation, ACL 2018.
+
+    Examples
+    --------
+    >>> import torch
+    >>> budget(torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]), 2)
+    tensor([0.0000, 0.1250, 0.3750, 0.6250, 0.8750])
+    """
+    check_scores(x, dim)
+    check_parameter("k", k, 0)
+    size = x.shape[dim] if x.ndim else 1
+    largest = (k.detach().max().item() if k.numel() else 0.0) if isinstance(k, Tensor) else k
+    if largest > size:
+        raise InvalidInputError(f"k must be at most {size}, the size of x along dim {dim}, got {largest:g}")
+    if isinstance(k, Tensor):
+        return apply_along(_CAPPED, x, dim, row_parameter("k", k, x, dim))
+    return apply_along(_CappedMap(float(k)), x, dim)
+
+
+class Budget(nn.Module):
+    """:func:`budget` as a module.
+
+    Parameters
+    ----------
+    k : float
+    dim : int
+    """
+
+    def __init__(self, k: float, dim: int = -1) -> None:
+        super().__init__()
+        check_parameter("k", k, 0)
+        self.k, self.dim = k, dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Numbers between 0 and 1, of x's shape."""
+        return budget(x, self.k, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}, dim={self.dim}"

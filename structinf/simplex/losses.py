@@ -1,0 +1,270 @@
+"""Losses in the place of torch.nn.CrossEntropyLoss, by the names of the maps that they train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from typing_extensions import TypedDict, Unpack
+
+from ..losses import Reduction, check_reduction
+from .entropies import Entropy, NormEntropy, RenyiEntropy, ShannonEntropy, SquaredNormEntropy, TsallisEntropy
+from .fenchel_young import simplex_loss
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = [
+    "Entmax15Loss",
+    "EntmaxLoss",
+    "LossOptions",
+    "NormmaxLoss",
+    "RenyiLoss",
+    "SimplexLoss",
+    "SoftmaxLoss",
+    "SparsemaxLoss",
+    "SquaredNormLoss",
+    "entmax15_loss",
+    "entmax_loss",
+    "normmax_loss",
+    "sparsemax_loss",
+]
+
+
+class LossOptions(TypedDict, total=False):
+    """The options of :func:`simplex_loss`."""
+
+    dim: int
+    weight: Tensor | None
+    cost: Tensor | None
+    ignore_index: int
+    reduction: Reduction
+
+
+def sparsemax_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> jaxtyping.Float[Tensor, "*rows"]:
+    """The loss of :func:`sparsemax`: :func:`simplex_loss` for ``TsallisEntropy(2)``, with its options.
+
+    Examples
+    --------
+    >>> import torch
+    >>> sparsemax_loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.)
+    """
+    return simplex_loss(x, target, TsallisEntropy(2.0), **options)
+
+
+def entmax15_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> jaxtyping.Float[Tensor, "*rows"]:
+    """The loss of :func:`entmax15`: :func:`simplex_loss` for ``TsallisEntropy(1.5)``, with its options.
+
+    Examples
+    --------
+    >>> import torch
+    >>> entmax15_loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.0617)
+    """
+    return simplex_loss(x, target, TsallisEntropy(1.5), **options)
+
+
+def entmax_loss(
+    x: Tensor, target: Tensor, alpha: float = 1.5, **options: Unpack[LossOptions]
+) -> jaxtyping.Float[Tensor, "*rows"]:
+    """The loss of :func:`entmax`: :func:`simplex_loss` for ``TsallisEntropy(alpha)``, with its options.
+
+    Examples
+    --------
+    >>> import torch
+    >>> entmax_loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]), alpha=1)
+    tensor(1.4076)
+    """
+    return simplex_loss(x, target, TsallisEntropy(alpha), **options)
+
+
+def normmax_loss(
+    x: Tensor, target: Tensor, alpha: float = 2.0, **options: Unpack[LossOptions]
+) -> jaxtyping.Float[Tensor, "*rows"]:
+    """The loss of :func:`normmax`: :func:`simplex_loss` for ``NormEntropy(alpha)``, with its options.
+
+    Examples
+    --------
+    >>> import torch
+    >>> normmax_loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([1]))
+    tensor(0.)
+    """
+    return simplex_loss(x, target, NormEntropy(alpha), **options)
+
+
+class SimplexLoss(nn.Module):
+    """:func:`simplex_loss` as a module, in the place of torch.nn.CrossEntropyLoss.
+
+    Parameters
+    ----------
+    entropy : Entropy
+    **options
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as there. Weights and costs are buffers.
+
+    Attributes
+    ----------
+    margin : float
+        The loss is 0 where the right class's score exceeds all others by so much (and by their costs), and only there.
+
+    Examples
+    --------
+    >>> import torch
+    >>> loss = SimplexLoss(RenyiEntropy(0.5), reduction="sum")
+    >>> loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0])), loss.margin
+    (tensor(1.5690), inf)
+    """
+
+    weight: Tensor | None
+    cost: Tensor | None
+
+    def __init__(
+        self,
+        entropy: Entropy,
+        *,
+        dim: int = -1,
+        weight: Tensor | None = None,
+        cost: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__()
+        if not isinstance(entropy, Entropy):
+            raise TypeError(f"entropy: one such as TsallisEntropy(1.5) is needed, got {type(entropy).__name__}")
+        self.entropy, self.dim, self.ignore_index = entropy, dim, ignore_index
+        self.reduction: Reduction = check_reduction(reduction)
+        self.register_buffer("weight", weight)
+        self.register_buffer("cost", cost)
+
+    @property
+    def margin(self) -> float:
+        """The entropy's margin."""
+        return self.entropy.margin
+
+    def forward(self, x: Tensor, target: Tensor) -> jaxtyping.Float[Tensor, "*rows"]:
+        """The loss of scores x for classes, or for probabilities of them."""
+        return simplex_loss(
+            x,
+            target,
+            self.entropy,
+            dim=self.dim,
+            weight=self.weight,
+            cost=self.cost,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
+
+    def extra_repr(self) -> str:
+        tables = "".join(f", {name}=..." for name in ("weight", "cost") if getattr(self, name) is not None)
+        return (
+            f"{self.entropy!r}, dim={self.dim}, ignore_index={self.ignore_index}, reduction={self.reduction!r}{tables}"
+        )
+
+
+class SoftmaxLoss(SimplexLoss):
+    """The loss of :func:`softmax`: the cross-entropy, less the entropy of the target where it is not a class.
+
+    Parameters
+    ----------
+    **options
+        As for :class:`SimplexLoss`.
+    """
+
+    def __init__(self, **options: Unpack[LossOptions]) -> None:
+        super().__init__(ShannonEntropy(), **options)
+
+
+class SparsemaxLoss(SimplexLoss):
+    """The loss of :func:`sparsemax`, of margin 1.
+
+    Parameters
+    ----------
+    **options
+        As for :class:`SimplexLoss`.
+
+    References
+    ----------
+    A. Martins & R. Astudillo, From softmax to sparsemax, ICML 2016, §3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> SparsemaxLoss(dim=1)(torch.zeros(2, 5, 7), torch.zeros(2, 7, dtype=torch.long))
+    tensor(0.4000)
+    """
+
+    def __init__(self, **options: Unpack[LossOptions]) -> None:
+        super().__init__(TsallisEntropy(2.0), **options)
+
+
+class Entmax15Loss(SimplexLoss):
+    """The loss of :func:`entmax15`, of margin 2.
+
+    Parameters
+    ----------
+    **options
+        As for :class:`SimplexLoss`.
+    """
+
+    def __init__(self, **options: Unpack[LossOptions]) -> None:
+        super().__init__(TsallisEntropy(1.5), **options)
+
+
+class EntmaxLoss(SimplexLoss):
+    """The loss of :func:`entmax`, of margin 1 / (α − 1).
+
+    Parameters
+    ----------
+    alpha : float
+        At least 1.
+    **options
+        As for :class:`SimplexLoss`.
+    """
+
+    def __init__(self, alpha: float = 1.5, **options: Unpack[LossOptions]) -> None:
+        super().__init__(TsallisEntropy(alpha), **options)
+
+
+class NormmaxLoss(SimplexLoss):
+    """The loss of :func:`normmax`, of margin 1.
+
+    Parameters
+    ----------
+    alpha : float
+        Above 1.
+    **options
+        As for :class:`SimplexLoss`.
+    """
+
+    def __init__(self, alpha: float = 2.0, **options: Unpack[LossOptions]) -> None:
+        super().__init__(NormEntropy(alpha), **options)
+
+
+class SquaredNormLoss(SimplexLoss):
+    """The loss that :class:`SquaredNormEntropy` generates, of margin 1.
+
+    Parameters
+    ----------
+    alpha : float
+        Above 1.
+    **options
+        As for :class:`SimplexLoss`.
+    """
+
+    def __init__(self, alpha: float = 2.0, **options: Unpack[LossOptions]) -> None:
+        super().__init__(SquaredNormEntropy(alpha), **options)
+
+
+class RenyiLoss(SimplexLoss):
+    """The loss that :class:`RenyiEntropy` generates, of no margin.
+
+    Parameters
+    ----------
+    beta : float
+        Above 0, at most 1.
+    **options
+        As for :class:`SimplexLoss`.
+    """
+
+    def __init__(self, beta: float = 0.5, **options: Unpack[LossOptions]) -> None:
+        super().__init__(RenyiEntropy(beta), **options)

@@ -1,0 +1,87 @@
+"""Sparsemax of the highest scores alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from ..autograd.simplex import simplex_point
+from ..checks import check_k
+from ..compiling import untraced
+from ..kernels.simplex_torch import widened
+from .forms import check_scores, restored, to_last
+from .tsallis import TsallisMap
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["TopkSparsemax", "topk_sparsemax"]
+
+
+@untraced
+def topk_sparsemax(x: Tensor, k: int, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+    """The nearest probabilities of which at most k are not 0, along ``dim``: the sparsemax of the k highest scores.
+
+        argmin ‖p − x‖²  over probabilities p with at most k non-zeros
+
+    Parameters
+    ----------
+    x : Tensor
+        As for :func:`sparsemax`. Of equal scores at the k-th place, which one counts is torch.topk's choice.
+    k : int
+        At least 1; more than there are scores is all of them.
+    dim : int
+
+    Returns
+    -------
+    Tensor
+        Of the shape and dtype of x; it is :func:`sparsemax` where that has at most k non-zeros. Otherwise as from
+        there.
+
+    Raises
+    ------
+    InvalidInputError
+        For another k, or an unknown ``dim``. TypeError if x is not in floating point.
+
+    References
+    ----------
+    A. Kyrillidis, S. Becker, V. Cevher & C. Koch, Sparse projections onto the simplex, ICML 2013, §2.
+    G. Correia, V. Niculae, W. Aziz & A. Martins, Efficient marginalization of discrete and structured latent variables
+    via sparsity, NeurIPS 2020, §3.2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> topk_sparsemax(torch.tensor([0.1, 0.2, 0.3]), 2)
+    tensor([0.0000, 0.4500, 0.5500])
+    """
+    check_scores(x, dim)
+    check_k(k)
+    scores = to_last(widened(x), dim)
+    best, places = scores.topk(min(k, scores.shape[-1]), dim=-1)
+    p = simplex_point(TsallisMap(2.0), best)
+    rest = 0 * p.detach()[..., :1]  # NaN where p is
+    return restored(rest.expand_as(scores).scatter(-1, places, p), x, dim)
+
+
+class TopkSparsemax(nn.Module):
+    """:func:`topk_sparsemax` as a module, in the place of torch.nn.Softmax.
+
+    Parameters
+    ----------
+    k : int
+    dim : int
+    """
+
+    def __init__(self, k: int, dim: int = -1) -> None:
+        super().__init__()
+        check_k(k)
+        self.k, self.dim = k, dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Probabilities of x's shape."""
+        return topk_sparsemax(x, self.k, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}, dim={self.dim}"

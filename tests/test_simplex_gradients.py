@@ -1,0 +1,215 @@
+"""Derivatives of the maps to the simplex, of the first and second order, in scores, α and budgets."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from simplex_cases import DOUBLE, INF, MAPS, double, every_dtype, every_map
+from structinf.kernels import simplex as compiled
+from structinf.kernels import simplex_torch
+from structinf.simplex import Entmax, budget, entmax, entmax15, normmax, softmax, sparsemax
+
+ALPHAS = [1, 1.25, 1.5, 1.9, 2, 3.0, 4.0]
+
+
+def leaf(*shape) -> torch.Tensor:
+    return torch.randn(*shape, dtype=DOUBLE, requires_grad=True)
+
+
+@every_map
+def test_both_orders(name):
+    for _ in range(3):
+        x = leaf(2, 5)
+        assert gradcheck(MAPS[name], x)
+        assert gradgradcheck(MAPS[name], x)
+    x = leaf(2, 3, 2)
+    assert gradcheck(functools.partial(MAPS[name], dim=1), x)
+    assert gradgradcheck(functools.partial(MAPS[name], dim=1), x)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_entmax_for_every_alpha(alpha):
+    x = leaf(2, 5)
+    assert gradcheck(lambda x: entmax(x, alpha), x)
+    assert gradgradcheck(lambda x: entmax(x, alpha), x)
+
+
+@pytest.mark.parametrize("alpha", [1.0003, 1.25, 1.5, 2, 2.7, 4])
+@pytest.mark.parametrize("function", [entmax, normmax])
+def test_in_alpha(function, alpha):
+    if function is normmax and alpha < 1.1:
+        pytest.skip("normmax is all but an argmax there")
+    # One for each row, for each head, and for all.
+    for shape in ((2, 2, 1), (2, 1, 1), ()):
+        x, parameter = leaf(2, 2, 4), torch.full(shape, float(alpha), dtype=DOUBLE, requires_grad=True)
+        assert gradcheck(function, (x, parameter))
+        assert gradgradcheck(function, (x, parameter))
+
+
+def test_in_alpha_at_1_from_above():
+    x, weight = torch.randn(2, 3, 6, dtype=DOUBLE)
+    alpha = torch.ones((), dtype=DOUBLE, requires_grad=True)
+    (found,) = torch.autograd.grad((entmax(x, alpha) * weight).sum(), alpha, create_graph=True)
+    p = softmax(x)
+    square = p.log().square()
+    expected = 0.5 * (weight * p * ((p * square).sum(-1, keepdim=True) - square)).sum()
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=0)
+    (second,) = torch.autograd.grad(found, alpha)
+    f = [(entmax(x, 1 + h) * weight).sum().item() for h in (0, 1e-4, 2e-4, 3e-4)]
+    assert second.item() == pytest.approx((2 * f[0] - 5 * f[1] + 4 * f[2] - f[3]) / 1e-8, rel=1e-4)
+
+
+def test_in_alpha_with_masked_scores():
+    x = double(1, 2, -INF, 0.5).requires_grad_()
+    for function in (entmax, normmax):
+        for start in (1.0, 1.3, 2.0, 3.0):
+            if function is normmax and start == 1:
+                continue
+            alpha = torch.tensor(start, dtype=DOUBLE, requires_grad=True)
+            both = torch.autograd.grad((function(x, alpha) ** 2).sum(), (x, alpha), create_graph=True)
+            short = double(1, 2, 0.5).requires_grad_()
+            fewer = torch.autograd.grad((function(short, alpha) ** 2).sum(), (short, alpha))
+            torch.testing.assert_close(both[0][[0, 1, 3]], fewer[0])
+            torch.testing.assert_close(both[1], fewer[1])
+            assert both[0][2] == 0
+            again = torch.autograd.grad(both[0].square().sum() + both[1], (x, alpha))
+            assert all(g.isfinite().all() for g in again)
+            assert again[0][2] == 0
+
+
+@pytest.mark.parametrize("k", [0.6, 1.4, 2.5])
+def test_in_the_budget(k):
+    for shape in ((2, 2, 1), (2, 1, 1), ()):
+        x, parameter = leaf(2, 2, 4), torch.full(shape, k, dtype=DOUBLE, requires_grad=True)
+        assert gradcheck(budget, (x, parameter))
+        assert gradgradcheck(budget, (x, parameter))
+
+
+# ---------------------------------------------------------------------------------------------- listed values
+
+
+def test_listed_values():
+    x = torch.tensor([[[-2, 0, 0.5]], [[0.1, 2, -0.4]]], dtype=DOUBLE, requires_grad=True)
+    for function in (sparsemax, entmax15, softmax):
+        (g,) = torch.autograd.grad(function(x).square().sum(), x)
+        (flat,) = torch.autograd.grad(function(x.view(2, 3)).square().sum(), x)
+        (turned,) = torch.autograd.grad(function(x.transpose(0, 2), 0).square().sum(), x)
+        torch.testing.assert_close(g, flat)
+        torch.testing.assert_close(g, turned)
+    (g,) = torch.autograd.grad(sparsemax(x).square().sum(), x)
+    # On the support {0, 0.5}: 2 (p − the mean 1/2).
+    torch.testing.assert_close(g[0, 0], double(0, -0.5, 0.5))
+
+
+def jacobian(p: torch.Tensor, alpha: float) -> torch.Tensor:
+    s = torch.where(p > 0, p ** (2 - alpha), 0.0)
+    return s.diag() - s.outer(s) / s.sum()
+
+
+@every_dtype
+@pytest.mark.parametrize("n", [1, 3, 64, 130])
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_products_are_with_the_published_jacobian(alpha, n, dtype):
+    x, g = torch.randn(3, n, dtype=dtype), torch.randn(3, n, dtype=dtype)
+    p = compiled.entmax(x, alpha)
+    product, _ = compiled.pull_back(p, g, alpha)
+    expected = torch.stack([jacobian(q, alpha) @ v for q, v in zip(p.double(), g.double(), strict=True)])
+    rtol = 1e-5 if dtype == torch.float32 else 1e-9
+    torch.testing.assert_close(product.double(), expected, rtol=rtol, atol=rtol * expected.abs().max().item())
+    again = simplex_torch.entmax_product(p.double(), g.double(), alpha)
+    torch.testing.assert_close(again, expected, rtol=1e-9, atol=1e-9 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.5])
+def test_compiled_slopes_are_those_of_torch(alpha):
+    p, g = compiled.entmax(3 * torch.randn(4, 70, dtype=DOUBLE), alpha), torch.randn(4, 70, dtype=DOUBLE)
+    product, slope = compiled.pull_back(p, g, alpha, with_slope=True)
+    expected = simplex_torch.entmax_slope(p, product, alpha)
+    torch.testing.assert_close(slope, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_one_tiny_probability_does_not_drown_the_others():
+    """For α > 2 its s = p^(2 − α) exceeds the others by far; the product stays that of what is left, to rounding."""
+    alpha, tiny = 4.0, 1e-9
+    p = double(0.5 - tiny, 0.3, 0.2, tiny)
+    g = double(1, -2, 0.7, 0.1)
+    s = p**-2
+    expected = s * (g - g[3])  # what is left where s[3] is infinite
+    expected[3] = -expected[:3].sum()
+    for product in (compiled.pull_back(p, g, alpha)[0], simplex_torch.entmax_product(p, g, alpha)):
+        torch.testing.assert_close(product, expected, rtol=1e-12, atol=0)
+
+
+# ---------------------------------------------------------------------------------------------- masks
+
+
+@every_map
+def test_masked_scores_have_gradient_0(name):
+    x = double(0.3, -INF, 1, 0.7, -INF).expand(2, 5).clone()
+    x[1] = -INF
+    x.requires_grad_()
+    p = MAPS[name](x)
+    assert p[1].tolist() == [0.0] * 5
+    (g,) = torch.autograd.grad((p * torch.arange(5.0)).sum(), x, create_graph=True)
+    assert g[0, [1, 4]].tolist() == [0, 0]
+    assert g[1].tolist() == [0.0] * 5
+    if g.requires_grad:
+        (h,) = torch.autograd.grad(g.square().sum(), x)
+        assert h.isfinite().all()
+        assert h[0, [1, 4]].tolist() == [0, 0]
+    fewer = double(0.3, 1, 0.7).requires_grad_()
+    (without,) = torch.autograd.grad((MAPS[name](fewer) * double(0, 2, 3)).sum(), fewer)
+    torch.testing.assert_close(g[0, [0, 2, 3]], without)
+
+
+@every_map
+def test_a_cotangent_of_what_has_no_probability_does_not_count(name):
+    x = double(0, -INF, 0.5, 0.25).requires_grad_()
+    p = MAPS[name](x)
+    (g,) = torch.autograd.grad(p, x, double(1, 1e300, 2, 3))
+    (expected,) = torch.autograd.grad(MAPS[name](x), x, double(1, 0, 2, 3))
+    torch.testing.assert_close(g, expected, rtol=1e-9, atol=1e-9)
+
+
+@every_map
+def test_float32_gradients(name):
+    x = torch.randn(4, 200)
+    g = torch.randn(4, 200)
+    found, expected = (
+        torch.autograd.grad(MAPS[name](y), y, w)[0]
+        for y, w in ((x.requires_grad_(), g), (x.detach().double().requires_grad_(), g.double()))
+    )
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6 * expected.abs().max().item())
+
+
+# ---------------------------------------------------------------------------------------------- torch's other ways
+
+
+@every_map
+def test_functional_transforms(name):
+    x, function = torch.randn(3, 4, dtype=DOUBLE), MAPS[name]
+    torch.testing.assert_close(torch.func.vmap(function)(x.expand(2, 3, 4)), function(x).expand(2, 3, 4))
+    torch.testing.assert_close(torch.func.vmap(function, in_dims=1)(x), function(x.T))
+    by_rows = torch.func.vmap(torch.func.jacrev(function))(x)
+    for row, found in zip(x, by_rows, strict=True):
+        torch.testing.assert_close(found, torch.autograd.functional.jacobian(function, row))
+    gradient = torch.func.grad(lambda x: function(x).square().sum())(x)
+    y = x.clone().requires_grad_()
+    torch.testing.assert_close(gradient, torch.autograd.grad(function(y).square().sum(), y)[0])
+
+
+def test_a_learnable_alpha_is_learnt():
+    x = torch.randn(16, 6)
+    target = entmax(x, 1.7)
+    layer = Entmax(1.2, learnable=True)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+    for _ in range(150):
+        optimizer.zero_grad()
+        (layer(x) - target).square().sum().backward()
+        optimizer.step()
+    assert layer.alpha.item() == pytest.approx(1.7, abs=1e-2)
