@@ -93,6 +93,27 @@ def test_the_hessian_is_the_jacobian_of_the_map():
     torch.testing.assert_close(hessian, jacobian)
 
 
+@every_entropy
+def test_functional_transforms(entropy):
+    x, y = torch.randn(3, 4, 5, dtype=DOUBLE), torch.tensor([[0, 1, -100, 4]] * 3)
+    soft = torch.softmax(torch.randn(3, 4, 5, dtype=DOUBLE), -1)
+
+    def loss(x, y):
+        return simplex_loss(x, y, entropy)
+
+    for target in (y, soft):
+        rows = x.clone().requires_grad_()
+        losses = torch.stack([loss(*row) for row in zip(rows, target, strict=True)])
+        (g,) = torch.autograd.grad(losses.sum(), rows)
+        torch.testing.assert_close(torch.func.vmap(loss)(x, target), losses)
+        torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss))(x, target), g)
+        torch.testing.assert_close(torch.func.vmap(loss, in_dims=(0, None))(x, target[0])[0], losses[0])
+    hessian = torch.autograd.functional.hessian(lambda t: loss(t, y[0]), x[0])
+    torch.testing.assert_close(torch.func.jacrev(torch.func.jacrev(loss))(x[0], y[0]), hessian)
+    with pytest.raises(InvalidInputError, match=r"got 5 at \(1, 2\)"):
+        torch.func.vmap(loss)(x, y.index_put((torch.tensor(1), torch.tensor(2)), torch.tensor(5)))
+
+
 def test_gradients_in_soft_targets_and_costs():
     x = torch.randn(2, 3, dtype=DOUBLE)
     z = torch.randn(2, 3, dtype=DOUBLE, requires_grad=True)
@@ -267,8 +288,8 @@ def test_the_input_stays_as_it_is():
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [
-        (torch.tensor([0, 4]), {}, r"classes are from 0 to 3.*got 4 at flat index 1"),
-        (torch.tensor([-1, 0]), {}, r"got -1 at flat index 0"),
+        (torch.tensor([0, 4]), {}, r"classes are from 0 to 3.*got 4 at \(1,\)"),
+        (torch.tensor([-1, 0]), {}, r"got -1 at \(0,\)"),
         (torch.tensor([0]), {}, r"classes of shape \(2,\)"),
         (torch.ones(2, 3), {}, r"probabilities of x's shape \(2, 4\)"),
         (torch.ones(2, 4), {}, r"of sum 1 along dim -1.*at \(0,\)"),

@@ -11,7 +11,7 @@ from torch.autograd import Function
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["SimplexMap", "simplex_point"]
+__all__ = ["SimplexMap", "batched", "simplex_point"]
 
 
 class SimplexMap(Protocol):
@@ -68,11 +68,12 @@ class _Point(Function):
     @staticmethod
     def vmap(info: Any, dims: Any, function: SimplexMap, x: Tensor, parameter: Tensor | None) -> Any:
         _, x_dim, parameter_dim = dims
-        x = _batched(x, x_dim, info.batch_size)
+        x = batched(x, x_dim, info.batch_size)
         if parameter is not None:
-            parameter = _batched(parameter, parameter_dim, info.batch_size)
+            parameter = batched(parameter, parameter_dim, info.batch_size)
         return simplex_point(function, x, parameter), 0
 
 
-def _batched(t: Tensor, dim: int | None, size: int) -> Tensor:
+def batched(t: Tensor, dim: int | None, size: int) -> Tensor:
+    """``t`` as vmap gives it, with the batch, which is in dimension ``dim`` or the same all over, in front."""
     return t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)

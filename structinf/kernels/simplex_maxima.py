@@ -20,16 +20,18 @@ PLAIN, POWERS = 3, 20
 
 
 def tsallis_maximum(
-    x: jaxtyping.Float[Tensor, "rows n"],
-    p: jaxtyping.Float[Tensor, "rows n"],
-    origin: jaxtyping.Float[Tensor, " rows"],
+    x: jaxtyping.Float[Tensor, "*rows n"],
+    p: jaxtyping.Float[Tensor, "*rows n"],
+    origin: jaxtyping.Float[Tensor, "*rows"],
     alpha: float,
-) -> jaxtyping.Float[Tensor, " rows"]:
+) -> jaxtyping.Float[Tensor, "*rows"]:
     """⟨p, x − origin⟩ + (1 − Σ p^α) / (α (α − 1)) in float64, for the p at which it is largest, in x's dtype."""
     from .simplex_maxima_rows import tsallis_maximum as kernel
 
-    out = empty(len(x), dtype=torch.float64)
+    out = empty(*origin.shape, dtype=torch.float64)
     scores, points, origins = to_numpy(x, p, origin)
-    arrays: tuple[Any, ...] = scores.ravel(), points.ravel(), origins, x.shape[1], float(alpha), out.numpy()
-    parallel_rows(kernel, len(x), *arrays, work=(PLAIN if alpha in (1.5, 2) else POWERS) * x.numel())
+    arrays: tuple[Any, ...] = scores.ravel(), points.ravel(), origins.ravel(), x.shape[-1], float(alpha)
+    parallel_rows(
+        kernel, origin.numel(), *arrays, out.numpy().ravel(), work=(PLAIN if alpha in (1.5, 2) else POWERS) * x.numel()
+    )
     return out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -145,7 +147,14 @@ class Choice:
                 "train through the mean, or take sparsemap, whose weights have one"
             )
         gradient = self.surrogate.pull_back(self, self._inside(mean_cotangent))
+        if not self._forbids:
+            return gradient
         return map_parts(lambda g, t: torch.where(t.isneginf(), 0.0, g), gradient, self.theta)
+
+    @functools.cached_property
+    def _forbids(self) -> bool:
+        """Whether a part is −inf, which noise does not change: looked for without it, in fewer numbers."""
+        return any(bool(t.isneginf().any()) for t in as_tuple(self.plain))
 
     def allowed(self, like: Potentials) -> Potentials:
         """Boolean masks, (B | 1, *event), of the parts that a structure of ``like``'s batch (B, *event) may have."""
@@ -154,10 +163,15 @@ class Choice:
         return finite if masks is None else map_parts(torch.logical_and, finite, masks)
 
     def _inside(self, v: Potentials) -> Potentials:
+        if not self._forbids and self.oracle.valid_parts(v) is None:
+            return v
         return map_parts(lambda mask, z: torch.where(mask, z, 0.0), self.allowed(v), v)
 
     def solved(self, solve: Callable[[Potentials], Potentials], potentials: Potentials) -> Potentials:
         """``solve(potentials)``, and NaN for instances whose ``potentials`` are not finite where θ is."""
+        ends = [end for p in as_tuple(potentials) if p.numel() for end in torch.aminmax(p)]
+        if all(math.isfinite(end) for end in ends):  # the usual case, in one pass
+            return solve(potentials)
         pairs = zip(as_tuple(potentials), as_tuple(self.theta), strict=True)
         wrong = torch.stack([(~(p.isfinite() | t.isneginf())).flatten(1).any(1) for p, t in pairs]).any(0)
         if not bool(wrong.any()):

@@ -52,9 +52,9 @@ class Entropy(abc.ABC):
         return x.double()
 
     def maximum(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
-        """⟨p, x − origin⟩ + H(p), (rows,) in float64, for the p that x (rows, n), so widened, has."""
-        apart = x.double() - origin.double().unsqueeze(1)
-        return torch.where(p != 0, p * apart, 0.0).sum(1) + self(p.double())
+        """⟨p, x − origin⟩ + H(p), (...) in float64, for the p that x (..., n), so widened, has."""
+        apart = x.double() - origin.double().unsqueeze(-1)
+        return torch.where(p != 0, p * apart, 0.0).sum(-1) + self(p.double())
 
 
 @dataclass(frozen=True)

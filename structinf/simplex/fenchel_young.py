@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..autograd import envelope
+from ..autograd.inspected import inspected
+from ..autograd.simplex_gap import simplex_gap
 from ..compiling import untraced
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction
@@ -120,32 +121,19 @@ def _of_classes(
     if not scores.numel():
         return scores.sum(1)
     labels = labels.masked_fill(ignored, 0)
-    if bool(ignored.any()):
-        scores = scores.masked_fill(ignored.unsqueeze(1), 0.0)  # whatever it was, NaN too
+    scores = scores.masked_fill(ignored.unsqueeze(1), 0.0)  # whatever it was, NaN too
     scores = scores if cost is None else scores + cost.to(scores)[labels]
     right = scores.gather(1, labels.unsqueeze(1)).squeeze(1)
-    return _loss(scores, right, torch.zeros_like(right), entropy)
+    return simplex_gap(entropy, scores, entropy.probabilities(scores), right, torch.zeros_like(right))
 
 
 def _of_probabilities(
     scores: Tensor, y: Tensor, entropy: Entropy, cost: Tensor | None
 ) -> jaxtyping.Float[Tensor, " rows"]:
-    """The same for probabilities ``y`` (rows, K)."""
+    """The same for probabilities ``y`` (rows, K) in float64."""
     scores = scores if cost is None else scores + (y @ cost.to(y)).to(scores.dtype)
     right = torch.where(y > 0, y * torch.where(y > 0, scores, 0.0), 0.0).sum(1)
-    return _loss(scores, right, entropy(y), entropy)
-
-
-def _loss(scores: Tensor, right: Tensor, of_target: Tensor, entropy: Entropy) -> jaxtyping.Float[Tensor, " rows"]:
-    """max ⟨p, x⟩ + H(p), less ⟨x, y⟩ and H(y), given these two; infinite where ⟨x, y⟩ is −inf."""
-    impossible = right.isneginf()
-    p = entropy.probabilities(scores)
-    with torch.no_grad():
-        origin = right.masked_fill(impossible, 0.0)  # taken off first: small losses are not lost beside scores
-        value = entropy.maximum(scores, p, origin) - of_target
-        value = torch.maximum(value, torch.zeros_like(value))  # which p = y has
-    known = right + of_target
-    return (envelope(value.to(scores.dtype), scores, p) + (known.detach() - known)).masked_fill(impossible, torch.inf)
+    return simplex_gap(entropy, scores, entropy.probabilities(scores), right, entropy(y))
 
 
 def _labels(target: Tensor, lead: torch.Size, classes: int, ignore_index: int) -> jaxtyping.Int[Tensor, " rows"]:
@@ -160,15 +148,17 @@ def _labels(target: Tensor, lead: torch.Size, classes: int, ignore_index: int) -
             f"target: classes of shape {tuple(lead)}, which is that of x without its dim of classes, or probabilities "
             f"of x's shape are needed, got integers of shape {tuple(target.shape)}; torch's classes are along dim=1"
         )
-    labels = target.reshape(-1).long()
-    wrong = ((labels < 0) | (labels >= classes)) & (labels != ignore_index)
-    if bool(wrong.any()):
-        index = int(wrong.nonzero()[0, 0])
-        raise InvalidInputError(
-            f"target: classes are from 0 to {classes - 1}, or ignore_index = {ignore_index}, got {int(labels[index])} "
-            f"at flat index {index}"
-        )
-    return labels
+
+    def check(labels: Tensor) -> None:
+        wrong = ((labels < 0) | (labels >= classes)) & (labels != ignore_index)
+        if bool(wrong.any()):
+            index = tuple(wrong.nonzero()[0].tolist())
+            raise InvalidInputError(
+                f"target: classes are from 0 to {classes - 1}, or ignore_index = {ignore_index}, got "
+                f"{int(labels[index])} at {index}"
+            )
+
+    return inspected(target.long(), check).reshape(-1)
 
 
 def _probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
@@ -178,14 +168,18 @@ def _probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
             f"target: probabilities of x's shape {tuple(x.shape)} are needed, got shape {tuple(target.shape)}; classes "
             "are integers"
         )
-    y, near = to_last(target, dim).double(), torch.finfo(target.dtype).eps ** 0.5
-    wrong = ~((y >= 0).all(-1) & ((y.sum(-1) - 1).abs() <= near))
-    if bool(wrong.any()):
-        index = tuple(wrong.nonzero()[0].tolist())
-        raise InvalidInputError(
-            f"target: probabilities are at least 0 and of sum 1 along dim {dim}, got {y[index].tolist()[:8]} at {index}"
-        )
-    return y
+    near = torch.finfo(target.dtype).eps ** 0.5
+
+    def check(y: Tensor) -> None:
+        wrong = ~((y >= 0).all(-1) & ((y.sum(-1) - 1).abs() <= near))
+        if bool(wrong.any()):
+            index = tuple(wrong.nonzero()[0].tolist())
+            raise InvalidInputError(
+                f"target: probabilities are at least 0 and of sum 1 along dim {dim}, got {y[index].tolist()[:8]} at "
+                f"{index}"
+            )
+
+    return inspected(to_last(target, dim).double(), check)
 
 
 def _check_table(name: str, table: Tensor | None, shape: tuple[int, ...]) -> None:

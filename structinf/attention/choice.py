@@ -1,0 +1,77 @@
+"""From what a user names to attention weights."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import UnsupportedError
+from ..oracle import Oracle
+from ..relaxation import Relaxation
+from ..resolution import ORACLES
+from .dependency import DependencyWeights
+from .grid import GridWeights
+from .rows import RowWeights, SimplexWeights
+from .segmentation import SegmentationWeights
+from .weights import AttentionWeights
+
+__all__ = ["choose_weights"]
+
+# Oracles whose potentials are more than scores of queries and keys, or have the keys first.
+_BY_NAME: dict[str, Callable[..., AttentionWeights]] = {
+    "arborescence": DependencyWeights,
+    "chain": SegmentationWeights,
+    "monotonic_alignment": functools.partial(GridWeights, transposed=True),
+    "projective_tree": DependencyWeights,
+}
+_BY_DIMENSIONS: dict[Any, Callable[..., AttentionWeights]] = {1: RowWeights, 2: GridWeights}
+
+
+def choose_weights(
+    weights: str | Callable[..., Tensor] | AttentionWeights | None,
+    oracle: str | Oracle | None,
+    relaxation: str | Relaxation | None,
+    options: dict[str, Any],
+) -> AttentionWeights:
+    """The weights that are given, or made from a map to the simplex, or from an oracle and a relaxation.
+
+    Raises
+    ------
+    TypeError
+        If both ``weights`` and an oracle are given, a relaxation without an oracle, or options of what has its own.
+    UnsupportedError
+        If the oracle's potentials are no scores of queries and keys, or it cannot have the relaxation.
+    """
+    if oracle is None:
+        if relaxation is not None:
+            raise TypeError(f"relaxation={relaxation!r} goes with an oracle, oracle=..., and none is given")
+        if not isinstance(weights, AttentionWeights):
+            return SimplexWeights("softmax" if weights is None else weights, **options)
+        if options:
+            raise TypeError(f"options {sorted(options)} go with a name; {type(weights).__name__} has its own already")
+        return weights
+    if weights is not None:
+        raise TypeError(f"weights={weights!r} and oracle={oracle!r} exclude each other; pass one of them")
+    name = oracle if isinstance(oracle, str) else oracle.name
+    make = _BY_NAME.get(name) or _BY_DIMENSIONS.get(_event_ndim(oracle, options))
+    if make is None:
+        raise UnsupportedError(
+            f"{name}: its potentials are no vectors or matrices of scores, and how they are made of the scores of "
+            "queries and keys is not known; say so in the mean() of a subclass of StructuredWeights, and pass that"
+        )
+    chosen = {} if relaxation is None else {"relaxation": relaxation}
+    return make(oracle=oracle, **chosen, **options)
+
+
+def _event_ndim(oracle: str | Oracle, options: dict[str, Any]) -> Any:
+    if isinstance(oracle, str):
+        # What an oracle takes may depend on its options.
+        known = {key: value for key, value in options.items() if key in ORACLES.options(oracle)}
+        factory = ORACLES.factory(oracle)
+        found = getattr(factory, "event_ndim", None) if inspect.isclass(factory) else None
+        return found if isinstance(found, int | tuple) else ORACLES.get(oracle, **known).event_ndim
+    return getattr(oracle, "event_ndim", None)

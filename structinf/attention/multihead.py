@@ -1,0 +1,195 @@
+"""Multi-head attention in the place of torch.nn.MultiheadAttention, with weights of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from ..errors import InvalidInputError
+from ..oracle import Oracle
+from ..relaxation import Relaxation
+from .padding import check_mask
+from .single import StructuredAttention
+from .weights import AttentionWeights
+
+__all__ = ["StructuredMultiheadAttention"]
+
+
+class StructuredMultiheadAttention(nn.Module):
+    """torch.nn.MultiheadAttention whose weights come from any map to the simplex, or from a relaxed structure.
+
+    Each head has projections of its own and a structure of its own; what the weights learn, such as the transition of
+    segmentation attention, the heads share.
+
+    Parameters
+    ----------
+    embed_dim, num_heads, dropout, bias, kdim, vdim, batch_first, device, dtype
+        As for torch.nn.MultiheadAttention, with the same parameters under the same names, so that state dicts and
+        seeds go over; for "softmax" so do results. ``add_bias_kv`` and ``add_zero_attn`` are not offered.
+    weights, oracle, relaxation, **options
+        As for :class:`StructuredAttention`.
+
+    Notes
+    -----
+    It may take the place of ``self_attn`` in torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; the fused
+    kernels that these have for softmax at evaluation are then not used.
+
+    References
+    ----------
+    A. Vaswani et al., Attention is all you need, NeurIPS 2017, §3.2.2.
+
+    Examples
+    --------
+    >>> attention = StructuredMultiheadAttention(8, 2, batch_first=True, oracle="arborescence", relaxation="marginals")
+    >>> words, padding = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([5, 2, 4])[:, None]
+    >>> context, weights = attention(words, words, words, key_padding_mask=padding, average_attn_weights=False)
+    >>> context.shape, weights.shape
+    (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
+    """
+
+    # torch's encoder layers ask for it before they put a fused softmax in the place of what they hold.
+    _qkv_same_embed_dim = False
+
+    in_proj_weight: Tensor | None
+    in_proj_bias: Tensor | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        weights: str | Callable[..., Tensor] | AttentionWeights | None = None,
+        oracle: str | Oracle | None = None,
+        relaxation: str | Relaxation | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
+            raise InvalidInputError(
+                f"embed_dim must be a multiple of num_heads, both at least 1, got {embed_dim} and {num_heads}"
+            )
+        self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
+        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        sizes = {"q": embed_dim, "k": self.kdim, "v": self.vdim}
+        is_packed = set(sizes.values()) == {embed_dim}
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+
+        self.register_parameter("in_proj_weight", parameter(3 * embed_dim, embed_dim) if is_packed else None)
+        for one, size in sizes.items():
+            self.register_parameter(f"{one}_proj_weight", None if is_packed else parameter(embed_dim, size))
+        self.register_parameter("in_proj_bias", parameter(3 * embed_dim) if bias else None)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.attention = StructuredAttention(
+            weights, oracle=oracle, relaxation=relaxation, dropout=dropout, **options
+        ).to(device=device, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As torch.nn.MultiheadAttention starts: projections of Xavier's uniform law, biases of 0."""
+        for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
+            if (weight := getattr(self, name)) is not None:
+                nn.init.xavier_uniform_(weight)
+        for bias in (self.in_proj_bias, self.out_proj.bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        *,
+        query_padding_mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Contexts, and weights (B, n, m) averaged over the heads, or (B, heads, n, m).
+
+        Parameters
+        ----------
+        query, key, value : Tensor
+            (n, B, embed_dim), (m, B, kdim) and (m, B, vdim), with the batch in front if ``batch_first``; or without
+            a batch.
+        key_padding_mask : (B, m) Tensor, optional
+            As for :meth:`StructuredAttention.forward`.
+        need_weights : bool
+            Whether the weights are returned too, before dropout; else None in their place.
+        attn_mask : (n, m) or (B · heads, n, m) Tensor, optional
+            True where a query may not attend to a key; or in floating point, added to the scores.
+        average_attn_weights : bool
+        is_causal : bool
+            Says that ``attn_mask``, which is needed then, is causal. Nothing is done about it.
+        query_padding_mask : (B, n) bool Tensor, optional
+            True where a query is padding: its weights are 0.
+        generator : torch.Generator, optional
+            The only source of randomness of weights that draw noise; torch's own one by default.
+        """
+        if is_causal and attn_mask is None:
+            raise InvalidInputError("is_causal says that attn_mask is a causal mask, and none is given; pass it too")
+        if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:
+            raise InvalidInputError(
+                "query, key and value must all have 3 dimensions, or 2 without a batch, got shapes "
+                f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+            )
+        q, k, v = self._projected(query, key, value)
+        of_keys = _for_heads("key_padding_mask", key_padding_mask, k)
+        of_queries = _for_heads("query_padding_mask", query_padding_mask, q)
+        if attn_mask is not None and attn_mask.ndim == 3:
+            attn_mask = attn_mask.unflatten(0, (-1, self.num_heads))
+        context, weights = self.attention(
+            q, k, v, of_keys, need_weights, attn_mask, query_padding_mask=of_queries, generator=generator
+        )
+        out = self.out_proj(context.transpose(-3, -2).flatten(-2))
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(-3)
+        if query.ndim == 2:
+            return out.squeeze(-3), None if weights is None else weights.squeeze(-3 - (not average_attn_weights))
+        return out if self.batch_first else out.transpose(-3, -2), weights
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """What the heads see of each, (B, heads, length, embed_dim / heads)."""
+        is_self = query is key is value
+        if self.in_proj_weight is not None and is_self:
+            found = linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+        else:
+            names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+            packed = self.in_proj_weight
+            weights = [getattr(self, name) for name in names] if packed is None else packed.chunk(3)
+            biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+            found = [linear(*each) for each in zip((query, key, value), weights, biases, strict=True)]
+        return tuple(self._of_heads(one) for one in found)
+
+    def _of_heads(self, projected: Tensor) -> Tensor:
+        if projected.ndim == 2:
+            projected = projected.unsqueeze(0)
+        elif not self.batch_first:
+            projected = projected.transpose(0, 1)
+        return projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def extra_repr(self) -> str:
+        return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, batch_first={self.batch_first}"
+
+
+def _for_heads(name: str, mask: Tensor | None, of: Tensor) -> Tensor | None:
+    """The mask (B, length) of what the heads see, (B, heads, length, ...), as (B, 1, length)."""
+    if mask is None:
+        return None
+    check_mask(name, mask, (of.shape[0], of.shape[2]))
+    return mask.unsqueeze(-2)

@@ -1,0 +1,86 @@
+"""Masks of attention: pairs that are forbidden, and keys or queries that are to be as if they were not there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..problem import broadcasts
+
+__all__ = ["Side", "apply_masks", "check_mask"]
+
+
+class Side:
+    """The queries (``dim`` −2) or the keys (``dim`` −1) of scores, of which some are padding, wherever they stand.
+
+    Attributes
+    ----------
+    lengths : (...) Tensor or None
+        How many are no padding, at least 1, for oracles know no empty side; None for all.
+    """
+
+    def __init__(self, padding: Tensor | None, dim: int) -> None:
+        self._padding, self._dim = padding, dim
+        self.lengths = self._order = None
+        if padding is not None:
+            self.lengths = (~padding).sum(-1).clamp(min=1)
+            if bool((padding[..., :-1] & ~padding[..., 1:]).any()):
+                self._order = padding.byte().argsort(dim=-1, stable=True)
+
+    def pack(self, scores: Tensor) -> Tensor:
+        """Scores of what is no padding, in its order, and then zeros; what the padding holds is not read."""
+        if self._padding is None:
+            return scores
+        scores = scores.masked_fill(self._along(self._padding), 0)
+        return scores if self._order is None else self._in_order(scores, self._order)
+
+    def unpack(self, weights: Tensor) -> Tensor:
+        """Weights in the order of the scores before :meth:`pack`, 0 in the padding."""
+        if self._padding is None:
+            return weights
+        if self._order is not None:
+            weights = self._in_order(weights, self._order.argsort(-1))
+        return weights.masked_fill(self._along(self._padding), 0)
+
+    def _in_order(self, t: Tensor, order: Tensor) -> Tensor:
+        return t.gather(self._dim, self._along(order).expand_as(t))
+
+    def _along(self, t: Tensor) -> Tensor:
+        return t.unsqueeze(-3 - self._dim)
+
+
+def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> None:
+    """Raise unless ``mask`` is boolean or in floating point, and broadcasts to ``shape``."""
+    if not isinstance(mask, Tensor) or not (mask.dtype is torch.bool or mask.is_floating_point()):
+        came = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"{name}: a boolean tensor, True where it is masked, is needed, got {came}")
+    wanted = torch.Size(shape)
+    if not broadcasts(mask.shape, wanted) or mask.shape[-1:] != wanted[-1:]:
+        raise InvalidInputError(
+            f"{name} must have shape {tuple(wanted)}, or one that broadcasts to it, got {tuple(mask.shape)}"
+        )
+
+
+def apply_masks(
+    scores: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Scores with −inf where a pair is forbidden, and a boolean mask of the keys that are padding.
+
+    Masks in floating point are added, as in torch; of the keys', −inf is padding.
+    """
+    if attn_mask is not None:
+        check_mask("attn_mask", attn_mask, scores.shape)
+        is_flag = attn_mask.dtype is torch.bool
+        scores = scores.masked_fill(attn_mask, -math.inf) if is_flag else scores + attn_mask.to(scores.dtype)
+    if key_padding_mask is None:
+        return scores, None
+    check_mask("key_padding_mask", key_padding_mask, (*scores.shape[:-2], scores.shape[-1]))
+    if key_padding_mask.dtype is torch.bool:
+        return scores, key_padding_mask
+    padding = key_padding_mask.isneginf()
+    added = key_padding_mask.masked_fill(padding, 0).unsqueeze(-2)
+    return scores + added.to(scores.dtype), padding

@@ -1,0 +1,162 @@
+"""Weights of each query by itself: maps to the simplex, and oracles whose structures are vectors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import simplex
+from ..errors import UnknownNameError
+from ..oracle import Oracle
+from ..registry import did_you_mean
+from ..relaxation import Relaxation
+from .padding import check_mask
+from .weights import AttentionWeights, StructuredWeights
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["RowWeights", "SimplexWeights"]
+
+
+class SimplexWeights(AttentionWeights):
+    """A map to the simplex, of each query's scores.
+
+    A query without any key that it may attend to has weights 0.
+
+    Parameters
+    ----------
+    function : str or callable
+        A name of a function in :mod:`structinf.simplex`, such as "softmax", "sparsemax" or "entmax15"; a function
+        f(scores, dim=-1); or a module f(scores) that maps along the last dimension, whose parameters are trained.
+    **options
+        Of a function given by name.
+
+    Raises
+    ------
+    UnknownNameError
+        If no function has the name. TypeError for an option that it does not take, or one that is missing.
+
+    Examples
+    --------
+    >>> weights = SimplexWeights("entmax", alpha=2.0)
+    >>> weights(torch.tensor([[1.0, 0.5, 2.0]]), torch.tensor([False, False, True]))
+    tensor([[0.7500, 0.2500, 0.0000]])
+    """
+
+    def __init__(self, function: str | Callable[..., Tensor] = "softmax", **options: Any) -> None:
+        super().__init__()
+        if isinstance(function, str):
+            function = _named(function, options)
+        elif options:
+            raise TypeError(f"options {sorted(options)} go with a name; {function!r} has its own already")
+        elif not callable(function) or inspect.isclass(function):
+            hint = "; call it first" if callable(function) else ""
+            raise TypeError(f"weights: a name, a function or a module is needed, got {function!r}{hint}")
+        self.function = function
+
+    def forward(
+        self,
+        scores: Tensor,
+        key_padding_mask: Tensor | None = None,
+        query_padding_mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
+        if key_padding_mask is not None:
+            check_mask("key_padding_mask", key_padding_mask, (*scores.shape[:-2], scores.shape[-1]))
+            scores = scores.masked_fill(key_padding_mask.unsqueeze(-2), -math.inf)
+        weights = self._map(scores)
+        if query_padding_mask is not None:
+            check_mask("query_padding_mask", query_padding_mask, scores.shape[:-1])
+            weights = weights.masked_fill(query_padding_mask.unsqueeze(-1), 0)
+        return weights
+
+    def _map(self, scores: Tensor) -> Tensor:
+        if isinstance(self.function, nn.Module):
+            return without_keys(self.function, scores)
+        function = functools.partial(self.function, dim=-1)
+        # Those of the library give rows of −inf zeros by themselves.
+        return function(scores) if _is_own(self.function) else without_keys(function, scores)
+
+    def extra_repr(self) -> str:
+        return "" if isinstance(self.function, nn.Module) else _shown(self.function)
+
+
+class RowWeights(StructuredWeights):
+    """The relaxed structure of an oracle of vectors, such as "subset" or "bits", for each query by itself.
+
+    A query without any key that it may attend to has weights 0. One with too few keys, of which no structure exists
+    (fewer than k, for subsets), is an InfeasibleError.
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+    relaxation : str or Relaxation
+    normalized : bool
+        Whether a query's weights are divided by their sum.
+    **options
+        Of whatever was given by name.
+
+    Examples
+    --------
+    >>> weights = RowWeights("subset", "sparsemap", k=2)
+    >>> weights(torch.tensor([[2.0, 0.0, 0.1, 0.2]])).round(decimals=3)
+    tensor([[1.0000, 0.2330, 0.3330, 0.4330]])
+    """
+
+    event_ndim = 1
+
+    def __init__(
+        self,
+        oracle: str | Oracle = "categorical",
+        relaxation: str | Relaxation = "sparsemap",
+        *,
+        normalized: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(oracle, relaxation, normalized, options)
+
+    def mean(
+        self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:
+        if keys is not None:
+            place = torch.arange(scores.shape[-1], device=scores.device)
+            scores = scores.masked_fill(place >= keys[..., None, None], -math.inf)
+        return without_keys(lambda rows: self.relaxed(rows, None, generator), scores)
+
+
+def without_keys(function: Callable[[Tensor], Tensor], scores: Tensor) -> jaxtyping.Float[Tensor, "*batch keys"]:
+    """``function`` of the scores, along the last dimension; zeros with a gradient of 0 where all of them are −inf."""
+    empty = scores.isneginf().all(-1, keepdim=True)
+    return function(scores.masked_fill(empty, 0)).masked_fill(empty, 0)
+
+
+def _named(name: str, options: dict[str, Any]) -> Callable[..., Tensor]:
+    names = [one for one in simplex.__all__ if inspect.isfunction(getattr(simplex, one))]
+    if name not in names:
+        close = did_you_mean(name, names) or "."
+        raise UnknownNameError(f"no map to the simplex is called {name!r}{close} Known: {', '.join(names)}")
+    function = getattr(simplex, name)
+    try:
+        inspect.signature(function).bind(None, **options)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+    return functools.partial(function, **options) if options else function
+
+
+def _is_own(function: Callable[..., Any]) -> bool:
+    inner = function.func if isinstance(function, functools.partial) else function
+    return getattr(inner, "__module__", "").startswith(simplex.__name__)
+
+
+def _shown(function: Callable[..., Any]) -> str:
+    if isinstance(function, functools.partial):
+        options = "".join(f", {key}={value!r}" for key, value in function.keywords.items())
+        return _shown(function.func) + options
+    return getattr(function, "__name__", repr(function))

@@ -1,0 +1,143 @@
+"""What attention weights are: a map from the scores of queries and keys, and those that a relaxed structure gives."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import check_flag
+from ..compiling import untraced
+from ..errors import UnsupportedError
+from ..layers import Layer
+from ..oracle import Oracle
+from ..relaxation import Relaxation
+from .padding import Side, check_mask
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["AttentionWeights", "StructuredWeights", "normalize"]
+
+
+class AttentionWeights(nn.Module, abc.ABC):
+    """A map from scores of queries and keys to the weights of the keys in each query's context.
+
+    Subclass it for weights of your own: :class:`StructuredAttention` and :class:`StructuredMultiheadAttention` take
+    any.
+    """
+
+    @abc.abstractmethod
+    def forward(
+        self,
+        scores: Tensor,
+        key_padding_mask: Tensor | None = None,
+        query_padding_mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
+        """The weights, of the shape and dtype of the scores.
+
+        Laws: what is padding is as if it were not there, wherever it stands, and whatever its scores; its weights, and
+        those of pairs whose score is −inf, are 0. The result is differentiable in the scores, and half precision is
+        computed in float32.
+
+        Parameters
+        ----------
+        scores : (..., n, m) Tensor
+            Of n queries and m keys; −inf forbids a pair.
+        key_padding_mask : (..., m) bool Tensor, optional
+            True where a key is padding; its batch dimensions broadcast.
+        query_padding_mask : (..., n) bool Tensor, optional
+            The same of the queries.
+        generator : torch.Generator, optional
+            The only source of randomness, for weights that draw noise; torch's own one by default.
+        """
+
+
+class StructuredWeights(AttentionWeights):
+    """Weights from the mean of a relaxed structure; subclasses say how scores become potentials.
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+    relaxation : str or Relaxation
+    normalized : bool
+        Whether a query's weights are divided by their sum. A query without any weight keeps weights of 0.
+    options : mapping
+        Of whatever was given by name.
+    """
+
+    event_ndim: ClassVar[int | tuple[int, ...]]
+
+    def __init__(
+        self, oracle: str | Oracle, relaxation: str | Relaxation, normalized: bool, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        check_flag("normalized", normalized)
+        self.layer, self.normalized = Layer(oracle, relaxation, **options), normalized
+        found = getattr(self.layer.oracle, "event_ndim", None)
+        if found != self.event_ndim:
+            raise UnsupportedError(
+                f"{type(self).__name__} makes potentials whose structures have {_dimensions(self.event_ndim)}, and "
+                f"{self.layer.oracle.label()} takes {_dimensions(found)}; other forms of potentials are made in the "
+                "mean() of a subclass of StructuredWeights"
+            )
+
+    @property
+    def is_square(self) -> bool:
+        """Whether queries and keys are the same sequence, so that what is padding of one is padding of the other."""
+        return False
+
+    @abc.abstractmethod
+    def mean(
+        self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """Weights (..., n, m) from scores of that shape, before they are normalized; of any value in the padding.
+
+        Parameters
+        ----------
+        scores : (..., n, m) Tensor
+            In full precision, with all padding at the end and 0 in it.
+        queries, keys : (...) Tensor or None
+            How many of either are no padding; None for all. Their batch dimensions broadcast.
+        """
+
+    @untraced
+    def forward(
+        self,
+        scores: Tensor,
+        key_padding_mask: Tensor | None = None,
+        query_padding_mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
+        for name, mask, dim in (("key", key_padding_mask, -1), ("query", query_padding_mask, -2)):
+            if mask is not None:
+                check_mask(f"{name}_padding_mask", mask, (*scores.shape[:-2], scores.shape[dim]))
+        if self.is_square and query_padding_mask is None:
+            query_padding_mask = key_padding_mask
+        queries, keys = Side(query_padding_mask, -2), Side(key_padding_mask, -1)
+        wide = scores.float() if scores.element_size() < 4 else scores
+        weights = self.mean(keys.pack(queries.pack(wide)), queries.lengths, keys.lengths, generator)
+        weights = queries.unpack(keys.unpack(weights))
+        return (normalize(weights) if self.normalized else weights).to(scores.dtype)
+
+    def relaxed(self, theta: Any, lengths: Tensor | None, generator: torch.Generator | None) -> Any:
+        """The layer's mean, with ``lengths`` if there are any."""
+        data = {} if lengths is None else {"lengths": lengths}
+        return cast(Any, self.layer(theta, generator=generator, **data))
+
+    def extra_repr(self) -> str:
+        return f"normalized={self.normalized}"
+
+
+def normalize(weights: Tensor) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
+    """Weights divided by each query's sum; 0 where all are."""
+    total = weights.sum(-1, keepdim=True)
+    return weights / total.masked_fill(total == 0, 1)
+
+
+def _dimensions(event_ndim: Any) -> str:
+    return f"{event_ndim} dimensions" if isinstance(event_ndim, int) else f"dimensions {event_ndim}"
