@@ -1,8 +1,9 @@
 """Structured inference: any structure that can be maximised over becomes a differentiable layer, by name."""
 
-from . import dp, errors, testing
+from . import dp, errors, noise, simplex, testing
 from .alignment import alignment_matrix, alignment_path, soft_dtw
 from .api import decode, encode, infer, relax
+from .attention import StructuredAttention, StructuredMultiheadAttention
 from .barycenter import Barycenter, soft_dtw_barycenter
 from .distributions import Gibbs, SparseDistribution
 from .errors import (
@@ -84,6 +85,8 @@ __all__ = [
     "SparseDistribution",
     "SquaredL2",
     "StructinfError",
+    "StructuredAttention",
+    "StructuredMultiheadAttention",
     "Support",
     "TransportPolytope",
     "Tsallis",

@@ -16,6 +16,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "softmax": {"weights": "softmax"},
     "sparsemax": {"weights": "sparsemax"},
     "entmax": {"weights": "entmax", "alpha": 1.3},
+    "fusedmax, sparse": {"weights": "fusedmax", "weight": 0.3},
     "torch's softmax": {"weights": torch.softmax},
     "subset": {"oracle": "subset", "k": 1, "relaxation": "sparsemap"},
     "bits": {"oracle": "bits", "relaxation": "marginals", "normalized": True},

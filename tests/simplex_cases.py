@@ -9,7 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from structinf.simplex import budget, entmax, entmax15, normmax, softmax, sparsemax, topk_sparsemax
+from structinf.simplex import (
+    budget,
+    entmax,
+    entmax15,
+    fusedmax,
+    normmax,
+    oscarmax,
+    softmax,
+    sparsemax,
+    topk_sparsemax,
+)
 
 DOUBLE = torch.float64
 INF = float("inf")
@@ -38,6 +48,8 @@ MAPS: dict[str, Callable[..., Tensor]] = {
     "normmax-3": lambda x, dim=-1: normmax(x, 3.0, dim),
     "topk": lambda x, dim=-1: topk_sparsemax(x, 3, dim),
     "budget": lambda x, dim=-1: budget(x, _share(x, dim), dim),
+    "oscarmax": lambda x, dim=-1: oscarmax(x, 0.05, dim),
+    "fusedmax": lambda x, dim=-1: fusedmax(x, 0.2, dim),
 }
 
 

@@ -197,7 +197,7 @@ def test_forbidden_pairs(kind):
     assert scores.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith(("s", "e", "t", "bits"))])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith(("s", "e", "t", "f", "bits"))])
 def test_a_query_without_keys_has_a_context_of_zero(kind):
     scores = draw(2, 3, 4).requires_grad_()
     forbidden = torch.zeros(3, 4, dtype=torch.bool)

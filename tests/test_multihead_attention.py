@@ -213,6 +213,7 @@ def test_sizes_that_do_not_divide():
         ({"key": torch.randn(5, 8)}, "3 dimensions"),
         ({"key_padding_mask": torch.zeros(5, 2, dtype=torch.bool)}, r"key_padding_mask must have shape \(2, 5\)"),
         ({"attn_mask": torch.zeros(5, 3)}, r"attn_mask must have shape \(2, 2, 3, 5\)"),
+        ({"attn_mask": torch.zeros(3, 3, 5)}, "with 4 in front"),
     ],
 )
 def test_what_cannot_be_attended(arguments, message):

@@ -161,6 +161,8 @@ def test_masked_scores_have_gradient_0(name):
         (h,) = torch.autograd.grad(g.square().sum(), x)
         assert h.isfinite().all()
         assert h[0, [1, 4]].tolist() == [0, 0]
+    if name == "fusedmax":  # the mask keeps neighbours apart, who would meet if it were left out
+        return
     fewer = double(0.3, 1, 0.7).requires_grad_()
     (without,) = torch.autograd.grad((MAPS[name](fewer) * double(0, 2, 3)).sum(), fewer)
     torch.testing.assert_close(g[0, [0, 2, 3]], without)

@@ -65,6 +65,7 @@ METHODS = {
     "softmax": Method({"weights": "softmax"}),
     "entmax 1.5": Method({"weights": "entmax15"}),
     "sparsemax": Method({"weights": "sparsemax"}),
+    "fusedmax": Method({"weights": "fusedmax"}),
     "segments, negentropy": segments("negentropy"),
     "segments, squared l2": segments("squared_l2"),
     "words, softmax": Method({"weights": "softmax"}, among_words=True),

@@ -118,9 +118,9 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         return cost_of_errors(y)
 
     def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+        if theta.is_cpu:
+            return self._highest(usable(self.bound.get("lengths"), theta))
         scores = self._scores(theta)
-        if scores.is_cpu:
-            return self._highest(scores)
         if self.at_most:
             scores = torch.where(scores > 0, scores, -torch.inf)
         last, _ = capped_simplex.last_and_next(scores, self.k)
@@ -134,10 +134,10 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         taken = torch.empty_like(scores, memory_format=torch.contiguous_format)
         row, floor = scores.shape[1], 0.0 if self.at_most else -math.inf
         integers = np.empty(0, f"i{scores.element_size()}")
-        work = 8 * scores.numel()
-        parallel_rows(
-            highest, len(scores), *to_numpy(scores), integers, min(self.k, row), floor, taken.numpy(), work=work
-        )
+        above = torch.empty(len(scores), dtype=torch.int64)
+        arrays = *to_numpy(scores), integers, min(self.k, row), floor, taken.numpy(), above.numpy()
+        parallel_rows(highest, len(scores), *arrays, work=8 * scores.numel())
+        self._check_feasible(above)
         return taken
 
     def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
@@ -152,5 +152,10 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         """−inf for what is not in use."""
         scores = usable(self.bound.get("lengths"), theta)
         if self._least:
-            check_feasible((scores > -torch.inf).sum(1) >= self._least, f"choice of {self._least} elements")
+            self._check_feasible((scores > -torch.inf).sum(1))
         return scores
+
+    def _check_feasible(self, usable: Tensor) -> None:
+        """InfeasibleError unless enough of the elements, of which so many are ``usable``, (B,), may be chosen."""
+        if self._least:
+            check_feasible(usable >= self._least, f"choice of {self._least} elements")

@@ -152,6 +152,11 @@ class StructuredMultiheadAttention(nn.Module):
         of_keys = _for_heads("key_padding_mask", key_padding_mask, k)
         of_queries = _for_heads("query_padding_mask", query_padding_mask, q)
         if attn_mask is not None and attn_mask.ndim == 3:
+            if len(attn_mask) != len(q) * self.num_heads:
+                raise InvalidInputError(
+                    f"attn_mask must have shape (n, m), or (B · heads, n, m) with {len(q) * self.num_heads} in front, "
+                    f"got {tuple(attn_mask.shape)}"
+                )
             attn_mask = attn_mask.unflatten(0, (-1, self.num_heads))
         context, weights = self.attention(
             q, k, v, of_keys, need_weights, attn_mask, query_padding_mask=of_queries, generator=generator
@@ -165,12 +170,11 @@ class StructuredMultiheadAttention(nn.Module):
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """What the heads see of each, (B, heads, length, embed_dim / heads)."""
-        is_self = query is key is value
-        if self.in_proj_weight is not None and is_self:
-            found = linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+        packed = self.in_proj_weight
+        if packed is not None and query is key is value:
+            found = linear(query, packed, self.in_proj_bias).chunk(3, -1)
         else:
             names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-            packed = self.in_proj_weight
             weights = [getattr(self, name) for name in names] if packed is None else packed.chunk(3)
             biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
             found = [linear(*each) for each in zip((query, key, value), weights, biases, strict=True)]

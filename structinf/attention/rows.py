@@ -16,7 +16,7 @@ from ..errors import UnknownNameError
 from ..oracle import Oracle
 from ..registry import did_you_mean
 from ..relaxation import Relaxation
-from .padding import check_mask
+from .padding import Side, check_mask
 from .weights import AttentionWeights, StructuredWeights
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ __all__ = ["RowWeights", "SimplexWeights"]
 class SimplexWeights(AttentionWeights):
     """A map to the simplex, of each query's scores.
 
-    A query without any key that it may attend to has weights 0.
+    A query without any key that it may attend to has weights 0. In a function or module of your own, keys that are
+    padding have a score of −inf.
 
     Parameters
     ----------
@@ -68,10 +69,15 @@ class SimplexWeights(AttentionWeights):
         query_padding_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
-        if key_padding_mask is not None:
+        if key_padding_mask is None:
+            weights = self._map(scores)
+        else:
             check_mask("key_padding_mask", key_padding_mask, (*scores.shape[:-2], scores.shape[-1]))
-            scores = scores.masked_fill(key_padding_mask.unsqueeze(-2), -math.inf)
-        weights = self._map(scores)
+            if _reads_order(self.function):
+                keys = Side(key_padding_mask, -1)
+                weights = keys.unpack(self._map(_up_to(keys.lengths, keys.pack(scores))))
+            else:
+                weights = self._map(scores.masked_fill(key_padding_mask.unsqueeze(-2), -math.inf))
         if query_padding_mask is not None:
             check_mask("query_padding_mask", query_padding_mask, scores.shape[:-1])
             weights = weights.masked_fill(query_padding_mask.unsqueeze(-1), 0)
@@ -125,10 +131,15 @@ class RowWeights(StructuredWeights):
     def mean(
         self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
-        if keys is not None:
-            place = torch.arange(scores.shape[-1], device=scores.device)
-            scores = scores.masked_fill(place >= keys[..., None, None], -math.inf)
-        return without_keys(lambda rows: self.relaxed(rows, None, generator), scores)
+        return without_keys(lambda rows: self.relaxed(rows, None, generator), _up_to(keys, scores))
+
+
+def _up_to(keys: Tensor | None, scores: Tensor) -> Tensor:
+    """The scores of so many keys, and −inf for the others."""
+    if keys is None:
+        return scores
+    place = torch.arange(scores.shape[-1], device=scores.device)
+    return scores.masked_fill(place >= keys[..., None, None], -math.inf)
 
 
 def without_keys(function: Callable[[Tensor], Tensor], scores: Tensor) -> jaxtyping.Float[Tensor, "*batch keys"]:
@@ -150,9 +161,17 @@ def _named(name: str, options: dict[str, Any]) -> Callable[..., Tensor]:
     return functools.partial(function, **options) if options else function
 
 
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function.func if isinstance(function, functools.partial) else function
+
+
 def _is_own(function: Callable[..., Any]) -> bool:
-    inner = function.func if isinstance(function, functools.partial) else function
-    return getattr(inner, "__module__", "").startswith(simplex.__name__)
+    return getattr(_inner(function), "__module__", "").startswith(simplex.__name__)
+
+
+def _reads_order(function: Callable[..., Any]) -> bool:
+    """Whether neighbours matter, so that padding between keys must not be left where it is."""
+    return _inner(function) is simplex.fusedmax or isinstance(function, simplex.Fusedmax)
 
 
 def _shown(function: Callable[..., Any]) -> str:

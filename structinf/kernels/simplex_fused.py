@@ -2,7 +2,7 @@
 
     p = sparsemax(z),    z = argmin ½ ‖z − x‖² + λ Σ |z_{i+1} − z_i|
 
-(Niculae & Blondel 2017, A regularized framework for sparse and structured neural attention, §4.1). The partial sums of
+(Niculae & Blondel 2017, A regularized framework for sparse and structured neural attention). The partial sums of
 z are a string between the ends of those of x that is pulled taut in a tube, λ above and below them (Davies & Kovac
 2001, Local extremes, runs, strings and multiresolution, Annals of Statistics 29, §3).
 
@@ -77,10 +77,11 @@ def _pull_taut(z, begin, end, weight, first, total, head, tail):
         _add(first[0], total[0], head, tail, 0, k, step + side)
         _add(first[1], total[1], head, tail, 1, k, side - step)
         while True:
-            upper = total[0, head[0]] / (_stop(first[0], head[0], tail[0], k) - first[0, head[0]])
-            lower = total[1, head[1]] / (_stop(first[1], head[1], tail[1], k) - first[1, head[1]])
+            upper, lower = total[0, head[0]], total[1, head[1]]
+            upper_length = _stop(first[0], head[0], tail[0], k) - first[0, head[0]]
+            lower_length = _stop(first[1], head[1], tail[1], k) - first[1, head[1]]
             s = 0 if head[1] == tail[1] else 1  # whose first block the string follows
-            if not upper + lower < 0 or head[s] == tail[s]:
+            if not upper * lower_length + lower * upper_length < 0 or head[s] == tail[s]:
                 break
             after = first[s, head[s] + 1]
             at = weight if s == 0 else -weight

@@ -1,4 +1,7 @@
-"""Maps from scores to the simplex, along any dimension: functions, and modules in the place of torch.nn.Softmax."""
+"""Maps from scores to the simplex, along any dimension, and the losses that they and their entropies generate.
+
+Functions, and modules in the place of torch.nn.Softmax and torch.nn.CrossEntropyLoss.
+"""
 
 from .capped import Budget, budget
 from .entropies import Entropy, NormEntropy, RenyiEntropy, ShannonEntropy, SquaredNormEntropy, TsallisEntropy

@@ -24,11 +24,12 @@ __all__ = ["Entropy", "NormEntropy", "RenyiEntropy", "ShannonEntropy", "SquaredN
 class Entropy(abc.ABC):
     """A strictly concave H of probabilities, symmetric in them, and 0 where one of them is 1.
 
-    A new one is a class of the three members below: :func:`simplex_loss` takes any.
+    A new one is a class of the three abstract members below: :func:`simplex_loss` takes any. Where the value of the
+    maximum is known by other means, ``maximum`` may be overridden too.
 
     References
     ----------
-    M. Blondel, A. Martins & V. Niculae, Learning with Fenchel-Young losses, JMLR 21, 2020, §4 and §6 (margins).
+    M. Blondel, A. Martins & V. Niculae, Learning with Fenchel-Young losses, JMLR 21, 2020, §4, and §5 on margins.
     """
 
     @abc.abstractmethod

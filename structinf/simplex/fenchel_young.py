@@ -99,10 +99,13 @@ def simplex_loss(
         losses = _of_probabilities(scores, y, entropy, cost)
         counts = torch.ones_like(losses)
     else:
-        labels = _labels(target, lead, classes, ignore_index)
+        labels, any_ignored = _labels(target, lead, classes, ignore_index)
         ignored = labels == ignore_index
-        losses = _of_classes(scores, labels, ignored, entropy, cost)
-        counts = torch.ones_like(losses) if weight is None else weight.to(losses)[labels.masked_fill(ignored, 0)]
+        if any_ignored:  # a pass over all scores less if none is
+            labels = labels.masked_fill(ignored, 0)
+            scores = scores.masked_fill(ignored.unsqueeze(1), 0.0)  # whatever they were, NaN too
+        losses = _of_classes(scores, labels, entropy, cost)
+        counts = torch.ones_like(losses) if weight is None else weight.to(losses)[labels]
         counts = counts.masked_fill(ignored, 0.0)
         losses = torch.where(counts != 0, counts * losses, 0.0)
     if reduction == "none":
@@ -115,13 +118,11 @@ def simplex_loss(
 
 
 def _of_classes(
-    scores: Tensor, labels: Tensor, ignored: Tensor, entropy: Entropy, cost: Tensor | None
+    scores: Tensor, labels: Tensor, entropy: Entropy, cost: Tensor | None
 ) -> jaxtyping.Float[Tensor, " rows"]:
-    """The loss of each row of ``scores`` (rows, K); without a gradient where ``ignored``."""
+    """The loss of each row of ``scores`` (rows, K)."""
     if not scores.numel():
         return scores.sum(1)
-    labels = labels.masked_fill(ignored, 0)
-    scores = scores.masked_fill(ignored.unsqueeze(1), 0.0)  # whatever it was, NaN too
     scores = scores if cost is None else scores + cost.to(scores)[labels]
     right = scores.gather(1, labels.unsqueeze(1)).squeeze(1)
     return simplex_gap(entropy, scores, entropy.probabilities(scores), right, torch.zeros_like(right))
@@ -136,8 +137,10 @@ def _of_probabilities(
     return simplex_gap(entropy, scores, entropy.probabilities(scores), right, entropy(y))
 
 
-def _labels(target: Tensor, lead: torch.Size, classes: int, ignore_index: int) -> jaxtyping.Int[Tensor, " rows"]:
-    """``target``, flat, in int64."""
+def _labels(
+    target: Tensor, lead: torch.Size, classes: int, ignore_index: int
+) -> tuple[jaxtyping.Int[Tensor, " rows"], bool]:
+    """``target``, flat, in int64, and whether any is to be ignored."""
     if not isinstance(target, Tensor) or target.dtype is torch.bool or target.is_complex():
         came = f"a tensor of {target.dtype}" if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(
@@ -149,8 +152,13 @@ def _labels(target: Tensor, lead: torch.Size, classes: int, ignore_index: int) -
             f"of x's shape are needed, got integers of shape {tuple(target.shape)}; torch's classes are along dim=1"
         )
 
+    any_ignored = False
+
     def check(labels: Tensor) -> None:
-        wrong = ((labels < 0) | (labels >= classes)) & (labels != ignore_index)
+        nonlocal any_ignored
+        ignored = labels == ignore_index
+        any_ignored = bool(ignored.any())
+        wrong = ((labels < 0) | (labels >= classes)) & ~ignored
         if bool(wrong.any()):
             index = tuple(wrong.nonzero()[0].tolist())
             raise InvalidInputError(
@@ -158,7 +166,7 @@ def _labels(target: Tensor, lead: torch.Size, classes: int, ignore_index: int) -
                 f"{int(labels[index])} at {index}"
             )
 
-    return inspected(target.long(), check).reshape(-1)
+    return inspected(target.long(), check).reshape(-1), any_ignored
 
 
 def _probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:

@@ -34,6 +34,7 @@ def _reaching(row, threshold):
 def _lowest(row, k, floor, number, integer):
     """A number that exactly k of ``row`` reach, or all that are above ``floor``; or the one at the k-th place, False.
 
+    Last, how many are above ``floor``.
     ``row`` is as in :func:`_reaching`; ``number`` and ``integer``, (1,), are one place in memory.
     """
     real = row.dtype.type
@@ -45,7 +46,8 @@ def _lowest(row, k, floor, number, integer):
     lowest, top = -largest(minus_lows), largest(tops)
     at_low, at_high = (_reaching(row, lowest) if top > floor else 0), 0
     if at_low <= k or k == 0:
-        return (lowest if k > 0 else real(np.inf)), True
+        return (lowest if k > 0 else real(np.inf)), True, at_low
+    above = at_low
     number[0] = abs(lowest)
     low = np.int64(integer[0]) if lowest >= 0 else -np.int64(integer[0])
     number[0] = abs(top)
@@ -64,18 +66,18 @@ def _lowest(row, k, floor, number, integer):
         threshold = number[0] if middle >= 0 else -number[0]
         count = _reaching(row, threshold)
         if count == k:
-            return threshold, True
+            return threshold, True, above
         if count > k:
             low, lowest, at_low = middle, threshold, count
         else:
             high, top, at_high = middle, threshold, count
         is_secant = not is_secant
-    return lowest, False
+    return lowest, False, above
 
 
 @jit
-def highest(start, stop, scores, integers, k, floor, taken):
-    """Set ``taken`` (B, d) to 1 for the k highest scores (B, d), and to 0 elsewhere.
+def highest(start, stop, scores, integers, k, floor, taken, above):
+    """Set ``taken`` (B, d) to 1 for the k highest scores (B, d), to 0 elsewhere; ``above`` (B,) to how many there are.
 
     Scores must be above ``floor``, and all of them are taken if they are fewer than k; of equal ones the first are.
     ``integers`` is an array of integers as wide as a score.
@@ -87,7 +89,7 @@ def highest(start, stop, scores, integers, k, floor, taken):
     for b in range(start, stop):
         for i in range(size):
             row[i] = scores[b, i]
-        lowest, is_exact = _lowest(row, k, real(floor), number, integer)
+        lowest, is_exact, above[b] = _lowest(row, k, real(floor), number, integer)
         chosen = taken[b]
         for i in range(size):
             chosen[i] = real(1) if row[i] >= lowest else real(0)
