@@ -7,10 +7,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["KINDS", "SMOOTH", "segmentation"]
+from structinf.attention import StructuredAttention
+
+__all__ = ["KINDS", "SMOOTH", "draw", "every_kind", "make", "segmentation"]
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "softmax": {"weights": "softmax"},
@@ -71,3 +74,18 @@ def segmentation(scores: Tensor, transition: Tensor, smax: str, normalized: bool
             p *= first[t][y[t + 1]] if y[t] == 0 else 1 - first[t][y[t + 1]]
         weights += p * torch.tensor(y, dtype=torch.float64)
     return weights / weights.sum() if normalized and weights.sum() > 0 else weights
+
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def make(kind: str, **more) -> StructuredAttention:
+    """In float64, with parameters that are not 0."""
+    attention = StructuredAttention(**KINDS[kind], **more).double()
+    for parameter in attention.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return attention
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))

@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd import gradcheck
 
 import structinf as si
-from attention_cases import KINDS, SMOOTH, segmentation
+from attention_cases import KINDS, SMOOTH, draw, every_kind, make, segmentation
 from structinf.attention import (
     DependencyWeights,
     GridWeights,
@@ -22,20 +22,6 @@ from structinf.attention import (
 )
 from structinf.errors import InfeasibleError
 from structinf.simplex import Entmax
-
-every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def make(kind: str, **more) -> StructuredAttention:
-    attention = StructuredAttention(**KINDS[kind], **more).double()
-    for parameter in attention.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return attention
-
-
-def draw(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
-
 
 # ----------------------------------------------------------------------------- what the weights are
 

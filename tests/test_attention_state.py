@@ -8,29 +8,14 @@ import pickle
 
 import pytest
 import torch
-from torch import nn
 
-from attention_cases import KINDS
+from attention_cases import draw, every_kind, make
 from structinf.attention import (
     AttentionWeights,
     StructuredAttention,
 )
 from structinf.errors import InvalidInputError, UnknownNameError, UnsupportedError
 from structinf.simplex import Entmax
-
-every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def make(kind: str, **more) -> StructuredAttention:
-    attention = StructuredAttention(**KINDS[kind], **more).double()
-    for parameter in attention.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return attention
-
-
-def draw(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
-
 
 # ----------------------------------------------------------------------------- state, noise
 
