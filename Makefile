@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # pip must not run twice at once in one environment.
 .NOTPARALLEL:
-.PHONY: demo test lint format types borders docs dist wheel check bench device clean
+.PHONY: demo test lint format types borders docs generated dist wheel check bench device clean
 
 demo: .venv/demo.stamp
 	$(BIN)/structinf demo sort
@@ -40,6 +40,10 @@ borders: .venv/dev.stamp
 
 docs: .venv/dev.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# README's table and the architecture page, as the code is now.
+generated: .venv/dev.stamp
+	$(BIN)/python docs/generate.py
 
 # The sdist, and the wheel made from it.
 dist: .venv/dev.stamp

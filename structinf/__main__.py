@@ -205,7 +205,8 @@ def _check(arguments: argparse.Namespace) -> int:
                 details = f"by the same fault as {first}"
             print(textwrap.indent(details or str(result.error), " " * 8))
     by = f", by {len(faults)} fault{'s' * (len(faults) > 1)}" if len(faults) < count["broken"] else ""
-    print(f"\n{count['holds']} laws hold, {count['does not apply']} do not apply, {count['broken']} are broken{by}")
+    broken = f"{count['broken']} {'is' if count['broken'] == 1 else 'are'} broken{by}"
+    print(f"\n{count['holds']} laws hold, {count['does not apply']} do not apply, {broken}")
     return 1 if count["broken"] else 0
 
 

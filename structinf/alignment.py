@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from .autograd import recorded
 from .compiling import untraced
 from .errors import InvalidInputError
 from .problem import Problem, broadcasts, renamed
@@ -21,6 +22,7 @@ __all__ = ["alignment_matrix", "alignment_path", "check_band", "choose_smoothing
 
 
 @untraced
+@recorded
 def soft_dtw(
     cost: Tensor,
     temperature: float | None = None,

@@ -9,19 +9,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compiling import untraced
+from .autograd import recorded
+from .compiling import one_step, untraced
 from .errors import InvalidInputError
 from .oracle import Oracle
-from .parts import Potentials, as_tuple, map_parts
-from .problem import Problem, renamed
+from .parts import Potentials, as_tuple, like_potentials, map_parts
+from .problem import Problem, renamed, shapes
 from .relaxation import RELAXATIONS, Relaxation
-from .resolution import prepare, prepare_oracle
+from .resolution import options_alone, prepare, prepare_oracle, resolve
 from .solution import Solution
 
 __all__ = ["decode", "encode", "infer", "relax", "same_instances"]
 
 
-@untraced
+def _like_mean(
+    theta: Potentials, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any
+) -> Potentials:
+    options.pop("generator", None)
+    batch, events = shapes(theta, resolve(oracle, relaxation, options_alone(oracle, options))[0])
+    means = [t.new_empty(batch + event) for t, event in zip(as_tuple(theta), events, strict=True)]
+    return like_potentials(means, theta)
+
+
+def _draws_nothing(
+    theta: None,
+    oracle: str | Oracle,
+    relaxation: str | Relaxation = "sparsemap",
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> bool:
+    return generator is None and not resolve(oracle, relaxation, options_alone(oracle, options))[1].draws
+
+
+@one_step(_like_mean, _draws_nothing)
+@recorded
 def relax(
     theta: Potentials,
     oracle: str | Oracle,
@@ -106,11 +127,27 @@ def infer(
     >>> sol.weights
     tensor([0.8750, 0.1250])
     """
+    solution, differentiable = _solved(theta, oracle, relaxation, warm_start, generator, options)
+    make = solution.make_support
+    return dataclasses.replace(solution, **differentiable, make_support=None if make is None else recorded(make))
+
+
+@recorded
+def _solved(
+    theta: Potentials,
+    oracle: str | Oracle,
+    relaxation: str | Relaxation,
+    warm_start: Solution | None,
+    generator: torch.Generator | None,
+    options: dict[str, Any],
+) -> tuple[Solution, dict[str, Any]]:
+    """The solution, and what of it has a gradient."""
     found, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
     with problem.plain_modes():
         start = None if warm_start is None else _flat_support(warm_start, problem)
         solution = found.seeded(generator).solve(problem.oracle, problem.theta, start)
-    return solution.restored(problem.restore, problem.restore_parts, problem.oracle, found.sample_ndim)
+    solution = solution.restored(problem.restore, problem.restore_parts, problem.oracle, found.sample_ndim)
+    return solution, {"mean": solution.mean, "value": solution.value, "weights": solution.weights}
 
 
 def encode(labels: Tensor, like: Potentials, oracle: str | Oracle, **options: Any) -> Potentials:
@@ -123,6 +160,11 @@ def encode(labels: Tensor, like: Potentials, oracle: str | Oracle, **options: An
     like : (..., *event) Tensor, or tuple of them
     oracle, **options
         As for :func:`relax`.
+
+    Returns
+    -------
+    (..., *event) Tensor, or tuple of them
+        In the form and dtype of ``like``.
 
     Examples
     --------
@@ -141,6 +183,17 @@ def encode(labels: Tensor, like: Potentials, oracle: str | Oracle, **options: An
 
 def decode(y: Potentials, oracle: str | Oracle, **options: Any) -> Tensor:
     """Integer labels of structures ``y`` (..., *event); the inverse of :func:`encode`, −1 in the padding.
+
+    Parameters
+    ----------
+    y : (..., *event) Tensor, or tuple of them
+    oracle, **options
+        As for :func:`relax`.
+
+    Returns
+    -------
+    (..., *label dims) integer Tensor
+        As the oracle documents.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from .oracle import Enumerable, GibbsOracle, KBest, Oracle, Projectable, Samplab
 from .registry import Registry
 from .relaxation import RELAXATIONS
 
-__all__ = ["required", "run"]
+__all__ = ["answers", "required", "run"]
 
 WIDTH = 110  # no line is longer
 
@@ -68,6 +68,16 @@ def run() -> int:
     )
     _print_section("What cannot be loaded", [(e.name, e.error) for e in everything if e.error])
     return 0
+
+
+def answers(oracles: Collection[str], relaxations: Collection[str]) -> dict[str, dict[str, bool]]:
+    """For each of these oracles, which of these relaxations work; without what cannot be made."""
+    rows, tried = (
+        [entry for entry in _entries(registry) if entry.name in names and not entry.error]
+        for registry, names in ((resolution.ORACLES, oracles), (RELAXATIONS, relaxations))
+    )
+    ways = _ways(tried, rows)
+    return {row.name: {way.name: way.missing[i] is None for way in ways} for i, row in enumerate(rows)}
 
 
 # ----------------------------------------------------------------------------- what there is

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from .compiling import untraced
+from .autograd import recorded, refuse_function
+from .compiling import one_step
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, map_parts
-from .problem import Problem
+from .problem import Problem, shapes
 from .relaxation import RegularizedRelaxation, Relaxation, check_choice, held_modules
-from .resolution import bind_problem, resolve
+from .resolution import bind_problem, resolve, works_with
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -49,7 +51,11 @@ class _StructuredLoss(nn.Module, abc.ABC):
     relaxation: Relaxation
     reduction: Reduction
 
-    @untraced
+    @one_step(
+        lambda self, theta, y, **_: self._like_losses(theta),
+        lambda self, theta, y, generator=None, **_: generator is None and not self.relaxation.draws,
+    )
+    @functools.partial(recorded, check=lambda self, *_, **__: self._check_followed())
     def forward(
         self, theta: Potentials, y: Potentials, *, generator: torch.Generator | None = None, **structure: Any
     ) -> jaxtyping.Float[Tensor, "*batch"]:
@@ -83,6 +89,14 @@ class _StructuredLoss(nn.Module, abc.ABC):
             losses = self._losses(problem, problem.gold(y, "y"), self.relaxation.seeded(generator))
         total = reduced(losses, self.reduction)
         return problem.restore(losses) if self.reduction == "none" else total.to(problem.dtype)
+
+    def _like_losses(self, theta: Potentials) -> Tensor:
+        dtype = functools.reduce(torch.promote_types, [t.dtype for t in as_tuple(theta)])
+        batch = shapes(theta, self.oracle)[0] if self.reduction == "none" else []
+        return as_tuple(theta)[0].new_empty(batch, dtype=dtype)
+
+    def _check_followed(self) -> None:
+        """UnsupportedError if a transform of torch.func could not follow the loss."""
 
     @abc.abstractmethod
     def _losses(self, problem: Problem, gold: Potentials, relaxation: Any) -> Tensor:
@@ -140,12 +154,12 @@ class FenchelYoungLoss(_StructuredLoss):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.oracle, found = resolve(oracle, relaxation, options)
+        self.oracle, found = resolve(oracle, relaxation, options, RegularizedRelaxation)
         if not isinstance(found, RegularizedRelaxation):
+            others = ", ".join(works_with(self.oracle, kind=RegularizedRelaxation))
             raise UnsupportedError(
                 f"{found.label()} is no argmax of ⟨θ, μ⟩ − Ω(μ) and generates no Fenchel-Young loss; "
-                "train through its Layer with a loss of your own, or take map, marginals, sparsemap, smoothed or "
-                "perturbed"
+                f"train through its Layer with a loss of your own, or take {others}"
             )
         if not (cost is None or isinstance(cost, Tensor | tuple | list) or callable(cost)):
             check_choice(
@@ -177,6 +191,9 @@ class FenchelYoungLoss(_StructuredLoss):
                 f"y is no structure of {oracle.label()} at batch index {index}: it scores more than the best one"
             )
         return losses
+
+    def _check_followed(self) -> None:
+        refuse_function("cost", self.cost)
 
     def _cost(self, problem: Problem, gold: Potentials) -> Potentials:
         if self.cost == "hamming":
@@ -269,6 +286,9 @@ class RelaxedLoss(_StructuredLoss):
         else:
             each = [_DISTANCES[self.distance](a, b) for a, b in zip(y, read, strict=True)]
         return torch.stack(each).sum(0)
+
+    def _check_followed(self) -> None:
+        refuse_function("distance", self.distance)
 
     @staticmethod
     def _shown(problem: Problem) -> tuple[Tensor, ...]:

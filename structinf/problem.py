@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .autograd import check_not_hidden
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, like_potentials, map_parts
@@ -54,6 +55,8 @@ class Problem:
         batch_shape = _batch_shape(tensors, ndims, oracle)
         flat = [_lift(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
         form = like_potentials(flat, theta)
+        for name, t in oracle.bound.items():
+            check_not_hidden(name, t)
         given = {name: value for name, value in structure.items() if value is not None}
         try:
             bound = {name: _check_structure(name, value, oracle, batch_shape, form) for name, value in given.items()}
@@ -110,6 +113,7 @@ class Problem:
                     f"{where} must have shape {_shape(self.batch_shape + event)} "
                     f"(batch {_shape(self.batch_shape)}, structure {_shape(event)}), got {_shape(t.shape)}{instead}"
                 )
+            check_not_hidden(what, t)
             t = t.to(like).expand(self.batch_shape + event)
             flat.append(t.reshape(math.prod(self.batch_shape), *event))
         form = self.without_padding(like_potentials(flat, self.theta))
@@ -194,6 +198,16 @@ class Problem:
                 stack.enter_context(torch.inference_mode(False))
                 stack.enter_context(torch.no_grad())
             yield
+
+
+# ----------------------------------------------------------------------------- shapes alone
+
+
+def shapes(theta: Potentials, oracle: Oracle) -> tuple[torch.Size, tuple[torch.Size, ...]]:
+    """The batch's shape, and that of each tensor's parts."""
+    tensors, ndims = as_tuple(theta), oracle.event_ndims(theta)
+    batch = torch.broadcast_shapes(*(t.shape[: t.ndim - n] for t, n in zip(tensors, ndims, strict=True)))
+    return batch, tuple(t.shape[t.ndim - n :] for t, n in zip(tensors, ndims, strict=True))
 
 
 # ----------------------------------------------------------------------------- checks

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .autograd import piecewise_linear
+from .autograd.inspected import inspected
 from .checks import check_natural, check_positive
 from .errors import InvalidInputError
 
@@ -42,7 +43,19 @@ def round_straight_through(x: Tensor) -> jaxtyping.Float[Tensor, "*shape"]:
 
 
 def floor_straight_through(x: Tensor) -> jaxtyping.Float[Tensor, "*shape"]:
-    """``x.floor()`` with the gradient of x itself, as :func:`round_straight_through`."""
+    """``x.floor()`` with the gradient of x itself, as :func:`round_straight_through`.
+
+    Parameters
+    ----------
+    x : (...) Tensor
+        In floating point.
+
+    Examples
+    --------
+    >>> x = torch.tensor([0.4, 1.7], requires_grad=True)
+    >>> floor_straight_through(x).tolist()
+    [0.0, 1.0]
+    """
     return _straight_through(_floating(x).detach().floor(), x)
 
 
@@ -142,8 +155,7 @@ class VectorQuantizer(nn.Module):
         dim = self.codebook.shape[1]
         if _floating(x).ndim == 0 or x.shape[-1] != dim:
             raise InvalidInputError(f"x: vectors (..., {dim}) are needed, got shape {tuple(x.shape)}")
-        if not bool(x.isfinite().all()):
-            raise InvalidInputError("x: finite vectors are needed, got NaN or infinity in some")
+        x = inspected(x, _check_finite)
         wide = torch.float64 if torch.float64 in (x.dtype, self.codebook.dtype) else torch.float32
         with torch.autocast(x.device.type, enabled=False):
             vectors, codebook = x.reshape(-1, dim).to(wide), self.codebook.to(wide)
@@ -158,6 +170,11 @@ class VectorQuantizer(nn.Module):
     def extra_repr(self) -> str:
         codes, dim = self.codebook.shape
         return f"{codes}, {dim}, beta={self.beta:g}"
+
+
+def _check_finite(x: Tensor) -> None:
+    if not bool(x.isfinite().all()):
+        raise InvalidInputError("x: finite vectors are needed, got NaN or infinity in some")
 
 
 _BLOCK = 2**22  # distances at a time

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from .autograd import piecewise_linear
-from .compiling import untraced
+from .autograd import piecewise_linear, recorded
+from .compiling import one_step
 from .errors import InvalidInputError
 from .kernels import permutahedron
 from .regularizers import check_temperature
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["soft_rank", "soft_sort"]
 
 
-@untraced
+@one_step()
+@recorded
 def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """The rank of each number among the n along ``dim``, 1 for the lowest and n for the highest, made smooth.
 
@@ -68,7 +69,8 @@ def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> jaxt
     return _project(theta, temperature, dim, is_sorting=False)
 
 
-@untraced
+@one_step()
+@recorded
 def soft_sort(
     theta: Tensor, temperature: float = 1.0, *, dim: int = -1, descending: bool = False
 ) -> jaxtyping.Float[Tensor, "*shape"]:
@@ -92,6 +94,10 @@ def soft_sort(
     ------
     InvalidInputError
         As for :func:`soft_rank`.
+
+    References
+    ----------
+    M. Blondel, O. Teboul, Q. Berthet & J. Djolonga, Fast differentiable sorting and ranking, ICML 2020.
 
     Examples
     --------

@@ -53,6 +53,11 @@ class Registry(Generic[T]):
             return lambda f: self.register(name, f)
         if not _is_callable(factory):
             raise TypeError(f"register {self.kind} {name!r}: a class or function is needed, got {factory!r}")
+        if isinstance(factory, self.base) or _is_other_class(factory, self.base):
+            raise TypeError(
+                f"register {self.kind} {name!r}: a subclass of {self.base.__name__}, or a function that makes one, is "
+                f"needed, got {factory!r}"
+            )
         taken = self._local.get(name)
         if taken is not None and _address(taken) != _address(factory):
             raise PluginError(
@@ -168,6 +173,10 @@ def _is_callable(factory: Any) -> TypeGuard[Callable[..., Any]]:
 
 def _address(factory: Any) -> str:
     return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', repr(factory))}"
+
+
+def _is_other_class(factory: Any, base: type) -> bool:
+    return inspect.isclass(factory) and not issubclass(factory, base)
 
 
 def _package(address: str) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "get_relaxation",
     "list_oracles",
     "list_relaxations",
+    "options_alone",
     "prepare",
     "prepare_oracle",
     "register_oracle",
@@ -66,22 +67,52 @@ def register_oracle(name: str, factory: Callable[..., Oracle] | None = None) -> 
 
 
 def register_relaxation(name: str, factory: Callable[..., Relaxation] | None = None) -> Any:
-    """Register a relaxation class under ``name``; a decorator, or a call with the class."""
+    """Register a relaxation class under ``name``; a decorator, or a call with the class.
+
+    Parameters
+    ----------
+    name : str
+    factory : type or callable, optional
+        Makes the relaxation from its options.
+
+    Raises
+    ------
+    PluginError
+        As for :func:`register_oracle`.
+    """
     return RELAXATIONS.register(name, factory)  # type: ignore[arg-type]
 
 
 def list_oracles() -> list[str]:
-    """Names of all oracles, built in, installed as plugins or registered at run time."""
+    """Names of all oracles, built in, installed as plugins or registered at run time.
+
+    Examples
+    --------
+    >>> "arborescence" in list_oracles()
+    True
+    """
     return ORACLES.names()
 
 
 def list_relaxations() -> list[str]:
-    """Names of all relaxations."""
+    """Names of all relaxations.
+
+    Examples
+    --------
+    >>> "sparsemap" in list_relaxations()
+    True
+    """
     return RELAXATIONS.names()
 
 
 def get_oracle(oracle: str | Oracle, **options: Any) -> Oracle:
     """The oracle called ``oracle``, made with ``options``; an object is returned as it is.
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+    **options
+        Of the oracle, if it is given by name.
 
     Raises
     ------
@@ -103,6 +134,17 @@ def get_oracle(oracle: str | Oracle, **options: Any) -> Oracle:
 def get_relaxation(relaxation: str | Relaxation, **options: Any) -> Relaxation:
     """The relaxation called ``relaxation``, made with ``options``; an object is returned as it is.
 
+    Parameters
+    ----------
+    relaxation : str or Relaxation
+    **options
+        Of the relaxation, if it is given by name.
+
+    Raises
+    ------
+    UnknownNameError, TypeError, PluginError
+        As for :func:`get_oracle`.
+
     Examples
     --------
     >>> get_relaxation("marginals", temperature=0.5)
@@ -112,14 +154,18 @@ def get_relaxation(relaxation: str | Relaxation, **options: Any) -> Relaxation:
 
 
 def resolve(
-    oracle: str | Oracle, relaxation: str | Relaxation, options: Mapping[str, Any]
+    oracle: str | Oracle, relaxation: str | Relaxation, options: Mapping[str, Any], kind: type[Relaxation] = Relaxation
 ) -> tuple[Oracle, Relaxation]:
-    """:func:`resolve_in` the registry of relaxations."""
-    return resolve_in(RELAXATIONS, oracle, relaxation, options)
+    """:func:`resolve_in` the registry of relaxations; messages speak of those of this ``kind``."""
+    return resolve_in(RELAXATIONS, oracle, relaxation, options, kind)
 
 
 def resolve_in(
-    registry: Registry[S], oracle: str | Oracle, item: str | S, options: Mapping[str, Any]
+    registry: Registry[S],
+    oracle: str | Oracle,
+    item: str | S,
+    options: Mapping[str, Any],
+    kind: type = object,
 ) -> tuple[Oracle, S]:
     """The oracle and what works over it, each option handed to whichever of the two named ones has it.
 
@@ -145,7 +191,7 @@ def resolve_in(
             raise TypeError(_unknown_option(key, oracle, item, options, known))
         shares[owners[0]][key] = value
     found = ORACLES.get(oracle, **shares[0]), registry.get(item, **shares[1])
-    check_supported(*found, registry)
+    check_supported(*found, registry, kind)
     return found
 
 
@@ -164,30 +210,31 @@ def _unknown_option(
     return f"there is no option {key!r} ({'; '.join(takes)}; instance data: {', '.join(data) or 'none'}){hint}"
 
 
-def check_supported(oracle: Oracle, item: Serves, registry: Registry[Any] = RELAXATIONS) -> None:
-    """Raise UnsupportedError, saying what is missing and what works instead, unless the two fit."""
+def check_supported(oracle: Oracle, item: Serves, registry: Registry[Any] = RELAXATIONS, kind: type = object) -> None:
+    """Raise UnsupportedError, saying what is missing and what of this ``kind`` works instead, unless the two fit."""
     missing = item.missing(oracle)
     if missing is not None:
-        others = [name + " with default options" * (name == item.name) for name in works_with(oracle, registry)]
+        others = [name + " with default options" * (name == item.name) for name in works_with(oracle, registry, kind)]
         raise UnsupportedError(
             f"{item.label()} does not work for {oracle.label()}: {missing}. "
             f"These {registry.kind}s do: {', '.join(others) or 'none'}"
         )
 
 
-def works_with(oracle: Oracle, registry: Registry[Any] = RELAXATIONS) -> list[str]:
+def works_with(oracle: Oracle, registry: Registry[Any] = RELAXATIONS, kind: type = object) -> list[str]:
     """Names of the relaxations, or of what else is registered, with default options, that ``oracle`` can have."""
-    return [name for name in registry.names() if _default_works(name, oracle, registry)]
+    return [name for name in registry.names() if _default_works(name, oracle, registry, kind)]
 
 
-def _default_works(name: str, oracle: Oracle, registry: Registry[Any]) -> bool:
+def _default_works(name: str, oracle: Oracle, registry: Registry[Any], kind: type) -> bool:
     try:
         parameters = inspect.signature(registry.factory(name)).parameters.values()
+        if any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+            return False  # needs arguments of its own
+        made = registry.get(name)
+        return isinstance(made, kind) and made.missing(oracle) is None
     except PluginError:
         return False  # a broken plugin fails when it is asked for, and here another one was
-    if any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
-        return False  # needs arguments of its own
-    return registry.get(name).missing(oracle) is None
 
 
 def bind_problem(theta: Any, oracle: Oracle, structure: Mapping[str, Any]) -> Problem:
@@ -203,6 +250,12 @@ def prepare(
     structure = {key: options.pop(key) for key in list(options) if key in names}
     found_oracle, found = resolve_in(registry, oracle, item, options)
     return found, Problem.build(theta, found_oracle, structure)
+
+
+def options_alone(oracle: str | Oracle, options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` but for instance data."""
+    names = _instance_data(oracle, options)
+    return {key: value for key, value in options.items() if key not in names}
 
 
 def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str]:

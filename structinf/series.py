@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .alignment import check_band, choose_smoothing, soft_dtw
+from .autograd import recorded
 from .compiling import untraced
 from .errors import InvalidInputError
 from .losses import Reduction, check_reduction, reduced
@@ -22,6 +23,7 @@ __all__ = ["SoftDTWLoss", "soft_dtw_between", "soft_dtw_divergence"]
 
 
 @untraced
+@recorded
 def soft_dtw_between(
     x: Tensor,
     y: Tensor,
@@ -64,6 +66,7 @@ def soft_dtw_between(
 
 
 @untraced
+@recorded
 def soft_dtw_divergence(
     x: Tensor,
     y: Tensor,

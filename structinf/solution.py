@@ -36,6 +36,8 @@ class Solution:
         Whether the solver met its tolerance.
     oracle_calls : int or None
         Batched calls of the argmax oracle.
+    make_support : callable or None
+        Builds ``support``.
     oracle : Oracle or None
         With the instance data that the solution is for.
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .autograd import recorded
 from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
 from .losses import Reduction, check_reduction, reduced
@@ -63,6 +64,7 @@ class SPOPlusLoss(nn.Module):
         self.reduction: Reduction = check_reduction(reduction)
 
     @untraced
+    @recorded
     def forward(self, theta: Potentials, true_theta: Potentials, **structure: Any) -> jaxtyping.Float[Tensor, "*batch"]:
         """The loss of predicted potentials ``theta`` (..., *event), given the true ones.
 

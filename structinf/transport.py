@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, overload
 import torch
 from torch import Tensor
 
+from .autograd import recorded
 from .checks import check_flag
 from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
@@ -75,6 +76,7 @@ def sinkhorn(
 
 
 @untraced
+@recorded
 def sinkhorn(
     theta: Tensor,
     rows: Tensor | None = None,

@@ -1,44 +1,27 @@
-"""What DataLoader workers run, in a module of its own so that spawned processes can import it."""
+"""What the workers of a DataLoader run, in a module of its own so that spawned processes can import it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from torch.utils.data import Dataset
+from torch import Tensor, nn
 
-import structinf as si
+from layer_cases import CASES
 
-__all__ = ["Relaxed", "relaxed"]
-
-ORACLES = {"categorical": (5,), "chain": ((6, 4), (4, 4)), "assignment": (5, 5), "arborescence": (6, 6)}
-
-
-def relaxed(index: int) -> list[torch.Tensor]:
-    """Structures and SparseMAP means of some oracles, with their gradients, for potentials that ``index`` seeds."""
-    generator = torch.Generator().manual_seed(index)
-    found = []
-    for name, shapes in ORACLES.items():
-        is_tuple = not isinstance(shapes[0], int)
-        drawn = [torch.randn(2, *s, generator=generator).requires_grad_() for s in (shapes if is_tuple else [shapes])]
-        theta = tuple(drawn) if is_tuple else drawn[0]
-        for relaxation in ("map", "sparsemap"):
-            mean = si.relax(theta, name, relaxation)
-            first = mean[0] if is_tuple else mean
-            (gradient,) = torch.autograd.grad(first.square().sum(), drawn[:1])
-            found += [first.detach(), gradient]
-    return found
+__all__ = ["Collate"]
 
 
 @dataclass
-class Relaxed(Dataset):
-    """Layers at work in the workers; they travel there by fork or by pickling."""
+class Collate:
+    """A batch of seeds as what each of the modules makes of inputs drawn from their sum, with its gradient in them."""
 
-    size: int
-    layer: si.Layer = field(default_factory=lambda: si.Layer("arborescence", "marginals"))
+    modules: dict[str, nn.Module]
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> list[torch.Tensor]:
-        return [*relaxed(index), self.layer(torch.full((4, 4), float(index)))]
+    def __call__(self, seeds: list[int]) -> dict[str, tuple[Tensor, Tensor]]:
+        found = {}
+        for name, module in self.modules.items():
+            x = CASES[name].draw(sum(seeds)).requires_grad_()
+            out = CASES[name].call(module, x)
+            found[name] = out.detach(), torch.autograd.grad(out.square().sum(), x)[0]
+        return found

@@ -18,6 +18,7 @@ from types import CodeType
 from typing import Any
 
 import jaxtyping
+import torch
 from typeguard import TypeCheckError, check_type
 
 __all__ = ["annotated_modules", "checked", "install", "shapes_of"]
@@ -78,6 +79,8 @@ def checked(function: Any) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # shapes are symbols then, and checks are not to be traced
+            return function(*args, **kwargs)
         with jaxtyping.jaxtyped("context"):  # one meaning for each name of a dimension
             for name, value in (*zip(names, args, strict=False), *kwargs.items()):
                 check(name, value)

@@ -9,7 +9,7 @@ import torch
 
 import structinf as si
 from estimator_cases import cost
-from structinf.estimators import Exact
+from structinf.estimators import Exact, Terms
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,23 @@ def test_an_instance_without_structures(estimator: str):
 def test_too_many_structures():
     with pytest.raises(si.InvalidInputError, match="too many to list"):
         si.expect(cost, torch.zeros(1, 30), "bits", "exact")
+
+
+class Wrong(si.Estimator):
+    """Returns what it is made with."""
+
+    def __init__(self, make) -> None:
+        super().__init__()
+        self.make = make
+
+    def terms(self, oracle, theta, generator=None):
+        return self.make(theta)
+
+
+def test_estimators_of_ones_own_that_are_wrong():
+    theta = torch.zeros(2, 3)
+    with pytest.raises(si.PluginError, match=r"terms\(\) of Wrong must return structinf.estimators.Terms, got Tensor"):
+        si.expect(cost, theta, "categorical", Wrong(lambda t: t))
+    shapes = r"structures \(K, B, \*event\) and weights \(K, B\) are needed, got \(2, 3\) and \(2,\)"
+    with pytest.raises(si.InvalidInputError, match=shapes):
+        si.expect(cost, theta, "categorical", Wrong(lambda t: Terms.of(t, t.new_ones(2))))

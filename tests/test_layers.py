@@ -1,4 +1,4 @@
-"""relax, infer and Layer: one result by three calls, its derivatives, warm starts, copies, threads and processes."""
+"""relax, infer and Layer: one result by three calls, its derivatives, warm starts, copies and threads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import copy
 import io
 import itertools
 import pickle
-import subprocess
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,9 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
-from torch.utils.data import DataLoader
 
-from loader_worker import Relaxed, relaxed
 from structinf import ConvergenceError, ConvergenceWarning, InvalidInputError, Layer, UnsupportedError, infer, relax
 from toys import Explicit, Knapsack, Walk
 
@@ -303,7 +299,26 @@ def test_the_gradient_does_not_hang_on_the_solvers_tolerance(tolerance):
     torch.testing.assert_close(loose, exact, atol=1e-5, rtol=0)
 
 
-# ----------------------------------------------------------------------------- threads and processes
+# ----------------------------------------------------------------------------- threads
+
+
+ORACLES = {"categorical": (5,), "chain": ((6, 4), (4, 4)), "assignment": (5, 5), "arborescence": (6, 6)}
+
+
+def relaxed(index: int) -> list[torch.Tensor]:
+    """Structures and SparseMAP means of some oracles, with their gradients, for potentials that ``index`` seeds."""
+    generator = torch.Generator().manual_seed(index)
+    found = []
+    for name, shapes in ORACLES.items():
+        is_tuple = not isinstance(shapes[0], int)
+        drawn = [torch.randn(2, *s, generator=generator).requires_grad_() for s in (shapes if is_tuple else [shapes])]
+        theta = tuple(drawn) if is_tuple else drawn[0]
+        for relaxation in ("map", "sparsemap"):
+            mean = relax(theta, name, relaxation)
+            first = mean[0] if is_tuple else mean
+            (gradient,) = torch.autograd.grad(first.square().sum(), drawn[:1])
+            found += [first.detach(), gradient]
+    return found
 
 
 def test_several_python_threads():
@@ -313,47 +328,3 @@ def test_several_python_threads():
     for i, answers in enumerate(found):
         for a, e in zip(answers, expected[i % 6], strict=True):
             torch.testing.assert_close(a, e)
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_data_loader_workers(method):
-    dataset = Relaxed(2)
-    expected = [dataset[i] for i in range(2)]  # kernels, threads and all are warm in this process before it forks
-    loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=method, timeout=120)
-    for found, answers in zip(loader, expected, strict=True):
-        for a, e in zip(found, answers, strict=True):
-            torch.testing.assert_close(a, e)
-
-
-PARALLEL = """
-import sys, torch
-from torch import nn
-import structinf as si
-
-torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
-
-def train():
-    linear, transition = nn.Linear(3, 8), nn.Parameter(torch.zeros(2, 2))
-
-    class Tagger(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear, self.transition, self.layer = linear, transition, si.Layer("chain", sys.argv[2])
-
-        def forward(self, x):
-            return self.layer((self.linear(x).unflatten(-1, (4, 2)), self.transition))[0]
-
-    model = nn.parallel.DistributedDataParallel(Tagger())
-    for _ in range(2):  # a parameter that got no gradient in one step is an error in the next
-        model(torch.randn(5, 3)).square().sum().backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters())
-
-train()
-torch.distributed.destroy_process_group()
-"""
-
-
-def test_distributed_data_parallel(tmp_path):
-    command = [sys.executable, "-c", PARALLEL, str(tmp_path / "store"), "map"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr

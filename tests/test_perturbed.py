@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from structinf.noise import Noise
+from structinf.noise import Noise, Normal
 
 THETA = torch.tensor([0.5, -0.2, 0.9], dtype=torch.float64)
 DISTRIBUTIONS = {"normal": scipy.stats.norm, "gumbel": scipy.stats.gumbel_r, "logistic": scipy.stats.logistic}
@@ -335,6 +335,20 @@ def test_wrong_options_are_named(options: dict, message: str) -> None:
 def test_noise_without_a_score_is_refused(noise: str) -> None:
     with pytest.raises(si.UnsupportedError, match="slope"):
         si.Layer("categorical", "perturbed", noise=noise)
+
+
+def test_noise_of_ones_own_must_be_finite() -> None:
+    class Broken(Noise):
+        def sample(self, shape, *, dtype, device, generator=None):
+            return torch.full(shape, torch.nan, dtype=dtype, device=device)
+
+    with pytest.raises(si.InvalidInputError, match="gave NaN or infinity; draws must be finite"):
+        si.relax(torch.zeros(3), "categorical", "imle", noise=Broken())
+
+
+def test_a_class_in_place_of_a_noise_is_named() -> None:
+    with pytest.raises(si.InvalidInputError, match=r"make one: Normal\(\)"):
+        si.Layer("categorical", "perturbed", noise=Normal)
 
 
 def test_noise_of_a_wrong_shape_is_named() -> None:

@@ -291,10 +291,19 @@ def test_what_an_oracle_cannot_do_is_said_when_the_layer_is_made(make):
     message = str(error.value)
     assert "#P-complete" in message
     assert "marginals does not work for assignment" in message
-    others = [name for name in si.list_relaxations() if name not in ("marginals", "smoothed")]
+    kind = si.RegularizedRelaxation if make is si.FenchelYoungLoss else si.Relaxation
+    working = [name for name in si.list_relaxations() if name not in ("marginals", "smoothed")]
+    others = [name for name in working if isinstance(si.get_relaxation(name), kind)]
     assert message.endswith(f"These relaxations do: {', '.join(others)}")
     with pytest.raises(UnsupportedError, match=r"toy_knapsack lacks the ability GibbsOracle, the method log_partition"):
         make(Knapsack(3), "marginals")
+
+
+def test_what_an_option_needs_is_said_with_the_option() -> None:
+    with pytest.raises(UnsupportedError, match="its backward pass is that of marginals, and assignment lacks"):
+        si.Layer("assignment", "straight_through", backward="marginals")
+    with pytest.raises(UnsupportedError, match='variant="cross_entropy" needs marginals, and assignment lacks'):
+        si.Layer("assignment", "spigot", variant="cross_entropy")
 
 
 # ----------------------------------------------------------------------------- plugins that break their protocol

@@ -334,6 +334,24 @@ def test_what_works_with_an_oracle_is_listed():
     ]
 
 
+def test_what_cannot_make_the_right_thing_is_refused():
+    for register, wrong in [
+        (si.register_oracle, int),
+        (si.register_relaxation, Threshold),
+        (si.register_estimator, si.get_estimator("exact")),
+    ]:
+        with pytest.raises(TypeError, match=r"a subclass of .* or a function that makes one, is needed, got"):
+            register("wrong", wrong)
+
+
+def test_a_relaxation_that_makes_another_thing_is_not_offered():
+    @si.register_relaxation("makes_another_thing")
+    def make() -> Any:
+        return 3
+
+    assert "makes_another_thing" not in resolution.works_with(Explicit())
+
+
 def test_a_relaxation_with_arguments_of_its_own_is_not_offered():
     @si.register_relaxation("needy")
     def make(noise: Any) -> Any:

@@ -238,10 +238,13 @@ def test_laws(name, case):
     # Higher scores have no less; any dim is as the last, and a constant changes nothing.
     last, q = x.movedim(dim, -1), p.movedim(dim, -1)
     assert torch.equal(MAPS[name](last), q)
-    higher = last.unsqueeze(-1) > last.unsqueeze(-2)
-    assert ((q.unsqueeze(-1) >= q.unsqueeze(-2) - 1e-12) | ~higher).all()
+    if name != "fusedmax":  # where neighbours count too
+        higher = last.unsqueeze(-1) > last.unsqueeze(-2)
+        assert ((q.unsqueeze(-1) >= q.unsqueeze(-2) - 1e-12) | ~higher).all()
     if name != "topk":  # which breaks ties
-        torch.testing.assert_close(MAPS[name](x + 4, dim), p, rtol=0, atol=1e-4 if name == "entmax-4" else 1e-9)
+        # Near the edge of the support, roots of rounding: cube roots for entmax-4, square roots for normmax-3.
+        near = {"entmax-4": 1e-4, "normmax-3": 1e-6}.get(name, 1e-9)
+        torch.testing.assert_close(MAPS[name](x + 4, dim), p, rtol=0, atol=near)
 
 
 # ---------------------------------------------------------------------------------------------- the entmax package

@@ -1,4 +1,7 @@
-"""The same work on the CPU and on the GPU: ``python -m benchmarks.device.timings [--out FOLDER]``."""
+"""The same work on the CPU and on the GPU: ``python -m benchmarks.device.timings [--out FOLDER]``.
+
+After work of the sizes that models have, every structure with every relaxation, in one size each.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import torch
 from torch import Tensor
 
 import structinf as si
+from benchmarks.device import layers
 from benchmarks.speed import report, worker
 from benchmarks.timing import alternate, quartiles, ratio
 
@@ -77,6 +82,7 @@ class Case:
     make: Callable[..., Callable[[], Any]]
     size: Mapping[str, int]
     quick: Mapping[str, int]
+    seconds: float = SECONDS
 
     def describe(self, quick: bool = False) -> str:
         """The work with its size."""
@@ -88,7 +94,7 @@ class Case:
         functions = {device: _waited_for(device, self.make(device, **size)) for device in devices}
         for function in functions.values():
             function()  # compiles, allocates
-        samples = alternate(functions, 1 if quick else REPEATS, SECONDS)
+        samples = alternate(functions, 1 if quick else REPEATS, self.seconds)
         record: dict[str, Any] = {"what": self.describe(quick)}
         record["ms"] = {device: [1e3 * s for s in quartiles(samples[device])] for device in devices}
         record["ratio"] = ratio(samples[devices[0]], samples[devices[-1]])
@@ -128,6 +134,16 @@ CASES = (
         for size in ({"batch": 32, "words": 40}, {"batch": 256, "words": 80})
     ),
     Case("assignment argmax (solved on the CPU), B={batch} n={n}", _assignment, {"batch": 128, "n": 50}, _SQUARES),
+    *(
+        Case(
+            f"{structure}, {relaxation}, forward and backward",
+            partial(layers.make, structure=structure, relaxation=relaxation),
+            {"quick": False},
+            {"quick": True},
+            seconds=0.2,
+        )
+        for structure, relaxation in layers.combinations()
+    ),
 )
 
 
@@ -148,6 +164,8 @@ def main(arguments: list[str] | None = None) -> int:
     for case in CASES:
         try:
             record = case.measure(devices, options.quick)
+        except ImportError as error:  # a structure whose algorithm is a library's that the machine lacks
+            record = {"what": case.describe(options.quick), "left_out": str(error)}
         except Exception as error:  # the other cases' figures are worth having
             record = {"what": case.describe(options.quick), "error": f"{type(error).__name__}: {error}"}
         records.append(record)
@@ -163,6 +181,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _line(record: Mapping[str, Any], devices: list[str]) -> str:
+    if "left_out" in record:
+        return f"{record['what']}: left out: {record['left_out']}"
     if "error" in record:
         return f"{record['what']}: failed: {record['error']}"
     shown = f"{record['ratio']:.2f}" if len(devices) > 1 else ""

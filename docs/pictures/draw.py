@@ -1,4 +1,4 @@
-"""Draws the pictures of the built-in structures, NAME.svg beside this file: python docs/pictures/draw.py [NAME ...]"""
+"""Draws the pictures of the documentation, NAME.svg beside this file: python docs/pictures/draw.py [NAME ...]"""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ortools.sat.python import cp_model
 
 import structinf as si
 from structinf import plot
+from structinf.attention import GridWeights, SegmentationWeights
 
 HERE = Path(__file__).parent
 PICTURES: dict[str, Callable[[], Figure]] = {}
 
 
 def picture(draw: Callable[[], Figure]) -> Callable[[], Figure]:
-    """Of the structure that the function is named after."""
+    """Of the structure that the function is named after, or of what one can do with structures."""
     PICTURES[draw.__name__] = draw
     return draw
 
@@ -89,13 +90,18 @@ def ranking() -> Figure:
 # ----------------------------------------------------------------------------- sequences
 
 
-@picture
-def chain() -> Figure:
+def tag() -> tuple[si.Solution, dict[str, Any]]:
     words, tags = ["time", "flies", "like", "an", "arrow"], ["noun", "verb", "prep.", "det."]
     unary = torch.tensor([[1.6, 0.9, 0, 0], [0.7, 1.0, 0, 0], [0, 0.9, 1.0, 0], [0, 0, 0, 2.0], [2.0, 0.3, 0, 0]])
     transition = torch.tensor([[0.2, 0.6, 0.0, -1], [0.3, -1, 0.6, 0.4], [0, -1, -1, 0.5], [1, -1, -1, -1]])
     solution = si.infer((unary, transition), "chain", "sparsemap", temperature=0.8)
-    return plot.lattice(solution, words=words, tags=tags, title="Parts of speech")
+    return solution, {"words": words, "tags": tags}
+
+
+@picture
+def chain() -> Figure:
+    solution, names = tag()
+    return plot.lattice(solution, **names, title="Parts of speech")
 
 
 @picture
@@ -328,6 +334,55 @@ def binary_tree() -> Figure:
         theta[first, last, label] = score
     solution = si.infer(theta, "binary_tree", "sparsemap", labelled=True)
     return plot.constituents(solution, words, labels=labels, title="Who is old?")
+
+
+# ----------------------------------------------------------------------------- attention and supports
+
+
+@picture
+def attention() -> Figure:
+    """Of one query to words that say how a beer looks, in two places."""
+    words = ["pours", "dark", "with", "a", "thick", "creamy", "head", "and", "smells", "of", "coffee"]
+    scores = torch.tensor([-0.5, 1.4, -1.2, -1.0, 0.3, 1.7, 1.1, -1.0, -1.5, -1.5, -0.6])[None]
+    segments = SegmentationWeights("smoothed", regularizer="squared_l2", temperature=1.0)
+    segments.transition.data = torch.tensor([[0.4, -0.4], [-0.4, 0.4]])
+    maps = {
+        "softmax": scores.softmax(-1),
+        "sparsemax": si.simplex.sparsemax(scores),
+        "fusedmax": si.simplex.fusedmax(scores, 0.3),
+        "segments": segments(scores),
+    }
+    weights = torch.stack(list(maps.values()))
+    return plot.attention(weights, keys=words, heads=list(maps), runs=True, title="What does it look like?")
+
+
+@picture
+def attention_heads() -> Figure:
+    """Of a translation: which "die" is which "the" is seen from the order alone."""
+    english, german = ["the", "cat", "sees", "the", "mouse"], ["die", "Katze", "sieht", "die", "Maus"]
+    same = {"die the": 2.0, "Katze cat": 1.8, "Maus mouse": 1.6, "Katze mouse": 1.0, "Maus cat": 0.9, "sieht sees": 1.4}
+    scores = torch.tensor([[same.get(f"{query} {key}", 0.2) for key in english] for query in german])
+    maps = {
+        "softmax": scores.softmax(-1),
+        "sparsemax": si.simplex.sparsemax(scores),
+        "alignment": GridWeights("monotonic_alignment", "sparsemap", transposed=True)(scores[None])[0],
+    }
+    weights = torch.stack(list(maps.values()))
+    return plot.attention(weights, queries=german, keys=english, heads=list(maps), title="Which “the” is it?")
+
+
+@picture
+def support() -> Figure:
+    solution, names = tag()
+    return plot.support(solution, plot.lattice, **names, title="Two taggings of the support", most=2)
+
+
+@picture
+def samples() -> Figure:
+    where = torch.tensor([[0.0, 0.0], [1.0, 1.3], [1.4, 0.2], [2.6, 1.1], [2.9, 0.0]])
+    g = torch.Generator().manual_seed(0)
+    solution = si.infer(-torch.cdist(where, where), "spanning_tree", "perturbed", sigma=0.3, samples=100, generator=g)
+    return plot.support(solution, plot.network, nodes="ABCDE", title="100 trees of noisy lengths", most=3)
 
 
 def main(names: list[str]) -> None:

@@ -47,6 +47,11 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     other to the root; here they are eliminations without subtractions, so that log Z and every marginal are accurate
     whatever the range of the scores. Samples are drawn from the same elimination, in some n² operations each.
 
+    References
+    ----------
+    Y. J. Chu & T. H. Liu, On the shortest arborescence of a directed graph (Scientia Sinica 14, 1965). J. Edmonds,
+    Optimum branchings (Journal of Research of the National Bureau of Standards 71B, 1967).
+
     Examples
     --------
     >>> theta = torch.tensor([[[0.0, 1.0, 0.0], [0.0, 0.0, 10.0], [0.0, 10.0, 0.0]]])

@@ -47,6 +47,10 @@ class ConstraintModel(SolverOracle, Enumerable):
 
     Two oracles are equal if their functions are.
 
+    References
+    ----------
+    L. Perron, F. Didier & S. Gay, The CP-SAT-LP solver (CP 2023).
+
     Examples
     --------
     Four people in a row of whom the first two do not sit side by side; θ[i, j] scores person i on seat j.

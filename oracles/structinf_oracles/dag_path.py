@@ -43,6 +43,10 @@ class DagPath(HypergraphProgram):
     -----
     Ties go to the edge with the lowest number, from the target backwards.
 
+    References
+    ----------
+    T. H. Cormen, C. E. Leiserson, R. L. Rivest & C. Stein, Introduction to Algorithms, third edition, 2009, §24.2.
+
     Examples
     --------
     >>> oracle = DagPath(

@@ -67,6 +67,10 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     subtractions in O(n³) it and every marginal are accurate whatever the range of the scores. Samples are drawn from
     the same elimination.
 
+    References
+    ----------
+    R. C. Prim, Shortest connection networks and some generalizations (Bell System Technical Journal 36, 1957).
+
     Examples
     --------
     >>> triangle = SpanningTree([("a", "b"), ("a", "c"), ("b", "c")])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_flag
-from ..compiling import untraced
+from ..compiling import one_step
 from ..errors import UnsupportedError
 from ..layers import Layer
 from ..oracle import Oracle
@@ -105,7 +105,10 @@ class StructuredWeights(AttentionWeights):
             How many of either are no padding; None for all. Their batch dimensions broadcast.
         """
 
-    @untraced
+    @one_step(
+        lambda self, scores, *_, **__: scores,
+        lambda self, *_, generator=None, **__: generator is None and not self.layer.relaxation.draws,
+    )
     def forward(
         self,
         scores: Tensor,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from torch import Tensor
 
-from ..plot.alignments import shade
+from ..plot.shading import shade
 from ..plot.sides import draw_series
 from ..plot.style import BLUE, INK, ORANGE, SOFT, draw_frame
 

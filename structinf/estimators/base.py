@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, PluginError
 from ..oracle import Oracle
 from ..parts import Potentials, as_tuple, like_potentials
 from ..problem import Problem
@@ -84,6 +84,10 @@ class Estimator(nn.Module, abc.ABC):
         rows = [_flat(x, f"inputs[{i}]", problem) for i, x in enumerate(inputs)]
         with problem.plain_modes():
             terms = self.terms(problem.oracle, problem.theta, generator)
+        if not isinstance(terms, Terms):
+            raise PluginError(
+                f"terms() of {self.label()} must return structinf.estimators.Terms, got {type(terms).__name__}"
+            )
         values = _evaluate(f, terms, problem, rows)
         b = self.control_variate(Evaluated(terms, values.detach(), problem, tuple(inputs)))
         w = terms.weights

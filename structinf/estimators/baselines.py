@@ -91,6 +91,16 @@ class MovingAverage(Baseline):
     ----------
     decay : float
         At least 0 and below 1.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> estimator = si.get_estimator("score_function", samples=1, baseline=MovingAverage(decay=0.99))
+    >>> for _ in range(3):
+    ...     _ = si.expect(lambda y: y @ cost, theta, "subset", estimator, k=2)
+    >>> estimator.baseline.calls
+    tensor(3)
     """
 
     name = "moving_average"
@@ -127,9 +137,23 @@ class Learned(Baseline):
     instance's estimate: by its sign f is minimised or maximised, and the error is minimised either way. What the module
     is called with gets none.
 
+    Parameters
+    ----------
+    module : nn.Module
+
     References
     ----------
     Mnih & Gregor 2014, Neural Variational Inference and Learning in Belief Networks.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]], requires_grad=True), torch.tensor([3.0, 1.0, 2.0])
+    >>> critic = nn.Sequential(nn.Linear(3, 1), nn.Flatten(-2))
+    >>> estimator = si.get_estimator("score_function", samples=1, baseline=Learned(critic))
+    >>> si.expect(lambda y: y @ cost, theta, "subset", estimator, k=2).sum().backward()
+    >>> theta.grad.shape, critic[0].weight.grad.shape
+    (torch.Size([1, 3]), torch.Size([1, 3]))
     """
 
     name = "learned"

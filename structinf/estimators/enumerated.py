@@ -82,6 +82,17 @@ class Exact(_Enumerated):
 
     Structures that use a part of −inf, or whose probability is 0 to rounding, are not evaluated. One list of structures
     serves all instances of equal instance data.
+
+    References
+    ----------
+    Niculae, Corro, Nangia, Mihaylova & Martins 2023, Discrete Latent Structure in Neural Networks, chapter 5.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> si.expect(lambda y: y @ cost, theta, "subset", Exact(), k=2)
+    tensor([3.7905])
     """
 
     def __init__(self) -> None:
@@ -103,6 +114,13 @@ class SparsemaxEstimator(_Enumerated):
     Correia, Niculae, Aziz & Martins 2020, Efficient Marginalization of Discrete and Structured Latent Variables via
     Sparsity.
     Niculae, Corro, Nangia, Mihaylova & Martins 2023, Discrete Latent Structure in Neural Networks, Equation 5.14.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> si.expect(lambda y: y @ cost, theta, "subset", SparsemaxEstimator(temperature=2.0), k=2)
+    tensor([3.6250])
     """
 
     def __init__(self, *, temperature: float = 1.0) -> None:

@@ -23,17 +23,46 @@ __all__ = ["expect", "get_estimator", "list_estimators", "register_estimator"]
 
 
 def register_estimator(name: str, factory: Callable[..., Estimator] | None = None) -> Any:
-    """Register an estimator class under ``name``; a decorator, or a call with the class."""
+    """Register an estimator class under ``name``; a decorator, or a call with the class.
+
+    Parameters
+    ----------
+    name : str
+    factory : type or callable, optional
+        Makes the estimator from its options.
+
+    Raises
+    ------
+    PluginError
+        As for :func:`structinf.register_oracle`.
+    """
     return ESTIMATORS.register(name, factory)  # type: ignore[arg-type]
 
 
 def list_estimators() -> list[str]:
-    """Names of all estimators."""
+    """Names of all estimators.
+
+    Examples
+    --------
+    >>> "score_function" in list_estimators()
+    True
+    """
     return ESTIMATORS.names()
 
 
 def get_estimator(estimator: str | Estimator, **options: Any) -> Estimator:
     """The estimator called ``estimator``, made with ``options``; an object is returned as it is.
+
+    Parameters
+    ----------
+    estimator : str or Estimator
+    **options
+        Of the estimator, if it is given by name.
+
+    Raises
+    ------
+    UnknownNameError, TypeError, PluginError
+        As for :func:`structinf.get_oracle`.
 
     Examples
     --------

@@ -53,6 +53,13 @@ class SparseMAPEstimator(_OfRelaxation):
     Correia, Niculae, Aziz & Martins 2020, Efficient Marginalization of Discrete and Structured Latent Variables via
     Sparsity.
     Niculae, Corro, Nangia, Mihaylova & Martins 2023, Discrete Latent Structure in Neural Networks, Equation 5.16.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> si.expect(lambda y: y @ cost, theta, "subset", SparseMAPEstimator(), k=2)
+    tensor([3.7500])
     """
 
     __signature__ = inspect.signature(SparseMAP)
@@ -75,6 +82,14 @@ class PerturbedEstimator(_OfRelaxation):
     References
     ----------
     Berthet et al. 2020, Learning with Differentiable Perturbed Optimizers, Proposition 3.1.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> si.expect(lambda y: y @ cost, theta, "subset", PerturbedEstimator(samples=1000), k=2, generator=rng)
+    tensor([3.7420])
     """
 
     __signature__ = inspect.signature(Perturbed)

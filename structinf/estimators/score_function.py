@@ -39,6 +39,14 @@ class ScoreFunction(Estimator):
     Williams 1992, Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning.
     Foerster, Farquhar, Al-Shedivat, Rocktäschel, Xing & Whiteson 2018, DiCE: The Infinitely Differentiable Monte Carlo
     Estimator (the form of the weights).
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> si.expect(lambda y: y @ cost, theta, "subset", ScoreFunction(samples=100), k=2, generator=rng)
+    tensor([3.8000])
     """
 
     requires = (GibbsOracle, Samplable)

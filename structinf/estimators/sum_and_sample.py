@@ -48,6 +48,14 @@ class SumAndSample(Estimator):
     ----------
     Liu, Regier, Tripuraneni, Jordan & McAuliffe 2019, Rao-Blackwellized Stochastic Gradients for Discrete
     Distributions.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> si.expect(lambda y: y @ cost, theta, "subset", SumAndSample(k=2), k=2, generator=rng)
+    tensor([3.7905])
     """
 
     requires = (GibbsOracle, KBest, Samplable)

@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from .. import autograd
+from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, Oracle
 from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts
 from ..problem import Problem
@@ -40,6 +41,17 @@ class Terms:
         estimators that do so.
     batch : int
         The number of instances.
+
+    Examples
+    --------
+    Two structures of one instance, each with probability ½, and one without a weight:
+
+    >>> terms = Terms.of(torch.eye(3).unsqueeze(1), torch.tensor([[0.5], [0.5], [0.0]])).packed()
+    >>> terms.structures, terms.weights
+    (tensor([[1., 0., 0.],
+            [0., 1., 0.]]), tensor([0.5000, 0.5000]))
+    >>> terms.sum(terms.weights * torch.tensor([10.0, 20.0]))
+    tensor([15.])
     """
 
     structures: Potentials
@@ -51,6 +63,11 @@ class Terms:
     @classmethod
     def of(cls, structures: Potentials, weights: Tensor, control: Tensor | None = None) -> Self:
         """``structures`` (K, B, *event) with ``weights`` (K, B): the k-th of instance b stands at k B + b."""
+        if weights.ndim != 2 or any(y.shape[:2] != weights.shape for y in as_tuple(structures)):
+            came = " and ".join(str(tuple(y.shape)) for y in as_tuple(structures))
+            raise InvalidInputError(
+                f"structures (K, B, *event) and weights (K, B) are needed, got {came} and {tuple(weights.shape)}"
+            )
         count, batch = weights.shape
         instance = torch.arange(batch, device=weights.device).expand(count, batch).flatten()
         control = torch.zeros_like(weights) if control is None else control

@@ -38,6 +38,13 @@ class TopKSparsemax(Estimator):
     Sparsity.
     Niculae, Corro, Nangia, Mihaylova & Martins 2023, Discrete Latent Structure in Neural Networks, Equation 5.15.
     Kyrillidis, Becker, Cevher & Koch 2013, Sparse Projections onto the Simplex.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> si.expect(lambda y: y @ cost, theta, "subset", TopKSparsemax(k=2), k=2)
+    tensor([3.7500])
     """
 
     requires = (KBest,)

@@ -15,6 +15,9 @@ without batch dimensions, and returns a :class:`matplotlib.figure.Figure` to sav
 ``selection``        categorical, bits, subset, correlated_subset, knapsack, milp
 ``trees``            arborescence, projective_tree
 ===================  ==========================================================================
+
+``support`` draws the structures of a support side by side where the picture shows the heaviest alone, and
+``attention`` the weights of :mod:`structinf.attention`.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ except ModuleNotFoundError as error:
 
 from .alignments import alignment
 from .assignments import assignment
+from .attentions import attention
 from .brackets import constituents
 from .dependencies import trees
 from .lattices import lattice
@@ -36,10 +40,12 @@ from .rankings import ranking
 from .routes import route
 from .segmentations import segments
 from .selections import selection
+from .supports import support
 
 __all__ = [
     "alignment",
     "assignment",
+    "attention",
     "constituents",
     "lattice",
     "network",
@@ -47,5 +53,6 @@ __all__ = [
     "route",
     "segments",
     "selection",
+    "support",
     "trees",
 ]

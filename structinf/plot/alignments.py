@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from scipy.sparse.csgraph import connected_components
@@ -12,14 +10,11 @@ from torch import Tensor
 
 from ..solution import Solution
 from .drawn import read
+from .shading import explain_shades, shade
 from .sides import Items, Side, draw_series
-from .style import BLUE, INK, ORANGE, add_axes, as_decimal, draw_frame, make_figure, rule_cells
+from .style import INK, ORANGE, add_axes, make_figure, rule_cells
 
-__all__ = ["alignment", "shade"]
-
-# Probability 0 is white, and nothing else is.
-SHADES = LinearSegmentedColormap.from_list("shades", ["#e3edf6", "#bcd6ec", "#5b9bd0", BLUE]).with_extremes(bad="white")
-NORM = PowerNorm(0.25, vmin=0, vmax=1)  # a power of the probability, so that small ones still differ
+__all__ = ["alignment"]
 
 
 def alignment(solution: Solution, *, x: Items | None = None, y: Items | None = None, title: str = "") -> Figure:
@@ -63,8 +58,7 @@ def alignment(solution: Solution, *, x: Items | None = None, y: Items | None = N
     above = 0.8 if columns.series is not None else columns.widest + 0.1 if turned else 0.3 if columns.names else 0.0
     left = 0.25 + (0.8 if rows.series is not None else rows.widest + 0.1)
     top = (0.65 if title else 0.15) + above
-    legend = [(as_decimal(p), _color(p)) for p in (0.01, 0.1, 0.5, 1.0)]
-    legend += [(f"heaviest, {weight:.0%}", ORANGE) for weight in drawn.weights.tolist()]
+    legend = explain_shades() + [(f"heaviest, {weight:.0%}", ORANGE) for weight in drawn.weights.tolist()]
     unknown = rows.unknown or columns.unknown
     figure = make_figure(left + width + 0.25, top + height + 0.65, title, legend, drawn.rest, unknown)
 
@@ -83,14 +77,6 @@ def alignment(solution: Solution, *, x: Items | None = None, y: Items | None = N
     for cells, *gaps in zip(*drawn.structures, strict=True):
         _draw_cells(axes, cells.nonzero(), outlined=bool(gaps))
     return figure
-
-
-def shade(axes: Axes, matrix: Tensor) -> None:
-    """The cells of a matrix (n, m) of probabilities: 0 is white, and nothing else."""
-    values = matrix.where(matrix > 0, torch.nan).numpy()
-    axes.imshow(values, cmap=SHADES, norm=NORM, aspect="auto", interpolation="nearest")
-    axes.set(xticks=[], yticks=[])
-    draw_frame(axes)
 
 
 def _draw_cells(axes: Axes, cells: Tensor, *, outlined: bool) -> None:
@@ -114,8 +100,3 @@ def _find_links(cells: Tensor) -> Tensor | None:
         if pieces == 1:
             return near.triu().nonzero()
     return None
-
-
-def _color(probability: float) -> str:
-    red, green, blue, _ = SHADES(NORM(probability), bytes=True)
-    return f"#{red:02x}{green:02x}{blue:02x}"

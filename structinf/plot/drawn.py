@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..parts import as_tuple
+from ..estimators.equality import numbered
+from ..parts import Potentials, as_tuple
 from ..solution import Solution
 
-__all__ = ["Drawn", "read"]
+__all__ = ["Drawn", "find_heaviest", "read"]
 
 
 class Drawn(NamedTuple):
@@ -40,17 +41,33 @@ def read(solution: Solution, *forms: str, most: int | None = None, alone: bool =
             f"{' or '.join(map(_as_shapes, forms))}; got {' and '.join(map(str, shapes))}"
         )
     mean = tuple(t.detach().cpu() for t in as_tuple(solution.mean))
-    support, weights = solution.support, solution.weights
-    if support is None or weights is None:
+    if solution.support is None or solution.weights is None:
         if not alone:
             raise InvalidInputError("solution: it has no support to draw; take one of infer(..., 'sparsemap') or 'map'")
         return Drawn(mean, tuple(t[None][:0] for t in mean), torch.zeros(0), "")
-    weights = weights.detach()
-    order = weights.argsort(descending=True, stable=True)
-    order = order[weights[order] > 0]
+    return Drawn(mean, *find_heaviest(solution.support, solution.weights, most))
+
+
+def find_heaviest(
+    support: Potentials, weights: Tensor, most: int | None = None
+) -> tuple[tuple[Tensor, ...], Tensor, str]:
+    """The ``most`` structures of largest weight of one instance, their weights, and a note on the rest.
+
+    Equal structures, as of samples, are one, whose weight is the sum of theirs.
+    """
+    used = weights.detach() > 0
+    structures = tuple(t.detach()[used].cpu() for t in as_tuple(support))
+    weights = weights.detach()[used].cpu()
+    kind = numbered([t.flatten(1) for t in structures])
+    places = torch.arange(len(kind))
+    # Where each structure stands first.
+    first = torch.zeros_like(kind).scatter_reduce(0, kind, places, "amin", include_self=False)[kind]
+    weights = torch.zeros_like(weights).index_add(0, first, weights)
+    distinct = places[first == places]
+    order = distinct[weights[distinct].argsort(descending=True, stable=True)]
     drawn, left = order[:most], order[len(order) if most is None else most :]
     rest = f"and {len(left)} more of {weights[left].sum().item():.0%} together" if len(left) else ""
-    return Drawn(mean, tuple(t.detach()[drawn].cpu() for t in as_tuple(support)), weights[drawn].cpu(), rest)
+    return tuple(t[drawn] for t in structures), weights[drawn], rest
 
 
 def _has_form(shapes: list[tuple[int, ...]], form: str) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..solution import Solution
 from .drawn import Drawn, read
-from .style import INK, ORANGE, READABLE, SHADES, SOFT, add_axes, as_decimal, make_figure
+from .style import INK, ORANGE, READABLE, SHADES, SOFT, add_axes, as_decimal, make_figure, size_of
 from .words import name_all, typeset, width_of
 
 __all__ = ["lattice"]
@@ -73,8 +73,8 @@ def lattice(
     legend += [(f"the heaviest, {weight:.0%}", ORANGE) for weight in heaviest]
     note = f"{count} taggings" if count > 1 else ""
     figure = make_figure(width, height, title, legend, note, unknown, unknown_too)
-    axes = add_axes(figure, 0, 0, *figure.get_size_inches())
-    axes.set(xlim=(-left, figure.get_figwidth() - left), ylim=(height - top, -top))  # in inches from the first node
+    axes = add_axes(figure, 0, 0, *size_of(figure))
+    axes.set(xlim=(-left, size_of(figure)[0] - left), ylim=(height - top, -top))  # in inches from the first node
     axes.set_axis_off()
 
     for t, i, j in flow.gt(0.005).nonzero().tolist():

@@ -20,7 +20,7 @@ from ..errors import InvalidInputError
 from ..solution import Solution
 from .boxes import HEIGHT, draw_node, write_over
 from .drawn import read
-from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure
+from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure, size_of
 from .words import check_count, name_all, typeset, width_of
 
 __all__ = ["network"]
@@ -118,9 +118,9 @@ def network(
     legend += [(f"the heaviest, {weight:.0%}", ORANGE) for weight in drawn.weights.tolist()]
     width, height = high[0] - low[0] + 2 * side, top + high[1] - low[1] + bottom
     figure = make_figure(width, height, title, legend, drawn.rest, unknown or unknown_too)
-    axes = add_axes(figure, 0, 0, *figure.get_size_inches())
+    axes = add_axes(figure, 0, 0, *size_of(figure))
     left, down = low[0] - side, low[1] - bottom
-    axes.set(xlim=(left, left + figure.get_figwidth()), ylim=(down, down + height))  # in inches
+    axes.set(xlim=(left, left + size_of(figure)[0]), ylim=(down, down + height))  # in inches
     axes.set_axis_off()
 
     patches = [

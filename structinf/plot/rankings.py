@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..solution import Solution
 from .drawn import read
 from .layering import spread
-from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure
+from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure, size_of
 from .words import check_count, name_all, typeset, width_of
 
 __all__ = ["ranking"]
@@ -79,9 +79,9 @@ def ranking(
     legend = [("the same in all", BLUE), ("not the same", ORANGE)] if len(structures) else [("mean", BLUE)]
     width, height = left + COLUMN * (len(columns) - 1) + 0.75, top + room + bottom
     figure = make_figure(width, height, title, legend, drawn.rest, unknown)
-    axes = add_axes(figure, 0, 0, *figure.get_size_inches())
+    axes = add_axes(figure, 0, 0, *size_of(figure))
     # Across in columns, and up in ranks.
-    axes.set_xlim(-left / COLUMN, (figure.get_figwidth() - left) / COLUMN)
+    axes.set_xlim(-left / COLUMN, (size_of(figure)[0] - left) / COLUMN)
     axes.set_ylim(1 - bottom / ROW, max(size, 1) + top / ROW)
     axes.set_axis_off()
 

@@ -17,7 +17,7 @@ from ..solution import Solution
 from .boxes import HEIGHT, draw_node, write_over
 from .drawn import read
 from .layering import lay_out
-from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure
+from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure, size_of
 from .words import check_count, name_all, typeset, width_of
 
 __all__ = ["route"]
@@ -72,8 +72,8 @@ def route(solution: Solution, edges: Any, *, names: Sequence[str] | None = None,
     legend += [(f"the heaviest path, {weight:.0%}", ORANGE) for weight in drawn.weights.tolist()]
     width, height = left + places.ends[-1] + 0.25, top + places.deepest + bottom
     figure = make_figure(width, height, title, legend, drawn.rest, unknown or unknown_too)
-    axes = add_axes(figure, 0, 0, *figure.get_size_inches())
-    axes.set(xlim=(-left, figure.get_figwidth() - left), ylim=(height - top, -top))  # in inches
+    axes = add_axes(figure, 0, 0, *size_of(figure))
+    axes.set(xlim=(-left, size_of(figure)[0] - left), ylim=(height - top, -top))  # in inches
     axes.set_axis_off()
 
     on_path = set(drawn.structures[0].sum(0).nonzero().flatten().tolist())

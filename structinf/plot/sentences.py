@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
-from .style import INK, add_axes, write_weight
+from .style import INK, add_axes, size_of, write_weight
 from .words import check_count, typeset, width_of
 
 __all__ = ["MARGIN", "Sentence"]
@@ -40,7 +40,7 @@ class Sentence(NamedTuple):
 
     def draw(self, figure: Figure, down: float, height: float, weight: float) -> Axes:
         """Axes across the figure in inches, whose height 0 the words stand at, and the weight of a tree before them."""
-        width = figure.get_figwidth()
+        width = size_of(figure)[0]
         axes = add_axes(figure, 0, down, width, height)
         axes.set(xlim=(-MARGIN, width - MARGIN), ylim=(-0.25, height - 0.25))
         axes.set_axis_off()

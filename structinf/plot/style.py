@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeAlias, cast
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
+from matplotlib.gridspec import GridSpec
 
 from .words import typeset, width_of
 
@@ -22,10 +26,13 @@ __all__ = [
     "SHADES",
     "SOFT",
     "add_axes",
+    "add_part",
     "as_decimal",
     "draw_frame",
+    "drawn_into",
     "make_figure",
     "rule_cells",
+    "size_of",
     "write_weight",
 ]
 
@@ -36,18 +43,36 @@ READABLE = 0.6  # up to this shade text is dark, and white above
 LABELS = [BLUE, ORANGE, "#3d8b57", "#8a5fb0", "#b08b1e", "#2f8f8f", "#b3476d", "#6b7785"]
 """Of the labels of segments, over again where there are more."""
 
+Place: TypeAlias = Callable[[float, float], Figure | SubFigure]
+
+_place: ContextVar[Place | None] = ContextVar("place", default=None)
+
+
+@contextmanager
+def drawn_into(place: Place) -> Iterator[None]:
+    """Pictures drawn here are parts of another one, and have no legends: ``place(width, height)`` makes each."""
+    token = _place.set(place)
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
 
 def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[str, str]], *notes: str) -> Figure:
     """A white figure of so many inches, wider if its texts need it.
 
     The title stands upper left, what the colours mean lower left, and the notes lower right.
     """
+    place = _place.get()
     bold = FontProperties(size=12, weight="bold")
+    if place is not None:
+        legend, notes = (), ()
     texts, small, unknown = typeset([text for text, _ in legend], 8)
     note = "; ".join(dict.fromkeys(filter(None, [*notes, unknown])))
     rooms = [0.35 + width_of(text, small) for text in texts]
     width = max(width, 0.4 + width_of(title, bold), 0.4 + sum(rooms) + width_of(note, small))
-    figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
+    # A part of a figure has all that pictures use of one, but is not of its class.
+    figure = cast(Figure, place(width, height)) if place else Figure((width, height), dpi=150, facecolor="white")
     figure.text(0.2 / width, 1 - 0.35 / height, title, fontproperties=bold, color=INK, va="center")
     left = 0.2
     for text, (_, color), room in zip(texts, legend, rooms, strict=True):
@@ -58,10 +83,29 @@ def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[
     return figure
 
 
+def size_of(figure: Figure | SubFigure) -> tuple[float, float]:
+    """Width and height in inches, of a part of a figure too."""
+    if isinstance(figure, Figure):
+        return figure.get_figwidth(), figure.get_figheight()
+    return float(figure.bbox.width) / figure.dpi, float(figure.bbox.height) / figure.dpi
+
+
 def add_axes(figure: Figure, left: float, down: float, width: float, height: float) -> Axes:
     """Axes placed in inches from the figure's upper left corner."""
-    w, h = figure.get_size_inches()
+    w, h = size_of(figure)
     return figure.add_axes((left / w, 1 - (down + height) / h, width / w, height / h))
+
+
+def add_part(figure: Figure, left: float, down: float, width: float, height: float) -> SubFigure:
+    """A part of a figure, placed as axes are."""
+    w, h = size_of(figure)
+    grid = GridSpec(
+        *(3, 3),
+        figure=figure,
+        width_ratios=[left, width, w - left - width],
+        height_ratios=[down, height, h - down - height],
+    )
+    return figure.add_subfigure(grid[1, 1])
 
 
 def write_weight(axes: Axes, x: float, y: float, weight: float) -> None:

@@ -20,11 +20,13 @@ def name_all(argument: str, given: Sequence[str] | None, count: int, what: str, 
     return list(given)
 
 
-def check_count(argument: str, given: int, count: int, what: str, *, padded: bool = False) -> None:
+def check_count(
+    argument: str, given: int, count: int, what: str, *, padded: bool = False, of: str = "solution's mean is that"
+) -> None:
     """Raise InvalidInputError if an argument has more or fewer entries than the mean, which may be ``padded``."""
     if given != count:
         raise InvalidInputError(
-            f"{argument}: the solution's mean is that of {count} {what}, got {given}"
+            f"{argument}: the {of} of {count} {what}, got {given}"
             + ("; cut the padding off before inferring" if padded and given < count else "")
         )
 

@@ -21,12 +21,14 @@ __all__ = ["AdaptiveIMLE"]
 class AdaptiveIMLE(NoisySurrogate, nn.Module):
     """:class:`IMLE <structinf.relaxations.imle.IMLE>` with the step λ = α ‖θ‖ / ‖v‖ of each batch, and α learned.
 
-    Each backward pass counts the non-zeros c of the gradient, per instance and sample, in a running average
+    Each backward pass, in eval mode too, counts the non-zeros c of the gradient, per instance and sample, in a running
+    average
 
         c̄ ← decay c̄ + (1 − decay) c,     α ← max(α + rate, 0) if c̄ < target else max(α − rate, 0),
 
     so that the step is as small, and the gradient as little biased, as it can be with so many of them. α and c̄ are
-    buffers: a layer's ``state_dict`` holds them. Where λ is 0 the gradient is 0.
+    buffers: a layer's ``state_dict`` holds them. Where λ is 0 the gradient is 0: potentials must not
+    start at 0.
 
     Parameters
     ----------
@@ -50,7 +52,7 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
     --------
     >>> import structinf as si
     >>> layer = si.Layer("subset", "adaptive_imle", k=2, samples=10)
-    >>> layer(torch.zeros(3, 5)).shape, list(layer.state_dict())
+    >>> layer(torch.randn(3, 5)).shape, list(layer.state_dict())
     (torch.Size([3, 5]), ['relaxation.alpha', 'relaxation.nonzeros'])
     """
 

@@ -26,6 +26,20 @@ class Map(RegularizedRelaxation):
 
     It is piecewise constant: its gradient is zero, so it trains nothing by itself. As a loss
     (Ω = 0) it is the structured perceptron, and with a cost the structured SVM.
+
+    References
+    ----------
+    M. Collins, Discriminative training methods for hidden Markov models: theory and experiments with perceptron
+    algorithms, EMNLP 2002.
+    I. Tsochantaridis, T. Joachims, T. Hofmann & Y. Altun, Large margin methods for structured and interdependent output
+    variables, JMLR 6, 2005.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> si.relax(torch.tensor([[0.9, 1.0], [0.2, 0.5]]), "assignment", Map())
+    tensor([[1., 0.],
+            [0., 1.]])
     """
 
     name = "map"

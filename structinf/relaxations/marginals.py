@@ -53,6 +53,13 @@ class Marginals(GradientRelaxation):
     References
     ----------
     Wainwright & Jordan 2008, Graphical Models, Exponential Families, and Variational Inference, §3.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> import torch
+    >>> si.relax(torch.tensor([0.0, 1.0, 2.0]), "categorical", Marginals(temperature=0.5))
+    tensor([0.0159, 0.1173, 0.8668])
     """
 
     temperature: float = 1.0

@@ -60,6 +60,13 @@ class Sinkhorn(RegularizedRelaxation):
     S. Linderman & J. Snoek, Learning latent permutations with Gumbel-Sinkhorn networks, ICLR 2018. M. Eisenberger,
     A. Toker, L. Leal-Taixé, F. Bernard & D. Cremers, A unified framework for implicit Sinkhorn differentiation, CVPR
     2022.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> si.relax(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "assignment", Sinkhorn(temperature=0.5))
+    tensor([[0.8808, 0.1192],
+            [0.1192, 0.8808]])
     """
 
     temperature: float = 1.0

@@ -71,6 +71,13 @@ class Smoothed(GradientRelaxation):
     ----------
     A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018,
     Algorithms 1 and 2.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> import torch
+    >>> si.relax(torch.tensor([1.0, 0.8, 0.0, -3.0]), "subset", Smoothed(regularizer="squared_l2"), k=2)
+    tensor([0.9280, 0.8920, 0.1800, 0.0000])
     """
 
     regularizer: str | Regularizer = "negentropy"

@@ -52,6 +52,14 @@ class SparseMAP(RegularizedRelaxation):
     References
     ----------
     Niculae, Martins, Blondel & Cardie 2018, SparseMAP: Differentiable Sparse Structured Inference, §3.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> solution = si.infer(torch.tensor([[0.9, 0.5], [0.2, 0.5]]), "assignment", SparseMAP())
+    >>> solution.mean, solution.weights
+    (tensor([[0.6750, 0.3250],
+            [0.3250, 0.6750]]), tensor([0.6750, 0.3250]))
     """
 
     penalty: Literal["all", "readout"] = "all"

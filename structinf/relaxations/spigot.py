@@ -71,7 +71,10 @@ class Spigot(Surrogate):
         projects = self.variant != "exponentiated_gradient"
         if oracle.takes_costs and not (projects and isinstance(oracle, Projectable)):
             return f"{oracle.label()} takes potentials of at most 0, and a step against the gradient makes others"
-        return missing_ability(oracle, Oracle if self.variant == "projection" else GibbsOracle)
+        if self.variant == "projection":
+            return super().missing(oracle)
+        why = missing_ability(oracle, GibbsOracle)
+        return why and f'variant="{self.variant}" needs marginals, and {why}'
 
     def pull_back(self, at: Choice, v: Potentials) -> Potentials:
         start = at.y if self.variant == "projection" else self._marginals(at.oracle, at.theta)

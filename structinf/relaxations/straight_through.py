@@ -83,7 +83,10 @@ class StraightThrough(Surrogate):
         return new
 
     def missing(self, oracle: Oracle) -> str | None:
-        return super().missing(oracle) if self._held is None else self._held.missing(oracle)
+        if self._held is None:
+            return super().missing(oracle)
+        why = self._held.missing(oracle)
+        return why and f"its backward pass is that of {self._held.label()}, and {why}"
 
     def pull_back(self, at: Choice, v: Potentials) -> Potentials:
         if self._held is None:

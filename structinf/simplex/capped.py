@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..compiling import untraced
+from ..compiling import one_step
 from ..errors import InvalidInputError
 from ..kernels import simplex as compiled
 from ..kernels import simplex_torch
@@ -51,7 +51,7 @@ class _CappedMap:
 _CAPPED = _CappedMap()
 
 
-@untraced
+@one_step()
 def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """The nearest point of the capped simplex along ``dim``: a soft choice of k things.
 
@@ -112,6 +112,12 @@ class Budget(nn.Module):
     ----------
     k : float
     dim : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> Budget(k=2)(torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]))
+    tensor([0.0000, 0.1250, 0.3750, 0.6250, 0.8750])
     """
 
     def __init__(self, k: float, dim: int = -1) -> None:

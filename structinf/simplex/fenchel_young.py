@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..autograd.inspected import inspected
 from ..autograd.simplex_gap import simplex_gap
-from ..compiling import untraced
+from ..compiling import one_step
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction
 from .entropies import Entropy
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["simplex_loss"]
 
 
-@untraced
+def _like_losses(
+    x: Tensor, target: Tensor, entropy: Entropy, *, dim: int = -1, reduction: Reduction = "mean", **_: Any
+) -> Tensor:
+    return x.new_empty([] if reduction != "none" else to_last(x, dim).shape[:-1])
+
+
+@one_step(_like_losses)
 def simplex_loss(
     x: Tensor,
     target: Tensor,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from ..compiling import untraced
+from ..compiling import one_step
 from ..kernels import simplex_groups
 from .forms import apply_along, check_parameter
 from .tsallis import TsallisMap
@@ -40,7 +40,7 @@ class _GroupedMap:
         return simplex_groups.differentiable_group_means(p, g, self.is_chain), None
 
 
-@untraced
+@one_step()
 def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """Sparse probabilities that are equal over runs of neighbours, along ``dim``.
 
@@ -87,7 +87,7 @@ def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[T
     return apply_along(_GroupedMap(float(weight), True) if weight else TsallisMap(2.0), x, dim)
 
 
-@untraced
+@one_step()
 def oscarmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """Sparse probabilities that are equal within groups, wherever along ``dim`` these are.
 
@@ -141,6 +141,12 @@ class Fusedmax(nn.Module):
     ----------
     weight : float
     dim : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> Fusedmax(weight=0.1)(torch.tensor([0.0, 0.6, 0.7, 0.6, 0.0, 0.2]))
+    tensor([0.0000, 0.3333, 0.3333, 0.3333, 0.0000, 0.0000])
     """
 
     def __init__(self, weight: float = 0.1, dim: int = -1) -> None:
@@ -163,6 +169,12 @@ class Oscarmax(nn.Module):
     ----------
     weight : float
     dim : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> Oscarmax(weight=0.1)(torch.tensor([0.5, 0.0, 0.4, -0.5]))
+    tensor([0.4333, 0.1333, 0.4333, 0.0000])
     """
 
     def __init__(self, weight: float = 0.1, dim: int = -1) -> None:

@@ -44,6 +44,11 @@ class LossOptions(TypedDict, total=False):
 def sparsemax_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> jaxtyping.Float[Tensor, "*rows"]:
     """The loss of :func:`sparsemax`: :func:`simplex_loss` for ``TsallisEntropy(2)``, with its options.
 
+    Parameters
+    ----------
+    x, target, **options
+        As for :func:`simplex_loss`.
+
     Examples
     --------
     >>> import torch
@@ -55,6 +60,11 @@ def sparsemax_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) ->
 
 def entmax15_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> jaxtyping.Float[Tensor, "*rows"]:
     """The loss of :func:`entmax15`: :func:`simplex_loss` for ``TsallisEntropy(1.5)``, with its options.
+
+    Parameters
+    ----------
+    x, target, **options
+        As for :func:`simplex_loss`.
 
     Examples
     --------
@@ -70,6 +80,13 @@ def entmax_loss(
 ) -> jaxtyping.Float[Tensor, "*rows"]:
     """The loss of :func:`entmax`: :func:`simplex_loss` for ``TsallisEntropy(alpha)``, with its options.
 
+    Parameters
+    ----------
+    x, target, **options
+        As for :func:`simplex_loss`.
+    alpha : float
+        At least 1.
+
     Examples
     --------
     >>> import torch
@@ -83,6 +100,13 @@ def normmax_loss(
     x: Tensor, target: Tensor, alpha: float = 2.0, **options: Unpack[LossOptions]
 ) -> jaxtyping.Float[Tensor, "*rows"]:
     """The loss of :func:`normmax`: :func:`simplex_loss` for ``NormEntropy(alpha)``, with its options.
+
+    Parameters
+    ----------
+    x, target, **options
+        As for :func:`simplex_loss`.
+    alpha : float
+        Above 1.
 
     Examples
     --------
@@ -168,6 +192,12 @@ class SoftmaxLoss(SimplexLoss):
     ----------
     **options
         As for :class:`SimplexLoss`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> SoftmaxLoss()(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.4076)
     """
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
@@ -204,6 +234,12 @@ class Entmax15Loss(SimplexLoss):
     ----------
     **options
         As for :class:`SimplexLoss`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Entmax15Loss()(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.0617)
     """
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
@@ -219,6 +255,12 @@ class EntmaxLoss(SimplexLoss):
         At least 1.
     **options
         As for :class:`SimplexLoss`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> EntmaxLoss(alpha=1.25)(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.1646)
     """
 
     def __init__(self, alpha: float = 1.5, **options: Unpack[LossOptions]) -> None:
@@ -234,6 +276,12 @@ class NormmaxLoss(SimplexLoss):
         Above 1.
     **options
         As for :class:`SimplexLoss`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> NormmaxLoss()(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.)
     """
 
     def __init__(self, alpha: float = 2.0, **options: Unpack[LossOptions]) -> None:
@@ -249,6 +297,12 @@ class SquaredNormLoss(SimplexLoss):
         Above 1.
     **options
         As for :class:`SimplexLoss`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> SquaredNormLoss()(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.)
     """
 
     def __init__(self, alpha: float = 2.0, **options: Unpack[LossOptions]) -> None:
@@ -264,6 +318,12 @@ class RenyiLoss(SimplexLoss):
         Above 0, at most 1.
     **options
         As for :class:`SimplexLoss`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> RenyiLoss(beta=0.5)(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.5690)
     """
 
     def __init__(self, beta: float = 0.5, **options: Unpack[LossOptions]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..autograd.simplex import simplex_point
-from ..compiling import untraced
+from ..compiling import one_step
 from ..kernels.simplex_torch import largest_score
 from .forms import check_parameter, check_scores, restored, row_parameter, to_last
 from .tsallis import TsallisMap
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Normmax", "normmax"]
 
 
-@untraced
+@one_step()
 def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """α-normmax along ``dim``, for any α above 1: sparse, and near to uniform among what is left.
 
@@ -83,6 +83,12 @@ class Normmax(nn.Module):
     ----------
     alpha : float
     dim : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> Normmax(alpha=2.0)(torch.tensor([1.0, 2.0, 1.5]))
+    tensor([0.0000, 0.6890, 0.3110])
     """
 
     def __init__(self, alpha: float = 2.0, dim: int = -1) -> None:

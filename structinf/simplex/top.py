@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..autograd.simplex import simplex_point
 from ..checks import check_k
-from ..compiling import untraced
+from ..compiling import one_step
 from ..kernels.simplex_torch import widened
 from .forms import check_scores, restored, to_last
 from .tsallis import TsallisMap
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["TopkSparsemax", "topk_sparsemax"]
 
 
-@untraced
+@one_step()
 def topk_sparsemax(x: Tensor, k: int, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """The nearest probabilities of which at most k are not 0, along ``dim``: the sparsemax of the k highest scores.
 
@@ -72,6 +72,12 @@ class TopkSparsemax(nn.Module):
     ----------
     k : int
     dim : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> TopkSparsemax(k=2)(torch.tensor([0.1, 0.2, 0.3]))
+    tensor([0.0000, 0.4500, 0.5500])
     """
 
     def __init__(self, k: int, dim: int = -1) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ..compiling import untraced
+from ..compiling import one_step
 from ..errors import InvalidInputError
 from ..kernels import simplex as compiled
 from ..kernels import simplex_torch
@@ -67,7 +67,7 @@ def _softmax(x: Tensor) -> Tensor:
 _SOFTMAX, _ENTMAX15, _SPARSEMAX, _ENTMAX = TsallisMap(1.0), TsallisMap(1.5), TsallisMap(2.0), TsallisMap()
 
 
-@untraced
+@one_step()
 def softmax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """Softmax along ``dim``: torch.softmax, but 0 with gradient 0 in a row of −inf alone.
 
@@ -83,6 +83,11 @@ def softmax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     Tensor
         As from :func:`entmax`.
 
+    References
+    ----------
+    J. S. Bridle, Probabilistic interpretation of feedforward classification network outputs, with relationships to
+    statistical pattern recognition, Neurocomputing, 1990.
+
     Examples
     --------
     >>> import torch
@@ -93,7 +98,7 @@ def softmax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     return apply_along(_SOFTMAX, x, dim)
 
 
-@untraced
+@one_step()
 def sparsemax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """Sparsemax along ``dim``: the nearest point of the simplex, which is α-entmax for α = 2.
 
@@ -122,7 +127,7 @@ def sparsemax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     return apply_along(_SPARSEMAX, x, dim)
 
 
-@untraced
+@one_step()
 def entmax15(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """α-entmax along ``dim`` for α = 1.5: sparse as sparsemax, but smooth.
 
@@ -136,6 +141,10 @@ def entmax15(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     Tensor
         As from :func:`entmax`.
 
+    References
+    ----------
+    B. Peters, V. Niculae & A. Martins, Sparse sequence-to-sequence models, ACL 2019, §3.
+
     Examples
     --------
     >>> import torch
@@ -145,7 +154,7 @@ def entmax15(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     return apply_along(_ENTMAX15, x, dim)
 
 
-@untraced
+@one_step()
 def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """α-entmax along ``dim``, for any α of at least 1: the larger it is, the sparser the probabilities.
 
@@ -205,6 +214,13 @@ class Softmax(nn.Module):
     Parameters
     ----------
     dim : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> Softmax(dim=-1)(torch.tensor([[1.0, 2.0], [-torch.inf, -torch.inf]]))
+    tensor([[0.2689, 0.7311],
+            [0.0000, 0.0000]])
     """
 
     def __init__(self, dim: int = -1) -> None:
@@ -251,6 +267,12 @@ class Entmax15(nn.Module):
     Parameters
     ----------
     dim : int
+
+    Examples
+    --------
+    >>> import torch
+    >>> Entmax15(dim=-1)(torch.tensor([1.0, 2.0, 0.0]))
+    tensor([0.1693, 0.8307, 0.0000])
     """
 
     def __init__(self, dim: int = -1) -> None:

@@ -91,6 +91,8 @@ def draw_noise(
         if not isinstance(u, Tensor) or u.shape != shape or u.dtype != t.dtype:
             came = f"shape {tuple(u.shape)} and {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
             raise InvalidInputError(f"noise: sample() of {noise!r} must give shape {shape} and {t.dtype}, got {came}")
+        if type(noise).__module__ != Noise.__module__ and not bool(u.isfinite().all()):  # ours are tested to be
+            raise InvalidInputError(f"noise: sample() of {noise!r} gave NaN or infinity; draws must be finite")
         drawn.append(torch.cat([u, -u]) if antithetic else u)
     form = like_potentials(drawn, theta)
     # Of each instance, also for tensors that the batch shares: what is one's padding may be inside another.

@@ -40,6 +40,12 @@ class Enumeration:
     -----
     ``theta`` is everywhere the potentials of the one instance, (1, *event). Results about
     parts have that form too; forbidden parts are those of −inf.
+
+    Examples
+    --------
+    >>> pairs = Enumeration(torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 1]], dtype=torch.float64))
+    >>> pairs.marginals(torch.zeros(1, 3))
+    tensor([[0.6667, 0.6667, 0.6667]], dtype=torch.float64)
     """
 
     structures: Potentials
@@ -114,10 +120,24 @@ def nearest_point(
         In float64.
     tolerance : float
         Stops once no vertex is nearer than this along the remaining difference, relative to squared sizes.
+    max_iter : int
+        Most calls of ``best`` after the first.
+
+    Returns
+    -------
+    (d,) Tensor
+        In float64.
 
     References
     ----------
     Wolfe 1976, Finding the nearest point in a polytope, Mathematical Programming 11, p. 136.
+
+    Examples
+    --------
+    The vertex of a square that goes furthest along a direction has the direction's signs:
+
+    >>> nearest_point(lambda direction: direction.sign(), torch.tensor([3.0, 0.5], dtype=torch.float64))
+    tensor([1.0000, 0.5000], dtype=torch.float64)
     """
     corral = best(target)[None]
     weights = target.new_ones(1)

@@ -20,7 +20,13 @@ DTYPES = (torch.float64, torch.float32)
 
 
 def oracle_laws() -> tuple[Law, ...]:
-    """The laws of the oracle protocol, in order."""
+    """The laws of the oracle protocol, in order.
+
+    Examples
+    --------
+    >>> [law.name for law in oracle_laws()[:3]]
+    ['form', 'empty_batch', 'no_nan']
+    """
     books = oracle_form, oracle_values, oracle_gibbs, oracle_smoothed, oracle_transport, oracle_input
     return tuple(law for book in books for law in book.LAWS)
 
@@ -85,7 +91,13 @@ def oracle_results(
     dtypes: Sequence[torch.dtype] = DTYPES,
     seed: int = 0,
 ) -> Iterator[Result]:
-    """As :func:`check_oracle`, law by law and past the broken ones, whose results hold the error."""
+    """As :func:`check_oracle`, law by law and past the broken ones, whose results hold the error.
+
+    Examples
+    --------
+    >>> [result.law for result in oracle_results("categorical", event_shape=(3,)) if result.status == "broken"]
+    []
+    """
     yield from results(oracle_laws(), _subject(oracle, event_shape, structure, dtypes, seed))
 
 

@@ -43,7 +43,11 @@ def infeasible(case: Case) -> None:
         else:
             if query.name == "topk" and not bool(answer[2][:, last].any()):
                 continue  # all marked as not valid: as good an answer
-            fail(f"{query.name} answers at batch index {last}, where every part is −inf", blocked)
+            fail(
+                f"{query.name} answers at batch index {last}, where every part is −inf; "
+                "structinf.checks.check_feasible, given the best scores or the sums, raises what is wanted",
+                blocked,
+            )
 
 
 @LAWS("integers, NaN and +inf are refused with what and where", families=ONE)

@@ -21,7 +21,13 @@ __all__ = ["check_relaxation", "relaxation_laws", "relaxation_results"]
 
 
 def relaxation_laws() -> tuple[Law, ...]:
-    """The laws of relaxations, in order."""
+    """The laws of relaxations, in order.
+
+    Examples
+    --------
+    >>> [law.name for law in relaxation_laws()[:3]]
+    ['form', 'empty_batch', 'input_untouched']
+    """
     return (*relaxation_form.LAWS, *relaxation_values.LAWS)
 
 
@@ -73,7 +79,14 @@ def relaxation_results(
     dtypes: Sequence[torch.dtype] = DTYPES,
     seed: int = 0,
 ) -> Iterator[Result]:
-    """As :func:`check_relaxation`, law by law and past the broken ones, whose results hold the error."""
+    """As :func:`check_relaxation`, law by law and past the broken ones, whose results hold the error.
+
+    Examples
+    --------
+    >>> results = relaxation_results("map", "categorical", event_shape=(3,))
+    >>> [result.law for result in results if result.status == "broken"]
+    []
+    """
     yield from results(relaxation_laws(), _subject(relaxation, oracle, event_shape, structure, dtypes, seed))
 
 

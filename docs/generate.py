@@ -1,0 +1,199 @@
+"""Rewrites what pages say about the code, between marks `<!-- NAME -->`: python docs/generate.py, or make generated."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TypeVar
+
+from structinf.listing import answers
+from structinf.resolution import ORACLES, RELAXATIONS
+
+ROOT = Path(__file__).parent.parent
+WIDTH = 100  # of the drawing
+
+K = TypeVar("K", bound=Hashable)
+Graph = Mapping[str, frozenset[str]]
+
+
+def main() -> None:
+    """Write the pages anew."""
+    for path, text in pages().items():
+        path.write_text(text, "utf-8")
+
+
+def pages() -> dict[Path, str]:
+    """The pages with their generated parts as they should be."""
+    found: dict[Path, str] = {}
+    for (page, name), make in PARTS.items():
+        path = ROOT / page
+        before, mark, rest = (found.get(path) or path.read_text("utf-8")).partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"\n<!-- end of {name} -->\n")
+        if not (mark and end):
+            raise ValueError(f"{page}: there are no marks for {name!r}")
+        found[path] = f"{before}{mark}\n{make()}\n{end}{after}"
+    return found
+
+
+def table(first: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in (first, ["---"] * len(first), *rows))
+
+
+def code(names: Iterable[str]) -> str:
+    """The names as code."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def alike(values: Mapping[str, K]) -> dict[K, list[str]]:
+    """The names of each value."""
+    found: dict[K, list[str]] = {}
+    for name, value in values.items():
+        found.setdefault(value, []).append(name)
+    return found
+
+
+# ----------------------------------------------------------------------------- what works with what
+
+
+def what_works() -> str:
+    """A row for all built-in structures, and a column for all relaxations, that answer alike; most ticks first."""
+    works = answers(*([p.name for p in entry_points(group=r.group) if _is_own(p)] for r in (ORACLES, RELAXATIONS)))
+    columns = alike({way: tuple(row[way] for row in works.values()) for way in next(iter(works.values()))})
+    ways = [names for _, names in sorted(columns.items(), key=lambda item: -sum(item[0]))]
+    rows = alike({oracle: tuple(row[names[0]] for names in ways) for oracle, row in works.items()})
+    return table(
+        ["structures", *map(code, ways)],
+        (
+            [code(names), *("✓" if ticked else "" for ticked in ticks)]
+            for ticks, names in sorted(rows.items(), key=lambda item: -sum(item[0]))
+        ),
+    )
+
+
+def _is_own(point: EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == "structinf"
+
+
+# ----------------------------------------------------------------------------- who imports whom
+
+
+def layers() -> str:
+    """The modules of the engine in a stack: each above all that it imports, as low as it can be."""
+    floors = alike(heights(imports()))
+    drawn = [f"┌{'─' * WIDTH}┐"]
+    for height in sorted(floors, reverse=True):
+        line = ""
+        for name in sorted(floors[height]):
+            if len(line) + len(name) + 2 > WIDTH:
+                drawn.append(f"│{line:{WIDTH}}│")
+                line = ""
+            line += f"  {name}"
+        drawn += [f"│{line:{WIDTH}}│", f"├{'─' * WIDTH}┤"]
+    drawn[-1] = f"└{'─' * WIDTH}┘"
+    return "\n".join(["```text", *drawn, "```"])
+
+
+def modules() -> str:
+    """What each module is, as it says, and what it imports that no other of its imports brings along."""
+    graph = imports()
+    height = heights(graph)
+    order = sorted(graph, key=lambda name: (-height[name], name))
+    return table(
+        ["module", "is", "stands on"], ([code([name]), summary(name), code(nearest(graph, name))] for name in order)
+    )
+
+
+def summary(module: str) -> str:
+    """The first sentence of its docstring."""
+    said = ast.get_docstring(ast.parse(next(sources(module)).read_text("utf-8"))) or ""
+    first = re.split(r"\.(?:\s|$)", said, maxsplit=1)[0]
+    return " ".join(first.replace("``", "`").replace("|", "\\|").split())
+
+
+def heights(graph: Graph) -> dict[str, int]:
+    """One more than the highest of what a module imports."""
+    found: dict[str, int] = {}
+    for module in TopologicalSorter(graph).static_order():
+        found[module] = 1 + max((found[other] for other in graph[module]), default=-1)
+    return found
+
+
+def nearest(graph: Graph, module: str) -> list[str]:
+    """The imports of ``module`` that are not imports of its imports too."""
+    order = reversed(list(TopologicalSorter(graph).static_order()))
+    kept: list[str] = []
+    reached: set[str] = set()
+    for other in (name for name in order if name in graph[module]):
+        if other not in reached:
+            kept.append(other)
+            reached |= below(graph, other)
+    return sorted(kept)
+
+
+def below(graph: Graph, module: str) -> set[str]:
+    """All that a module imports, and what that imports, and so on."""
+    found: set[str] = set()
+    left = list(graph[module])
+    while left:
+        other = left.pop()
+        if other not in found:
+            found.add(other)
+            left += graph[other]
+    return found
+
+
+@functools.cache
+def imports() -> Graph:
+    """Which modules of structinf, subpackages as a whole, each imports, lazily too, but not for types alone."""
+    package = ROOT / "structinf"
+    names = [path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    names.remove("__init__")
+    return {
+        name: frozenset(found for path in sources(name) for found in _imported(path) if found in names) - {name}
+        for name in sorted(names)
+    }
+
+
+def sources(module: str) -> Iterator[Path]:
+    """Its file, or its files, the one that makes it a package first."""
+    single, folder = ROOT / "structinf" / f"{module}.py", ROOT / "structinf" / module
+    yield from [single] if single.exists() else sorted(folder.rglob("*.py"))
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """The modules of structinf, subpackages as a whole, that a file imports."""
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in _at_runtime(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else ()
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{start}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name.split(".")[1] for name in names if name.startswith("structinf."))
+
+
+def _at_runtime(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below, but for what stands under ``if TYPE_CHECKING``."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield child
+            yield from _at_runtime(child)
+
+
+PARTS: dict[tuple[str, str], Callable[[], str]] = {
+    ("README.md", "what works with what"): what_works,
+    ("docs/architecture.md", "layers"): layers,
+    ("docs/architecture.md", "modules"): modules,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Attention maps: shaded cells of queries and keys, of one head or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from .shading import explain_shades, is_dark, shade
+from .style import INK, ORANGE, add_axes, as_decimal, make_figure, rule_cells
+from .words import check_count, typeset, width_of
+
+__all__ = ["attention"]
+
+# Inches: a cell at most, all cells of a head at most, the lines of heads at most, what lies between heads.
+CELL, HEAD, LINE, GAP = 0.42, 4.2, 9.0, 0.3
+LEGIBLE = 0.3  # the smallest cell that its weight is written into
+
+
+def attention(
+    weights: Tensor,
+    *,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    heads: Sequence[str] | None = None,
+    runs: bool = False,
+    title: str = "",
+) -> Figure:
+    """Attention weights as shaded cells, a row a query and a column a key, heads side by side.
+
+    Parameters
+    ----------
+    weights : (n, m) or (H, n, m) Tensor
+        Of one instance, as :mod:`structinf.attention` and ``torch.nn.MultiheadAttention`` return them.
+    queries, keys : sequence of str, optional
+        What the n rows and the m columns stand for, such as words.
+    heads : sequence of str, optional
+        What the H heads are called, or the maps that are compared.
+    runs : bool
+        Outline the runs of neighbouring keys that have weights above 0, of queries that have some of 0 too.
+    title : str
+
+    Returns
+    -------
+    Figure
+        White cells have weight 0. Where there is room, weights are written into their cells. Heads of a single query
+        are the rows of one matrix.
+
+    Raises
+    ------
+    InvalidInputError
+        If the weights are those of a batch or of nothing, or negative or not finite, or there are not as many words or
+        names.
+
+    Examples
+    --------
+    >>> import torch, structinf as si
+    >>> scores = torch.tensor([[2.0, 1.5, -1.0], [0.0, 1.0, 1.2]])
+    >>> maps = torch.stack([scores.softmax(-1), si.simplex.sparsemax(scores)])
+    >>> figure = attention(maps, queries=["le", "chat"], keys=["the", "cat", "sat"], heads=["softmax", "sparsemax"])
+    """
+    maps, rows, names = _read(weights, queries, heads)
+    count, n, m = maps.shape
+    if keys is not None:
+        check_count("keys", len(keys), m, "keys", of="weights are those")
+    cell = _size_cells(count, n, m)
+    size = min(9, 65 * cell)  # of words, in points: at most as high as a cell
+    rows, font, unknown = typeset(rows, size)
+    columns, key_font, unknown_too = typeset(keys or [], size)
+    names, name_font, unknown_name = typeset(names, 10)
+
+    width, height = m * cell, n * cell
+    widest = max((width_of(word, key_font) for word in columns), default=0.0)
+    turned = widest > 0.95 * cell
+    above = (widest + 0.12 if turned else 0.25) if columns else 0.1  # of a head
+    above += 0.25 if names else 0.0
+    left = 0.25 + max((width_of(word, font) + 0.1 for word in rows), default=0.0)
+    step = max(width, max((width_of(name, name_font) for name in names), default=0.0)) + GAP
+    each_line = max(1, min(count, int((LINE + GAP) / step)))
+    lines = -(-count // each_line)
+    top = 0.65 if title else 0.15
+    legend = explain_shades() + ([("run of keys", ORANGE)] if runs else [])
+    down = top + lines * (above + height + GAP) - GAP + 0.5
+    notes = unknown, unknown_too, unknown_name
+    figure = make_figure(left + each_line * step - GAP + 0.25, down, title, legend, *notes)
+
+    for h, head in enumerate(maps):
+        line, place = divmod(h, each_line)
+        axes = add_axes(figure, left + place * step, top + above + line * (above + height + GAP), width, height)
+        shade(axes, head)
+        axes.xaxis.tick_top()
+        axes.set_xticks(range(len(columns)), columns, font=key_font, rotation=90 if turned else 0)
+        axes.set_yticks(*((range(n), rows) if rows and place == 0 else ([], [])), font=font)
+        if max(n, m) <= 40:
+            rule_cells(axes, n, m)
+        axes.tick_params(length=0, labelcolor=INK)
+        if names:
+            axes.text(-0.5, -0.5 - (above - 0.15) / cell, names[h], color=INK, fontproperties=name_font)
+        if cell >= LEGIBLE:
+            _write_weights(axes, head, 20 * cell)
+        if runs:
+            _draw_runs(axes, head)
+    return figure
+
+
+def _read(
+    weights: Tensor, queries: Sequence[str] | None, heads: Sequence[str] | None
+) -> tuple[Tensor, list[str], list[str]]:
+    """The maps (H, n, m), what their rows stand for and what they are called."""
+    if weights.ndim not in (2, 3) or weights.numel() == 0:
+        raise InvalidInputError(
+            "weights: those of one instance with queries and keys, (n, m) or (H, n, m), are needed; "
+            f"got {tuple(weights.shape)}" + ("; take one of the batch" if weights.ndim > 3 else "")
+        )
+    maps = weights.detach().float().cpu()
+    if not bool(((maps >= 0) & maps.isfinite()).all()):
+        raise InvalidInputError(f"weights: they are finite and 0 or more, got {maps.min().item():g} as the smallest")
+    maps = maps if maps.ndim == 3 else maps[None]
+    if queries is not None:
+        check_count("queries", len(queries), maps.shape[1], "queries", of="weights are those")
+    if heads is not None:
+        check_count("heads", len(heads), len(maps), "heads", of="weights are those")
+    if maps.shape[1] == 1 and len(maps) > 1 and heads is not None:
+        return maps.transpose(0, 1), list(heads), list(queries or [])
+    return maps, list(queries or []), list(heads or [])
+
+
+def _size_cells(count: int, n: int, m: int) -> float:
+    """In inches, so small that four heads stand side by side while they are legible, and two in any case."""
+    four, two = (((LINE + GAP) / min(count, across) - GAP) / m for across in (4, 2))
+    return min(CELL, HEAD / n, max(four, min(two, LEGIBLE)))
+
+
+def _write_weights(axes: Axes, matrix: Tensor, size: float) -> None:
+    for i, j in (matrix > 0.005).nonzero().tolist():
+        weight = matrix[i, j].item()
+        text = axes.text(j, i, as_decimal(weight), ha="center", va="center_baseline", fontsize=min(8, size))
+        text.set_color("white" if is_dark(weight) else INK)
+
+
+def _draw_runs(axes: Axes, matrix: Tensor) -> None:
+    """An outline around neighbouring keys of weight above 0."""
+    for i, row in enumerate((matrix > 0).int()):
+        if row.all():
+            continue
+        edges = torch.nn.functional.pad(row, (1, 1)).diff()
+        for start, end in zip((edges > 0).nonzero().tolist(), (edges < 0).nonzero().tolist(), strict=True):
+            box = Rectangle((start[0] - 0.5, i - 0.5), end[0] - start[0], 1, fill=False, color=ORANGE, lw=1.6, zorder=3)
+            axes.add_patch(box).set_clip_on(False)

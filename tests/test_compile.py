@@ -1,0 +1,275 @@
+"""Public calls as nodes of torch.compile's graphs: whole graphs, with the values and gradients of plain calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import examples
+import structinf as si
+from structinf import simplex
+from structinf.attention import StructuredMultiheadAttention
+from structinf.parts import map_parts
+from structinf.steps import step
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # dynamo looks at it
+
+every_backend = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def whole(function: Callable[..., Any], backend: str = "eager", **options: Any) -> Callable[..., Any]:
+    return torch.compile(function, fullgraph=True, backend=backend, **options)
+
+
+def assert_equal(compiled: Callable[..., Tensor], function: Callable[..., Tensor], *tensors: Tensor) -> None:
+    """Of both, values and gradients at ``tensors``."""
+    leaves = [t for t in tensors if t.requires_grad]
+    results = [(value, torch.autograd.grad(value.sum(), leaves)) for value in (compiled(*tensors), function(*tensors))]
+    torch.testing.assert_close(*results)
+
+
+def scores(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+
+
+def costs(*shape: int) -> Tensor:
+    return (-scores(*shape).abs()).detach().requires_grad_()
+
+
+# ----------------------------------------------------------------------------- maps to the simplex
+
+
+MAPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": simplex.softmax,
+    "sparsemax": simplex.sparsemax,
+    "entmax15": simplex.entmax15,
+    "entmax": lambda x: simplex.entmax(x, 1.3, 0),
+    "normmax": simplex.normmax,
+    "topk_sparsemax": lambda x: simplex.topk_sparsemax(x, 2),
+    "budget": lambda x: simplex.budget(x, 2),
+    "fusedmax": lambda x: simplex.fusedmax(x, dim=-2),
+    "oscarmax": lambda x: simplex.oscarmax(x=x),
+    "soft_rank": si.soft_rank,
+    "soft_sort": lambda x: si.soft_sort(x, 0.5, descending=True),
+}
+
+
+@every_backend
+@pytest.mark.parametrize("name", MAPS)
+def test_maps(name, backend):
+    def model(x: Tensor) -> Tensor:
+        return MAPS[name](2 * x).sin() + 1
+
+    compiled = whole(model, backend)
+    for rows in (4, 6):
+        assert_equal(compiled, model, scores(rows, 5))
+
+
+@every_backend
+def test_modules_and_what_they_learn(backend):
+    module = simplex.Entmax(torch.tensor([[1.2], [1.5]], dtype=torch.float64), learnable=True)
+
+    def model(x: Tensor, beta: Tensor) -> Tensor:
+        return torch.func.functional_call(module, {"beta": beta}, x).square()
+
+    assert_equal(whole(model, backend), model, scores(3, 2, 5), scores(2, 1))
+
+
+@every_backend
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_losses_on_the_simplex(reduction, backend):
+    def model(x: Tensor, target: Tensor) -> Tensor:
+        return simplex.entmax15_loss(2 * x, target, reduction=reduction)
+
+    assert_equal(whole(model, backend), model, scores(3, 5), torch.tensor([4, -100, 0]))
+    y = torch.full((3, 5), 0.2, dtype=torch.float64)
+    assert_equal(whole(model, backend), model, scores(3, 5), y)
+
+
+def test_half_precision_and_masks():
+    x = torch.tensor([[0.0, 1.0, -torch.inf], [-torch.inf] * 3], dtype=torch.bfloat16)
+    found = whole(simplex.sparsemax, "aot_eager")(x)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, simplex.sparsemax(x))
+
+
+# ----------------------------------------------------------------------------- layers and losses over oracles
+
+
+SOLVED = ["marginals", "smoothed", "map"]
+
+
+@examples.parametrize(lambda example: example.relaxed)
+def test_layers_over_every_oracle(example):
+    oracle = example.oracle()
+    relaxation = next(name for name in SOLVED if si.get_relaxation(name).missing(oracle) is None)
+    layer = si.Layer(oracle, relaxation)
+
+    def model(*tensors: Tensor) -> Tensor:
+        mean = layer(tensors if example.is_tuple else tensors[0])
+        return torch.stack([m.sin().sum() for m in (mean if example.is_tuple else (mean,))]).sum()
+
+    assert_equal(whole(model), model, *(costs(2, *shape) for shape in example.shapes))
+
+
+CHAIN = (3, 5, 2), (2, 2)
+
+
+@every_backend
+@pytest.mark.parametrize("relaxation", [*SOLVED, "sparsemap", "blackbox"])
+def test_tuples_and_lengths(relaxation, backend):
+    layer = si.Layer("chain", relaxation)
+
+    def model(unary: Tensor, transition: Tensor, lengths: Tensor) -> Tensor:
+        mean, counts = layer((2 * unary, transition), lengths=lengths)
+        return mean.sin().sum((1, 2)) + counts.cos().sum((1, 2))
+
+    compiled = whole(model, backend)
+    for batch in (3, 2, 4):
+        tensors = scores(batch, 5, 2), scores(2, 2, seed=1)
+        assert_equal(compiled, model, *tensors, torch.tensor([5, 3, 1, 2])[:batch])
+
+
+@every_backend
+@pytest.mark.parametrize("loss", ["crf", "svm", "sparsemap", "each", "relaxed"])
+def test_losses(loss, backend):
+    module = {
+        "crf": lambda: si.FenchelYoungLoss("chain", "marginals"),
+        "svm": lambda: si.FenchelYoungLoss("chain", "map", cost="hamming"),
+        "sparsemap": lambda: si.FenchelYoungLoss("chain", "sparsemap", reduction="sum"),
+        "each": lambda: si.FenchelYoungLoss("chain", "smoothed", reduction="none"),
+        "relaxed": lambda: si.RelaxedLoss("chain", "marginals"),
+    }[loss]()
+
+    def model(unary: Tensor, transition: Tensor, tags: Tensor) -> Tensor:
+        return module((2 * unary, transition), tags, lengths=[5, 3, 1])
+
+    tags = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
+    tensors = [scores(*shape, seed=i) for i, shape in enumerate(CHAIN)]
+    assert_equal(whole(model, backend), model, *tensors, tags)
+
+
+def test_names_and_options_given_to_the_call():
+    def model(x: Tensor) -> Any:
+        return si.relax(x, "subset", "marginals", k=2, temperature=0.5)
+
+    assert_equal(whole(model), model, scores(3, 5))
+
+
+def test_layers_of_one_class_are_told_apart():
+    """Each has its own oracle and options, and the compiler's cache is that of their common code."""
+    compiled = whole(lambda layer, x: layer(x))
+    x = scores(2, 4)
+    for layer in (si.Layer("subset", "marginals", k=k, temperature=t) for k in (1, 2) for t in (1.0, 0.3)):
+        torch.testing.assert_close(compiled(layer, x), layer(x))
+
+
+def test_a_layer_within_a_model_that_learns():
+    model = nn.Sequential(nn.Linear(3, 4), si.Layer("subset", "marginals", k=2), nn.Linear(4, 1)).double()
+    x = scores(5, 3).detach()
+    gradients = []
+    for each in (model, whole(model, "aot_eager")):
+        model.zero_grad()
+        each(x).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
+@every_backend
+@pytest.mark.parametrize("options", [{"weights": "sparsemax"}, {"oracle": "subset", "k": 2, "relaxation": "marginals"}])
+def test_attention(options, backend):
+    attention = StructuredMultiheadAttention(8, 2, **options).double()
+
+    def model(x: Tensor) -> Tensor:
+        return attention(x, x, x)[0]
+
+    assert_equal(whole(model, backend), model, scores(2, 4, 8))
+
+
+# ----------------------------------------------------------------------------- derivatives, errors, and what is no step
+
+
+def test_second_derivatives():
+    layer = si.Layer("subset", "marginals", k=2)
+    assert torch.autograd.gradgradcheck(whole(lambda x: layer(x).sin()), (scores(1, 4),))
+    assert torch.autograd.gradgradcheck(whole(lambda x: simplex.entmax(x, 1.5)), (scores(1, 4),))
+
+
+def test_second_derivatives_that_are_refused():
+    layer = si.Layer("assignment", "sparsemap")
+    x = scores(2, 3, 3)
+    (g,) = torch.autograd.grad(whole(lambda x: layer(x).square().sum())(x), x, create_graph=True)
+    with pytest.raises(si.UnsupportedError, match="first derivatives only"):
+        g.sum().backward()
+
+
+@every_backend
+def test_errors_are_those_of_the_call(backend):
+    layer = si.Layer("subset", "marginals", k=2)
+    compiled = whole(lambda x: layer(x), backend)
+    compiled(torch.zeros(2, 4))
+    with pytest.raises(si.InvalidInputError, match="NaN at batch index 1"):
+        compiled(torch.tensor([[0.0] * 4, [torch.nan] * 4]))
+    with pytest.raises(si.InfeasibleError):
+        compiled(torch.full((2, 4), -torch.inf))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(mode):
+    layer = si.Layer("subset", "marginals", k=2)
+    with mode():
+        found = whole(layer)(scores(2, 4))
+    assert not found.requires_grad
+    torch.testing.assert_close(found, layer(scores(2, 4)).detach())
+
+
+def test_what_draws_breaks_the_graph():
+    layer = si.Layer("categorical", "perturbed", samples=3)
+    torch.manual_seed(0)
+    found = torch.compile(layer, backend="eager")(scores(2, 4))
+    torch.manual_seed(0)
+    torch.testing.assert_close(found, layer(scores(2, 4)))
+
+
+def test_parameters_that_an_object_holds_are_followed():
+    """A graph breaks rather than lose a gradient."""
+    weight = scores(1)
+    loss = si.FenchelYoungLoss("categorical", "marginals", cost=lambda y: map_parts(lambda t: (1 - t) * weight, y))
+    x, y = scores(2, 4), torch.tensor([0, 3])
+    results = [torch.autograd.grad(f(x, y), [x, weight]) for f in (torch.compile(loss, backend="eager"), loss)]
+    torch.testing.assert_close(*results)
+
+
+# ----------------------------------------------------------------------------- the operator
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "chain"])
+def test_opcheck(name):
+    keys: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        keys.extend(node.args[0] for node in graph.graph.nodes if "structinf.step" in str(node.target))
+        return graph
+
+    if name == "chain":
+        layer, tensors = si.Layer("chain", "marginals"), (scores(3, 5, 2), scores(2, 2), torch.tensor([5, 3, 1]))
+        torch.compile(lambda u, t, n: layer((u, t), lengths=n), backend=backend, fullgraph=True)(*tensors)
+    else:
+        tensors = (scores(3, 5),)
+        torch.compile(simplex.sparsemax, backend=backend, fullgraph=True)(*tensors)
+    (key,) = keys
+    assert set(torch.library.opcheck(step, (key, list(tensors))).values()) == {"SUCCESS"}

@@ -1,0 +1,207 @@
+"""The transforms of torch.func over every kind of module: what they give is what autograd gives, or a clear refusal."""
+
+from __future__ import annotations
+
+import copy
+from typing import ClassVar
+
+import pytest
+import torch
+from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap
+
+import structinf as si
+from layer_cases import CASES
+
+every_case = pytest.mark.parametrize("name", CASES)
+imports_more_of_torch = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+STRUCTURED = [name for name, case in CASES.items() if not case.native]
+
+
+def _scalar(name, module=None):
+    case = CASES[name]
+    module = case.make() if module is None else module
+
+    def function(x):
+        out = case.call(module, x)
+        return (out * torch.linspace(-1, 2, out.numel()).view(out.shape)).sum() + out.square().sum()
+
+    return function
+
+
+@every_case
+def test_grad(name):
+    module, x = CASES[name].make(), CASES[name].draw()
+    twin = copy.deepcopy(module)  # one of them may learn at each step back
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(_scalar(name, module)(leaf), leaf)
+    torch.testing.assert_close(grad(_scalar(name, twin))(x), expected)
+    assert expected.any() or name == "layer, map"
+
+
+@pytest.mark.parametrize(
+    "name", ["layer, marginals", "layer, smoothed", "layer, sinkhorn", "Fenchel-Young loss, sparsemap"]
+)
+def test_second_derivatives(name):
+    function, x = _scalar(name), CASES[name].draw().double()
+    direction = torch.randn_like(x)
+    leaf = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(function(leaf), leaf, create_graph=True)
+    (expected,) = torch.autograd.grad((first * direction).sum(), leaf)
+    found = grad(lambda x: (grad(function)(x) * direction).sum())(x)
+    torch.testing.assert_close(found, expected)
+    assert expected.any()
+
+
+def test_third_derivatives():
+    x = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
+
+    def ours(x):
+        return si.infer(x, "categorical", "marginals").value
+
+    def right(x):
+        return x.logsumexp(0)
+
+    def third(f):
+        return grad(lambda x: grad(lambda x: grad(f)(x).square().sum())(x)[0])(x)
+
+    torch.testing.assert_close(third(ours), third(right))
+
+
+def test_second_derivatives_that_are_not_offered():
+    with pytest.raises(si.UnsupportedError, match="sparsemap of assignment offers first derivatives only"):
+        grad(lambda x: grad(_scalar("layer, sparsemap"))(x).sum())(CASES["layer, sparsemap"].draw())
+
+
+def test_gradients_in_parameters_and_in_a_tuple():
+    torch.manual_seed(0)
+    linear, layer = torch.nn.Linear(3, 2), si.Layer("chain", "sparsemap")
+    features, transition = torch.randn(2, 4, 3), torch.randn(2, 2)
+
+    def function(weights, transition):
+        tags, counts = layer((functional_call(linear, weights, features), transition), lengths=[4, 2])
+        return tags.square().sum() + counts.sin().sum()
+
+    weights = dict(linear.named_parameters())
+    found, of_transition = grad(function, argnums=(0, 1))(weights, transition)
+    leaf = transition.clone().requires_grad_()
+    expected = torch.autograd.grad(function(weights, leaf), (*weights.values(), leaf))
+    torch.testing.assert_close([*found.values(), of_transition], list(expected))
+
+
+def test_jacobians_and_vector_products():
+    def marginals(x):
+        return si.relax(x, "categorical", "marginals")
+
+    x = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    p = x.softmax(0)
+    torch.testing.assert_close(jacrev(marginals, chunk_size=1)(x), p.diag() - torch.outer(p, p))
+    mean, pull_back = vjp(marginals, x)
+    torch.testing.assert_close(mean, p)
+    for v in torch.eye(4, dtype=torch.float64)[:2]:
+        torch.testing.assert_close(pull_back(v)[0], p * v - p * (p @ v))
+
+
+def test_a_solution_within_a_transform():
+    def value(x):
+        solution = si.infer(x, "assignment", "sparsemap")
+        return solution.value.sum(), (solution.mean, solution.converged, solution.support)
+
+    x = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(0))
+    found, (mean, converged, support) = grad(value, has_aux=True)(x)
+    expected = si.infer(x, "assignment", "sparsemap")
+    torch.testing.assert_close((found, mean, support), (expected.mean, expected.mean, expected.support))
+    assert converged.all()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: si.sinkhorn(x).square().sum(),
+        lambda x: si.soft_rank(x).square().sum(),
+        lambda x: si.soft_sort(x).sin().sum(),
+        lambda x: si.soft_dtw(x.square()),
+        lambda x: si.soft_dtw_between(x, x.T.sin()),
+        lambda x: si.soft_dtw_divergence(x, x.T.sin()),
+        lambda x: si.pairwise_cost(x, x.T).sin().sum(),
+        lambda x: si.Gibbs(x, "arborescence").entropy(),
+    ],
+    ids=["sinkhorn", "soft_rank", "soft_sort", "soft_dtw", "between", "divergence", "pairwise_cost", "Gibbs"],
+)
+def test_functions(function):
+    x = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(grad(function)(x), torch.autograd.grad(function(leaf), leaf)[0])
+
+
+# ----------------------------------------------------------------------------- what is not offered
+
+
+@every_case
+def test_vmap_is_refused_or_right(name):
+    case = CASES[name]
+    module, x = case.make(), torch.stack([case.draw(seed) for seed in range(3)])
+    if case.native:
+        expected = torch.stack([case.call(module, one) for one in x])
+        torch.testing.assert_close(vmap(lambda x: case.call(module, x))(x), expected)
+        return
+    with pytest.raises(
+        si.UnsupportedError, match=r"vmap over a structured call is not offered.*give the tensors their"
+    ):
+        vmap(lambda x: case.call(module, x))(x)
+
+
+@imports_more_of_torch
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_forward_mode_is_refused(name):
+    case = CASES[name]
+    module, x = case.make(), case.draw()
+    with pytest.raises(si.UnsupportedError, match=r"forward-mode derivatives .* are not offered; take reverse mode"):
+        jvp(lambda x: case.call(module, x), (x,), (x,))
+
+
+@imports_more_of_torch
+def test_batched_gradients_are_refused():
+    for transform in (jacrev, hessian):
+        with pytest.raises(si.UnsupportedError, match="chunk_size=1"):
+            transform(si.Layer("assignment", "sparsemap"))(torch.randn(3, 3))
+
+
+def test_a_function_of_what_a_transform_follows_is_refused():
+    x, y = torch.randn(4), torch.tensor(1)
+
+    def with_cost(w):
+        return si.FenchelYoungLoss("categorical", "marginals", cost=lambda gold: w * (1 - gold))(x, y)
+
+    def with_distance(w):
+        return si.RelaxedLoss("categorical", "marginals", distance=lambda y, mu: (w * (y - mu)).sum(1))(x, y)
+
+    for function, option in ((with_cost, "cost"), (with_distance, "distance")):
+        with pytest.raises(si.UnsupportedError, match=f"^{option}: a function is not followed"):
+            grad(function)(torch.tensor(0.5))
+
+
+def test_a_tensor_that_a_transform_follows_must_be_an_argument():
+    def with_cost(w):
+        return si.FenchelYoungLoss("categorical", "marginals", cost=w)(torch.zeros(4), torch.tensor(1))
+
+    with pytest.raises(si.UnsupportedError, match=r"^cost: .* tensors must be arguments of the call itself"):
+        grad(with_cost)(torch.randn(4))
+
+
+def test_gradients_in_instance_data_that_is_an_argument_alone():
+    scores, supply = torch.randn(1, 2, 2, dtype=torch.float64), torch.tensor([[0.4, 0.6]], dtype=torch.float64)
+
+    def given(rows):
+        return si.sinkhorn(scores, rows=rows, columns=torch.full((1, 2), 0.5, dtype=torch.float64)).square().sum()
+
+    leaf = supply.clone().requires_grad_()
+    torch.testing.assert_close(grad(given)(supply), torch.autograd.grad(given(leaf), leaf)[0])
+
+    class Held(type(si.get_oracle("categorical"))):
+        structure_ndim: ClassVar = {"cost": 1}
+
+    def bound(cost):
+        return si.relax(torch.zeros(1, 2), Held().bind(cost=cost[None]), "map").sum()
+
+    with pytest.raises(si.UnsupportedError, match=r"^cost: .* tensors must be arguments of the call itself"):
+        grad(bound)(torch.zeros(2))
