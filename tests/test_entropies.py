@@ -205,3 +205,15 @@ def test_other_parameters(kind, wrong):
 def test_cuda(entropy):
     x = torch.randn(4, 6, dtype=DOUBLE)
     torch.testing.assert_close(entropy.probabilities(x.cuda()).cpu(), entropy.probabilities(x), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("alpha", [2.0, 10.0, 32.0, 100.0, 300.0])
+@pytest.mark.parametrize("n", [2, 30, 1000])
+def test_norms_of_uniform_distributions_of_any_exponent(n: int, alpha: float) -> None:
+    p = torch.full((2, n), 1 / n, dtype=torch.float64, requires_grad=True)
+    norm = n ** (1 / alpha - 1)  # ‖p‖_α, whose power α is far below the smallest number
+    torch.testing.assert_close(NormEntropy(alpha)(p), torch.full((2,), 1 - norm, dtype=torch.float64))
+    torch.testing.assert_close(SquaredNormEntropy(alpha)(p), torch.full((2,), (1 - norm**2) / 2, dtype=torch.float64))
+    (slope,) = torch.autograd.grad(NormEntropy(alpha)(p).sum(), p)
+    torch.testing.assert_close(slope, torch.full_like(p, -norm))  # −‖p‖^(1−α) p^(α−1) = −n^(1/α − 1)
+    assert NormEntropy(alpha)(torch.full((n,), torch.nan)).isnan()

@@ -149,7 +149,7 @@ class NormEntropy(Entropy):
         check_parameter("alpha", self.alpha, 1, is_open=True)
 
     def __call__(self, p: Tensor, dim: int = -1) -> Tensor:
-        return -torch.expm1(torch.log1p(_power_excess(p, self.alpha, dim)) / self.alpha)
+        return -torch.expm1(_log_power_sum(p, self.alpha, dim) / self.alpha)
 
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
         return normmax(x, self.alpha, dim)
@@ -181,7 +181,7 @@ class SquaredNormEntropy(Entropy):
         check_parameter("alpha", self.alpha, 1, is_open=True)
 
     def __call__(self, p: Tensor, dim: int = -1) -> Tensor:
-        return -0.5 * torch.expm1(2 / self.alpha * torch.log1p(_power_excess(p, self.alpha, dim)))
+        return -0.5 * torch.expm1(2 / self.alpha * _log_power_sum(p, self.alpha, dim))
 
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
         return entmax(x, 2.0, dim) if self.alpha == 2 else _in_double(SquaredNormMap(self.alpha), x, dim)
@@ -238,6 +238,21 @@ def _check_number(name: str, value: float) -> None:
 def _in_double(function: SimplexMap, x: Tensor, dim: int) -> Tensor:
     check_scores(x, dim)
     return restored(simplex_point(function, to_last(x, dim).double()), x, dim)
+
+
+def _log_power_sum(p: Tensor, alpha: float, dim: int) -> Tensor:
+    """log Σ p^α of distributions p: by how far Σ p^α is from 1 where that is near, by the largest p where it is not."""
+    excess = _power_excess(p, alpha, dim)
+    if not p.shape[dim]:
+        return torch.log1p(excess)
+    # The value is the same for any top, so that none of its derivatives is of it.
+    top = p.detach().amax(dim, keepdim=True)
+    top = torch.where(top > 0, top, 1.0)
+    shares = p / top
+    powers = torch.where(shares == 0, 0.0, torch.where(shares == 0, 1.0, shares).pow(alpha))
+    far = alpha * top.squeeze(dim).log() + powers.sum(dim).log()
+    is_near = excess > -0.5
+    return torch.where(is_near, torch.log1p(torch.where(is_near, excess, 0.0)), far)
 
 
 def _power_excess(p: Tensor, exponent: float, dim: int) -> Tensor:
