@@ -53,7 +53,9 @@ class _StructuredLoss(nn.Module, abc.ABC):
 
     @one_step(
         lambda self, theta, y, **_: self._like_losses(theta),
-        lambda self, theta, y, generator=None, **_: generator is None and not self.relaxation.draws,
+        lambda self, theta, y, generator=None, **_: (
+            generator is None and not self.relaxation.draws and self._is_named()
+        ),
     )
     @functools.partial(recorded, check=lambda self, *_, **__: self._check_followed())
     def forward(
@@ -97,6 +99,10 @@ class _StructuredLoss(nn.Module, abc.ABC):
 
     def _check_followed(self) -> None:
         """UnsupportedError if a transform of torch.func could not follow the loss."""
+
+    def _is_named(self) -> bool:
+        """Whether names and numbers say all that the loss depends on beside its arguments."""
+        return True
 
     @abc.abstractmethod
     def _losses(self, problem: Problem, gold: Potentials, relaxation: Any) -> Tensor:
@@ -195,6 +201,10 @@ class FenchelYoungLoss(_StructuredLoss):
     def _check_followed(self) -> None:
         refuse_function("cost", self.cost)
 
+    def _is_named(self) -> bool:
+        # A tensor may have other values, and a function anything behind it, when the backward pass comes.
+        return self.cost is None or isinstance(self.cost, str)
+
     def _cost(self, problem: Problem, gold: Potentials) -> Potentials:
         if self.cost == "hamming":
             return problem.without_padding(problem.oracle.hamming_cost(gold))
@@ -289,6 +299,9 @@ class RelaxedLoss(_StructuredLoss):
 
     def _check_followed(self) -> None:
         refuse_function("distance", self.distance)
+
+    def _is_named(self) -> bool:
+        return isinstance(self.distance, str)
 
     @staticmethod
     def _shown(problem: Problem) -> tuple[Tensor, ...]:

@@ -69,6 +69,18 @@ def key_of(label: str, made: Step, is_same: Callable[[Any], bool]) -> str:
     return key
 
 
+def _step_of(key: str) -> Step:
+    """What ``key`` stands for. That of a pull-back says itself what it is, "d[inputs]/their number key".
+
+    A compiled backward pass may come from a cache of another process, and is then never traced in this one.
+    """
+    if not key.startswith("d["):
+        return _STEPS[key]
+    head, _, inner = key.partition(" ")
+    wanted, _, count = head.removeprefix("d[").partition("]/")
+    return _PullBack(_step_of(inner), int(count), tuple(map(int, wanted.split(","))))
+
+
 # ----------------------------------------------------------------------------- the operator
 
 
@@ -77,7 +89,7 @@ def step(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The results of the step that ``key`` stands for."""
     # The dispatcher has turned autograd off below this; without inference mode, it is there for whom it is enabled.
     with torch.inference_mode(False), torch.no_grad():
-        found = _STEPS[key].run([t.clone() if t.is_inference() else t for t in tensors])
+        found = _step_of(key).run([t.clone() if t.is_inference() else t for t in tensors])
     taken = {t.untyped_storage().data_ptr() for t in tensors}
     results = []
     for t in found:
@@ -90,7 +102,7 @@ def step(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @step.register_fake
 def _(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [t.new_empty(t.shape) for t in _STEPS[key].like(tensors)]
+    return [t.new_empty(t.shape) for t in _step_of(key).like(tensors)]
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -102,8 +114,7 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
 def _backward(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
     tensors = ctx.saved_tensors
     wanted = tuple(i for i, needs in enumerate(ctx.needs_input_grad[1]) if needs)
-    made = _PullBack(_STEPS[ctx.key], len(tensors), wanted)
-    key = key_of(f"d{list(wanted)} {ctx.key}", made, made.__eq__)
+    key = f"d[{','.join(map(str, wanted))}]/{len(tensors)} {ctx.key}"
     given = [
         torch.zeros(shape, dtype=dtype, device=device) if c is None else c
         for c, (shape, dtype, device) in zip(cotangents, ctx.results, strict=True)

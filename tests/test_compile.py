@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import examples
 import structinf as si
-from structinf import simplex
+from structinf import simplex, steps
 from structinf.attention import StructuredMultiheadAttention
 from structinf.parts import map_parts
 from structinf.steps import step
@@ -254,7 +254,39 @@ def test_parameters_that_an_object_holds_are_followed():
     torch.testing.assert_close(*results)
 
 
+def test_functions_of_any_kind_are_followed():
+    weight = torch.ones((), dtype=torch.float64, requires_grad=True)
+    loss = si.RelaxedLoss("categorical", "marginals", distance=lambda y, m: (y - m).square().sum(1) * weight)
+    product = si.FenchelYoungLoss("categorical", "marginals", cost=weight.mul)
+    x, y = scores(2, 4), torch.tensor([0, 3])
+    for module in (loss, product):
+        found, expected = (
+            torch.autograd.grad(f(x, y), [x, weight]) for f in (torch.compile(module, backend="eager"), module)
+        )
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_cost_that_changes_before_the_backward_pass():
+    x, y = scores(2, 4), torch.tensor([0, 3])
+    loss = si.FenchelYoungLoss("categorical", "marginals", cost=torch.ones(2, 4, dtype=torch.float64))
+    loss.cost[0] = 0.0
+    (expected,) = torch.autograd.grad(loss(x, y), x)
+    value = torch.compile(loss, backend="aot_eager")(x, y)
+    loss.cost = None
+    (found,) = torch.autograd.grad(value, x)
+    torch.testing.assert_close(found, expected)
+
+
 # ----------------------------------------------------------------------------- the operator
+
+
+def test_pull_backs_need_no_trace():
+    """A compiled backward pass may come from a cache of another process."""
+    x = scores(2, 3, 3)
+    f = whole(lambda t: si.relax(t, "assignment", "sparsemap"), "aot_eager")
+    torch.autograd.grad(f(x).square().sum(), x)
+    assert steps._STEPS
+    assert not any(key.startswith("d[") for key in steps._STEPS)
 
 
 @pytest.mark.parametrize("name", ["sparsemax", "chain"])
