@@ -202,4 +202,13 @@ def _holds_no_parameters(value: Any, seen: set[int]) -> bool:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    return a is b or (isinstance(a, str | int | float | list | tuple | dict) and repr(a) == repr(b))
+    """Whether two constants stand for the same: objects by identity, and what is made of text and numbers by value."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_is_same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_is_same(a[key], b[key]) for key in a)
+    return isinstance(a, str | int | float) and repr(a) == repr(b)

@@ -82,8 +82,33 @@ class Noise(abc.ABC):
         )
 
 
+class _Counted(Noise):
+    """Noise that compiled loops draw on the CPU, by counters, and torch draws on other devices."""
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        if device.type == "cpu":
+            return self._on_cpu(tuple(shape), dtype, generator)
+        return self._elsewhere(tuple(shape), dtype, device, generator)
+
+    def _on_cpu(self, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator | None) -> Tensor:
+        return _compiled(self.name.upper(), shape, dtype, generator)
+
+    @abc.abstractmethod
+    def _elsewhere(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
+    ) -> Tensor:
+        """Draws in torch's operations."""
+
+
 @dataclass(frozen=True)
-class Gumbel(Noise):
+class Gumbel(_Counted):
     """Standard Gumbel: p(u) = exp(−u − e⁻ᵘ); argmax(θ + U) over single items is a draw of softmax(θ).
 
     Examples
@@ -98,16 +123,9 @@ class Gumbel(Noise):
     def mean(self) -> float:
         return 0.57721566490153286
 
-    def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        generator: torch.Generator | None = None,
+    def _elsewhere(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
     ) -> Tensor:
-        if device.type == "cpu":
-            return _compiled("GUMBEL", shape, dtype, generator)
         return -_unit_exponential(shape, dtype, device, generator).log()
 
     def log_prob(self, u: Tensor) -> Tensor:
@@ -118,7 +136,7 @@ class Gumbel(Noise):
 
 
 @dataclass(frozen=True)
-class Normal(Noise):
+class Normal(_Counted):
     """Standard normal.
 
     Examples
@@ -134,17 +152,10 @@ class Normal(Noise):
     def mean(self) -> float:
         return 0.0
 
-    def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        generator: torch.Generator | None = None,
+    def _elsewhere(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
     ) -> Tensor:
-        if device.type == "cpu":
-            return _compiled("NORMAL", shape, dtype, generator)
-        return torch.randn(tuple(shape), dtype=dtype, device=device, generator=generator)
+        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
 
     def log_prob(self, u: Tensor) -> Tensor:
         return -0.5 * (u * u + math.log(2 * math.pi))
@@ -154,7 +165,7 @@ class Normal(Noise):
 
 
 @dataclass(frozen=True)
-class Logistic(Noise):
+class Logistic(_Counted):
     """Standard logistic, the difference of two Gumbel: log U − log(1 − U) of a uniform U.
 
     Examples
@@ -170,16 +181,9 @@ class Logistic(Noise):
     def mean(self) -> float:
         return 0.0
 
-    def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        generator: torch.Generator | None = None,
+    def _elsewhere(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
     ) -> Tensor:
-        if device.type == "cpu":
-            return _compiled("LOGISTIC", shape, dtype, generator)
         u = _uniform(shape, device, generator)
         return (u.log() - (-u).log1p()).to(dtype)
 
@@ -191,7 +195,7 @@ class Logistic(Noise):
 
 
 @dataclass(frozen=True)
-class Exponential(Noise):
+class Exponential(_Counted):
     """Exponential of rate 1. Its density jumps at 0, so that it has no score.
 
     Examples
@@ -206,16 +210,9 @@ class Exponential(Noise):
     def mean(self) -> float:
         return 1.0
 
-    def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        generator: torch.Generator | None = None,
+    def _elsewhere(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
     ) -> Tensor:
-        if device.type == "cpu":
-            return _compiled("EXPONENTIAL", shape, dtype, generator)
         return _unit_exponential(shape, dtype, device, generator)
 
     def log_prob(self, u: Tensor) -> Tensor:
@@ -223,7 +220,7 @@ class Exponential(Noise):
 
 
 @dataclass(frozen=True)
-class SumOfGamma(Noise):
+class SumOfGamma(_Counted):
     """(Σᵢ Gamma(1/k, scale k/i) − log s) / k for i = 1, ..., s: the sum of k of them is close to a Gumbel.
 
     Parameters
@@ -259,16 +256,12 @@ class SumOfGamma(Noise):
     def mean(self) -> float:
         return (sum(1 / i for i in range(1, self.iterations + 1)) - math.log(self.iterations)) / self.k
 
-    def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        generator: torch.Generator | None = None,
+    def _on_cpu(self, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator | None) -> Tensor:
+        return _compiled_sum_of_gamma(self, shape, dtype, generator)
+
+    def _elsewhere(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
     ) -> Tensor:
-        if device.type == "cpu":
-            return _compiled_sum_of_gamma(self, shape, dtype, generator)
         # torch._standard_gamma takes a generator; distributions.Gamma does not.
         concentration = torch.full((self.iterations, *shape), 1 / self.k, dtype=dtype, device=device)
         terms = torch._standard_gamma(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]

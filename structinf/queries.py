@@ -33,8 +33,8 @@ __all__ = [
     "log_prob",
     "nonzero",
     "sample",
+    "sparsemax_of_best",
     "topk",
-    "topk_sparsemax",
 ]
 
 
@@ -100,7 +100,7 @@ def topk(theta: Potentials, oracle: str | Oracle, k: int, **options: Any) -> Bes
     return Best(problem.restore_parts(structures, 1), problem.restore(scores, 1), problem.restore(valid, 1))
 
 
-def topk_sparsemax(oracle: Oracle, theta: Potentials, k: int, temperature: float = 1.0) -> tuple[Potentials, Tensor]:
+def sparsemax_of_best(oracle: Oracle, theta: Potentials, k: int, temperature: float = 1.0) -> tuple[Potentials, Tensor]:
     """The k best structures, (k, B, *event), and the sparsemax of their scores / temperature, (k, B), differentiable.
 
     It is the sparsemax over all structures wherever one of the k has weight 0.

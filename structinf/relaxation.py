@@ -30,11 +30,11 @@ __all__ = [
     "check_stopping",
     "held_modules",
     "missing_ability",
-    "missing_sign",
     "named",
     "no_omega",
     "report_failure",
     "report_unfinished",
+    "why_no_noise",
 ]
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def missing_ability(oracle: Oracle, ability: type[Oracle]) -> str | None:
     return f"{oracle.label()} lacks the ability {ability.__name__}{method}" + (f": {reason}" if reason else "")
 
 
-def missing_sign(oracle: Oracle, but: str = "") -> str | None:
+def why_no_noise(oracle: Oracle, but: str = "") -> str | None:
     """Why noise cannot be added to the oracle's potentials, in a clause, and what can be done instead; or None."""
     if not oracle.takes_costs:
         return None

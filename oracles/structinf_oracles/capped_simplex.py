@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
+from structinf.autograd import CappedMap, simplex_point
 from structinf.kernels.logsumexp import logsumexp
 
 if TYPE_CHECKING:
@@ -40,38 +41,10 @@ def nearest(
     scores: jaxtyping.Float[Tensor, "batch d"], k: int, *, at_most: bool = False
 ) -> jaxtyping.Float[Tensor, "batch d"]:
     """argmin ‖θ − μ‖²: μ = clip(θ − τ, 0, 1)."""
-    if scores.numel() == 0:
-        return scores.clone()
+    of_sum_k = CappedMap(float(k))
     if not at_most:
-        return _nearest(scores, k)
-    return _within(k, scores.clamp(0, 1), _nearest(scores.clamp(min=0), k))
-
-
-def _nearest(scores: Tensor, k: int) -> Tensor:
-    last, following = last_and_next(scores.detach(), k)
-    # From the k-th highest score on, τ lies between −1 and 0, and the sum is that of the scores within 1 of it.
-    z = (scores - last).double()
-    tau = _where_the_sum_is(k, z.detach().clamp(-1, 1))
-    # If the next score is lower by 1, the k highest are all there is; the sum is k for many τ.
-    is_vertex = following - last <= -1
-    ones = torch.where(is_vertex, z >= 0, z - tau >= 1).detach()
-    free = ((z > tau) & ~ones & ~is_vertex).detach()
-    # The same τ, by what is 1 and what is between, which stay the same around almost every θ.
-    tau = (torch.where(free, z, 0.0).sum(1, keepdim=True) + ones.sum(1, keepdim=True) - k) / free.sum(
-        1, keepdim=True
-    ).clamp(min=1)
-    return torch.where(free, (z - tau).clamp(0, 1), ones.double()).to(scores.dtype)
-
-
-def _where_the_sum_is(k: int, z: Tensor) -> jaxtyping.Float[Tensor, "batch 1"]:
-    """The τ at which Σ clip(z − τ, 0, 1), which falls from d to 0, is ``k``."""
-    size = z.shape[1]
-    bend, order = torch.cat([z, z - 1], 1).sort(dim=1)
-    slope = torch.where(order < size, 1, -1).cumsum(1)  # after each bend
-    fall = (slope[:, :-1] * bend.diff(dim=1)).cumsum(1)
-    total = size + pad(fall, (1, 0))
-    at = ((total >= k).sum(1, keepdim=True) - 1).clamp(min=0)
-    return bend.gather(1, at) + (k - total.gather(1, at)) / slope.gather(1, at).clamp(max=-1)
+        return simplex_point(of_sum_k, scores)
+    return _within(k, scores.clamp(0, 1), simplex_point(of_sum_k, scores.clamp(min=0)))
 
 
 # ----------------------------------------------------------------------------- points of most entropy

@@ -1,5 +1,6 @@
 """The only torch.autograd.Functions of the library: algorithms outside, gradients attached here."""
 
+from .capped import CappedMap
 from .convex import ConvexFunction, gradient, value, value_and_gradient
 from .maxima import routed_max, smooth_argmax, smooth_max
 from .optima import WeightedMean, attach_support, envelope, piecewise_linear
@@ -7,6 +8,7 @@ from .recorded import check_not_hidden, recorded, refuse_function
 from .simplex import SimplexMap, simplex_point
 
 __all__ = [
+    "CappedMap",
     "ConvexFunction",
     "SimplexMap",
     "WeightedMean",

@@ -18,7 +18,7 @@ from ..compiling import untraced
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Potentials, as_tuple, map_parts
-from ..queries import topk_sparsemax
+from ..queries import sparsemax_of_best
 from ..relaxation import Relaxation
 from ..resolution import prepare_oracle
 from ..solution import Solution
@@ -133,7 +133,7 @@ class SparseDistribution(StructureDistribution):
         """
         problem = prepare_oracle(theta, oracle, options)
         with problem.plain_modes():
-            structures, weights = topk_sparsemax(problem.oracle, problem.theta, k)
+            structures, weights = sparsemax_of_best(problem.oracle, problem.theta, k)
         return cls(problem.restore_parts(structures, 1), problem.restore(weights, 1), validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Any = None) -> Self:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..checks import check_k
 from ..oracle import KBest, Oracle
 from ..parts import Potentials
-from ..queries import topk_sparsemax
+from ..queries import sparsemax_of_best
 from ..regularizers import check_temperature
 from ..resolution import check_supported, prepare_oracle
 from .base import ESTIMATORS, Estimator
@@ -56,7 +56,7 @@ class TopKSparsemax(Estimator):
         self.k, self.temperature = k, temperature
 
     def terms(self, oracle: Oracle, theta: Potentials, generator: torch.Generator | None = None) -> Terms:
-        structures, weights = topk_sparsemax(oracle, theta, self.k, self.temperature)
+        structures, weights = sparsemax_of_best(oracle, theta, self.k, self.temperature)
         return Terms.of(structures, weights).packed()
 
     @torch.no_grad()
@@ -65,7 +65,7 @@ class TopKSparsemax(Estimator):
         problem = prepare_oracle(theta, oracle, options)
         check_supported(problem.oracle, self, ESTIMATORS)
         with problem.plain_modes():
-            weights = topk_sparsemax(problem.oracle, problem.theta, self.k, self.temperature)[1]
+            weights = sparsemax_of_best(problem.oracle, problem.theta, self.k, self.temperature)[1]
         return problem.restore((weights != 0).sum(0) < self.k)
 
     def extra_repr(self) -> str:

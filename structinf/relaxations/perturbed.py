@@ -15,7 +15,7 @@ from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
 from ..oracle import Oracle
 from ..parts import Potentials, as_tuple, batch_size, inner, map_parts
-from ..relaxation import RegularizedRelaxation, check_choice, missing_sign
+from ..relaxation import RegularizedRelaxation, check_choice, why_no_noise
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
 from ..solvers.perturbation import along_samples, perturb, weigh_samples, weights_of
@@ -105,7 +105,7 @@ class Perturbed(RegularizedRelaxation):
         return self.perturbation == "multiplicative"
 
     def missing(self, oracle: Oracle) -> str | None:
-        why = None if self._multiplies else missing_sign(oracle, 'perturbation="multiplicative"')
+        why = None if self._multiplies else why_no_noise(oracle, 'perturbation="multiplicative"')
         return why or super().missing(oracle)
 
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:

@@ -15,7 +15,7 @@ from ..errors import InvalidInputError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
 from ..parts import Potentials, batch_size, map_parts
-from ..relaxation import Relaxation, check_choice, missing_sign, named
+from ..relaxation import Relaxation, check_choice, named, why_no_noise
 from ..solution import Solution
 from ..solvers.perturbation import perturb
 
@@ -116,7 +116,7 @@ class Stochastic(Relaxation):
         return new
 
     def missing(self, oracle: Oracle) -> str | None:
-        why = None if isinstance(self.noise, NoNoise) else missing_sign(oracle)
+        why = None if isinstance(self.noise, NoNoise) else why_no_noise(oracle)
         return why or self._of.missing(oracle)
 
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:

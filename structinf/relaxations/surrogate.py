@@ -18,7 +18,7 @@ from ..errors import UnsupportedError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
 from ..parts import Potentials, as_tuple, batch_size, map_parts
-from ..relaxation import Relaxation, check_choice, missing_sign
+from ..relaxation import Relaxation, check_choice, why_no_noise
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
 from ..solvers.perturbation import perturb, tile, untile
@@ -89,7 +89,7 @@ class NoisySurrogate(Surrogate):
         return int(self.reduction == "none")
 
     def missing(self, oracle: Oracle) -> str | None:
-        why = missing_sign(oracle, 'noise="none"') if self.draws else None
+        why = why_no_noise(oracle, 'noise="none"') if self.draws else None
         return why or super().missing(oracle)
 
     def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..autograd import CappedMap
 from ..compiling import one_step
 from ..errors import InvalidInputError
-from ..kernels import simplex as compiled
-from ..kernels import simplex_torch
-from .forms import apply_along, check_parameter, check_scores, row_parameter
+from .forms import AlongDim, apply_along, check_parameter, check_scores, row_parameter
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -20,35 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Budget", "budget"]
 
 
-@dataclass(frozen=True)
-class _CappedMap:
-    """The nearest point as a :class:`structinf.autograd.simplex.SimplexMap`, whose parameter is the sum."""
-
-    k: float | None = None
-
-    def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
-        k = parameter if self.k is None else self.k
-        assert k is not None
-        return (compiled if x.is_cpu else simplex_torch).capped(x, k)
-
-    def pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        if not p.is_cpu:
-            return self.differentiable_pull_back(p, parameter, g, with_slope)
-        product, slope = compiled.pull_back(p, g, 2.0, is_capped=True, with_slope=with_slope)
-        return product, slope if slope is None or parameter is None else slope.to(parameter.dtype)
-
-    def differentiable_pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        between = ((p > 0) & (p < 1)) | p.isnan()
-        v = torch.where(between, g, 0.0)
-        mean = (v + 0 * p).sum(-1, keepdim=True) / between.sum(-1, keepdim=True).clamp(min=1)
-        return torch.where(between, v - mean, 0.0), mean if with_slope else None
-
-
-_CAPPED = _CappedMap()
+_CAPPED = CappedMap()
 
 
 @one_step()
@@ -102,10 +71,10 @@ def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> jaxtyping.Float[Tenso
         raise InvalidInputError(f"k must be at most {size}, the size of x along dim {dim}, got {largest:g}")
     if isinstance(k, Tensor):
         return apply_along(_CAPPED, x, dim, row_parameter("k", k, x, dim))
-    return apply_along(_CappedMap(float(k)), x, dim)
+    return apply_along(CappedMap(float(k)), x, dim)
 
 
-class Budget(nn.Module):
+class Budget(AlongDim):
     """:func:`budget` as a module.
 
     Parameters
@@ -120,14 +89,8 @@ class Budget(nn.Module):
     tensor([0.0000, 0.1250, 0.3750, 0.6250, 0.8750])
     """
 
+    map = staticmethod(budget)
+
     def __init__(self, k: float, dim: int = -1) -> None:
-        super().__init__()
         check_parameter("k", k, 0)
-        self.k, self.dim = k, dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Numbers between 0 and 1, of x's shape."""
-        return budget(x, self.k, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"k={self.k}, dim={self.dim}"
+        super().__init__(dim, k=k)

@@ -128,7 +128,22 @@ class TsallisEntropy(Entropy):
 
 
 @dataclass(frozen=True)
-class NormEntropy(Entropy):
+class _OfNorm(Entropy):
+    """A function of ‖p‖_α."""
+
+    alpha: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check_number("alpha", self.alpha)
+        check_parameter("alpha", self.alpha, 1, is_open=True)
+
+    @property
+    def margin(self) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class NormEntropy(_OfNorm):
     """H(p) = 1 − ‖p‖_α, which generates α-normmax. Its margin is 1.
 
     Parameters
@@ -142,25 +157,15 @@ class NormEntropy(Entropy):
     tensor(0.2789)
     """
 
-    alpha: float = 2.0
-
-    def __post_init__(self) -> None:
-        _check_number("alpha", self.alpha)
-        check_parameter("alpha", self.alpha, 1, is_open=True)
-
     def __call__(self, p: Tensor, dim: int = -1) -> Tensor:
         return -torch.expm1(_log_power_sum(p, self.alpha, dim) / self.alpha)
 
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
         return normmax(x, self.alpha, dim)
 
-    @property
-    def margin(self) -> float:
-        return 1.0
-
 
 @dataclass(frozen=True)
-class SquaredNormEntropy(Entropy):
+class SquaredNormEntropy(_OfNorm):
     """H(p) = (1 − ‖p‖_α²) / 2; for α = 2 that is Tsallis', and generates sparsemax. Its margin is 1.
 
     Parameters
@@ -174,21 +179,11 @@ class SquaredNormEntropy(Entropy):
     tensor([0.0000, 0.6748, 0.3252])
     """
 
-    alpha: float = 2.0
-
-    def __post_init__(self) -> None:
-        _check_number("alpha", self.alpha)
-        check_parameter("alpha", self.alpha, 1, is_open=True)
-
     def __call__(self, p: Tensor, dim: int = -1) -> Tensor:
         return -0.5 * torch.expm1(2 / self.alpha * _log_power_sum(p, self.alpha, dim))
 
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
         return entmax(x, 2.0, dim) if self.alpha == 2 else _in_double(SquaredNormMap(self.alpha), x, dim)
-
-    @property
-    def margin(self) -> float:
-        return 1.0
 
 
 @dataclass(frozen=True)

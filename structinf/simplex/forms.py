@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..autograd.simplex import SimplexMap, simplex_point
 from ..errors import InvalidInputError
 from ..kernels.simplex_torch import widened
 
-__all__ = ["apply_along", "check_parameter", "check_scores", "restored", "row_parameter", "to_last"]
+__all__ = ["AlongDim", "apply_along", "check_parameter", "check_scores", "restored", "row_parameter", "to_last"]
+
+
+class AlongDim(nn.Module):
+    """A map along ``dim`` as a module in the place of torch.nn.Softmax, with the options that the map takes before it.
+
+    Parameters
+    ----------
+    dim : int
+    **options
+        Of the map, by name.
+    """
+
+    map: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, dim: int, **options: Any) -> None:
+        super().__init__()
+        self.dim, self._options = dim, tuple(options)
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The result for scores x, of their shape."""
+        return type(self).map(x, *(getattr(self, name) for name in self._options), self.dim)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*self._options, "dim"))
 
 
 def apply_along(function: SimplexMap, x: Tensor, dim: int, parameter: Tensor | None = None) -> Tensor:

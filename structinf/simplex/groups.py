@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..compiling import one_step
 from ..kernels import simplex_groups
-from .forms import apply_along, check_parameter
+from .forms import AlongDim, apply_along, check_parameter
 from .tsallis import TsallisMap
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def oscarmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[T
     return apply_along(_GroupedMap(float(weight), False) if weight else TsallisMap(2.0), x, dim)
 
 
-class Fusedmax(nn.Module):
+class Fusedmax(AlongDim):
     """:func:`fusedmax` as a module, in the place of torch.nn.Softmax.
 
     Parameters
@@ -149,20 +149,14 @@ class Fusedmax(nn.Module):
     tensor([0.0000, 0.3333, 0.3333, 0.3333, 0.0000, 0.0000])
     """
 
+    map = staticmethod(fusedmax)
+
     def __init__(self, weight: float = 0.1, dim: int = -1) -> None:
-        super().__init__()
         check_parameter("weight", weight, 0)
-        self.weight, self.dim = weight, dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Probabilities of x's shape."""
-        return fusedmax(x, self.weight, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"weight={self.weight}, dim={self.dim}"
+        super().__init__(dim, weight=weight)
 
 
-class Oscarmax(nn.Module):
+class Oscarmax(AlongDim):
     """:func:`oscarmax` as a module, in the place of torch.nn.Softmax.
 
     Parameters
@@ -177,14 +171,8 @@ class Oscarmax(nn.Module):
     tensor([0.4333, 0.1333, 0.4333, 0.0000])
     """
 
+    map = staticmethod(oscarmax)
+
     def __init__(self, weight: float = 0.1, dim: int = -1) -> None:
-        super().__init__()
         check_parameter("weight", weight, 0)
-        self.weight, self.dim = weight, dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Probabilities of x's shape."""
-        return oscarmax(x, self.weight, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"weight={self.weight}, dim={self.dim}"
+        super().__init__(dim, weight=weight)

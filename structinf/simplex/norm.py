@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..autograd.simplex import simplex_point
 from ..compiling import one_step
 from ..kernels.simplex_torch import largest_score
-from .forms import check_parameter, check_scores, restored, row_parameter, to_last
+from .forms import AlongDim, check_parameter, check_scores, restored, row_parameter, to_last
 from .tsallis import TsallisMap
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> jaxtyping.
     return restored(u / torch.where(total != 0, total, 1.0), x, dim)
 
 
-class Normmax(nn.Module):
+class Normmax(AlongDim):
     """:func:`normmax` as a module, in the place of torch.nn.Softmax.
 
     Parameters
@@ -91,14 +91,8 @@ class Normmax(nn.Module):
     tensor([0.0000, 0.6890, 0.3110])
     """
 
+    map = staticmethod(normmax)
+
     def __init__(self, alpha: float = 2.0, dim: int = -1) -> None:
-        super().__init__()
         check_parameter("alpha", alpha, 1, is_open=True)
-        self.alpha, self.dim = alpha, dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Probabilities of x's shape."""
-        return normmax(x, self.alpha, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}, dim={self.dim}"
+        super().__init__(dim, alpha=alpha)

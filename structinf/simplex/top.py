@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..autograd.simplex import simplex_point
 from ..checks import check_k
 from ..compiling import one_step
 from ..kernels.simplex_torch import widened
-from .forms import check_scores, restored, to_last
+from .forms import AlongDim, check_scores, restored, to_last
 from .tsallis import TsallisMap
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def topk_sparsemax(x: Tensor, k: int, dim: int = -1) -> jaxtyping.Float[Tensor, 
     return restored(rest.expand_as(scores).scatter(-1, places, p), x, dim)
 
 
-class TopkSparsemax(nn.Module):
+class TopkSparsemax(AlongDim):
     """:func:`topk_sparsemax` as a module, in the place of torch.nn.Softmax.
 
     Parameters
@@ -80,14 +80,8 @@ class TopkSparsemax(nn.Module):
     tensor([0.0000, 0.4500, 0.5500])
     """
 
+    map = staticmethod(topk_sparsemax)
+
     def __init__(self, k: int, dim: int = -1) -> None:
-        super().__init__()
         check_k(k)
-        self.k, self.dim = k, dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Probabilities of x's shape."""
-        return topk_sparsemax(x, self.k, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"k={self.k}, dim={self.dim}"
+        super().__init__(dim, k=k)

@@ -13,7 +13,7 @@ from ..compiling import one_step
 from ..errors import InvalidInputError
 from ..kernels import simplex as compiled
 from ..kernels import simplex_torch
-from .forms import apply_along, check_parameter, row_parameter
+from .forms import AlongDim, apply_along, check_parameter, row_parameter
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -208,7 +208,7 @@ def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> jaxtyping.F
     return apply_along(TsallisMap(float(alpha)), x, dim)
 
 
-class Softmax(nn.Module):
+class Softmax(AlongDim):
     """:func:`softmax` as a module.
 
     Parameters
@@ -223,19 +223,13 @@ class Softmax(nn.Module):
             [0.0000, 0.0000]])
     """
 
+    map = staticmethod(softmax)
+
     def __init__(self, dim: int = -1) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Probabilities of x's shape."""
-        return softmax(x, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+        super().__init__(dim)
 
 
-class Sparsemax(nn.Module):
+class Sparsemax(AlongDim):
     """:func:`sparsemax` as a module, in the place of torch.nn.Softmax.
 
     Parameters
@@ -249,19 +243,13 @@ class Sparsemax(nn.Module):
     tensor([0.0000, 0.2500, 0.7500])
     """
 
+    map = staticmethod(sparsemax)
+
     def __init__(self, dim: int = -1) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Probabilities of x's shape."""
-        return sparsemax(x, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+        super().__init__(dim)
 
 
-class Entmax15(nn.Module):
+class Entmax15(AlongDim):
     """:func:`entmax15` as a module, in the place of torch.nn.Softmax.
 
     Parameters
@@ -275,16 +263,10 @@ class Entmax15(nn.Module):
     tensor([0.1693, 0.8307, 0.0000])
     """
 
+    map = staticmethod(entmax15)
+
     def __init__(self, dim: int = -1) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Probabilities of x's shape."""
-        return entmax15(x, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+        super().__init__(dim)
 
 
 class Entmax(nn.Module):
