@@ -233,6 +233,20 @@ def test_fewer_queries_than_keys(kind, sizes):
 
 
 @every_kind
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 3), (3, 0)])
+def test_nothing_to_attend_to(kind, sizes):
+    n, m = sizes
+    query = draw(2, n, 3).requires_grad_()
+    context, weights = make(kind)(query, draw(2, m, 3), draw(2, m, 4))
+    assert weights.shape == (2, n, m)
+    assert context.shape == (2, n, 4)
+    assert not context.any()
+    context.sum().backward()
+    assert query.grad is not None
+    assert not query.grad.any()
+
+
+@every_kind
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(kind, dtype):
     attention = make(kind).float()

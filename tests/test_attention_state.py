@@ -127,6 +127,14 @@ def test_what_cannot_be_attended(kind, arguments, error, message):
         make(kind).float()(**{**inputs, **arguments})
 
 
+@pytest.mark.parametrize("kind", ["softmax", "fusedmax, sparse", "segmentation", "matching"])
+@pytest.mark.parametrize("name", ["key_padding_mask", "query_padding_mask"])
+def test_weights_take_padding_as_flags(kind, name):
+    """Only attention adds masks in floating point to its scores."""
+    with pytest.raises(TypeError, match=f"{name}: a boolean tensor"):
+        make(kind).float().weights(torch.randn(2, 4, 4), **{name: torch.zeros(2, 4)})
+
+
 def test_padding_needs_lengths():
     attention = StructuredAttention(oracle="transportation", supplies=[1, 1], demands=[1, 1])
     states = torch.randn(2, 3)

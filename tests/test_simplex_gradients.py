@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import pytest
 import torch
@@ -127,8 +128,8 @@ def test_products_are_with_the_published_jacobian(alpha, n, dtype):
 @pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.5])
 def test_compiled_slopes_are_those_of_torch(alpha):
     p, g = compiled.entmax(3 * torch.randn(4, 70, dtype=DOUBLE), alpha), torch.randn(4, 70, dtype=DOUBLE)
-    product, slope = compiled.pull_back(p, g, alpha, with_slope=True)
-    expected = simplex_torch.entmax_slope(p, product, alpha)
+    slope = compiled.pull_back(p, g, alpha, with_slope=True)[1]
+    expected = simplex_torch.entmax_slope(p, g, alpha)
     torch.testing.assert_close(slope, expected, rtol=1e-11, atol=1e-12)
 
 
@@ -142,6 +143,35 @@ def test_one_tiny_probability_does_not_drown_the_others():
     expected[3] = -expected[:3].sum()
     for product in (compiled.pull_back(p, g, alpha)[0], simplex_torch.entmax_product(p, g, alpha)):
         torch.testing.assert_close(product, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [70.0, 120.0, 400.0, 5000.0])
+def test_weights_that_overflow_leave_what_is_finite(alpha):
+    """(p_0)^(2 − α) is beyond float64, and J, as of two numbers, has (p_1)^(2 − α) alone."""
+    p = double(1e-6, 1 - 1e-6, 0)
+    s = p[1].item() ** (2 - alpha)
+    for g in (double(1, 3, 7), double(3, 1, 7), double(2, 2, 7)):
+        change = s * (g[1] - g[0]).item()
+        for product in (
+            compiled.pull_back(p[None], g[None], alpha)[0][0],
+            simplex_torch.entmax_product(p, g, alpha),
+            simplex_torch.entmax_product(p, g, torch.tensor([alpha])),
+        ):
+            torch.testing.assert_close(product, double(-change, change, 0), rtol=1e-9, atol=0)
+
+
+@every_dtype
+def test_slopes_beyond_all_numbers_are_infinite_and_not_nan(dtype):
+    """All probabilities are 1/n, and the s of each is n^(α − 2)."""
+    x = torch.zeros(2, 100, dtype=dtype, requires_grad=True)
+    alpha = torch.full((2, 1), 400.0, dtype=dtype, requires_grad=True)
+    weight = torch.arange(100, dtype=dtype) - 30
+    by_x, by_alpha = torch.autograd.grad((entmax(x, alpha) * weight).sum(), (x, alpha))
+    assert by_x[0].tolist() == [-math.inf] * 50 + [math.inf] * 50
+    assert by_alpha.tolist() == [[0.0], [0.0]]
+    p, g = torch.full((100,), 0.01, dtype=dtype), torch.arange(100, dtype=dtype)
+    assert simplex_torch.entmax_product(p, g, 400.0).tolist() == [-math.inf] * 50 + [math.inf] * 50
+    assert simplex_torch.entmax_product(p, torch.ones_like(p), 400.0).tolist() == [0.0] * 100
 
 
 # ---------------------------------------------------------------------------------------------- masks

@@ -187,6 +187,16 @@ def test_cross_entropy(with_weight, reduction):
         torch.testing.assert_close(here.grad, there.grad)
 
 
+@every_entropy
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_soft_targets_that_sum_to_1_only_nearly(entropy, dtype):
+    y = torch.full((1, 7), 1 / 7).to(dtype)
+    x = torch.randn(1, 7, dtype=DOUBLE)
+    for shift in (0.0, 1000.0):
+        expected = simplex_loss(x, torch.full((1, 7), 1 / 7, dtype=DOUBLE), entropy)
+        torch.testing.assert_close(simplex_loss(x + shift, y, entropy), expected, rtol=1e-9, atol=1e-9)
+
+
 def test_cross_entropy_with_probabilities():
     x, y = torch.randn(3, 5, 4), torch.softmax(torch.randn(3, 5, 4), 1)
     entropy = ShannonEntropy()(y, 1)

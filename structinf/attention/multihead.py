@@ -149,7 +149,7 @@ class StructuredMultiheadAttention(nn.Module):
                 f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
             )
         q, k, v = self._projected(query, key, value)
-        of_keys = _for_heads("key_padding_mask", key_padding_mask, k)
+        of_keys = _for_heads("key_padding_mask", key_padding_mask, k, floating=True)
         of_queries = _for_heads("query_padding_mask", query_padding_mask, q)
         if attn_mask is not None and attn_mask.ndim == 3:
             if len(attn_mask) != len(q) * self.num_heads:
@@ -191,9 +191,9 @@ class StructuredMultiheadAttention(nn.Module):
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, batch_first={self.batch_first}"
 
 
-def _for_heads(name: str, mask: Tensor | None, of: Tensor) -> Tensor | None:
+def _for_heads(name: str, mask: Tensor | None, of: Tensor, *, floating: bool = False) -> Tensor | None:
     """The mask (B, length) of what the heads see, (B, heads, length, ...), as (B, 1, length)."""
     if mask is None:
         return None
-    check_mask(name, mask, (of.shape[0], of.shape[2]))
+    check_mask(name, mask, (of.shape[0], of.shape[2]), floating=floating)
     return mask.unsqueeze(-2)

@@ -28,7 +28,8 @@ class Side:
         self.lengths = self._order = None
         if padding is not None:
             self.lengths = (~padding).sum(-1).clamp(min=1)
-            if bool((padding[..., :-1] & ~padding[..., 1:]).any()):
+            # Compiled programs put it at the end without a look, as none can be had in their graph.
+            if torch.compiler.is_compiling() or bool((padding[..., :-1] & ~padding[..., 1:]).any()):
                 self._order = padding.byte().argsort(dim=-1, stable=True)
 
     def pack(self, scores: Tensor) -> Tensor:
@@ -53,9 +54,9 @@ class Side:
         return t.unsqueeze(-3 - self._dim)
 
 
-def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> None:
-    """Raise unless ``mask`` is boolean or in floating point, and broadcasts to ``shape``."""
-    if not isinstance(mask, Tensor) or not (mask.dtype is torch.bool or mask.is_floating_point()):
+def check_mask(name: str, mask: Tensor, shape: Sequence[int], *, floating: bool = False) -> None:
+    """Raise unless ``mask`` is boolean, or in floating point where that is taken, and broadcasts to ``shape``."""
+    if not isinstance(mask, Tensor) or not (mask.dtype is torch.bool or (floating and mask.is_floating_point())):
         came = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"{name}: a boolean tensor, True where it is masked, is needed, got {came}")
     wanted = torch.Size(shape)
@@ -73,12 +74,12 @@ def apply_masks(
     Masks in floating point are added, as in torch; of the keys', −inf is padding.
     """
     if attn_mask is not None:
-        check_mask("attn_mask", attn_mask, scores.shape)
+        check_mask("attn_mask", attn_mask, scores.shape, floating=True)
         is_flag = attn_mask.dtype is torch.bool
         scores = scores.masked_fill(attn_mask, -math.inf) if is_flag else scores + attn_mask.to(scores.dtype)
     if key_padding_mask is None:
         return scores, None
-    check_mask("key_padding_mask", key_padding_mask, (*scores.shape[:-2], scores.shape[-1]))
+    check_mask("key_padding_mask", key_padding_mask, (*scores.shape[:-2], scores.shape[-1]), floating=True)
     if key_padding_mask.dtype is torch.bool:
         return scores, key_padding_mask
     padding = key_padding_mask.isneginf()

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["RowWeights", "SimplexWeights"]
 
 
+_FUNCTIONS = {
+    name: function
+    for name, function in vars(simplex).items()
+    if inspect.isfunction(function) and "target" not in inspect.signature(function).parameters  # those are losses
+}
+
+
 class SimplexWeights(AttentionWeights):
     """A map to the simplex, of each query's scores.
 
@@ -149,11 +156,10 @@ def without_keys(function: Callable[[Tensor], Tensor], scores: Tensor) -> jaxtyp
 
 
 def _named(name: str, options: dict[str, Any]) -> Callable[..., Tensor]:
-    names = [one for one in simplex.__all__ if inspect.isfunction(getattr(simplex, one))]
-    if name not in names:
-        close = did_you_mean(name, names) or "."
-        raise UnknownNameError(f"no map to the simplex is called {name!r}{close} Known: {', '.join(names)}")
-    function = getattr(simplex, name)
+    if name not in _FUNCTIONS:
+        close = did_you_mean(name, list(_FUNCTIONS)) or "."
+        raise UnknownNameError(f"no map to the simplex is called {name!r}{close} Known: {', '.join(_FUNCTIONS)}")
+    function = _FUNCTIONS[name]
     try:
         inspect.signature(function).bind(None, **options)
     except TypeError as error:
@@ -166,7 +172,7 @@ def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_own(function: Callable[..., Any]) -> bool:
-    return getattr(_inner(function), "__module__", "").startswith(simplex.__name__)
+    return _inner(function) in _FUNCTIONS.values()
 
 
 def _reads_order(function: Callable[..., Any]) -> bool:

@@ -39,8 +39,8 @@ class SegmentationWeights(StructuredWeights):
         Of a chain's potentials.
     normalized : bool
         Whether a query's weights are divided by their sum, as Mensch & Blondel do; else they are the probabilities
-        themselves, each between 0 and 1. A query whose keys all have probability 0, which may be with sparse
-        relaxations, keeps weights of 0.
+        themselves, each between 0 and 1. A query whose keys all have probability 0 keeps weights of 0: with sparse
+        relaxations, or where each is too small a number for float32, below e^−87.
     **options
         Of whatever was given by name: ``temperature`` above all. Mensch & Blondel's are 2 for the negative entropy and
         10 for the squared norm, where small ones leave 0 and 1 with no gradient.

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_flag
-from ..compiling import one_step
 from ..errors import UnsupportedError
 from ..layers import Layer
 from ..oracle import Oracle
@@ -105,10 +104,6 @@ class StructuredWeights(AttentionWeights):
             How many of either are no padding; None for all. Their batch dimensions broadcast.
         """
 
-    @one_step(
-        lambda self, scores, *_, **__: scores,
-        lambda self, *_, generator=None, **__: generator is None and not self.layer.relaxation.draws,
-    )
     def forward(
         self,
         scores: Tensor,
@@ -119,6 +114,8 @@ class StructuredWeights(AttentionWeights):
         for name, mask, dim in (("key", key_padding_mask, -1), ("query", query_padding_mask, -2)):
             if mask is not None:
                 check_mask(f"{name}_padding_mask", mask, (*scores.shape[:-2], scores.shape[dim]))
+        if not (scores.shape[-2] and scores.shape[-1]):
+            return scores.clone()  # structures without a single part are few oracles' business
         if self.is_square and query_padding_mask is None:
             query_padding_mask = key_padding_mask
         queries, keys = Side(query_padding_mask, -2), Side(key_padding_mask, -1)

@@ -9,6 +9,12 @@ for all i with a p, where a = α − 1, the derivative in α is
 which has no pole at α = 1, as the same formula has without φ (Correia, Niculae & Martins 2019, Adaptively sparse
 transformers, Proposition 1).
 
+For α > 2 the s of the least p_i may exceed all others by far, or overflow. In its units r = s / s_i, and for v_i = 0,
+
+    mean = Σ r v / Σ r,    (J v)_j = s_j (v_j − mean),    (J v)_i = −Σ_{j ≠ i} s_j v_j / Σ r,
+
+which lose nothing beside s_i, and are finite whenever the others are.
+
 The nearest point of the capped simplex has the J of α = 2, with s = 1 where 0 < p < 1; its derivative in the budget is
 s / Σ s.
 """
@@ -66,7 +72,7 @@ def pull_back(start, stop, p, g, size, alphas, is_capped, out, slopes):
         for i in range(count):
             out[begin + index[i]] = v[i]
         if slopes.size:
-            slopes[row] = mean if is_capped else _slope(q, v, count, alpha - 1.0)
+            slopes[row] = mean if is_capped else _slope(q, g, begin, index, v, s, count, alpha)
 
 
 @jit
@@ -91,10 +97,12 @@ def _below_one(index, q, count):
 
 @jit
 def _product(p, v, s, count, alpha):
-    """Turn ``v`` into J v; the mean of ``v`` by the weights s, which are written."""
+    """Turn ``v`` into J v; the mean of ``v`` by the weights s, which are written, if α is at most 2."""
     if count == 0:
         return 0.0
-    shift = 0.0
+    if alpha > 2:
+        _steep_product(p, v, s, count, alpha)
+        return 0.0
     if alpha == 2:
         s[:count] = 1.0
     elif alpha == 1.5:
@@ -105,12 +113,8 @@ def _product(p, v, s, count, alpha):
     else:
         for i in range(count):
             s[i] = exp(log(p[i]) * (2.0 - alpha))
-    if alpha > 2:
-        # Of the least p the s may exceed all others by far: only differences from there are not lost beside it.
-        shift = v[p[:count].argmin()]
     total, mean = 0.0, 0.0
     for i in range(count):
-        v[i] -= shift
         total += s[i]
         mean += s[i] * v[i]
     mean /= total
@@ -120,12 +124,34 @@ def _product(p, v, s, count, alpha):
 
 
 @jit
-def _slope(p, product, count, a):
-    """−Σ D J v, given the product J v."""
-    slope = 0.0
+def _steep_product(p, v, s, count, alpha):
+    """The same for α > 2, from differences to v of the least p."""
+    least = p[:count].argmin()
+    log_p, shift = log(p[least]), v[least]
+    total, mean, others = 0.0, 0.0, 0.0
+    for i in range(count):
+        log_s, v[i] = log(p[i]) * (2.0 - alpha), v[i] - shift
+        s[i], r = exp(log_s), exp(log_s - log_p * (2.0 - alpha))
+        total += r
+        mean += r * v[i]
+        others += 0.0 if v[i] == 0 else s[i] * v[i]
+    mean /= total
+    for i in range(count):
+        v[i] = 0.0 if v[i] == mean else s[i] * (v[i] - mean)
+    # Infinite weights of both signs, of which the mean alone says which outweigh.
+    v[least] = v[least] if np.isnan(others) else -others / total
+
+
+@jit
+def _slope(p, g, begin, index, rates, s, count, alpha):
+    """−Σ v J D; D is made in ``rates``."""
     for i in range(count):
         log_p = log(p[i])
-        slope -= product[i] * (log_p * log_p) * _phi(a * log_p)
+        rates[i] = log_p * log_p * _phi((alpha - 1.0) * log_p)
+    _product(p, rates, s, count, alpha)
+    slope = 0.0
+    for i in range(count):
+        slope -= np.float64(g[begin + index[i]]) * rates[i]
     return slope
 
 

@@ -169,21 +169,44 @@ def entmax_product(q: Tensor, z: Tensor, alpha: float | Tensor) -> jaxtyping.Flo
     p, v = widened(q), widened(z)
     positive = p != 0  # and NaN stays NaN
     # The inner where keeps the power's infinite slope at 0 out of the branch that the outer one discards.
-    s = torch.where(positive, torch.where(positive, p, 1.0).pow(2 - alpha), 0.0)
+    inner = torch.where(positive, p, 1.0)
+    s = torch.where(positive, inner.pow(2 - alpha), 0.0)
     if p.shape[-1] and (isinstance(alpha, Tensor) or alpha > 2):
-        # Of the least q the s may exceed all others by far: only differences from there are not lost beside it.
-        v = v - v.gather(-1, torch.where(positive, p, torch.inf).argmin(-1, keepdim=True))
+        return _from_largest(inner, positive, s, v, alpha).to(z.dtype)
     total = s.sum(-1, keepdim=True)
     mean = (s * v).sum(-1, keepdim=True) / torch.where(total != 0, total, 1.0)
     return (s * (v - mean)).to(z.dtype)
 
 
-def entmax_slope(
-    q: jaxtyping.Float[Tensor, "*rows n"], product: jaxtyping.Float[Tensor, "*rows n"], alpha: float | Tensor
-) -> jaxtyping.Float[Tensor, "*rows 1"]:
-    """⟨z, ∂q / ∂α⟩, given :func:`entmax_product` of z; the formula is that of :mod:`.simplex_products`."""
-    log_q = torch.where(q != 0, q, 1.0).log()
-    return -(product * log_q.square() * _phi((alpha - 1) * log_q)).sum(-1, keepdim=True)
+def _from_largest(p: Tensor, positive: Tensor, s: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
+    """The product with weights in units of the largest, as :mod:`.simplex_products` has it."""
+    place = torch.where(positive, p, torch.inf).argmin(-1, keepdim=True)
+    if isinstance(alpha, Tensor):
+        most = torch.where(positive, p, 0.0).argmax(-1, keepdim=True)
+        place = torch.where(alpha > 2, place, most)
+    v = v - v.gather(-1, place)
+    r = torch.where(positive, (p / p.gather(-1, place)).pow(2 - alpha), 0.0)
+    total = r.sum(-1, keepdim=True)
+    total = torch.where(total != 0, total, 1.0)
+    mean = (r * v).sum(-1, keepdim=True) / total
+    is_largest = torch.zeros_like(positive).scatter(-1, place, True)
+    others = torch.where(is_largest, 0.0, _finite_at(v == 0, s) * v).sum(-1, keepdim=True) / total
+    unbounded = (_finite_at(mean == 0, s.amax(-1, keepdim=True)) * mean).detach()
+    others = torch.where(others.isnan(), unbounded, others)
+    return torch.where(is_largest & positive, -others, _finite_at(v == mean, s) * (v - mean))
+
+
+def _finite_at(place: Tensor, s: Tensor) -> Tensor:
+    """``s``, but 0 at the ``place`` of zeros that it is to multiply, if it is infinite."""
+    return torch.where(place & s.isinf(), 0.0, s)
+
+
+def entmax_slope(q: Tensor, z: Tensor, alpha: float | Tensor) -> jaxtyping.Float[Tensor, "*rows 1"]:
+    """⟨z, ∂q / ∂α⟩ for ``q`` and ``z`` (..., n); the formula is that of :mod:`.simplex_products`."""
+    p, v = widened(q), widened(z)
+    log_p = torch.where(p != 0, p, 1.0).log()
+    rates = entmax_product(p, log_p.square() * _phi((alpha - 1) * log_p), alpha)
+    return -(v * rates).sum(-1, keepdim=True).to(z.dtype)
 
 
 def _phi(z: Tensor) -> Tensor:

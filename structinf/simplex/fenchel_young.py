@@ -176,7 +176,7 @@ def _labels(
 
 
 def _probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
-    """``target`` in float64 with the classes last."""
+    """``target`` in float64 with the classes last, of sum 1."""
     if target.shape != x.shape:
         raise InvalidInputError(
             f"target: probabilities of x's shape {tuple(x.shape)} are needed, got shape {tuple(target.shape)}; classes "
@@ -193,7 +193,9 @@ def _probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
                 f"{index}"
             )
 
-    return inspected(to_last(target, dim).double(), check)
+    y = inspected(to_last(target, dim).double(), check)
+    # To rounding of their own dtype, the sum is 1; the loss must not change if a number is added to all scores.
+    return y / y.sum(-1, keepdim=True)
 
 
 def _check_table(name: str, table: Tensor | None, shape: tuple[int, ...]) -> None:

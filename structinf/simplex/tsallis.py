@@ -45,7 +45,7 @@ class TsallisMap:
     ) -> tuple[Tensor, Tensor | None]:
         alpha = self._alpha(parameter)
         product = simplex_torch.entmax_product(p, g, alpha)
-        slope = simplex_torch.entmax_slope(p, product, alpha) if with_slope else None
+        slope = simplex_torch.entmax_slope(p, g, alpha) if with_slope else None
         return product, slope
 
     def _alpha(self, parameter: Tensor | None) -> float | Tensor:
