@@ -25,6 +25,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from .errors import InvalidInputError, UnknownNameError
+from .kernels import simplex as compiled
 from .kernels.logsumexp import logsumexp
 from .kernels.simplex_torch import entmax_product, largest_score, solve, widened
 from .registry import did_you_mean
@@ -151,6 +152,8 @@ class _Entmax(Regularizer):
         return value.squeeze(-1).to(x.dtype)
 
     def gradient(self, x: Tensor) -> Tensor:
+        if x.is_cpu and not (torch.is_grad_enabled() and x.requires_grad):  # autograd does not follow compiled loops
+            return compiled.entmax(widened(x), self.alpha).to(x.dtype)
         top, _, q = solve(widened(x), self.alpha - 1)
         return q.masked_fill(top.isneginf(), 0.0).to(x.dtype)
 

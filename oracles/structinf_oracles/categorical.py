@@ -12,8 +12,8 @@ from structinf.checks import check_count, check_feasible, check_k
 from structinf.errors import InvalidInputError
 from structinf.kernels.logsumexp import logsumexp
 from structinf.oracle import EntropyProjectable, Enumerable, GibbsOracle, KBest, Projectable, Samplable
-from structinf.regularizers import Regularizer
-from structinf.smoothing import Smoothable, smooth_max
+from structinf.regularizers import Regularizer, SquaredL2
+from structinf.smoothing import Smoothable, smooth_argmax, smooth_max
 
 from . import capped_simplex
 
@@ -118,16 +118,8 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         return _one_hot(torch.searchsorted(cumulative, level, right=True).T, theta)
 
     def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch k"]:
-        top = theta.detach().amax(1, keepdim=True)
-        _check_some_part(top[:, 0])
-        z = theta - top
-        # Where p > 0, p = z − τ with τ = (Σ z − 1) / size over these parts, which stay the same around almost every θ.
-        ordered = z.detach().sort(dim=1, descending=True).values
-        ranks = torch.arange(1, z.shape[1] + 1, dtype=z.dtype, device=z.device)
-        last = (1 + ranks * ordered > ordered.cumsum(1)).sum(1, keepdim=True) - 1
-        support = z.detach() >= ordered.gather(1, last)
-        tau = (torch.where(support, z, 0.0).sum(1, keepdim=True) - 1) / support.sum(1, keepdim=True)
-        return torch.where(support, z - tau, 0.0).relu()
+        _check_some_part(theta.detach().amax(1))
+        return smooth_argmax(SquaredL2(), theta)
 
     def project_entropy(self, theta: Tensor, *, binary: bool) -> jaxtyping.Float[Tensor, "batch k"]:
         """The softmax of θ; or, if ``binary``, the sigmoid of θ − τ for some τ."""

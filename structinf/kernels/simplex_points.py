@@ -69,7 +69,7 @@ def _lower_bound(d, count, alpha):
     if alpha == 1:
         return -np.inf
     if alpha == 2:
-        return _linear_threshold(d, count, -1.0)
+        return _linear_threshold(d, count, -1.0)[0]
     if alpha == 1.5:
         for i in range(count):
             d[i] *= 0.5
@@ -86,9 +86,8 @@ def _to_probabilities(q, count, top, alpha, low):
     for i in range(count):
         q[i] = q[i] - top
     if alpha == 2:
-        t = _linear_threshold(q, count, low)
-        for i in range(count):
-            q[i] = maximum(q[i] - t, 0.0)
+        t, step = _linear_threshold(q, count, low)
+        _above(q, count, t, step)
     elif alpha == 1.5:
         for i in range(count):
             q[i] *= 0.5
@@ -102,9 +101,11 @@ def _to_probabilities(q, count, top, alpha, low):
         for i in range(count):
             q[i] = _norm(w, power, a * (q[i] - least), a) if q[i] >= least else 0.0
     elif alpha > 1:
-        scale, total = _power_scale(q, count, a, -math.log(-a * low) / a)
+        scale, log_sum, excess = _power_scale(q, count, a, -math.log(-a * low) / a)
+        top = math.exp(-log_sum)
         for i in range(count):
-            q[i] = exp(_log_ratio(q[i] * scale, a)) / total
+            log_r = _log_ratio(q[i] * scale, a)
+            q[i] = maximum(exp(log_r) * top - exp(log_r * (1.0 - a)) * excess, 0.0)
     else:
         total = 0.0
         for i in range(count):
@@ -116,16 +117,29 @@ def _to_probabilities(q, count, top, alpha, low):
 
 @jit
 def _linear_threshold(y, count, t):
-    """The t at which Σ max(y − t, 0) is 1, from one below it; the largest y is 0."""
+    """The t at which Σ max(y − t, 0) is 1, from one below it, and what rounding left to add to it; the largest y is 0."""
+    step = 0.0
     for _ in range(_MOST_STEPS):
-        total, many = -1.0, 0.0
-        for i in range(count):
-            total += y[i] if y[i] > t else 0.0
-            many += 1.0 if y[i] > t else 0.0
-        before, t = t, total / many
-        if not t > before:  # the support is what it was
+        total, many = 0.0, 0.0
+        for begin in range(0, count, BLOCK):  # so that sums of many lose no digits
+            part = 0.0
+            for i in range(begin, min(begin + BLOCK, count)):
+                part += maximum(y[i] - t, 0.0)
+                many += 1.0 if y[i] > t else 0.0
+            total += part
+        step = (total - 1.0) / many
+        if not step > -_ROUNDING * t:
             break
-    return t
+        t += step
+    return t, step
+
+
+@jit(fastmath=False)
+def _above(q, count, t, step):
+    """Turn ``q`` into max(q − t − step, 0). A step too small for t counts beside the differences from it, if many."""
+    for i in range(count):
+        r = q[i] - t
+        q[i] = maximum(r - step, 0.0) if r > 0 else 0.0
 
 
 @jit
@@ -150,8 +164,8 @@ def _square_threshold(y, count, t):
 
 @jit
 def _power_scale(d, count, a, log_sum):
-    """a e^(aℓ), and Σ r, for a ≤ 1, from a lower ℓ."""
-    scale, total = a, 1.0
+    """a e^(aℓ) and ℓ for a ≤ 1, from a lower ℓ; and, in units of r^(1 − a), what rounding left too much in each q."""
+    scale, before, total, steepness = a, log_sum, 1.0, 1.0
     for _ in range(_MOST_STEPS):
         scale = a * math.exp(a * log_sum)
         total, steepness = 0.0, 0.0
@@ -160,10 +174,10 @@ def _power_scale(d, count, a, log_sum):
             total += exp(log_r)
             steepness += exp(log_r * (1.0 - a))
         step = -math.log1p(total / steepness * math.expm1(a * (log_sum - math.log(total)))) / a
-        log_sum += step
+        before, log_sum = log_sum, log_sum + step
         if not step > _ROUNDING * (1.0 + log_sum):
             break
-    return scale, total
+    return scale, before, (total * math.exp(-before) - 1.0) / steepness
 
 
 @jit
