@@ -118,6 +118,18 @@ def test_inside_torchs_encoder(kind):
     assert same == (kind == "softmax")
 
 
+@every_kind
+def test_padding_of_a_batch_changes_nothing_in_torchs_encoder(kind):
+    """Which passes the keys' padding alone; structures over all queries must have it too."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, dtype=torch.float64)
+    layer.self_attn = make(kind, dtype=torch.float64)
+    states = torch.randn(1, 7, 8, dtype=torch.float64)
+    padding = torch.arange(7)[None] >= 4
+    for mask in (padding, torch.zeros(1, 7, dtype=torch.float64).masked_fill(padding, -math.inf)):
+        found = layer(states, src_key_padding_mask=mask)
+        torch.testing.assert_close(found[:, :4], layer(states[:, :4]))
+
+
 # ----------------------------------------------------------------------------- with weights of all kinds
 
 

@@ -55,7 +55,10 @@ def choose_weights(
             raise TypeError(f"options {sorted(options)} go with a name; {type(weights).__name__} has its own already")
         return weights
     if weights is not None:
-        raise TypeError(f"weights={weights!r} and oracle={oracle!r} exclude each other; pass one of them")
+        raise TypeError(
+            f"weights={weights!r} and oracle={oracle!r} exclude each other; pass one of them. An oracle's own option "
+            "of that name goes with an object: oracle=get_oracle(..., weights=...)"
+        )
     name = oracle if isinstance(oracle, str) else oracle.name
     make = _BY_NAME.get(name) or _BY_DIMENSIONS.get(_event_ndim(oracle, options))
     if make is None:

@@ -137,7 +137,8 @@ class StructuredMultiheadAttention(nn.Module):
         is_causal : bool
             Says that ``attn_mask``, which is needed then, is causal. Nothing is done about it.
         query_padding_mask : (B, n) bool Tensor, optional
-            True where a query is padding: its weights are 0.
+            True where a query is padding: its weights are 0. Where query and key are the same tensor and the structure
+            is over all queries, it is the keys' unless said otherwise.
         generator : torch.Generator, optional
             The only source of randomness of weights that draw noise; torch's own one by default.
         """
@@ -148,6 +149,8 @@ class StructuredMultiheadAttention(nn.Module):
                 "query, key and value must all have 3 dimensions, or 2 without a batch, got shapes "
                 f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
             )
+        if query is key and query_padding_mask is None:
+            query_padding_mask = self.attention.padding_of_self(key_padding_mask)
         q, k, v = self._projected(query, key, value)
         of_keys = _for_heads("key_padding_mask", key_padding_mask, k, floating=True)
         of_queries = _for_heads("query_padding_mask", query_padding_mask, q)

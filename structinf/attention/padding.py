@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..problem import broadcasts
 
-__all__ = ["Side", "apply_masks", "check_mask"]
+__all__ = ["Side", "apply_masks", "check_mask", "is_padding"]
 
 
 class Side:
@@ -82,6 +82,11 @@ def apply_masks(
     check_mask("key_padding_mask", key_padding_mask, (*scores.shape[:-2], scores.shape[-1]), floating=True)
     if key_padding_mask.dtype is torch.bool:
         return scores, key_padding_mask
-    padding = key_padding_mask.isneginf()
+    padding = is_padding(key_padding_mask)
     added = key_padding_mask.masked_fill(padding, 0).unsqueeze(-2)
     return scores + added.to(scores.dtype), padding
+
+
+def is_padding(mask: Tensor) -> Tensor:
+    """A key padding mask as flags."""
+    return mask if mask.dtype is torch.bool else mask.isneginf()

@@ -16,6 +16,7 @@ from ..errors import UnknownNameError
 from ..oracle import Oracle
 from ..registry import did_you_mean
 from ..relaxation import Relaxation
+from ..resolution import ORACLES
 from .padding import Side, check_mask
 from .weights import AttentionWeights, StructuredWeights
 
@@ -27,7 +28,7 @@ __all__ = ["RowWeights", "SimplexWeights"]
 
 _FUNCTIONS = {
     name: function
-    for name, function in vars(simplex).items()
+    for name, function in sorted(vars(simplex).items())
     if inspect.isfunction(function) and "target" not in inspect.signature(function).parameters  # those are losses
 }
 
@@ -157,13 +158,15 @@ def without_keys(function: Callable[[Tensor], Tensor], scores: Tensor) -> jaxtyp
 
 def _named(name: str, options: dict[str, Any]) -> Callable[..., Tensor]:
     if name not in _FUNCTIONS:
-        close = did_you_mean(name, list(_FUNCTIONS)) or "."
-        raise UnknownNameError(f"no map to the simplex is called {name!r}{close} Known: {', '.join(_FUNCTIONS)}")
+        is_structure = name in ORACLES.names()
+        hint = f"; it is a structure: oracle={name!r}." if is_structure else did_you_mean(name, list(_FUNCTIONS)) or "."
+        raise UnknownNameError(f"no map to the simplex is called {name!r}{hint} Known: {', '.join(_FUNCTIONS)}")
     function = _FUNCTIONS[name]
     try:
         inspect.signature(function).bind(None, **options)
     except TypeError as error:
-        raise TypeError(f"{name}: {error}") from None
+        hint = "; one that learns is an object: weights=Entmax(1.5, learnable=True)" if "learnable" in options else ""
+        raise TypeError(f"{name}: {error}{hint}") from None
     return functools.partial(function, **options) if options else function
 
 

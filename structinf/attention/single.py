@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
 from .choice import choose_weights
-from .padding import apply_masks
+from .padding import apply_masks, check_mask, is_padding
 from .weights import AttentionWeights
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ class StructuredAttention(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        if not isinstance(dropout, int | float):
+            raise TypeError(f"dropout must be a number, got {dropout!r}; what weighs the keys is passed as weights=...")
         self.weights = choose_weights(weights, oracle, relaxation, options)
         self.score = scaled_dot if score is None else score
         self.dropout = nn.Dropout(dropout)
@@ -124,7 +126,8 @@ class StructuredAttention(nn.Module):
         attn_mask : (..., n, m) Tensor, optional
             True where a query may not attend to a key; or in floating point, added to the scores.
         query_padding_mask : (..., n) bool Tensor, optional
-            True where a query is padding: its weights and its context are 0.
+            True where a query is padding: its weights and its context are 0. Where query and key are the same tensor
+            and the structure is over all queries, it is the keys' unless said otherwise.
         generator : torch.Generator, optional
             The only source of randomness of weights that draw noise; torch's own one by default.
 
@@ -133,6 +136,8 @@ class StructuredAttention(nn.Module):
         A query whose keys are all masked has weights and a context of 0, where torch gives NaN; in a structure over
         all queries, where forbidden pairs may leave no structure, it is an InfeasibleError.
         """
+        if query is key and query_padding_mask is None:
+            query_padding_mask = self.padding_of_self(key_padding_mask)
         return self.attend(
             self.score(query, key),
             value,
@@ -142,6 +147,13 @@ class StructuredAttention(nn.Module):
             query_padding_mask=query_padding_mask,
             generator=generator,
         )
+
+    def padding_of_self(self, key_padding_mask: Tensor | None) -> Tensor | None:
+        """The ``query_padding_mask`` of self-attention, where a structure over all queries needs one."""
+        if key_padding_mask is None or not self.weights.joins_queries:
+            return None
+        check_mask("key_padding_mask", key_padding_mask, key_padding_mask.shape, floating=True)
+        return is_padding(key_padding_mask)
 
     def attend(
         self,

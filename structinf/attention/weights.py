@@ -29,6 +29,11 @@ class AttentionWeights(nn.Module, abc.ABC):
     any.
     """
 
+    @property
+    def joins_queries(self) -> bool:
+        """Whether one structure is over all queries, so that it would change with queries that are padding."""
+        return False
+
     @abc.abstractmethod
     def forward(
         self,
@@ -69,6 +74,7 @@ class StructuredWeights(AttentionWeights):
         Of whatever was given by name.
     """
 
+    settable: ClassVar[tuple[str, ...]] = ("layer", "normalized")
     event_ndim: ClassVar[int | tuple[int, ...]]
 
     def __init__(
@@ -84,6 +90,10 @@ class StructuredWeights(AttentionWeights):
                 f"{self.layer.oracle.label()} takes {_dimensions(found)}; other forms of potentials are made in the "
                 "mean() of a subclass of StructuredWeights"
             )
+
+    @property
+    def joins_queries(self) -> bool:
+        return self.event_ndim == 2
 
     @property
     def is_square(self) -> bool:

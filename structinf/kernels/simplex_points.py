@@ -117,7 +117,7 @@ def _to_probabilities(q, count, top, alpha, low):
 
 @jit
 def _linear_threshold(y, count, t):
-    """The t at which Σ max(y − t, 0) is 1, from one below it, and what rounding left to add to it; the largest y is 0."""
+    """The t at which Σ max(y − t, 0) is 1, from one below it, and what is too small to add; the largest y is 0."""
     step = 0.0
     for _ in range(_MOST_STEPS):
         total, many = 0.0, 0.0

@@ -153,7 +153,7 @@ def lengths(case: Case) -> None:
         except InvalidInputError as error:
             expect("lengths" in str(error), f"the error about wrong lengths does not name them: {error}")
         else:
-            fail(f"lengths of {wrong.flatten()[0].item()} were accepted")
+            fail(f"lengths of {wrong.flatten()[0].item()} were accepted; structinf.checks.check_lengths refuses them")
 
 
 @LAWS("CUDA tensors are answered on the device, as on the CPU", families=("normal", "forbidden"), dtypes=FLOAT)
