@@ -152,13 +152,19 @@ class _Entmax(Regularizer):
         return value.squeeze(-1).to(x.dtype)
 
     def gradient(self, x: Tensor) -> Tensor:
-        if x.is_cpu and not (torch.is_grad_enabled() and x.requires_grad):  # autograd does not follow compiled loops
+        if _is_for_loops(x):
             return compiled.entmax(widened(x), self.alpha).to(x.dtype)
         top, _, q = solve(widened(x), self.alpha - 1)
         return q.masked_fill(top.isneginf(), 0.0).to(x.dtype)
 
     def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
         return entmax_product(q, z, self.alpha)
+
+
+def _is_for_loops(x: Tensor) -> bool:
+    """Whether compiled loops, which autograd does not follow, serve for scores x: not for many rows of few."""
+    followed = torch.is_grad_enabled() and x.requires_grad
+    return x.is_cpu and not followed and (x.shape[-1] > 16 or x.numel() <= 1024)
 
 
 @dataclass(frozen=True, kw_only=True)
