@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # pip must not run twice at once in one environment.
 .NOTPARALLEL:
-.PHONY: demo test lint format types borders docs generated dist wheel check bench device clean
+.PHONY: demo test lint format types borders docs generated pictures dist wheel check bench device clean
 
 demo: .venv/demo.stamp
 	$(BIN)/structinf demo sort
@@ -44,6 +44,10 @@ docs: .venv/dev.stamp
 # README's table and the architecture page, as the code is now.
 generated: .venv/dev.stamp
 	$(BIN)/python docs/generate.py
+
+# All pictures of the documentation, or NAMES of them.
+pictures: .venv/dev.stamp
+	$(BIN)/python -m docs.pictures $(NAMES)
 
 # The sdist, and the wheel made from it.
 dist: .venv/dev.stamp

@@ -1,10 +1,19 @@
 """Structured inference: any structure that can be maximised over becomes a differentiable layer, by name."""
 
 from . import dp, errors, noise, simplex, testing
-from .alignment import alignment_matrix, alignment_path, soft_dtw
+from .alignments import (
+    Barycenter,
+    SoftDTWLoss,
+    alignment_matrix,
+    alignment_path,
+    pairwise_cost,
+    soft_dtw,
+    soft_dtw_barycenter,
+    soft_dtw_between,
+    soft_dtw_divergence,
+)
 from .api import decode, encode, infer, relax
 from .attention import StructuredAttention, StructuredMultiheadAttention
-from .barycenter import Barycenter, soft_dtw_barycenter
 from .distributions import Gibbs, SparseDistribution
 from .errors import (
     ConvergenceError,
@@ -32,7 +41,6 @@ from .oracle import (
     Samplable,
     TransportPolytope,
 )
-from .pairwise import pairwise_cost
 from .parts import Potentials
 from .quantization import Quantized, VectorQuantizer, floor_straight_through, round_straight_through
 from .queries import Best, Support, count, entropy, log_prob, nonzero, sample, topk
@@ -40,7 +48,6 @@ from .ranks import soft_rank, soft_sort
 from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from .relaxation import RegularizedRelaxation, Relaxation
 from .resolution import get_oracle, get_relaxation, list_oracles, list_relaxations, register_oracle, register_relaxation
-from .series import SoftDTWLoss, soft_dtw_between, soft_dtw_divergence
 from .smoothing import Smoothable
 from .solution import Solution
 from .spo_plus import SPOPlusLoss, regret

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .autograd import recorded
-from .compiling import one_step, untraced
+from .compiling import SOME_TENSOR, one_step, untraced
 from .errors import InvalidInputError
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, like_potentials, map_parts
@@ -32,13 +32,16 @@ def _like_mean(
 
 
 def _draws_nothing(
-    theta: None,
+    theta: Any,
     oracle: str | Oracle,
     relaxation: str | Relaxation = "sparsemap",
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> bool:
-    return generator is None and not resolve(oracle, relaxation, options_alone(oracle, options))[1].draws
+    alone = options_alone(oracle, options)
+    if any(option is SOME_TENSOR for option in alone.values()):
+        return False  # what it makes of an option is not known yet
+    return generator is None and not resolve(oracle, relaxation, alone)[1].draws
 
 
 @one_step(_like_mean, _draws_nothing)
@@ -150,6 +153,7 @@ def _solved(
     return solution, {"mean": solution.mean, "value": solution.value, "weights": solution.weights}
 
 
+@untraced
 def encode(labels: Tensor, like: Potentials, oracle: str | Oracle, **options: Any) -> Potentials:
     """The structure that integer labels describe, in the form of potentials ``like``.
 
@@ -181,6 +185,7 @@ def encode(labels: Tensor, like: Potentials, oracle: str | Oracle, **options: An
     return problem.restore_parts(problem.encode(labels, "labels"))
 
 
+@untraced
 def decode(y: Potentials, oracle: str | Oracle, **options: Any) -> Tensor:
     """Integer labels of structures ``y`` (..., *event); the inverse of :func:`encode`, −1 in the padding.
 

@@ -1,4 +1,4 @@
-"""What oracles check: instance data, options, and whether there is a structure at all."""
+"""What is checked in more than one place: options, instance data, and whether there is a structure at all."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_ENUMERATED",
     "bound_lengths",
+    "check_choice",
     "check_count",
     "check_enumerable",
     "check_feasible",
     "check_flag",
+    "check_floating",
+    "check_fraction",
     "check_generator",
     "check_instances",
     "check_k",
@@ -93,8 +96,7 @@ def check_instances(name: str, bound: Sized, batch: int, *, shared: bool = True)
 
 def check_count(n: int) -> None:
     """Raise InvalidInputError unless ``n``, the number of samples asked for, is an integer of at least 0."""
-    if isinstance(n, bool) or not isinstance(n, Integral) or int(n) < 0:
-        raise InvalidInputError(f"n, the number of samples, must be an integer of at least 0, got {n!r}")
+    check_natural("n, the number of samples,", n, 0)
 
 
 def check_flag(name: str, value: bool) -> None:
@@ -103,16 +105,36 @@ def check_flag(name: str, value: bool) -> None:
         raise InvalidInputError(f"{name} must be True or False, got {value!r}")
 
 
+def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "") -> None:
+    """Raise InvalidInputError unless the option ``value`` is one of ``choices``; ``other`` says what else it may be."""
+    if not (isinstance(value, str) and value in choices):
+        *most, last = [f'"{choice}"' for choice in choices] + ([other] if other else [])
+        raise InvalidInputError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+
+
+def check_floating(name: str, value: Any, what: str = "a tensor") -> None:
+    """Raise TypeError unless the argument called ``name`` is a tensor in floating point; ``what`` says what it is."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        came = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{name}: {what} in floating point is needed, got {came}")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is a number of at least 0 and below 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise InvalidInputError(f"{name} must be a number of at least 0 and below 1, got {value!r}")
+
+
 def check_generator(generator: Any) -> None:
     """Raise TypeError unless it is a torch.Generator, or None."""
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator: a torch.Generator is needed, got {type(generator).__name__}")
 
 
-def check_natural(name: str, value: int) -> None:
-    """Raise InvalidInputError unless the option called ``name`` is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInputError(f"{name} must be an integer of at least 1, got {value!r}")
+def check_natural(name: str, value: int, least: int = 1) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is an integer of at least 1, or ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def check_positive(name: str, value: float) -> None:
@@ -124,10 +146,7 @@ def check_positive(name: str, value: float) -> None:
 
 def check_k(k: int) -> None:
     """Raise InvalidInputError unless ``k``, the number of structures asked for, is an integer of at least 1."""
-    if isinstance(k, bool) or not isinstance(k, Integral):
-        raise InvalidInputError(f"k must be an integer of at least 1, got {k!r}")
-    if k < 1:
-        raise InvalidInputError(f"k must be at least 1, got {k}")
+    check_natural("k", k)
 
 
 def check_enumerable(count: int, name: str) -> None:

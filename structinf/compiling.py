@@ -9,20 +9,31 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from .steps import key_of, step
+from .arguments import flatten, holds_no_parameters, identity, is_same, rebuilt
+from .steps import key_of, number_step, step
 
-__all__ = ["one_step", "untraced"]
+__all__ = ["SOME_TENSOR", "one_step", "untraced"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class _SomeTensor:
+    """In place of a tensor, of which nothing is known."""
+
+    def __repr__(self) -> str:
+        return "a tensor"
+
+
+SOME_TENSOR = _SomeTensor()
 
 
 def untraced(function: Callable[P, T]) -> Callable[P, T]:
@@ -41,13 +52,16 @@ def untraced(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def one_step(
-    like: Callable[..., Any] | None = None, is_fixed: Callable[..., bool] = lambda *_, **__: True
+    like: Callable[..., Any] | None = None,
+    is_fixed: Callable[..., bool] = lambda *_, **__: True,
+    is_number: Callable[..., bool] = lambda *_, **__: False,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """What makes a function one node of torch.compile's graphs; outside of them it costs one flag.
 
-    The function returns a tensor, or a tuple of them if its first argument is one. Its arguments are tensors, lists or
-    tuples of them, and objects that do not change; gradients are those in its arguments. A call with an object that may
-    hold other tensors to differentiate in (parameters, functions of the user's) is :func:`untraced`.
+    The function returns a tensor, or a tuple of them if its first argument is one. Its arguments are tensors, lists,
+    tuples and dicts, and objects that do not change but in the attributes that their class names as ``settable``.
+    Gradients are those in its arguments and these attributes. A call with an object that may hold other tensors to
+    differentiate in (parameters, functions of the user's) is :func:`untraced`.
 
     Parameters
     ----------
@@ -55,35 +69,33 @@ def one_step(
         From the same arguments, tensors of the result's shapes and dtypes, of which nothing else counts. By default the
         first argument.
     is_fixed : callable
-        From the same arguments, with None for tensors, whether the result depends on them alone, so that it may be
-        computed again for its gradient. A call for which it does not is :func:`untraced`.
+        From the same arguments, with SOME_TENSOR for tensors, whether the result depends on them alone, so that it may
+        be computed again for its gradient. A call for which it does not is :func:`untraced`. It raises what is wrong
+        with the others.
+    is_number : callable
+        From the same arguments, whether the result is one number, which then comes with its gradient.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         name = f"{function.__module__}.{function.__qualname__}"
-        _FUNCTIONS[name] = _Function(function, like or _first_of(function), is_fixed)
+        _FUNCTIONS[name] = _Function(function, like or _first_of(function), is_fixed, is_number)
         hidden = torch._disable_dynamo(function)  # pyright: ignore[reportPrivateImportUsage]
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
                 return function(*args, **kwargs)
-            tensors, places, constants = [], [], []
-            for place, value in (*enumerate(args), *kwargs.items()):
-                if isinstance(value, Tensor):
-                    places.append((place, None))
-                    tensors.append(value)
-                elif isinstance(value, tuple | list) and value and all(isinstance(v, Tensor) for v in value):
-                    places.append((place, len(value)))
-                    tensors.extend(value)
-                else:
-                    places.append((place, -1))
-                    constants.append(value)
-            key, is_tuple = _enrolled(name, tuple(places), *constants)
+            tensors, constants = [], []
+            form = flatten((args, kwargs), tensors, constants)
+            key, kind, error = _enrolled(name, form, tuple([identity(each) for each in constants]), *constants)
+            if error:
+                raise RuntimeError(error)
             if key is None:
                 return hidden(*args, **kwargs)
+            if kind == "number":
+                return number_step(key, tensors)
             found = step(key, tensors)
-            return tuple(found) if is_tuple else found[0]
+            return tuple(found) if kind == "tuple" else found[0]
 
         return call
 
@@ -92,11 +104,8 @@ def one_step(
 
 def _first_of(function: Callable[..., Any]) -> Callable[..., Any]:
     """What gives the first of the arguments that are ``function``'s."""
-
-    def first(*args: Any, **kwargs: Any) -> Any:
-        return args[0] if args else kwargs[next(iter(inspect.signature(function).parameters))]
-
-    return first
+    name = next(iter(inspect.signature(function).parameters))
+    return lambda *args, **kwargs: args[0] if args else kwargs[name]
 
 
 # ----------------------------------------------------------------------------- calls
@@ -107,6 +116,7 @@ class _Function:
     call: Callable[..., Any]
     like: Callable[..., Any]
     is_fixed: Callable[..., bool]
+    is_number: Callable[..., bool]
 
 
 _FUNCTIONS: dict[str, _Function] = {}
@@ -114,45 +124,44 @@ _FUNCTIONS: dict[str, _Function] = {}
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of one of the functions, but for its tensors.
-
-    Places are positions and keywords, each with how many tensors there are: None for one by itself, −1 for a constant.
-    """
+    """A call of one of the functions, but for its tensors."""
 
     function: _Function
-    places: tuple[tuple[int | str, int | None], ...]
+    form: Any
     constants: tuple[Any, ...]
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return _as_tuple(self._with(self.function.call, tensors))
+        return _as_tuple(self._of(self.function.call, tensors))
 
     def like(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return _as_tuple(self._with(self.function.like, tensors))
+        try:
+            return _as_tuple(self._of(self.function.like, tensors))
+        except Exception as error:
+            if type(error).__module__.startswith("torch"):
+                raise  # from one part of the compiler to another
+            # The call itself says best what is wrong with its tensors, once it runs.
+            return tuple(self._first(tensors) if self.kind() == "tuple" else tensors[:1])
 
-    @property
     def is_fixed(self) -> bool:
-        return self._with(self.function.is_fixed, None)
+        unknown = itertools.repeat(SOME_TENSOR)
+        return self._of(self.function.is_fixed, unknown) and holds_no_parameters(self._arguments(unknown), set())
 
-    @property
-    def is_tuple(self) -> bool:
-        """Whether the first argument is a tuple of tensors, and so the result."""
-        first = next(iter(inspect.signature(self.function.call).parameters))
-        return any(place in (0, first) and count is not None and count >= 0 for place, count in self.places)
+    def kind(self) -> str:
+        """Of the result: a tuple, as the first argument then is, a number, or a tensor."""
+        unknown = itertools.repeat(SOME_TENSOR)
+        if isinstance(self._first(unknown), tuple | list):
+            return "tuple"
+        return "number" if self._of(self.function.is_number, unknown) else "tensor"
 
-    def _with(self, function: Callable[..., Any], tensors: Sequence[Tensor] | None) -> Any:
-        given, constants = None if tensors is None else iter(tensors), iter(self.constants)
-        args, kwargs = [], {}
-        for place, count in self.places:
-            value = next(constants) if count == -1 else None if given is None else _taken(given, count)
-            if isinstance(place, int):
-                args.append(value)
-            else:
-                kwargs[place] = value
+    def _first(self, tensors: Iterable[Any]) -> Any:
+        return self._of(_first_of(self.function.call), tensors)
+
+    def _of(self, function: Callable[..., Any], tensors: Iterable[Any]) -> Any:
+        args, kwargs = self._arguments(tensors)
         return function(*args, **kwargs)
 
-
-def _taken(given: Iterator[Tensor], count: int | None) -> Any:
-    return next(given) if count is None else tuple(next(given) for _ in range(count))
+    def _arguments(self, tensors: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return rebuilt(self.form, iter(tensors), iter(self.constants))
 
 
 def _as_tuple(found: Any) -> tuple[Tensor, ...]:
@@ -162,53 +171,25 @@ def _as_tuple(found: Any) -> tuple[Tensor, ...]:
 # ----------------------------------------------------------------------------- keys
 
 
-def _enrolled(name: str, places: tuple[Any, ...], *constants: Any) -> tuple[str | None, bool]:
-    """The key of such a call, None if it is no step; and whether its result is a tuple.
+def _enrolled(name: str, form: Any, identities: tuple[int, ...], *constants: Any) -> tuple[str | None, str, str]:
+    """The key of such a call, None if it is no step; what kind its result is of; what is wrong with it, if anything.
 
     The compiler calls it and takes the result for a constant as long as the arguments are the same.
     """
-    made = _Call(_FUNCTIONS[name], places, constants)
-    transformed = torch._C._are_functorch_transforms_active()  # pyright: ignore[reportAttributeAccessIssue]
+    # Of an object that the compiled program itself makes, the compiler has but the shell, of another identity.
+    is_whole = identities == tuple(map(identity, constants))
+    if not is_whole or torch._C._are_functorch_transforms_active():
+        return None, "", ""
+    made = _Call(_FUNCTIONS[name], form, constants)
     try:
-        is_step = not transformed and _holds_no_parameters(constants, set()) and made.is_fixed
-    except Exception:
-        is_step = False  # the call itself says best what is wrong with its arguments
-    if not is_step:
-        return None, False
-    label = f"{name}({', '.join(f'{place}={count}' for place, count in places)}; {', '.join(map(repr, constants))})"
-    return key_of(label, made, lambda other: all(map(_is_same, constants, other.constants))), made.is_tuple
+        if not made.is_fixed():
+            return None, "", ""
+    except Exception as error:
+        return None, "", f"{type(error).__name__}: {error}"
+    label = f"{name}{form}({', '.join(map(repr, constants))})"
+    key = key_of(label, made, lambda other: all(map(is_same, constants, other.constants)))
+    return key, made.kind(), ""
 
 
 # As torch.compiler.assume_constant_result, which imports the whole compiler.
 _enrolled._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
-
-
-def _holds_no_parameters(value: Any, seen: set[int]) -> bool:
-    """Whether no tensor in ``value``, at any depth, requires grad; of functions, which hide theirs, that is unknown."""
-    if id(value) in seen or isinstance(value, type):
-        return True
-    if isinstance(value, Tensor):
-        return not value.requires_grad
-    if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
-        return False
-    seen.add(id(value))
-    if isinstance(value, tuple | list | set | frozenset):
-        parts = list(value)
-    elif is_dataclass(value):
-        parts = [getattr(value, field.name) for field in fields(value)]  # and not what it remembers of earlier calls
-    else:
-        parts = list((value if isinstance(value, Mapping) else getattr(value, "__dict__", {})).values())
-    return all(_holds_no_parameters(part, seen) for part in parts)
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    """Whether two constants stand for the same: objects by identity, and what is made of text and numbers by value."""
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(_is_same, a, b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_is_same(a[key], b[key]) for key in a)
-    return isinstance(a, str | int | float) and repr(a) == repr(b)

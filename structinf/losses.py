@@ -5,18 +5,19 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .autograd import recorded, refuse_function
+from .checks import check_choice
 from .compiling import one_step
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, map_parts
 from .problem import Problem, shapes
-from .relaxation import RegularizedRelaxation, Relaxation, check_choice, held_modules
+from .relaxation import RegularizedRelaxation, Relaxation, held_modules
 from .resolution import bind_problem, resolve, works_with
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def reduced(losses: Tensor, reduction: Reduction) -> Tensor:
 class _StructuredLoss(nn.Module, abc.ABC):
     """A loss of each instance, reduced over the batch; subclasses give `_losses`."""
 
+    settable: ClassVar[tuple[str, ...]] = ("oracle", "relaxation", "reduction")
     oracle: Oracle
     relaxation: Relaxation
     reduction: Reduction
@@ -54,8 +56,9 @@ class _StructuredLoss(nn.Module, abc.ABC):
     @one_step(
         lambda self, theta, y, **_: self._like_losses(theta),
         lambda self, theta, y, generator=None, **_: (
-            generator is None and not self.relaxation.draws and self._is_named()
+            generator is None and not self.relaxation.draws and not self._calls_functions()
         ),
+        lambda self, *_, **__: self.reduction != "none",
     )
     @functools.partial(recorded, check=lambda self, *_, **__: self._check_followed())
     def forward(
@@ -100,9 +103,9 @@ class _StructuredLoss(nn.Module, abc.ABC):
     def _check_followed(self) -> None:
         """UnsupportedError if a transform of torch.func could not follow the loss."""
 
-    def _is_named(self) -> bool:
-        """Whether names and numbers say all that the loss depends on beside its arguments."""
-        return True
+    def _calls_functions(self) -> bool:
+        """Whether the loss depends on functions of the user's, which may read anything."""
+        return False
 
     @abc.abstractmethod
     def _losses(self, problem: Problem, gold: Potentials, relaxation: Any) -> Tensor:
@@ -149,6 +152,8 @@ class FenchelYoungLoss(_StructuredLoss):
     >>> loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
     tensor(1.4076)
     """
+
+    settable = (*_StructuredLoss.settable, "cost")
 
     def __init__(
         self,
@@ -201,9 +206,8 @@ class FenchelYoungLoss(_StructuredLoss):
     def _check_followed(self) -> None:
         refuse_function("cost", self.cost)
 
-    def _is_named(self) -> bool:
-        # A tensor may have other values, and a function anything behind it, when the backward pass comes.
-        return self.cost is None or isinstance(self.cost, str)
+    def _calls_functions(self) -> bool:
+        return callable(self.cost)
 
     def _cost(self, problem: Problem, gold: Potentials) -> Potentials:
         if self.cost == "hamming":
@@ -254,6 +258,8 @@ class RelaxedLoss(_StructuredLoss):
     tensor(1.4076)
     """
 
+    settable = (*_StructuredLoss.settable, "distance")
+
     def __init__(
         self,
         oracle: str | Oracle,
@@ -300,8 +306,8 @@ class RelaxedLoss(_StructuredLoss):
     def _check_followed(self) -> None:
         refuse_function("distance", self.distance)
 
-    def _is_named(self) -> bool:
-        return isinstance(self.distance, str)
+    def _calls_functions(self) -> bool:
+        return callable(self.distance)
 
     @staticmethod
     def _shown(problem: Problem) -> tuple[Tensor, ...]:

@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -82,6 +82,15 @@ class Noise(abc.ABC):
         )
 
 
+class _Wanted(NamedTuple):
+    """What is to be drawn, and where from."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    generator: torch.Generator | None
+
+
 class _Counted(Noise):
     """Noise that compiled loops draw on the CPU, by counters, and torch draws on other devices."""
 
@@ -93,17 +102,14 @@ class _Counted(Noise):
         device: torch.device,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        if device.type == "cpu":
-            return self._on_cpu(tuple(shape), dtype, generator)
-        return self._elsewhere(tuple(shape), dtype, device, generator)
+        wanted = _Wanted(tuple(shape), dtype, device, generator)
+        return self._on_cpu(wanted) if device.type == "cpu" else self._elsewhere(wanted)
 
-    def _on_cpu(self, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator | None) -> Tensor:
-        return _compiled(self.name.upper(), shape, dtype, generator)
+    def _on_cpu(self, wanted: _Wanted) -> Tensor:
+        return _compiled(self.name.upper(), wanted)
 
     @abc.abstractmethod
-    def _elsewhere(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
+    def _elsewhere(self, wanted: _Wanted) -> Tensor:
         """Draws in torch's operations."""
 
 
@@ -123,10 +129,8 @@ class Gumbel(_Counted):
     def mean(self) -> float:
         return 0.57721566490153286
 
-    def _elsewhere(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
-        return -_unit_exponential(shape, dtype, device, generator).log()
+    def _elsewhere(self, wanted: _Wanted) -> Tensor:
+        return -_unit_exponential(wanted).log()
 
     def log_prob(self, u: Tensor) -> Tensor:
         return -u - (-u).exp()
@@ -152,9 +156,8 @@ class Normal(_Counted):
     def mean(self) -> float:
         return 0.0
 
-    def _elsewhere(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
+    def _elsewhere(self, wanted: _Wanted) -> Tensor:
+        shape, dtype, device, generator = wanted
         return torch.randn(shape, dtype=dtype, device=device, generator=generator)
 
     def log_prob(self, u: Tensor) -> Tensor:
@@ -181,11 +184,9 @@ class Logistic(_Counted):
     def mean(self) -> float:
         return 0.0
 
-    def _elsewhere(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
-        u = _uniform(shape, device, generator)
-        return (u.log() - (-u).log1p()).to(dtype)
+    def _elsewhere(self, wanted: _Wanted) -> Tensor:
+        u = _uniform(wanted)
+        return (u.log() - (-u).log1p()).to(wanted.dtype)
 
     def log_prob(self, u: Tensor) -> Tensor:
         return -u - 2 * torch.nn.functional.softplus(-u)
@@ -210,10 +211,8 @@ class Exponential(_Counted):
     def mean(self) -> float:
         return 1.0
 
-    def _elsewhere(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
-        return _unit_exponential(shape, dtype, device, generator)
+    def _elsewhere(self, wanted: _Wanted) -> Tensor:
+        return _unit_exponential(wanted)
 
     def log_prob(self, u: Tensor) -> Tensor:
         return torch.where(u >= 0, -u, -torch.inf)
@@ -256,13 +255,12 @@ class SumOfGamma(_Counted):
     def mean(self) -> float:
         return (sum(1 / i for i in range(1, self.iterations + 1)) - math.log(self.iterations)) / self.k
 
-    def _on_cpu(self, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator | None) -> Tensor:
-        return _compiled_sum_of_gamma(self, shape, dtype, generator)
+    def _on_cpu(self, wanted: _Wanted) -> Tensor:
+        return _compiled_sum_of_gamma(self, wanted)
 
-    def _elsewhere(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-    ) -> Tensor:
+    def _elsewhere(self, wanted: _Wanted) -> Tensor:
         # torch._standard_gamma takes a generator; distributions.Gamma does not.
+        shape, dtype, device, generator = wanted
         concentration = torch.full((self.iterations, *shape), 1 / self.k, dtype=dtype, device=device)
         terms = torch._standard_gamma(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
         rates = torch.arange(1, self.iterations + 1, dtype=dtype, device=device) / self.k
@@ -333,55 +331,43 @@ def get_noise(noise: str | Noise) -> Noise:
 # ----------------------------------------------------------------------------- draws on the CPU
 
 
-def _compiled(law: str, shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator | None) -> Tensor:
+def _compiled(law: str, wanted: _Wanted) -> Tensor:
     from .kernels import noise as kernels
 
-    chunk = kernels.CHUNK if dtype is torch.float64 else 2 * kernels.CHUNK
-    fill = kernels.fill64 if dtype is torch.float64 else kernels.fill32
-    return _in_chunks(fill, chunk, 6, shape, dtype, generator, getattr(kernels, law))
+    if wanted.dtype is torch.float64:
+        return _in_chunks(kernels.fill64, kernels.CHUNK, 6, wanted, getattr(kernels, law))
+    return _in_chunks(kernels.fill32, 2 * kernels.CHUNK, 6, wanted, getattr(kernels, law))
 
 
-def _compiled_sum_of_gamma(
-    noise: SumOfGamma, shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator | None
-) -> Tensor:
+def _compiled_sum_of_gamma(noise: SumOfGamma, wanted: _Wanted) -> Tensor:
     from .kernels import noise_gamma as kernels
     from .kernels.noise import CHUNK
 
     k, terms = noise.k, noise.iterations
     # In units of k / s, the scale of the last term.
     options = terms / k, *kernels.mixture(1 / k, terms), 1 / terms, -math.log(terms) / k
-    return _in_chunks(kernels.fill, CHUNK, 100, shape, dtype, generator, *options)
+    return _in_chunks(kernels.fill, CHUNK, 100, wanted, *options)
 
 
-def _in_chunks(
-    fill: Any,
-    chunk: int,
-    work: int,
-    shape: Sequence[int],
-    dtype: torch.dtype,
-    generator: torch.Generator | None,
-    *options: Any,
-) -> Tensor:
-    """What ``fill`` makes, ``chunk`` numbers at a time, of a key from ``generator``, at ``work`` for each number."""
-    key = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator))
-    count = math.prod(shape)
+def _in_chunks(fill: Any, chunk: int, work: int, wanted: _Wanted, *options: Any) -> Tensor:
+    """What ``fill`` makes, ``chunk`` numbers at a time, of a key from the generator, at ``work`` for each number."""
+    key = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=wanted.generator))
+    count = math.prod(wanted.shape)
     chunks = -(-count // chunk)
-    out = np.empty(chunks * chunk, np.float64 if dtype is torch.float64 else np.float32)
+    out = np.empty(chunks * chunk, np.float64 if wanted.dtype is torch.float64 else np.float32)
     parallel_rows(fill, chunks, np.uint64(key), *options, out, work=work * count)
-    return torch.from_numpy(out[:count].reshape(tuple(shape)))
+    return torch.from_numpy(out[:count].reshape(wanted.shape))
 
 
 # ----------------------------------------------------------------------------- draws by torch
 
 
-def _uniform(shape: Sequence[int], device: torch.device, generator: torch.Generator | None) -> Tensor:
+def _uniform(wanted: _Wanted) -> Tensor:
     """In (0, 1), neither end included, in float64: midpoints of 2⁵² equal intervals."""
-    drawn = torch.randint(2**52, tuple(shape), device=device, generator=generator)
+    drawn = torch.randint(2**52, wanted.shape, device=wanted.device, generator=wanted.generator)
     return (drawn.double() + 0.5) * 2.0**-52
 
 
-def _unit_exponential(
-    shape: Sequence[int], dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
-) -> Tensor:
+def _unit_exponential(wanted: _Wanted) -> Tensor:
     """Above 0, and finite."""
-    return -_uniform(shape, device, generator).log().to(dtype)
+    return -_uniform(wanted).log().to(wanted.dtype)

@@ -30,6 +30,7 @@ from .parts import (
     map_parts,
     recording,
     reduce_like,
+    sum_of_products,
     weigh,
 )
 
@@ -165,7 +166,7 @@ class Oracle(abc.ABC):
         with recording():
             origin = map_parts(lambda t: torch.zeros_like(t.expand(size, *t.shape[1:])).requires_grad_(), theta)
             image = as_tuple(self.readout(origin))
-            along = torch.stack([(i * z).sum() for i, z in zip(image, as_tuple(r), strict=True)]).sum()
+            along = sum_of_products(image, as_tuple(r))
             return like_potentials(differentiate(along, as_tuple(origin)), theta)
 
     def hamming_cost(self, y: Potentials) -> Potentials:

@@ -14,16 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .autograd import check_not_hidden
 from .errors import InvalidInputError, UnsupportedError
+from .kernels.arrays import widened
 from .oracle import Oracle
-from .parts import Potentials, as_tuple, like_potentials, map_parts
+from .parts import Potentials, as_tuple, broadcast, like_potentials, map_parts
 
-__all__ = ["Problem", "broadcasts", "mask_hint", "renamed"]
+__all__ = ["Problem", "broadcasts", "mask_hint", "renamed", "shapes"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Problem:
         ndims = oracle.event_ndims(theta)
         tensors = as_tuple(theta)
         batch_shape = _batch_shape(tensors, ndims, oracle)
-        flat = [_lift(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
+        flat = [widened(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
         form = like_potentials(flat, theta)
         for name, t in oracle.bound.items():
             check_not_hidden(name, t)
@@ -213,13 +213,6 @@ def shapes(theta: Potentials, oracle: Oracle) -> tuple[torch.Size, tuple[torch.S
 # ----------------------------------------------------------------------------- checks
 
 
-_HALF = (torch.float16, torch.bfloat16)
-
-
-def _lift(t: Tensor) -> Tensor:
-    return t.float() if t.dtype in _HALF else t
-
-
 def _check_tensors(theta: Any) -> Potentials:
     theta = tuple(theta) if isinstance(theta, list) else theta
     for i, t in enumerate(as_tuple(theta)):
@@ -237,7 +230,7 @@ def _check_tensors(theta: Any) -> Potentials:
     if not tensors:
         raise InvalidInputError("theta: an empty tuple holds no potentials")
     # Half precision is lifted to float32 anyhow, and autocast mixes the two: a layer's output and a parameter.
-    lifted = [torch.float32 if t.dtype in _HALF else t.dtype for t in tensors]
+    lifted = [torch.float32 if t.element_size() < 4 else t.dtype for t in tensors]
     for what, values in (("device", [t.device for t in tensors]), ("dtype", lifted)):
         if any(v != values[0] for v in values):
             raise InvalidInputError(f"theta: all tensors must have one {what}, got {' and '.join(map(str, values))}")
@@ -257,8 +250,7 @@ def _batch_shape(tensors: tuple[Tensor, ...], ndims: tuple[int, ...], oracle: Or
     if len(shapes) == 1:
         return shapes[0]
     try:
-        # numpy's, since torch's own imports sympy, which takes a third of a second.
-        return torch.Size(np.broadcast_shapes(*shapes))
+        return broadcast(*shapes)
     except ValueError:
         came = " and ".join(_shape(t.shape) for t in tensors)
         raise InvalidInputError(f"theta: the batch dimensions of shapes {came} do not agree") from None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .autograd import piecewise_linear
 from .autograd.inspected import inspected
-from .checks import check_natural, check_positive
+from .checks import check_floating, check_natural, check_positive
 from .errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def round_straight_through(x: Tensor) -> jaxtyping.Float[Tensor, "*shape"]:
     >>> y.tolist(), x.grad.tolist()
     ([0.0, 2.0], [0.0, 4.0])
     """
-    return _straight_through(_floating(x).detach().round(), x)
+    check_floating("x", x)
+    return _straight_through(x.detach().round(), x)
 
 
 def floor_straight_through(x: Tensor) -> jaxtyping.Float[Tensor, "*shape"]:
@@ -56,7 +57,8 @@ def floor_straight_through(x: Tensor) -> jaxtyping.Float[Tensor, "*shape"]:
     >>> floor_straight_through(x).tolist()
     [0.0, 1.0]
     """
-    return _straight_through(_floating(x).detach().floor(), x)
+    check_floating("x", x)
+    return _straight_through(x.detach().floor(), x)
 
 
 def _straight_through(value: Tensor, x: Tensor) -> Tensor:
@@ -66,13 +68,6 @@ def _straight_through(value: Tensor, x: Tensor) -> Tensor:
 
 def _identity(g: Tensor) -> Tensor:
     return g
-
-
-def _floating(x: Tensor) -> Tensor:
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        came = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"x: a tensor in floating point is needed, got {came}")
-    return x
 
 
 class Quantized(NamedTuple):
@@ -152,8 +147,9 @@ class VectorQuantizer(nn.Module):
 
     def forward(self, x: Tensor) -> Quantized:
         """Quantise vectors x (..., d); half precision through float32."""
+        check_floating("x", x)
         dim = self.codebook.shape[1]
-        if _floating(x).ndim == 0 or x.shape[-1] != dim:
+        if x.ndim == 0 or x.shape[-1] != dim:
             raise InvalidInputError(f"x: vectors (..., {dim}) are needed, got shape {tuple(x.shape)}")
         x = inspected(x, _check_finite)
         wide = torch.float64 if torch.float64 in (x.dtype, self.codebook.dtype) else torch.float32

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from .autograd import piecewise_linear, recorded
+from .checks import check_floating
 from .compiling import one_step
 from .errors import InvalidInputError
 from .kernels import permutahedron
+from .kernels.arrays import widened
 from .regularizers import check_temperature
 
 if TYPE_CHECKING:
@@ -112,12 +114,10 @@ def soft_sort(
 
 def _project(theta: Tensor, temperature: float, dim: int, *, is_sorting: bool) -> Tensor:
     check_temperature(temperature)
-    if not isinstance(theta, Tensor) or not theta.is_floating_point():
-        came = f"a tensor of {theta.dtype}" if isinstance(theta, Tensor) else type(theta).__name__
-        raise TypeError(f"theta: a tensor in floating point is needed, got {came}")
+    check_floating("theta", theta)
     if isinstance(dim, bool) or not isinstance(dim, int) or not -theta.ndim <= dim < theta.ndim:
         raise InvalidInputError(f"dim must be a dimension of theta, which has shape {tuple(theta.shape)}, got {dim!r}")
-    theta = theta.float() if theta.element_size() < 4 else theta
+    theta = widened(theta)
     if theta.numel():
         _check_range(theta, temperature, is_sorting)
     rows = theta.movedim(dim, -1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import inspect
 from collections.abc import Callable
 from functools import cached_property
@@ -38,6 +37,7 @@ class Registry(Generic[T]):
         self._local: dict[str, Callable[..., T]] = {}
         # Looking into distributions takes milliseconds: once a name.
         self._loaded: dict[str, Callable[..., T]] = {}
+        self._options: dict[str, dict[str, bool]] = {}
 
     @overload
     def register(self, name: str) -> Callable[[F], F]: ...
@@ -69,6 +69,7 @@ class Registry(Generic[T]):
                 raise PluginError(f"{self.kind} name {name!r} is taken by {_owner(point)}; register another name")
         self._local[name] = factory
         self._loaded.pop(name, None)
+        self._options.pop(name, None)
         _give_name(factory, name)
         return factory
 
@@ -132,11 +133,20 @@ class Registry(Generic[T]):
 
     def options(self, name: str) -> list[str]:
         """Names of the options that the object called ``name`` takes."""
-        return list(_options(self.factory(name)))
+        return list(self._options_of(name))
 
     def required(self, name: str) -> list[str]:
         """Names of the options without a default."""
-        return [key for key, needed in _options(self.factory(name)).items() if needed]
+        return [key for key, needed in self._options_of(name).items() if needed]
+
+    def _options_of(self, name: str) -> dict[str, bool]:
+        """Names of the options, and whether each is needed; looked up once a name."""
+        # No lru_cache: torch.compile warns of it, and looks through it.
+        if name not in self._options:
+            parameters = inspect.signature(self.factory(name)).parameters.values()
+            kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            self._options[name] = {p.name: p.default is p.empty for p in parameters if p.kind in kinds}
+        return self._options[name]
 
     @cached_property
     def _declared(self) -> dict[str, list[EntryPoint]]:
@@ -158,13 +168,6 @@ def did_you_mean(word: str, known: list[str]) -> str:
     """A clause that names the close ones among ``known``; empty if none is."""
     close = difflib.get_close_matches(word, known)
     return f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
-
-
-@functools.lru_cache(maxsize=256)
-def _options(factory: Callable[..., Any]) -> dict[str, bool]:
-    """Names of the options that ``factory`` takes, and whether each is needed."""
-    parameters = inspect.signature(factory).parameters.values()
-    return {p.name: p.default is p.empty for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
 
 def _is_callable(factory: Any) -> TypeGuard[Callable[..., Any]]:

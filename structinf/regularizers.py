@@ -26,8 +26,9 @@ from typing_extensions import Self
 
 from .errors import InvalidInputError, UnknownNameError
 from .kernels import simplex as compiled
+from .kernels.arrays import widened
 from .kernels.logsumexp import logsumexp
-from .kernels.simplex_torch import entmax_product, largest_score, solve, widened
+from .kernels.simplex_torch import entmax_product, largest_score, solve
 from .registry import did_you_mean
 
 __all__ = [

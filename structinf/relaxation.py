@@ -5,17 +5,17 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from . import autograd
-from .checks import check_generator, check_natural
-from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, UnsupportedError, warn_user
+from .checks import check_generator
+from .errors import InvalidInputError, UnsupportedError
 from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
-from .parts import Potentials, as_tuple, scale
+from .parts import Potentials, as_tuple, map_parts, scale
 from .registry import Registry
 from .smoothing import Smoothable
 from .solution import Solution
@@ -23,24 +23,17 @@ from .solution import Solution
 __all__ = [
     "RELAXATIONS",
     "GradientRelaxation",
-    "OnFailure",
     "RegularizedRelaxation",
     "Relaxation",
-    "check_choice",
-    "check_stopping",
     "held_modules",
     "missing_ability",
     "named",
     "no_omega",
-    "report_failure",
-    "report_unfinished",
     "why_no_noise",
 ]
 
 if TYPE_CHECKING:
     import jaxtyping
-
-OnFailure = Literal["warn", "raise", "ignore"]
 
 _WHAT: dict[type[Oracle], str] = {
     GibbsOracle: "log_partition(theta)",
@@ -68,51 +61,6 @@ def why_no_noise(oracle: Oracle, but: str = "") -> str | None:
         return None
     return f"{oracle.label()} takes potentials of at most 0, and noise that is added makes others" + (
         f"; {but} does not" if but else ""
-    )
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "") -> None:
-    """Raise InvalidInputError unless the option ``value`` is one of ``choices``; ``other`` says what else it may be."""
-    if not (isinstance(value, str) and value in choices):
-        *most, last = [f'"{choice}"' for choice in choices] + ([other] if other else [])
-        raise InvalidInputError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
-
-
-def check_stopping(max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
-    """Raise InvalidInputError unless these say when an iteration ends, and what comes of it if it fails."""
-    check_natural("max_iter", max_iter)
-    if not (isinstance(tolerance, int | float) and tolerance >= 0):
-        raise InvalidInputError(f"tolerance must be a number of at least 0, got {tolerance!r}")
-    check_choice("on_failure", on_failure, ("warn", "raise", "ignore"))
-
-
-def report_failure(message: str, on_failure: OnFailure) -> None:
-    """Warn, of the line that called the library, or raise ConvergenceError, or neither."""
-    if on_failure == "raise":
-        raise ConvergenceError(message)
-    if on_failure == "warn":
-        warn_user(message, ConvergenceWarning)
-
-
-class Approached(Protocol):
-    """What a solver that approaches its solution by calls of an oracle says of it."""
-
-    gap: Tensor
-    converged: Tensor
-    oracle_calls: int
-
-
-def report_unfinished(what: str, result: Approached, max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
-    """:func:`report_failure` of ``what``, for the instances that did not converge, if there are any."""
-    if on_failure == "ignore" or bool(result.converged.all()):
-        return
-    failed = (~result.converged).nonzero()[:, 0]
-    worst = int(failed[result.gap[failed].argmax()])
-    report_failure(
-        f"{what}: {len(failed)} of {len(result.converged)} instances stopped after {result.oracle_calls} oracle calls, "
-        f"the worst at batch index {worst} with a duality gap of {result.gap[worst].item():.2e}; max_iter is "
-        f"{max_iter} and tolerance {tolerance:g}",
-        on_failure,
     )
 
 
@@ -217,6 +165,11 @@ class RegularizedRelaxation(Relaxation):
     def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
         """Ω(y) at a structure y ∈ Y, (B,)."""
 
+    def _conjugate_at(self, mean: Potentials, oracle: Oracle, theta: Potentials) -> Tensor:
+        """Ω*(θ), (B,), where the ``mean`` is known and Ω is defined there: ⟨θ, μ⟩ − Ω(μ), by the envelope theorem."""
+        fixed, at = (map_parts(Tensor.detach, parts) for parts in (mean, theta))
+        return autograd.envelope(oracle.score(at, fixed) - self.omega(oracle, fixed), theta, mean)
+
     def conjugate_and_omega(self, oracle: Oracle, theta: Potentials, y: Potentials) -> tuple[Tensor, Tensor]:
         """Ω*(θ) and Ω(y), (B,) each; override it where the two are estimates from the same draws.
 
@@ -235,7 +188,7 @@ def named(relaxation: str | Relaxation, temperature: float | None = None) -> Rel
         return found
     if not (dataclasses.is_dataclass(found) and "temperature" in (f.name for f in dataclasses.fields(found))):
         raise InvalidInputError(f"temperature: {found.label()} has none")
-    return dataclasses.replace(found, temperature=temperature)  # pyright: ignore[reportCallIssue]
+    return dataclasses.replace(found, temperature=temperature)
 
 
 def no_omega(y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:

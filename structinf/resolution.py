@@ -228,9 +228,8 @@ def works_with(oracle: Oracle, registry: Registry[Any] = RELAXATIONS, kind: type
 
 def _default_works(name: str, oracle: Oracle, registry: Registry[Any], kind: type) -> bool:
     try:
-        parameters = inspect.signature(registry.factory(name)).parameters.values()
-        if any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
-            return False  # needs arguments of its own
+        if registry.required(name):
+            return False  # needs options of its own
         made = registry.get(name)
         return isinstance(made, kind) and made.missing(oracle) is None
     except PluginError:
@@ -264,7 +263,7 @@ def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str
         factory = ORACLES.factory(oracle)
         if not inspect.isclass(factory):  # a function: what it makes may depend on its options
             factory = ORACLES.get(oracle, **{k: v for k, v in options.items() if k in ORACLES.options(oracle)})
-        return list(factory.structure_ndim)  # type: ignore[attr-defined]
+        return list(factory.structure_ndim)
     if isinstance(oracle, Tensor | tuple | list):
         raise TypeError(
             f"oracle: a name or Oracle object is needed, got a {type(oracle).__name__}; potentials come first, then "

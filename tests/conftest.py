@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -50,3 +51,13 @@ def seed_and_threads() -> None:
         torch.set_num_threads(THREADS)
     # Compiling anything turns these checks off for the rest of the process.
     torch.distributions.Distribution.set_default_validate_args(True)
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Nothing compiled, neither before a test nor after it."""
+    import torch
+
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+from xml.etree import ElementTree
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
+
+from structinf.plot.style import as_percent
 
 
 def texts(figure) -> list[str]:
@@ -23,9 +26,15 @@ def render(figure) -> bytes:
     return buffer.getvalue()
 
 
+def words_of_svg(file: bytes) -> list[str]:
+    """All that is written in it as text, and not as outlines of letters."""
+    elements = ElementTree.fromstring(file).iter("{http://www.w3.org/2000/svg}text")
+    return [element.text for element in elements if element.text]
+
+
 def percentages(solution) -> list[str]:
     weights = solution.weights[solution.weights > 0].sort(descending=True).values
-    return [f"{w:.0%}" for w in weights.tolist()]
+    return [as_percent(w) for w in weights.tolist()]
 
 
 def shown_percentages(figure) -> list[str]:

@@ -27,6 +27,8 @@ one_each = pytest.mark.parametrize("example", first_of_each_name(), ids=str)
 def draw(example, seed=0, batch=(BATCH,)):
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(*batch, *shape, dtype=torch.float64, generator=generator) for shape in example.shapes]
+    if example.oracle().takes_costs:
+        tensors = [-t.abs() for t in tensors]
     return like_potentials(tensors, (0,) if example.is_tuple else None)
 
 

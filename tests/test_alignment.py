@@ -11,7 +11,7 @@ import torch
 
 from dtw_cases import paths
 from soft_dtw_cases import DOUBLE, REGULARIZERS, numbers
-from structinf.alignment import alignment_matrix, alignment_path, soft_dtw
+from structinf.alignments import alignment_matrix, alignment_path, soft_dtw
 from structinf.errors import InfeasibleError, InvalidInputError, UnknownNameError
 from structinf.regularizers import Tsallis
 

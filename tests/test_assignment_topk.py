@@ -71,7 +71,7 @@ def test_topk_of_larger_instances_begins_with_the_best():
 
 
 def test_topk_needs_a_positive_k():
-    with pytest.raises(InvalidInputError, match="k must be at least 1, got 0"):
+    with pytest.raises(InvalidInputError, match="k must be an integer of at least 1, got 0"):
         ORACLE.topk(torch.zeros(1, 2, 2), 0)
     with pytest.raises(InvalidInputError, match=r"k must be an integer of at least 1, got 2\.0"):
         ORACLE.topk(torch.zeros(1, 2, 2), 2.0)

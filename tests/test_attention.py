@@ -20,7 +20,7 @@ from structinf.attention import (
     SimplexWeights,
     StructuredAttention,
 )
-from structinf.errors import InfeasibleError
+from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
 from structinf.simplex import Entmax
 
 # ----------------------------------------------------------------------------- what the weights are
@@ -194,6 +194,43 @@ def test_a_query_without_keys_has_a_context_of_zero(kind):
     assert scores.grad[:, 1].eq(0).all()
 
 
+@pytest.mark.parametrize(
+    "weights",
+    [
+        DependencyWeights(),
+        DependencyWeights("projective_tree", "smoothed", regularizer="squared_l2"),
+        GridWeights("spanning_tree", "marginals"),
+        GridWeights("matching", "map", perfect=False),
+    ],
+    ids=lambda weights: weights.layer.oracle.name,
+)
+def test_padding_of_one_sequence_may_be_said_of_either_side(weights):
+    scores = draw(2, 5, 5)
+    padding = torch.tensor([[False, True, False, False, True], [False] * 5])
+    expected = weights(scores, padding, padding)
+    kept = ~padding[0]
+    torch.testing.assert_close(expected[0, kept][:, kept], weights(scores[0, kept][:, kept]))
+    assert torch.equal(weights(scores, padding), expected)
+    assert torch.equal(weights(scores, None, padding), expected)
+    first, last = padding.clone(), padding.clone()
+    first[:, 4], last[:, 1] = False, False
+    assert torch.equal(weights(scores, first, last), expected)
+    with pytest.raises(InvalidInputError, match="is over one sequence, so that scores"):
+        weights(scores[:, :3])
+
+
+@pytest.mark.parametrize("relaxation", ["sparsemap", "marginals", "map"])
+def test_subsets_of_an_instance_that_is_all_padding(relaxation):
+    scores = draw(2, 3, 4).requires_grad_()
+    weights = RowWeights("subset", relaxation, k=2)
+    padding = torch.tensor([[True] * 4, [False, True, False, False]])
+    found = weights(scores, padding)
+    assert found[0].eq(0).all()
+    torch.testing.assert_close(found[1][:, [0, 2, 3]], weights(scores[1][:, [0, 2, 3]]))
+    with pytest.raises(InfeasibleError):
+        weights(scores, torch.tensor([[True, True, True, False], [False] * 4]))
+
+
 def test_no_structure_is_left():
     forbidden = torch.ones(3, 3, dtype=torch.bool)
     with pytest.raises(InfeasibleError):
@@ -279,6 +316,20 @@ def test_gradients(kind):
         return attention(query, key, value, padding, need_weights=False)[0]
 
     assert gradcheck(run, (*(t.requires_grad_() for t in tensors), *parameters))
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sparsemax", "fusedmax, sparse"])
+def test_vmap_over_padding(kind):
+    attention, padding = make(kind), torch.tensor([[False, True, False], [False, False, True], [False] * 3])
+    query, key, value = draw(3, 3, 4), draw(3, 3, 4, seed=1), draw(3, 3, 2, seed=2)
+    expected, found = attention(query, key, value, padding), torch.func.vmap(attention)(query, key, value, padding)
+    torch.testing.assert_close(found, expected)
+
+
+def test_vmap_over_structures_is_refused():
+    states, padding = draw(2, 3, 4), torch.tensor([[False, True, False], [False] * 3])
+    with pytest.raises(UnsupportedError, match="vmap over a structured call is not offered"):
+        torch.func.vmap(make("segmentation"))(states, states, states, padding)
 
 
 @every_kind

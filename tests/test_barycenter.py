@@ -8,9 +8,8 @@ import warnings
 import pytest
 import torch
 
-from structinf.barycenter import soft_dtw_barycenter
+from structinf.alignments import soft_dtw_barycenter, soft_dtw_between, soft_dtw_divergence
 from structinf.errors import ConvergenceError, ConvergenceWarning, InvalidInputError
-from structinf.series import soft_dtw_between, soft_dtw_divergence
 
 DOUBLE = torch.float64
 FUNCTIONS = {False: soft_dtw_between, True: soft_dtw_divergence}

@@ -78,7 +78,7 @@ def test_topk_lists_every_sequence_once():
 
 
 def test_topk_needs_a_positive_k():
-    with pytest.raises(InvalidInputError, match="k must be at least 1, got 0"):
+    with pytest.raises(InvalidInputError, match="k must be an integer of at least 1, got 0"):
         CHAIN.topk(potentials("shared"), 0)
 
 

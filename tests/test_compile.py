@@ -11,39 +11,14 @@ from torch import Tensor, nn
 
 import examples
 import structinf as si
+from attention_cases import KINDS, every_kind, make
+from compile_cases import assert_equal, every_backend, marks, scores, whole
 from structinf import simplex, steps
 from structinf.attention import StructuredMultiheadAttention
 from structinf.parts import map_parts
 from structinf.steps import step
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor that is not a leaf"
-)  # dynamo looks at it
-
-every_backend = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
-def whole(function: Callable[..., Any], backend: str = "eager", **options: Any) -> Callable[..., Any]:
-    return torch.compile(function, fullgraph=True, backend=backend, **options)
-
-
-def assert_equal(compiled: Callable[..., Tensor], function: Callable[..., Tensor], *tensors: Tensor) -> None:
-    """Of both, values and gradients at ``tensors``."""
-    leaves = [t for t in tensors if t.requires_grad]
-    results = [(value, torch.autograd.grad(value.sum(), leaves)) for value in (compiled(*tensors), function(*tensors))]
-    torch.testing.assert_close(*results)
-
-
-def scores(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+pytestmark = marks
 
 
 def costs(*shape: int) -> Tensor:
@@ -190,14 +165,31 @@ def test_a_layer_within_a_model_that_learns():
 
 
 @every_backend
-@pytest.mark.parametrize("options", [{"weights": "sparsemax"}, {"oracle": "subset", "k": 2, "relaxation": "marginals"}])
-def test_attention(options, backend):
-    attention = StructuredMultiheadAttention(8, 2, **options).double()
+@pytest.mark.parametrize("kind", ["sparsemax", "segmentation"])
+def test_multihead_attention(kind, backend):
+    attention = StructuredMultiheadAttention(8, 2, **KINDS[kind]).double()
 
     def model(x: Tensor) -> Tensor:
         return attention(x, x, x)[0]
 
     assert_equal(whole(model, backend), model, scores(2, 4, 8))
+
+
+@every_kind
+@pytest.mark.parametrize("masks", [(), ("key_padding_mask", "query_padding_mask")])
+def test_attention_and_what_it_learns(kind, masks):
+    attention = make(kind)
+    flags = torch.tensor([[False, True, False, False], [False, False, False, True]])
+    padding = dict.fromkeys(masks, flags)
+    inputs = [scores(2, 4, 3) for _ in range(3)]
+
+    def model(*inputs: Tensor) -> Tensor:
+        return attention(*inputs, **padding)[0]
+
+    results = [f(*inputs) for f in (whole(model, "aot_eager"), model)]
+    torch.testing.assert_close(*results)
+    variables = [*inputs, *attention.parameters()]
+    torch.testing.assert_close(*[torch.autograd.grad(found.square().sum(), variables) for found in results])
 
 
 # ----------------------------------------------------------------------------- derivatives, errors, and what is no step
@@ -207,6 +199,28 @@ def test_second_derivatives():
     layer = si.Layer("subset", "marginals", k=2)
     assert torch.autograd.gradgradcheck(whole(lambda x: layer(x).sin()), (scores(1, 4),))
     assert torch.autograd.gradgradcheck(whole(lambda x: simplex.entmax(x, 1.5)), (scores(1, 4),))
+
+
+@pytest.mark.parametrize("relaxation", ["marginals", "smoothed"])
+def test_second_derivatives_of_losses(relaxation):
+    """The gradient that comes with a number is differentiated as any other."""
+    loss, tags = si.FenchelYoungLoss("chain", relaxation, temperature=2.0), torch.tensor([[0, 1, 1]])
+    tensors = scores(1, 3, 2), scores(2, 2)
+    assert torch.autograd.gradgradcheck(whole(lambda u, t: loss((u, t), tags) * u.sum()), tensors)
+    target = torch.tensor([0, 2])
+    assert torch.autograd.gradgradcheck(whole(lambda x: simplex.entmax15_loss(x, target).square()), scores(2, 4))
+
+
+def test_derivatives_of_losses_to_the_order_that_they_have():
+    loss, x, columns = si.FenchelYoungLoss("assignment", "sparsemap"), scores(2, 3, 3), torch.tensor([[0, 1, 2]] * 2)
+    products = []
+    for f in (whole(lambda x: loss(x, columns)), lambda x: loss(x, columns)):
+        (g,) = torch.autograd.grad(f(x), x, create_graph=True)
+        (h,) = torch.autograd.grad(g.square().sum(), x, create_graph=True)
+        products.append(h)
+        with pytest.raises(si.UnsupportedError, match="first derivatives only"):
+            h.sum().backward()
+    torch.testing.assert_close(*products)
 
 
 def test_second_derivatives_that_are_refused():
@@ -286,10 +300,57 @@ def test_pull_backs_need_no_trace():
     f = whole(lambda t: si.relax(t, "assignment", "sparsemap"), "aot_eager")
     torch.autograd.grad(f(x).square().sum(), x)
     assert steps._STEPS
-    assert not any(key.startswith("d[") for key in steps._STEPS)
+    assert not any(key.startswith(("d[", "v[")) for key in steps._STEPS)
 
 
-@pytest.mark.parametrize("name", ["sparsemax", "chain"])
+class _Counted(si.Oracle):
+    event_ndim = 1
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def argmax(self, theta: Any) -> Tensor:
+        self.calls += 1
+        return nn.functional.one_hot(theta.argmax(-1), theta.shape[-1]).to(theta)
+
+
+@every_backend
+def test_losses_are_solved_once(backend):
+    loss, y = si.FenchelYoungLoss(_Counted(), "map"), torch.eye(4, dtype=torch.float64)[:2]
+    compiled = whole(lambda x: 3 * loss(2 * x, y), backend)
+    calls = []
+    for f in (compiled, compiled, loss):
+        loss.oracle.calls = 0
+        x = scores(2, 4)
+        torch.autograd.grad(f(x) if f is compiled else 3 * f(2 * x, y), x)
+        calls.append(loss.oracle.calls)
+    assert calls[0] == calls[1] == calls[2]
+
+
+def test_gradients_of_losses_in_half_precision_are_scaled_before_they_are_rounded():
+    """Or else they would be 0, which scaled losses are for."""
+    loss, y = si.FenchelYoungLoss("categorical", "marginals", reduction="sum"), torch.tensor([0, 0])
+    x = torch.tensor([[20.0, 1.0, 0.0], [19.0, 0.0, 2.0]], dtype=torch.float16, requires_grad=True)
+    found, expected = (torch.autograd.grad(f(x, y), x, x.new_tensor(2.0**14))[0] for f in (whole(loss), loss))
+    assert found[0, 1] > 0
+    torch.testing.assert_close(found, expected)
+
+
+@every_backend
+def test_gradients_of_losses_in_some_of_the_tensors(backend):
+    loss, tags = si.FenchelYoungLoss("chain", "marginals"), torch.tensor([[0, 1, 1], [1, 0, 0]])
+    compiled = whole(lambda u, t: loss((u, t), tags), backend)
+    unary, transition = scores(2, 3, 2), scores(2, 2)
+    for given in ((unary, transition), (unary.detach(), transition), (unary, transition.detach())):
+        assert_equal(compiled, lambda u, t: loss((u, t), tags), *given)
+    (found,) = torch.autograd.grad(compiled(unary, transition), transition)
+    (expected,) = torch.autograd.grad(loss((unary, transition), tags), transition)
+    torch.testing.assert_close(found, expected)
+    with torch.no_grad():
+        assert not compiled(unary, transition).requires_grad
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "chain", "loss"])
 def test_opcheck(name):
     keys: list[str] = []
 
@@ -300,6 +361,9 @@ def test_opcheck(name):
     if name == "chain":
         layer, tensors = si.Layer("chain", "marginals"), (scores(3, 5, 2), scores(2, 2), torch.tensor([5, 3, 1]))
         torch.compile(lambda u, t, n: layer((u, t), lengths=n), backend=backend, fullgraph=True)(*tensors)
+    elif name == "loss":
+        tensors = (scores(3, 5), torch.tensor([4, 0, 1]))
+        torch.compile(simplex.entmax15_loss, backend=backend, fullgraph=True)(*tensors)
     else:
         tensors = (scores(3, 5),)
         torch.compile(simplex.sparsemax, backend=backend, fullgraph=True)(*tensors)

@@ -60,7 +60,9 @@ def test_sort_by_methods_of_choice(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(sort, "list_methods", lambda: ["map-loss", "straight-through-layer", "sinkhorn-layer"])
     argv = ["--methods", "straight-through-layer", "all", "--quick", "--seed", "3", "--out", str(tmp_path)]
     assert main(["demo", "sort", *argv]) == 0
-    first = sorted_by(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    assert picture(out) == tmp_path / "structinf-sort.png"
+    first = sorted_by(out)
     assert list(first) == ["straight-through-layer", "map-loss", "sinkhorn-layer"]
     assert first["sinkhorn-layer"][2] is None
     assert main(["demo", "sort", *argv]) == 0

@@ -1,65 +1,20 @@
 """The Python blocks of README.md, CONTRIBUTING.md and docs/ run, page by page, with warnings as errors.
 
-The blocks of a page share one namespace and run in order, in an empty folder. A block that
-cannot run says why in a comment before it: <!-- not run: reason -->. A block of >>> examples
-is a doctest.
+They run in an empty folder. What they draw is what the page shows.
 """
 
 from __future__ import annotations
 
-import doctest
-import re
-import textwrap
-from dataclasses import dataclass
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from docs.blocks import Block, blocks, run
 from structinf import resolution
 
 ROOT = Path(__file__).parent.parent
-
-FENCE = re.compile(
-    r"(?:^[ \t]*<!-- not run: (?P<reason>[^\n]*?) -->[ \t]*\n\s*)?"
-    r"^(?P<indent>[ \t]*)(?P<fence>```+|~~~+)[ \t]*(?:python|py)\b[^\n]*\n"
-    r"(?P<code>.*?)"
-    r"^[ \t]*(?P=fence)[ \t]*$",
-    re.MULTILINE | re.DOTALL,
-)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of Python: its text and the line of the page on which it starts."""
-
-    code: str
-    line: int
-
-
-def blocks(text: str) -> list[Block]:
-    """The blocks of a page that are to be run."""
-    found = []
-    for match in FENCE.finditer(text):
-        if match["reason"] is None:
-            line = text.count("\n", 0, match.start("code")) + 1
-            found.append(Block(textwrap.dedent(match["code"]), line))
-    return found
-
-
-def run(block: Block, page: str, namespace: dict[str, Any]) -> None:
-    """Execute ``block`` in ``namespace``; tracebacks show the page's own lines."""
-    if block.code.lstrip().startswith(">>>"):
-        test = doctest.DocTestParser().get_doctest(block.code, namespace, page, page, block.line - 1)
-        report: list[str] = []
-        failures = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(
-            test, out=report.append, clear_globs=False
-        )
-        assert not failures.failed, "".join(report)
-        namespace.update(test.globs)
-    else:
-        exec(compile("\n" * (block.line - 1) + block.code, page, "exec", dont_inherit=True), namespace)
-
 
 PAGES = [
     path
@@ -82,6 +37,19 @@ def test_page(page, tmp_path, monkeypatch):
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page.read_text("utf-8")):
         run(block, str(page), namespace)
+        if block.picture:
+            check_picture(block.picture, namespace["figure"])
+
+
+def check_picture(name: str, figure: Any) -> None:
+    """The file that the page shows has the words of the ``figure``."""
+    from docs.pictures.gallery import HERE, save
+    from figures import words_of_svg
+
+    drawn = io.BytesIO()
+    save(figure, name, drawn)
+    shown = (HERE / f"{name}.svg").read_bytes()
+    assert words_of_svg(drawn.getvalue()) == words_of_svg(shown), f"run `make pictures NAMES={name}`"
 
 
 # ----------------------------------------------------------------------------- the collector itself
@@ -106,7 +74,10 @@ raise SystemExit
 
     ```python title="more.py"
     y = x + 1
+    figure = y
     ```
+
+![What it shows.](pictures/numbers.svg)
 
 ```python
 >>> x + y
@@ -117,7 +88,7 @@ raise SystemExit
 
 def test_blocks_share_a_namespace_in_order():
     found = blocks(SAMPLE)
-    assert [block.line for block in found] == [2, 19, 23]
+    assert [(block.line, block.picture) for block in found] == [(2, None), (19, "numbers"), (26, None)]
     namespace: dict[str, Any] = {}
     for block in found:
         run(block, "sample.md", namespace)

@@ -107,6 +107,8 @@ def test_forms_of_input(entropy):
     assert entropy.probabilities(x[:0]).shape == (0, 3, 4)
     assert entropy.probabilities(x[..., :0]).shape == (2, 3, 0)
     assert entropy.probabilities(torch.tensor(2.0)) == 1
+    assert entropy(torch.tensor(1.0)) == 0
+    assert entropy(x[..., :0]).tolist() == [[0.0] * 3] * 2
     special = torch.tensor([[-INF] * 3, [torch.nan, 0, 1], [0, INF, 1], [1, -INF, 0]], requires_grad=True)
     p = entropy.probabilities(special)
     assert p[0].tolist() == [0, 0, 0]

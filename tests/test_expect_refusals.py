@@ -64,8 +64,8 @@ def test_inputs_of_another_batch(shape: tuple[int, ...]):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("topk_sparsemax", {"k": 0}, "k must be at least 1, got 0"),
-        ("sum_and_sample", {"k": 0}, "k must be at least 1, got 0"),
+        ("topk_sparsemax", {"k": 0}, "k must be an integer of at least 1, got 0"),
+        ("sum_and_sample", {"k": 0}, "k must be an integer of at least 1, got 0"),
         ("sum_and_sample", {"samples": 0}, "samples must be an integer of at least 1, got 0"),
         ("sum_and_sample", {"samples": 5, "draws": 4}, "draws must be at least samples, 5, got 4"),
         ("sum_and_sample", {"baseline": "mean"}, 'baseline must be "listed" or "none"'),

@@ -223,6 +223,8 @@ def test_sizes_that_do_not_divide():
     [
         ({"is_causal": True}, "causal mask, and none is given"),
         ({"key": torch.randn(5, 8)}, "3 dimensions"),
+        ({"query": torch.randn(2, 3, 6)}, r"query must have shape \(\.\.\., 8\), got \(2, 3, 6\)"),
+        ({"value": torch.randn(2, 5, 9)}, r"value must have shape \(\.\.\., 8\), got \(2, 5, 9\)"),
         ({"key_padding_mask": torch.zeros(5, 2, dtype=torch.bool)}, r"key_padding_mask must have shape \(2, 5\)"),
         ({"attn_mask": torch.zeros(5, 3)}, r"attn_mask must have shape \(2, 2, 3, 5\)"),
         ({"attn_mask": torch.zeros(3, 3, 5)}, "with 4 in front"),

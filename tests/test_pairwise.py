@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from soft_dtw_cases import DOUBLE, METRICS
-from structinf.alignment import soft_dtw
-from structinf.pairwise import pairwise_cost
-from structinf.series import soft_dtw_between
+from structinf.alignments import pairwise_cost, soft_dtw, soft_dtw_between
 
 
 def plain_cost(a, b, metric):

@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import lzma
-import os
-from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.papers import alignment, ner, parsing
+from benchmarks.papers import (
+    alignment,
+    attention_classification,
+    energy_knapsack,
+    ner,
+    parsing,
+    rationale_subsets,
+    snli_alignment,
+)
 from benchmarks.papers.command import Report
 from benchmarks.papers.text import Encoder, Lexicon, buckets, lines_of
-
-DATA = Path(os.environ.get("STRUCTINF_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
-
-
-def folder(name: str) -> Path:
-    if not (DATA / name).is_dir():
-        pytest.skip(f"there is no {DATA / name}; set STRUCTINF_DATA to the folder that holds {name}")
-    return DATA / name
-
-
-def tables(path: Path) -> list[list[list[str]]]:
-    """Rows of cells of each table in a report, without the titles."""
-    blocks = itertools.groupby(path.read_text("utf-8").splitlines(), lambda line: line.startswith("|"))
-    rows = [
-        [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-        for is_table, lines in blocks
-        if is_table
-    ]
-    return [table[2:] for table in rows]
-
-
-def number(cell: str) -> float:
-    """The mean in a cell."""
-    return float(cell.split(" ")[0])
-
+from paper_reports import folder, number, tables
 
 # ----------------------------------------------------------------------------- what all share
 
@@ -63,7 +44,10 @@ def test_compressed_files_and_missing_ones(tmp_path):
         list(lines_of(tmp_path, "b.txt"))
 
 
-@pytest.mark.parametrize("experiment", [ner, parsing, alignment])
+@pytest.mark.parametrize(
+    "experiment",
+    [alignment, attention_classification, energy_knapsack, ner, parsing, rationale_subsets, snli_alignment],
+)
 def test_a_folder_without_the_data(experiment, tmp_path, capsys):
     assert experiment.main([str(tmp_path)]) == 2
     assert f"{tmp_path} holds no " in capsys.readouterr().err

@@ -8,7 +8,7 @@ import torch
 from benchmarks.papers import attention_classification as reviews
 from benchmarks.papers.rationale_subsets import Review
 from benchmarks.papers.text import Lexicon
-from test_papers import folder, number, tables
+from paper_reports import folder, number, tables
 
 REVIEWS = [Review(text.split(), rating) for text, rating in (("a good film", 2.0), ("a dull plot , a bad film", -2.0))]
 

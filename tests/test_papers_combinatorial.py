@@ -16,13 +16,7 @@ from benchmarks.papers import (
     sorting_sinkhorn,
 )
 from benchmarks.papers.training import fit
-from test_papers import folder, number, tables
-
-
-@pytest.mark.parametrize("experiment", [energy_knapsack, rationale_subsets, snli_alignment])
-def test_a_folder_without_the_data(experiment, tmp_path, capsys):
-    assert experiment.main([str(tmp_path)]) == 2
-    assert f"{tmp_path} holds no " in capsys.readouterr().err
+from paper_reports import folder, number, tables
 
 
 def test_without_a_score_the_last_epoch_is_kept():

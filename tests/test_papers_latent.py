@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.papers import listops
-from test_papers import folder, number, tables
+from paper_reports import folder, number, tables
 
 # ----------------------------------------------------------------------------- expressions
 

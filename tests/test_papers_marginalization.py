@@ -12,7 +12,7 @@ import torch
 import structinf as si
 from benchmarks.papers import bit_vector_vae as vae
 from benchmarks.papers import communication_game as game
-from test_papers import number, tables
+from paper_reports import number, tables
 
 each_code = pytest.mark.parametrize("code", vae.CODES.values(), ids=vae.CODES)
 each_method = pytest.mark.parametrize("method", vae.METHODS.values(), ids=vae.METHODS)

@@ -1,55 +1,70 @@
-"""The pictures of the documentation: there is one of each structure, and pages show them."""
+"""The pictures of the documentation: there is one of each structure, pages show all, and they are as drawn now."""
 
 from __future__ import annotations
 
-import importlib.util
+import io
 import re
 from importlib.metadata import entry_points
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("ortools")
+from docs.blocks import blocks
+from docs.pictures import HERE, PICTURES, save
+from docs.pictures.pages import PAGES, draw
+from figures import words_of_svg
 
 ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "docs" / "pictures"
-PAGES = {
-    "attention": "attention",
-    "attention_heads": "attention",
-    "samples": "perturbation",
-    "support": "choosing",
-}
-BUILT_IN = sorted(
+TEXTS = {path: path.read_text("utf-8") for path in sorted(HERE.parent.glob("*.md"))}
+BUILT_IN = {
     point.name for point in entry_points(group="structinf.oracles") if point.value.startswith("structinf_oracles.")
-)
+}
 
 
-def test_the_script_draws_all():
-    spec = importlib.util.spec_from_file_location("draw", FOLDER / "draw.py")
-    draw = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(draw)
-    assert sorted(draw.PICTURES) == sorted([*BUILT_IN, *PAGES])
-    assert draw.HERE == FOLDER
-
-
-@pytest.mark.parametrize("name", [*BUILT_IN, *PAGES])
-def test_there_is_a_picture(name):
-    path = FOLDER / f"{name}.svg"
-    assert path.stat().st_size < 60_000
-    root = ElementTree.parse(path).getroot()
-    assert root.tag.endswith("svg")
-    words = [element.text for element in root.iter() if element.tag.endswith("text") and element.text]
-    assert len(words) > 3  # text, and not outlines of letters
-    assert "date" not in path.read_text("utf-8")
-
-
-@pytest.mark.parametrize("name", [*BUILT_IN, *PAGES])
-def test_the_page_shows_it_and_says_what_is_drawn(name):
-    page = (ROOT / "docs" / f"{PAGES.get(name, 'structures')}.md").read_text("utf-8")
-    (alternative,) = re.findall(rf"!\[([^\]]*)\]\(pictures/{name}\.svg\)", page)
-    assert len(alternative) > 20
+def test_there_is_one_of_each_structure():
+    assert set(PICTURES) >= BUILT_IN
 
 
 def test_there_are_no_pictures_of_anything_else():
-    assert sorted(path.stem for path in FOLDER.glob("*.svg")) == sorted([*BUILT_IN, *PAGES])
+    assert sorted(path.stem for path in HERE.glob("*.svg")) == sorted(PICTURES)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_file_is_small_and_has_words(name):
+    file = (HERE / f"{name}.svg").read_bytes()
+    assert len(file) < 60_000
+    assert b"date" not in file
+    assert len(words_of_svg(file)) > 3
+
+
+@pytest.mark.parametrize("name", sorted(set(PICTURES) - set(PAGES)))  # those of pages are looked at where these run
+def test_the_file_is_what_is_drawn(name):
+    drawn = io.BytesIO()
+    save(PICTURES[name](), name, drawn)
+    assert words_of_svg(drawn.getvalue()) == words_of_svg((HERE / f"{name}.svg").read_bytes()), "run `make pictures`"
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pages_show_it_and_say_what_is_drawn(name):
+    found = [re.findall(rf"!\[([^\]]*)\]\(pictures/{name}\.svg\)", text) for text in TEXTS.values()]
+    alternatives = [alternative for page in found for alternative in page]
+    assert alternatives
+    assert min(map(len, alternatives)) > 20
+    if name in BUILT_IN:
+        assert f"(pictures/{name}.svg)" in TEXTS[HERE.parent / "structures.md"]
+
+
+def test_a_picture_is_drawn_by_one_page():
+    names = [block.picture for text in TEXTS.values() for block in blocks(text) if block.picture]
+    assert sorted(names) == sorted(PAGES)
+
+
+def test_a_page_draws_its_picture_away_from_here(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    figure = draw("categorical")
+    assert figure.texts[0].get_text() == "“I’d love a cup of …”"
+    assert Path.cwd() == tmp_path
+    assert not list(tmp_path.iterdir())
+    assert capsys.readouterr().out == ""

@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib")
 from figures import colours, cut_off, percentages, render, texts
 from structinf import plot
 from structinf.plot.dependencies import find_ends, find_levels
-from structinf.plot.style import BLUE, SOFT
+from structinf.plot.style import BLUE, SOFT, as_percent
 
 # ----------------------------------------------------------------------------- assignments
 
@@ -50,7 +50,7 @@ def test_structures_beyond_the_most_are_counted():
     shown = texts(plot.assignment(solution, most=2))
     assert [text for text in shown if text.endswith("%")] == percentages(solution)[:2]
     left = solution.weights.sort(descending=True).values[2:].sum()
-    assert f"and {count - 2} more of {left:.0%} together" in shown
+    assert f"and {count - 2} more of {as_percent(left.item())} together" in shown
 
 
 def test_one_assignment_of_map():
@@ -100,6 +100,14 @@ def test_arcs_of_a_word_start_and_end_side_by_side():
     feet = [ends[2, 1][0], ends[0, 2][1], ends[2, 4][0], ends[2, 3][0]]
     assert feet == sorted(set(feet))
     assert sum(feet) / 4 == pytest.approx(1.0)
+
+
+def test_the_arcs_of_a_word_are_nearer_to_it_than_to_others_however_many_they_are():
+    centres = [0.6 * m for m in range(13)]
+    starts = [start for start, _ in find_ends([(0, 7), *((7, m) for m in range(1, 14) if m != 7)], centres).values()]
+    places = [start - centres[6] for start in starts if start is not None]
+    assert len(set(places)) == 12
+    assert all(abs(place) < 0.3 for place in places)
 
 
 def test_letters_without_a_font_are_replaced():

@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib")
 from figures import colours, cut_off, percentages, render, shown_percentages, texts
 from structinf import plot
 from structinf.plot.drawn import find_heaviest
-from structinf.plot.style import ORANGE
+from structinf.plot.style import ORANGE, as_percent
 
 EDGES = [("a", "b"), ("a", "c"), ("b", "c"), ("b", "d"), ("c", "d")]
 
@@ -72,7 +72,7 @@ def test_structures_beyond_the_most_are_counted():
     figure = plot.support(solution, picture, most=1)
     weights = solution.weights[solution.weights > 0].sort(descending=True).values
     assert len(figure.subfigs) == 1
-    assert f"and {len(weights) - 1} more of {weights[1:].sum():.0%} together" in words_of(figure)
+    assert f"and {len(weights) - 1} more of {as_percent(weights[1:].sum().item())} together" in words_of(figure)
 
 
 def test_pictures_of_all_structures_are_themselves():

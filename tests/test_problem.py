@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 import structinf as si
 from structinf import InvalidInputError, relax
 from structinf.parts import as_tuple
-from toys import Explicit, Knapsack, Walk
+from toys import Explicit, Knapsack, Walk, walk
 
 INF, NAN = torch.inf, torch.nan
 
 RELAXATIONS = ["map", "marginals", "sparsemap"]
 every_relaxation = pytest.mark.parametrize("relaxation", RELAXATIONS)
-
-
-def walk(*batch: int, transition: tuple[int, ...] = (), dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Potentials of a Walk of 3 steps and 2 states."""
-    return torch.randn(*batch, 3, 2, dtype=dtype), torch.randn(*transition, 2, 2, dtype=dtype)
 
 
 # ----------------------------------------------------------------------------- batches

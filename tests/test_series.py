@@ -12,10 +12,16 @@ import pytest
 import torch
 
 from soft_dtw_cases import DOUBLE, METRICS, REGULARIZERS, numbers
-from structinf.alignment import alignment_matrix, alignment_path, soft_dtw
+from structinf.alignments import (
+    SoftDTWLoss,
+    alignment_matrix,
+    alignment_path,
+    pairwise_cost,
+    soft_dtw,
+    soft_dtw_between,
+    soft_dtw_divergence,
+)
 from structinf.errors import InvalidInputError
-from structinf.pairwise import pairwise_cost
-from structinf.series import SoftDTWLoss, soft_dtw_between, soft_dtw_divergence
 
 
 @pytest.mark.parametrize(
@@ -176,8 +182,7 @@ def test_memory():
     }
     script = f"""
 import resource, torch
-from structinf.alignment import soft_dtw
-from structinf.series import soft_dtw_between
+from structinf.alignments import soft_dtw, soft_dtw_between
 def run(call, n):
     x, y = (torch.randn(8, n, 20, requires_grad=True) for _ in range(2))
     cost = torch.rand(8, n, n, requires_grad=True) if "cost" in call else None

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
+from entropy_cases import every_entropy
 from simplex_cases import DOUBLE, INF, MAPS, double, every_dtype, every_map
+from structinf.errors import InvalidInputError
 from structinf.kernels import simplex as compiled
 from structinf.kernels import simplex_torch
-from structinf.simplex import Entmax, budget, entmax, entmax15, normmax, softmax, sparsemax
+from structinf.simplex import Entmax, budget, entmax, entmax15, normmax, simplex_loss, softmax, sparsemax
 
 ALPHAS = [1, 1.25, 1.5, 1.9, 2, 3.0, 4.0]
 
@@ -219,6 +221,17 @@ def test_float32_gradients(name):
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6 * expected.abs().max().item())
 
 
+@every_entropy
+def test_gradients_in_weights_that_are_0(entropy):
+    x = torch.tensor([[0.0, 1, -torch.inf], [0.3, 0, 0.2], [1, 0, 0]], dtype=torch.float64)
+    weight, y = torch.tensor([0.0, 2, 0], dtype=torch.float64, requires_grad=True), torch.tensor([2, 1, 0])
+    losses = simplex_loss(x, y, entropy, weight=weight, reduction="none")
+    assert losses.tolist()[::2] == [0, 0]
+    (g,) = torch.autograd.grad(losses.sum(), weight)
+    alone = simplex_loss(x, y, entropy, reduction="none")
+    torch.testing.assert_close(g, torch.stack([alone[2], alone[1], torch.zeros_like(alone[0])]))
+
+
 # ---------------------------------------------------------------------------------------------- torch's other ways
 
 
@@ -233,6 +246,27 @@ def test_functional_transforms(name):
     gradient = torch.func.grad(lambda x: function(x).square().sum())(x)
     y = x.clone().requires_grad_()
     torch.testing.assert_close(gradient, torch.autograd.grad(function(y).square().sum(), y)[0])
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        (entmax, "alpha must be a finite number of at least 1, .* got a tensor from 0 to 3"),
+        (normmax, "alpha must be a finite number above 1, .* got a tensor from 0 to 3"),
+        (budget, "k must be at most 4, the size of x along dim -1, got 5"),
+    ],
+)
+def test_vmap_over_a_parameter(function, wrong):
+    x, parameter = torch.randn(3, 4, dtype=DOUBLE), double(1.25, 2, 3)
+    by_rows = function(x, parameter.unsqueeze(1))
+    assert torch.equal(torch.func.vmap(function)(x, parameter), by_rows)
+    assert torch.equal(torch.func.vmap(function, in_dims=(None, 0))(x, parameter)[1], function(x, 2.0))
+    slopes = torch.func.vmap(torch.func.grad(lambda x, parameter: function(x, parameter)[0], argnums=1))(x, parameter)
+    leaf = parameter.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(function(x, leaf.unsqueeze(1))[:, 0].sum(), leaf)
+    torch.testing.assert_close(slopes, expected)
+    with pytest.raises(InvalidInputError, match=wrong):
+        torch.func.vmap(function)(x, double(5, 2, 3) if function is budget else double(0, 2, 3))
 
 
 def test_a_learnable_alpha_is_learnt():

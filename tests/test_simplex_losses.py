@@ -330,6 +330,10 @@ def test_other_types():
         SimplexLoss("shannon")
     with pytest.raises(TypeError, match="smoothing"):
         sparsemax_loss(x, torch.tensor([0, 1]), smoothing=0.1)
+    with pytest.raises(TypeError, match=r"^SparsemaxLoss\(\) .*'label_smoothing'; pass smoothed targets"):
+        SparsemaxLoss(label_smoothing=0.1)
+    with pytest.raises(TypeError, match=r"^EntmaxLoss\(\) .*'beta'; all losses have dim, weight"):
+        EntmaxLoss(beta=1.5)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,21 @@ def test_budget_of_scores_at_the_far_end_of_their_type():
     most = torch.finfo(DOUBLE).max
     assert budget(double(most, 5, 4.5, 0), 2).tolist() == [1, 0.75, 0.25, 0]
     assert budget(double(most / 2, 5, 4.5, -most / 2), 3).tolist() == [1, 1, 1, 0]
+    assert budget(double(most, most, -most), 1.5).tolist() == [0.75, 0.75, 0]
+
+
+@pytest.mark.parametrize("scale", [1e15, 1e16, 1e20, float(torch.finfo(torch.float32).max) / 2])
+@every_dtype
+def test_budget_of_equal_scores_where_floats_are_far_apart(dtype, scale):
+    x = scale * torch.tensor([0.0, -2, 1, -2, -2, 1, -2], dtype=dtype)
+    for k in (0.5, 1.5, 2.25, 3.5, 5.0, 6.25):
+        found, expected = budget(x, k), torch.zeros(7, dtype=DOUBLE)
+        rest = k
+        for level, count in ((1, 2), (0, 1), (-2, 4)):
+            expected[x == scale * level] = min(1.0, rest / count)
+            rest = max(rest - count, 0.0)
+        close(found, expected, dtype)
+        close(simplex_torch.capped(x, k), expected, dtype)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 7])

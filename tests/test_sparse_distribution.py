@@ -15,23 +15,11 @@ from torch.distributions import Independent, kl_divergence
 
 import structinf as si
 from examples import parametrize
-from structinf.parts import as_tuple, like_potentials, map_parts
+from gibbs_cases import close, draw
+from structinf.parts import as_tuple, map_parts
 
 BATCH = 3
 Y = torch.eye(4, dtype=torch.float64)
-
-
-def draw(example, seed=0, batch=(BATCH,)):
-    generator = torch.Generator().manual_seed(seed)
-    tensors = [torch.randn(*batch, *shape, dtype=torch.float64, generator=generator) for shape in example.shapes]
-    if example.oracle().takes_costs:
-        tensors = [-t.abs() for t in tensors]
-    return like_potentials(tensors, (0,) if example.is_tuple else None)
-
-
-def close(found, expected, atol=1e-9):
-    for f, e in zip(as_tuple(found), as_tuple(expected), strict=True):
-        np.testing.assert_allclose(torch.as_tensor(f).detach(), e, atol=atol)
 
 
 def sums(p):
@@ -59,7 +47,7 @@ def flat(parts):
 
 @parametrize(lambda example: example.relaxed)
 def test_everything_of_sparsemap(example):
-    theta = draw(example)
+    theta = draw(example, batch=(BATCH,))
     p = si.SparseDistribution.of(theta, example.oracle())
     mean, variance, entropy = sums(p)
     close(flat(p.mean), mean)
@@ -85,7 +73,7 @@ def test_everything_of_sparsemap(example):
 
 @parametrize(lambda example: example.relaxed and isinstance(example.oracle(), si.KBest))
 def test_topk_sparsemax(example):
-    theta, k = draw(example), 4
+    theta, k = draw(example, batch=(BATCH,)), 4
     p = si.SparseDistribution.topk(theta, example.oracle(), k)
     best = si.topk(theta, example.oracle(), k)
     scores = best.scores.numpy()
@@ -277,7 +265,7 @@ def test_refusals():
         si.SparseDistribution.of(torch.zeros(3), "categorical", "marginals")
     with pytest.raises(si.UnsupportedError, match="KBest"):
         si.SparseDistribution.topk(torch.zeros(3, 3), "arborescence", 2)
-    with pytest.raises(si.InvalidInputError, match="k must be at least 1"):
+    with pytest.raises(si.InvalidInputError, match="k must be an integer of at least 1"):
         si.SparseDistribution.topk(torch.zeros(3), "categorical", 0)
     with pytest.raises(si.InvalidInputError, match=r"same dimensions, got shapes \(4, 4\) and \(3,\)"):
         si.SparseDistribution(torch.eye(4), torch.ones(3) / 3)

@@ -196,3 +196,8 @@ class Walk(Listing):
 
 SHAPES: dict[type[Oracle], Any] = {Knapsack: (4,), Cube: (3,), Explicit: (4,), Walk: ((3, 2), (2, 2))}
 """Event shapes to check each on."""
+
+
+def walk(*batch: int, transition: tuple[int, ...] = (), dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Potentials of a Walk of 3 steps and 2 states."""
+    return torch.randn(*batch, 3, 2, dtype=dtype), torch.randn(*transition, 2, 2, dtype=dtype)

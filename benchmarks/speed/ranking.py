@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 import numpy as np
@@ -13,43 +13,29 @@ from torch import Tensor
 import structinf as si
 
 from .case import OURS, Case, Contender, Target
+from .rows import forward_and_backward, random_rows
 
 __all__ = ["CASES"]
+
+# torchsort tells blocks by values of float32 that differ by 1e-9, so that some of its gradients are wrong.
+EXACT = False
 
 
 def soft_rank(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
     """Soft ranks at temperature 1, and the gradient of their product with random numbers."""
-    theta, weight = _data(batch, n)
-    yield _contender(OURS, si.soft_rank, theta, weight)
+    theta, weight = random_rows(batch, n)
+    yield forward_and_backward(OURS, si.soft_rank, theta, weight)
     if package := modules.get("torchsort"):
-        yield _contender("torchsort", package.soft_rank, theta, weight)
+        yield forward_and_backward("torchsort", package.soft_rank, theta, weight, exact=EXACT)
     yield Contender("scipy in a loop", lambda: _published(theta.numpy(), weight.numpy()))
 
 
 def soft_sort(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
     """The same of numbers softly sorted."""
-    theta, weight = _data(batch, n)
-    yield _contender(OURS, si.soft_sort, theta, weight)
+    theta, weight = random_rows(batch, n)
+    yield forward_and_backward(OURS, si.soft_sort, theta, weight)
     if package := modules.get("torchsort"):
-        yield _contender("torchsort", package.soft_sort, theta, weight)
-
-
-def _data(batch: int, n: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    theta, weight = torch.randn(2, batch, n, generator=generator)
-    return theta, weight
-
-
-def _contender(name: str, function: Callable[[Tensor], Tensor], theta: Tensor, weight: Tensor) -> Contender:
-    leaf = theta.clone().requires_grad_()
-
-    def run() -> tuple[Tensor, Tensor]:
-        value = function(leaf)
-        (gradient,) = torch.autograd.grad(value, leaf, weight)
-        return value.detach(), gradient
-
-    # torchsort tells blocks by values of float32 that differ by 1e-9, so that some of its gradients are wrong.
-    return Contender(name, run, exact=name == OURS)
+        yield forward_and_backward("torchsort", package.soft_sort, theta, weight, exact=EXACT)
 
 
 def _published(theta: np.ndarray, weight: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 import torch
@@ -11,18 +11,19 @@ from torch import Tensor
 from structinf import simplex
 
 from .case import OURS, Case, Contender, Target
+from .rows import forward_and_backward, random_rows
 
 __all__ = ["CASES"]
 
 
 def sorted_maps(modules: Mapping[str, ModuleType], batch: int, n: int, name: str) -> Iterator[Contender]:
     """Sparsemax or entmax 1.5, for which the package sorts rows, or, with k, the highest scores alone."""
-    x, weight = _data(batch, n)
-    yield _contender(OURS, getattr(simplex, name), x, weight)
+    x, weight = random_rows(batch, n)
+    yield forward_and_backward(OURS, getattr(simplex, name), x, weight)
     if package := modules.get("entmax"):
         peer = getattr(package, name)
-        yield _contender("entmax", peer, x, weight)
-        yield _contender("entmax, k=100", lambda leaf: peer(leaf, k=100), x, weight)
+        yield forward_and_backward("entmax", peer, x, weight)
+        yield forward_and_backward("entmax, k=100", lambda leaf: peer(leaf, k=100), x, weight)
     yield _yardstick(x, weight)
 
 
@@ -30,35 +31,17 @@ def bisected_maps(
     modules: Mapping[str, ModuleType], batch: int, n: int, name: str, parameter: float
 ) -> Iterator[Contender]:
     """Maps that the package finds by 50 bisections."""
-    x, weight = _data(batch, n)
+    x, weight = random_rows(batch, n)
     ours = getattr(simplex, name)
-    yield _contender(OURS, lambda leaf: ours(leaf, parameter), x, weight)
+    yield forward_and_backward(OURS, lambda leaf: ours(leaf, parameter), x, weight)
     if package := modules.get("entmax"):
         peer = getattr(package, f"{name}_bisect")
-        yield _contender("entmax, bisection", lambda leaf: peer(leaf, parameter), x, weight)
+        yield forward_and_backward("entmax, bisection", lambda leaf: peer(leaf, parameter), x, weight)
     yield _yardstick(x, weight)
 
 
-def _data(batch: int, n: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    x, weight = torch.randn(2, batch, n, generator=generator)
-    return x, weight
-
-
-def _contender(name: str, function: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> Contender:
-    leaf = x.clone().requires_grad_()
-
-    def run() -> tuple[Tensor, Tensor]:
-        value = function(leaf)
-        (gradient,) = torch.autograd.grad(value, leaf, weight)
-        return value.detach(), gradient
-
-    return Contender(name, run)
-
-
 def _yardstick(x: Tensor, weight: Tensor) -> Contender:
-    run = _contender("torch.softmax", lambda leaf: torch.softmax(leaf, -1), x, weight).run
-    return Contender("torch.softmax", run, read=None)
+    return forward_and_backward("torch.softmax", lambda leaf: torch.softmax(leaf, -1), x, weight, read=None)
 
 
 QUICK = {"batch": 2, "n": 17}

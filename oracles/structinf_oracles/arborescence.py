@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from structinf.checks import bound_lengths, check_count, check_enumerable, check_feasible, check_flag, check_lengths
+from structinf.checks import check_count, check_enumerable, check_feasible, check_flag
 from structinf.errors import InvalidInputError
 from structinf.kernels import elimination, parallel_rows, to_numpy
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Potentials
+
+from .dependency_form import arcs_in_use, check_arcs, lengths_in_use
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -83,21 +85,10 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         return True
 
     def validate(self, theta: Tensor) -> None:
-        n = theta.shape[1] - 1
-        if n < 1 or theta.shape[2] != n + 1:
-            raise InvalidInputError(
-                f"theta: {self.label()} takes scores (n + 1, n + 1) of arcs from head to word, node 0 being the root, "
-                f"for n >= 1 words; got {tuple(theta.shape[1:])} after the batch dimension"
-            )
-        if "lengths" in self.bound:
-            check_lengths(self.bound["lengths"], 1, n, f"n = {n} words, root not included")
+        check_arcs(self, theta)
 
     def valid_parts(self, theta: Tensor) -> Tensor:
-        """All arcs but those into the root, from a word to itself, and in the padding."""
-        nodes = torch.arange(theta.shape[1], device=theta.device)
-        inside = nodes <= self._lengths(theta[:1])[:, None]
-        arcs = (nodes > 0) & (nodes != nodes[:, None])
-        return arcs & inside[:, :, None] & inside[:, None, :]
+        return arcs_in_use(self, theta)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         n = like.shape[1] - 1
@@ -106,7 +97,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
                 f"labels must be heads of shape (B, {n}), got shape {tuple(labels.shape)}; theta has one row and one "
                 "column more than there are words, for the root"
             )
-        lengths = self._lengths(like).expand(len(labels))[:, None]
+        lengths = lengths_in_use(self, like).expand(len(labels))[:, None]
         inside = torch.arange(n, device=labels.device) < lengths
         wrong = inside & ((labels < 0) | (labels > lengths))
         if bool(wrong.any()):
@@ -143,7 +134,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
         trees = torch.zeros(theta.shape, dtype=theta.dtype)
         value = torch.empty(len(theta), dtype=torch.float64)
-        scores, lengths, *found = to_numpy(theta, self._lengths(theta), trees, value)
+        scores, lengths, *found = to_numpy(theta, lengths_in_use(self, theta), trees, value)
         parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *found, work=12 * theta.numel())
         self._check_some_tree(value)
         return trees.to(theta.device)
@@ -151,28 +142,29 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     # -- sums over trees -------------------------------------------------------------------
 
     def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
-        value = elimination.log_partition(theta, self._lengths(theta), single_root=self.single_root)
+        value = elimination.log_partition(theta, lengths_in_use(self, theta), single_root=self.single_root)
         self._check_some_tree(value)
         return value.to(theta.dtype)
 
     def marginals(self, theta: Tensor) -> Potentials:
         if theta.device.type != "cpu":
             return super().marginals(theta)
-        value, means = elimination.marginals(theta, self._lengths(theta), single_root=self.single_root)
+        value, means = elimination.marginals(theta, lengths_in_use(self, theta), single_root=self.single_root)
         self._check_some_tree(value)
         return means
 
     def covariance_product(self, theta: Tensor, v: Tensor) -> Potentials:
         if theta.device.type != "cpu":
             return super().covariance_product(theta, v)
-        value, product = elimination.covariance_product(theta, v, self._lengths(theta), single_root=self.single_root)
+        lengths = lengths_in_use(self, theta)
+        value, product = elimination.covariance_product(theta, v, lengths, single_root=self.single_root)
         self._check_some_tree(value)
         return product
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         check_count(n)
         feasible, heads = elimination.sample_heads(
-            theta, n, self._lengths(theta), single_root=self.single_root, generator=generator
+            theta, n, lengths_in_use(self, theta), single_root=self.single_root, generator=generator
         )
         self._check_some_tree(torch.where(feasible, 0.0, float("-inf")))
         flat = heads.flatten(0, 1)
@@ -193,11 +185,6 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         padded = torch.nn.functional.pad(heads, (0, n - length))
         inside = (torch.arange(n) < length).expand_as(padded)
         return _indicators(padded, inside, torch.empty(1, n + 1, n + 1, dtype=torch.float64))
-
-    def _lengths(self, theta: Tensor) -> Tensor:
-        """Bound lengths, or n for each instance, (B,)."""
-        n = theta.shape[1] - 1
-        return bound_lengths(self, len(theta), n, f"n = {n} words, root not included", theta.device)
 
     def _check_some_tree(self, value: Tensor) -> None:
         check_feasible(value, "arborescence with a single root" if self.single_root else "arborescence")

@@ -18,6 +18,8 @@ from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import Enumerable, KBest, TransportPolytope
 
+from .grid_form import cells_in_use
+
 if TYPE_CHECKING:
     import jaxtyping
 
@@ -115,8 +117,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         lengths = self.bound.get("lengths")
         if lengths is None or bool((lengths == lengths.new_tensor(theta.shape[1:])).all()):
             return None
-        row, column = (torch.arange(size, device=lengths.device) for size in theta.shape[1:])
-        return (row < lengths[:, :1]).unsqueeze(2) & (column < lengths[:, 1:]).unsqueeze(1)
+        return cells_in_use(lengths, theta.shape[1:])
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         n, m = like.shape[1:]

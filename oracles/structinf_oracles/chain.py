@@ -378,7 +378,7 @@ def _is_shared(theta: Potentials) -> bool:
 
 
 def _torch_maximum(regularizer: Regularizer) -> dict[str, Any]:
-    """The arguments ``smax`` and ``choices`` of :mod:`.chain_torch`, whose own are log-sum-exp's."""
+    """The arguments ``smax`` and ``choices`` of :mod:`.kernels.chain_torch`, whose own are log-sum-exp's."""
     if regularizer.alpha == 1:
         return {}
 

@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from structinf.checks import check_natural
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.parts import Potentials
 
 from .label_lists import refuse
-from .subset_form import check_number, check_sizes, cost_of_errors, in_use, taken
+from .subset_form import check_sizes, cost_of_errors, in_use, taken
 
 __all__ = ["CorrelatedSubset"]
 
@@ -61,7 +62,7 @@ class CorrelatedSubset(HypergraphProgram):
     k: int
 
     def __post_init__(self) -> None:
-        check_number("k", self.k)
+        check_natural("k", self.k, 0)
 
     def are_indicators(self, theta: Potentials) -> bool:
         return True

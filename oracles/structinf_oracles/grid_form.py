@@ -81,9 +81,9 @@ def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -
     return torch.tensor(tuple(shape), device=like.device).expand(len(like), 2)
 
 
-def inside(lengths: Tensor, theta: Tensor) -> jaxtyping.Bool[Tensor, "rows n m"] | None:
+def inside(lengths: Tensor | None, theta: Tensor) -> jaxtyping.Bool[Tensor, "rows n m"] | None:
     """The cells of θ (B | 1, n, m) within ``lengths`` (B, 2), those of any instance if all share θ; None for all."""
-    if bool((lengths == lengths.new_tensor(theta.shape[1:])).all()):
+    if lengths is None or bool((lengths == lengths.new_tensor(theta.shape[1:])).all()):
         return None
     cells = cells_in_use(lengths, theta.shape[1:])
     return cells.any(0, keepdim=True) if len(theta) == 1 else cells

@@ -103,7 +103,7 @@ class GridPath(HypergraphProgram):
             )
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
-        return inside(self.bound["lengths"], theta) if "lengths" in self.bound else None
+        return inside(self.bound.get("lengths"), theta)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         sizes = sizes_in_use(self.bound, like.shape[1:], labels)

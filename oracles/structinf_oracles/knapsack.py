@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from structinf.checks import check_natural
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 
 from .label_lists import refuse
-from .subset_form import check_number, cost_of_errors, taken
+from .subset_form import cost_of_errors, taken
 
 __all__ = ["Knapsack"]
 
@@ -63,7 +64,7 @@ class Knapsack(HypergraphProgram):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", _checked(self.weights))
-        check_number("capacity", self.capacity)
+        check_natural("capacity", self.capacity, 0)
 
     def are_indicators(self, theta: Tensor) -> bool:
         return True

@@ -31,7 +31,7 @@ __all__ = ["Milp"]
 class Milp(SolverOracle, Enumerable):
     """Points of a polyhedron, all or some of whose coordinates are integers.
 
-        max ⟨θ, y⟩   with   lower ≤ A y ≤ upper,   low ≤ y ≤ high,   y_i an integer where ``integrality`` says so
+        max ⟨θ, y⟩   with   lower ≤ A y ≤ upper,   low ≤ y ≤ high,   y_i an integer where integrality says so
 
     θ is (..., d), any sign. −inf fixes a variable to 0; where 0 is out of its bounds that is infeasible. By default
     variables are 0 or 1. Labels, if all variables are integers, are y in integers, (..., d). Without any integers y is

@@ -107,7 +107,7 @@ class MonotonicAlignment(HypergraphProgram):
                 )
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
-        return inside(self.bound["lengths"], theta) if "lengths" in self.bound else None
+        return inside(self.bound.get("lengths"), theta)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         _, n, m = like.shape

@@ -170,7 +170,7 @@ class NeedlemanWunsch(HypergraphProgram):
 
     def valid_parts(self, theta: Potentials) -> Potentials | None:
         match, gap = as_tuple(theta)
-        cells = inside(self.bound["lengths"], match) if "lengths" in self.bound else None
+        cells = inside(self.bound.get("lengths"), match)
         return None if cells is None else (cells, torch.ones_like(gap, dtype=torch.bool))
 
     def readout(self, y: Potentials) -> Tensor:

@@ -107,7 +107,7 @@ class NeighbourPath(ShortestPath):
         check_grid(self.label(), theta, self.bound.get("lengths"))
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
-        return inside(self.bound["lengths"], theta) if "lengths" in self.bound else None
+        return inside(self.bound.get("lengths"), theta)
 
     # -- labels --------------------------------------------------------------------------------
 

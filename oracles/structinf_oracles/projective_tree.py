@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import bound_lengths, check_flag, check_lengths
+from structinf.checks import check_flag
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 
+from .dependency_form import arcs_in_use, check_arcs, lengths_in_use
 from .label_lists import refuse
 
 __all__ = ["ProjectiveTree"]
@@ -113,22 +114,10 @@ class ProjectiveTree(HypergraphProgram):
     # -- form and labels -------------------------------------------------------------------
 
     def validate(self, theta: Tensor) -> None:
-        size, *others = theta.shape[1:]
-        n = size - 1
-        if n < 1 or others[0] != size or 0 in others:
-            form = "(n + 1, n + 1, L) of labelled arcs" if self.labelled else "(n + 1, n + 1) of arcs"
-            raise InvalidInputError(
-                f"theta: {self.label()} takes scores {form} from head to word, node 0 being the root, for n >= 1 "
-                f"words; got {tuple(theta.shape[1:])} after the batch dimension"
-            )
-        if "lengths" in self.bound:
-            check_lengths(self.bound["lengths"], 1, n, f"n = {n} words, root not included")
+        check_arcs(self, theta, labelled=self.labelled)
 
     def valid_parts(self, theta: Tensor) -> Tensor:
-        """All arcs but those into the root, from a word to itself, and in the padding."""
-        nodes = torch.arange(theta.shape[1], device=theta.device)
-        inside = nodes <= self._lengths(theta[:1])[:, None]
-        arcs = (nodes > 0) & (nodes != nodes[:, None]) & inside[:, :, None] & inside[:, None, :]
+        arcs = arcs_in_use(self, theta)
         return arcs[..., None].expand(len(arcs), *theta.shape[1:]) if self.labelled else arcs
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
@@ -140,7 +129,7 @@ class ProjectiveTree(HypergraphProgram):
                 "there are words, for the root"
             )
         head, label = labels.unbind(2) if self.labelled else (labels, torch.zeros_like(labels))
-        lengths = self._lengths(like).expand(len(labels))
+        lengths = lengths_in_use(self, like).expand(len(labels))
         inside = torch.arange(n, device=labels.device) < lengths[:, None]
         refuse(inside & ((head < 0) | (head > lengths[:, None])), labels, "a head is neither 0, the root, nor a word")
         arcs = like.new_zeros(len(labels), n + 1, n + 1, like.shape[3] if self.labelled else 1)
@@ -161,8 +150,3 @@ class ProjectiveTree(HypergraphProgram):
             kinds = y.shape[3]
             best, empty = torch.stack([best // kinds, best % kinds], 2), empty.unsqueeze(2)
         return torch.where(empty, -1, best)
-
-    def _lengths(self, theta: Tensor) -> Tensor:
-        """Bound lengths, or n for each instance, (B,)."""
-        n = theta.shape[1] - 1
-        return bound_lengths(self, len(theta), n, f"n = {n} words, root not included", theta.device)

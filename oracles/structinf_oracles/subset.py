@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_feasible, check_flag
+from structinf.checks import check_feasible, check_flag, check_natural
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import EntropyProjectable, Projectable
 
 from . import capped_simplex
 from .label_lists import refuse
-from .subset_form import check_number, check_sizes, cost_of_errors, in_use, taken, usable
+from .subset_form import check_sizes, cost_of_errors, in_use, taken, usable
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -76,7 +76,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
     at_most: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_number("k", self.k)
+        check_natural("k", self.k, 0)
         check_flag("at_most", self.at_most)
 
     def are_indicators(self, theta: Tensor) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,13 +15,7 @@ from .label_lists import refuse
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["check_number", "check_sizes", "cost_of_errors", "in_use", "taken", "usable"]
-
-
-def check_number(name: str, value: Any) -> None:
-    """InvalidInputError unless the option ``value`` is an integer of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
-        raise InvalidInputError(f"{name} must be an integer of at least 0, got {value!r}")
+__all__ = ["check_sizes", "cost_of_errors", "in_use", "taken", "usable"]
 
 
 def check_sizes(name: str, least: int, size: int, lengths: Tensor | None) -> None:

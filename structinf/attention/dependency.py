@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
 from .weights import StructuredWeights
@@ -66,11 +65,6 @@ class DependencyWeights(StructuredWeights):
     def mean(
         self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
-        n, m = scores.shape[-2:]
-        if n != m:
-            raise InvalidInputError(
-                f"a tree over words needs scores (..., n, n) of self-attention, got shape {tuple(scores.shape)}"
-            )
         root = scores.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
         theta = pad(torch.cat([root, scores.mT], -2), (1, 0))
         lengths = None if keys is None else keys.expand(scores.shape[:-2])

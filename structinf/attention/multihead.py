@@ -149,6 +149,13 @@ class StructuredMultiheadAttention(nn.Module):
                 "query, key and value must all have 3 dimensions, or 2 without a batch, got shapes "
                 f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
             )
+        for name, given, size in (
+            ("query", query, self.embed_dim),
+            ("key", key, self.kdim),
+            ("value", value, self.vdim),
+        ):
+            if given.shape[-1] != size:
+                raise InvalidInputError(f"{name} must have shape (..., {size}), got {tuple(given.shape)}")
         if query is key and query_padding_mask is None:
             query_padding_mask = self.attention.padding_of_self(key_padding_mask)
         q, k, v = self._projected(query, key, value)

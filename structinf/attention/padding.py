@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ..errors import InvalidInputError
 from ..problem import broadcasts
@@ -20,16 +21,17 @@ class Side:
     Attributes
     ----------
     lengths : (...) Tensor or None
-        How many are no padding, at least 1, for oracles know no empty side; None for all.
+        How many are no padding; None for all.
     """
 
     def __init__(self, padding: Tensor | None, dim: int) -> None:
         self._padding, self._dim = padding, dim
         self.lengths = self._order = None
         if padding is not None:
-            self.lengths = (~padding).sum(-1).clamp(min=1)
-            # Compiled programs put it at the end without a look, as none can be had in their graph.
-            if torch.compiler.is_compiling() or bool((padding[..., :-1] & ~padding[..., 1:]).any()):
+            self.lengths = (~padding).sum(-1)
+            # Where values are hidden, in compiled programs and in torch.func's transforms, it is put at the end unseen.
+            is_hidden = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(padding)
+            if is_hidden or bool((padding[..., :-1] & ~padding[..., 1:]).any()):
                 self._order = padding.byte().argsort(dim=-1, stable=True)
 
     def pack(self, scores: Tensor) -> Tensor:
@@ -58,7 +60,8 @@ def check_mask(name: str, mask: Tensor, shape: Sequence[int], *, floating: bool 
     """Raise unless ``mask`` is boolean, or in floating point where that is taken, and broadcasts to ``shape``."""
     if not isinstance(mask, Tensor) or not (mask.dtype is torch.bool or (floating and mask.is_floating_point())):
         came = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"{name}: a boolean tensor, True where it is masked, is needed, got {came}")
+        added = ", or one in floating point, which is added to the scores," if floating else ""
+        raise TypeError(f"{name}: a boolean tensor, True where it is masked,{added} is needed, got {came}")
     wanted = torch.Size(shape)
     if not broadcasts(mask.shape, wanted) or mask.shape[-1:] != wanted[-1:]:
         raise InvalidInputError(

@@ -37,20 +37,19 @@ class StructuredAttention(nn.Module):
 
         S = score(query, key),  W = weights(S),  context = W · value
 
-    ==========================================================  =====================================================
-    StructuredAttention(...)                                    attention
-    ==========================================================  =====================================================
-    "softmax", "sparsemax", "entmax15", ...; or a function      of each query by itself, dense or sparse
-    oracle="chain", relaxation="marginals"                      to segments: :class:`SegmentationWeights`
-    oracle="chain", relaxation="smoothed",                      to segments, sparse
-    regularizer="squared_l2"
-    oracle="subset", k=3                                        to k keys: :class:`RowWeights`
-    oracle="assignment", relaxation="sinkhorn"                  by matching: :class:`GridWeights`
-    oracle="dtw", relaxation="smoothed", normalized=True        by alignment
-    oracle="monotonic_alignment", relaxation="marginals"        by alignment, one key for each query
-    oracle="arborescence", relaxation="marginals"               to heads: :class:`DependencyWeights`
-    an object of :class:`AttentionWeights`                      your own
-    ==========================================================  =====================================================
+    ===============================================================  =========================================
+    StructuredAttention(...)                                         attention
+    ===============================================================  =========================================
+    "softmax", "sparsemax", "entmax15", ...; or a function           of each query by itself, dense or sparse
+    oracle="chain", relaxation="marginals"                           to segments: :class:`SegmentationWeights`
+    oracle="chain", relaxation="smoothed", regularizer="squared_l2"  to segments, sparse
+    oracle="subset", k=3                                             to k keys: :class:`RowWeights`
+    oracle="assignment", relaxation="sinkhorn"                       by matching: :class:`GridWeights`
+    oracle="dtw", relaxation="smoothed", normalized=True             by alignment
+    oracle="monotonic_alignment", relaxation="marginals"             by alignment, one key for each query
+    oracle="arborescence", relaxation="marginals"                    to heads: :class:`DependencyWeights`
+    an object of :class:`AttentionWeights`                           your own
+    ===============================================================  =========================================
 
     Parameters
     ----------

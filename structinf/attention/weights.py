@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_flag
-from ..errors import UnsupportedError
+from ..errors import InvalidInputError, UnsupportedError
 from ..layers import Layer
 from ..oracle import Oracle
 from ..relaxation import Relaxation
@@ -74,7 +74,6 @@ class StructuredWeights(AttentionWeights):
         Of whatever was given by name.
     """
 
-    settable: ClassVar[tuple[str, ...]] = ("layer", "normalized")
     event_ndim: ClassVar[int | tuple[int, ...]]
 
     def __init__(
@@ -97,7 +96,7 @@ class StructuredWeights(AttentionWeights):
 
     @property
     def is_square(self) -> bool:
-        """Whether queries and keys are the same sequence, so that what is padding of one is padding of the other."""
+        """Whether queries and keys are the same sequence, so that what is padding as either is padding as both."""
         return False
 
     @abc.abstractmethod
@@ -126,17 +125,26 @@ class StructuredWeights(AttentionWeights):
                 check_mask(f"{name}_padding_mask", mask, (*scores.shape[:-2], scores.shape[dim]))
         if not (scores.shape[-2] and scores.shape[-1]):
             return scores.clone()  # structures without a single part are few oracles' business
-        if self.is_square and query_padding_mask is None:
-            query_padding_mask = key_padding_mask
+        if self.is_square:
+            key_padding_mask = query_padding_mask = self._of_both(scores, key_padding_mask, query_padding_mask)
         queries, keys = Side(query_padding_mask, -2), Side(key_padding_mask, -1)
         wide = scores.float() if scores.element_size() < 4 else scores
         weights = self.mean(keys.pack(queries.pack(wide)), queries.lengths, keys.lengths, generator)
         weights = queries.unpack(keys.unpack(weights))
         return (normalize(weights) if self.normalized else weights).to(scores.dtype)
 
+    def _of_both(self, scores: Tensor, of_keys: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
+        """What is padding of the one sequence that queries and keys are."""
+        if scores.shape[-2] != scores.shape[-1]:
+            raise InvalidInputError(
+                f"{self.layer.oracle.label()} is over one sequence, so that scores (..., n, n) of self-attention are "
+                f"needed, got shape {tuple(scores.shape)}"
+            )
+        return of_keys if of_queries is None else of_queries if of_keys is None else of_keys | of_queries
+
     def relaxed(self, theta: Any, lengths: Tensor | None, generator: torch.Generator | None) -> Any:
-        """The layer's mean, with ``lengths`` if there are any."""
-        data = {} if lengths is None else {"lengths": lengths}
+        """The layer's mean, with ``lengths``, if there are any, of at least 1: oracles know no empty side."""
+        data = {} if lengths is None else {"lengths": lengths.clamp(min=1)}
         return cast(Any, self.layer(theta, generator=generator, **data))
 
     def extra_repr(self) -> str:

@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ..parts import Potentials, as_tuple, batch_size, differentiate, inner, like_potentials, reduce_like, weigh
+from ..parts import (
+    Potentials,
+    as_tuple,
+    batch_size,
+    differentiate,
+    inner,
+    like_potentials,
+    reduce_like,
+    sum_of_products,
+    weigh,
+)
 from .forms import as_form, zeros_for_missing
 
 if TYPE_CHECKING:
@@ -178,9 +188,6 @@ class _HessianProduct(Function):
             spread = [t.expand(size, *t.shape[1:]) for t in theta]
             total = ctx.function.value(as_form(tuple(spread), ctx.is_tuple)).sum()
             means = differentiate(total, spread, create_graph=True)
-            # Not inner(): it has no derivative where v is 0.
-            tilt = torch.stack([(m * z).sum() for m, z in zip(means, v, strict=True)]).sum()
-            products = differentiate(tilt, spread, create_graph=True)
-            final = torch.stack([(p * z).sum() for p, z in zip(products, w, strict=True)]).sum()
-            gradients = differentiate(final, inputs, create_graph=create_graph)
+            products = differentiate(sum_of_products(means, v), spread, create_graph=True)
+            gradients = differentiate(sum_of_products(products, w), inputs, create_graph=create_graph)
         return None, None, None, *gradients

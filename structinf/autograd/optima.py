@@ -130,7 +130,7 @@ class _AttachSupport(Function):
 
 
 # torch asks for it at every call, and working it out takes as long as all the rest of the call.
-_AttachSupport.forward.__signature__ = inspect.signature(_AttachSupport.forward)  # pyright: ignore[reportFunctionMemberAccess]
+_AttachSupport.forward.__signature__ = inspect.signature(_AttachSupport.forward)
 
 
 class _FirstOrderOnly(Function):

@@ -72,7 +72,7 @@ def check_not_hidden(name: str, t: Tensor) -> None:
 
 
 def _transforms() -> bool:
-    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportAttributeAccessIssue]
+    return torch._C._are_functorch_transforms_active()
 
 
 @dataclass

@@ -6,16 +6,15 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
 from ..errors import InvalidInputError
-from ..parts import Potentials, as_tuple, map_parts
+from ..parts import Potentials, as_tuple, broadcast, map_parts
 
-__all__ = ["Members", "Size", "StructureDistribution", "apart", "broadcast", "is_labels"]
+__all__ = ["Members", "Size", "StructureDistribution", "agreed", "apart", "is_labels"]
 
 Size = Sequence[int]
 
@@ -27,7 +26,7 @@ class Members(Constraint):
 
     def __init__(self, what: str, event_dim: int, contains: Callable[[Any], Tensor]) -> None:
         self.what = what
-        self.event_dim = event_dim  # pyright: ignore[reportAttributeAccessIssue]
+        self.event_dim = event_dim
         self.contains = contains
         super().__init__()
 
@@ -70,7 +69,7 @@ class StructureDistribution(Distribution, abc.ABC):
     def _expanded_shape(self, batch_shape: Size) -> torch.Size:
         """``batch_shape``; InvalidInputError unless the distribution's own can be expanded to it."""
         shape = torch.Size(batch_shape)
-        if broadcast(self.batch_shape, shape, what="batch_shape") != shape:
+        if agreed(self.batch_shape, shape, what="batch_shape") != shape:
             raise InvalidInputError(f"batch_shape: {tuple(self.batch_shape)} cannot be expanded to {tuple(shape)}")
         return shape
 
@@ -84,11 +83,11 @@ class StructureDistribution(Distribution, abc.ABC):
             if not isinstance(t, Tensor) or t.shape[t.ndim - len(event) :] != event:
                 return None
             fronts.append(t.shape[: t.ndim - len(event)])
-        return broadcast(*fronts, what="value")
+        return agreed(*fronts, what="value")
 
     def _shape_of(self, value: Any) -> torch.Size:
         """The dimensions in front of the event's in ``value``, broadcast with the batch; the batch's if it has none."""
-        return broadcast(self._front(value) or (), self.batch_shape, what="value")
+        return agreed(self._front(value) or (), self.batch_shape, what="value")
 
 
 def apart(drawn: Potentials, sample_shape: torch.Size) -> Potentials:
@@ -102,11 +101,10 @@ def is_labels(value: Any) -> bool:
     return is_tensor and not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
 
 
-def broadcast(*shapes: Size, what: str) -> torch.Size:
+def agreed(*shapes: Size, what: str) -> torch.Size:
     """The shape that these are broadcast to; InvalidInputError, of ``what``, if they cannot be."""
     try:
-        # numpy's, since torch's own imports sympy, which takes a third of a second.
-        return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))
+        return broadcast(*shapes)
     except ValueError:
         came = " and ".join(str(tuple(shape)) for shape in shapes)
         raise InvalidInputError(f"{what}: the batch dimensions {came} do not agree") from None

@@ -26,7 +26,7 @@ from ..relaxations.marginals import LogPartition, Marginals
 from ..relaxations.stochastic import Stochastic
 from ..resolution import check_supported, prepare_oracle
 from ..solvers.argmax import best_score, best_structure
-from .base import Members, Size, StructureDistribution, apart, broadcast, is_labels
+from .base import Members, Size, StructureDistribution, agreed, apart, is_labels
 from .membership import are_members, checked
 from .moments import variances
 
@@ -78,7 +78,7 @@ class Gibbs(StructureDistribution):
     """
 
     # θ is checked where it is read, not here: what lies in the padding may be anything.
-    arg_constraints: ClassVar[dict[str, Constraint]] = {}  # type: ignore[misc]
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
     @untraced
     def __init__(
@@ -174,7 +174,7 @@ class Gibbs(StructureDistribution):
 
     def _compared(self, other: Gibbs, *, relative: bool) -> Tensor:
         """The cross-entropy, or, less the entropy, the divergence."""
-        shape = broadcast(self.batch_shape, other.batch_shape, what="the two distributions")
+        shape = agreed(self.batch_shape, other.batch_shape, what="the two distributions")
         p, q = self._problem(shape), other._problem(shape)
         if self.event_shape != other.event_shape or not same_instances(p.oracle, q.oracle):
             raise UnsupportedError(

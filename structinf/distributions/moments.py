@@ -7,7 +7,17 @@ from torch import Tensor
 
 from .. import autograd
 from ..oracle import GibbsOracle
-from ..parts import Potentials, as_tuple, batch_size, differentiate, inner, like_potentials, map_parts, recording
+from ..parts import (
+    Potentials,
+    as_tuple,
+    batch_size,
+    differentiate,
+    inner,
+    like_potentials,
+    map_parts,
+    recording,
+    sum_of_products,
+)
 from ..relaxations.marginals import LogPartition
 from ..solvers.perturbation import tile
 
@@ -43,6 +53,6 @@ def _along(oracle: GibbsOracle, theta: Potentials, directions: tuple[Tensor, ...
     with recording():
         leaves = map_parts(lambda t: t if t.requires_grad and is_recorded else t.detach().requires_grad_(), copies)
         mean = autograd.gradient(LogPartition(oracle.repeat(n)), leaves)
-        total = torch.stack([(m * z).sum() for m, z in zip(as_tuple(mean), as_tuple(v), strict=True)]).sum()
+        total = sum_of_products(as_tuple(mean), as_tuple(v))
         products = differentiate(total, as_tuple(leaves), create_graph=is_recorded)
     return inner(like_potentials(products, theta), v).view(n, size)

@@ -22,7 +22,7 @@ from ..queries import sparsemax_of_best
 from ..relaxation import Relaxation
 from ..resolution import prepare_oracle
 from ..solution import Solution
-from .base import Members, Size, StructureDistribution, apart, broadcast, is_labels
+from .base import Members, Size, StructureDistribution, agreed, apart, is_labels
 from .gibbs import Gibbs
 
 __all__ = ["SparseDistribution"]
@@ -67,7 +67,7 @@ class SparseDistribution(StructureDistribution):
     (tensor(-0.1335), tensor(-inf))
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": _Probabilities()}  # type: ignore[misc]
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": _Probabilities()}
     has_enumerate_support = True
 
     def __init__(self, structures: Potentials, weights: Tensor, *, validate_args: bool | None = None) -> None:
@@ -184,7 +184,7 @@ class SparseDistribution(StructureDistribution):
         self, other: SparseDistribution | Gibbs, f: Callable[[SparseDistribution, Potentials], Tensor]
     ) -> Any:
         """Σ p(y) f(p, y), for p expanded to the batch that it has with another distribution; inf if an f is."""
-        p = self.expand(broadcast(self.batch_shape, other.batch_shape, what="the two distributions"))
+        p = self.expand(agreed(self.batch_shape, other.batch_shape, what="the two distributions"))
         used = p.weights > 0
         # What fills the supports up need not be a structure, so that the first one stands in.
         first = p._chosen(p.weights.argmax(0)[None])

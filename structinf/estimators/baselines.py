@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..checks import check_fraction
 from ..errors import InvalidInputError
 from .terms import Evaluated
 
@@ -110,8 +111,7 @@ class MovingAverage(Baseline):
 
     def __init__(self, decay: float = 0.9) -> None:
         super().__init__()
-        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay < 1:
-            raise InvalidInputError(f"decay must be a number of at least 0 and below 1, got {decay!r}")
+        check_fraction("decay", decay)
         self.decay = decay
         self.register_buffer("average", torch.zeros((), dtype=torch.float64))
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))

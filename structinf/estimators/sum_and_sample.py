@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_k, check_natural
+from ..checks import check_choice, check_k, check_natural
 from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, KBest, Samplable
 from ..parts import Potentials, as_tuple, map_parts
-from ..relaxation import check_choice
 from .base import Estimator
 from .terms import Evaluated, Terms, log_partition, needs_gradient, of_instances, scores, times_one
 

@@ -1,4 +1,4 @@
-"""Tensors as the arrays that CPU kernels take."""
+"""Tensors as the arrays that CPU kernels take, and in the dtypes that kernels have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["empty", "to_numpy", "zeros"]
+__all__ = ["empty", "to_numpy", "widened", "zeros"]
 
 
 def to_numpy(*tensors: Tensor) -> list[Any]:
@@ -24,6 +24,11 @@ def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
 def empty(*shape: int, dtype: torch.dtype) -> Tensor:
     """Memory on the CPU that fresh results cost less in than in torch's: numpy keeps it, or asks for huge pages."""
     return torch.from_numpy(np.empty(shape, _numpy_dtype(dtype)))
+
+
+def widened(t: Tensor) -> Tensor:
+    """``t``, in float32 if it has half the bits."""
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 
 def _numpy_dtype(dtype: torch.dtype) -> str:

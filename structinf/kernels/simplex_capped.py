@@ -21,6 +21,7 @@ __all__ = ["nearest"]
 
 _MOST_STEPS = 4000  # three for each halving of the bounds, however far apart the scores are
 _ROUNDING = 2.0**-52
+_COARSE = 2.0**50  # beyond, floats are so far apart that none need be near τ but the score that it is below
 
 
 @jit
@@ -68,6 +69,8 @@ def _share(z, count, top, budget):
     for i in range(count):
         bottom = minimum(bottom, z[i])
     anchor = _threshold(z, count, budget, bottom - 1.5, top + 0.5)
+    if abs(anchor) > _COARSE:
+        anchor = np.sort(z[:count])[count - math.ceil(budget)]
     for i in range(count):
         z[i] -= anchor
     t = _threshold(z, count, budget, -1.0, 1.0)  # what the large numbers' rounding left
@@ -78,7 +81,7 @@ def _share(z, count, top, budget):
 @jit
 def _threshold(z, count, budget, low, high):
     """The t at which Σ clip(z − t, 0, 1) is ``budget``, between ``low`` and ``high``."""
-    t, width = 0.5 * (low + high), np.inf
+    t, width = 0.5 * low + 0.5 * high, np.inf
     for step in range(_MOST_STEPS):
         total, slope = -budget, 0.0
         for i in range(count):
@@ -92,7 +95,7 @@ def _threshold(z, count, budget, low, high):
         is_slow = step % 3 == 2 and high - low > 0.5 * width
         width = high - low if step % 3 == 2 else width
         if is_slow or not low < ahead < high:
-            ahead = 0.5 * (low + high)
+            ahead = 0.5 * low + 0.5 * high
         moved = abs(ahead - t)
         t = ahead
         if moved <= _ROUNDING * max(1.0, abs(t)):

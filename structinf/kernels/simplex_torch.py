@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .arrays import widened
+
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["PHI", "capped", "entmax", "entmax_product", "entmax_slope", "largest_score", "solve", "widened"]
+__all__ = ["PHI", "capped", "entmax", "entmax_product", "entmax_slope", "largest_score", "solve"]
 
 _MOST_STEPS = 100
 
 PHI = tuple((k + 1) / math.factorial(k + 2) for k in range(18))
 """φ(z) = (1 − e^z + z e^z) / z² = Σ_k (k + 1) / (k + 2)! z^k, to rounding where |z| ≤ 1."""
-
-
-def widened(x: Tensor) -> Tensor:
-    """``x``, in float32 if it has half the bits."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def largest_score(x: Tensor) -> Tensor:

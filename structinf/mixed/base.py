@@ -11,6 +11,9 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 from typing_extensions import Self
 
+from ..checks import check_floating
+from ..kernels.arrays import widened
+
 __all__ = ["Mixed", "floating"]
 
 
@@ -40,7 +43,5 @@ class Mixed(Distribution):
 
 def floating(name: str, t: Tensor) -> Tensor:
     """``t``, in float32 if it has half the bits."""
-    if not isinstance(t, Tensor) or not t.is_floating_point():
-        came = f"a tensor of {t.dtype}" if isinstance(t, Tensor) else type(t).__name__
-        raise TypeError(f"{name}: a tensor in floating point is needed, got {came}")
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+    check_floating(name, t)
+    return widened(t)

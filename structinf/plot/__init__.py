@@ -1,7 +1,7 @@
 """Pictures of a solution: its mean, and the few structures of its support with their weights.
 
-Needs the extra: ``pip install 'structinf[plot]'``. Each function takes the solution of one instance,
-without batch dimensions, and returns a :class:`matplotlib.figure.Figure` to save or show.
+Needs the extra: ``pip install 'structinf[plot]'``. Each function takes the solution of one instance, without batch
+dimensions, or a :class:`structinf.SparseDistribution`, and returns a :class:`matplotlib.figure.Figure` to save or show.
 
 ===================  ==========================================================================
 ``alignment``        dtw, grid_path, monotonic_alignment, needleman_wunsch
@@ -16,8 +16,8 @@ without batch dimensions, and returns a :class:`matplotlib.figure.Figure` to sav
 ``trees``            arborescence, projective_tree
 ===================  ==========================================================================
 
-``support`` draws the structures of a support side by side where the picture shows the heaviest alone, and
-``attention`` the weights of :mod:`structinf.attention`.
+``support`` draws the structures of a support side by side where the picture shows the heaviest alone, ``comparison``
+several solutions, and ``attention`` the weights of :mod:`structinf.attention`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from .alignments import alignment
 from .assignments import assignment
 from .attentions import attention
 from .brackets import constituents
+from .comparisons import comparison
 from .dependencies import trees
 from .lattices import lattice
 from .networks import network
@@ -46,6 +47,7 @@ __all__ = [
     "alignment",
     "assignment",
     "attention",
+    "comparison",
     "constituents",
     "lattice",
     "network",

@@ -8,23 +8,22 @@ from matplotlib.patches import Rectangle
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from ..solution import Solution
-from .drawn import read
+from .drawn import Picturable, read
 from .shading import explain_shades, shade
 from .sides import Items, Side, draw_series
-from .style import INK, ORANGE, add_axes, make_figure, rule_cells
+from .style import INK, ORANGE, add_axes, as_percent, make_figure, rule_cells
 
 __all__ = ["alignment"]
 
 
-def alignment(solution: Solution, *, x: Items | None = None, y: Items | None = None, title: str = "") -> Figure:
+def alignment(solution: Picturable, *, x: Items | None = None, y: Items | None = None, title: str = "") -> Figure:
     """The mean of an alignment, or of a path through a grid, as shaded cells, and the heaviest one over it.
 
     Of structures of cells: ``dtw``, ``grid_path`` by any moves, ``monotonic_alignment``, ``needleman_wunsch``.
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one instance: the mean is (n, m), or such matches with the numbers of gaps.
     x, y : sequence of str, (n,) or (n, d) numbers, optional
         What the n rows and the m columns stand for: words or letters, or a series of d features.
@@ -58,7 +57,7 @@ def alignment(solution: Solution, *, x: Items | None = None, y: Items | None = N
     above = 0.8 if columns.series is not None else columns.widest + 0.1 if turned else 0.3 if columns.names else 0.0
     left = 0.25 + (0.8 if rows.series is not None else rows.widest + 0.1)
     top = (0.65 if title else 0.15) + above
-    legend = explain_shades() + [(f"heaviest, {weight:.0%}", ORANGE) for weight in drawn.weights.tolist()]
+    legend = explain_shades() + [(f"heaviest, {as_percent(weight)}", ORANGE) for weight in drawn.weights.tolist()]
     unknown = rows.unknown or columns.unknown
     figure = make_figure(left + width + 0.25, top + height + 0.65, title, legend, drawn.rest, unknown)
 

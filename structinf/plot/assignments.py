@@ -9,16 +9,27 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ..solution import Solution
-from .drawn import read
-from .style import BLUE, INK, ORANGE, READABLE, SHADES, add_axes, as_decimal, make_figure, rule_cells
+from .drawn import Picturable, read
+from .style import (
+    BLUE,
+    INK,
+    ORANGE,
+    READABLE,
+    SHADES,
+    add_axes,
+    as_decimal,
+    as_percent,
+    colors_of,
+    make_figure,
+    rule_cells,
+)
 from .words import check_count, name_all
 
 __all__ = ["assignment"]
 
 
 def assignment(
-    solution: Solution,
+    solution: Picturable,
     *,
     rows: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
@@ -31,7 +42,7 @@ def assignment(
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one instance: the mean is (n, m), the support (K, n, m), if there is one.
     rows : sequence of str or of (h, w) images, optional
         What the rows stand for; numbers from 1 by default.
@@ -73,7 +84,8 @@ def assignment(
     right = left + m * big + gap
     width = right + each_line * (m * small + gap)
     height = top + max(n * big, lines * (n * small + gap) - gap) + 0.55
-    legend = [(f"in all {what}", BLUE), ("in some", ORANGE)] if len(weights) else [("mean", BLUE)]
+    used = {BLUE if alike else ORANGE for alike in in_all[(structures > 0).any(0)].tolist()}
+    legend = colors_of({f"in all {what}": BLUE, "in some": ORANGE}, used) if len(weights) else [("mean", BLUE)]
     figure = make_figure(width, height, title, legend, drawn.rest)
 
     main = add_axes(figure, left, top, m * big, n * big)
@@ -106,6 +118,6 @@ def assignment(
                 amount = as_decimal(structure[i, j].item())
                 panel.text(j, i, amount, ha="center", va="center", fontsize=min(8, 32 * small), color="white")
         panel.set(xlim=(-0.5, m - 0.5), ylim=(n - 0.5, -0.5), xticks=[], yticks=[])
-        panel.set_title(f"{weight:.0%}", fontsize=11, color=INK, pad=4, weight="bold")
+        panel.set_title(as_percent(weight), fontsize=11, color=INK, pad=4, weight="bold")
         rule_cells(panel, n, m)
     return figure

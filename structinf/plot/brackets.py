@@ -7,10 +7,9 @@ from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
-from ..solution import Solution
-from .drawn import read
+from .drawn import Picturable, read
 from .sentences import MARGIN, Sentence
-from .style import BLUE, SOFT, make_figure
+from .style import BLUE, SOFT, colors_of, make_figure
 from .words import name_all, typeset
 
 __all__ = ["constituents"]
@@ -19,7 +18,7 @@ LEVEL = 0.36  # inches, from a span to the higher of its parts
 
 
 def constituents(
-    solution: Solution,
+    solution: Picturable,
     words: Sequence[str],
     *,
     labels: Sequence[str] | None = None,
@@ -30,7 +29,7 @@ def constituents(
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one sentence: the mean is (n, n), by the first and the last word of a span, or labelled, (n, n, L).
     words : sequence of str
         The n words.
@@ -65,18 +64,21 @@ def constituents(
     names, font, unknown = typeset(names, 8)
     drawings = [{(i, j): tuple(label) for i, j, *label in s.nonzero().tolist()} for s in structures]
     shared = set(drawings[0].items()).intersection(*(spans.items() for spans in drawings))
-    legend = [("in all trees", SOFT), ("in some trees", BLUE)]
+    colors = [{span: SOFT if (span, spans[span]) in shared else BLUE for span in spans} for spans in drawings]
+    used = {color for each in colors for color in each.values()}
+    legend = colors_of({"in all trees": SOFT, "in some trees": BLUE}, used)
     foot = 0.42 if names else 0.2  # inches from the words' base to the lines
     places = [place_spans(spans, sentence.centres, foot) for spans in drawings]
     heights = [max(y for _, y in place.values()) + 0.45 for place in places]
     top, width = 0.65 if title else 0.1, MARGIN + sentence.right + 0.2
     figure = make_figure(width, top + sum(heights) + 0.4, title, legend, drawn.rest, sentence.unknown, unknown)
-    for spans, place, weight, height in zip(drawings, places, drawn.weights.tolist(), heights, strict=True):
+    weights = drawn.weights.tolist()
+    for spans, color_of, place, weight, height in zip(drawings, colors, places, weights, heights, strict=True):
         axes = sentence.draw(figure, top, height, weight)
         top += height
         for span, label in spans.items():
             (x, y), parts = place[span], find_parts(span, spans)
-            color = SOFT if (span, label) in shared else BLUE
+            color = color_of[span]
             if parts:  # a line at the span's height, and from its ends one down to each part
                 (left, from_left), (right, from_right) = (place[part] for part in parts)
                 axes.plot([left, left, right, right], [from_left, y, y, from_right], color=color, lw=1.3)

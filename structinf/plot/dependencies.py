@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from math import inf
 from typing import TypeAlias
 
 from matplotlib.axes import Axes
@@ -12,20 +14,19 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path
 from torch import Tensor
 
-from ..solution import Solution
-from .drawn import read
+from .drawn import Picturable, read
 from .sentences import MARGIN, Sentence
-from .style import BLUE, ORANGE, PALE, SOFT, make_figure
+from .style import BLUE, ORANGE, PALE, SOFT, colors_of, make_figure
 from .words import name_all, typeset
 
 __all__ = ["trees"]
 
-# Inches: from one arc to the one above it, and from the words' base to the arcs' ends.
-LEVEL, FOOT = 0.3, 0.2
+# Inches: from one arc to the one above it, from the words' base to the arcs' ends, and from one end to the next.
+LEVEL, FOOT, APART = 0.3, 0.2, 0.11
 
 
 def trees(
-    solution: Solution,
+    solution: Picturable,
     words: Sequence[str],
     *,
     labels: Sequence[str] | None = None,
@@ -37,7 +38,7 @@ def trees(
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one sentence: the mean is (n + 1, n + 1), node 0 being the root, the support (K, n + 1, n + 1); or of
         labelled arcs, (n + 1, n + 1, L).
     words : sequence of str
@@ -75,9 +76,13 @@ def trees(
     names, font, unknown = typeset(names, 7)
     drawings = [{(h, m): tuple(label) for h, m, *label in s.nonzero().tolist()} for s in structures]
     shared = set(drawings[0].items()).intersection(*(arcs.items() for arcs in drawings))
-    legend = [("in all trees", SOFT), ("in some trees", BLUE)]
-    if gold is not None:
-        legend += [("wrong, in all", PALE), ("wrong, in some", ORANGE)]
+
+    def color_of(arc: Arc, label: tuple[int, ...]) -> str:
+        wrong = gold is not None and int(gold[arc[1] - 1]) != arc[0]
+        return (PALE if wrong else SOFT) if (arc, label) in shared else (ORANGE if wrong else BLUE)
+
+    meanings = {"in all trees": SOFT, "in some trees": BLUE, "wrong, in all": PALE, "wrong, in some": ORANGE}
+    legend = colors_of(meanings, {color_of(*item) for arcs in drawings for item in arcs.items()})
     levels = [find_levels(list(arcs)) for arcs in drawings]
     heights = [0.9 + LEVEL * max(level.values(), default=0) for level in levels]
     top, width = 0.7 if title else 0.15, MARGIN + sentence.right + 0.2
@@ -86,9 +91,7 @@ def trees(
         axes = sentence.draw(figure, top, height, weight)
         top += height
         for arc, ends in find_ends(list(arcs), sentence.centres).items():
-            wrong = gold is not None and int(gold[arc[1] - 1]) != arc[0]
-            in_all = (arc, arcs[arc]) in shared
-            color = (PALE if wrong else SOFT) if in_all else (ORANGE if wrong else BLUE)
+            color = color_of(arc, arcs[arc])
             y = LEVEL * level.get(arc, max(level.values(), default=0) + 1)
             _draw_arc(axes, ends, y, color)
             for label in arcs[arc]:
@@ -110,14 +113,19 @@ def find_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
 
 
 def find_ends(arcs: Sequence[Arc], centres: Sequence[float]) -> dict[Arc, tuple[float | None, float]]:
-    """Where each arc starts (None for the root) and ends: those of a word side by side, so that none cross there."""
+    """Where each arc starts (None for the root) and ends: those of a word side by side, so that none cross there.
+
+    However many they are, they stand nearer to their word than to the next.
+    """
     places: dict[tuple[Arc, int], float] = {}
+    rooms = [right - left for left, right in pairwise([-inf, *centres, inf])]
     for word, centre in enumerate(centres, 1):
         here = [a for a in arcs if word in a]
         # From left to right: leftward arcs, the shortest first; the root's; rightward ones, the longest first.
         here.sort(key=lambda a: 0 if 0 in a else 1 / (a[0] + a[1] - 2 * word))
+        step = min(APART, min(rooms[word - 1 : word + 1]) / max(len(here), 1))
         for k, arc in enumerate(here):
-            places[arc, word] = centre + 0.11 * (k - (len(here) - 1) / 2)
+            places[arc, word] = centre + step * (k - (len(here) - 1) / 2)
     return {a: (places.get((a, a[0])), places[a, a[1]]) for a in arcs}
 
 

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ..distributions import SparseDistribution
 from ..errors import InvalidInputError
 from ..estimators.equality import numbered
 from ..parts import Potentials, as_tuple
 from ..solution import Solution
+from .style import as_percent
 
-__all__ = ["Drawn", "find_heaviest", "read"]
+__all__ = ["Drawn", "Mixture", "Picturable", "find_heaviest", "read"]
+
+
+class Mixture(NamedTuple):
+    """Structures (K, ..., *event) with their weights (K, ...), if they are known, and their mean (..., *event)."""
+
+    mean: Potentials
+    support: Potentials | None
+    weights: Tensor | None
+
+    @classmethod
+    def of(cls, solution: Picturable) -> Mixture:
+        """What both kinds have to be drawn."""
+        if isinstance(solution, Mixture):
+            return solution
+        if isinstance(solution, SparseDistribution):
+            return cls(solution.mean, solution.structures, solution.weights)
+        return cls(solution.mean, solution.support, solution.weights)
+
+
+Picturable: TypeAlias = Solution | SparseDistribution | Mixture
 
 
 class Drawn(NamedTuple):
@@ -28,17 +50,19 @@ class Drawn(NamedTuple):
     rest: str
 
 
-def read(solution: Solution, *forms: str, most: int | None = None, alone: bool = True) -> Drawn:
+def read(solution: Picturable, *forms: str, most: int | None = None, alone: bool = True) -> Drawn:
     """The mean and the ``most`` structures of largest weight.
 
     ``forms`` are the shapes that the mean may have, as "T S, T-1 S S" for a tuple of two tensors. Unless the mean
     can be drawn ``alone``, there must be a support.
     """
+    solution = Mixture.of(solution)
     shapes = [tuple(t.shape) for t in as_tuple(solution.mean)]
     if not any(_has_form(shapes, form) for form in forms):
         raise InvalidInputError(
             "solution: one instance without batch dimensions is needed, with a mean of shape "
-            f"{' or '.join(map(_as_shapes, forms))}; got {' and '.join(map(str, shapes))}"
+            f"{' or '.join(map(_as_shapes, forms))}; got {' and '.join(map(str, shapes))}; of a batch, "
+            "infer(theta[b], ...) is that of one"
         )
     mean = tuple(t.detach().cpu() for t in as_tuple(solution.mean))
     if solution.support is None or solution.weights is None:
@@ -66,7 +90,7 @@ def find_heaviest(
     distinct = places[first == places]
     order = distinct[weights[distinct].argsort(descending=True, stable=True)]
     drawn, left = order[:most], order[len(order) if most is None else most :]
-    rest = f"and {len(left)} more of {weights[left].sum().item():.0%} together" if len(left) else ""
+    rest = f"and {len(left)} more of {as_percent(weights[left].sum().item())} together" if len(left) else ""
     return tuple(t[drawn] for t in structures), weights[drawn], rest
 
 

@@ -11,9 +11,8 @@ from matplotlib.patches import Circle
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..solution import Solution
-from .drawn import Drawn, read
-from .style import INK, ORANGE, READABLE, SHADES, SOFT, add_axes, as_decimal, make_figure, size_of
+from .drawn import Drawn, Picturable, read
+from .style import INK, ORANGE, READABLE, SHADES, SOFT, add_axes, as_decimal, as_percent, make_figure, size_of
 from .words import name_all, typeset, width_of
 
 __all__ = ["lattice"]
@@ -23,13 +22,13 @@ THICK = 9.0  # points: a line of weight 1
 
 
 def lattice(
-    solution: Solution, *, words: Sequence[str] | None = None, tags: Sequence[str] | None = None, title: str = ""
+    solution: Picturable, *, words: Sequence[str] | None = None, tags: Sequence[str] | None = None, title: str = ""
 ) -> Figure:
     """The mean of a chain: the tags of each step as shaded nodes, and the taggings that lead through them.
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one instance, in any of the forms of ``chain``: (T, S) with transitions, or edges (T − 1, S, S).
     words : sequence of str, optional
         What the T steps stand for; numbers from 1 by default.
@@ -69,8 +68,8 @@ def lattice(
     width, height = left + step * (steps - 1) + 0.5, top + line * (states - 1) + bottom
     count, heaviest = len(drawn.weights), drawn.weights[:1].tolist()
     flow = _flow(drawn)
-    legend = [("taggings", SOFT)] if flow.any() else []
-    legend += [(f"the heaviest, {weight:.0%}", ORANGE) for weight in heaviest]
+    legend = [("taggings", SOFT)] if flow.any() and count != 1 else []
+    legend += [(f"the heaviest, {as_percent(weight)}", ORANGE) for weight in heaviest]
     note = f"{count} taggings" if count > 1 else ""
     figure = make_figure(width, height, title, legend, note, unknown, unknown_too)
     axes = add_axes(figure, 0, 0, *size_of(figure))

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from ..dp.graph import Graph
 from ..errors import InvalidInputError
-from ..solution import Solution
 from .boxes import HEIGHT, draw_node, write_over
-from .drawn import read
-from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure, size_of
+from .drawn import Picturable, read
+from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, as_percent, colors_of, make_figure, size_of
 from .words import check_count, name_all, typeset, width_of
 
 __all__ = ["network"]
@@ -30,11 +29,11 @@ Point: TypeAlias = tuple[float, float]
 # Inches: what given places fill at most, from one of several edges between two nodes to the next, and a loop's height.
 WIDEST, HIGHEST, APART, LOOP = 5.0, 3.6, 0.3, 0.4
 THICK = 4.0  # points, of an edge whose mean is the largest
-LONG, OFF_MIDDLE = 1.5, 0.28  # edges longer than that may cross others in their middle: how far along texts stand
+LONG, OFF_MIDDLE = 1.2, 0.25  # edges longer than that may cross others in their middle: how far along texts stand
 
 
 def network(
-    solution: Solution,
+    solution: Picturable,
     edges: Any = None,
     *,
     nodes: Sequence[str] | None = None,
@@ -49,7 +48,7 @@ def network(
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one instance: the mean is (E,), or (n, n) for pairs of nodes, and then there are no ``edges``.
     edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx Graph or DiGraph, optional
         As the oracle takes them, or as it has them itself. Nodes are called by their ``str``.
@@ -113,9 +112,11 @@ def network(
     side = 0.25 + max(*boxes, 2 * arc + max((width_of(texts[e], small) for e in bends), default=0.0), 0.0) / 2
     above = max(HEIGHT, arc + 0.1, LOOP + HEIGHT if any(start == end for start, end in ends[shown]) else 0.0)
     top, bottom = (0.65 if title else 0.15) + above, 0.4 + above
-    legend = [("used", BLUE)] if any(amounts) else []
-    legend += [("not used", SOFT)] if any(amounts[e] == 0 for e in shown) else []
-    legend += [(f"the heaviest, {weight:.0%}", ORANGE) for weight in drawn.weights.tolist()]
+    heaviest = set(drawn.structures[0].sum(0).flatten().nonzero()[:, 0].tolist())
+    colors = {e: ORANGE if e in heaviest else BLUE if amounts[e] > 0 else SOFT for e in shown}
+    meanings = {"used": BLUE, "not used": SOFT}
+    meanings |= {f"the heaviest, {as_percent(weight)}": ORANGE for weight in drawn.weights.tolist()}
+    legend = colors_of(meanings, colors.values())
     width, height = high[0] - low[0] + 2 * side, top + high[1] - low[1] + bottom
     figure = make_figure(width, height, title, legend, drawn.rest, unknown or unknown_too)
     axes = add_axes(figure, 0, 0, *size_of(figure))
@@ -127,16 +128,14 @@ def network(
         draw_node(axes, x, y, box, label, font) for (x, y), box, label in zip(places, boxes, labels, strict=True)
     ]
     largest = max([1.0, *amounts])
-    heaviest = set(drawn.structures[0].sum(0).flatten().nonzero()[:, 0].tolist())
     for e, bend in bends.items():
-        color = ORANGE if e in heaviest else BLUE if amounts[e] > 0 else SOFT
         thick = 0.8 + THICK * amounts[e] / largest
         start, end = ends[e].tolist()
         if start == end:
-            middle = _draw_loop(axes, places[start], places.mean(0), thick, color, directed)
+            middle = _draw_loop(axes, places[start], places.mean(0), thick, colors[e], directed)
         else:
             middle = _draw_edge(
-                axes, (patches[start], patches[end]), places[[start, end]], bend, thick, color, directed
+                axes, (patches[start], patches[end]), places[[start, end]], bend, thick, colors[e], directed
             )
         write_over(axes, middle, texts[e], small, INK if amounts[e] > 0 else SOFT)
     return figure
@@ -204,9 +203,18 @@ def _draw_edge(
     )
     axes.add_patch(arrow)
     left = np.array([start[1] - end[1], end[0] - start[0]]) / length
-    t = OFF_MIDDLE if length > LONG else 0.5
+    # How far along the edge leaves the one box, and how far before its end it enters the other.
+    after, before = (min([0.5, *_shares(box, end - start)]) for box in nodes)
+    between = 1 - before - after
+    t = after + (OFF_MIDDLE if between * length > LONG else 0.5) * between
     x, y = (1 - t) * start + t * end + 4 * t * (1 - t) * bend * left
     return float(x), float(y)
+
+
+def _shares(box: FancyBboxPatch, way: np.ndarray) -> list[float]:
+    """How far along a way from the centre of a box its sides are, and its top."""
+    reach = np.array([box.get_width(), box.get_height()]) / 2
+    return [float(r / abs(w)) for r, w in zip(reach, way, strict=True) if w]
 
 
 def _draw_loop(axes: Axes, place: np.ndarray, centre: np.ndarray, thick: float, color: str, directed: bool) -> Point:

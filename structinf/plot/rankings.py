@@ -10,10 +10,9 @@ import torch
 from matplotlib.figure import Figure
 
 from ..errors import InvalidInputError
-from ..solution import Solution
-from .drawn import read
+from .drawn import Picturable, read
 from .layering import spread
-from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure, size_of
+from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, as_percent, colors_of, make_figure, size_of
 from .words import check_count, name_all, typeset, width_of
 
 __all__ = ["ranking"]
@@ -24,7 +23,7 @@ LETTERS = 0.5  # what a line of small text takes, in ranks
 
 
 def ranking(
-    solution: Solution,
+    solution: Picturable,
     scores: Any = None,
     *,
     names: Sequence[str] | None = None,
@@ -35,7 +34,7 @@ def ranking(
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one instance of ``ranking``: the mean is (n,).
     scores : (n,) Tensor or sequence of float, optional
         θ, drawn to scale before the ranks.
@@ -69,14 +68,17 @@ def ranking(
     if scores is not None:
         columns.insert(0, ("scores", _to_scale(scores, size)))
     columns += [
-        (f"{w:.0%}", ranks.double().numpy()) for w, ranks in zip(drawn.weights.tolist(), structures, strict=True)
+        (as_percent(w), ranks.double().numpy()) for w, ranks in zip(drawn.weights.tolist(), structures, strict=True)
     ]
     shared = (structures == structures[:1]).all(0)
 
     widest = max((width_of(name, font) for name in names), default=0.0)
     left, top, bottom = 0.6 + widest, 1.05 if title else 0.65, 0.65
     room = ROW * max(size - 1, 0)
-    legend = [("the same in all", BLUE), ("not the same", ORANGE)] if len(structures) else [("mean", BLUE)]
+    colors = [BLUE if same else ORANGE for same in shared.tolist()]
+    legend = (
+        colors_of({"the same in all": BLUE, "not the same": ORANGE}, colors) if len(structures) else [("mean", BLUE)]
+    )
     width, height = left + COLUMN * (len(columns) - 1) + 0.75, top + room + bottom
     figure = make_figure(width, height, title, legend, drawn.rest, unknown)
     axes = add_axes(figure, 0, 0, *size_of(figure))
@@ -94,8 +96,7 @@ def ranking(
         axes.text(x, max(size, 1) + 0.28 / ROW, head, ha="center", fontsize=9, color=INK, weight=weight)
     heights = np.array([column for _, column in columns])
     for i, line in enumerate(heights.T):
-        color = BLUE if shared[i] else ORANGE
-        axes.plot(range(len(columns)), line, color=color, lw=1.6, marker="o", ms=4, zorder=2 if shared[i] else 3)
+        axes.plot(range(len(columns)), line, color=colors[i], lw=1.6, marker="o", ms=4, zorder=2 if shared[i] else 3)
     for y, i in enumerate(heights[0].argsort(kind="stable").tolist(), 1):
         axes.plot([-0.3, -0.06], [y, heights[0, i]], color=SOFT, lw=0.6)
         axes.text(-0.36, y, names[i], ha="right", va="center_baseline", color=INK, fontproperties=font)

@@ -13,11 +13,10 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path
 
 from ..dp.paths import Dag
-from ..solution import Solution
 from .boxes import HEIGHT, draw_node, write_over
-from .drawn import read
+from .drawn import Picturable, read
 from .layering import lay_out
-from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure, size_of
+from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, as_percent, make_figure, size_of
 from .words import check_count, name_all, typeset, width_of
 
 __all__ = ["route"]
@@ -25,12 +24,12 @@ __all__ = ["route"]
 LINE = 0.7  # inches, from one place of a layer to the next
 
 
-def route(solution: Solution, edges: Any, *, names: Sequence[str] | None = None, title: str = "") -> Figure:
+def route(solution: Picturable, edges: Any, *, names: Sequence[str] | None = None, title: str = "") -> Figure:
     """The mean of a path through a directed acyclic graph, and the heaviest path.
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one instance: the mean is (E,).
     edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.DiGraph
         As ``dag_path`` takes them, its option ``graph``. Nodes are called by their ``str``.
@@ -69,7 +68,7 @@ def route(solution: Solution, edges: Any, *, names: Sequence[str] | None = None,
     places = _Places.of(dag, np.array(boxes), 0.5 + max((width_of(text, small) for text in texts), default=0.0))
     left, top, bottom = 0.25, (0.65 if title else 0.15) + HEIGHT, 0.75
     legend = [("probable", BLUE), ("of probability 0", SOFT)]
-    legend += [(f"the heaviest path, {weight:.0%}", ORANGE) for weight in drawn.weights.tolist()]
+    legend += [(f"the heaviest path, {as_percent(weight)}", ORANGE) for weight in drawn.weights.tolist()]
     width, height = left + places.ends[-1] + 0.25, top + places.deepest + bottom
     figure = make_figure(width, height, title, legend, drawn.rest, unknown or unknown_too)
     axes = add_axes(figure, 0, 0, *size_of(figure))

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from ..solution import Solution
-from .drawn import read
+from .drawn import Picturable, read
 from .sides import Items, Side, draw_series
 from .style import INK, LABELS, SOFT, add_axes, make_figure, write_weight
 from .words import name_all, typeset, width_of
@@ -22,13 +21,13 @@ MEAN, GAP, ROW, BAR = 0.9, 0.15, 0.38, 0.28
 
 
 def segments(
-    solution: Solution, *, x: Items | None = None, labels: Sequence[str] | None = None, title: str = "", most: int = 4
+    solution: Picturable, *, x: Items | None = None, labels: Sequence[str] | None = None, title: str = "", most: int = 4
 ) -> Figure:
     """The mean of a semi-Markov model: the labels of each step, and below them the segmentations it is made of.
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one instance, in any of the forms of ``semi_markov``: segments (T, D, S), with or without transitions, or
         pairwise (T, D, S, S).
     x : sequence of str, (T,) or (T, d) numbers, optional

@@ -10,9 +10,8 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..solution import Solution
-from .drawn import read
-from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, make_figure, write_weight
+from .drawn import Picturable, read
+from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, colors_of, make_figure, write_weight
 from .words import name_all, typeset, width_of
 
 __all__ = ["selection"]
@@ -22,7 +21,7 @@ BARS, GAP, ROW, CELL = 1.1, 0.15, 0.36, 0.26
 ROUNDING = 1e-4
 
 
-def selection(solution: Solution, *, names: Sequence[str] | None = None, title: str = "", most: int = 6) -> Figure:
+def selection(solution: Picturable, *, names: Sequence[str] | None = None, title: str = "", most: int = 6) -> Figure:
     """The mean of a selection as bars, and below them the selections that it is made of.
 
     Of ``categorical``, ``bits``, ``subset``, ``correlated_subset`` and ``knapsack``, of a ``milp`` whose variables are
@@ -30,7 +29,7 @@ def selection(solution: Solution, *, names: Sequence[str] | None = None, title: 
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one instance: the mean is (d,), or (d,) and that of pairs of neighbours, (d − 1,).
     names : sequence of str, optional
         What the elements stand for; numbers from 1 by default.
@@ -68,7 +67,10 @@ def selection(solution: Solution, *, names: Sequence[str] | None = None, title: 
     left = max(0.85, 0.7 * widest if turned else 0.0)  # turned names reach that far to the left
     top, below = 0.8 if title else 0.35, 0.2 + (0.8 * widest if turned else 0.15)
     room = BARS + GAP + ROW * len(weights)
-    legend = [("in all", BLUE), ("in some", ORANGE)] if len(weights) else [("mean", BLUE)]
+    shared = (drawn.structures[0] > 0).all(0) if len(weights) else mean > 0
+    colors = [BLUE if alike else ORANGE for alike in shared.tolist()]
+    used = {color for color, p in zip(colors, mean.tolist(), strict=True) if p > 0}
+    legend = colors_of({"in all": BLUE, "in some": ORANGE}, used) if len(weights) else [("mean", BLUE)]
     if len(drawn.mean) == 2:
         legend.append(("both neighbours", SOFT))
     height = top + room + below + 0.45
@@ -78,9 +80,8 @@ def selection(solution: Solution, *, names: Sequence[str] | None = None, title: 
     axes.set_axis_off()
 
     axes.hlines(BARS, -0.5, size - 0.5, color=SOFT, lw=0.6)
-    shared = (drawn.structures[0] > 0).all(0) if len(weights) else mean > 0
     for i, p in enumerate(mean.tolist()):
-        _draw_bar(axes, i, 0.7, p, BLUE if shared[i] else ORANGE)
+        _draw_bar(axes, i, 0.7, p, colors[i])
         axes.text(i, BARS * (1 - p) - 0.05, as_decimal(p), fontsize=9, color=INK, ha="center")
     for pairs in drawn.mean[1:]:
         for i, p in enumerate(pairs.tolist()):
@@ -89,7 +90,7 @@ def selection(solution: Solution, *, names: Sequence[str] | None = None, title: 
         y = BARS + GAP + ROW * k
         write_weight(axes, -0.5 - 0.62 / step, y + CELL - 0.05, weight)
         elements, *pairs = (t[k] > 0 for t in drawn.structures)
-        _draw_row(axes, elements, pairs, shared, y)
+        _draw_row(axes, elements, pairs, colors, y)
     for i, name in enumerate(names):
         text = axes.text(i, room + 0.15, name, color=INK, fontproperties=font, ha="right" if turned else "center")
         text.set(rotation=40 if turned else 0, rotation_mode="anchor")
@@ -101,10 +102,10 @@ def _draw_bar(axes: Axes, x: float, width: float, height: float, color: str) -> 
         axes.add_patch(Rectangle((x - width / 2, BARS * (1 - height)), width, BARS * height, color=color, lw=0))
 
 
-def _draw_row(axes: Axes, elements: Tensor, pairs: Sequence[Tensor], shared: Tensor, y: float) -> None:
+def _draw_row(axes: Axes, elements: Tensor, pairs: Sequence[Tensor], colors: Sequence[str], y: float) -> None:
     """A selection's cells: filled, or empty for what is left."""
     for i, taken in enumerate(elements.tolist()):
-        color = (BLUE if shared[i] else ORANGE) if taken else FAINT
+        color = colors[i] if taken else FAINT
         axes.add_patch(Rectangle((i - 0.35, y), 0.7, CELL, facecolor=color if taken else "white", edgecolor=color))
     for pair in pairs:
         for i in pair.nonzero()[:, 0].tolist():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeAlias, cast
@@ -28,6 +28,8 @@ __all__ = [
     "add_axes",
     "add_part",
     "as_decimal",
+    "as_percent",
+    "colors_of",
     "draw_frame",
     "drawn_into",
     "make_figure",
@@ -45,13 +47,13 @@ LABELS = [BLUE, ORANGE, "#3d8b57", "#8a5fb0", "#b08b1e", "#2f8f8f", "#b3476d", "
 
 Place: TypeAlias = Callable[[float, float], Figure | SubFigure]
 
-_place: ContextVar[Place | None] = ContextVar("place", default=None)
+_place: ContextVar[tuple[Place, bool] | None] = ContextVar("place", default=None)
 
 
 @contextmanager
-def drawn_into(place: Place) -> Iterator[None]:
-    """Pictures drawn here are parts of another one, and have no legends: ``place(width, height)`` makes each."""
-    token = _place.set(place)
+def drawn_into(place: Place, *, legends: bool) -> Iterator[None]:
+    """Pictures drawn here are parts of another one, which ``place(width, height)`` makes, with legends or without."""
+    token = _place.set((place, legends))
     try:
         yield
     finally:
@@ -63,14 +65,14 @@ def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[
 
     The title stands upper left, what the colours mean lower left, and the notes lower right.
     """
-    place = _place.get()
+    place, legends = _place.get() or (None, True)
     bold = FontProperties(size=12, weight="bold")
-    if place is not None:
+    if not legends:
         legend, notes = (), ()
     texts, small, unknown = typeset([text for text, _ in legend], 8)
     note = "; ".join(dict.fromkeys(filter(None, [*notes, unknown])))
     rooms = [0.35 + width_of(text, small) for text in texts]
-    width = max(width, 0.4 + width_of(title, bold), 0.4 + sum(rooms) + width_of(note, small))
+    width = max(width, 0.4 + width_of(title, bold), 0.4 + sum(rooms) + (0.2 + width_of(note, small) if note else 0.0))
     # A part of a figure has all that pictures use of one, but is not of its class.
     figure = cast(Figure, place(width, height)) if place else Figure((width, height), dpi=150, facecolor="white")
     figure.text(0.2 / width, 1 - 0.35 / height, title, fontproperties=bold, color=INK, va="center")
@@ -81,6 +83,11 @@ def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[
         left += room
     figure.text(1 - 0.2 / width, 0.15 / height, note, fontproperties=small, color=SOFT, ha="right")
     return figure
+
+
+def colors_of(legend: Mapping[str, str], used: Collection[str]) -> list[tuple[str, str]]:
+    """The texts of a legend and their colours, without colours that the picture does not have."""
+    return [(text, color) for text, color in legend.items() if color in used]
 
 
 def size_of(figure: Figure | SubFigure) -> tuple[float, float]:
@@ -110,7 +117,7 @@ def add_part(figure: Figure, left: float, down: float, width: float, height: flo
 
 def write_weight(axes: Axes, x: float, y: float, weight: float) -> None:
     """The weight of a structure, to the left of it."""
-    axes.text(x, y, f"{weight:.0%}", fontsize=11, color=INK, weight="bold")
+    axes.text(x, y, as_percent(weight), fontsize=11, color=INK, weight="bold")
 
 
 def draw_frame(axes: Axes) -> None:
@@ -135,3 +142,8 @@ def as_decimal(value: float) -> str:
         return ""
     text = f"{value:.2f}"
     return text.removeprefix("0") if value <= 0.995 else text.rstrip("0").removesuffix(".")
+
+
+def as_percent(weight: float) -> str:
+    """In whole percent; what is less than half of one is not 0%."""
+    return "<1%" if 0 < weight < 0.005 else f"{weight:.0%}"

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..parts import like_potentials
-from ..solution import Solution
-from .drawn import find_heaviest
-from .style import BLUE, ORANGE, add_part, drawn_into, make_figure, size_of
+from .drawn import Mixture, Picturable, find_heaviest
+from .panels import draw_side_by_side
+from .style import BLUE, ORANGE, as_percent
 
 __all__ = ["support"]
 
-# Inches: of more than two pictures side by side at most, and at the foot of each, where its legend would be.
-LINE, FOOT = 10.0, 0.3
-
 
 def support(
-    solution: Solution,
+    solution: Picturable,
     picture: Callable[..., Figure],
     *args: Any,
     title: str = "",
@@ -38,7 +33,7 @@ def support(
 
     Parameters
     ----------
-    solution : Solution
+    solution : Solution or SparseDistribution
         Of one instance, in a form that the ``picture`` takes. Equal structures, as of samples, are one.
     picture : callable
         A function of this module.
@@ -65,49 +60,22 @@ def support(
     >>> solution = si.infer(torch.zeros(4, 5), "dtw", "perturbed", samples=20, generator=g)
     >>> figure = support(solution, si.plot.alignment, title="Sampled alignments", most=4)
     """
-    if solution.support is None or solution.weights is None:
+    mixture = Mixture.of(solution)
+    if mixture.support is None or mixture.weights is None:
         raise InvalidInputError(
             "solution: it has no support to draw; take one of infer(..., 'sparsemap'), 'perturbed' or 'map'"
         )
     if "most" in inspect.signature(picture).parameters:
-        return picture(solution, *args, title=title, most=most, **options)
-    if solution.weights.ndim != 1:
+        return picture(mixture, *args, title=title, most=most, **options)
+    if mixture.weights.ndim != 1:
         raise InvalidInputError(
-            "solution: one instance without batch dimensions is needed; "
-            f"got one with weights of shape {tuple(solution.weights.shape)}"
+            "solution: one instance without batch dimensions is needed; got one with weights of shape "
+            f"{tuple(mixture.weights.shape)}; of a batch, infer(theta[b], ...) is that of one"
         )
-    structures, weights, rest = find_heaviest(solution.support, solution.weights, most)
-    draws = [
-        partial(picture, _of_one(solution, structures, weights, k), *args, title=f"{weight:.0%}", **options)
-        for k, weight in enumerate(weights.tolist())
-    ]
-    # Once to learn the sizes, and once where these fit.
-    with drawn_into(lambda width, height: Figure((width, height), dpi=150)):
-        sizes = [size_of(draw()) for draw in draws]
-    corners, (width, height) = _lay_out(sizes)
-    top = 0.55 if title else 0.1
-    figure = make_figure(width, top + height, title, [("mean", BLUE), ("structure", ORANGE)], rest)
-    for draw, (left, down) in zip(draws, corners, strict=True):
-        with drawn_into(partial(add_part, figure, left, top + down)):
-            draw()
-    return figure
-
-
-def _of_one(solution: Solution, structures: tuple[Tensor, ...], weights: Tensor, k: int) -> Solution:
-    """The same mean, and of the support one structure."""
-    one = tuple(t[k : k + 1] for t in structures)
-    support = like_potentials(one, solution.mean)
-    return replace(solution, weights=weights[k : k + 1], make_support=lambda: support)
-
-
-def _lay_out(sizes: Sequence[tuple[float, float]]) -> tuple[list[tuple[float, float]], tuple[float, float]]:
-    """Upper left corners of pictures in lines, and the size of all together, in inches."""
-    most = max([LINE, *(2 * width for width, _ in sizes)])
-    corners, left, down, widest, deepest = [], 0.0, 0.0, 0.0, 0.0
-    for width, height in sizes:
-        if left > 0 and left + width > most:
-            left, down, deepest = 0.0, down + deepest - FOOT, 0.0
-        corners.append((left, down))
-        left, deepest = left + width, max(deepest, height)
-        widest = max(widest, left)
-    return corners, (widest, down + deepest)
+    structures, weights, rest = find_heaviest(mixture.support, mixture.weights, most)
+    draws = []
+    for k, weight in enumerate(weights.tolist()):
+        one = like_potentials(tuple(t[k : k + 1] for t in structures), mixture.mean)
+        alone = Mixture(mixture.mean, one, weights[k : k + 1])
+        draws.append(partial(picture, alone, *args, title=as_percent(weight), **options))
+    return draw_side_by_side(draws, title, [("mean", BLUE), ("structure", ORANGE)], rest)

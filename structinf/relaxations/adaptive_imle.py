@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..checks import check_flag, check_positive
+from ..checks import check_flag, check_fraction, check_positive
 from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
 from ..parts import Potentials, as_tuple, map_parts
@@ -83,8 +83,7 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
             raise InvalidInputError(f"alpha must be a finite number of at least 0, got {alpha!r}")
         check_positive("target", target)
         check_positive("rate", rate)
-        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay < 1:
-            raise InvalidInputError(f"decay must be a number of at least 0 and below 1, got {decay!r}")
+        check_fraction("decay", decay)
         self.target, self.rate, self.decay = target, rate, decay
         # Written to in place alone: copies that draw from another generator share them.
         self.register_buffer("alpha", torch.tensor(float(alpha)))

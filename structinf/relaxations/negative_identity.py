@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..checks import check_choice
 from ..parts import Potentials, map_parts
-from ..relaxation import check_choice
 from ..solvers.coordinates import Coordinates
 from .surrogate import Choice, Surrogate
 

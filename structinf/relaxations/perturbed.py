@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..checks import check_flag, check_natural, check_positive
+from ..checks import check_choice, check_flag, check_natural, check_positive
 from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
 from ..oracle import Oracle
 from ..parts import Potentials, as_tuple, batch_size, inner, map_parts
-from ..relaxation import RegularizedRelaxation, check_choice, why_no_noise
+from ..relaxation import RegularizedRelaxation, why_no_noise
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
-from ..solvers.perturbation import along_samples, perturb, weigh_samples, weights_of
+from ..solvers.perturbation import along_samples, factors_of, perturb, weigh_samples
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -219,7 +219,7 @@ class _Samples:
     @property
     def factors(self) -> Potentials:
         """exp(σU − σ²/2)."""
-        return map_parts(lambda u: weights_of(u, self.options.sigma), self.noise)
+        return map_parts(lambda u: factors_of(u, self.options.sigma), self.noise)
 
     def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials:
         """E[s ∇ν(U)] / σ, with s = ⟨Y, v⟩ + c for cotangents v of the mean and c of the weights."""

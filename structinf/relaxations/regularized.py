@@ -11,18 +11,13 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..checks import check_flag
+from ..checks import check_choice, check_flag
+from ..convergence import OnFailure, check_stopping, report_unfinished
 from ..errors import UnsupportedError
 from ..oracle import EntropyProjectable, Oracle, Projectable
 from ..parts import Potentials, as_tuple, map_parts, scale
 from ..regularizers import check_temperature
-from ..relaxation import (
-    OnFailure,
-    RegularizedRelaxation,
-    check_choice,
-    check_stopping,
-    report_unfinished,
-)
+from ..relaxation import RegularizedRelaxation
 from ..solution import Solution
 from ..solvers.active_set import active_set
 from ..solvers.coordinates import Coordinates
@@ -192,10 +187,7 @@ class Regularized(RegularizedRelaxation):
         """max ⟨θ, μ⟩ − temperature · Ω(μ), (B,)."""
         if self._closed_form(oracle) is None:
             return self.solve(oracle, theta).value
-        mean = self.mean(oracle, theta)
-        fixed = map_parts(torch.Tensor.detach, mean)
-        value = oracle.score(map_parts(torch.Tensor.detach, theta), fixed) - self.omega(oracle, fixed)
-        return autograd.envelope(value, theta, mean)
+        return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
 
     def _closed_form(self, oracle: Oracle) -> Callable[[Potentials], Potentials] | None:
         """The mean as a function of θ / temperature, where the oracle knows it."""

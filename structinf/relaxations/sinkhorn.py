@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from .. import autograd
+from ..checks import check_choice
+from ..convergence import OnFailure, check_stopping, report_failure
 from ..errors import InvalidInputError, PluginError
 from ..oracle import Oracle, TransportPolytope
 from ..parts import Potentials
 from ..regularizers import check_temperature
-from ..relaxation import OnFailure, RegularizedRelaxation, check_choice, check_stopping, report_failure
+from ..relaxation import RegularizedRelaxation
 from ..solution import Solution
 from ..solvers.sinkhorn import Transport, forbid_unused, with_slack
 from ..solvers.sinkhorn_torch import finite_range, unrolled
@@ -56,7 +58,7 @@ class Sinkhorn(RegularizedRelaxation):
 
     References
     ----------
-    M. Cuturi, Sinkhorn distances: lightspeed computation of optimal transport, NeurIPS 2013. G. Mena, D. Belanger,
+    M. Cuturi, Sinkhorn distances: lightspeed computation of optimal transport, NIPS 2013. G. Mena, D. Belanger,
     S. Linderman & J. Snoek, Learning latent permutations with Gumbel-Sinkhorn networks, ICLR 2018. M. Eisenberger,
     A. Toker, L. Leal-Taixé, F. Bernard & D. Cremers, A unified framework for implicit Sinkhorn differentiation, CVPR
     2022.

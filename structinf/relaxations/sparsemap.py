@@ -9,16 +9,12 @@ import torch
 from torch import Tensor
 
 from .. import autograd
+from ..checks import check_choice
+from ..convergence import OnFailure, check_stopping, report_unfinished
 from ..oracle import Oracle, Projectable
 from ..parts import Potentials, as_tuple, map_parts, scale
 from ..regularizers import check_temperature
-from ..relaxation import (
-    OnFailure,
-    RegularizedRelaxation,
-    check_choice,
-    check_stopping,
-    report_unfinished,
-)
+from ..relaxation import RegularizedRelaxation
 from ..solution import Solution
 from ..solvers.active_set import ActiveSet, active_set
 
@@ -100,10 +96,7 @@ class SparseMAP(RegularizedRelaxation):
         """max ⟨θ, μ⟩ − ½ temperature ‖μ‖², (B,)."""
         if not self._has_closed_form(oracle):
             return self.solve(oracle, theta).value
-        mean = self.mean(oracle, theta)
-        fixed = map_parts(torch.Tensor.detach, mean)
-        value = oracle.score(map_parts(torch.Tensor.detach, theta), fixed) - self.omega(oracle, fixed)
-        return autograd.envelope(value, theta, mean)
+        return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
 
     def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
         """½ temperature ‖y‖² over the penalised parts, (B,)."""

@@ -7,10 +7,10 @@ from typing import Literal, cast
 
 import torch
 
-from ..checks import check_positive
+from ..checks import check_choice, check_positive
 from ..oracle import GibbsOracle, Oracle, Projectable
 from ..parts import Potentials, map_parts
-from ..relaxation import check_choice, missing_ability
+from ..relaxation import missing_ability
 from .sparsemap import SparseMAP
 from .surrogate import Choice, Surrogate, moved
 

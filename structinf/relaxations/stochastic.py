@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from ..checks import check_natural, check_positive
+from ..checks import check_choice, check_natural, check_positive
 from ..errors import InvalidInputError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
 from ..parts import Potentials, batch_size, map_parts
-from ..relaxation import Relaxation, check_choice, named, why_no_noise
+from ..relaxation import Relaxation, named, why_no_noise
 from ..solution import Solution
 from ..solvers.perturbation import perturb
 

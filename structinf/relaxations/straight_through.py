@@ -9,7 +9,7 @@ from typing_extensions import Self
 
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, differentiate, like_potentials, map_parts, recording
+from ..parts import Potentials, as_tuple, differentiate, like_potentials, map_parts, recording, sum_of_products
 from ..relaxation import Relaxation, named
 from .surrogate import Choice, Surrogate
 
@@ -94,5 +94,5 @@ class StraightThrough(Surrogate):
         with recording():
             theta = map_parts(lambda t: t.detach().requires_grad_(), at.theta)
             mean = self._held.mean(at.oracle, theta)
-            along = [(m * z).sum() for m, z in zip(as_tuple(mean), as_tuple(v), strict=True)]
-            return like_potentials(differentiate(torch.stack(along).sum(), as_tuple(theta)), theta)
+            along = sum_of_products(as_tuple(mean), as_tuple(v))
+            return like_potentials(differentiate(along, as_tuple(theta)), theta)

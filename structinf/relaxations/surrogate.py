@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..checks import check_natural, check_positive
+from ..checks import check_choice, check_natural, check_positive
 from ..errors import UnsupportedError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
 from ..parts import Potentials, as_tuple, batch_size, map_parts
-from ..relaxation import Relaxation, check_choice, why_no_noise
+from ..relaxation import Relaxation, why_no_noise
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
 from ..solvers.perturbation import perturb, tile, untile

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..autograd import CappedMap
 from ..compiling import one_step
 from ..errors import InvalidInputError
-from .forms import AlongDim, apply_along, check_parameter, check_scores, row_parameter
+from .forms import AlongDim, apply_along, check_parameter, check_scores, extent, row_parameter
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -66,7 +66,7 @@ def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> jaxtyping.Float[Tenso
     check_scores(x, dim)
     check_parameter("k", k, 0)
     size = x.shape[dim] if x.ndim else 1
-    largest = (k.detach().max().item() if k.numel() else 0.0) if isinstance(k, Tensor) else k
+    largest = (extent(k)[1] if k.numel() else 0.0) if isinstance(k, Tensor) else k
     if largest > size:
         raise InvalidInputError(f"k must be at most {size}, the size of x along dim {dim}, got {largest:g}")
     if isinstance(k, Tensor):

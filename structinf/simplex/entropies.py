@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..autograd.simplex import SimplexMap, simplex_point
 from ..errors import InvalidInputError
+from ..kernels.arrays import widened
 from ..kernels.simplex_maxima import tsallis_maximum
-from ..kernels.simplex_torch import widened
 from .forms import check_parameter, check_scores, restored, to_last
 from .norm import normmax
 from .power_sums import RenyiMap, SquaredNormMap
@@ -238,7 +238,7 @@ def _in_double(function: SimplexMap, x: Tensor, dim: int) -> Tensor:
 def _log_power_sum(p: Tensor, alpha: float, dim: int) -> Tensor:
     """log Σ p^α of distributions p: by how far Σ p^α is from 1 where that is near, by the largest p where it is not."""
     excess = _power_excess(p, alpha, dim)
-    if not p.shape[dim]:
+    if not p.numel():
         return torch.log1p(excess)
     # The value is the same for any top, so that none of its derivatives is of it.
     top = p.detach().amax(dim, keepdim=True)

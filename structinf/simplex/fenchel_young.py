@@ -27,7 +27,7 @@ def _like_losses(
     return x.new_empty([] if reduction != "none" else to_last(x, dim).shape[:-1])
 
 
-@one_step(_like_losses)
+@one_step(_like_losses, is_number=lambda *_, reduction="mean", **__: reduction != "none")
 def simplex_loss(
     x: Tensor,
     target: Tensor,
@@ -61,6 +61,7 @@ def simplex_loss(
         to its scores, so that a right class must win by more than the cost. Of probabilities, the mean row.
     ignore_index : int
         Instances of this class have loss 0 and gradient 0, whatever their scores are; the mean is over the others.
+        Probabilities are never ignored.
     reduction : "mean", "sum" or "none"
         As in torch.nn, with the weighted mean there too; but the mean of no instances is 0, and so is its gradient.
 
@@ -113,7 +114,7 @@ def simplex_loss(
         losses = _of_classes(scores, labels, entropy, cost)
         counts = torch.ones_like(losses) if weight is None else weight.to(losses)[labels]
         counts = counts.masked_fill(ignored, 0.0)
-        losses = torch.where(counts != 0, counts * losses, 0.0)
+        losses = counts * torch.where((counts != 0) | losses.isfinite(), losses, 0.0)
     if reduction == "none":
         return losses.view(lead).to(x.dtype)
     total = losses.sum()
@@ -130,7 +131,7 @@ def _of_classes(
     if not scores.numel():
         return scores.sum(1)
     scores = scores if cost is None else scores + cost.to(scores)[labels]
-    right = scores.gather(1, labels.unsqueeze(1)).squeeze(1)
+    right = scores[torch.arange(len(labels), device=labels.device), labels]  # gather would keep the scores for backward
     return simplex_gap(entropy, scores, entropy.probabilities(scores), right, torch.zeros_like(right))
 
 

@@ -8,11 +8,21 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..autograd.inspected import inspected
 from ..autograd.simplex import SimplexMap, simplex_point
 from ..errors import InvalidInputError
-from ..kernels.simplex_torch import widened
+from ..kernels.arrays import widened
 
-__all__ = ["AlongDim", "apply_along", "check_parameter", "check_scores", "restored", "row_parameter", "to_last"]
+__all__ = [
+    "AlongDim",
+    "apply_along",
+    "check_parameter",
+    "check_scores",
+    "extent",
+    "restored",
+    "row_parameter",
+    "to_last",
+]
 
 
 class AlongDim(nn.Module):
@@ -82,15 +92,28 @@ def check_scores(x: Tensor, dim: int) -> None:
 def check_parameter(name: str, value: float | Tensor, least: float, *, is_open: bool = False) -> None:
     """Raise InvalidInputError unless all of ``value`` is finite and at least ``least``, or above it if ``is_open``."""
     if isinstance(value, Tensor):
-        low, high = value.detach().aminmax() if value.numel() else (least + 1.0, least + 1.0)
-        is_right, came = bool(low >= least) and bool(high < math.inf), f"a tensor from {low:g} to {high:g}"
-        is_right = is_right and not (is_open and bool(low == least))
+        low, high = extent(value) if value.numel() else (least + 1.0, least + 1.0)
+        is_right, came = least <= low and high < math.inf, f"a tensor from {low:g} to {high:g}"
+        is_right = is_right and not (is_open and low == least)
     else:
         is_right = isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf
         is_right, came = is_right and not (is_open and value == least), repr(value)
     if not is_right:
         bound = f"above {least:g}" if is_open else f"of at least {least:g}"
         raise InvalidInputError(f"{name} must be a finite number {bound}, or a tensor of such numbers, got {came}")
+
+
+def extent(value: Tensor) -> tuple[float, float]:
+    """The least and the largest of numbers, NaN if one is; of all that vmap is to go through, within it."""
+    found = 0.0, 0.0
+
+    def look(numbers: Tensor) -> None:
+        nonlocal found
+        low, high = numbers.aminmax()
+        found = low.item(), high.item()
+
+    inspected(value.detach(), look)
+    return found
 
 
 def row_parameter(name: str, value: Tensor, x: Tensor, dim: int) -> Tensor:

@@ -46,8 +46,10 @@ def sparsemax_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) ->
 
     Parameters
     ----------
-    x, target, **options
+    x, target
         As for :func:`simplex_loss`.
+    **options
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :func:`simplex_loss`.
 
     Examples
     --------
@@ -63,8 +65,10 @@ def entmax15_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> 
 
     Parameters
     ----------
-    x, target, **options
+    x, target
         As for :func:`simplex_loss`.
+    **options
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :func:`simplex_loss`.
 
     Examples
     --------
@@ -82,8 +86,10 @@ def entmax_loss(
 
     Parameters
     ----------
-    x, target, **options
+    x, target
         As for :func:`simplex_loss`.
+    **options
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :func:`simplex_loss`.
     alpha : float
         At least 1.
 
@@ -103,8 +109,10 @@ def normmax_loss(
 
     Parameters
     ----------
-    x, target, **options
+    x, target
         As for :func:`simplex_loss`.
+    **options
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :func:`simplex_loss`.
     alpha : float
         Above 1.
 
@@ -123,8 +131,16 @@ class SimplexLoss(nn.Module):
     Parameters
     ----------
     entropy : Entropy
-    **options
-        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as there. Weights and costs are buffers.
+    dim : int
+        Of the classes: the last one, unlike torch's 1, unless said otherwise.
+    weight : (K,) Tensor, optional
+        What an instance counts, by its class; not for probabilities as targets. A buffer.
+    cost : (K, K) Tensor, optional
+        What it costs to predict one class (column) for another (row), of 0 for the right one. A buffer.
+    ignore_index : int
+        Instances of this class have loss 0 and gradient 0, and do not count. Probabilities are never ignored.
+    reduction : "mean", "sum" or "none"
+        As in torch.nn; but the mean of no instances is 0, and so is its gradient.
 
     Attributes
     ----------
@@ -185,13 +201,24 @@ class SimplexLoss(nn.Module):
         )
 
 
+def _known(options: LossOptions, loss: type[SimplexLoss]) -> LossOptions:
+    """The ``options``, if they are all those of losses."""
+    for name in sorted(options.keys() - LossOptions.__annotations__):
+        if name == "label_smoothing":
+            instead = "pass smoothed targets, such as (1 - s) * one_hot(target, K) + s / K"
+        else:
+            instead = f"all losses have {', '.join(LossOptions.__annotations__)}"
+        raise TypeError(f"{loss.__name__}() got an unexpected keyword argument {name!r}; {instead}")
+    return options
+
+
 class SoftmaxLoss(SimplexLoss):
     """The loss of :func:`softmax`: the cross-entropy, less the entropy of the target where it is not a class.
 
     Parameters
     ----------
     **options
-        As for :class:`SimplexLoss`.
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :class:`SimplexLoss`.
 
     Examples
     --------
@@ -201,7 +228,7 @@ class SoftmaxLoss(SimplexLoss):
     """
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
-        super().__init__(ShannonEntropy(), **options)
+        super().__init__(ShannonEntropy(), **_known(options, type(self)))
 
 
 class SparsemaxLoss(SimplexLoss):
@@ -210,7 +237,7 @@ class SparsemaxLoss(SimplexLoss):
     Parameters
     ----------
     **options
-        As for :class:`SimplexLoss`.
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :class:`SimplexLoss`.
 
     References
     ----------
@@ -224,7 +251,7 @@ class SparsemaxLoss(SimplexLoss):
     """
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
-        super().__init__(TsallisEntropy(2.0), **options)
+        super().__init__(TsallisEntropy(2.0), **_known(options, type(self)))
 
 
 class Entmax15Loss(SimplexLoss):
@@ -233,7 +260,7 @@ class Entmax15Loss(SimplexLoss):
     Parameters
     ----------
     **options
-        As for :class:`SimplexLoss`.
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :class:`SimplexLoss`.
 
     Examples
     --------
@@ -243,7 +270,7 @@ class Entmax15Loss(SimplexLoss):
     """
 
     def __init__(self, **options: Unpack[LossOptions]) -> None:
-        super().__init__(TsallisEntropy(1.5), **options)
+        super().__init__(TsallisEntropy(1.5), **_known(options, type(self)))
 
 
 class EntmaxLoss(SimplexLoss):
@@ -254,7 +281,7 @@ class EntmaxLoss(SimplexLoss):
     alpha : float
         At least 1.
     **options
-        As for :class:`SimplexLoss`.
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :class:`SimplexLoss`.
 
     Examples
     --------
@@ -264,7 +291,7 @@ class EntmaxLoss(SimplexLoss):
     """
 
     def __init__(self, alpha: float = 1.5, **options: Unpack[LossOptions]) -> None:
-        super().__init__(TsallisEntropy(alpha), **options)
+        super().__init__(TsallisEntropy(alpha), **_known(options, type(self)))
 
 
 class NormmaxLoss(SimplexLoss):
@@ -275,7 +302,7 @@ class NormmaxLoss(SimplexLoss):
     alpha : float
         Above 1.
     **options
-        As for :class:`SimplexLoss`.
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :class:`SimplexLoss`.
 
     Examples
     --------
@@ -285,7 +312,7 @@ class NormmaxLoss(SimplexLoss):
     """
 
     def __init__(self, alpha: float = 2.0, **options: Unpack[LossOptions]) -> None:
-        super().__init__(NormEntropy(alpha), **options)
+        super().__init__(NormEntropy(alpha), **_known(options, type(self)))
 
 
 class SquaredNormLoss(SimplexLoss):
@@ -296,7 +323,7 @@ class SquaredNormLoss(SimplexLoss):
     alpha : float
         Above 1.
     **options
-        As for :class:`SimplexLoss`.
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :class:`SimplexLoss`.
 
     Examples
     --------
@@ -306,7 +333,7 @@ class SquaredNormLoss(SimplexLoss):
     """
 
     def __init__(self, alpha: float = 2.0, **options: Unpack[LossOptions]) -> None:
-        super().__init__(SquaredNormEntropy(alpha), **options)
+        super().__init__(SquaredNormEntropy(alpha), **_known(options, type(self)))
 
 
 class RenyiLoss(SimplexLoss):
@@ -317,7 +344,7 @@ class RenyiLoss(SimplexLoss):
     beta : float
         Above 0, at most 1.
     **options
-        As for :class:`SimplexLoss`.
+        ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :class:`SimplexLoss`.
 
     Examples
     --------
@@ -327,4 +354,4 @@ class RenyiLoss(SimplexLoss):
     """
 
     def __init__(self, beta: float = 0.5, **options: Unpack[LossOptions]) -> None:
-        super().__init__(RenyiEntropy(beta), **options)
+        super().__init__(RenyiEntropy(beta), **_known(options, type(self)))

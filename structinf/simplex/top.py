@@ -9,7 +9,7 @@ from torch import Tensor
 from ..autograd.simplex import simplex_point
 from ..checks import check_k
 from ..compiling import one_step
-from ..kernels.simplex_torch import widened
+from ..kernels.arrays import widened
 from .forms import AlongDim, check_scores, restored, to_last
 from .tsallis import TsallisMap
 

@@ -17,7 +17,7 @@ from ..oracle import Oracle
 from ..parts import Potentials, map_parts
 from .coordinates import Objective
 
-__all__ = ["ActiveSet", "Outcome", "Programs", "active_set"]
+__all__ = ["ActiveSet", "Outcome", "Programs", "active_set", "run"]
 
 
 def active_set(

@@ -188,6 +188,12 @@ class BatchedPrograms(Programs):
         rest = (vertex - self._scatter(torch.where(self.used, column, 0.0))) * self.penalised
         return column, (rest * rest).sum(1) + (1 - column.sum(1)).square()
 
+    def _balanced(self, right: Tensor) -> Tensor:
+        """q (B, room) with A q = right − λ 1 and Σ q = 0, for some λ: A⁻¹ right − A⁻¹ 1 (1ᵀ A⁻¹ right) / (1ᵀ A⁻¹ 1)."""
+        both = self.inverse @ torch.stack([right, self.used.to(torch.float64)], 2)
+        total = both.sum(1, keepdim=True)
+        return both[:, :, 0] - total[:, :, 0] / total[:, :, 1] * both[:, :, 1]
+
     def _polish(self) -> None:
         self.inverse = 2 * self.inverse - self.inverse @ self.matrix @ self.inverse
 
@@ -265,10 +271,7 @@ class BatchedPrograms(Programs):
         while bool(open.any()):
             average = (self.weight * gradient).sum(1, keepdim=True)
             gradient = torch.where(self.used, gradient - average, 0.0)
-            both = self.inverse @ torch.stack([gradient, self.used.to(torch.float64)], 2)
-            total = both.sum(1, keepdim=True)
-            move = both[:, :, 0] - total[:, :, 0] / total[:, :, 1] * both[:, :, 1]
-            move = torch.where(open[:, None], move, 0.0)
+            move = torch.where(open[:, None], self._balanced(gradient), 0.0)
             falling = (move < 0) & (self.weight + move <= VANISHING)
             step, spent = torch.where(falling, -self.weight / move, 1.0).clamp(max=1).min(1)
             blocked = falling.any(1, keepdim=True)
@@ -309,6 +312,4 @@ class BatchedPrograms(Programs):
 
     def vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
         cotangent = self._gather(mean_cotangent) + torch.where(self.used, weights_cotangent, 0.0)
-        both = self.inverse @ torch.stack([cotangent, self.used.to(torch.float64)], 2)
-        total = both.sum(1, keepdim=True)
-        return self._scatter(both[:, :, 0] - total[:, :, 0] / total[:, :, 1] * both[:, :, 1])
+        return self._scatter(self._balanced(cotangent))

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from .corral import Corral
 
-__all__ = ["NEGLIGIBLE", "Edges", "correct", "pseudo_solve"]
+__all__ = ["Edges", "correct", "null_vector", "pseudo_solve"]
 
-NEGLIGIBLE = 1e-12
+_NEGLIGIBLE = 1e-12
 """An eigenvalue, or the square of a pivot, below this, of a matrix whose diagonal is 1, is 0."""
 
 _IDLE = 1e-18
@@ -104,12 +104,17 @@ def _scaled(gram: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
     return scaled, factor
 
 
+def _cholesky(scaled: Tensor) -> tuple[Tensor, Tensor]:
+    """The lower factors of matrices (n, K, K) whose diagonals are 1, and which of these are singular, (n,) bool."""
+    lower, info = torch.linalg.cholesky_ex(scaled)
+    return lower, (info > 0) | ~(lower.diagonal(dim1=1, dim2=2).square().amin(1) > _NEGLIGIBLE)
+
+
 def _solve(gram: Tensor, free: Tensor, right: Tensor) -> Tensor:
     """The solution of gram · q = right over the ``free`` slots, 0 elsewhere, right (n, K); the least one of several."""
     scaled, factor = _scaled(gram, free)
-    lower, info = torch.linalg.cholesky_ex(scaled)
+    lower, singular = _cholesky(scaled)
     solution = factor * torch.cholesky_solve((factor * right)[:, :, None], lower)[:, :, 0]
-    singular = (info > 0) | ~(lower.diagonal(dim1=1, dim2=2).square().amin(1) > NEGLIGIBLE)
     if bool(singular.any()):
         solution[singular] = pseudo_solve(gram[singular], free[singular], right[singular])
     return solution
@@ -119,6 +124,16 @@ def pseudo_solve(gram: Tensor, used: Tensor, right: Tensor) -> Tensor:
     """The least solution of gram · q = right over the slots ``used``, 0 elsewhere, right (n, K)."""
     scaled, factor = _scaled(gram, used)
     values, vectors = torch.linalg.eigh(scaled)
-    inverse = torch.where(values > NEGLIGIBLE * values[:, -1:], values.reciprocal(), 0.0)
+    inverse = torch.where(values > _NEGLIGIBLE * values[:, -1:], values.reciprocal(), 0.0)
     inner = (vectors.mT @ (factor * right)[:, :, None]) * inverse[:, :, None]
     return factor * (vectors @ inner)[:, :, 0]
+
+
+def null_vector(gram: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+    """q (n, K) with gram · q = 0 over the slots ``used``, 0 elsewhere, and for which instances there is one."""
+    scaled, factor = _scaled(gram, used)
+    _, singular = _cholesky(scaled)
+    null = torch.zeros_like(factor)
+    if bool(singular.any()):
+        null[singular] = factor[singular] * torch.linalg.eigh(scaled[singular])[1][:, :, 0]
+    return null, singular

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .corral import Corral
-from .corrective import NEGLIGIBLE, Edges, pseudo_solve
+from .corrective import Edges, null_vector, pseudo_solve
 from .covering import Answers
 
 __all__ = ["make_independent", "tangent_product", "widen"]
@@ -39,7 +39,7 @@ def make_independent(corral: Corral) -> None:
     """
     while len(corral) and corral.weight.shape[1]:
         edges = Edges(corral)
-        null, dependent = _null_vector(edges)
+        null, dependent = null_vector(edges.edge @ edges.edge.mT, edges.others)
         if not bool(dependent.any()):
             return
         change = edges.balanced(torch.where(dependent[:, None], null, 0.0))
@@ -61,22 +61,6 @@ def make_independent(corral: Corral) -> None:
             )
             if bool((lost | ~dependent).all()):
                 return
-
-
-def _null_vector(edges: Edges) -> tuple[Tensor, Tensor]:
-    """A combination (n, K) of the edges that is 0, and of which instances it is."""
-    gram = edges.edge @ edges.edge.mT
-    diagonal = gram.diagonal(dim1=1, dim2=2)
-    factor = torch.where(edges.others, diagonal.rsqrt(), 0.0)
-    scaled = factor[:, :, None] * gram * factor[:, None, :]
-    scaled.diagonal(dim1=1, dim2=2).fill_(1.0)
-    lower, info = torch.linalg.cholesky_ex(scaled)
-    pivot = lower.diagonal(dim1=1, dim2=2).square().amin(1)
-    dependent = (info > 0) | ~(pivot > NEGLIGIBLE)
-    null = torch.zeros_like(factor)
-    if bool(dependent.any()):
-        null[dependent] = factor[dependent] * torch.linalg.eigh(scaled[dependent])[1][:, :, 0]
-    return null, dependent
 
 
 def widen(corral: Corral, answers: Answers) -> None:

@@ -23,8 +23,8 @@ from .corrective import correct
 from .covering import Answers, cover
 from .face import make_independent, tangent_product, widen
 from .frank_wolfe_steps import RULES
+from .frank_wolfe_unrolled import Round, replayed_gradient
 from .mean_regularizers import BinaryEntropy, Entropy, MeanRegularizer, OwnRegularizer, SquaredNorm
-from .unrolled import Round, replayed_gradient
 
 __all__ = ["FrankWolfe", "OmegaName", "Variant", "frank_wolfe", "regularizer_of"]
 

@@ -18,6 +18,7 @@ __all__ = [
     "Copies",
     "along_samples",
     "draw_noise",
+    "factors_of",
     "perturb",
     "tile",
     "untile",
@@ -59,13 +60,13 @@ def perturb(
     drawn = draw_noise(oracle, theta, noise, samples, generator, antithetic=antithetic)
     if multiplicative:
         # A factor may underflow to 0, and what is forbidden would be NaN.
-        copies = map_parts(lambda t, u: torch.where(t.isinf(), t, t * weights_of(u, scale)), theta, drawn)
+        copies = map_parts(lambda t, u: torch.where(t.isinf(), t, t * factors_of(u, scale)), theta, drawn)
     else:
         copies = map_parts(lambda t, u: torch.add(t, u, alpha=scale), theta, drawn)
     return Copies(oracle.repeat(samples), untile(copies), drawn)
 
 
-def weights_of(u: Tensor, scale: float) -> Tensor:
+def factors_of(u: Tensor, scale: float) -> Tensor:
     """exp(σu − σ²/2), of mean 1 for normal u."""
     return (scale * u - 0.5 * scale * scale).exp()
 

@@ -1,4 +1,4 @@
-"""The inputs on which laws are tried: potentials of every kind, with the oracle and its instance data.
+"""The inputs on which laws are tried: potentials of every family, with the oracle and its instance data.
 
 What is drawn depends on nothing but the seed.
 """
@@ -17,71 +17,19 @@ from torch import Tensor
 
 from ..errors import InfeasibleError, InvalidInputError
 from ..oracle import Enumerable, Oracle
-from ..parts import Potentials, as_tuple, inner, like_potentials, map_parts
+from ..parts import Potentials, as_tuple, like_potentials, map_parts
 from ..problem import Problem
 from ..relaxation import Relaxation
 from .compare import rounding
 from .enumeration import Enumeration
+from .potentials import FAMILIES, forbid, instance, magnitude, normal
 
-__all__ = ["FAMILIES", "Case", "InstanceData", "Subject", "forbid", "instance", "magnitude"]
+__all__ = ["Case", "InstanceData", "Subject"]
 
 InstanceData = Mapping[str, Any] | Callable[[int, torch.Generator], Mapping[str, Any]]
 """Values to draw each instance's from, a row each; or a function of a batch size and a generator that draws them."""
 
 BATCH = 4
-
-
-# ----------------------------------------------------------------------------- potentials
-
-
-def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def _ties(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    return torch.randint(-1, 2, tuple(shape), generator=generator).double()
-
-
-def _zeros(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    return torch.zeros(*shape, dtype=torch.float64)
-
-
-FAMILIES: Mapping[str, tuple[Callable[[Sequence[int], torch.Generator], Tensor], float, bool]] = {
-    # name: how entries are drawn, their scale, whether some are −inf
-    "normal": (_normal, 1.0, False),
-    "ties": (_ties, 1.0, False),
-    "zeros": (_zeros, 1.0, False),
-    "small": (_normal, 1e-3, False),
-    "large": (_normal, 1e3, False),
-    "forbidden": (_normal, 1.0, True),
-    "forbidden ties": (_ties, 1.0, True),
-    "forbidden large": (_normal, 1e3, True),
-}
-
-
-def forbid(theta: Potentials, structure: Potentials, generator: torch.Generator, share: float = 0.4) -> Potentials:
-    """``theta`` with −inf at a random share of the parts that no instance of ``structure`` uses."""
-
-    def mask(t: Tensor, y: Tensor) -> Tensor:
-        used = (y != 0).any(0, keepdim=True) if t.shape[0] == 1 else y != 0
-        drawn = torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t.device) < share
-        return t.masked_fill(drawn & ~used.to(t.device), -torch.inf)
-
-    return map_parts(mask, theta, structure)
-
-
-def instance(value: Potentials, b: int) -> Potentials:
-    """Row ``b`` as a batch of one, (1, *event); the only row where all instances share it."""
-    return map_parts(lambda t: t[b : b + 1] if t.shape[0] != 1 else t, value)
-
-
-def magnitude(theta: Potentials, y: Potentials) -> Tensor:
-    """Σ |θ_i y_i| for each instance, without forbidden parts."""
-    sizes = map_parts(lambda t: t.abs().nan_to_num(posinf=0), theta)
-    return inner(sizes, map_parts(torch.abs, y))
-
-
-# ----------------------------------------------------------------------------- what is checked
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +161,7 @@ class Subject:
         if not holes:
             return case
         # Every instance keeps a structure: the best one for potentials unrelated to θ.
-        unrelated = case.with_tensors([self.signed(_normal(t.shape, generator)).to(dtype) for t in drawn])
+        unrelated = case.with_tensors([self.signed(normal(t.shape, generator)).to(dtype) for t in drawn])
         kept = unrelated.oracle.argmax(unrelated.theta)
         return replace(case, given=forbid(theta, kept, generator))
 
@@ -375,7 +323,7 @@ class Case:
         key = tuple((name, tuple(value[b].flatten().tolist())) for name, value in sorted(self.structure.items()))
         known = self.subject._enumerations
         if key not in known:
-            known[key] = Enumeration(self.oracle[[b]].enumerate(self.subject.event_shape))  # type: ignore[attr-defined]
+            known[key] = Enumeration(self.oracle[[b]].enumerate(self.subject.event_shape))
         return known[key]
 
     def enumerations(self) -> Iterator[tuple[int, Potentials, Enumeration]]:

@@ -13,12 +13,17 @@ from torch import Tensor
 
 from ..parts import Potentials, as_tuple, inner, map_parts
 
-__all__ = ["Enumeration", "flat_parts", "nearest_point", "numbered"]
+__all__ = ["Enumeration", "exact", "flat_parts", "nearest_point", "numbered"]
+
+
+def exact(parts: Potentials) -> Potentials:
+    """``parts`` in float64 on the CPU, without a gradient."""
+    return map_parts(lambda t: t.detach().to("cpu", torch.float64), parts)
 
 
 def flat_parts(y: Potentials) -> Tensor:
     """Structures (N, *event), in however many tensors, as float64 rows (N, d)."""
-    return torch.cat([t.detach().to("cpu", torch.float64).flatten(1) for t in as_tuple(y)], 1)
+    return torch.cat([t.flatten(1) for t in as_tuple(exact(y))], 1)
 
 
 def numbered(rows: Tensor) -> Tensor:
@@ -55,11 +60,11 @@ class Enumeration:
 
     def scores(self, theta: Potentials) -> Tensor:
         """⟨θ, y⟩ of each structure, (N,)."""
-        return inner(_double(theta), self.structures)
+        return inner(exact(theta), self.structures)
 
     def magnitude(self, theta: Potentials) -> Tensor:
         """The largest Σ |θ_i y_i| of a structure that is allowed: what rounding errors are relative to."""
-        sizes = inner(map_parts(torch.abs, _double(theta)), map_parts(torch.abs, self.structures))
+        sizes = inner(map_parts(torch.abs, exact(theta)), map_parts(torch.abs, self.structures))
         return sizes.where(self.allowed(theta), 0.0).max()
 
     def allowed(self, theta: Potentials) -> Tensor:
@@ -88,7 +93,7 @@ class Enumeration:
 
     def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
         """Cov[Y] v, (1, *event)."""
-        p, along = self.probabilities(theta), inner(_double(v), self.structures)
+        p, along = self.probabilities(theta), inner(exact(v), self.structures)
         return self.mean(p * (along - p @ along))
 
     def position(self, y: Potentials) -> int | None:
@@ -174,7 +179,3 @@ def _affine_weights(corral: Tensor, target: Tensor) -> Tensor:
         return target.new_ones(1)
     solution = torch.linalg.lstsq(edges.T, (target - origin)[:, None], driver="gelsd").solution[:, 0]
     return torch.cat([1 - solution.sum()[None], solution])
-
-
-def _double(theta: Potentials) -> Potentials:
-    return map_parts(lambda t: t.detach().to("cpu", torch.float64), theta)

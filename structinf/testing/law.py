@@ -11,8 +11,9 @@ import torch
 
 from ..oracle import Oracle
 from ..relaxation import Relaxation, missing_ability
-from .cases import FAMILIES, Case, Subject
+from .cases import Case, Subject
 from .compare import Broken, NotApplicable
+from .potentials import FAMILIES
 from .report import LawError, Report, Result
 from .shrink import Shrinker, as_code
 

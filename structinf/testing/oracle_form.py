@@ -16,9 +16,10 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Potentials, as_tuple, map_parts
-from .cases import Case, instance
+from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding, trying
 from .law import LawBook
+from .potentials import instance
 from .queries import QUERIES, Answer, ask, queries_of
 
 __all__ = ["LAWS"]

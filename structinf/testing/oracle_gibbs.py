@@ -18,11 +18,12 @@ from ..parts import (
     reduce_like,
     weigh,
 )
-from .cases import Case, instance, magnitude
+from .cases import Case
 from .compare import expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .enumeration import flat_parts, numbered
 from .gradients import expect_derivative
 from .law import LawBook
+from .potentials import instance, magnitude
 from .queries import directions
 
 __all__ = ["LAWS"]

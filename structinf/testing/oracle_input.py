@@ -15,9 +15,10 @@ from ..parts import Potentials, as_tuple, inner, map_parts
 from ..relaxation import Relaxation
 from ..relaxations.map import Map
 from ..relaxations.marginals import Marginals
-from .cases import Case, instance
+from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding, trying
 from .law import LawBook
+from .potentials import instance
 from .queries import queries_of
 
 __all__ = ["LAWS", "expect_leading_dims", "expect_names", "padding_masks", "without_structure"]

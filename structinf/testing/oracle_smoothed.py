@@ -21,7 +21,7 @@ from ..parts import (
 from ..regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from ..smoothing import Smoothable
 from .cases import Case
-from .compare import expect, expect_close
+from .compare import NotApplicable, expect, expect_close
 from .gradients import expect_derivative
 from .law import LawBook
 from .queries import directions
@@ -70,7 +70,7 @@ def smoothed_with_none(case: Case) -> None:
 def smoothed_with_entropy(case: Case) -> None:
     oracle = _smoothable(case)
     if not isinstance(oracle, GibbsOracle):
-        return
+        raise NotApplicable("the oracle has no log_partition")
     value, mean = oracle.smoothed_value(case.theta, Negentropy()), oracle.smoothed_mean(case.theta, Negentropy())
     expect_close(value, oracle.log_partition(case.theta), case.room, "the value smoothed with the negative entropy")
     expect_close(mean, oracle.marginals(case.theta), case.room, "the mean smoothed with the negative entropy")

@@ -12,11 +12,12 @@ from torch import Tensor
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import EntropyProjectable, Enumerable, KBest, Projectable
 from ..parts import Potentials, as_tuple, inner, map_parts
-from .cases import Case, instance, magnitude
+from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
-from .enumeration import Enumeration, flat_parts, nearest_point, numbered
+from .enumeration import Enumeration, exact, flat_parts, nearest_point, numbered
 from .gradients import expect_derivative
 from .law import LawBook
+from .potentials import instance, magnitude
 
 __all__ = ["LAWS", "structures_of"]
 
@@ -72,8 +73,8 @@ def indicators(case: Case) -> None:
 
 @LAWS("no structure scores higher than argmax's, at any scale")
 def optimal(case: Case) -> None:
-    theta = _double(case.theta)
-    y = _double(case.oracle.argmax(case.theta))
+    theta = exact(case.theta)
+    y = exact(case.oracle.argmax(case.theta))
     found = inner(theta, y)
     for b, other in _rivals(case):
         better = inner(instance(theta, b), other)
@@ -102,7 +103,7 @@ def k_best(case: Case) -> None:
     assert isinstance(case.oracle, KBest)
     for k in (1, 4):
         structures, scores, valid = case.oracle.topk(case.theta, k)
-        _expect_k_best(case, _double(structures), scores.double(), valid, k)
+        _expect_k_best(case, exact(structures), scores.double(), valid, k)
     for b, theta, enumeration in case.enumerations():
         if len(enumeration) > 200:
             continue
@@ -116,7 +117,7 @@ def k_best(case: Case) -> None:
 
 
 def _expect_k_best(case: Case, structures: Potentials, scores: Tensor, valid: Tensor, k: int) -> None:
-    theta = _double(case.theta)
+    theta = exact(case.theta)
     expect(bool(valid[0].all()), "valid[0] from topk is False although a structure exists")
     expect(bool((valid[1:] <= valid[:-1]).all()), "valid from topk is False before it is True")
     expect(bool((scores[~valid] == -torch.inf).all()), "a score from topk is not −inf where valid is False")
@@ -136,7 +137,7 @@ def _expect_k_best(case: Case, structures: Potentials, scores: Tensor, valid: Te
         expect(len(numbered(rows).unique()) == len(rows), f"topk lists a structure twice at batch index {b}")
         enumeration = case.enumeration(b)
         if enumeration is None:
-            best = inner(theta, _double(case.oracle.argmax(case.theta)))[b : b + 1]
+            best = inner(theta, exact(case.oracle.argmax(case.theta)))[b : b + 1]
         else:
             best = enumeration.scores(instance(theta, b)).sort(descending=True).values[:k]
             best = best[best > -torch.inf]
@@ -214,8 +215,8 @@ def readout(case: Case) -> None:
 @LAWS("the Hamming cost of predicting a structure is 0 for itself and at least 0 for any other", families=ONE)
 def hamming_cost(case: Case) -> None:
     gold = case.oracle.argmax(case.theta)
-    cost = _double(case.oracle.hamming_cost(gold))
-    own = inner(cost, _double(gold))
+    cost = exact(case.oracle.hamming_cost(gold))
+    own = inner(cost, exact(gold))
     for other in structures_of(case):
         room = rounding(case.dtype, magnitude(cost, other) + own.abs())
         expect(
@@ -271,7 +272,7 @@ def structures_of(case: Case, limit: int = 200) -> Iterator[Potentials]:
     A list longer than ``limit`` is thinned out, but never of the best structures.
     """
     if not isinstance(case.oracle, Enumerable):
-        yield from (_double(case.structure_near(i)) for i in range(30))
+        yield from (exact(case.structure_near(i)) for i in range(30))
         return
     ordered = [_ordered(listed, theta, limit) for _, theta, listed in case.enumerations()]
     for i in range(max(len(as_tuple(rows)[0]) for rows in ordered)):
@@ -285,10 +286,6 @@ def _ordered(listed: Enumeration, theta: Potentials, limit: int) -> Potentials:
     best, rest = order[:half], order[half:]
     chosen = torch.cat([best, rest[:: max(1, math.ceil(len(rest) / half))]])
     return map_parts(lambda t: t[chosen], listed.structures)
-
-
-def _double(y: Potentials) -> Potentials:
-    return map_parts(lambda t: t.detach().to("cpu", torch.float64), y)
 
 
 def _noise(case: Case, generator: torch.Generator) -> Potentials:

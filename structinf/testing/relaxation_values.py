@@ -13,11 +13,12 @@ from ..errors import UnsupportedError
 from ..losses import FenchelYoungLoss
 from ..parts import Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
 from ..relaxation import RegularizedRelaxation, Relaxation
-from .cases import Case, instance
+from .cases import Case
 from .compare import NotApplicable, expect, expect_close, rounding
 from .enumeration import flat_parts, nearest_point
 from .gradients import expect_derivative
 from .law import LawBook
+from .potentials import instance
 from .relaxation_form import solve
 
 __all__ = ["LAWS"]

@@ -14,7 +14,7 @@ lie some 15 orders of magnitude apart and more; what is smaller than its last bi
 
 References
 ----------
-Cunningham 1976, "A network simplex method", Mathematical Programming 11, pp. 105-116. Kiraly and Kovacs 2012,
+Cunningham 1976, "A network simplex method", Mathematical Programming 11, pp. 105-116. Király and Kovács 2012,
 "Efficient implementations of minimum-cost flow algorithms", Acta Univ. Sapientiae Informatica 4, pp. 67-118, section
 3.6. Knuth, The Art of Computer Programming 2, section 4.2.2, theorem B (exact sums of two floats).
 """

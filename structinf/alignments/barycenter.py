@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .checks import check_natural
-from .errors import InvalidInputError
+from ..checks import check_floating, check_natural
+from ..convergence import OnFailure, check_stopping, report_failure
+from ..errors import InvalidInputError
+from ..parts import recording
+from ..regularizers import Regularizer
+from ..solvers.descent import Search, by_lbfgs, by_optimizer
+from .of_series import soft_dtw_between
 from .pairwise import Metric, pairwise_cost
-from .parts import recording
-from .regularizers import Regularizer
-from .relaxation import OnFailure, check_stopping, report_failure
-from .series import soft_dtw_between
-from .solvers.descent import Search, by_lbfgs, by_optimizer
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -210,9 +210,7 @@ def _check_rows(rows: list[Any]) -> None:
     if not rows:
         raise InvalidInputError("series: there are none")
     for i, row in enumerate(rows):
-        if not isinstance(row, Tensor) or not row.is_floating_point():
-            came = f"a tensor of {row.dtype}" if isinstance(row, Tensor) else type(row).__name__
-            raise TypeError(f"series[{i}]: a tensor in floating point is needed, got {came}")
+        check_floating(f"series[{i}]", row)
         if row.ndim not in (1, 2) or row.numel() == 0:
             raise InvalidInputError(f"series[{i}]: (n, d) or (n,), not empty, is needed, got {tuple(row.shape)}")
         mine, first = ((t.ndim, t.shape[1:], t.dtype, t.device) for t in (row, rows[0]))

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from .autograd import recorded
-from .compiling import untraced
-from .errors import InvalidInputError
-from .problem import Problem, broadcasts, renamed
-from .regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
-from .relaxations.smoothed import Smoothed
-from .resolution import bind_problem, get_oracle, get_relaxation
+from ..autograd import recorded
+from ..checks import check_floating
+from ..compiling import untraced
+from ..errors import InvalidInputError
+from ..problem import Problem, broadcasts, renamed
+from ..regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
+from ..relaxations.smoothed import Smoothed
+from ..resolution import bind_problem, get_oracle, get_relaxation
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -178,9 +179,7 @@ def _prepare(
 
 
 def _bind(cost: Tensor, band: Any, lengths: Any) -> Problem:
-    if not isinstance(cost, Tensor) or not cost.is_floating_point():
-        came = f"a tensor of {cost.dtype}" if isinstance(cost, Tensor) else type(cost).__name__
-        raise TypeError(f"cost: a tensor in floating point is needed, got {came}")
+    check_floating("cost", cost)
     if lengths is not None:
         _check_lengths(lengths, cost)
     try:

@@ -6,13 +6,15 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .compiling import untraced
-from .errors import InvalidInputError
+from ..checks import check_floating
+from ..compiling import untraced
+from ..errors import InvalidInputError
+from ..kernels.arrays import widened
+from ..parts import broadcast
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -83,9 +85,7 @@ def check_metric(metric: Metric) -> Metric:
 def check_series(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Both as (..., n, d), and in float32 if they have half the bits; InvalidInputError unless they fit together."""
     for name, series in (("x", x), ("y", y)):
-        if not isinstance(series, Tensor) or not series.is_floating_point():
-            came = f"a tensor of {series.dtype}" if isinstance(series, Tensor) else type(series).__name__
-            raise TypeError(f"{name}: a series, a tensor in floating point, is needed, got {came}")
+        check_floating(name, series, "a series, a tensor")
         if series.ndim == 0:
             raise InvalidInputError(f"{name}: a series has at least one dimension, got a single number")
     for what, of_x, of_y in (("device", x.device, y.device), ("dtype", x.dtype, y.dtype)):
@@ -100,14 +100,12 @@ def check_series(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if x.shape[-1] == 0:
         raise InvalidInputError(f"x and y have no features: shapes {tuple(x.shape)} and {tuple(y.shape)}")
     try:
-        np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        broadcast(x.shape[:-2], y.shape[:-2])
     except ValueError:
         raise InvalidInputError(
             f"the batch dimensions of x and y, of shapes {tuple(x.shape)} and {tuple(y.shape)}, do not agree"
         ) from None
-    if x.dtype in (torch.float16, torch.bfloat16):
-        x, y = x.float(), y.float()
-    return x, y
+    return widened(x), widened(y)
 
 
 # ----------------------------------------------------------------------------- metrics of (..., n, d) and (..., m, d)

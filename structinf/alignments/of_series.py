@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .alignment import check_band, choose_smoothing, soft_dtw
-from .autograd import recorded
-from .compiling import untraced
-from .errors import InvalidInputError
-from .losses import Reduction, check_reduction, reduced
+from ..autograd import recorded
+from ..compiling import untraced
+from ..errors import InvalidInputError
+from ..losses import Reduction, check_reduction, reduced
+from ..parts import broadcast
+from ..regularizers import Regularizer
+from .of_costs import check_band, choose_smoothing, soft_dtw
 from .pairwise import Metric, check_metric, check_series, pairwise_cost
-from .regularizers import Regularizer
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -118,7 +118,7 @@ def _without_padding(x: Tensor, y: Tensor, band: Any, lengths: Any) -> tuple[Ten
 
     Where lengths or bands belong to instances, both series get all batch dimensions.
     """
-    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    batch = broadcast(x.shape[:-2], y.shape[:-2])
     if lengths is not None or isinstance(band, Tensor):
         x, y = x.expand(*batch, *x.shape[-2:]), y.expand(*batch, *y.shape[-2:])
     if lengths is None:

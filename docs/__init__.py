@@ -1,0 +1,1 @@
+"""The documentation, and what draws, writes and runs parts of it."""

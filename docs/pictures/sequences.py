@@ -1,0 +1,69 @@
+"""Segments and alignments of sequences, and paths through grids."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.figure import Figure
+
+import structinf as si
+from structinf import plot
+
+from .gallery import picture
+
+
+@picture
+def semi_markov() -> Figure:
+    """Activity by the size of a movement: rest, walk, run."""
+    levels, longest = torch.tensor([0.1, 1.0, 2.2]), 14
+    truth = torch.tensor([0.1, 1.0, 1.6, 2.2, 1.0]).repeat_interleave(torch.tensor([9, 8, 7, 6, 10]))
+    x = truth + 0.25 * torch.randn(40, generator=torch.Generator().manual_seed(6))
+    fit = -(x[:, None] - levels).square()  # of a step with a label
+    total = torch.cat([torch.zeros(1, 3), fit.cumsum(0)])
+    theta = torch.full((40, longest, 3), -torch.inf)
+    for t in range(40):
+        for d in range(min(longest, t + 1)):
+            theta[t, d] = total[t + 1] - total[t - d] - 1.0
+    solution = si.infer(theta, "semi_markov", "sparsemap", temperature=0.5)
+    return plot.segments(solution, x=x, labels=["rest", "walk", "run"], title="Activities, by the strength of movement")
+
+
+def beats(n: int, places: list[float], width: float) -> torch.Tensor:
+    """A series of bumps."""
+    t = torch.linspace(0, 1, n)
+    return sum(((-(((t - place) / width) ** 2)).exp() for place in places), torch.zeros(n))
+
+
+@picture
+def dtw() -> Figure:
+    x, y = beats(40, [0.2, 0.45, 0.8], 0.06), beats(50, [0.3, 0.65, 0.85], 0.05)
+    theta = -si.pairwise_cost(x, y)
+    solution = si.infer(theta, "dtw", "sparsemap", temperature=0.05)
+    return plot.alignment(solution, x=x, y=y, title="Two series, aligned")
+
+
+@picture
+def grid_path() -> Figure:
+    i, j = torch.meshgrid(torch.arange(12.0), torch.arange(18.0), indexing="ij")
+    hills = torch.exp(-((i - 5.5) ** 2 + (j - 8) ** 2) / 8) + 0.6 * torch.exp(-((i - 11) ** 2 + (j - 14) ** 2) / 6)
+    theta = -2 * hills - 0.25
+    solution = si.infer(theta, "grid_path", "sparsemap", moves="with-diagonal")
+    return plot.alignment(solution, title="Ways around a hill")
+
+
+@picture
+def monotonic_alignment() -> Figure:
+    letters, frames = "hello", 28
+    loudness = beats(frames, [0.3, 0.78], 0.16)
+    expected = torch.tensor([0.1, 1.0, 0.4, 0.3, 0.9])
+    theta = -(loudness - expected[:, None]).square()
+    solution = si.infer(theta, "monotonic_alignment", "sparsemap", surjective=True, temperature=0.2)
+    return plot.alignment(solution, x=letters, y=loudness, title="Letters, and the loudness of a voice")
+
+
+@picture
+def needleman_wunsch() -> Figure:
+    one, other = "GATTACA", "GCATGCU"
+    same = torch.tensor([[float(a == b) for b in other] for a in one])
+    theta = (2 * same - 1, torch.tensor([-0.6, -0.6]))
+    solution = si.infer(theta, "needleman_wunsch", "sparsemap")
+    return plot.alignment(solution, x=one, y=other, title="Matches of two sequences")

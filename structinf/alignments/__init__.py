@@ -1,0 +1,18 @@
+"""Soft-DTW: smoothed costs of aligning two series, the alignments behind them, as a loss, and means of series."""
+
+from .barycenter import Barycenter, soft_dtw_barycenter
+from .of_costs import alignment_matrix, alignment_path, soft_dtw
+from .of_series import SoftDTWLoss, soft_dtw_between, soft_dtw_divergence
+from .pairwise import pairwise_cost
+
+__all__ = [
+    "Barycenter",
+    "SoftDTWLoss",
+    "alignment_matrix",
+    "alignment_path",
+    "pairwise_cost",
+    "soft_dtw",
+    "soft_dtw_barycenter",
+    "soft_dtw_between",
+    "soft_dtw_divergence",
+]
