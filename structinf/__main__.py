@@ -19,6 +19,7 @@ import torch
 
 from . import Oracle, __version__, listing, resolution, testing
 from .errors import InvalidInputError, PluginError, StructinfError
+from .registry import options_of
 
 __all__ = ["main"]
 
@@ -217,7 +218,7 @@ def _make(name: str, options: dict[str, Any]) -> Oracle:
         if colon and "" not in sys.path:
             sys.path.insert(0, "")  # a module of the current folder, as with python -m
         factory = getattr(importlib.import_module(module), attribute) if colon else resolution.ORACLES.factory(name)
-        if missing := [key for key in listing.required(factory) if key not in options]:
+        if missing := [key for key, needed in options_of(factory).items() if needed and key not in options]:
             raise InvalidInputError(f"{name} needs options: pass {' '.join(f'-o {key}=...' for key in missing)}")
         made = factory(**options) if colon else resolution.get_oracle(name, **options)
         if not isinstance(made, Oracle):

@@ -15,7 +15,7 @@ from .oracle import Enumerable, GibbsOracle, KBest, Oracle, Projectable, Samplab
 from .registry import Registry
 from .relaxation import RELAXATIONS
 
-__all__ = ["answers", "required", "run"]
+__all__ = ["answers", "run"]
 
 WIDTH = 110  # no line is longer
 
@@ -83,22 +83,11 @@ def answers(oracles: Collection[str], relaxations: Collection[str]) -> dict[str,
 # ----------------------------------------------------------------------------- what there is
 
 
-def required(factory: Any) -> Iterator[str]:
-    """Names of the arguments that ``factory`` cannot be called without."""
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except ValueError:
-        return  # of a class written in C
-    for p in parameters:
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            yield p.name
-
-
 def _entries(registry: Registry[Any]) -> Iterator[Entry]:
     for name in registry.names():
         try:
             factory = registry.factory(name)
-            needs = tuple(required(factory))
+            needs = tuple(registry.required(name))
             if not needs:
                 yield Entry(name, registry.get(name))
             elif inspect.isclass(factory) and issubclass(factory, registry.base):

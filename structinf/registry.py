@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeGuard, TypeVar, overload
 
 from .errors import PluginError, UnknownNameError
 
-__all__ = ["Registry", "did_you_mean"]
+__all__ = ["Registry", "did_you_mean", "options_of"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -143,9 +143,7 @@ class Registry(Generic[T]):
         """Names of the options, and whether each is needed; looked up once a name."""
         # No lru_cache: torch.compile warns of it, and looks through it.
         if name not in self._options:
-            parameters = inspect.signature(self.factory(name)).parameters.values()
-            kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            self._options[name] = {p.name: p.default is p.empty for p in parameters if p.kind in kinds}
+            self._options[name] = options_of(self.factory(name))
         return self._options[name]
 
     @cached_property
@@ -162,6 +160,15 @@ class Registry(Generic[T]):
         known = self.names()
         close = did_you_mean(name, known) or "."
         return f"no {self.kind} is called {name!r}{close} Known: {', '.join(known) or 'none'}"
+
+
+def options_of(factory: Callable[..., Any]) -> dict[str, bool]:
+    """Names of the options that ``factory`` takes, and whether each is needed; none of a class written in C."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:
+        return {}
+    return {p.name: p.default is p.empty for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
 def did_you_mean(word: str, known: list[str]) -> str:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
+from matplotlib.patches import FancyArrowPatch
 
 from structinf.plot.style import as_percent
 
@@ -18,6 +19,16 @@ def texts(figure) -> list[str]:
         found += [text.get_text() for text in axes.texts]
         found += [axes.get_title(), *(label.get_text() for label in axes.get_xticklabels() + axes.get_yticklabels())]
     return [text for text in found if text]
+
+
+def words_of(figure) -> list[str]:
+    """Those of its parts too, but for what their axes say."""
+    return texts(figure) + [text.get_text() for part in figure.subfigs for text in part.texts if text.get_text()]
+
+
+def arrows(figure) -> list[FancyArrowPatch]:
+    """In the order of the edges."""
+    return [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
 
 
 def render(figure) -> bytes:

@@ -10,10 +10,9 @@ import torch
 import structinf as si
 
 pytest.importorskip("matplotlib")
-from figures import cut_off, decimals, percentages, render, shown_decimals, shown_percentages, texts
+from figures import cut_off, decimals, percentages, render, shown_decimals, shown_percentages, texts, words_of
 from structinf import plot
 from structinf.plot.panels import break_lines
-from test_plot_supports import words_of
 
 SCORES = torch.tensor([1.0, 0.8, 0.5, -1.0])
 CHAIN = torch.tensor([[1.0, 0.4], [0.2, 0.6], [0.9, 0.7]]), torch.tensor([[0.3, 0.0], [0.1, 0.2]]).expand(2, 2, 2)

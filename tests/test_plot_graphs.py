@@ -12,17 +12,13 @@ import torch
 import structinf as si
 
 pytest.importorskip("matplotlib")
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from figures import colours, cut_off, decimals, percentages, render, shown_decimals, shown_percentages, texts
+from figures import arrows, colours, cut_off, decimals, percentages, render, shown_decimals, shown_percentages, texts
 from structinf import plot
 from structinf.plot.style import BLUE, ORANGE, SOFT
 
 EDGES = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "b")]
-
-
-def edges_drawn(figure) -> list[FancyArrowPatch]:
-    return [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
 
 
 def boxes(figure) -> list[FancyBboxPatch]:
@@ -47,7 +43,7 @@ def test_pairs_of_nodes_that_are_used_are_drawn(name, n):
     assert not cut_off(figure)
     assert [text for text in texts(figure) if text.startswith("node")] == names
     assert {"a title", f"the heaviest, {percentages(solution)[0]}"} <= set(texts(figure))
-    drawn, used = edges_drawn(figure), solution.mean > 0
+    drawn, used = arrows(figure), solution.mean > 0
     assert len(drawn) == used.sum()
     assert [(edge.get_linewidth() - 0.8) / 4 for edge in drawn] == pytest.approx(solution.mean[used].tolist(), abs=1e-6)
     heaviest = solution.support[solution.weights.argmax()]
@@ -69,11 +65,11 @@ def test_listed_edges_are_all_drawn(form):
     render(figure)
     assert not cut_off(figure)
     assert set("0123" if form == "array" else "abcd") <= set(texts(figure))
-    assert len(edges_drawn(figure)) == len(EDGES)
+    assert len(arrows(figure)) == len(EDGES)
     drawn = [BLUE if p > 0 else SOFT for p in solution.mean]
     heaviest = solution.support[solution.weights.argmax()]
     drawn = [ORANGE if chosen else color for chosen, color in zip(heaviest, drawn, strict=True)]
-    assert colours(edges_drawn(figure)) == drawn
+    assert colours(arrows(figure)) == drawn
     assert SOFT in drawn
     assert {"not used", "z"} <= set(texts(figure))
 
@@ -82,8 +78,8 @@ def test_without_a_support_no_edge_is_the_heaviest():
     solution = si.infer(torch.randn(5, 5), "spanning_tree", "marginals")
     figure = plot.network(solution)
     render(figure)
-    assert set(colours(edges_drawn(figure))) == {BLUE}
-    assert len(edges_drawn(figure)) == 10
+    assert set(colours(arrows(figure))) == {BLUE}
+    assert len(arrows(figure)) == 10
     assert not any("heaviest" in text for text in texts(figure))
 
 
@@ -95,10 +91,10 @@ def test_amounts_are_written_and_the_largest_is_thickest():
     render(figure)
     written = [text.get_text() for text in figure.axes[0].texts if text.get_text() not in "sat"]
     assert sorted(written) == amounts(v for v in solution.mean.tolist() if v > 0.005)
-    widths = [edge.get_linewidth() for edge in edges_drawn(figure)]
+    widths = [edge.get_linewidth() for edge in arrows(figure)]
     assert max(widths) == pytest.approx(4.8)
     assert widths.index(max(widths)) == int(solution.mean.argmax())
-    assert {type(edge.get_arrowstyle()).__name__ for edge in edges_drawn(figure)} == {"CurveFilledB"}
+    assert {type(edge.get_arrowstyle()).__name__ for edge in arrows(figure)} == {"CurveFilledB"}
 
 
 def test_a_direction_is_that_of_the_graph():
@@ -109,7 +105,7 @@ def test_a_direction_is_that_of_the_graph():
         (nx.Graph(EDGES), {}, "Curve"),
         (nx.DiGraph(EDGES), {}, "CurveFilledB"),
     ]:
-        drawn = edges_drawn(plot.network(solution, edges, **options))
+        drawn = arrows(plot.network(solution, edges, **options))
         assert {type(edge.get_arrowstyle()).__name__ for edge in drawn} == {style}
 
 
@@ -119,7 +115,7 @@ def test_edges_of_the_same_nodes_and_loops_lie_apart():
     figure = plot.network(solution, edges, names=["road", "river", "back", "round", "about"])
     render(figure)
     assert not cut_off(figure)
-    middles = [edge.get_path().vertices.mean(0).round(2).tolist() for edge in edges_drawn(figure)]
+    middles = [edge.get_path().vertices.mean(0).round(2).tolist() for edge in arrows(figure)]
     assert len({tuple(middle) for middle in middles}) == 5
 
 
@@ -153,11 +149,11 @@ def test_graphs_of_one_node_and_of_none():
         figure = plot.network(solution)
         render(figure)
         assert len(boxes(figure)) == n
-    assert not edges_drawn(figure)
+    assert not arrows(figure)
     alone = si.infer(torch.full((1,), -1.0), "matching", "map", edges=[("a", "b")], perfect=False)
     figure = plot.network(alone, [("a", "b")], positions=[[0, 0], [0, 0]])
     render(figure)
-    assert colours(edges_drawn(figure)) == [SOFT]
+    assert colours(arrows(figure)) == [SOFT]
 
 
 def test_wrong_graphs_are_refused():

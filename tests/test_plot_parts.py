@@ -10,9 +10,9 @@ import torch
 import structinf as si
 
 pytest.importorskip("matplotlib")
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch
 
-from figures import colours, cut_off, decimals, percentages, render, shown_decimals, shown_percentages, texts
+from figures import arrows, colours, cut_off, decimals, percentages, render, shown_decimals, shown_percentages, texts
 from structinf import plot
 from structinf.dp.paths import Dag
 from structinf.plot.brackets import find_parts, place_spans
@@ -144,11 +144,6 @@ def test_wrong_words_are_refused():
 # ----------------------------------------------------------------------------- routes
 
 EDGES = [("home", "bus"), ("home", "train"), ("train", "bus"), ("bus", "work"), ("train", "work"), ("home", "work")]
-
-
-def arrows(figure) -> list[FancyArrowPatch]:
-    """In the order of the edges."""
-    return [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
 
 
 @pytest.mark.parametrize("form", ["pairs", "array", "networkx"])

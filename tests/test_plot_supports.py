@@ -8,7 +8,7 @@ import torch
 import structinf as si
 
 pytest.importorskip("matplotlib")
-from figures import colours, cut_off, percentages, render, shown_percentages, texts
+from figures import colours, cut_off, percentages, render, shown_percentages, texts, words_of
 from structinf import plot
 from structinf.plot.drawn import find_heaviest
 from structinf.plot.style import ORANGE, as_percent
@@ -30,11 +30,6 @@ def solve(name: str):
     if name == "spanning_tree":
         return si.infer(torch.randn(4, 4), name, "sparsemap"), plot.network, ()
     return si.infer(torch.randn(5, 6), name, "sparsemap"), plot.alignment, ()
-
-
-def words_of(figure) -> list[str]:
-    """Those of its parts too."""
-    return texts(figure) + [text.get_text() for part in figure.subfigs for text in part.texts if text.get_text()]
 
 
 @pytest.mark.parametrize("name", ["chain", "dag_path", "dtw", "spanning_tree"])
