@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -21,7 +22,7 @@ from structinf.attention import (
     StructuredAttention,
 )
 from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
-from structinf.simplex import Entmax
+from structinf.simplex import Entmax, Fusedmax, fusedmax
 
 # ----------------------------------------------------------------------------- what the weights are
 
@@ -142,6 +143,18 @@ def test_padding_is_as_if_it_were_not_there(kind, where):
     assert weights[..., padding].eq(0).all()
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("heads")])
+def test_padding_of_one_side_alone(kind):
+    weights, scores = make(kind).weights, draw(2, 3, 5)
+    keys, queries = torch.tensor([False, True, False, False, False]), torch.tensor([True, False, False])
+    torch.testing.assert_close(weights(scores, keys)[..., ~keys], weights(scores[..., ~keys]))
+    torch.testing.assert_close(weights(scores, None, queries)[:, ~queries], weights(scores[:, ~queries]))
+    found = weights(scores, keys, queries)
+    torch.testing.assert_close(found[:, ~queries][..., ~keys], weights(scores[:, ~queries][..., ~keys]))
+    assert found[:, queries].eq(0).all()
+    assert found[..., keys].eq(0).all()
+
+
 @every_kind
 def test_each_instance_has_its_own_padding(kind):
     attention = make(kind)
@@ -217,6 +230,13 @@ def test_padding_of_one_sequence_may_be_said_of_either_side(weights):
     assert torch.equal(weights(scores, first, last), expected)
     with pytest.raises(InvalidInputError, match="is over one sequence, so that scores"):
         weights(scores[:, :3])
+
+
+@pytest.mark.parametrize("function", [Fusedmax(0.3), functools.partial(fusedmax, weight=0.3)])
+def test_neighbours_beside_padding_meet(function):
+    scores, padding = draw(3, 5), torch.tensor([False, True, False, True, False])
+    expected = SimplexWeights("fusedmax", weight=0.3)(scores[:, ~padding])
+    torch.testing.assert_close(SimplexWeights(function)(scores, padding)[:, ~padding], expected)
 
 
 @pytest.mark.parametrize("relaxation", ["sparsemap", "marginals", "map"])

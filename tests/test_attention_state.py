@@ -12,7 +12,9 @@ import torch
 from attention_cases import draw, every_kind, make
 from structinf.attention import (
     AttentionWeights,
+    GridWeights,
     StructuredAttention,
+    StructuredMultiheadAttention,
 )
 from structinf.errors import InvalidInputError, UnknownNameError, UnsupportedError
 from structinf.simplex import Entmax
@@ -76,6 +78,30 @@ def test_dropout_is_of_the_weights():
 class Uniform(AttentionWeights):
     def forward(self, scores, key_padding_mask=None, query_padding_mask=None, generator=None):
         return torch.full_like(scores, 1 / scores.shape[-1])
+
+
+class Recording(GridWeights):
+    def mean(self, scores, queries, keys, generator):
+        self.seen = scores.dtype, queries, keys
+        return super().mean(scores, queries, keys, generator)
+
+
+def test_structures_of_your_own_see_full_precision_and_lengths():
+    weights, padding = Recording("dtw", "marginals"), torch.tensor([[False, True, False], [True] * 3])
+    for dtype, wide in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        assert weights(draw(2, 2, 3).to(dtype), padding).dtype == dtype
+        assert weights.seen[:2] == (wide, None)
+        assert weights.seen[2].tolist() == [2, 0]
+
+
+def test_a_transition_is_reset():
+    attention = StructuredMultiheadAttention(8, 2, oracle="chain", device="meta").to_empty(device="cpu")
+    transition = attention.attention.weights.transition
+    torch.nn.init.normal_(transition)
+    for module in attention.modules():
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+    assert not transition.any()
 
 
 def test_weights_of_your_own():

@@ -19,6 +19,7 @@ from structinf.simplex import (
     SquaredNormEntropy,
     TsallisEntropy,
     normmax,
+    simplex_loss,
     softmax,
     sparsemax,
 )
@@ -113,6 +114,10 @@ def test_forms_of_input(entropy):
     p = entropy.probabilities(special)
     assert p[0].tolist() == [0, 0, 0]
     assert p[1:3].isnan().all()
+    losses = simplex_loss(special, torch.tensor([1, 1, 0, 2]), entropy, reduction="none")
+    assert losses[0].isposinf()
+    assert losses[1:3].isnan().all()
+    assert losses[3].isfinite()
     torch.testing.assert_close(p[3, [0, 2]], entropy.probabilities(torch.tensor([1.0, 0.0])))
     (g,) = torch.autograd.grad(p[[0, 3]].square().sum(), special)
     assert g[[0, 3]].isfinite().all()
@@ -125,6 +130,25 @@ def test_large_scores_and_offsets(entropy):
     torch.testing.assert_close(entropy.probabilities(x + 2.0**20), entropy.probabilities(x), rtol=0, atol=1e-12)
     far = entropy.probabilities(1e3 * torch.randn(20, 6, dtype=DOUBLE))
     torch.testing.assert_close(far.sum(1), torch.ones(20, dtype=DOUBLE))
+
+
+@pytest.mark.parametrize("alpha", [170.0, 300.0])
+def test_squared_norms_of_probabilities_whose_powers_are_too_small(alpha):
+    """0.01^170 is no float; in units of the norm nothing is lost."""
+    entropy, x = SquaredNormEntropy(alpha), torch.linspace(0, 1e-3, 100, dtype=DOUBLE).requires_grad_()
+    p = entropy.probabilities(x).detach()
+    assert p.sum().item() == pytest.approx(1, abs=1e-14)
+    norm = p.max() * (p / p.max()).pow(alpha).sum().pow(1 / alpha)
+    level = (x - norm * (p / norm).pow(alpha - 1)).detach()[p > 0]
+    torch.testing.assert_close(level, level.mean().expand_as(level), rtol=0, atol=1e-14)
+    (g,) = torch.autograd.grad(simplex_loss(x, torch.tensor(7), entropy), x)
+    torch.testing.assert_close(g, p - torch.eye(100, dtype=DOUBLE)[7])
+    # From there on, numbers that are all moved move no probability, and one that rises takes from all others.
+    jacobian = torch.autograd.functional.jacobian(entropy.probabilities, x.detach())
+    torch.testing.assert_close(jacobian.sum(1), torch.zeros(100, dtype=DOUBLE), rtol=0, atol=1e-9)
+    step = torch.zeros(100, dtype=DOUBLE).index_fill(0, torch.tensor([80]), 1e-9)
+    moved = (entropy.probabilities(x + step) - entropy.probabilities(x - step)).detach() / 2e-9
+    torch.testing.assert_close(jacobian[:, 80], moved, rtol=1e-4, atol=1e-5)
 
 
 def test_families_meet():

@@ -68,6 +68,21 @@ def test_softmax_is_torchs(size, batch_first, average):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+def test_softmax_of_tensors_that_are_the_same_in_part():
+    theirs, ours = pair()
+    one, other, _ = inputs(5)
+    for tensors in ((one, one, other), (one, other, other), (one, other, one)):
+        torch.testing.assert_close(ours(*tensors), theirs(*tensors), rtol=1e-12, atol=1e-12)
+
+
+def test_softmax_of_self_attention_is_torchs_for_padding_too():
+    theirs, ours = pair()
+    states, _, _ = inputs(5)
+    padding = torch.arange(5) >= torch.tensor([5, 1, 3, 4])[:, None]
+    expected = theirs(states, states, states, key_padding_mask=padding)
+    torch.testing.assert_close(ours(states, states, states, key_padding_mask=padding), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_softmax_without_a_batch():
     theirs, ours = pair()
     query, key, value = (t[:, 0] for t in inputs())
@@ -199,6 +214,16 @@ def test_the_heads_share_a_transition():
     other.load_state_dict(attention.state_dict())
     states = torch.randn(2, 4, 8)
     torch.testing.assert_close(other(states, states, states), attention(states, states, states))
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_samples_are_in_front(average):
+    attention = make("matching, SparseMAP", relaxation="stochastic", of="map", samples=3, reduction="none")
+    for batch in ((), (2,)):
+        states = torch.randn(*batch, 4, 8)
+        context, weights = attention(states, states, states, average_attn_weights=average)
+        assert context.shape == (3, *batch, 4, 8)
+        assert weights.shape == (3, *batch, *([] if average else [2]), 4, 4)
 
 
 def test_noise_comes_from_the_generator():

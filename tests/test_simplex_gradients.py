@@ -14,7 +14,19 @@ from simplex_cases import DOUBLE, INF, MAPS, double, every_dtype, every_map
 from structinf.errors import InvalidInputError
 from structinf.kernels import simplex as compiled
 from structinf.kernels import simplex_torch
-from structinf.simplex import Entmax, budget, entmax, entmax15, normmax, simplex_loss, softmax, sparsemax
+from structinf.simplex import (
+    Entmax,
+    RenyiEntropy,
+    SquaredNormEntropy,
+    TsallisEntropy,
+    budget,
+    entmax,
+    entmax15,
+    normmax,
+    simplex_loss,
+    softmax,
+    sparsemax,
+)
 
 ALPHAS = [1, 1.25, 1.5, 1.9, 2, 3.0, 4.0]
 
@@ -162,6 +174,27 @@ def test_weights_that_overflow_leave_what_is_finite(alpha):
             torch.testing.assert_close(product, double(-change, change, 0), rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 3.0])
+def test_cotangents_that_differ_by_little_keep_their_digits_in_float32(alpha):
+    p, g = torch.softmax(torch.randn(3, 100), -1), 1e4 + torch.randn(3, 100)
+    s, wide = p.double() ** (2 - alpha), g.double()
+    mean = (s * wide).sum(-1, keepdim=True) / s.sum(-1, keepdim=True)
+    torch.testing.assert_close(compiled.pull_back(p, g, alpha)[0].double(), s * (wide - mean), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.1, 2.5, 5.0])
+def test_a_constant_in_the_cotangent_of_norms_costs_no_digits(alpha):
+    x, g = leaf(3, 6), torch.randint(-99, 99, (3, 6)).double()
+    parameter = torch.full((3, 1), alpha, dtype=DOUBLE, requires_grad=True)
+    for p, leaves in (
+        (normmax(x, parameter), [x, parameter]),
+        (SquaredNormEntropy(alpha).probabilities(x), [x]),
+        (RenyiEntropy(1 / alpha).probabilities(x), [x]),
+    ):
+        near, far = (torch.autograd.grad(p, leaves, each, retain_graph=True) for each in (g, g + 2.0**40))
+        torch.testing.assert_close(far, near, rtol=1e-11, atol=1e-11)
+
+
 @every_dtype
 def test_slopes_beyond_all_numbers_are_infinite_and_not_nan(dtype):
     """All probabilities are 1/n, and the s of each is n^(α − 2)."""
@@ -174,6 +207,9 @@ def test_slopes_beyond_all_numbers_are_infinite_and_not_nan(dtype):
     p, g = torch.full((100,), 0.01, dtype=dtype), torch.arange(100, dtype=dtype)
     assert simplex_torch.entmax_product(p, g, 400.0).tolist() == [-math.inf] * 50 + [math.inf] * 50
     assert simplex_torch.entmax_product(p, torch.ones_like(p), 400.0).tolist() == [0.0] * 100
+    g = g.roll(30)  # infinities of both signs beside the number that the others are compared with
+    for product in (compiled.pull_back(p, g, 400.0)[0], simplex_torch.entmax_product(p, g, 400.0)):
+        assert product.tolist() == [math.inf if number > 49 else -math.inf for number in g.tolist()]
 
 
 # ---------------------------------------------------------------------------------------------- masks
@@ -267,6 +303,18 @@ def test_vmap_over_a_parameter(function, wrong):
     torch.testing.assert_close(slopes, expected)
     with pytest.raises(InvalidInputError, match=wrong):
         torch.func.vmap(function)(x, double(5, 2, 3) if function is budget else double(0, 2, 3))
+
+
+def test_vmap_over_the_last_dim_of_targets():
+    x, y = torch.randn(4, 5, 3, dtype=DOUBLE), torch.softmax(torch.randn(4, 5, 3, dtype=DOUBLE), 1)
+    loss = functools.partial(simplex_loss, entropy=TsallisEntropy(1.5))
+    for target in (y, y.argmax(1)):
+        found = torch.func.vmap(loss, in_dims=(2, -1))(x, target)
+        torch.testing.assert_close(found, torch.stack([loss(x[..., i], target[..., i]) for i in range(3)]))
+    with pytest.raises(InvalidInputError, match=r"got -1 at \(2, 1\)"):
+        torch.func.vmap(loss, in_dims=-1)(
+            x, torch.zeros(4, 3).long().index_put((torch.tensor(1), torch.tensor(2)), torch.tensor(-1))
+        )
 
 
 def test_a_learnable_alpha_is_learnt():

@@ -32,7 +32,8 @@ class DependencyWeights(StructuredWeights):
 
     Notes
     -----
-    A forbidden pair, of score −inf, is forbidden in every tree; if none is left, that is an InfeasibleError.
+    A forbidden pair, of score −inf, is forbidden in every tree; if none is left, that is an InfeasibleError. What is
+    padding as a query or as a key is no word of the tree.
 
     References
     ----------

@@ -40,7 +40,7 @@ class StructuredMultiheadAttention(nn.Module):
 
     References
     ----------
-    A. Vaswani et al., Attention is all you need, NeurIPS 2017, §3.2.2.
+    A. Vaswani et al., Attention is all you need, NIPS 2017, §3.2.2.
 
     Examples
     --------

@@ -83,7 +83,12 @@ class SegmentationWeights(StructuredWeights):
         **options: Any,
     ) -> None:
         super().__init__(oracle, relaxation, normalized, options)
-        self.transition = nn.Parameter(torch.zeros(2, 2))
+        self.transition = nn.Parameter(torch.empty(2, 2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Each key by itself, as at first."""
+        nn.init.zeros_(self.transition)
 
     def mean(
         self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..checks import check_flag
 from ..errors import InvalidInputError, UnsupportedError
+from ..kernels.arrays import widened
 from ..layers import Layer
 from ..oracle import Oracle
 from ..relaxation import Relaxation
@@ -110,7 +111,7 @@ class StructuredWeights(AttentionWeights):
         scores : (..., n, m) Tensor
             In full precision, with all padding at the end and 0 in it.
         queries, keys : (...) Tensor or None
-            How many of either are no padding; None for all. Their batch dimensions broadcast.
+            How many of either are no padding, maybe none; None for all. Their batch dimensions broadcast.
         """
 
     def forward(
@@ -128,8 +129,7 @@ class StructuredWeights(AttentionWeights):
         if self.is_square:
             key_padding_mask = query_padding_mask = self._of_both(scores, key_padding_mask, query_padding_mask)
         queries, keys = Side(query_padding_mask, -2), Side(key_padding_mask, -1)
-        wide = scores.float() if scores.element_size() < 4 else scores
-        weights = self.mean(keys.pack(queries.pack(wide)), queries.lengths, keys.lengths, generator)
+        weights = self.mean(keys.pack(queries.pack(widened(scores))), queries.lengths, keys.lengths, generator)
         weights = queries.unpack(keys.unpack(weights))
         return (normalize(weights) if self.normalized else weights).to(scores.dtype)
 

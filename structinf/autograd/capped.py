@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..kernels import simplex as compiled
 from ..kernels import simplex_torch
+from .simplex import one_of
 
 __all__ = ["CappedMap"]
 
@@ -20,9 +21,7 @@ class CappedMap:
     k: float | None = None
 
     def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
-        k = parameter if self.k is None else self.k
-        assert k is not None
-        return (compiled if x.is_cpu else simplex_torch).capped(x, k)
+        return (compiled if x.is_cpu else simplex_torch).capped(x, one_of(self.k, parameter))
 
     def pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool

@@ -11,7 +11,7 @@ from torch.autograd import Function
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["SimplexMap", "batched", "simplex_point"]
+__all__ = ["SimplexMap", "batched", "one_of", "simplex_point"]
 
 
 class SimplexMap(Protocol):
@@ -37,6 +37,13 @@ class SimplexMap(Protocol):
         ...
 
 
+def one_of(own: float | None, given: Tensor | None) -> float | Tensor:
+    """The parameter of a map: its own, or where it has none that of each row."""
+    found = given if own is None else own
+    assert found is not None
+    return found
+
+
 def simplex_point(
     function: SimplexMap, x: jaxtyping.Float[Tensor, "*rows n"], parameter: Tensor | None = None
 ) -> jaxtyping.Float[Tensor, "*rows n"]:
@@ -53,9 +60,12 @@ class _Point(Function):
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.function, _, parameter = inputs
         ctx.save_for_backward(output, parameter)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
+    def backward(ctx: Any, g: Tensor | None) -> Any:
+        if g is None:  # from losses, whose first derivative goes by way of the scores alone
+            return None, None, None
         # The derivatives are functions of the point, which is this Function's output: all orders follow.
         p, parameter = ctx.saved_tensors
         with_slope = ctx.needs_input_grad[2]

@@ -78,9 +78,13 @@ def pull_back(start, stop, p, g, size, alphas, is_capped, out, slopes):
 @jit
 def _softmax(p, g, begin, size, out):
     """J g for α = 1, where most numbers count."""
-    q, v, product, mean = p[begin : begin + size], g[begin : begin + size], out[begin : begin + size], 0.0
+    q, v, product = p[begin : begin + size], g[begin : begin + size], out[begin : begin + size]
+    total, mean = 0.0, 0.0
     for i in range(size):
+        total += np.float64(q[i])
         mean += np.float64(q[i]) * np.float64(v[i])
+    if total > 0:  # which rounding may have left beside 1
+        mean /= total
     for i in range(size):
         product[i] = q[i] * (np.float64(v[i]) - mean)
 

@@ -19,7 +19,7 @@ from .arrays import widened
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["PHI", "capped", "entmax", "entmax_product", "entmax_slope", "largest_score", "solve"]
+__all__ = ["PHI", "capped", "entmax", "entmax_product", "entmax_slope", "largest_score", "power", "solve"]
 
 _MOST_STEPS = 100
 
@@ -161,28 +161,33 @@ def _norm(w: Tensor, c: Tensor, a: float | Tensor) -> Tensor:
     return torch.where(c > 0, (w**a + c).pow(1 / a), w)
 
 
+def power(p: Tensor, exponent: float | Tensor) -> Tensor:
+    """p^exponent of p of at least 0, and 0, with all derivatives, where p is; NaN stays."""
+    positive = p != 0
+    # The inner where keeps the power's infinite slope at 0 out of the branch that the outer one discards.
+    return torch.where(positive, torch.where(positive, p, 1.0).pow(exponent), 0.0)
+
+
 def entmax_product(q: Tensor, z: Tensor, alpha: float | Tensor) -> jaxtyping.Float[Tensor, "*rows n"]:
     """s (z − ⟨s, z⟩ / Σ s) with s = q^(2 − α), and 0 where q is (Peters et al. 2019, §3)."""
     p, v = widened(q), widened(z)
-    positive = p != 0  # and NaN stays NaN
-    # The inner where keeps the power's infinite slope at 0 out of the branch that the outer one discards.
-    inner = torch.where(positive, p, 1.0)
-    s = torch.where(positive, inner.pow(2 - alpha), 0.0)
+    s = power(p, 2 - alpha)
     if p.shape[-1] and (isinstance(alpha, Tensor) or alpha > 2):
-        return _from_largest(inner, positive, s, v, alpha).to(z.dtype)
+        return _from_largest(p, s, v, alpha).to(z.dtype)
     total = s.sum(-1, keepdim=True)
     mean = (s * v).sum(-1, keepdim=True) / torch.where(total != 0, total, 1.0)
     return (s * (v - mean)).to(z.dtype)
 
 
-def _from_largest(p: Tensor, positive: Tensor, s: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
+def _from_largest(p: Tensor, s: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     """The product with weights in units of the largest, as :mod:`.simplex_products` has it."""
+    positive = p != 0
     place = torch.where(positive, p, torch.inf).argmin(-1, keepdim=True)
     if isinstance(alpha, Tensor):
-        most = torch.where(positive, p, 0.0).argmax(-1, keepdim=True)
-        place = torch.where(alpha > 2, place, most)
+        place = torch.where(alpha > 2, place, p.argmax(-1, keepdim=True))
     v = v - v.gather(-1, place)
-    r = torch.where(positive, (p / p.gather(-1, place)).pow(2 - alpha), 0.0)
+    largest = p.gather(-1, place)
+    r = power(p / torch.where(largest != 0, largest, 1.0), 2 - alpha)
     total = r.sum(-1, keepdim=True)
     total = torch.where(total != 0, total, 1.0)
     mean = (r * v).sum(-1, keepdim=True) / total

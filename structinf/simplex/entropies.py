@@ -13,6 +13,7 @@ from ..autograd.simplex import SimplexMap, simplex_point
 from ..errors import InvalidInputError
 from ..kernels.arrays import widened
 from ..kernels.simplex_maxima import tsallis_maximum
+from ..kernels.simplex_torch import power
 from .forms import check_parameter, check_scores, restored, to_last
 from .norm import normmax
 from .power_sums import RenyiMap, SquaredNormMap
@@ -243,9 +244,7 @@ def _log_power_sum(p: Tensor, alpha: float, dim: int) -> Tensor:
     # The value is the same for any top, so that none of its derivatives is of it.
     top = p.detach().amax(dim, keepdim=True)
     top = torch.where(top > 0, top, 1.0)
-    shares = p / top
-    powers = torch.where(shares == 0, 0.0, torch.where(shares == 0, 1.0, shares).pow(alpha))
-    far = alpha * top.squeeze(dim).log() + powers.sum(dim).log()
+    far = alpha * top.squeeze(dim).log() + power(p / top, alpha).sum(dim).log()
     is_near = excess > -0.5
     return torch.where(is_near, torch.log1p(torch.where(is_near, excess, 0.0)), far)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..autograd.inspected import inspected
 from ..autograd.simplex import SimplexMap, simplex_point
+from ..checks import check_floating
 from ..errors import InvalidInputError
 from ..kernels.arrays import widened
 
@@ -81,9 +82,7 @@ def restored(found: Tensor, x: Tensor, dim: int) -> Tensor:
 
 def check_scores(x: Tensor, dim: int) -> None:
     """Raise TypeError unless ``x`` is a tensor in floating point, InvalidInputError unless it has a ``dim``."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        came = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"x, the scores: a tensor in floating point is needed, got {came}")
+    check_floating("x, the scores", x)
     rank = max(x.ndim, 1)  # a number counts as a row of one, as for torch.softmax
     if isinstance(dim, bool) or not isinstance(dim, int) or not -rank <= dim < rank:
         raise InvalidInputError(f"dim must be a dimension of x, which has shape {tuple(x.shape)}, got {dim!r}")

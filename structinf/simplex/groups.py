@@ -74,7 +74,7 @@ def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[T
 
     References
     ----------
-    V. Niculae & M. Blondel, A regularized framework for sparse and structured neural attention, NeurIPS 2017.
+    V. Niculae & M. Blondel, A regularized framework for sparse and structured neural attention, NIPS 2017.
     P. L. Davies & A. Kovac, Local extremes, runs, strings and multiresolution, Annals of Statistics 29, 2001.
 
     Examples
@@ -121,7 +121,7 @@ def oscarmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[T
 
     References
     ----------
-    V. Niculae & M. Blondel, A regularized framework for sparse and structured neural attention, NeurIPS 2017.
+    V. Niculae & M. Blondel, A regularized framework for sparse and structured neural attention, NIPS 2017.
     X. Zeng & M. Figueiredo, The ordered weighted ℓ₁ norm: atomic formulation, projections, and algorithms, 2014.
 
     Examples

@@ -2,21 +2,78 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..autograd.simplex import simplex_point
+from ..autograd.simplex import one_of, simplex_point
 from ..compiling import one_step
-from ..kernels.simplex_torch import largest_score
+from ..kernels.simplex_torch import largest_score, power
 from .forms import AlongDim, check_parameter, check_scores, restored, row_parameter, to_last
 from .tsallis import TsallisMap
 
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["Normmax", "normmax"]
+__all__ = ["NormMap", "Normmax", "norm_of", "normmax"]
+
+
+@dataclass(frozen=True)
+class NormMap:
+    """α-normmax as a :class:`structinf.autograd.simplex.SimplexMap`, whose parameter is α where ``alpha`` is None.
+
+    p is in proportion to u with u^(α − 1) = max(x − τ, 0) and ‖u‖_α = 1, which makes it p / ‖p‖_α.
+    """
+
+    alpha: float | None = None
+
+    def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
+        # So q = u^α, of sum 1, is the entmax of x α / (α − 1) for 2 − 1 / α.
+        alpha = one_of(self.alpha, parameter)
+        top, is_masked = largest_score(x), x.isneginf()
+        apart = (x - torch.where(top.isneginf(), 0.0, top)).masked_fill(is_masked, 0.0)
+        scaled, dual = (apart * (alpha / (alpha - 1))).masked_fill(is_masked, -torch.inf), 2 - 1 / alpha
+        q = TsallisMap().point(scaled, dual) if isinstance(dual, Tensor) else TsallisMap(dual).point(scaled, None)
+        u = power(q, 1 / alpha)
+        total = u.sum(-1, keepdim=True)
+        return u / torch.where(total != 0, total, 1.0)
+
+    def pull_back(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        return self.differentiable_pull_back(p, parameter, g, with_slope)
+
+    def differentiable_pull_back(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        # With w = u^(2 − α) / (α − 1), du = w (dx − dτ), and as u keeps its norm, dτ = ⟨p, dx⟩. For N = ‖p‖_α,
+        # dp = N (du − p Σ du). J is symmetric, and J 1 = 0: differences to the highest p's are exact.
+        if not p.shape[-1]:
+            return g.clone(), g.sum(-1, keepdim=True) if with_slope else None
+        alpha = one_of(self.alpha, parameter)
+        norm = norm_of(p, alpha)
+        u = p / norm
+        w = power(u, 2 - alpha) / (alpha - 1)
+        v = torch.where(p != 0, g - g.gather(-1, p.argmax(-1, keepdim=True)), 0.0)
+        v = v - (p * v).sum(-1, keepdim=True)
+        change = norm * w * v
+        product = change - p * change.sum(-1, keepdim=True)
+        if not with_slope:
+            return product, None
+        # In α, du = −u log u / (α − 1) − w dτ, and dτ = −N / α Σ u^α log u.
+        log_u = torch.where(p != 0, u, 1.0).log()
+        rise = norm / alpha * (power(u, alpha) * log_u).sum(-1, keepdim=True)
+        return product, (norm * v * (w * rise - u * log_u / (alpha - 1))).sum(-1, keepdim=True)
+
+
+def norm_of(p: Tensor, alpha: float | Tensor) -> jaxtyping.Float[Tensor, "*rows 1"]:
+    """‖p‖_α of probabilities (..., n), however small their powers are; 1 where all are 0."""
+    top = largest_score(p.detach())  # of which neither the value nor a derivative is
+    top = torch.where(top != 0, top, 1.0)
+    total = power(p / top, alpha).sum(-1, keepdim=True)
+    return top * torch.where(total != 0, total, 1.0).pow(1 / alpha)
 
 
 @one_step()
@@ -60,20 +117,8 @@ def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> jaxtyping.
     check_parameter("alpha", alpha, 1, is_open=True)
     if isinstance(alpha, Tensor):
         alpha = row_parameter("alpha", alpha, x, dim).double()
-    # p is in proportion to u with u^(α − 1) = max(x − τ, 0) and ‖u‖_α = 1. So q = u^α, of sum 1, is the entmax of
-    # x α / (α − 1) for 2 − 1 / α.
-    scores = to_last(x, dim).double()
-    top = largest_score(scores.detach())
-    apart = scores - torch.where(top.isneginf(), 0.0, top)
-    is_masked = scores.isneginf()
-    scaled = (apart.masked_fill(is_masked, 0.0) * (alpha / (alpha - 1))).masked_fill(is_masked, -torch.inf)
-    dual = 2 - 1 / alpha
-    function, parameter = (TsallisMap(), dual) if isinstance(dual, Tensor) else (TsallisMap(dual), None)
-    q = simplex_point(function, scaled, parameter)
-    positive = q != 0
-    u = torch.where(positive, torch.where(positive, q, 1.0).pow(1 / alpha), 0.0)
-    total = u.sum(-1, keepdim=True)
-    return restored(u / torch.where(total != 0, total, 1.0), x, dim)
+        return restored(simplex_point(NormMap(), to_last(x, dim).double(), alpha), x, dim)
+    return restored(simplex_point(NormMap(float(alpha)), to_last(x, dim).double()), x, dim)
 
 
 class Normmax(AlongDim):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..kernels.simplex_torch import largest_score
-from .norm import normmax
+from ..kernels.simplex_torch import largest_score, power
+from .norm import NormMap, norm_of
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -57,8 +57,8 @@ class RenyiMap:
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
     ) -> tuple[Tensor, Tensor | None]:
         # The inverse Hessian is (Σ p^β / β) diag(p^(2 − β)) − p pᵀ.
-        scale = _power(p, self.beta).sum(-1, keepdim=True) / self.beta
-        return _product(p, g, scale * _power(p, 2 - self.beta), torch.ones_like(scale)), None
+        scale = power(p, self.beta).sum(-1, keepdim=True) / self.beta
+        return _product(p, g, scale * power(p, 2 - self.beta), torch.ones_like(scale)), None
 
 
 @dataclass(frozen=True)
@@ -77,19 +77,18 @@ class SquaredNormMap:
         apart = x - torch.where(top.isneginf(), 0.0, top)
 
         def at(norm: Tensor) -> Tensor:
-            return normmax(apart / norm, self.alpha)
+            return NormMap(self.alpha).point(apart / norm, None)
 
         least = torch.full_like(top, x.shape[-1] ** (1 / self.alpha - 1))
-        low, high = _around_root(lambda norm: self._norm(at(norm)) - norm, least, torch.ones_like(top))
+        low, high = _around_root(lambda norm: norm_of(at(norm), self.alpha) - norm, least, torch.ones_like(top))
         # For α > 2 new p rise so steeply that those of neighbouring floats may be far apart: p is between them.
         p, difference, norm = at(low), at(high) - at(low), 0.5 * (low + high)
         share = _around_root(
-            lambda share: self._norm(p + share * difference) - norm, torch.zeros_like(top), torch.ones_like(top)
+            lambda share: norm_of(p + share * difference, self.alpha) - norm,
+            torch.zeros_like(top),
+            torch.ones_like(top),
         )[0]
         return p + share * difference
-
-    def _norm(self, p: Tensor) -> Tensor:
-        return p.pow(self.alpha).sum(-1, keepdim=True).pow(1 / self.alpha)
 
     def pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
@@ -99,12 +98,10 @@ class SquaredNormMap:
     def differentiable_pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
     ) -> tuple[Tensor, Tensor | None]:
-        # The inverse Hessian is (N^(α − 2) diag(p^(2 − α)) − (2 − α) p pᵀ / N²) / (α − 1).
-        alpha = self.alpha
-        total = _power(p, alpha).sum(-1, keepdim=True)
-        norm = torch.where(total != 0, total, 1.0).pow(1 / alpha)
-        product = _product(p, g, norm ** (alpha - 2) * _power(p, 2 - alpha), (2 - alpha) / norm**2)
-        return product / (alpha - 1), None
+        # The inverse Hessian is (diag((p / N)^(2 − α)) − (2 − α) p pᵀ / N²) / (α − 1).
+        norm = norm_of(p, self.alpha)
+        product = _product(p, g, power(p / norm, 2 - self.alpha), (2 - self.alpha) / norm**2)
+        return product / (self.alpha - 1), None
 
 
 def _around_root(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,12 +134,6 @@ def _around_root(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor
         share = torch.where(is_smooth, torch.minimum(torch.maximum(step, least), 1 - least), 0.5)
     below, above = torch.where(f < 0, other, x), torch.where(f > 0, other, x)
     return torch.where(is_between, below, end), torch.where(is_between, above, end)
-
-
-def _power(p: jaxtyping.Float[Tensor, "*rows n"], exponent: float) -> jaxtyping.Float[Tensor, "*rows n"]:
-    """p^exponent, and 0 where p is."""
-    positive = p != 0  # and NaN stays NaN
-    return torch.where(positive, torch.where(positive, p, 1.0).pow(exponent), 0.0)
 
 
 def _product(

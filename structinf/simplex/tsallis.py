@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from ..autograd.simplex import one_of
 from ..compiling import one_step
 from ..errors import InvalidInputError
 from ..kernels import simplex as compiled
@@ -30,29 +31,23 @@ class TsallisMap:
     def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
         if self.alpha == 1:
             return _softmax(x)
-        return (compiled if x.is_cpu else simplex_torch).entmax(x, self._alpha(parameter))
+        return (compiled if x.is_cpu else simplex_torch).entmax(x, one_of(self.alpha, parameter))
 
     def pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
     ) -> tuple[Tensor, Tensor | None]:
         if not p.is_cpu:
             return self.differentiable_pull_back(p, parameter, g, with_slope)
-        product, slope = compiled.pull_back(p, g, self._alpha(parameter), with_slope=with_slope)
+        product, slope = compiled.pull_back(p, g, one_of(self.alpha, parameter), with_slope=with_slope)
         return product, slope if slope is None or parameter is None else slope.to(parameter.dtype)
 
     def differentiable_pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
     ) -> tuple[Tensor, Tensor | None]:
-        alpha = self._alpha(parameter)
+        alpha = one_of(self.alpha, parameter)
         product = simplex_torch.entmax_product(p, g, alpha)
         slope = simplex_torch.entmax_slope(p, g, alpha) if with_slope else None
         return product, slope
-
-    def _alpha(self, parameter: Tensor | None) -> float | Tensor:
-        if self.alpha is not None:
-            return self.alpha
-        assert parameter is not None
-        return parameter
 
 
 def _softmax(x: Tensor) -> Tensor:
