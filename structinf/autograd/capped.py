@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ..kernels import simplex as compiled
 from ..kernels import simplex_torch
-from .simplex import one_of
+from .simplex import SimplexMap, one_of
 
 __all__ = ["CappedMap"]
 
 
 @dataclass(frozen=True)
-class CappedMap:
-    """argmin ‖p − x‖² over 0 ≤ p ≤ 1 with Σ p = k, a :class:`.simplex.SimplexMap`; k is its parameter if None here."""
+class CappedMap(SimplexMap):
+    """argmin ‖p − x‖² over 0 ≤ p ≤ 1 with Σ p = k. k is its parameter if None here."""
 
     k: float | None = None
 

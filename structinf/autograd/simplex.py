@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import abc
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,27 +15,30 @@ if TYPE_CHECKING:
 __all__ = ["SimplexMap", "batched", "one_of", "simplex_point"]
 
 
-class SimplexMap(Protocol):
+class SimplexMap(abc.ABC):
     """A map from scores x (..., n) and a parameter (..., 1) to points p (..., n) that its derivatives are made of.
 
     The first two methods are called under no_grad; the parameter is None where the map has its own.
     """
 
+    @abc.abstractmethod
     def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
         """p, (..., n)."""
-        ...
 
     def pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The products of g (..., n) with the derivatives of p in x, (..., n), and in the parameter, (..., 1)."""
-        ...
+        """The products of g (..., n) with the derivatives of p in x, (..., n), and in the parameter, (..., 1).
 
+        Override it where compiled loops are faster than :meth:`differentiable_pull_back`.
+        """
+        return self.differentiable_pull_back(p, parameter, g, with_slope)
+
+    @abc.abstractmethod
     def differentiable_pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The same in torch operations that autograd can follow."""
-        ...
 
 
 def one_of(own: float | None, given: Tensor | None) -> float | Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ..autograd.simplex import SimplexMap
 from ..compiling import one_step
 from ..kernels import simplex_groups
 from .forms import AlongDim, apply_along, check_parameter
@@ -19,8 +20,8 @@ __all__ = ["Fusedmax", "Oscarmax", "fusedmax", "oscarmax"]
 
 
 @dataclass(frozen=True)
-class _GroupedMap:
-    """Either as a :class:`structinf.autograd.simplex.SimplexMap`. The groups are those of equal p, which is enough."""
+class _GroupedMap(SimplexMap):
+    """Either one. The groups are those of equal p, which is enough."""
 
     weight: float
     is_chain: bool

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..autograd.simplex import one_of, simplex_point
+from ..autograd.simplex import SimplexMap, one_of, simplex_point
 from ..compiling import one_step
 from ..kernels.simplex_torch import largest_score, power
 from .forms import AlongDim, check_parameter, check_scores, restored, row_parameter, to_last
@@ -21,8 +21,8 @@ __all__ = ["NormMap", "Normmax", "norm_of", "normmax"]
 
 
 @dataclass(frozen=True)
-class NormMap:
-    """α-normmax as a :class:`structinf.autograd.simplex.SimplexMap`, whose parameter is α where ``alpha`` is None.
+class NormMap(SimplexMap):
+    """α-normmax, whose parameter is α where ``alpha`` is None.
 
     p is in proportion to u with u^(α − 1) = max(x − τ, 0) and ‖u‖_α = 1, which makes it p / ‖p‖_α.
     """
@@ -39,11 +39,6 @@ class NormMap:
         u = power(q, 1 / alpha)
         total = u.sum(-1, keepdim=True)
         return u / torch.where(total != 0, total, 1.0)
-
-    def pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        return self.differentiable_pull_back(p, parameter, g, with_slope)
 
     def differentiable_pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..autograd.simplex import SimplexMap
 from ..kernels.simplex_torch import largest_score, power
 from .norm import NormMap, norm_of
 
@@ -22,8 +23,8 @@ _ROUNDING = 2.0**-51
 
 
 @dataclass(frozen=True)
-class RenyiMap:
-    """argmax ⟨p, x⟩ + log Σ p^β / (1 − β), as a :class:`structinf.autograd.simplex.SimplexMap`, for 0 < β < 1.
+class RenyiMap(SimplexMap):
+    """argmax ⟨p, x⟩ + log Σ p^β / (1 − β), for 0 < β < 1.
 
     The p are in proportion to (τ − x)^(−1 / (1 − β)), and τ is above all x: where Σ p (τ − x) = β / (1 − β).
     """
@@ -48,11 +49,6 @@ class RenyiMap:
         p = at(t).masked_fill(top.isneginf(), 0.0)
         return p.masked_fill(~(x < torch.inf).all(-1, keepdim=True), torch.nan)
 
-    def pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        return self.differentiable_pull_back(p, parameter, g, with_slope)
-
     def differentiable_pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
     ) -> tuple[Tensor, Tensor | None]:
@@ -62,8 +58,8 @@ class RenyiMap:
 
 
 @dataclass(frozen=True)
-class SquaredNormMap:
-    """argmax ⟨p, x⟩ − ½ ‖p‖_α², as a :class:`structinf.autograd.simplex.SimplexMap`, for α > 1.
+class SquaredNormMap(SimplexMap):
+    """argmax ⟨p, x⟩ − ½ ‖p‖_α², for α > 1.
 
     With N = ‖p‖_α it is the α-normmax of x / N, whose norm falls in N: one N is both.
     """
@@ -89,11 +85,6 @@ class SquaredNormMap:
             torch.ones_like(top),
         )[0]
         return p + share * difference
-
-    def pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        return self.differentiable_pull_back(p, parameter, g, with_slope)
 
     def differentiable_pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool

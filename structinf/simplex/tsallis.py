@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ..autograd.simplex import one_of
+from ..autograd.simplex import SimplexMap, one_of
 from ..compiling import one_step
 from ..errors import InvalidInputError
 from ..kernels import simplex as compiled
@@ -23,8 +23,8 @@ __all__ = ["Entmax", "Entmax15", "Softmax", "Sparsemax", "TsallisMap", "entmax",
 
 
 @dataclass(frozen=True)
-class TsallisMap:
-    """α-entmax as a :class:`structinf.autograd.simplex.SimplexMap`, whose parameter is α where ``alpha`` is None."""
+class TsallisMap(SimplexMap):
+    """α-entmax, whose parameter is α where ``alpha`` is None."""
 
     alpha: float | None = None
 
