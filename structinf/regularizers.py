@@ -100,7 +100,7 @@ class Regularizer(abc.ABC):
 
 def check_temperature(temperature: float, *, hard: bool = False) -> None:
     """Raise InvalidInputError unless ``temperature`` is a finite positive number, or 0 where that is ``hard``."""
-    is_number = isinstance(temperature, int | float)
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not is_number or not (0 < temperature < math.inf or (hard and temperature == 0)):
         least = "of at least 0, which is no smoothing" if hard else "above 0"
         hint = "" if is_number else "; a Python number is needed, and one that is learnt divides the potentials instead"

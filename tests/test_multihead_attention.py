@@ -238,9 +238,17 @@ def test_noise_comes_from_the_generator():
 # ----------------------------------------------------------------------------- errors
 
 
-def test_sizes_that_do_not_divide():
-    with pytest.raises(InvalidInputError, match="multiple of num_heads"):
-        StructuredMultiheadAttention(8, 3)
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((8, 3), "embed_dim must be a multiple of num_heads, got 8 and 3"),
+        ((8, 0), "num_heads must be an integer of at least 1, got 0"),
+        ((8.0, 2), "embed_dim must be an integer of at least 1, got 8.0"),
+    ],
+)
+def test_wrong_sizes(sizes, message):
+    with pytest.raises(InvalidInputError, match=message):
+        StructuredMultiheadAttention(*sizes)
 
 
 @pytest.mark.parametrize(

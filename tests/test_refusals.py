@@ -240,9 +240,10 @@ def test_options_that_do_not_exist():
 
 
 @pytest.mark.parametrize(
-    "options", [{"temperature": 0}, {"temperature": -1.0}, {"temperature": NAN}, {"temperature": INF}]
+    "options",
+    [{"temperature": 0}, {"temperature": -1.0}, {"temperature": NAN}, {"temperature": INF}, {"temperature": True}],
 )
-@pytest.mark.parametrize("relaxation", ["marginals", "sparsemap"])
+@pytest.mark.parametrize("relaxation", ["marginals", "sparsemap", "smoothed"])
 def test_values_that_an_option_cannot_have(relaxation, options):
     with pytest.raises(InvalidInputError, match="temperature must be a finite number above 0"):
         relax(torch.zeros(2), "categorical", relaxation, **options)

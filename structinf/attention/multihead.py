@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ..checks import check_natural
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
@@ -75,10 +76,10 @@ class StructuredMultiheadAttention(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
-            raise InvalidInputError(
-                f"embed_dim must be a multiple of num_heads, both at least 1, got {embed_dim} and {num_heads}"
-            )
+        check_natural("embed_dim", embed_dim)
+        check_natural("num_heads", num_heads)
+        if embed_dim % num_heads:
+            raise InvalidInputError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {num_heads}")
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
         sizes = {"q": embed_dim, "k": self.kdim, "v": self.vdim}
