@@ -94,7 +94,8 @@ def test_jacobians_and_vector_products():
 
     x = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     p = x.softmax(0)
-    torch.testing.assert_close(jacrev(marginals, chunk_size=1)(x), p.diag() - torch.outer(p, p))
+    for chunk_size in (None, 1, 3):
+        torch.testing.assert_close(jacrev(marginals, chunk_size=chunk_size)(x), p.diag() - torch.outer(p, p))
     mean, pull_back = vjp(marginals, x)
     torch.testing.assert_close(mean, p)
     for v in torch.eye(4, dtype=torch.float64)[:2]:
@@ -133,21 +134,79 @@ def test_functions(function):
     torch.testing.assert_close(grad(function)(x), torch.autograd.grad(function(leaf), leaf)[0])
 
 
-# ----------------------------------------------------------------------------- what is not offered
+# ----------------------------------------------------------------------------- vmap
 
 
 @every_case
-def test_vmap_is_refused_or_right(name):
+def test_vmap(name):
     case = CASES[name]
     module, x = case.make(), torch.stack([case.draw(seed) for seed in range(3)])
-    if case.native:
-        expected = torch.stack([case.call(module, one) for one in x])
-        torch.testing.assert_close(vmap(lambda x: case.call(module, x))(x), expected)
-        return
-    with pytest.raises(
-        si.UnsupportedError, match=r"vmap over a structured call is not offered.*give the tensors their"
-    ):
-        vmap(lambda x: case.call(module, x))(x)
+    expected = torch.stack([case.call(module, one) for one in x])
+    torch.testing.assert_close(vmap(lambda x: case.call(module, x), randomness="same")(x), expected)
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_gradients_of_each_slice(name):
+    module, x = CASES[name].make(), torch.stack([CASES[name].draw(seed) for seed in range(3)])
+    twin = copy.deepcopy(module)
+    leaves = [one.clone().requires_grad_() for one in x]
+    expected = [torch.autograd.grad(_scalar(name, module)(leaf), leaf)[0] for leaf in leaves]
+    found = vmap(grad(_scalar(name, twin)), randomness="same")(x)
+    torch.testing.assert_close(found, torch.stack(expected))
+
+
+@pytest.mark.parametrize("order", ["vmap within grad", "autograd"])
+def test_gradients_of_all_slices(order):
+    layer, x = si.Layer("assignment", "sparsemap"), torch.randn(3, 2, 3, 3)
+
+    def function(x):
+        return vmap(layer)(x).square().sum()
+
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(layer(leaf).square().sum(), leaf)
+    if order == "autograd":
+        (found,) = torch.autograd.grad(function(leaf), leaf)
+    else:
+        found = grad(function)(x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_nested_transforms():
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+    p = x.softmax(-1)
+    covariances = torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+    layer, loss = si.Layer("categorical", "marginals"), si.FenchelYoungLoss("categorical", "marginals")
+    torch.testing.assert_close(vmap(vmap(jacrev(layer)))(x), covariances)
+
+    def of_one(x):
+        return loss(x[None], torch.tensor([1]))
+
+    torch.testing.assert_close(vmap(vmap(jacrev(grad(of_one))))(x), covariances)
+    torch.testing.assert_close(vmap(jacrev(vmap(grad(of_one))))(x)[:, 0, :, 0], covariances[:, 0])
+
+    def third(x):
+        return grad(lambda x: grad(of_one)(x).square().sum())(x)
+
+    torch.testing.assert_close(vmap(third)(x[0]), torch.stack([third(one) for one in x[0]]))
+
+
+def test_vmap_over_what_is_shared_or_integers():
+    unary, transitions, lengths = torch.randn(2, 4, 3), torch.randn(5, 3, 3), torch.tensor([[4, 2], [1, 3]])
+    layer = si.Layer("chain", "marginals")
+
+    def tags(transition, lengths):
+        return layer((unary, transition), lengths=lengths)[0]
+
+    expected = [tags(transition, lengths[0]) for transition in transitions]
+    torch.testing.assert_close(vmap(tags, (0, None))(transitions, lengths[0]), torch.stack(expected))
+    torch.testing.assert_close(
+        vmap(tags, (2, None), 1)(transitions.movedim(0, 2), lengths[0]), torch.stack(expected, 1)
+    )
+    expected = [tags(transitions[0], each) for each in lengths]
+    torch.testing.assert_close(vmap(tags, (None, 0))(transitions[0], lengths), torch.stack(expected))
+
+
+# ----------------------------------------------------------------------------- what is not offered
 
 
 @imports_more_of_torch
@@ -160,10 +219,37 @@ def test_forward_mode_is_refused(name):
 
 
 @imports_more_of_torch
-def test_batched_gradients_are_refused():
-    for transform in (jacrev, hessian):
-        with pytest.raises(si.UnsupportedError, match="chunk_size=1"):
-            transform(si.Layer("assignment", "sparsemap"))(torch.randn(3, 3))
+def test_hessians_by_forward_mode_are_refused():
+    with pytest.raises(si.UnsupportedError, match="take reverse mode"):
+        hessian(si.Layer("assignment", "sparsemap"))(torch.randn(3, 3))
+
+
+def test_vmap_of_more_than_tensors_is_refused():
+    with pytest.raises(si.UnsupportedError, match=r"infer does, is not offered; take structinf\.relax"):
+        vmap(lambda x: si.infer(x, "categorical", "marginals").value)(torch.zeros(2, 3))
+
+
+def test_vmap_of_nothing_is_refused():
+    with pytest.raises(si.UnsupportedError, match="vmap over no slices"):
+        vmap(si.Layer("categorical", "map"))(torch.zeros(0, 3))
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_noise_within_vmap_says_how(is_own):
+    layer = si.Layer("categorical", "perturbed")
+
+    def call(x, randomness):
+        options = {"generator": torch.Generator().manual_seed(0)} if is_own else {}
+        torch.manual_seed(0)
+        return vmap(lambda x: layer(x, **options), randomness=randomness)(x)
+
+    x = torch.zeros(2, 50)
+    with pytest.raises(si.UnsupportedError, match="needs randomness='different', or 'same'"):
+        call(x, "error")
+    first, second = call(x, "same")
+    assert torch.equal(first, second)
+    first, second = call(x, "different")
+    assert not torch.equal(first, second)
 
 
 def test_a_function_of_what_a_transform_follows_is_refused():
