@@ -24,6 +24,18 @@ SIZE = {"batch": 16, "words": 50, "units": 500, "layers": 2}
 QUICK = {"batch": 2, "words": 5, "units": 8, "layers": 1}
 TEMPERATURES = {"negentropy": 2.0, "squared_l2": 10.0}
 
+KINDS = {
+    "sparsemax": {"weights": "sparsemax"},
+    "subsets": {"oracle": "subset", "k": 3},
+    "segments": {"oracle": "chain"},
+    "sparse segments": {"oracle": "chain", "relaxation": "smoothed", "regularizer": "squared_l2"},
+    "Sinkhorn's matchings": {"oracle": "assignment", "relaxation": "sinkhorn"},
+    "alignments": {"oracle": "dtw", "relaxation": "smoothed", "normalized": True},
+    "monotonic alignments": {"oracle": "monotonic_alignment", "relaxation": "marginals"},
+    "heads in trees": {"oracle": "arborescence", "relaxation": "marginals"},
+    "SparseMAP of matchings": {"oracle": "assignment"},
+}
+
 
 # ----------------------------------------------------------------------------- a model
 
@@ -127,7 +139,32 @@ def _softmax_step(scores: Tensor, direction: Tensor) -> Tensor:
     return torch.autograd.grad((scores.softmax(-1) * direction).sum(), scores)[0]
 
 
+# ----------------------------------------------------------------------------- kinds of weights
+
+
+def kinds(modules: Mapping[str, ModuleType], batch: int, words: int) -> Iterator[Contender]:
+    """Contexts by weights of each kind, and their gradient in the scores: by softmax, and the others beside it."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(batch, words, words, generator=generator).requires_grad_()
+    value = torch.randn(batch, words, 32, generator=generator)
+
+    def step(attention: StructuredAttention) -> Tensor:
+        return torch.autograd.grad(attention.attend(scores, value)[0].square().sum(), scores)[0]
+
+    yield Contender(OURS, partial(step, StructuredAttention()))
+    for name, options in KINDS.items():
+        yield Contender(name, partial(step, StructuredAttention(**options)), read=None)
+
+
 CASES = [
+    Case(
+        name="attention-kinds",
+        what="attention by softmax and its gradient, {batch} matrices of {words} × {words}; beside it other weights",
+        contenders=kinds,
+        size={"batch": 128, "words": 16},
+        quick={"batch": 2, "words": 4},
+    )
+] + [
     Case(
         name=f"attention-weights-{regularizer.replace('_', '-')}",
         what=f"segmentation attention's weights by {regularizer} and their gradient, "
