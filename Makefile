@@ -40,6 +40,7 @@ borders: .venv/dev.stamp
 
 docs: .venv/dev.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "the pages are in site/index.html"
 
 # README's table and the architecture page, as the code is now.
 generated: .venv/dev.stamp

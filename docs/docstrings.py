@@ -31,7 +31,9 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = in_markdown(obj.docstring.value, obj)
 
     def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
-        """``*args`` and ``**options`` have no defaults, which would be shown."""
+        """``*args`` and ``**options`` have no defaults, which would be shown; shapes stand in the text."""
+        if str(func.returns).startswith("jaxtyping."):
+            func.returns = "Tensor"
         for parameter in func.parameters:
             if parameter.kind in STARRED:
                 parameter.default = None

@@ -78,6 +78,9 @@ class Oracle(abc.ABC):
         Names that :meth:`bind` accepts, with the number of trailing dimensions of each instance's value.
     label_ndim : int
         Trailing dimensions of the labels that :meth:`encode` takes (tags of a chain: 1).
+    has_fixed_parts : bool
+        Whether options say what the part at each place is (an item's weight, an edge of a graph), so that parts that
+        are not there must be forbidden in their place, rather than moved to the end.
     name : str
         The name under which the oracle was registered, for messages.
     unsupported : mapping of str to str
@@ -87,6 +90,7 @@ class Oracle(abc.ABC):
     event_ndim: ClassVar[int | tuple[int, ...]]
     structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({})
     label_ndim: ClassVar[int] = 1
+    has_fixed_parts: ClassVar[bool] = False
     name: ClassVar[str] = ""
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Set on the instance by bind(); not a dataclass field, so that equality, hash and repr are the options' alone.

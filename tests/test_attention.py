@@ -349,6 +349,20 @@ def test_vmap_over_padding(kind):
     torch.testing.assert_close(torch.func.vmap(attend)(*tensors, padding), attend(*tensors, padding))
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("knapsack", {"weights": (5, 1, 1, 1), "capacity": 5}, [0.0, 1.0, 1.0, 1.0]),
+        ("milp", {"A": ((5, 1, 1, 1),), "upper": (5,)}, [0.0, 1.0, 1.0, 1.0]),
+        ("dag_path", {"graph": ((0, 1), (0, 2), (1, 3), (2, 3))}, [0.0, 1.0, 0.0, 1.0]),
+    ],
+)
+def test_padding_of_parts_that_options_describe(name, options, expected):
+    """Keys that are left keep their weights and edges, wherever the padding is."""
+    attention = StructuredAttention(oracle=si.get_oracle(name, **options), relaxation="map")
+    assert attention.weights(torch.ones(1, 4), torch.tensor([True, False, False, False])).tolist() == [expected]
+
+
 @every_kind
 def test_no_input_is_written_to(kind):
     scores = draw(4, 2, 4).transpose(0, 1)  # not contiguous

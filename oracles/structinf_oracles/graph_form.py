@@ -114,6 +114,7 @@ class ScoredEdges(Oracle):
     """
 
     structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    has_fixed_parts: ClassVar[bool] = True
     fewest: ClassVar[int] = 0
     """Nodes that a graph has at least."""
 

@@ -58,6 +58,7 @@ class Knapsack(HypergraphProgram):
     name: ClassVar[str] = "knapsack"
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
+    has_fixed_parts: ClassVar[bool] = True
 
     weights: Sequence[int]
     capacity: int

@@ -82,6 +82,7 @@ class Milp(SolverOracle, Enumerable):
     name: ClassVar[str] = "milp"
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
+    has_fixed_parts: ClassVar[bool] = True
     what: ClassVar[str] = "point"
 
     A: Any

@@ -80,6 +80,7 @@ class Path(ShortestPath):
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"terminals": 1})
     label_ndim: ClassVar[int] = 1
+    has_fixed_parts: ClassVar[bool] = True
     sign_advice: ClassVar[str] = "dag_path, if no edges form a cycle"
 
     graph: Any

@@ -60,7 +60,7 @@ def check_mask(name: str, mask: Tensor, shape: Sequence[int], *, floating: bool 
     """Raise unless ``mask`` is boolean, or in floating point where that is taken, and broadcasts to ``shape``."""
     if not isinstance(mask, Tensor) or not (mask.dtype is torch.bool or (floating and mask.is_floating_point())):
         came = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        added = ", or one in floating point, which is added to the scores," if floating else ""
+        added = " or one in floating point, which is added to the scores," if floating else ""
         raise TypeError(f"{name}: a boolean tensor, True where it is masked,{added} is needed, got {came}")
     wanted = torch.Size(shape)
     if not broadcasts(mask.shape, wanted) or mask.shape[-1:] != wanted[-1:]:

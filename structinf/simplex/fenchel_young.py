@@ -102,7 +102,10 @@ def simplex_loss(
     if isinstance(target, Tensor) and target.is_floating_point():
         y = _probabilities(target, x, dim).reshape(scores.shape)
         if weight is not None:
-            raise InvalidInputError("weight: what an instance counts by its class; the targets are probabilities")
+            raise InvalidInputError(
+                "weight: it goes by an instance's class, and the targets are probabilities; weigh the losses of "
+                "reduction='none' instead"
+            )
         losses = _of_probabilities(scores, y, entropy, cost)
         counts = torch.ones_like(losses)
     else:

@@ -64,7 +64,7 @@ def vertex(case: Case) -> None:
 @LAWS("the parts of structures are 0 or 1 if are_indicators says so", families=("normal", "ties"))
 def indicators(case: Case) -> None:
     if not case.oracle.are_indicators(case.theta):
-        raise NotApplicable("the oracle does not say so")
+        raise NotApplicable("the oracle's are_indicators does not say so")
     found = [case.oracle.argmax(case.theta), *(listed.structures for _, _, listed in case.enumerations())]
     for name, t in (pair for y in found for pair in named_tensors("a structure", y)):
         wrong = t[(t != 0) & (t != 1)]
