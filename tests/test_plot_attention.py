@@ -68,6 +68,13 @@ def test_many_heads_take_several_lines():
     assert len(figure.axes) == 8
     assert len(tops) > 1
     assert figure.get_figwidth() < 12
+    assert [f"head {h + 1}" in texts(figure) for h in range(8)] == [True] * 8
+
+
+def test_lines_have_as_many_heads():
+    positions = [axes.get_position() for axes in plot.attention(torch.rand(4, 9, 20)).axes]
+    assert len({round(place.y1, 6) for place in positions}) == 2
+    assert len({round(place.x0, 6) for place in positions}) == 2
 
 
 def test_runs_of_keys_are_outlined():

@@ -40,7 +40,7 @@ def attention(
     queries, keys : sequence of str, optional
         What the n rows and the m columns stand for, such as words.
     heads : sequence of str, optional
-        What the H heads are called, or the maps that are compared.
+        What the H heads are called, or the maps that are compared; numbers by default, if there are several.
     runs : bool
         Outline the runs of neighbouring keys that have weights above 0, of queries that have some of 0 too.
     title : str
@@ -83,6 +83,7 @@ def attention(
     step = max(width, max((width_of(name, name_font) for name in names), default=0.0)) + GAP
     each_line = max(1, min(count, int((LINE + GAP) / step)))
     lines = -(-count // each_line)
+    each_line = -(-count // lines)  # as many in each
     top = 0.65 if title else 0.15
     legend = explain_shades() + ([("run of keys", ORANGE)] if runs else [])
     down = top + lines * (above + height + GAP) - GAP + 0.5
@@ -125,9 +126,11 @@ def _read(
         check_count("queries", len(queries), maps.shape[1], "queries", of="weights are those")
     if heads is not None:
         check_count("heads", len(heads), len(maps), "heads", of="weights are those")
-    if maps.shape[1] == 1 and len(maps) > 1 and heads is not None:
+    else:
+        heads = [f"head {h + 1}" for h in range(len(maps))] if len(maps) > 1 else []
+    if maps.shape[1] == 1 and len(maps) > 1:
         return maps.transpose(0, 1), list(heads), list(queries or [])
-    return maps, list(queries or []), list(heads or [])
+    return maps, list(queries or []), list(heads)
 
 
 def _size_cells(count: int, n: int, m: int) -> float:
