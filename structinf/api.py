@@ -13,7 +13,7 @@ from .autograd import recorded
 from .compiling import SOME_TENSOR, one_step, untraced
 from .errors import InvalidInputError
 from .oracle import Oracle
-from .parts import Potentials, as_tuple, like_potentials, map_parts
+from .parts import Potentials, as_tuple, like_potentials, map_parts, tupled
 from .problem import Problem, renamed, shapes
 from .relaxation import RELAXATIONS, Relaxation
 from .resolution import options_alone, prepare, prepare_oracle, resolve
@@ -25,6 +25,7 @@ __all__ = ["decode", "encode", "infer", "relax", "same_instances"]
 def _like_mean(
     theta: Potentials, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any
 ) -> Potentials:
+    theta = tupled(theta)
     options.pop("generator", None)
     batch, events = shapes(theta, resolve(oracle, relaxation, options_alone(oracle, options))[0])
     means = [t.new_empty(batch + event) for t, event in zip(as_tuple(theta), events, strict=True)]

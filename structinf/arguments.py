@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Parameter
 
 __all__ = ["flatten", "holds_no_parameters", "identity", "is_same", "rebuilt"]
 
@@ -82,11 +83,14 @@ def rebuilt(form: Any, tensors: Iterator[Any], constants: Iterator[Any]) -> Any:
 
 
 def holds_no_parameters(value: Any, seen: set[int]) -> bool:
-    """Whether no tensor in ``value``, at any depth, requires grad; of functions, which hide theirs, that is unknown."""
+    """Whether no tensor in ``value``, at any depth, is to be differentiated in; of functions, that is unknown.
+
+    A frozen parameter may be unfrozen, of which the compiled program would hear nothing.
+    """
     if id(value) in seen or isinstance(value, type):
         return True
     if isinstance(value, Tensor):
-        return not value.requires_grad
+        return not (value.requires_grad or isinstance(value, Parameter))
     if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
         return False
     seen.add(id(value))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -46,9 +47,17 @@ def untraced(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return hidden(*args, **kwargs) if torch.compiler.is_compiling() else function(*args, **kwargs)
+        return (hidden if torch.compiler.is_compiling() or _is_watched() else function)(*args, **kwargs)
 
     return call
+
+
+def _is_watched() -> bool:
+    """Whether the compiler may trace what is called here, although it does not trace the call itself.
+
+    Within the transforms of torch.func it leaves a function whose graph breaks, and tries those that this one calls.
+    """
+    return torch._C._are_functorch_transforms_active() and "torch._dynamo" in sys.modules
 
 
 def one_step(
@@ -84,7 +93,7 @@ def one_step(
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
-                return function(*args, **kwargs)
+                return (hidden if _is_watched() else function)(*args, **kwargs)
             tensors, constants = [], []
             form = flatten((args, kwargs), tensors, constants)
             key, kind, error = _enrolled(name, form, tuple([identity(each) for each in constants]), *constants)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
+from collections.abc import Sequence
 from types import FrameType
 
 __all__ = [
@@ -42,6 +44,16 @@ class InstanceError(StructinfError):
     def __init__(self, message: str, batch_index: int) -> None:
         super().__init__(message if "batch index" in message else f"{message} (batch index {batch_index})")
         self.batch_index = batch_index
+
+    def locate(self, shape: Sequence[int]) -> None:
+        """Say in the message where the instance is in a batch of several dimensions, of this ``shape``."""
+        if len(shape) > 1 and self.batch_index < math.prod(shape):
+            place, left = [], self.batch_index
+            for size in reversed(shape):
+                left, index = divmod(left, size)
+                place.append(index)
+            message = f"{self.args[0]}; of batch dimensions {tuple(shape)}, that is index {tuple(reversed(place))}"
+            self.args = (message,)
 
     def __reduce__(self):
         return type(self), (self.args[0], self.batch_index)

@@ -15,7 +15,7 @@ from .checks import check_choice
 from .compiling import one_step
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import Oracle
-from .parts import Potentials, as_tuple, map_parts
+from .parts import Potentials, as_tuple, map_parts, tupled
 from .problem import Problem, shapes
 from .relaxation import RegularizedRelaxation, Relaxation, held_modules
 from .resolution import bind_problem, resolve, works_with
@@ -96,6 +96,7 @@ class _StructuredLoss(nn.Module, abc.ABC):
         return problem.restore(losses) if self.reduction == "none" else total.to(problem.dtype)
 
     def _like_losses(self, theta: Potentials) -> Tensor:
+        theta = tupled(theta)
         dtype = functools.reduce(torch.promote_types, [t.dtype for t in as_tuple(theta)])
         batch = shapes(theta, self.oracle)[0] if self.reduction == "none" else []
         return as_tuple(theta)[0].new_empty(batch, dtype=dtype)
@@ -122,6 +123,8 @@ class FenchelYoungLoss(_StructuredLoss):
     marginals     CRF             softmax-margin
     sparsemap     SparseMAP       margin-SparseMAP
     smoothed      smoothed DP     cost-augmented smoothed DP
+    sinkhorn      Sinkhorn        cost-augmented Sinkhorn
+    regularized   by its Ω        cost-augmented, by its Ω
     perturbed     perturbed       cost-augmented perturbed
     ============  ==============  ==========================================
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._autograd import _top_saved_tensors_default_hooks
+from torch.autograd.graph import saved_tensors_hooks
 
 from .errors import InvalidInputError
 from .kernels.arrays import empty
@@ -34,6 +36,7 @@ __all__ = [
     "reduce_like",
     "scale",
     "sum_of_products",
+    "tupled",
     "weigh",
 ]
 
@@ -46,6 +49,11 @@ _LARGE = 2**19  # bytes
 def as_tuple(theta: Potentials) -> tuple[Tensor, ...]:
     """The tensors of ``theta``, also when it is a single one."""
     return theta if isinstance(theta, tuple) else (theta,)
+
+
+def tupled(theta: Any) -> Any:
+    """``theta``, a list of tensors as the tuple that it stands for."""
+    return tuple(theta) if isinstance(theta, list) else theta
 
 
 def like_potentials(tensors: Sequence[Tensor], theta: Potentials) -> Potentials:
@@ -117,9 +125,20 @@ def sum_of_products(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tens
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Autograd records inside, also under no_grad and inference_mode (where enable_grad alone records nothing)."""
-    with torch.inference_mode(False), torch.enable_grad():
+    """Autograd records inside, also under no_grad and inference_mode (where enable_grad alone records nothing).
+
+    What it saves is kept as it is: checkpointing would compute its region anew for each time that it is read.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if _top_saved_tensors_default_hooks(True) is not None:
+            stack.enter_context(saved_tensors_hooks(_as_it_is, _as_it_is))
         yield
+
+
+def _as_it_is(t: Tensor) -> Tensor:
+    return t
 
 
 def reduce_like(gradient: Potentials, theta: Potentials) -> Potentials:

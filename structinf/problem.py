@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from .autograd import check_not_hidden
-from .errors import InvalidInputError, UnsupportedError
+from .errors import InstanceError, InvalidInputError, UnsupportedError
 from .kernels.arrays import widened
 from .oracle import Oracle
-from .parts import Potentials, as_tuple, broadcast, like_potentials, map_parts
+from .parts import Potentials, as_tuple, broadcast, like_potentials, map_parts, tupled
 
 __all__ = ["Problem", "broadcasts", "mask_hint", "renamed", "shapes"]
 
@@ -97,7 +97,7 @@ class Problem:
         ``instead`` is what messages about its form add: what else may be meant.
         """
         came = y
-        y = tuple(y) if isinstance(y, list) else y
+        y = tupled(y)
         if isinstance(y, tuple) != isinstance(self.theta, tuple) or len(as_tuple(y)) != len(as_tuple(self.theta)):
             raise InvalidInputError(f"{what}: the form of theta is needed, got {_describe(came)}{instead}")
         flat = []
@@ -189,7 +189,10 @@ class Problem:
 
     @contextlib.contextmanager
     def plain_modes(self) -> Iterator[None]:
-        """The oracle's surroundings: no autocast, since θ has been lifted, and no inference mode, only no_grad."""
+        """The oracle's surroundings: no autocast, since θ has been lifted, and no inference mode, only no_grad.
+
+        What is wrong with one instance is said of the user's batch.
+        """
         kind = as_tuple(self.theta)[0].device.type
         with contextlib.ExitStack() as stack:
             if torch.is_autocast_enabled(kind):
@@ -197,7 +200,11 @@ class Problem:
             if torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(False))
                 stack.enter_context(torch.no_grad())
-            yield
+            try:
+                yield
+            except InstanceError as error:
+                error.locate(self.batch_shape)
+                raise
 
 
 # ----------------------------------------------------------------------------- shapes alone
@@ -214,7 +221,7 @@ def shapes(theta: Potentials, oracle: Oracle) -> tuple[torch.Size, tuple[torch.S
 
 
 def _check_tensors(theta: Any) -> Potentials:
-    theta = tuple(theta) if isinstance(theta, list) else theta
+    theta = tupled(theta)
     for i, t in enumerate(as_tuple(theta)):
         name = f"theta[{i}]" if isinstance(theta, tuple) else "theta"
         if not isinstance(t, Tensor):

@@ -12,7 +12,7 @@ from .compiling import untraced
 from .errors import InvalidInputError, UnsupportedError
 from .losses import Reduction, check_reduction, reduced
 from .oracle import Oracle
-from .parts import Potentials, as_tuple, like_potentials, map_parts
+from .parts import Potentials, as_tuple, like_potentials, map_parts, tupled
 from .problem import Problem, renamed
 from .resolution import bind_problem, get_oracle, prepare_oracle
 from .solvers.argmax import best_score, best_structure
@@ -143,8 +143,8 @@ def regret(
 
 def _true(true_theta: Any, theta: Potentials, problem: Problem) -> Potentials:
     """The true potentials as the problem's own are: flat, validated, in their dtype, with 0 in the padding."""
-    given = as_tuple(tuple(theta) if isinstance(theta, list) else theta)
-    true = as_tuple(tuple(true_theta) if isinstance(true_theta, list) else true_theta)
+    given = as_tuple(tupled(theta))
+    true = as_tuple(tupled(true_theta))
     came = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in true]
     wanted = [tuple(t.shape) for t in given]
     if came != wanted or isinstance(true_theta, tuple | list) != isinstance(theta, tuple | list):

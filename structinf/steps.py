@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 __all__ = ["Step", "key_of", "number_step", "step"]
 
@@ -127,7 +128,8 @@ def number_step(key: str, tensors: Sequence[Tensor]) -> Tensor:
 def step(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The results of the step that ``key`` stands for."""
     # The dispatcher has turned autograd off below this; without inference mode, it is there for whom it is enabled.
-    with torch.inference_mode(False), torch.no_grad():
+    # Checkpointing would compute its region anew for what is saved here.
+    with torch.inference_mode(False), torch.no_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
         found = _step_of(key).run([t.clone() if t.is_inference() else t for t in tensors])
     taken = {t.untyped_storage().data_ptr() for t in tensors}
     results = []
@@ -137,6 +139,10 @@ def step(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         results.append(t.clone() if t.untyped_storage().data_ptr() in taken else t)
         taken.add(results[-1].untyped_storage().data_ptr())
     return results
+
+
+def _as_it_is(t: Tensor) -> Tensor:
+    return t
 
 
 @step.register_fake
@@ -153,7 +159,8 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
-    tensors, gradients = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+    saved = ctx.saved_tensors  # read once alone, or else checkpointing objects
+    tensors, gradients = saved[: ctx.count], saved[ctx.count :]
     wanted = tuple(i for i, needs in enumerate(ctx.needs_input_grad[1]) if needs)
     cotangent, *others = cotangents
     if gradients and wanted == _wanted(ctx.key) and cotangent is not None and not any(c is not None for c in others):

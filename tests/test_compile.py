@@ -138,6 +138,17 @@ def test_losses(loss, backend):
     assert_equal(whole(model, backend), model, *tensors, tags)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_potentials_in_a_list(reduction):
+    layer, loss = si.Layer("chain", "marginals"), si.FenchelYoungLoss("chain", "marginals", reduction=reduction)
+
+    def model(unary: Tensor, transition: Tensor) -> Tensor:
+        counts = layer([unary, transition])[1]
+        return counts.sin().sum((1, 2)) + loss([unary, transition], torch.zeros(3, 5).long())
+
+    assert_equal(whole(model, "aot_eager"), model, *(scores(*shape) for shape in CHAIN))
+
+
 def test_names_and_options_given_to_the_call():
     def model(x: Tensor) -> Any:
         return si.relax(x, "subset", "marginals", k=2, temperature=0.5)
@@ -300,6 +311,20 @@ def test_pull_backs_need_no_trace():
     torch.autograd.grad(f(x).square().sum(), x)
     assert steps._STEPS
     assert not any(key.startswith(("d[", "v[")) for key in steps._STEPS)
+
+
+class _Constant:
+    def run(self, tensors: Any) -> tuple[Tensor, ...]:
+        return (tensors[0].detach() + 1,)
+
+    def like(self, tensors: Any) -> tuple[Tensor, ...]:
+        return (tensors[0],)
+
+
+def test_gradients_of_what_does_not_depend_on_the_tensors():
+    x = scores(2, 4)
+    (found,) = step(steps.key_of("constant", _Constant(), lambda _: False), [x])
+    assert torch.equal(*torch.autograd.grad(found.sum(), x), torch.zeros_like(x))
 
 
 class _Counted(si.Oracle):

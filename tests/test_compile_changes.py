@@ -191,6 +191,33 @@ def test_a_relaxation_that_comes_to_draw():
     torch.testing.assert_close(found, layer(scores(2, 4)))
 
 
+class _Weighted(si.FenchelYoungLoss):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.weight = nn.Parameter(torch.ones((), dtype=torch.float64), requires_grad=False)
+
+    def _losses(self, *args: Any) -> Tensor:
+        return self.weight * super()._losses(*args)
+
+
+def test_a_parameter_that_is_unfrozen():
+    loss, x = _Weighted("categorical", "marginals"), scores(2, 4)
+    compiled = torch.compile(loss, backend="eager")
+    assert_equal(compiled, loss, x, Y)
+    loss.weight.requires_grad_()
+    torch.testing.assert_close(*[torch.autograd.grad(f(x, Y), [x, loss.weight]) for f in (compiled, loss)])
+
+
+def test_transforms_of_compiled_functions():
+    loss, layer = si.FenchelYoungLoss("categorical", "marginals"), si.Layer("subset", "marginals", k=2)
+
+    def model(x: Tensor) -> Tensor:
+        return loss(2 * x, Y) + layer(x).sin().sum()
+
+    compiled, x = torch.compile(model, backend="aot_eager"), scores(2, 4).detach()
+    torch.testing.assert_close(torch.func.grad(compiled)(x), torch.func.grad(model)(x))
+
+
 def test_the_layer_within_attention():
     weights = GridWeights("assignment", "sparsemap")
     compiled = whole(lambda x: weights(x), "aot_eager")
@@ -245,6 +272,19 @@ class _Plain(si.Oracle):
 
     def argmax(self, theta: Any) -> Tensor:
         return nn.functional.one_hot((self.sign * theta).argmax(-1), theta.shape[-1]).to(theta)
+
+
+class _Nameless(_Plain):
+    def __repr__(self) -> str:
+        return "Nameless()"
+
+
+def test_objects_that_look_the_same():
+    compiled = whole(lambda oracle, x: si.relax(x, oracle, "map"))
+    for oracle in (_Nameless(), _Nameless(-1.0)):
+        assert_equal(
+            lambda x, oracle=oracle: compiled(oracle, x), lambda x, o=oracle: si.relax(x, o, "map"), scores(2, 4)
+        )
 
 
 def test_other_objects_that_the_compiled_program_makes():

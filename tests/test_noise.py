@@ -269,3 +269,9 @@ def test_other_names_are_refused(noise: object) -> None:
 def test_numbers_of_terms_are_positive_integers(options: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError, match="must be an integer of at least 1"):
         SumOfGamma(**options)
+
+
+def test_integers_of_numpy_are_integers():
+    assert SumOfGamma(np.int64(2), np.int32(5)) == SumOfGamma(2, 5)
+    with pytest.raises(InvalidInputError, match="k must be an integer of at least 1"):
+        SumOfGamma(np.bool_(True))

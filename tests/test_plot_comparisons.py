@@ -108,3 +108,28 @@ def test_a_batch_of_distributions_is_refused():
     p = si.SparseDistribution.of(SCORES.expand(3, 4), "subset", k=2)
     with pytest.raises(si.InvalidInputError, match=r"one instance without batch dimensions.*got \(3, 4\)"):
         plot.selection(p)
+
+
+# ----------------------------------------------------------------------------- what else is passed
+
+
+def test_numbers_are_names():
+    found = si.infer(SCORES, "subset", "sparsemap", k=2)
+    assert {"0.5", "2"} <= set(texts(plot.comparison({0.5: found, 2: found}, plot.selection)))
+    assert {"10", "20"} <= set(texts(plot.selection(found, names=[10, 20, 30, 40])))
+
+
+def test_what_is_no_solution_is_refused():
+    found = si.infer(SCORES, "subset", "sparsemap", k=2)
+    with pytest.raises(TypeError, match="or a SparseDistribution, is needed, got a Tensor"):
+        plot.selection(found.mean)
+    with pytest.raises(TypeError, match="got a Gibbs"):
+        plot.support(si.Gibbs(SCORES, "subset", k=2), plot.selection)
+    with pytest.raises(TypeError, match="a dict of them by name is needed, got a list"):
+        plot.comparison([found], plot.selection)
+
+
+@pytest.mark.parametrize("most", [-1, 2.0, "all"])
+def test_wrong_numbers_of_structures_are_refused(most):
+    with pytest.raises(si.InvalidInputError, match="most must be an integer of at least 0"):
+        plot.selection(si.infer(SCORES, "subset", "sparsemap", k=2), most=most)

@@ -151,7 +151,8 @@ class _ValueAndGradient(Function):
     @staticmethod
     def backward(ctx: Any, weight: Tensor | None, *v: Tensor | None) -> Any:
         n = len(v)
-        theta, gradients = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
+        saved = ctx.saved_tensors  # read once alone, or else checkpointing objects
+        theta, gradients = saved[:n], saved[n:]
         total = None if weight is None else as_tuple(weigh(gradients, weight))
         if any(z is not None for z in v):
             products = _HessianProduct.apply(ctx.function, ctx.is_tuple, n, *theta, *zeros_for_missing(v, gradients))

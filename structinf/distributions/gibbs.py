@@ -18,7 +18,7 @@ from ..checks import check_generator
 from ..compiling import untraced
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Enumerable, GibbsOracle, Oracle, Samplable
-from ..parts import Potentials, as_tuple, inner, like_potentials, map_parts, scale
+from ..parts import Potentials, as_tuple, inner, like_potentials, map_parts, scale, tupled
 from ..problem import Problem
 from ..queries import gibbs_entropy
 from ..relaxation import Relaxation, missing_ability, named
@@ -99,7 +99,7 @@ class Gibbs(StructureDistribution):
             )
         Marginals(temperature=temperature)  # raises if it is no temperature
         noisy = None if relaxation is None else _stochastic(relaxation, problem.oracle)
-        self._set(tuple(theta) if isinstance(theta, list) else theta, problem.oracle, temperature, noisy)
+        self._set(tupled(theta), problem.oracle, temperature, noisy)
         shapes = tuple(t.shape[1:] for t in as_tuple(problem.theta))
         event: Any = shapes if isinstance(problem.theta, tuple) else shapes[0]
         super().__init__(problem.batch_shape, event, validate_args=validate_args)

@@ -17,7 +17,7 @@ from ..checks import check_generator
 from ..compiling import untraced
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, map_parts
+from ..parts import Potentials, as_tuple, map_parts, tupled
 from ..queries import sparsemax_of_best
 from ..relaxation import Relaxation
 from ..resolution import prepare_oracle
@@ -71,7 +71,7 @@ class SparseDistribution(StructureDistribution):
     has_enumerate_support = True
 
     def __init__(self, structures: Potentials, weights: Tensor, *, validate_args: bool | None = None) -> None:
-        structures = tuple(structures) if isinstance(structures, list) else structures
+        structures = tupled(structures)
         for t in (*as_tuple(structures), weights):
             if not isinstance(t, Tensor) or not t.is_floating_point():
                 came = t.dtype if isinstance(t, Tensor) else type(t).__name__

@@ -16,7 +16,7 @@ __all__ = ["comparison"]
 
 
 def comparison(
-    solutions: Mapping[str, Picturable],
+    solutions: Mapping[Any, Picturable],
     picture: Callable[..., Figure],
     *args: Any,
     title: str = "",
@@ -26,8 +26,8 @@ def comparison(
 
     Parameters
     ----------
-    solutions : mapping of str to Solution or SparseDistribution
-        By name, each of one instance.
+    solutions : mapping to Solution or SparseDistribution
+        By name, or by number, each of one instance.
     picture : callable
         A function of this module that takes a solution first.
     *args, **options
@@ -51,8 +51,10 @@ def comparison(
     >>> solutions = {name: si.infer(theta, "subset", name, k=2) for name in ("map", "sparsemap", "marginals")}
     >>> figure = comparison(solutions, si.plot.selection, title="Two of four")
     """
+    if not isinstance(solutions, Mapping):
+        raise TypeError(f"solutions: a dict of them by name is needed, got a {type(solutions).__name__}")
     if not solutions:
         raise InvalidInputError("solutions: at least one is needed, by its name")
     return draw_side_by_side(
-        [partial(picture, solution, *args, title=name, **options) for name, solution in solutions.items()], title
+        [partial(picture, solution, *args, title=str(name), **options) for name, solution in solutions.items()], title
     )

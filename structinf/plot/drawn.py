@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from ..checks import check_natural
 from ..distributions import SparseDistribution
 from ..errors import InvalidInputError
 from ..estimators.equality import numbered
@@ -27,11 +28,16 @@ class Mixture(NamedTuple):
 
     @classmethod
     def of(cls, solution: Picturable) -> Mixture:
-        """What both kinds have to be drawn."""
+        """What both kinds have to be drawn; TypeError of anything else."""
         if isinstance(solution, Mixture):
             return solution
         if isinstance(solution, SparseDistribution):
             return cls(solution.mean, solution.structures, solution.weights)
+        if not isinstance(solution, Solution):
+            raise TypeError(
+                "solution: what structinf.infer returns, or a SparseDistribution, is needed, got a "
+                f"{type(solution).__name__}"
+            )
         return cls(solution.mean, solution.support, solution.weights)
 
 
@@ -79,6 +85,8 @@ def find_heaviest(
 
     Equal structures, as of samples, are one, whose weight is the sum of theirs.
     """
+    if most is not None:
+        check_natural("most", most, 0)
     used = weights.detach() > 0
     structures = tuple(t.detach()[used].cpu() for t in as_tuple(support))
     weights = weights.detach()[used].cpu()

@@ -17,7 +17,7 @@ def name_all(argument: str, given: Sequence[str] | None, count: int, what: str, 
     if given is None:
         return [str(i + 1) for i in range(count)]
     check_count(argument, len(given), count, what, padded=padded)
-    return list(given)
+    return [str(name) for name in given]
 
 
 def check_count(
