@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._autograd import _top_saved_tensors_default_hooks
-from torch.autograd.graph import saved_tensors_hooks
 
 from .errors import InvalidInputError
 from .kernels.arrays import empty
+from .saving import saved_as_it_is
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -125,20 +124,9 @@ def sum_of_products(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tens
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Autograd records inside, also under no_grad and inference_mode (where enable_grad alone records nothing).
-
-    What it saves is kept as it is: checkpointing would compute its region anew for each time that it is read.
-    """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        if _top_saved_tensors_default_hooks(True) is not None:
-            stack.enter_context(saved_tensors_hooks(_as_it_is, _as_it_is))
+    """Autograd records inside, also under no_grad and inference_mode (where enable_grad alone records nothing)."""
+    with torch.inference_mode(False), torch.enable_grad(), saved_as_it_is():
         yield
-
-
-def _as_it_is(t: Tensor) -> Tensor:
-    return t
 
 
 def reduce_like(gradient: Potentials, theta: Potentials) -> Potentials:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
+
+from .saving import saved_as_it_is
 
 __all__ = ["Step", "key_of", "number_step", "step"]
 
@@ -128,8 +129,7 @@ def number_step(key: str, tensors: Sequence[Tensor]) -> Tensor:
 def step(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The results of the step that ``key`` stands for."""
     # The dispatcher has turned autograd off below this; without inference mode, it is there for whom it is enabled.
-    # Checkpointing would compute its region anew for what is saved here.
-    with torch.inference_mode(False), torch.no_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
+    with torch.inference_mode(False), torch.no_grad(), saved_as_it_is():
         found = _step_of(key).run([t.clone() if t.is_inference() else t for t in tensors])
     taken = {t.untyped_storage().data_ptr() for t in tensors}
     results = []
@@ -139,10 +139,6 @@ def step(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         results.append(t.clone() if t.untyped_storage().data_ptr() in taken else t)
         taken.add(results[-1].untyped_storage().data_ptr())
     return results
-
-
-def _as_it_is(t: Tensor) -> Tensor:
-    return t
 
 
 @step.register_fake

@@ -114,7 +114,6 @@ class ScoredEdges(Oracle):
     """
 
     structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
-    has_fixed_parts: ClassVar[bool] = True
     fewest: ClassVar[int] = 0
     """Nodes that a graph has at least."""
 
@@ -128,6 +127,10 @@ class ScoredEdges(Oracle):
     def event_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """1 with a list of edges, else 2."""
         return 2 if self.edges is None else 1
+
+    @property
+    def has_fixed_parts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.edges is not None
 
     def validate(self, theta: Tensor) -> None:
         if self.edges is not None:

@@ -136,17 +136,9 @@ class RowWeights(StructuredWeights):
     ) -> None:
         super().__init__(oracle, relaxation, normalized, options)
 
-    def forward(
-        self,
-        scores: Tensor,
-        key_padding_mask: Tensor | None = None,
-        query_padding_mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
-        if key_padding_mask is not None and self.layer.oracle.has_fixed_parts:
-            check_mask("key_padding_mask", key_padding_mask, (*scores.shape[:-2], scores.shape[-1]))
-            scores, key_padding_mask = scores.masked_fill(key_padding_mask.unsqueeze(-2), -math.inf), None
-        return super().forward(scores, key_padding_mask, query_padding_mask, generator)
+    @property
+    def keeps_places(self) -> bool:
+        return self.layer.oracle.has_fixed_parts
 
     def mean(
         self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None

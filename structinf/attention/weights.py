@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -96,6 +97,11 @@ class StructuredWeights(AttentionWeights):
         return self.event_ndim == 2
 
     @property
+    def keeps_places(self) -> bool:
+        """Whether keys that are padding are forbidden where they stand, rather than left out."""
+        return False
+
+    @property
     def is_square(self) -> bool:
         """Whether queries and keys are the same sequence, so that what is padding as either is padding as both."""
         return False
@@ -126,6 +132,8 @@ class StructuredWeights(AttentionWeights):
                 check_mask(f"{name}_padding_mask", mask, (*scores.shape[:-2], scores.shape[dim]))
         if not (scores.shape[-2] and scores.shape[-1]):
             return scores.clone()  # structures without a single part are few oracles' business
+        if key_padding_mask is not None and self.keeps_places:
+            scores, key_padding_mask = scores.masked_fill(key_padding_mask.unsqueeze(-2), -math.inf), None
         if self.is_square:
             key_padding_mask = query_padding_mask = self._of_both(scores, key_padding_mask, query_padding_mask)
         queries, keys = Side(query_padding_mask, -2), Side(key_padding_mask, -1)
