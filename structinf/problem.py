@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .autograd import check_not_hidden
 from .errors import InstanceError, InvalidInputError, UnsupportedError
-from .kernels.arrays import widened
+from .kernels.arrays import HALF, widened
 from .oracle import Oracle
 from .parts import Potentials, as_tuple, broadcast, like_potentials, map_parts, tupled
 
@@ -237,7 +237,7 @@ def _check_tensors(theta: Any) -> Potentials:
     if not tensors:
         raise InvalidInputError("theta: an empty tuple holds no potentials")
     # Half precision is lifted to float32 anyhow, and autocast mixes the two: a layer's output and a parameter.
-    lifted = [torch.float32 if t.element_size() < 4 else t.dtype for t in tensors]
+    lifted = [torch.float32 if t.dtype in HALF else t.dtype for t in tensors]
     for what, values in (("device", [t.device for t in tensors]), ("dtype", lifted)):
         if any(v != values[0] for v in values):
             raise InvalidInputError(f"theta: all tensors must have one {what}, got {' and '.join(map(str, values))}")
