@@ -11,8 +11,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TypeVar
 
-from structinf.listing import answers
-from structinf.resolution import ORACLES, RELAXATIONS
+from structinf.calls.resolution import ORACLES, RELAXATIONS
+from structinf.command_line.listing import answers
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 100  # of the drawing

@@ -14,7 +14,16 @@ from .alignments import (
 )
 from .api import decode, encode, infer, relax
 from .attention import StructuredAttention, StructuredMultiheadAttention
+from .calls.resolution import (
+    get_oracle,
+    get_relaxation,
+    list_oracles,
+    list_relaxations,
+    register_oracle,
+    register_relaxation,
+)
 from .distributions import Gibbs, SparseDistribution
+from .distributions.mixed import GaussianSparsemax, GumbelSparsemax, HardConcrete
 from .errors import (
     ConvergenceError,
     ConvergenceWarning,
@@ -28,9 +37,11 @@ from .errors import (
     UnsupportedError,
 )
 from .estimators import Estimator, expect, get_estimator, list_estimators, register_estimator
+from .functional.quantization import Quantized, VectorQuantizer, floor_straight_through, round_straight_through
+from .functional.sinkhorn import sinkhorn
+from .functional.soft_rank import soft_rank, soft_sort
 from .layers import Layer
-from .losses import FenchelYoungLoss, RelaxedLoss
-from .mixed import GaussianSparsemax, GumbelSparsemax, HardConcrete
+from .losses import FenchelYoungLoss, RelaxedLoss, SPOPlusLoss, regret
 from .oracle import (
     EntropyProjectable,
     Enumerable,
@@ -41,17 +52,12 @@ from .oracle import (
     Samplable,
     TransportPolytope,
 )
-from .parts import Potentials
-from .quantization import Quantized, VectorQuantizer, floor_straight_through, round_straight_through
-from .queries import Best, Support, count, entropy, log_prob, nonzero, sample, topk
-from .ranks import soft_rank, soft_sort
+from .parts import Parts
+from .queries import Best, Support, count, entropy, enumerate_support, log_prob, sample, topk
 from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from .relaxation import RegularizedRelaxation, Relaxation
-from .resolution import get_oracle, get_relaxation, list_oracles, list_relaxations, register_oracle, register_relaxation
 from .smoothing import Smoothable
 from .solution import Solution
-from .spo_plus import SPOPlusLoss, regret
-from .transport import sinkhorn
 
 __version__ = "0.1.0"
 
@@ -75,8 +81,8 @@ __all__ = [
     "Layer",
     "Negentropy",
     "Oracle",
+    "Parts",
     "PluginError",
-    "Potentials",
     "Projectable",
     "Quantized",
     "RegularizedRelaxation",
@@ -109,6 +115,7 @@ __all__ = [
     "dp",
     "encode",
     "entropy",
+    "enumerate_support",
     "errors",
     "expect",
     "floor_straight_through",
@@ -121,7 +128,6 @@ __all__ = [
     "list_relaxations",
     "log_prob",
     "noise",
-    "nonzero",
     "pairwise_cost",
     "register_estimator",
     "register_oracle",

@@ -9,25 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .autograd import recorded
-from .compiling import SOME_TENSOR, one_step, untraced
+from .calls.problem import Problem, renamed, shapes
+from .calls.resolution import prepare, prepare_oracle, resolve, without_instance_data
+from .compile.decorators import SOME_TENSOR, as_custom_op, disable_compile
+from .compile.functorch import functorch_compatible
 from .errors import InvalidInputError
 from .oracle import Oracle
-from .parts import Potentials, as_tuple, like_potentials, map_parts, tupled
-from .problem import Problem, renamed, shapes
+from .parts import Parts, as_tuple, like_potentials, map_parts, tupled
 from .relaxation import RELAXATIONS, Relaxation
-from .resolution import options_alone, prepare, prepare_oracle, resolve
 from .solution import Solution
 
 __all__ = ["decode", "encode", "infer", "relax", "same_instances"]
 
 
-def _like_mean(
-    theta: Potentials, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any
-) -> Potentials:
+def _like_mean(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> Parts:
     theta = tupled(theta)
     options.pop("generator", None)
-    batch, events = shapes(theta, resolve(oracle, relaxation, options_alone(oracle, options))[0])
+    batch, events = shapes(theta, resolve(oracle, relaxation, without_instance_data(oracle, options))[0])
     means = [t.new_empty(batch + event) for t, event in zip(as_tuple(theta), events, strict=True)]
     return like_potentials(means, theta)
 
@@ -39,22 +37,22 @@ def _draws_nothing(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> bool:
-    alone = options_alone(oracle, options)
+    alone = without_instance_data(oracle, options)
     if any(option is SOME_TENSOR for option in alone.values()):
         return False  # what it makes of an option is not known yet
     return generator is None and not resolve(oracle, relaxation, alone)[1].draws
 
 
-@one_step(_like_mean, _draws_nothing)
-@recorded
+@as_custom_op(_like_mean, _draws_nothing)
+@functorch_compatible
 def relax(
-    theta: Potentials,
+    theta: Parts,
     oracle: str | Oracle,
     relaxation: str | Relaxation = "sparsemap",
     *,
     generator: torch.Generator | None = None,
     **options: Any,
-) -> Potentials:
+) -> Parts:
     """The relaxed structure μ(θ) = argmax ⟨θ, μ⟩ − Ω(μ) over conv(Y), differentiable in θ.
 
     Parameters
@@ -100,9 +98,9 @@ def relax(
     return problem.restore_parts(mean, found.sample_ndim)
 
 
-@untraced
+@disable_compile
 def infer(
-    theta: Potentials,
+    theta: Parts,
     oracle: str | Oracle,
     relaxation: str | Relaxation = "sparsemap",
     *,
@@ -133,12 +131,14 @@ def infer(
     """
     solution, differentiable = _solved(theta, oracle, relaxation, warm_start, generator, options)
     make = solution.make_support
-    return dataclasses.replace(solution, **differentiable, make_support=None if make is None else recorded(make))
+    return dataclasses.replace(
+        solution, **differentiable, make_support=None if make is None else functorch_compatible(make)
+    )
 
 
-@recorded
+@functorch_compatible
 def _solved(
-    theta: Potentials,
+    theta: Parts,
     oracle: str | Oracle,
     relaxation: str | Relaxation,
     warm_start: Solution | None,
@@ -154,8 +154,8 @@ def _solved(
     return solution, {"mean": solution.mean, "value": solution.value, "weights": solution.weights}
 
 
-@untraced
-def encode(labels: Tensor, like: Potentials, oracle: str | Oracle, **options: Any) -> Potentials:
+@disable_compile
+def encode(labels: Tensor, like: Parts, oracle: str | Oracle, **options: Any) -> Parts:
     """The structure that integer labels describe, in the form of potentials ``like``.
 
     Parameters
@@ -186,8 +186,8 @@ def encode(labels: Tensor, like: Potentials, oracle: str | Oracle, **options: An
     return problem.restore_parts(problem.encode(labels, "labels"))
 
 
-@untraced
-def decode(y: Potentials, oracle: str | Oracle, **options: Any) -> Tensor:
+@disable_compile
+def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     """Integer labels of structures ``y`` (..., *event); the inverse of :func:`encode`, −1 in the padding.
 
     Parameters
@@ -215,7 +215,7 @@ def decode(y: Potentials, oracle: str | Oracle, **options: Any) -> Tensor:
     return problem.restore(problem.oracle.decode(flat))
 
 
-def _flat_support(warm_start: Solution, problem: Problem) -> Potentials:
+def _flat_support(warm_start: Solution, problem: Problem) -> Parts:
     support = warm_start.support
     if support is None:
         raise InvalidInputError("warm_start: this solution has no support; take one of an iterative relaxation")

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from .api import infer, relax
+from .calls.resolution import resolve
 from .oracle import Oracle
-from .parts import Potentials
-from .relaxation import Relaxation, held_modules
-from .resolution import resolve
+from .parts import Parts
+from .relaxation import Relaxation, inner_modules
 from .solution import Solution
 
 __all__ = ["Layer"]
@@ -45,23 +45,23 @@ class Layer(nn.Module):
     def __init__(self, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> None:
         super().__init__()
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
-        if held := held_modules(self.relaxation):
-            self.held = nn.ModuleList(held)
+        if inner := inner_modules(self.relaxation):
+            self.inner = nn.ModuleList(inner)
 
-    def forward(self, theta: Potentials, *, generator: torch.Generator | None = None, **structure: Any) -> Potentials:
-        """μ(θ), (..., *event), for potentials of that shape; ``structure`` is instance data such as lengths."""
-        return relax(theta, self.oracle, self.relaxation, generator=generator, **structure)
+    def forward(self, theta: Parts, *, generator: torch.Generator | None = None, **instance_data: Any) -> Parts:
+        """μ(θ), (..., *event), for potentials of that shape; ``instance_data`` is instance data such as lengths."""
+        return relax(theta, self.oracle, self.relaxation, generator=generator, **instance_data)
 
     def infer(
         self,
-        theta: Potentials,
+        theta: Parts,
         *,
         warm_start: Solution | None = None,
         generator: torch.Generator | None = None,
-        **structure: Any,
+        **instance_data: Any,
     ) -> Solution:
         """The whole solution record, as :func:`structinf.infer`."""
-        return infer(theta, self.oracle, self.relaxation, warm_start=warm_start, generator=generator, **structure)
+        return infer(theta, self.oracle, self.relaxation, warm_start=warm_start, generator=generator, **instance_data)
 
     def extra_repr(self) -> str:
         return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}"

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import check_natural
 from .errors import InvalidInputError, UnsupportedError
 from .kernels.threads import parallel_rows
+from .validation import check_natural
 
 __all__ = [
     "Exponential",
@@ -332,7 +332,7 @@ def get_noise(noise: str | Noise) -> Noise:
 
 
 def _compiled(law: str, wanted: _Wanted) -> Tensor:
-    from .kernels import noise as kernels
+    from .kernels.noise import counter_rng as kernels
 
     if wanted.dtype is torch.float64:
         return _in_chunks(kernels.fill64, kernels.CHUNK, 6, wanted, getattr(kernels, law))
@@ -340,8 +340,8 @@ def _compiled(law: str, wanted: _Wanted) -> Tensor:
 
 
 def _compiled_sum_of_gamma(noise: SumOfGamma, wanted: _Wanted) -> Tensor:
-    from .kernels import noise_gamma as kernels
-    from .kernels.noise import CHUNK
+    from .kernels.noise import gamma as kernels
+    from .kernels.noise.counter_rng import CHUNK
 
     k, terms = noise.k, noise.iterations
     # In units of k / s, the scale of the last term.

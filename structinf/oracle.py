@@ -19,7 +19,7 @@ from typing_extensions import Self
 
 from .errors import InvalidInputError, PluginError, UnsupportedError
 from .parts import (
-    Potentials,
+    Parts,
     as_tuple,
     batch_size,
     differentiate,
@@ -30,8 +30,8 @@ from .parts import (
     map_parts,
     recording,
     reduce_like,
+    scale_per_instance,
     sum_of_products,
-    weigh,
 )
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ class Oracle(abc.ABC):
     ----------
     event_ndim : int or tuple of int
         Trailing dimensions of each tensor of θ that form one structure.
-    structure_ndim : mapping of str to int
+    instance_ndim : mapping of str to int
         Names that :meth:`bind` accepts, with the number of trailing dimensions of each instance's value.
     label_ndim : int
         Trailing dimensions of the labels that :meth:`encode` takes (tags of a chain: 1).
-    has_fixed_parts : bool
+    padding_stays_in_place : bool
         Whether options say what the part at each place is (an item's weight, an edge of a graph), so that parts that
         are not there must be forbidden in their place, rather than moved to the end.
     name : str
@@ -88,16 +88,16 @@ class Oracle(abc.ABC):
     """
 
     event_ndim: ClassVar[int | tuple[int, ...]]
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({})
     label_ndim: ClassVar[int] = 1
-    has_fixed_parts: ClassVar[bool] = False
+    padding_stays_in_place: ClassVar[bool] = False
     name: ClassVar[str] = ""
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Set on the instance by bind(); not a dataclass field, so that equality, hash and repr are the options' alone.
     bound: ClassVar[Mapping[str, Any]] = _Bound()
 
     @abc.abstractmethod
-    def argmax(self, theta: Potentials) -> Potentials:
+    def argmax(self, theta: Parts) -> Parts:
         """A structure of highest score, max ⟨θ, y⟩ over y ∈ Y, for each instance.
 
         Laws: the result is a vertex even on ties, has θ's form, dtype and device with the full
@@ -120,14 +120,14 @@ class Oracle(abc.ABC):
         """Whether smaller structures stand in where parts of −inf leave none, so that nothing is infeasible."""
         return False
 
-    def are_indicators(self, theta: Potentials) -> bool:
+    def are_indicators(self, theta: Parts) -> bool:
         """Whether all parts of all structures are 0 or 1, so that a part's variance is that of a coin.
 
         Law: False unless that is certain.
         """
         return False
 
-    def event_ndims(self, theta: Potentials) -> tuple[int, ...]:
+    def event_ndims(self, theta: Parts) -> tuple[int, ...]:
         """Trailing event dimensions of each tensor of ``theta`` as the user passed it.
 
         The default is :attr:`event_ndim`; oracles that accept several forms look at the shapes.
@@ -141,13 +141,13 @@ class Oracle(abc.ABC):
             raise InvalidInputError(f"theta: {self.label()} takes {form}, got {came}")
         return wanted
 
-    def validate(self, theta: Potentials) -> None:
+    def validate(self, theta: Parts) -> None:
         """Raise InvalidInputError if the event shapes or the bound data are not acceptable.
 
         Called once by the public functions, with θ already flat; the values of θ are checked elsewhere.
         """
 
-    def valid_parts(self, theta: Potentials) -> Potentials | None:
+    def valid_parts(self, theta: Parts) -> Parts | None:
         """Boolean masks, (B | 1, *event), of the parts that lie inside each instance's length; None if all do.
 
         A tensor that all instances share needs one row, of the parts inside any instance's length.
@@ -157,11 +157,11 @@ class Oracle(abc.ABC):
         """
         return None
 
-    def readout(self, y: Potentials) -> Potentials:
+    def readout(self, y: Parts) -> Parts:
         """Linear map to the coordinates that a quadratic penalty sees (SparseMAP's ``penalty="readout"``)."""
         return y
 
-    def readout_transpose(self, r: Potentials, theta: Potentials) -> Potentials:
+    def readout_transpose(self, r: Parts, theta: Parts) -> Parts:
         """Transpose of :meth:`readout`, mapping ``r`` back to the form of a structure for ``theta``.
 
         The default differentiates :meth:`readout`, which is linear.
@@ -173,7 +173,7 @@ class Oracle(abc.ABC):
             along = sum_of_products(image, as_tuple(r))
             return like_potentials(differentiate(along, as_tuple(origin)), theta)
 
-    def hamming_cost(self, y: Potentials) -> Potentials:
+    def hamming_cost(self, y: Parts) -> Parts:
         """Parts' costs c such that ⟨c, y'⟩ − ⟨c, y⟩ is the Hamming distance from ``y`` to y'.
 
         The default counts half the readout parts in which the two differ: with one part a token,
@@ -181,13 +181,13 @@ class Oracle(abc.ABC):
         """
         return self.readout_transpose(map_parts(lambda r: 0.5 - r, self.readout(y)), y)
 
-    def encode(self, labels: Tensor, like: Potentials) -> Potentials:
+    def encode(self, labels: Tensor, like: Parts) -> Parts:
         """The structure, of the form of θ = ``like``, that integer ``labels`` (B, ...) describe."""
         raise UnsupportedError(
             f"{self.label()} has no integer labels; pass a structure of the shape and dtype of theta: y.to(theta.dtype)"
         )
 
-    def decode(self, y: Potentials) -> Tensor:
+    def decode(self, y: Parts) -> Tensor:
         """Integer labels (B, ...) of a structure; the inverse of :meth:`encode`."""
         raise UnsupportedError(f"{self.label()} has no integer labels; use the structure itself")
 
@@ -202,20 +202,20 @@ class Oracle(abc.ABC):
         """How messages call this oracle."""
         return self.name or type(self).__name__
 
-    def score(self, theta: Potentials, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def score(self, theta: Parts, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """⟨θ, y⟩ for each instance, (B,), with −inf · 0 = 0."""
         return inner(theta, y)
 
-    def bind(self, **structure: Any) -> Self:
+    def bind(self, **instance_data: Any) -> Self:
         """A copy of this oracle with instance data attached, each (B, *its event dims): a tensor, or a list of numbers.
 
         Integers become int64. Values of None are dropped. Unknown names are a TypeError.
         """
-        unknown = [key for key in structure if key not in self.structure_ndim]
+        unknown = [key for key in instance_data if key not in self.instance_ndim]
         if unknown:
-            known = ", ".join(self.structure_ndim) or "none"
+            known = ", ".join(self.instance_ndim) or "none"
             raise TypeError(f"{self.label()} takes no instance data {unknown[0]!r} (it takes: {known})")
-        new = {key: _as_data(value) for key, value in structure.items() if value is not None}
+        new = {key: _as_data(value) for key, value in instance_data.items() if value is not None}
         return self._with_bound({**self.bound, **new})
 
     def __getitem__(self, rows: Any) -> Self:
@@ -244,31 +244,31 @@ class GibbsOracle(Oracle):
     """
 
     @abc.abstractmethod
-    def log_partition(self, theta: Potentials) -> Tensor:
+    def log_partition(self, theta: Parts) -> Tensor:
         """log Σ_y exp⟨θ, y⟩, (B,).
 
         Laws: differentiable by autograd, to any order, whenever an entry of θ requires grad (a
         kernel may serve otherwise); −inf parts have gradient 0; InfeasibleError if the sum is empty.
         """
 
-    def marginals(self, theta: Potentials) -> Potentials:
+    def marginals(self, theta: Parts) -> Parts:
         """E[Y] under p(y) ∝ exp⟨θ, y⟩, the gradient of log Z; (B, *event)."""
         return gradient_by_autograd(self.log_partition, theta)
 
-    def log_partition_and_marginals(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+    def log_partition_and_marginals(self, theta: Parts) -> tuple[Tensor, Parts]:
         """Both, (B,) and (B, *event); override it where they come out of one pass."""
         return self.log_partition(theta), self.marginals(theta)
 
-    def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+    def log_partition_vjp(self, theta: Parts, weight: Tensor) -> Parts:
         """Σ_b weight_b ∇ log Z_b in θ's own form: the sum runs over the instances that share a tensor.
 
         Parameters
         ----------
         weight : (B,) Tensor
         """
-        return reduce_like(weigh(self.marginals(theta), weight), theta)
+        return reduce_like(scale_per_instance(self.marginals(theta), weight), theta)
 
-    def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
+    def covariance_product(self, theta: Parts, v: Parts) -> Parts:
         """Cov[Y] v, the product of the Hessian of log Z with ``v``; (B, *event).
 
         Parameters
@@ -282,7 +282,7 @@ class Samplable(Oracle):
     """An oracle that draws exact samples of p(y) ∝ exp⟨θ, y⟩."""
 
     @abc.abstractmethod
-    def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+    def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
         """``n`` independent exact samples for each instance, (n, B, *event)."""
 
 
@@ -290,7 +290,7 @@ class KBest(Oracle):
     """An oracle that lists the best structures."""
 
     @abc.abstractmethod
-    def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
+    def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
         """The ``k`` highest-scoring structures, best first.
 
         Returns
@@ -306,7 +306,7 @@ class Projectable(Oracle):
     """An oracle with a closed form for the projection onto conv(Y)."""
 
     @abc.abstractmethod
-    def project(self, theta: Potentials) -> Potentials:
+    def project(self, theta: Parts) -> Parts:
         """argmin ‖θ − μ‖² over μ ∈ conv(Y), (B, *event); differentiable by autograd."""
 
 
@@ -314,7 +314,7 @@ class EntropyProjectable(Oracle):
     """An oracle with a closed form for the mean of most entropy over conv(Y)."""
 
     @abc.abstractmethod
-    def project_entropy(self, theta: Potentials, *, binary: bool) -> Potentials:
+    def project_entropy(self, theta: Parts, *, binary: bool) -> Parts:
         """argmax ⟨θ, μ⟩ − Σ μ log μ over μ ∈ conv(Y), (B, *event); differentiable by autograd.
 
         Parameters
@@ -349,7 +349,7 @@ class Enumerable(Oracle):
     """An oracle that can list all its structures, on small sizes."""
 
     @abc.abstractmethod
-    def enumerate(self, event_shape: Any) -> Potentials:
+    def enumerate(self, event_shape: Any) -> Parts:
         """All structures of potentials of ``event_shape`` (a shape, or a tuple of shapes), (|Y|, *event) in float64.
 
         Bound lengths must be those of one instance, (1,): the structures are of that length, padded with 0.

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .compile.saved_tensors import bypass_saved_tensor_hooks
 from .errors import InvalidInputError
 from .kernels.arrays import empty
-from .saving import saved_as_it_is
 
 if TYPE_CHECKING:
     import jaxtyping
 
 __all__ = [
-    "Potentials",
+    "Parts",
     "as_tuple",
     "batch_size",
     "broadcast",
@@ -34,18 +34,18 @@ __all__ = [
     "recording",
     "reduce_like",
     "scale",
+    "scale_per_instance",
     "sum_of_products",
     "tupled",
-    "weigh",
 ]
 
-Potentials: TypeAlias = Tensor | tuple[Tensor, ...]
+Parts: TypeAlias = Tensor | tuple[Tensor, ...]
 """Scores of the parts, or anything of that form (structures, means, gradients)."""
 
 _LARGE = 2**19  # bytes
 
 
-def as_tuple(theta: Potentials) -> tuple[Tensor, ...]:
+def as_tuple(theta: Parts) -> tuple[Tensor, ...]:
     """The tensors of ``theta``, also when it is a single one."""
     return theta if isinstance(theta, tuple) else (theta,)
 
@@ -55,18 +55,18 @@ def tupled(theta: Any) -> Any:
     return tuple(theta) if isinstance(theta, list) else theta
 
 
-def like_potentials(tensors: Sequence[Tensor], theta: Potentials) -> Potentials:
+def like_potentials(tensors: Sequence[Tensor], theta: Parts) -> Parts:
     """``tensors`` as a tuple if ``theta`` is one, else the only tensor."""
     return tuple(tensors) if isinstance(theta, tuple) else tensors[0]
 
 
-def map_parts(function, theta: Potentials, *others: Potentials) -> Potentials:
+def map_parts(function, theta: Parts, *others: Parts) -> Parts:
     """Apply ``function`` to each tensor of ``theta`` (and to its fellows in ``others``)."""
     columns = zip(as_tuple(theta), *map(as_tuple, others), strict=True)
     return like_potentials([function(*column) for column in columns], theta)
 
 
-def batch_size(theta: Potentials) -> int:
+def batch_size(theta: Parts) -> int:
     """Size of the flat batch: that of the tensors that are not shared, else 1."""
     sizes = [t.shape[0] for t in as_tuple(theta)]
     return next((size for size in sizes if size != 1), 1)
@@ -80,7 +80,7 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
     return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))
 
 
-def inner(theta: Potentials, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+def inner(theta: Parts, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
     """⟨θ, y⟩ for each instance, with −inf · 0 = 0.
 
     Parameters
@@ -125,16 +125,16 @@ def sum_of_products(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tens
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
     """Autograd records inside, also under no_grad and inference_mode (where enable_grad alone records nothing)."""
-    with torch.inference_mode(False), torch.enable_grad(), saved_as_it_is():
+    with torch.inference_mode(False), torch.enable_grad(), bypass_saved_tensor_hooks():
         yield
 
 
-def reduce_like(gradient: Potentials, theta: Potentials) -> Potentials:
+def reduce_like(gradient: Parts, theta: Parts) -> Parts:
     """Sum a (B, *event) gradient over the batch wherever ``theta`` is shared by all instances."""
     return map_parts(lambda g, t: g.sum(0, keepdim=True) if t.shape[0] == 1 and g.shape[0] != 1 else g, gradient, theta)
 
 
-def weigh(parts: Potentials, weight: jaxtyping.Float[Tensor, " batch"]) -> Potentials:
+def scale_per_instance(parts: Parts, weight: jaxtyping.Float[Tensor, " batch"]) -> Parts:
     """``parts`` (B, *event), each instance's times its ``weight``."""
     return map_parts(lambda t: _times(t, weight.view(-1, *[1] * (t.ndim - 1))), parts)
 
@@ -146,7 +146,7 @@ def _times(t: Tensor, factors: Tensor) -> Tensor:
     return torch.mul(t, factors, out=empty(*t.shape, dtype=t.dtype))
 
 
-def scale(theta: Potentials, temperature: float) -> Potentials:
+def scale(theta: Parts, temperature: float) -> Parts:
     """θ / temperature; θ itself at 1. InvalidInputError if that overflows."""
     if temperature == 1:
         return theta
@@ -167,16 +167,14 @@ def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = 
     return list(torch.autograd.grad(value, tuple(inputs), create_graph=create_graph, materialize_grads=True))
 
 
-def gradient_by_autograd(function: Callable[[Potentials], Tensor], theta: Potentials) -> Potentials:
+def gradient_by_autograd(function: Callable[[Parts], Tensor], theta: Parts) -> Parts:
     """The gradient of each instance's value, (B, *event), of a ``function`` that maps θ to (B,)."""
     with recording():
         leaves = _leaves(theta)
         return like_potentials(differentiate(function(like_potentials(leaves, theta)).sum(), leaves), theta)
 
 
-def hessian_product_by_autograd(
-    function: Callable[[Potentials], Tensor], theta: Potentials, v: Potentials
-) -> Potentials:
+def hessian_product_by_autograd(function: Callable[[Parts], Tensor], theta: Parts, v: Parts) -> Parts:
     """The product of the Hessian of each instance's value with ``v``, (B, *event)."""
     with recording():
         leaves = _leaves(theta)
@@ -184,7 +182,7 @@ def hessian_product_by_autograd(
         return like_potentials(differentiate(sum_of_products(gradients, as_tuple(v)), leaves), theta)
 
 
-def _leaves(theta: Potentials) -> list[Tensor]:
+def _leaves(theta: Parts) -> list[Tensor]:
     """Each instance's own copy of θ, to differentiate with respect to."""
     size = batch_size(theta)
     own = [t.clone() if t.is_inference() else t.detach() for t in as_tuple(theta)]

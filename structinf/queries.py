@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from . import autograd
-from .checks import check_generator
-from .compiling import untraced
+from .calls.resolution import prepare_oracle
+from .compile.decorators import disable_compile
 from .dp import HypergraphProgram
 from .errors import UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Samplable
-from .parts import Potentials, as_tuple, inner, map_parts, scale
+from .parts import Parts, as_tuple, inner, map_parts, scale
 from .regularizers import Regularizer, SquaredL2, get_regularizer
 from .relaxation import missing_ability
 from .relaxations.marginals import LogPartition
-from .resolution import prepare_oracle
 from .smoothing import Smoothable
 from .solvers.perturbation import tile, untile
+from .validation import check_generator
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -29,9 +29,9 @@ __all__ = [
     "Support",
     "count",
     "entropy",
+    "enumerate_support",
     "gibbs_entropy",
     "log_prob",
-    "nonzero",
     "sample",
     "sparsemax_of_best",
     "topk",
@@ -49,7 +49,7 @@ class Best(NamedTuple):
         False where an instance has fewer than k structures of finite score; there the structure is 0, the score −inf.
     """
 
-    structures: Potentials
+    structures: Parts
     scores: Tensor
     valid: Tensor
 
@@ -65,13 +65,13 @@ class Support(NamedTuple):
         0 beyond an instance's own.
     """
 
-    structures: Potentials
+    structures: Parts
     probabilities: Tensor
 
 
-@untraced
+@disable_compile
 @torch.no_grad()
-def topk(theta: Potentials, oracle: str | Oracle, k: int, **options: Any) -> Best:
+def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> Best:
     """The k structures of highest score of each instance.
 
     Parameters
@@ -100,7 +100,7 @@ def topk(theta: Potentials, oracle: str | Oracle, k: int, **options: Any) -> Bes
     return Best(problem.restore_parts(structures, 1), problem.restore(scores, 1), problem.restore(valid, 1))
 
 
-def sparsemax_of_best(oracle: Oracle, theta: Potentials, k: int, temperature: float = 1.0) -> tuple[Potentials, Tensor]:
+def sparsemax_of_best(oracle: Oracle, theta: Parts, k: int, temperature: float = 1.0) -> tuple[Parts, Tensor]:
     """The k best structures, (k, B, *event), and the sparsemax of their scores / temperature, (k, B), differentiable.
 
     It is the sparsemax over all structures wherever one of the k has weight 0.
@@ -113,10 +113,10 @@ def sparsemax_of_best(oracle: Oracle, theta: Potentials, k: int, temperature: fl
     return structures, weights.to(as_tuple(theta)[0].dtype)
 
 
-@untraced
+@disable_compile
 @torch.no_grad()
 def sample(
-    theta: Potentials,
+    theta: Parts,
     oracle: str | Oracle,
     n: int = 1,
     *,
@@ -124,7 +124,7 @@ def sample(
     temperature: float | None = None,
     generator: torch.Generator | None = None,
     **options: Any,
-) -> Potentials:
+) -> Parts:
     """``n`` independent exact samples for each instance.
 
     Parameters
@@ -163,9 +163,9 @@ def sample(
     return problem.restore_parts(drawn, 1)
 
 
-@untraced
+@disable_compile
 @torch.no_grad()
-def count(theta: Potentials, oracle: str | Oracle, **options: Any) -> list[int]:
+def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
     """The exact number of structures of finite score, for each instance of the flattened batch.
 
     Parameters
@@ -183,10 +183,10 @@ def count(theta: Potentials, oracle: str | Oracle, **options: Any) -> list[int]:
         return _program(problem.oracle).count(problem.theta)
 
 
-@untraced
+@disable_compile
 @torch.no_grad()
 def entropy(
-    theta: Potentials,
+    theta: Parts,
     oracle: str | Oracle,
     *,
     regularizer: str | Regularizer = "negentropy",
@@ -220,17 +220,17 @@ def entropy(
         return problem.restore(gibbs_entropy(_gibbs(found, omega), exact))
 
 
-def gibbs_entropy(oracle: GibbsOracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+def gibbs_entropy(oracle: GibbsOracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
     """log Z − ⟨θ, μ⟩, (B,), for θ (B | 1, *event) in float64; differentiable in it."""
     value, mean = autograd.value_and_gradient(LogPartition(oracle), theta)
     return (value - inner(theta, mean)).clamp(min=0)
 
 
-@untraced
+@disable_compile
 @torch.no_grad()
 def log_prob(
-    theta: Potentials,
-    y: Potentials | Tensor,
+    theta: Parts,
+    y: Parts | Tensor,
     oracle: str | Oracle,
     *,
     regularizer: str | Regularizer = "negentropy",
@@ -267,10 +267,10 @@ def log_prob(
         return problem.restore((inner(exact, own) - _gibbs(found, omega).log_partition(exact)).clamp(max=0))
 
 
-@untraced
+@disable_compile
 @torch.no_grad()
-def nonzero(
-    theta: Potentials,
+def enumerate_support(
+    theta: Parts,
     oracle: str | Oracle,
     *,
     regularizer: str | Regularizer = "squared_l2",
@@ -293,7 +293,7 @@ def nonzero(
 
     Examples
     --------
-    >>> structures, probabilities = nonzero(torch.tensor([1.0, 0.8, 0.0, -3.0]), "subset", k=2)
+    >>> structures, probabilities = enumerate_support(torch.tensor([1.0, 0.8, 0.0, -3.0]), "subset", k=2)
     >>> structures, probabilities
     (tensor([[1., 1., 0., 0.],
             [1., 0., 1., 0.],
@@ -302,7 +302,7 @@ def nonzero(
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
     with problem.plain_modes():
-        structures, probabilities = _program(problem.oracle).nonzero(problem.theta, omega, most)
+        structures, probabilities = _program(problem.oracle).enumerate_support(problem.theta, omega, most)
     return Support(problem.restore_parts(structures, 1), problem.restore(probabilities, 1))
 
 

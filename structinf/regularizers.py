@@ -25,10 +25,10 @@ from torch import Tensor
 from typing_extensions import Self
 
 from .errors import InvalidInputError, UnknownNameError
-from .kernels import simplex as compiled
 from .kernels.arrays import widened
 from .kernels.logsumexp import logsumexp
-from .kernels.simplex_torch import entmax_product, largest_score, solve
+from .kernels.simplex import dispatch as compiled
+from .kernels.simplex.torch_backend import entmax_product, largest_score, solve
 from .registry import did_you_mean
 
 __all__ = [

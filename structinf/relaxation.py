@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from . import autograd
-from .checks import check_generator
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
-from .parts import Potentials, as_tuple, map_parts, scale
+from .parts import Parts, as_tuple, map_parts, scale
 from .registry import Registry
 from .smoothing import Smoothable
 from .solution import Solution
+from .validation import check_generator
 
 __all__ = [
     "RELAXATIONS",
     "GradientRelaxation",
     "RegularizedRelaxation",
     "Relaxation",
-    "held_modules",
+    "inner_modules",
     "missing_ability",
     "named",
     "no_omega",
@@ -110,7 +110,7 @@ class Relaxation(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         """The solution record for flat potentials (one batch dimension, full precision, validated).
 
         ``warm_start`` holds structures (K, B, *event) to start from, for iterative relaxations.
@@ -119,12 +119,12 @@ class Relaxation(abc.ABC):
         instance's result does not depend on its batch.
         """
 
-    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         """μ alone; override it where the rest of the record costs extra."""
         return self.solve(oracle, theta).mean
 
     @property
-    def held(self) -> tuple[Relaxation, ...]:
+    def inner(self) -> tuple[Relaxation, ...]:
         """The relaxations that it holds."""
         return ()
 
@@ -136,21 +136,21 @@ class Relaxation(abc.ABC):
         """How messages call this relaxation."""
         return self.name or type(self).__name__
 
-    def refuse_warm_start(self, warm_start: Potentials | None) -> None:
+    def refuse_warm_start(self, warm_start: Parts | None) -> None:
         """Raise UnsupportedError if a warm start is given to a relaxation that has no use for one."""
         if warm_start is not None:
             raise UnsupportedError(f"{self.label()} is not iterative and takes no warm_start")
 
 
-def held_modules(relaxation: Relaxation) -> list[nn.Module]:
+def inner_modules(relaxation: Relaxation) -> list[nn.Module]:
     """What keeps state in buffers among the relaxations that ``relaxation`` holds, at any depth.
 
     By itself it is no submodule of the module that ``relaxation`` is part of, and would be missing from ``state_dict``.
     """
     found: list[nn.Module] = []
-    for one in relaxation.held:
+    for one in relaxation.inner:
         found += [one] if isinstance(one, nn.Module) else []
-        found += held_modules(one)
+        found += inner_modules(one)
     return found
 
 
@@ -158,19 +158,19 @@ class RegularizedRelaxation(Relaxation):
     """A relaxation that solves max ⟨θ, μ⟩ − Ω(μ) and therefore generates a Fenchel-Young loss."""
 
     @abc.abstractmethod
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> Tensor:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> Tensor:
         """Ω*(θ) = max ⟨θ, μ⟩ − Ω(μ), (B,), with gradient μ and Hessian dμ/dθ."""
 
     @abc.abstractmethod
-    def omega(self, oracle: Oracle, y: Potentials) -> Tensor:
+    def omega(self, oracle: Oracle, y: Parts) -> Tensor:
         """Ω(y) at a structure y ∈ Y, (B,)."""
 
-    def _conjugate_at(self, mean: Potentials, oracle: Oracle, theta: Potentials) -> Tensor:
+    def _conjugate_at(self, mean: Parts, oracle: Oracle, theta: Parts) -> Tensor:
         """Ω*(θ), (B,), where the ``mean`` is known and Ω is defined there: ⟨θ, μ⟩ − Ω(μ), by the envelope theorem."""
         fixed, at = (map_parts(Tensor.detach, parts) for parts in (mean, theta))
         return autograd.envelope(oracle.score(at, fixed) - self.omega(oracle, fixed), theta, mean)
 
-    def conjugate_and_omega(self, oracle: Oracle, theta: Potentials, y: Potentials) -> tuple[Tensor, Tensor]:
+    def conjugate_and_omega(self, oracle: Oracle, theta: Parts, y: Parts) -> tuple[Tensor, Tensor]:
         """Ω*(θ) and Ω(y), (B,) each; override it where the two are estimates from the same draws.
 
         Law: conjugate + omega − ⟨θ, y⟩ is at least 0, rounding aside, at every structure y ∈ Y.
@@ -191,7 +191,7 @@ def named(relaxation: str | Relaxation, temperature: float | None = None) -> Rel
     return dataclasses.replace(found, temperature=temperature)
 
 
-def no_omega(y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+def no_omega(y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
     """0 for each structure: what :meth:`RegularizedRelaxation.omega` is where Ω is 0 at all of them."""
     return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
 
@@ -205,23 +205,23 @@ class GradientRelaxation(RegularizedRelaxation):
     def function(self, oracle: Oracle) -> autograd.ConvexFunction:
         """f, an object that knows its derivatives."""
 
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         value, mean = autograd.value_and_gradient(self.function(oracle), self._scaled(theta))
         return Solution(mean=mean, value=self._unscaled(value))
 
-    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         return autograd.gradient(self.function(oracle), self._scaled(theta))
 
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """temperature · f(θ / temperature), (B,)."""
         return self._unscaled(autograd.value(self.function(oracle), self._scaled(theta)))
 
-    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def omega(self, oracle: Oracle, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """0, (B,): nothing is random, and no choice open, where the mean is a structure."""
         return no_omega(y)
 
-    def _scaled(self, theta: Potentials) -> Potentials:
+    def _scaled(self, theta: Parts) -> Parts:
         return scale(theta, self.temperature)
 
     def _unscaled(self, value: Tensor) -> Tensor:

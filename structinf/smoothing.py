@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .autograd import routed_max, smooth_argmax, smooth_max
 from .oracle import GibbsOracle, Oracle
-from .parts import Potentials, as_tuple, gradient_by_autograd, hessian_product_by_autograd, reduce_like, weigh
+from .parts import Parts, as_tuple, gradient_by_autograd, hessian_product_by_autograd, reduce_like, scale_per_instance
 from .regularizers import GIBBS, Regularizer
 
 __all__ = ["Smoothable", "SmoothableGibbs", "compiled_alpha", "routed_max", "smooth_argmax", "smooth_max"]
@@ -26,31 +26,31 @@ class Smoothable(Oracle):
     """
 
     @abc.abstractmethod
-    def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> Tensor:
+    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Tensor:
         """DP_Ω(θ), (B,).
 
         Laws: convex in θ; differentiable by autograd, to any order, whenever an entry of θ requires grad (a
         kernel may serve otherwise); −inf parts have gradient 0; InfeasibleError if it is −inf.
         """
 
-    def smoothed_mean(self, theta: Potentials, regularizer: Regularizer) -> Potentials:
+    def smoothed_mean(self, theta: Parts, regularizer: Regularizer) -> Parts:
         """∇DP_Ω(θ), the expected structure of a random walk through the recursion; (B, *event), in conv(Y)."""
         return gradient_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta)
 
-    def smoothed_value_and_mean(self, theta: Potentials, regularizer: Regularizer) -> tuple[Tensor, Potentials]:
+    def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
         """Both, (B,) and (B, *event); override it where they come out of one pass."""
         return self.smoothed_value(theta, regularizer), self.smoothed_mean(theta, regularizer)
 
-    def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
+    def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
         """Σ_b weight_b ∇DP_Ω(θ)_b in θ's own form: the sum runs over the instances that share a tensor.
 
         Parameters
         ----------
         weight : (B,) Tensor
         """
-        return reduce_like(weigh(self.smoothed_mean(theta, regularizer), weight), theta)
+        return reduce_like(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
 
-    def smoothed_hessian_product(self, theta: Potentials, v: Potentials, regularizer: Regularizer) -> Potentials:
+    def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
         """∇²DP_Ω(θ) v, (B, *event).
 
         Parameters
@@ -63,23 +63,23 @@ class Smoothable(Oracle):
 class SmoothableGibbs(GibbsOracle, Smoothable):
     """An oracle whose sums over structures are its own recursion, smoothed by the negative entropy."""
 
-    def log_partition(self, theta: Potentials) -> Tensor:
+    def log_partition(self, theta: Parts) -> Tensor:
         return self.smoothed_value(theta, GIBBS)
 
-    def marginals(self, theta: Potentials) -> Potentials:
+    def marginals(self, theta: Parts) -> Parts:
         return self.smoothed_mean(theta, GIBBS)
 
-    def log_partition_and_marginals(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+    def log_partition_and_marginals(self, theta: Parts) -> tuple[Tensor, Parts]:
         return self.smoothed_value_and_mean(theta, GIBBS)
 
-    def log_partition_vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+    def log_partition_vjp(self, theta: Parts, weight: Tensor) -> Parts:
         return self.smoothed_vjp(theta, weight, GIBBS)
 
-    def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
+    def covariance_product(self, theta: Parts, v: Parts) -> Parts:
         return self.smoothed_hessian_product(theta, v, GIBBS)
 
 
-def compiled_alpha(theta: Potentials, regularizer: Regularizer) -> float | None:
+def compiled_alpha(theta: Parts, regularizer: Regularizer) -> float | None:
     """The α by which compiled loops know the regularizer; None where they do not serve: on other devices, for others.
 
     So near to 1 that rounding outweighs the difference, it is 1.

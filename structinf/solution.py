@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from .oracle import Oracle
-from .parts import Potentials
+from .parts import Parts
 
 __all__ = ["Solution"]
 
@@ -42,18 +42,18 @@ class Solution:
         With the instance data that the solution is for.
     """
 
-    mean: Potentials
+    mean: Parts
     value: Tensor
     weights: Tensor | None = None
     gap: Tensor | None = None
     residual: Tensor | None = None
     converged: Tensor | None = None
     oracle_calls: int | None = None
-    make_support: Callable[[], Potentials] | None = field(default=None, repr=False)
+    make_support: Callable[[], Parts] | None = field(default=None, repr=False)
     oracle: Oracle | None = field(default=None, repr=False)
 
     @cached_property
-    def support(self) -> Potentials | None:
+    def support(self) -> Parts | None:
         """(K, ..., *event): the structures with μ = Σ_k weights[k] · support[k]; None if the relaxation keeps none.
 
         Built on first use, since it is much larger than the mean.
@@ -63,7 +63,7 @@ class Solution:
     def restored(
         self,
         restore: Callable[[Tensor, int], Tensor],
-        restore_parts: Callable[[Potentials, int], Potentials],
+        restore_parts: Callable[[Parts, int], Parts],
         oracle: Oracle,
         sample_ndim: int = 0,
     ) -> Solution:

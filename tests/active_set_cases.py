@@ -22,7 +22,7 @@ class Listed(Oracle):
     """The structures that are the rows of a tensor, or of several for potentials that are a tuple."""
 
     event_ndim = 1
-    structure_ndim = MappingProxyType({"allowed": 1})  # (B, structures): which of them an instance has
+    instance_ndim = MappingProxyType({"allowed": 1})  # (B, structures): which of them an instance has
     name = "listed"
 
     def __init__(self, *structures, kept=None, mixed=None):

@@ -102,14 +102,14 @@ class Exact:
         self.theta, self.sequences = theta, sequences(theta, lengths)
         self.log_z = torch.tensor([log_sum(list(s.values())) for s in self.sequences], dtype=torch.float64)
 
-    def mean(self, weigh=lambda b, tags, y: 1.0):
+    def mean(self, scale_per_instance=lambda b, tags, y: 1.0):
         """E[weight · Y], (B, *event)."""
         rows = []
         for b, scored in enumerate(self.sequences):
             total = map_parts(lambda t: torch.zeros(1, *t.shape[1:], dtype=torch.float64), self.theta)
             for tags, score in scored.items():
                 y = indicators(self.theta, tags)
-                factor = math.exp(score - self.log_z[b]) * weigh(b, tags, y)
+                factor = math.exp(score - self.log_z[b]) * scale_per_instance(b, tags, y)
                 total = map_parts(lambda a, z, factor=factor: a + factor * z, total, y)
             rows.append(total)
         return map_parts(lambda *r: torch.cat(r), *rows)

@@ -10,9 +10,9 @@ import torch
 from alphas import InTorch
 from hyperedges import INF, smoothed
 from structinf.regularizers import Negentropy
-from structinf_oracles.dtw import Dtw
+from structinf_oracles.dtw import DTW
 
-ORACLE = Dtw()
+ORACLE = DTW()
 UNKNOWN = InTorch(inner=Negentropy())
 DTYPES = [torch.float32, torch.float64]
 SHAPES = [(1, 1), (1, 4), (4, 1), (2, 2), (3, 4), (5, 3)]

@@ -41,7 +41,7 @@ class Example:
     name: str
     event_shape: Any
     options: Mapping[str, Any] = field(default_factory=dict)
-    structure: InstanceData | None = None
+    instance_data: InstanceData | None = None
     listing: Callable[[Any], list[Structure]] | None = None
     lengths: Sequence[Any] = ()
     part_cost: float = 0.5

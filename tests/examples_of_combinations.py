@@ -21,7 +21,7 @@ def _assignment(rows: int, columns: int, relaxed: bool = False, **options: Any) 
         "assignment",
         (rows, columns),
         options,
-        structure={"lengths": in_use},
+        instance_data={"lengths": in_use},
         listing=lambda lengths: list(enumerators.assignment(rows, columns, lengths)),
         lengths=in_use,
         relaxed=relaxed,
@@ -71,7 +71,7 @@ def _neighbour_path(rows: int, columns: int, in_use: Sequence[tuple[int, int]], 
         "grid_path",
         (rows, columns),
         {"moves": moves},
-        structure={"lengths": in_use},
+        instance_data={"lengths": in_use},
         listing=lambda lengths: list(graph_paths.neighbour_paths(rows, columns, steps, lengths)),
         lengths=in_use,
     )
@@ -91,7 +91,7 @@ def _path(
 
 
 def _path_of_terminals(edges: tuple[tuple[Any, Any], ...], pairs: Sequence[tuple[int, int]], **options: Any) -> Example:
-    return Example("path", (len(edges),), {"graph": edges, **options}, structure={"terminals": pairs})
+    return Example("path", (len(edges),), {"graph": edges, **options}, instance_data={"terminals": pairs})
 
 
 def _ranking(size: int, relaxed: bool = False) -> Example:
@@ -99,7 +99,7 @@ def _ranking(size: int, relaxed: bool = False) -> Example:
     return Example(
         "ranking",
         (size,),
-        structure={"lengths": list(in_use)},
+        instance_data={"lengths": list(in_use)},
         listing=lambda length: list(rankings.rankings(size, length)),
         lengths=in_use,
         power=2,

@@ -20,7 +20,7 @@ class Listed(HypergraphProgram):
 
     lists: Hyperedges
     event_ndim: ClassVar[int] = 1
-    structure_ndim: ClassVar[Any] = {"lengths": 0}
+    instance_ndim: ClassVar[Any] = {"lengths": 0}
 
     def build(self, event_shape):
         graph = HypergraphBuilder(event_shape)

@@ -18,7 +18,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from alphas import FAMILY
 from programs import FORBIDDEN, INF, NORMAL, TIES, Batch, Program, kinds_for
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf.parts import Potentials, as_tuple, like_potentials, map_parts
+from structinf.parts import Parts, as_tuple, like_potentials, map_parts
 
 __all__ = ["Program", "every_query"]
 
@@ -158,7 +158,7 @@ def support(program: Program, alpha: float) -> None:
     """Every structure that the walk can make, and its probability."""
     omega = FAMILY[alpha]
     for given in program.batches(NORMAL, FORBIDDEN, TIES):
-        structures, p = given.oracle.nonzero(given.theta, omega)
+        structures, p = given.oracle.enumerate_support(given.theta, omega)
         rows = given.flat(structures)
         for b, one in enumerate(given.instances):
             expected = {y: w for y, w in one.support(alpha).items() if w > 1e-12}
@@ -200,7 +200,7 @@ def walk_derivatives(program: Program, alpha: float) -> None:
     differentiate(lambda theta: given.oracle[:1].smoothed_value(theta, FAMILY[alpha]), given, 1)
 
 
-def differentiate(function: Callable[[Potentials], Tensor], given: Batch, count: int) -> None:
+def differentiate(function: Callable[[Parts], Tensor], given: Batch, count: int) -> None:
     """Both derivatives of a function of the first instances."""
     rows = [t[:count].clone(memory_format=torch.contiguous_format) for t in as_tuple(given.theta)]
     leaves = [t.requires_grad_() for t in rows]
@@ -232,7 +232,7 @@ def batches(program: Program) -> None:
 def infeasible(program: Program) -> None:
     for given in program.batches(NORMAL):
         oracle = given.oracle
-        theta: Potentials = map_parts(torch.clone, given.theta)
+        theta: Parts = map_parts(torch.clone, given.theta)
         for t in as_tuple(theta):
             t[1] = -INF
         if not given.instances[1].plain.rows.any(1).all():

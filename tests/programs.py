@@ -15,7 +15,7 @@ import enumerators
 from enumerators import Structure
 from hyperedges import INF, Derivation, Grammar, Hyperedges, Recursion, of_grammar
 from structinf.dp import HypergraphProgram
-from structinf.parts import Potentials, as_tuple, like_potentials, map_parts
+from structinf.parts import Parts, as_tuple, like_potentials, map_parts
 
 # ----------------------------------------------------------------------------- kinds of potentials
 
@@ -136,7 +136,7 @@ class Batch:
         return self.program.bound(self.lengths)
 
     @cached_property
-    def theta(self) -> Potentials:
+    def theta(self) -> Parts:
         generator = np.random.default_rng([len(self.lengths), EVERY.index(self.kind)])
         tensors = []
         for shape in self.program.shapes:
@@ -150,7 +150,7 @@ class Batch:
         return formed([torch.from_numpy(t).to(self.kind.dtype) for t in tensors], self.program.event_shape)
 
     @cached_property
-    def direction(self) -> Potentials:
+    def direction(self) -> Parts:
         return map_parts(lambda t: torch.cos(1 + torch.arange(t.numel())).reshape(t.shape).to(t), self.theta)
 
     @cached_property
@@ -158,7 +158,7 @@ class Batch:
         rows = self.flat(self.theta)
         return [Instance(self, b, rows[b], self.program.plain(length)) for b, length in enumerate(self.lengths)]
 
-    def flat(self, parts: Potentials) -> np.ndarray:
+    def flat(self, parts: Parts) -> np.ndarray:
         """Parts (..., *event) as (..., P)."""
         pairs = zip(as_tuple(parts), self.program.shapes, strict=True)
         return torch.cat([t.unsqueeze(-1).flatten(t.ndim - len(s)) for t, s in pairs], -1).double().numpy()
@@ -204,7 +204,7 @@ class Instance:
         """Structures that the walk can make, with their probabilities, the most probable first."""
         return {tuple(map(float, d.parts)): p for p, d in self.at(alpha).support(self.plain.goal)}
 
-    def every_structure(self) -> tuple[HypergraphProgram, Potentials, Potentials]:
+    def every_structure(self) -> tuple[HypergraphProgram, Parts, Parts]:
         """A batch of all structures of this instance: its oracle, potentials and structures."""
         count = self.count
         oracle = self.batch.oracle[torch.full((count,), self.index)]
@@ -221,6 +221,6 @@ def shapes_of(event_shape: Any) -> list[tuple[int, ...]]:
     return [event_shape] if isinstance(event_shape[0], int) else list(event_shape)
 
 
-def formed(tensors: list[torch.Tensor], event_shape: Any) -> Potentials:
+def formed(tensors: list[torch.Tensor], event_shape: Any) -> Parts:
     """A tuple if the event shape is one of several."""
     return tensors[0] if isinstance(event_shape[0], int) else tuple(tensors)

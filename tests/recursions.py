@@ -13,10 +13,10 @@ import torch
 from alphas import INF
 from hyperedges import Grammar, Hyperedges, Recursion, of_grammar
 from programs import formed, shapes_of
-from structinf.checks import check_lengths
 from structinf.dp.recursion import DynamicProgram
 from structinf.oracle import Enumerable
-from structinf.parts import Potentials, as_tuple, map_parts
+from structinf.parts import Parts, as_tuple, map_parts
+from structinf.validation import check_lengths
 
 # ----------------------------------------------------------------------------- recursions
 
@@ -24,7 +24,7 @@ from structinf.parts import Potentials, as_tuple, map_parts
 class Listed(DynamicProgram, Enumerable):
     """With the list that the grammar makes, for the laws that compare with one."""
 
-    def enumerate(self, event_shape: Any) -> Potentials:
+    def enumerate(self, event_shape: Any) -> Parts:
         lengths = self.bound["lengths"][0].tolist() if "lengths" in self.bound else None
         shapes = shapes_of(event_shape)
         pieces = derived(plain(self, event_shape, lengths)).split([math.prod(shape) for shape in shapes], 1)
@@ -65,7 +65,7 @@ class Grid(Listed):
     """Paths through a grid by steps down, right, or both."""
 
     event_ndim = 2
-    structure_ndim: ClassVar = {"lengths": 1}
+    instance_ndim: ClassVar = {"lengths": 1}
 
     def validate(self, theta):
         if "lengths" in self.bound:
@@ -100,7 +100,7 @@ class Tags(Listed):
     """A chain of lengths."""
 
     event_ndim = (2, 2)
-    structure_ndim: ClassVar = {"lengths": 0}
+    instance_ndim: ClassVar = {"lengths": 0}
 
     def validate(self, theta):
         if "lengths" in self.bound:
@@ -210,12 +210,12 @@ class Example:
     def lists(self, b: int) -> Hyperedges:
         return plain(self.oracle, self.event_shape, self.lengths[b] if self.lengths else None)
 
-    def at(self, theta: Potentials, b: int, alpha: float) -> tuple[Recursion, int]:
+    def at(self, theta: Parts, b: int, alpha: float) -> tuple[Recursion, int]:
         """The plain recursion of instance ``b``, and its goal."""
         lists = self.lists(b)
         return lists.at(flat(theta)[b].tolist(), alpha), lists.goals[0]
 
-    def draw(self, scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Potentials:
+    def draw(self, scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Parts:
         drawn = [(scale * torch.randn(3, *s, dtype=torch.float64)).to(dtype) for s in shapes_of(self.event_shape)]
         theta = formed(drawn, self.event_shape)
         masks = self.bound.valid_parts(theta)
@@ -238,7 +238,7 @@ every_smooth = pytest.mark.parametrize("alpha", [alpha for alpha in ALPHAS if al
 every_alpha = pytest.mark.parametrize("alpha", ALPHAS)
 
 
-def flat(y: Potentials) -> torch.Tensor:
+def flat(y: Parts) -> torch.Tensor:
     return torch.cat([t.flatten(1) for t in as_tuple(y)], 1)
 
 

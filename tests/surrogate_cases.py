@@ -167,7 +167,7 @@ RULES: Mapping[str, tuple[si.Relaxation, Rule]] = {
 # ----------------------------------------------------------------------------- potentials
 
 
-def draw(example: Example, batch: int, seed: int = 0) -> tuple[si.Potentials, si.Potentials]:
+def draw(example: Example, batch: int, seed: int = 0) -> tuple[si.Parts, si.Parts]:
     """Potentials without ties, and cotangents, (batch, *event) in float64."""
     g = torch.Generator().manual_seed(seed)
     theta = [torch.randn(batch, *shape, generator=g, dtype=torch.float64) for shape in example.shapes]
@@ -187,12 +187,12 @@ def listed(example: Example, lengths: Any = None) -> Listed:
     return Listed(list(example.listing(lengths)), instance(inside, 0), oracle.takes_costs)
 
 
-def instance(parts: si.Potentials, b: int) -> Structure:
+def instance(parts: si.Parts, b: int) -> Structure:
     return tuple(t[b].detach().numpy() for t in as_tuple(parts))
 
 
 def gradients(
-    theta: si.Potentials, v: si.Potentials, oracle: str | si.Oracle, relaxation: str | si.Relaxation, **options: Any
+    theta: si.Parts, v: si.Parts, oracle: str | si.Oracle, relaxation: str | si.Relaxation, **options: Any
 ) -> tuple[Tensor, ...]:
     """What v = dL/dy makes of θ."""
     leaves = [t.detach().clone().requires_grad_() for t in as_tuple(theta)]

@@ -54,7 +54,7 @@ def test_noise_comes_from_the_generator(oracle):
 
 def test_samples_are_kept_apart():
     attention = StructuredAttention(
-        oracle="chain", relaxation="stochastic", of="marginals", samples=7, reduction="none"
+        oracle="chain", relaxation="stochastic", base_relaxation="marginals", samples=7, reduction="none"
     )
     padding = torch.tensor([[True, False, False]])
     context, weights = attention(torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 5), padding)

@@ -13,7 +13,7 @@ FILES = sorted([*(ROOT / "structinf").rglob("*.py"), *(ROOT / "oracles").rglob("
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_autograd_functions_stand_in_one_place(path):
-    if path.parent == ROOT / "structinf" / "autograd":
+    if path.parent == ROOT / "structinf" / "autograd" or path == ROOT / "structinf" / "compile" / "functorch.py":
         return
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         where = f"line {getattr(node, 'lineno', 0)}"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from structinf import InfeasibleError, Oracle, Potentials
+from structinf import InfeasibleError, Oracle, Parts
 from structinf.parts import as_tuple, map_parts
 from structinf.relaxations.map import Map
 from structinf.relaxations.marginals import Marginals
@@ -100,15 +100,15 @@ def _first_index(self: Any, theta: Tensor) -> Tensor:
         raise InfeasibleError("some instance is infeasible", 0) from error
 
 
-def _overflows(self: Any, theta: Potentials) -> Tensor:
+def _overflows(self: Any, theta: Parts) -> Tensor:
     return self.table(theta)[1].exp().sum(1).log()
 
 
-def _rounds(self: Any, theta: Potentials) -> Tensor:
+def _rounds(self: Any, theta: Parts) -> Tensor:
     return Explicit.log_partition(self, map_parts(torch.Tensor.float, theta)).to(as_tuple(theta)[0])
 
 
-def _second_moment(self: Any, theta: Potentials, v: Potentials) -> Potentials:
+def _second_moment(self: Any, theta: Parts, v: Parts) -> Parts:
     structures, scores = self.table(theta)
     weights = scores.softmax(1) * sum(
         (y * z[:, None]).flatten(2).sum(2) for y, z in zip(as_tuple(structures), as_tuple(v), strict=True)
@@ -116,39 +116,39 @@ def _second_moment(self: Any, theta: Potentials, v: Potentials) -> Potentials:
     return map_parts(lambda y: (y * weights.view(*weights.shape, *[1] * (y.ndim - 2))).sum(1), structures)
 
 
-def _uniform(self: Any, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+def _uniform(self: Any, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
     return Explicit.sample(self, torch.where(theta.isneginf(), theta, 0.0), n, generator)
 
 
-def _global_generator(self: Any, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+def _global_generator(self: Any, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
     return Explicit.sample(self, theta, n, None)
 
 
-def _stuck_generator(self: Any, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+def _stuck_generator(self: Any, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
     return Explicit.sample(self, theta, n, torch.Generator().manual_seed(generator.initial_seed()))
 
 
-def _mean_sample(self: Any, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+def _mean_sample(self: Any, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
     return self.marginals(theta).expand(n, *theta.shape).clone()
 
 
-def _all_valid(self: Any, theta: Potentials, k: int) -> Any:
+def _all_valid(self: Any, theta: Parts, k: int) -> Any:
     structures, scores, valid = Explicit.topk(self, theta, k)
     return structures, scores, torch.ones_like(valid)
 
 
-def _worst_first(self: Any, theta: Potentials, k: int) -> Any:
+def _worst_first(self: Any, theta: Parts, k: int) -> Any:
     structures, scores, valid = Explicit.topk(self, theta, k)
     whole = valid.all(0)
     return structures.flip(0).where(whole[:, None], structures), scores.flip(0).where(whole, scores), valid
 
 
-def _stale_scores(self: Any, theta: Potentials, k: int) -> Any:
+def _stale_scores(self: Any, theta: Parts, k: int) -> Any:
     structures, scores, valid = Explicit.topk(self, theta, k)
     return structures, scores[:1].expand_as(scores).where(valid, -torch.inf), valid
 
 
-def _off_by_one(self: Any, labels: Tensor, like: Potentials) -> Potentials:
+def _off_by_one(self: Any, labels: Tensor, like: Parts) -> Parts:
     return Walk.encode(self, (labels - 1).clamp(min=0), like)
 
 
@@ -183,7 +183,7 @@ BROKEN: list[tuple[str, Any]] = [
         "rows_and_repeat",
         variant(Walk, repeat=lambda self, n: self[torch.arange(len(self.bound["lengths"])).repeat_interleave(n)]),
     ),
-    ("instance_data", variant(Knapsack, 6, bind=lambda self, **structure: self)),
+    ("instance_data", variant(Knapsack, 6, bind=lambda self, **instance_data: self)),
     ("copies", Locked(6)),
     ("vertex", variant(Knapsack, 6, argmax=_mixture)),
     ("vertex", variant(Explicit, argmax=_mixture)),
@@ -244,7 +244,7 @@ def relaxation(base: type, /, **overrides: Any) -> Any:
 def of_mean(base: type, change: Callable[[Tensor], Tensor]) -> Any:
     """A relaxation whose mean, asked for alone or with the record, is changed."""
 
-    def solve(self: Any, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self: Any, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         whole = base(**{f.name: getattr(self, f.name) for f in fields(self)})
         found = whole.solve(oracle, theta, warm_start)
         return replace(found, mean=map_parts(change, found.mean))
@@ -277,18 +277,18 @@ class OnceOnly(torch.autograd.Function):
         return Explicit().covariance_product(ctx.saved_tensors[0].detach(), g.detach()) + 0 * g
 
 
-def _writing(self: Any, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+def _writing(self: Any, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
     for t in as_tuple(theta):
         t.detach().add_(1)
     return Marginals.solve(self, oracle, theta, warm_start)
 
 
-def _heavy(self: Any, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+def _heavy(self: Any, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
     found = SparseMAP.solve(self, oracle, theta, warm_start)
     return replace(found, weights=found.weights * 1.01)
 
 
-def _cold(self: Any, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+def _cold(self: Any, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
     found = SparseMAP.solve(self, oracle, theta, None)
     return found if warm_start is None else replace(found, mean=map_parts(torch.zeros_like, found.mean))
 

@@ -13,12 +13,19 @@ from chain_cases import CHAIN, DTYPES, FORMS, NEG, copies, forbid, potentials, t
 from chain_cases import assert_parts_close as close
 from structinf.dp import HypergraphProgram
 from structinf.errors import InfeasibleError
-from structinf.parts import as_tuple, hessian_product_by_autograd, like_potentials, map_parts, reduce_like, weigh
+from structinf.parts import (
+    as_tuple,
+    hessian_product_by_autograd,
+    like_potentials,
+    map_parts,
+    reduce_like,
+    scale_per_instance,
+)
 from structinf.regularizers import Tsallis
 from structinf.relaxations.smoothed import Smoothed
 from structinf_oracles.chain import Chain
 from structinf_oracles.chain_form import original_form
-from structinf_oracles.kernels import chain_torch
+from structinf_oracles.kernels.chain import torch_backend
 
 alphas = pytest.mark.parametrize("alpha", FAMILY)
 forms = pytest.mark.parametrize("form", FORMS)
@@ -56,7 +63,7 @@ def test_dense_loops_equal_the_hypergraph(alpha, form, shape, scale, cut):
     close(chain.smoothed_mean(theta, regularizer), mean, rounding)
     product = generic.smoothed_hessian_product(chain, theta, v, regularizer)
     close(chain.smoothed_hessian_product(theta, v, regularizer), product, 10 * rounding)
-    vjp = reduce_like(weigh(mean, weight), theta)
+    vjp = reduce_like(scale_per_instance(mean, weight), theta)
     close(chain.smoothed_vjp(theta, weight, regularizer), vjp, rounding)
 
     single, loss = map_parts(lambda t: t.float(), theta), tolerance(map_parts(lambda t: t.float(), theta))
@@ -83,7 +90,7 @@ def test_torch_recursions_equal_the_loops(alpha, form):
     def choices(x, _):
         return regularizer.gradient(x.movedim(1, -1)).movedim(-1, 1)
 
-    value, nodes, edges = chain_torch.mean(*inputs, smax, choices)
+    value, nodes, edges = torch_backend.mean(*inputs, smax, choices)
     close(value, chain.smoothed_value(theta, regularizer), 1e-12)
     close(original_form(nodes, edges, theta), chain.smoothed_mean(theta, regularizer), 1e-12)
 

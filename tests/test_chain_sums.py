@@ -29,7 +29,7 @@ from chain_cases import (
 )
 from structinf.parts import as_tuple, inner, map_parts
 from structinf_oracles.chain_form import original_form
-from structinf_oracles.kernels import chain_torch
+from structinf_oracles.kernels.chain import torch_backend
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -69,10 +69,10 @@ def test_torch_recursions_equal_the_kernels(form, scale, cut):
     theta = forbid(theta) if cut else theta
     lengths = torch.tensor(LENGTHS)
     inputs = bound()._inputs(theta)
-    value, nodes, edges = chain_torch.mean(*inputs)
+    value, nodes, edges = torch_backend.mean(*inputs)
     torch.testing.assert_close(value, bound().log_partition(theta))
     assert_parts_close(original_form(nodes, edges, theta), bound().marginals(theta), 1e-12)
-    tags, feasible = chain_torch.best_tags(*inputs)
+    tags, feasible = torch_backend.best_tags(*inputs)
     assert bool(feasible.all())
     inside = torch.arange(T) < lengths[:, None]
     assert torch.equal(tags.where(inside, -1), bound().decode(bound().argmax(theta)))
@@ -104,7 +104,7 @@ def test_every_derivative_of_the_log_partition(form):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scaled_products_equal_the_log_domain(dtype):
     """Whatever the scores' range, one of the two is right and knows it; float64 in the log domain is the judge."""
-    from structinf_oracles.kernels import chain_scaled, chain_scaled_tangent, chain_smooth, chain_sums
+    from structinf_oracles.kernels.chain import dispatch, log_domain, scaled, scaled_hessian
 
     random, used = np.random.default_rng(0), 0
     b, t, s = 8, 25, 6
@@ -119,9 +119,9 @@ def test_scaled_products_equal_the_log_domain(dtype):
         unary[torch.rand(b, t, s) < random.choice([0, 0.1])] = NEG
         u, a = unary.double().numpy(), transition[:, None].double().numpy()
         n, exact, found = np.full(b, t), np.empty(b), np.empty(b)
-        chain_smooth.value(0, b, np.arange(b), u, a, n, math.inf, exact)
-        factors = chain_sums._factors(transition.numpy())
-        chain_scaled.log_partition(0, b, unary.numpy(), *factors, n, found)
+        log_domain.value(0, b, np.arange(b), u, a, n, math.inf, exact)
+        factors = dispatch._factors(transition.numpy())
+        scaled.log_partition(0, b, unary.numpy(), *factors, n, found)
         size = t * max(float(x.where(x > NEG, 0).abs().max()) for x in (unary, transition))
         mine = ~np.isnan(found)
         used += mine.sum()
@@ -134,7 +134,7 @@ def test_scaled_products_equal_the_log_domain(dtype):
             continue
         wanted = np.zeros((k, t, s)), np.zeros((k, 1, s, s))
         rows, lengths, ones = np.arange(k), np.full(k, t), np.ones(k)
-        chain_smooth.mean(0, k, k, rows, u[allowed], a, lengths, math.inf, ones, np.empty(k), *wanted)
+        log_domain.mean(0, k, k, rows, u[allowed], a, lengths, math.inf, ones, np.empty(k), *wanted)
         nodes, edges = CHAIN.marginals((unary[torch.from_numpy(allowed)], transition))
         close = 20 * torch.finfo(dtype).eps * (1 + size)
         torch.testing.assert_close(nodes.double(), torch.from_numpy(wanted[0]), atol=close, rtol=0)
@@ -142,14 +142,14 @@ def test_scaled_products_equal_the_log_domain(dtype):
 
         v, v_edges = torch.randn(b, t, s, dtype=dtype), torch.randn(1, s, s, dtype=dtype)
         value, nodes, edges = np.empty(b), np.zeros_like(v.numpy()), np.zeros((b, s, s), v.numpy().dtype)
-        chain_scaled_tangent.covariance_product(
+        scaled_hessian.covariance_product(
             0, b, unary.numpy(), *factors, n, v.numpy(), v_edges.numpy(), value, nodes, edges
         )
         rows = np.flatnonzero(np.isfinite(value))
         assert np.array_equal(rows, np.flatnonzero(np.isfinite(found)))
         wanted = np.zeros((b, t, s)), np.zeros((b, 1, s, s))
         v, v_edges = v.double().numpy(), v_edges[:, None].double().numpy()
-        chain_smooth.hessian_product(0, len(rows), rows, u, a, n, math.inf, v, v_edges, np.empty(b), *wanted)
+        log_domain.hessian_product(0, len(rows), rows, u, a, n, math.inf, v, v_edges, np.empty(b), *wanted)
         np.testing.assert_allclose(nodes, wanted[0], atol=t * close, rtol=0)
         np.testing.assert_allclose(edges, wanted[1][:, 0], atol=t * t * close, rtol=0)
     assert 400 < used < 1400  # both domains have been at work

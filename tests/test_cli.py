@@ -16,8 +16,8 @@ import torch
 
 import examples
 import structinf as si
-from structinf import resolution
-from structinf.__main__ import main
+from structinf.calls import resolution
+from structinf.command_line.main import main
 from structinf.estimators.base import ESTIMATORS
 from structinf.relaxations.map import Map
 from toys import Knapsack

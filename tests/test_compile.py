@@ -13,10 +13,11 @@ import examples
 import structinf as si
 from attention_cases import KINDS, every_kind, make
 from compile_cases import assert_equal, every_backend, marks, scores, whole
-from structinf import simplex, steps
+from structinf import simplex
 from structinf.attention import StructuredMultiheadAttention
+from structinf.compile import custom_op
+from structinf.compile.custom_op import step
 from structinf.parts import map_parts
-from structinf.steps import step
 
 pytestmark = marks
 
@@ -309,8 +310,8 @@ def test_pull_backs_need_no_trace():
     x = scores(2, 3, 3)
     f = whole(lambda t: si.relax(t, "assignment", "sparsemap"), "aot_eager")
     torch.autograd.grad(f(x).square().sum(), x)
-    assert steps._STEPS
-    assert not any(key.startswith(("d[", "v[")) for key in steps._STEPS)
+    assert custom_op._STEPS
+    assert not any(key.startswith(("d[", "v[")) for key in custom_op._STEPS)
 
 
 class _Constant:
@@ -323,7 +324,7 @@ class _Constant:
 
 def test_gradients_of_what_does_not_depend_on_the_tensors():
     x = scores(2, 4)
-    (found,) = step(steps.key_of("constant", _Constant(), lambda _: False), [x])
+    (found,) = step(custom_op.key_of("constant", _Constant(), lambda _: False), [x])
     assert torch.equal(*torch.autograd.grad(found.sum(), x), torch.zeros_like(x))
 
 

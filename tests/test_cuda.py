@@ -23,7 +23,7 @@ class Form:
     """Event shapes of potentials, and instance data."""
 
     shapes: tuple[tuple[int, ...], ...]
-    structure: dict[str, Any] = field(default_factory=dict)
+    instance_data: dict[str, Any] = field(default_factory=dict)
     shared: tuple[int, ...] = ()  # which of several tensors have a batch dimension of 1
 
 
@@ -49,7 +49,7 @@ PAIRS = [(name, relaxation, i) for name, i in CASES for relaxation in si.list_re
 DTYPES = [torch.float64, torch.float32]
 
 
-def draw(name: str, i: int, dtype: torch.dtype, forbidden: bool = False) -> tuple[si.Potentials, dict[str, Any]]:
+def draw(name: str, i: int, dtype: torch.dtype, forbidden: bool = False) -> tuple[si.Parts, dict[str, Any]]:
     """Potentials on the CPU, and instance data; some parts forbidden, but not all structures."""
     if name not in FORMS:
         pytest.fail(f"add the event shapes of {name} to FORMS")
@@ -59,10 +59,10 @@ def draw(name: str, i: int, dtype: torch.dtype, forbidden: bool = False) -> tupl
     ]
     theta = tuple(tensors) if len(tensors) > 1 else tensors[0]
     if forbidden:
-        kept = si.relax(map_parts(torch.randn_like, theta), name, "map", **form.structure)
+        kept = si.relax(map_parts(torch.randn_like, theta), name, "map", **form.instance_data)
         used = map_parts(lambda y, t: (y != 0).any(0) if t.shape[0] == 1 else y != 0, kept, theta)
         theta = map_parts(lambda t, u: t.masked_fill(~u & (torch.rand(t.shape) < 0.3), -torch.inf), theta, used)
-    return theta, form.structure
+    return theta, form.instance_data
 
 
 def skip_unless_fit(name: str, relaxation: str) -> None:
@@ -71,15 +71,15 @@ def skip_unless_fit(name: str, relaxation: str) -> None:
         pytest.skip(missing)
 
 
-def on_device(theta: si.Potentials) -> si.Potentials:
+def on_device(theta: si.Parts) -> si.Parts:
     return map_parts(lambda t: t.detach().to(DEVICE), theta)
 
 
-def leaves(theta: si.Potentials) -> si.Potentials:
+def leaves(theta: si.Parts) -> si.Parts:
     return map_parts(lambda t: t.detach().clone().requires_grad_(), theta)
 
 
-def assert_same(there: si.Potentials, here: si.Potentials) -> None:
+def assert_same(there: si.Parts, here: si.Parts) -> None:
     """``there`` lies on the device and equals ``here``, which lies on the CPU."""
     assert isinstance(there, tuple) == isinstance(here, tuple)
     for a, b in zip(as_tuple(there), as_tuple(here), strict=True):
@@ -89,7 +89,7 @@ def assert_same(there: si.Potentials, here: si.Potentials) -> None:
         torch.testing.assert_close(a.cpu(), b, atol=tolerance, rtol=tolerance)
 
 
-def weighted_sum(y: si.Potentials) -> Tensor:
+def weighted_sum(y: si.Parts) -> Tensor:
     """A function of every entry, the same on both devices."""
     return sum(
         (t * torch.linspace(-1, 1, t.numel(), dtype=t.dtype).view(t.shape).to(t.device)).sum() for t in as_tuple(y)
@@ -104,10 +104,10 @@ def weighted_sum(y: si.Potentials) -> Tensor:
 @pytest.mark.parametrize(("name", "relaxation", "i"), PAIRS)
 def test_relaxation(name: str, relaxation: str, i: int, dtype: torch.dtype, forbidden: bool) -> None:
     skip_unless_fit(name, relaxation)
-    theta, structure = draw(name, i, dtype, forbidden)
+    theta, instance_data = draw(name, i, dtype, forbidden)
     here, there = leaves(theta), leaves(on_device(theta))
-    mean_here = si.relax(here, name, relaxation, **structure)
-    mean_there = si.relax(there, name, relaxation, **structure)
+    mean_here = si.relax(here, name, relaxation, **instance_data)
+    mean_there = si.relax(there, name, relaxation, **instance_data)
     assert_same(mean_there, mean_here)
     gradient_here = torch.autograd.grad(weighted_sum(mean_here), as_tuple(here))
     gradient_there = torch.autograd.grad(weighted_sum(mean_there), as_tuple(there))
@@ -117,9 +117,9 @@ def test_relaxation(name: str, relaxation: str, i: int, dtype: torch.dtype, forb
 @pytest.mark.parametrize(("name", "relaxation", "i"), PAIRS)
 def test_solution(name: str, relaxation: str, i: int) -> None:
     skip_unless_fit(name, relaxation)
-    theta, structure = draw(name, i, torch.float64)
-    here = si.infer(theta, name, relaxation, **structure)
-    there = si.infer(on_device(theta), name, relaxation, **structure)
+    theta, instance_data = draw(name, i, torch.float64)
+    here = si.infer(theta, name, relaxation, **instance_data)
+    there = si.infer(on_device(theta), name, relaxation, **instance_data)
     assert_same(there.value, here.value)
     if here.weights is not None:
         assert there.converged.all()
@@ -138,11 +138,11 @@ def test_loss(name: str, relaxation: str, i: int, cost: str | None) -> None:
     skip_unless_fit(name, relaxation)
     if not isinstance(si.get_relaxation(relaxation), si.RegularizedRelaxation):
         pytest.skip("generates no loss")
-    theta, structure = draw(name, i, torch.float64)
-    gold = si.relax(map_parts(torch.randn_like, theta), name, "map", **structure)
+    theta, instance_data = draw(name, i, torch.float64)
+    gold = si.relax(map_parts(torch.randn_like, theta), name, "map", **instance_data)
     loss = si.FenchelYoungLoss(name, relaxation, cost=cost, reduction="none")
     here, there = leaves(theta), leaves(on_device(theta))
-    value_here, value_there = loss(here, gold, **structure), loss(there, on_device(gold), **structure)
+    value_here, value_there = loss(here, gold, **instance_data), loss(there, on_device(gold), **instance_data)
     assert_same(value_there, value_here)
     assert_same(
         torch.autograd.grad(value_there.sum(), as_tuple(there)), torch.autograd.grad(value_here.sum(), as_tuple(here))
@@ -151,11 +151,11 @@ def test_loss(name: str, relaxation: str, i: int, cost: str | None) -> None:
 
 @pytest.mark.parametrize(("name", "i"), CASES)
 def test_labels(name: str, i: int) -> None:
-    theta, structure = draw(name, i, torch.float64)
-    y = si.relax(on_device(theta), name, "map", **structure)
-    labels = si.decode(y, name, **structure)
+    theta, instance_data = draw(name, i, torch.float64)
+    y = si.relax(on_device(theta), name, "map", **instance_data)
+    labels = si.decode(y, name, **instance_data)
     assert labels.device.type == DEVICE
-    assert_same(si.encode(labels, on_device(theta), name, **structure), map_parts(torch.Tensor.cpu, y))
+    assert_same(si.encode(labels, on_device(theta), name, **instance_data), map_parts(torch.Tensor.cpu, y))
 
 
 # ----------------------------------------------------------------------------- oracles
@@ -168,9 +168,9 @@ def test_sums(name: str, i: int, dtype: torch.dtype, forbidden: bool) -> None:
     oracle = si.get_oracle(name)
     if not isinstance(oracle, si.GibbsOracle):
         pytest.skip("cannot sum")
-    theta, structure = draw(name, i, dtype, forbidden)
-    here, theta = bound(oracle, theta, structure)
-    there, moved = bound(oracle, on_device(theta), structure)
+    theta, instance_data = draw(name, i, dtype, forbidden)
+    here, theta = bound(oracle, theta, instance_data)
+    there, moved = bound(oracle, on_device(theta), instance_data)
     direction = map_parts(torch.randn_like, theta)
     weight = torch.randn(BATCH, dtype=dtype)
     assert_same(there.log_partition(moved), here.log_partition(theta))
@@ -184,11 +184,11 @@ def test_second_derivatives(name: str, i: int) -> None:
     oracle = si.get_oracle(name)
     if not isinstance(oracle, si.GibbsOracle):
         pytest.skip("cannot sum")
-    theta, structure = draw(name, i, torch.float64)
+    theta, instance_data = draw(name, i, torch.float64)
     there = leaves(on_device(theta))
 
     def mean(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return as_tuple(si.relax(like_potentials(tensors, there), name, "marginals", **structure))
+        return as_tuple(si.relax(like_potentials(tensors, there), name, "marginals", **instance_data))
 
     assert torch.autograd.gradcheck(mean, as_tuple(there), fast_mode=True)
     assert torch.autograd.gradgradcheck(mean, as_tuple(there), fast_mode=True)
@@ -199,9 +199,9 @@ def test_k_best(name: str, i: int) -> None:
     oracle = si.get_oracle(name)
     if not isinstance(oracle, si.KBest):
         pytest.skip("has no k best")
-    theta, structure = draw(name, i, torch.float64)
-    here, theta = bound(oracle, theta, structure)
-    there, moved = bound(oracle, on_device(theta), structure)
+    theta, instance_data = draw(name, i, torch.float64)
+    here, theta = bound(oracle, theta, instance_data)
+    there, moved = bound(oracle, on_device(theta), instance_data)
     for a, b in zip(there.topk(moved, 4), here.topk(theta, 4), strict=True):
         assert_same(a, b)
 
@@ -212,8 +212,8 @@ def test_samples(name: str, i: int, generator_device: str) -> None:
     oracle = si.get_oracle(name)
     if not (isinstance(oracle, si.Samplable) and isinstance(oracle, si.GibbsOracle)):
         pytest.skip("cannot sample")
-    theta, structure = draw(name, i, torch.float64)
-    there, moved = bound(oracle, on_device(theta), structure)
+    theta, instance_data = draw(name, i, torch.float64)
+    there, moved = bound(oracle, on_device(theta), instance_data)
     samples = there.sample(moved, 4000, torch.Generator(generator_device).manual_seed(0))
     for y, mean in zip(as_tuple(samples), as_tuple(there.marginals(moved)), strict=True):
         assert y.device.type == DEVICE
@@ -222,10 +222,10 @@ def test_samples(name: str, i: int, generator_device: str) -> None:
         assert error.max() < 5
 
 
-def bound(oracle: si.Oracle, theta: si.Potentials, structure: dict[str, Any]) -> tuple[Any, si.Potentials]:
+def bound(oracle: si.Oracle, theta: si.Parts, instance_data: dict[str, Any]) -> tuple[Any, si.Parts]:
     """What oracles see: instance data bound, the padding zero."""
     device = as_tuple(theta)[0].device
-    oracle = oracle.bind(**{key: torch.tensor(value, device=device) for key, value in structure.items()})
+    oracle = oracle.bind(**{key: torch.tensor(value, device=device) for key, value in instance_data.items()})
     masks = oracle.valid_parts(theta)
     return oracle, theta if masks is None else map_parts(lambda t, mask: torch.where(mask, t, 0.0), theta, masks)
 
@@ -237,10 +237,10 @@ def bound(oracle: si.Oracle, theta: si.Potentials, structure: dict[str, Any]) ->
 @pytest.mark.parametrize(("name", "relaxation", "i"), PAIRS)
 def test_half_precision(name: str, relaxation: str, i: int, dtype: torch.dtype) -> None:
     skip_unless_fit(name, relaxation)
-    theta, structure = draw(name, i, torch.float32)
+    theta, instance_data = draw(name, i, torch.float32)
     half = map_parts(lambda t: t.to(DEVICE, dtype), theta)
-    mean = si.relax(half, name, relaxation, **structure)
-    exact = si.relax(map_parts(torch.Tensor.float, half), name, relaxation, **structure)
+    mean = si.relax(half, name, relaxation, **instance_data)
+    exact = si.relax(map_parts(torch.Tensor.float, half), name, relaxation, **instance_data)
     for a, b in zip(as_tuple(mean), as_tuple(exact), strict=True):
         assert a.dtype == dtype
         assert torch.equal(a, b.to(dtype))
@@ -249,30 +249,30 @@ def test_half_precision(name: str, relaxation: str, i: int, dtype: torch.dtype) 
 @pytest.mark.parametrize(("name", "relaxation", "i"), PAIRS)
 def test_autocast(name: str, relaxation: str, i: int) -> None:
     skip_unless_fit(name, relaxation)
-    theta, structure = draw(name, i, torch.float32)
+    theta, instance_data = draw(name, i, torch.float32)
     there = leaves(on_device(theta))
     layer = si.Layer(name, relaxation)
     with torch.autocast(DEVICE, dtype=torch.float16):
-        mean = layer(there, **structure)
+        mean = layer(there, **instance_data)
         total = weighted_sum(mean)
     gradient = torch.autograd.grad(total, as_tuple(there))
-    plain = layer(there, **structure)
+    plain = layer(there, **instance_data)
     assert_same(mean, map_parts(lambda t: t.detach().cpu(), plain))
     assert all(bool(g.isfinite().all()) for g in gradient)
 
 
 @pytest.mark.parametrize(("name", "i"), CASES)
 def test_bad_input(name: str, i: int) -> None:
-    theta, structure = draw(name, i, torch.float32)
-    allowed = reduce_like(si.relax(theta, name, "map", **structure), theta)
+    theta, instance_data = draw(name, i, torch.float32)
+    allowed = reduce_like(si.relax(theta, name, "map", **instance_data), theta)
     used = map_parts(lambda y: y != 0, allowed)
     for value, message in ((torch.nan, "NaN"), (torch.inf, r"\+inf")):
         spoilt = map_parts(lambda t, u, v=value: t.masked_fill(u, v), theta, used)
         with pytest.raises(si.InvalidInputError, match=message):
-            si.relax(on_device(spoilt), name, "map", **structure)
+            si.relax(on_device(spoilt), name, "map", **instance_data)
     nothing = map_parts(lambda t: torch.full_like(t, -torch.inf), theta)
     with pytest.raises(si.InfeasibleError):
-        si.relax(on_device(nothing), name, "map", **structure)
+        si.relax(on_device(nothing), name, "map", **instance_data)
 
 
 def test_lengths_may_lie_elsewhere() -> None:

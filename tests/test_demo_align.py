@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import structinf as si
-from structinf.__main__ import main
+from structinf.command_line.main import main
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("pyts")

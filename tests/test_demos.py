@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import structinf as si
-from structinf.__main__ import LOSSES, SORT_METHODS, main
+from structinf.calls.resolution import works_with
+from structinf.command_line.main import LOSSES, SORT_METHODS, main
 from structinf.demos import parse, sort
 from structinf.demos.report import Table, percent
 from structinf.demos.sort_methods import list_methods, make_method
 from structinf.demos.treebank import Encoder, Sentence, length_buckets, read_treebank
-from structinf.resolution import works_with
 
 ROOT = Path(__file__).parent.parent
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from docs.blocks import Block, blocks, run
-from structinf import resolution
+from structinf.calls import resolution
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,12 +9,12 @@ from alphas import FAMILY
 from dtw_cases import CASES, DTYPES, INF, ORACLE, UNKNOWN, instances, paths, scores
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.regularizers import Negentropy, SquaredL2, Tsallis, Unregularized
-from structinf_oracles.dtw import Dtw
+from structinf_oracles.dtw import DTW
 
 
 def test_a_wide_band_is_no_restriction():
     theta = scores(3, 4, 6)
-    for oracle in (Dtw(band=6), ORACLE.bind(band=torch.tensor([5, 6, 100]))):
+    for oracle in (DTW(band=6), ORACLE.bind(band=torch.tensor([5, 6, 100]))):
         assert oracle.valid_parts(theta) is None
         assert torch.equal(oracle.log_partition(theta), ORACLE.log_partition(theta))
         assert torch.equal(oracle.marginals(theta), ORACLE.marginals(theta))
@@ -22,10 +22,10 @@ def test_a_wide_band_is_no_restriction():
 
 def test_a_band_of_the_instance_takes_the_place_of_the_option():
     theta = scores(2, 4, 4)
-    oracle = Dtw(band=0).bind(band=torch.tensor([3, 1]))
-    assert torch.equal(oracle.marginals(theta)[1], Dtw(band=1).marginals(theta)[1])
+    oracle = DTW(band=0).bind(band=torch.tensor([3, 1]))
+    assert torch.equal(oracle.marginals(theta)[1], DTW(band=1).marginals(theta)[1])
     assert torch.equal(oracle.marginals(theta)[0], ORACLE.marginals(theta)[0])
-    assert Dtw(band=0).marginals(theta)[0].tolist() == torch.eye(4).tolist()
+    assert DTW(band=0).marginals(theta)[0].tolist() == torch.eye(4).tolist()
     row, column = torch.arange(4).unsqueeze(1), torch.arange(4)
     assert torch.equal(oracle.valid_parts(theta)[1], (row - column).abs() <= 1)
 
@@ -33,18 +33,18 @@ def test_a_band_of_the_instance_takes_the_place_of_the_option():
 def test_a_band_that_cannot_reach_the_corner():
     theta = torch.zeros(2, 3, 6)
     with pytest.raises(InvalidInputError, match=r"3 rows and 6 columns.*2 cells.*batch index 0.*at least 3"):
-        Dtw(band=2).validate(theta)
+        DTW(band=2).validate(theta)
     with pytest.raises(InvalidInputError, match="batch index 1; pass a band of at least 3"):
         ORACLE.bind(band=torch.tensor([3, 0])).validate(theta)
-    Dtw(band=2).bind(lengths=torch.tensor([[3, 5], [1, 1]])).validate(theta)
+    DTW(band=2).bind(lengths=torch.tensor([[3, 5], [1, 1]])).validate(theta)
     with pytest.raises(InvalidInputError, match="at least 3"):
-        Dtw(band=2).enumerate((3, 6))
+        DTW(band=2).enumerate((3, 6))
 
 
 @pytest.mark.parametrize("band", [-1, 1.5, True, "2"])
 def test_bands_that_are_no_number_of_cells(band):
     with pytest.raises(InvalidInputError, match="band"):
-        Dtw(band=band)
+        DTW(band=band)
 
 
 def test_bound_data_that_does_not_fit():
@@ -76,13 +76,13 @@ def test_padding_is_not_read(case):
 
 
 def test_labels_of_all_paths():
-    oracle = Dtw(band=2).bind(lengths=torch.tensor([[3, 4]]))
+    oracle = DTW(band=2).bind(lengths=torch.tensor([[3, 4]]))
     y = oracle.enumerate((4, 5)).float()
     assert {frozenset(map(tuple, t.nonzero().tolist())) for t in y} == {frozenset(p) for p in paths(3, 4, 2)}
     labels = oracle.decode(y)
     assert labels.shape == (len(y), 8, 2)
     assert {tuple(map(tuple, t[t[:, 0] >= 0].tolist())) for t in labels} == set(paths(3, 4, 2))
-    again = Dtw(band=2).bind(lengths=torch.tensor([[3, 4]]).expand(len(y), 2)).encode(labels, y)
+    again = DTW(band=2).bind(lengths=torch.tensor([[3, 4]]).expand(len(y), 2)).encode(labels, y)
     assert torch.equal(again, y)
 
 
@@ -101,7 +101,7 @@ def test_labels_that_are_no_path():
     labels = torch.tensor([[*cells, [-1, -1]]])
     assert ORACLE.encode(labels, like).tolist() == [[[1, 1, 0], [0, 0, 1]]]
     with pytest.raises(InvalidInputError, match="inside the band"):
-        Dtw(band=1).encode(torch.tensor([[[0, 0], [0, 1], [0, 2], [1, 2]]]), like)
+        DTW(band=1).encode(torch.tensor([[[0, 0], [0, 1], [0, 2], [1, 2]]]), like)
     with pytest.raises(InvalidInputError, match=r"\(\.\.\., 4, 2\)"):
         ORACLE.encode(torch.tensor([cells]), like)
     with pytest.raises(InvalidInputError, match="at most"):
@@ -167,7 +167,7 @@ def test_infeasible():
 def test_too_many_to_enumerate():
     with pytest.raises(InvalidInputError, match="45046719 structures of dtw"):
         ORACLE.enumerate((12, 12))
-    assert len(Dtw(band=1).enumerate((10, 10))) == len(paths(10, 10, 1))
+    assert len(DTW(band=1).enumerate((10, 10))) == len(paths(10, 10, 1))
 
 
 @pytest.mark.cuda

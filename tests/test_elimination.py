@@ -12,8 +12,8 @@ import torch
 from scipy.stats import chisquare
 
 from arborescence_cases import NEVER, Sums, both_roots, feasible_cases, scores
-from structinf.kernels import elimination
 from structinf_oracles.arborescence import Arborescence
+from structinf_oracles.kernels.arborescence import elimination
 
 # ----------------------------------------------------------------------------- exact arithmetic
 
@@ -78,8 +78,8 @@ def test_each_marginal_is_accurate_relative_to_itself(forbid, spread, single_roo
 @pytest.mark.parametrize("n", [9, 33, 64])
 @pytest.mark.parametrize("forbid", [0.0, 0.8])
 def test_with_and_without_exponents(forbid, n, single_root):
-    from structinf.kernels.elimination_cpu import OUT_OF_RANGE, log_partition
-    from structinf.kernels.elimination_halving import sums
+    from structinf_oracles.kernels.arborescence.elimination_cpu import OUT_OF_RANGE, log_partition
+    from structinf_oracles.kernels.arborescence.marginals import sums
 
     theta, v = scores(3, n, forbid=forbid), torch.randn(3, n + 1, n + 1, dtype=torch.float64)
     ring = torch.arange(n)

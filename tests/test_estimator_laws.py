@@ -15,12 +15,12 @@ from structinf.testing.cases import Case, Subject
 
 
 def cases(example: Example, *families: str) -> list[Case]:
-    subject = Subject.make(example.oracle(), example.event_shape, example.structure)
+    subject = Subject.make(example.oracle(), example.event_shape, example.instance_data)
     return list(subject.cases(families or ("forbidden",), [torch.float64]))
 
 
 def expected(f: Any, case: Case, estimator: Any, theta: Any) -> torch.Tensor:
-    return si.expect(f, theta, case.subject.oracle, estimator, generator=generator(), **case.structure)
+    return si.expect(f, theta, case.subject.oracle, estimator, generator=generator(), **case.instance_data)
 
 
 @pytest.mark.parametrize("name", si.list_estimators())
@@ -58,7 +58,7 @@ def test_the_mean_structure_is_the_relaxation_s(example: Example, name: str, rel
     for case in cases(example, "normal", "forbidden"):
         leaves = [t.clone().requires_grad_() for t in tensors(case.given)]
         theta = tuple(leaves) if isinstance(case.given, tuple) else leaves[0]
-        mean = flat(si.relax(theta, case.subject.oracle, relaxation, **case.structure))
+        mean = flat(si.relax(theta, case.subject.oracle, relaxation, **case.instance_data))
         along = torch.linspace(-1, 2, mean.shape[1], dtype=torch.float64)
         value = expected(lambda y, v=along: flat(y) @ v, case, name, theta)
         torch.testing.assert_close(value, mean @ along, rtol=0, atol=1e-8)

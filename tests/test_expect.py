@@ -13,7 +13,7 @@ import torch
 import structinf as si
 from estimator_cases import SMALL, Listed, cost, flat, generator, gradients, potentials, tensors
 from example import Example
-from structinf.estimators import Estimator, ScoreFunction, Terms
+from structinf.estimators import Estimator, ScoreFunction, WeightedStructures
 from structinf.estimators.equality import numbered
 
 SERVED = {
@@ -291,9 +291,9 @@ def test_an_estimator_of_one_s_own():
     class First(Estimator):
         """The best structure alone."""
 
-        def terms(self, oracle: si.Oracle, theta: Any, generator: Any = None) -> Terms:
+        def terms(self, oracle: si.Oracle, theta: Any, generator: Any = None) -> WeightedStructures:
             y: Any = oracle.argmax(theta.detach())
-            return Terms.of(y[None], theta.new_ones(1, len(theta)))
+            return WeightedStructures.of(y[None], theta.new_ones(1, len(theta)))
 
     theta = torch.randn(3, 4)
     torch.testing.assert_close(si.expect(cost, theta, "categorical", First()), cost(torch.eye(4)[theta.argmax(1)]))

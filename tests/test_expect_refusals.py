@@ -9,7 +9,7 @@ import torch
 
 import structinf as si
 from estimator_cases import cost
-from structinf.estimators import Exact, Terms
+from structinf.estimators import Exact, WeightedStructures
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ class Wrong(si.Estimator):
 
 def test_estimators_of_ones_own_that_are_wrong():
     theta = torch.zeros(2, 3)
-    with pytest.raises(si.PluginError, match=r"terms\(\) of Wrong must return structinf.estimators.Terms, got Tensor"):
+    with pytest.raises(si.PluginError, match=r"terms\(\) of Wrong must return structinf.estimators.WeightedStructures, got Tensor"):
         si.expect(cost, theta, "categorical", Wrong(lambda t: t))
     shapes = r"structures \(K, B, \*event\) and weights \(K, B\) are needed, got \(2, 3\) and \(2,\)"
     with pytest.raises(si.InvalidInputError, match=shapes):
-        si.expect(cost, theta, "categorical", Wrong(lambda t: Terms.of(t, t.new_ones(2))))
+        si.expect(cost, theta, "categorical", Wrong(lambda t: WeightedStructures.of(t, t.new_ones(2))))

@@ -19,7 +19,7 @@ import enumerators
 import enumerators_flows
 import structinf
 from structinf import InfeasibleError, InvalidInputError, Oracle, UnboundedError
-from structinf_oracles.kernels import network_simplex
+from structinf_oracles.kernels.flow import network_simplex
 
 SOLVERS = pytest.mark.parametrize("solver", ["simplex", "ortools"])
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import structinf as si
+from structinf.calls.resolution import ORACLES
 from structinf.registry import options_of
-from structinf.resolution import ORACLES
 
 ROOT = Path(__file__).parent.parent
 

@@ -217,7 +217,7 @@ def test_relaxed_samples():
     assert bool(
         (hard.mean(0) - theta.softmax(1)).detach().abs().max() < 0.05
     )  # the maximum of Gumbel noise is a sample here
-    own = si.get_relaxation("stochastic", of="map", noise="none")
+    own = si.get_relaxation("stochastic", base_relaxation="map", noise="none")
     assert torch.equal(si.Gibbs(theta, "categorical", relaxation=own).rsample(), si.Gibbs(theta, "categorical").mode)
     assert gibbs.rsample((0,)).shape == gibbs.sample((0,)).shape == (0, 2, 5)
 

@@ -15,9 +15,9 @@ from scipy.sparse.csgraph import dijkstra
 import structinf as si
 from enumerators import projection, score
 from enumerators_graph_paths import EIGHT, FOUR, neighbour_paths
-from structinf.__main__ import main
+from structinf.calls.problem import Problem
+from structinf.command_line.main import main
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf.problem import Problem
 from structinf_oracles import route_form
 from structinf_oracles.grid_path import GridPath, grid_path
 from structinf_oracles.neighbour_path import NeighbourPath

@@ -57,7 +57,7 @@ def test_entropy_and_support(lists: Hyperedges, alpha: float) -> None:
     given, omega = batch(lists), REGULARIZERS[alpha]
     each = given.each(alpha)
     close(given.oracle.entropy(given.theta, omega), [at.entropy(goal) for at, goal in each])
-    structures, probabilities = given.oracle.nonzero(given.theta, omega)
+    structures, probabilities = given.oracle.enumerate_support(given.theta, omega)
     expected = [at.support(goal) for at, goal in each]
     assert len(structures) == max(map(len, expected))
     for b, pairs in enumerate(expected):
@@ -70,7 +70,7 @@ def test_entropy_and_support(lists: Hyperedges, alpha: float) -> None:
     with pytest.raises(
         InvalidInputError, match=r"structures have a positive probability at batch index \d+, more than"
     ):
-        given.oracle.nonzero(given.theta, omega, most=0)
+        given.oracle.enumerate_support(given.theta, omega, most=0)
 
 
 @graphs

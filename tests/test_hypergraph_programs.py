@@ -30,7 +30,7 @@ class FewOnes(HypergraphProgram):
 
     k: int
     event_ndim: ClassVar[int] = 1
-    structure_ndim: ClassVar[Any] = {"lengths": 0}
+    instance_ndim: ClassVar[Any] = {"lengths": 0}
 
     def build(self, event_shape: Any) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
@@ -76,7 +76,7 @@ def test_a_dynamic_program_of_ones_own():
     drawn = oracle.sample(theta, 4000, torch.Generator().manual_seed(0))
     close(drawn.mean(0), p @ strings, rtol=0, atol=0.05)
     for omega in (SquaredL2(), Tsallis()):
-        structures, probabilities = oracle.nonzero(theta, omega)
+        structures, probabilities = oracle.enumerate_support(theta, omega)
         assert len(structures) < len(strings)
         close((structures * probabilities.unsqueeze(2)).sum(0), oracle.smoothed_mean(theta, omega))
         assert (probabilities.diff(dim=0) <= 0).all()
@@ -169,7 +169,7 @@ def test_no_instances():
     assert oracle.topk(theta, 3)[0].shape == (3, 0, 5)
     assert oracle.sample(theta, 2).shape == (2, 0, 5)
     assert oracle.count(theta) == []
-    assert oracle.nonzero(theta, SquaredL2())[1].shape[1] == 0
+    assert oracle.enumerate_support(theta, SquaredL2())[1].shape[1] == 0
     bound = oracle.bind(lengths=torch.zeros(0, dtype=torch.int64))
     assert bound.valid_parts(theta).shape == (0, 5)
     assert bound.marginals(theta).shape == (0, 5)

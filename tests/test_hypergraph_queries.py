@@ -227,7 +227,7 @@ def test_infeasible_instances_are_named(alpha: float) -> None:
         lambda: oracle.smoothed_sample(theta, 2, omega),
         lambda: oracle.entropy(theta, omega),
         lambda: oracle.log_prob(theta, torch.ones_like(theta), omega),
-        lambda: oracle.nonzero(theta, omega),
+        lambda: oracle.enumerate_support(theta, omega),
         lambda: oracle.topk(theta, 2),
         lambda: oracle.argmax(theta),
     )

@@ -6,18 +6,8 @@ import numpy as np
 import pytest
 
 from structinf.kernels.jit import jit
-from structinf.kernels.lanes import (
-    LANES,
-    add_up,
-    largest,
-    load,
-    maximum,
-    minimum,
-    spread,
-    store,
-    where_less,
-)
-from structinf.kernels.lanes_elementary import exp, log
+from structinf.kernels.simd.exp_log import exp, log
+from structinf.kernels.simd.vector import LANES, add_up, largest, load, maximum, minimum, spread, store, where_less
 
 DTYPES = [np.float32, np.float64]
 

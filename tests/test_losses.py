@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import structinf as si
-from structinf import FenchelYoungLoss, InfeasibleError, InvalidInputError, Potentials, UnsupportedError, relax
+from structinf import FenchelYoungLoss, InfeasibleError, InvalidInputError, Parts, UnsupportedError, relax
 from structinf.parts import as_tuple, map_parts
 from structinf.relaxation import Relaxation
 from structinf.solution import Solution
@@ -194,9 +194,9 @@ def test_costs_in_every_form(relaxation):
     theta = walk(3)
     gold = relax(walk(3), Walk(), "map")
     hamming = Walk().hamming_cost(gold)
-    seen: list[Potentials] = []
+    seen: list[Parts] = []
 
-    def cost(y: Potentials) -> Potentials:
+    def cost(y: Parts) -> Parts:
         seen.append(y)
         return Walk().hamming_cost(y)
 
@@ -309,7 +309,7 @@ class Surrogate(Relaxation):
 
     name = "surrogate"
 
-    def solve(self, oracle: si.Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self, oracle: si.Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         y = oracle.argmax(theta)
         return Solution(mean=y, value=oracle.score(theta, y))
 

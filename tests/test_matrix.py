@@ -23,7 +23,7 @@ from structinf import (
     GibbsOracle,
     Layer,
     Negentropy,
-    Potentials,
+    Parts,
     RegularizedRelaxation,
     Regularizer,
     Relaxation,
@@ -43,7 +43,7 @@ BATCH = 2
 SOLVED = {
     "map": lambda scores, structures: max(structures, key=lambda y: enumerators.score(scores, y)),
     "marginals": enumerators.mean,
-    "regularized": enumerators.projection,
+    "frank_wolfe": enumerators.projection,
     "sparsemap": enumerators.projection,
 }
 SOLVED.update(dict.fromkeys(("straight_through", "negative_identity", "spigot", "blackbox"), SOLVED["map"]))
@@ -52,7 +52,7 @@ listed = examples.parametrize(lambda example: example.listing is not None)
 costs = pytest.mark.parametrize("cost", [None, "hamming"])
 
 
-def draw(example: Example, dtype: torch.dtype = torch.float64, scale: float = 1.0, seed: int = 0) -> Potentials:
+def draw(example: Example, dtype: torch.dtype = torch.float64, scale: float = 1.0, seed: int = 0) -> Parts:
     """Normal potentials (BATCH, *event), or costs of their sizes."""
     generator = torch.Generator().manual_seed(seed)
     drawn = tuple(torch.randn(BATCH, *s, generator=generator, dtype=torch.float64) * scale for s in example.shapes)
@@ -61,7 +61,7 @@ def draw(example: Example, dtype: torch.dtype = torch.float64, scale: float = 1.
     return map_parts(lambda t: t.to(dtype), drawn if example.is_tuple else drawn[0])
 
 
-def with_holes(example: Example, theta: Potentials, kept: int = 1) -> Potentials:
+def with_holes(example: Example, theta: Parts, kept: int = 1) -> Parts:
     """``theta`` with −inf at a third of the parts that the structure number ``kept`` does not use."""
     structures = example.listing(None)
     y = structures[kept % len(structures)]
@@ -73,7 +73,7 @@ def with_holes(example: Example, theta: Potentials, kept: int = 1) -> Potentials
     return tuple(holed) if example.is_tuple else holed[0]
 
 
-def row(theta: Potentials, b: int) -> tuple[np.ndarray, ...]:
+def row(theta: Parts, b: int) -> tuple[np.ndarray, ...]:
     return tuple(t[b].detach().double().numpy() for t in as_tuple(theta))
 
 
@@ -94,11 +94,11 @@ def pairs(
     return pytest.mark.parametrize(("example", "relaxation"), found)
 
 
-def leaves_of(theta: Potentials) -> tuple[Tensor, ...]:
+def leaves_of(theta: Parts) -> tuple[Tensor, ...]:
     return tuple(t.detach().clone().requires_grad_() for t in as_tuple(theta))
 
 
-def on_tensors(example: Example, function: Callable[[Potentials], Any]) -> Callable[..., Any]:
+def on_tensors(example: Example, function: Callable[[Parts], Any]) -> Callable[..., Any]:
     """``function`` of θ as one of the tensors of θ, which gradcheck needs."""
     return lambda *tensors: function(tensors if example.is_tuple else tensors[0])
 

@@ -21,7 +21,7 @@ from structinf import (
     UnboundedError,
     UnsupportedError,
 )
-from structinf_oracles.milp import Milp
+from structinf_oracles.milp import MILP
 
 INF = float("inf")
 SOLVERS = pytest.mark.parametrize("solver", ["highs", "cp_sat"])
@@ -43,7 +43,7 @@ def test_small_boxes(solver, scale):
         bounds = ([0, -1, 0, 1], [2, 1, 1, 2])
         rows = {"lower": (-4, -9), "upper": (5, 3)}
         listed = list(programs.program(A.tolist(), **rows, bounds=bounds))
-        oracle = Milp(A, **rows, bounds=bounds, solver=solver)
+        oracle = MILP(A, **rows, bounds=bounds, solver=solver)
         theta = generator.standard_normal((15, 4)) if kind == "normal" else generator.integers(-1, 2, (15, 4)) * 1.0
         y = oracle.argmax(torch.from_numpy(theta * scale))
         for t, z in zip(theta, y.numpy(), strict=True):
@@ -64,7 +64,7 @@ def test_nearly_equal_points_are_told_apart(solver, difference):
         first, second = listed[np.argsort(-listed @ t)[:2]]
         apart = first - second
         theta.append(t - apart * (apart @ t - difference) / (apart @ apart))
-    y = Milp(A, upper=A.sum(1) // 2, solver=solver).argmax(torch.tensor(np.array(theta))).numpy()
+    y = MILP(A, upper=A.sum(1) // 2, solver=solver).argmax(torch.tensor(np.array(theta))).numpy()
     short = (np.array(theta) @ listed.T).max(1) - (theta * y).sum(1)
     assert short.max() < 1e-14
 
@@ -78,13 +78,13 @@ def test_a_linear_program_answers_with_a_vertex():
             y = np.linalg.solve([a, c], [b, d])
             if (A @ y <= upper + 1e-9).all() and (y >= -1e-9).all() and (y <= 5 + 1e-9).all():
                 vertices.append(y)
-    oracle = Milp(A, upper=upper, bounds=(0, 5), integrality=False)
+    oracle = MILP(A, upper=upper, bounds=(0, 5), integrality=False)
     theta = torch.randn(30, 2, dtype=torch.float64)
     y = oracle.argmax(theta).numpy()
     distance = np.abs(y[:, None] - np.array(vertices)).max(2)
     assert distance.min(1).max() < 1e-12
     np.testing.assert_allclose((theta.numpy() * y).sum(1), (theta.numpy() @ np.array(vertices).T).max(1), rtol=1e-12)
-    half = Milp(A, upper=upper, bounds=(0, 5), integrality=[True, False]).argmax(theta).numpy()
+    half = MILP(A, upper=upper, bounds=(0, 5), integrality=[True, False]).argmax(theta).numpy()
     assert np.array_equal(half[:, 0], half[:, 0].round())
     with pytest.raises(UnsupportedError, match="no integer labels"):
         oracle.decode(theta)
@@ -95,39 +95,39 @@ def test_a_linear_program_answers_with_a_vertex():
 @SOLVERS
 def test_infeasible(solver):
     for oracle in (
-        Milp([[1], [1]], lower=[2, -INF], upper=[INF, 1], bounds=(0, 5), solver=solver),
-        Milp([[1]], lower=2, bounds=(-INF if solver == "highs" else -9, 1), solver=solver),
-        Milp([[1]], lower=2, upper=1, bounds=(0, 5), solver=solver),
-        Milp([[1]], bounds=(2, 1), solver=solver),
-        Milp([[2]], lower=1, upper=1, bounds=(0, 5), solver=solver),
+        MILP([[1], [1]], lower=[2, -INF], upper=[INF, 1], bounds=(0, 5), solver=solver),
+        MILP([[1]], lower=2, bounds=(-INF if solver == "highs" else -9, 1), solver=solver),
+        MILP([[1]], lower=2, upper=1, bounds=(0, 5), solver=solver),
+        MILP([[1]], bounds=(2, 1), solver=solver),
+        MILP([[2]], lower=1, upper=1, bounds=(0, 5), solver=solver),
     ):
         with pytest.raises(InfeasibleError, match="batch index 0"):
             oracle.argmax(torch.ones(2, 1))
-    needed = Milp([[1, 1]], lower=1, solver=solver)
+    needed = MILP([[1, 1]], lower=1, solver=solver)
     assert needed.argmax(torch.tensor([[-INF, -5.0]])).tolist() == [[0, 1]]
     with pytest.raises(InfeasibleError, match="batch index 1"):
         needed.argmax(torch.tensor([[0.0, 0.0], [-INF, -INF]]))
     with pytest.raises(InfeasibleError, match="batch index 0"):
-        Milp([[1]], bounds=(1, 2), solver=solver).argmax(torch.tensor([[-INF]]))
+        MILP([[1]], bounds=(1, 2), solver=solver).argmax(torch.tensor([[-INF]]))
 
 
 @pytest.mark.parametrize("integrality", [True, False, [True, False, True]])
 def test_unbounded_is_not_infeasible(integrality):
-    oracle = Milp([[1, -1, 1]], lower=0, upper=0, bounds=(1, INF), integrality=integrality)
+    oracle = MILP([[1, -1, 1]], lower=0, upper=0, bounds=(1, INF), integrality=integrality)
     theta = torch.tensor([[-1.0, -1.0, -1.0], [-11.0, 9.5, -7.27]])
     assert oracle.argmax(theta[:1]).tolist() == [[1, 2, 1]]
     with pytest.raises(UnboundedError, match="batch index 1") as error:
         oracle.argmax(theta)
     assert error.value.batch_index == 1
-    neither = Milp([[1, -1, 1], [1, -1, 1]], lower=[0, 1], upper=[0, 1], bounds=(1, INF), integrality=integrality)
+    neither = MILP([[1, -1, 1], [1, -1, 1]], lower=[0, 1], upper=[0, 1], bounds=(1, INF), integrality=integrality)
     with pytest.raises(InfeasibleError):
         neither.argmax(theta[1:])
 
 
 def test_budgets():
     theta = torch.tensor([[-1.0, -1.0]])
-    assert Milp([[1, 1]], lower=1, upper=1).argmax(theta).sum() == 1
-    assert Milp([[1, 1]], upper=1).argmax(theta).sum() == 0
+    assert MILP([[1, 1]], lower=1, upper=1).argmax(theta).sum() == 1
+    assert MILP([[1, 1]], upper=1).argmax(theta).sum() == 0
 
 
 @SOLVERS
@@ -135,44 +135,44 @@ def test_limits(solver):
     theta = torch.rand(2, 100, generator=torch.Generator().manual_seed(0)) + 0.5
     slow = split(100, equal=False)
     with pytest.raises(SolverLimitError, match=r"batch index 0 with a point whose score may fall short .* by 0\.\d"):
-        Milp(**slow, solver=solver, time_limit=1).argmax(theta[:1])
+        MILP(**slow, solver=solver, time_limit=1).argmax(theta[:1])
     with pytest.warns(ConvergenceWarning, match=r"at batch index 0 \(by 0\.\d+\), 1 \(by 0\.\d+\)"):
-        y = Milp(**slow, solver=solver, time_limit=1, on_limit="warn").argmax(theta)
+        y = MILP(**slow, solver=solver, time_limit=1, on_limit="warn").argmax(theta)
     assert (torch.from_numpy(slow["A"]).float() @ y.T <= torch.from_numpy(slow["upper"])[:, None]).all()
-    y = Milp(**slow, solver=solver, gap=0.5).argmax(theta)
+    y = MILP(**slow, solver=solver, gap=0.5).argmax(theta)
     assert (y.sum(1) > 10).all()
     with pytest.raises(SolverLimitError, match="before it knew any point for batch index 0"):
-        Milp(**split(100, equal=True), solver=solver, time_limit=0.2, on_limit="warn").argmax(theta)
+        MILP(**split(100, equal=True), solver=solver, time_limit=0.2, on_limit="warn").argmax(theta)
 
 
 @pytest.mark.parametrize("seconds", [1e-6, 1e-3, 1e-2])
 def test_a_limit_of_time_is_called_so(seconds):
     """HiGHS does not say what stopped it before it began."""
     generator = np.random.default_rng(0)
-    program = Milp(generator.random((300, 400)), upper=10, bounds=(0, INF), integrality=False, time_limit=seconds)
+    program = MILP(generator.random((300, 400)), upper=10, bounds=(0, INF), integrality=False, time_limit=seconds)
     with pytest.raises(SolverLimitError, match="at its limit of time before it knew any point for batch index 0"):
         program.argmax(torch.from_numpy(generator.random((1, 400))))
 
 
 def test_forms_of_the_matrix_make_equal_oracles():
     dense = [[1, 0, 2], [0, 3, 0]]
-    oracles = [Milp(A, upper=3) for A in (dense, np.array(dense, np.int8), coo_array(dense), torch.tensor(dense))]
+    oracles = [MILP(A, upper=3) for A in (dense, np.array(dense, np.int8), coo_array(dense), torch.tensor(dense))]
     theta = torch.randn(4, 3)
-    for oracle in [*oracles, pickle.loads(pickle.dumps(oracles[0])), Milp(oracles[0].A, upper=[3.0, 3.0])]:
+    for oracle in [*oracles, pickle.loads(pickle.dumps(oracles[0])), MILP(oracles[0].A, upper=[3.0, 3.0])]:
         assert oracle == oracles[0]
         assert hash(oracle) == hash(oracles[0])
         assert torch.equal(oracle.argmax(theta), oracles[0].argmax(theta))
-    assert oracles[0] != Milp([[1, 0, 2], [0, 3, 1]], upper=3)
-    assert oracles[0] != Milp(dense, upper=4)
+    assert oracles[0] != MILP([[1, 0, 2], [0, 3, 1]], upper=3)
+    assert oracles[0] != MILP(dense, upper=4)
     assert "Matrix(2 rows, 3 columns, 3 non-zeros)" in repr(oracles[0])
 
 
 def test_no_rows_and_no_variables():
-    assert Milp(np.zeros((0, 2))).argmax(torch.tensor([[1.0, -1.0]])).tolist() == [[1, 0]]
-    assert Milp(np.zeros((1, 0)), upper=1).argmax(torch.zeros(2, 0)).shape == (2, 0)
+    assert MILP(np.zeros((0, 2))).argmax(torch.tensor([[1.0, -1.0]])).tolist() == [[1, 0]]
+    assert MILP(np.zeros((1, 0)), upper=1).argmax(torch.zeros(2, 0)).shape == (2, 0)
     with pytest.raises(InfeasibleError):
-        Milp(np.zeros((1, 0)), lower=1).argmax(torch.zeros(2, 0))
-    assert Milp([[1.0]]).argmax(torch.zeros(0, 1)).shape == (0, 1)
+        MILP(np.zeros((1, 0)), lower=1).argmax(torch.zeros(2, 0))
+    assert MILP([[1.0]]).argmax(torch.zeros(0, 1)).shape == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -198,15 +198,15 @@ def test_no_rows_and_no_variables():
 )
 def test_what_is_refused(options, why):
     with pytest.raises(InvalidInputError, match=why):
-        Milp(**options)
+        MILP(**options)
 
 
 def test_wrong_labels_and_sizes():
-    oracle = Milp([[1, 1, 1]], upper=2)
+    oracle = MILP([[1, 1, 1]], upper=2)
     for labels, why in (([1, 1, 1], "row of A"), ([0, 2, 0], "out of its bounds"), ([1, 1], "3 variables")):
         with pytest.raises(InvalidInputError, match=why):
             oracle.encode(torch.tensor([labels]), torch.zeros(1, 3))
     with pytest.raises(InvalidInputError, match="A has 3 columns"):
         si.relax(torch.zeros(2, 4), oracle, "map")
     with pytest.raises(InvalidInputError, match="infinite box"):
-        Milp([[1]], upper=2, bounds=(-INF, 1)).enumerate((1,))
+        MILP([[1]], upper=2, bounds=(-INF, 1)).enumerate((1,))

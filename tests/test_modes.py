@@ -153,7 +153,7 @@ def test_lengths_of_two_sides_need_the_batch_dimensions():
 def test_a_broken_relaxation_does_not_hide_why_another_cannot_be(monkeypatch):
     from importlib.metadata import EntryPoint
 
-    from structinf import resolution
+    from structinf.calls import resolution
 
     declared = dict(resolution.RELAXATIONS._declared)
     declared["broken"] = [EntryPoint("broken", "no_such_module:Nothing", "structinf.relaxations")]
@@ -164,7 +164,7 @@ def test_a_broken_relaxation_does_not_hide_why_another_cannot_be(monkeypatch):
 
 def test_the_padding_costs_nothing():
     class AnySubset(Explicit):
-        structure_ndim: ClassVar = {"lengths": 0}
+        instance_ndim: ClassVar = {"lengths": 0}
 
         def argmax(self, theta):
             return (theta > 0).to(theta)

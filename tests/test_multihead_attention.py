@@ -218,7 +218,7 @@ def test_the_heads_share_a_transition():
 
 @pytest.mark.parametrize("average", [True, False])
 def test_samples_are_in_front(average):
-    attention = make("matching, SparseMAP", relaxation="stochastic", of="map", samples=3, reduction="none")
+    attention = make("matching, SparseMAP", relaxation="stochastic", base_relaxation="map", samples=3, reduction="none")
     for batch in ((), (2,)):
         states = torch.randn(*batch, 4, 8)
         context, weights = attention(states, states, states, average_attn_weights=average)

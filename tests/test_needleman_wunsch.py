@@ -12,8 +12,8 @@ from torch import Tensor
 
 import enumerators_paths as listed
 from program_checks import Program, every_query
+from structinf.calls.problem import Problem
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf.problem import Problem
 from structinf.regularizers import SquaredL2
 from structinf_oracles.needleman_wunsch import NeedlemanWunsch
 
@@ -231,7 +231,7 @@ def test_wrong_options_are_refused(options, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theta", "options", "structure", "message"),
+    ("theta", "options", "instance_data", "message"),
     [
         (
             ((2, 3, 3), (2, 3)),
@@ -247,10 +247,10 @@ def test_wrong_options_are_refused(options, message: str) -> None:
         (((2, 3, 3), (2,)), {}, {"lengths": [[4, 3], [1, 3]]}, r"lengths must lie between 1 and 3 .* batch index 0"),
     ],
 )
-def test_wrong_input_is_refused(theta, options, structure, message: str) -> None:
+def test_wrong_input_is_refused(theta, options, instance_data, message: str) -> None:
     tensors = tuple(torch.zeros(shape) for shape in theta)
     with pytest.raises(InvalidInputError, match=message):
-        Problem.build(tensors, NeedlemanWunsch(**options), structure)
+        Problem.build(tensors, NeedlemanWunsch(**options), instance_data)
 
 
 def test_wrong_labels_are_refused() -> None:

@@ -13,8 +13,8 @@ from scipy import integrate, stats
 from torch import Tensor
 
 from structinf.errors import InvalidInputError, UnsupportedError
-from structinf.kernels import noise as kernels
-from structinf.kernels.noise_gamma import mixture
+from structinf.kernels.noise import counter_rng as kernels
+from structinf.kernels.noise.gamma import mixture
 from structinf.noise import Exponential, Gumbel, Logistic, Noise, NoNoise, Normal, SumOfGamma, get_noise
 from structinf.solvers.perturbation import along_samples, weigh_samples
 

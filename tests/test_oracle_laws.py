@@ -26,7 +26,7 @@ def test_every_oracle_has_an_example():
 
 @examples.parametrize()
 def test_laws(example: Example) -> None:
-    report = check_oracle(example.oracle(), example.event_shape, structure=example.structure)
+    report = check_oracle(example.oracle(), example.event_shape, instance_data=example.instance_data)
     assert {"form", "optimal", "batch_independence", "vertex"} <= set(report.held)
 
 

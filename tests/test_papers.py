@@ -117,9 +117,9 @@ def test_losses_of_named_entities(tmp_path, capsys, monkeypatch):
     scores = {(omega, kind): number(score) for omega, kind, score, *_ in rows}
     assert list(scores) == some
     assert all(number(row[5]) < 0.8 * number(row[4]) for row in rows), rows  # losses fall
-    regularized = [score for (omega, _), score in scores.items() if omega != "none"]
-    assert min(regularized) > scores["none", "surrogate"]  # the perceptron is far behind, as in the paper
-    assert max(regularized) > number(baseline[2]) + 10
+    with_regularizer = [score for (omega, _), score in scores.items() if omega != "none"]
+    assert min(with_regularizer) > scores["none", "surrogate"]  # the perceptron is far behind, as in the paper
+    assert max(with_regularizer) > number(baseline[2]) + 10
     assert ", right" in capsys.readouterr().out  # candidates are listed
 
 

@@ -88,7 +88,9 @@ def test_subsets_of_the_largest_noisy_scores():
             total += (p[list(order)] / left).prod().item()
         assert probability == pytest.approx(total, rel=1e-4)
     generator = torch.Generator().manual_seed(0)
-    best = si.relax(theta.expand(20_000, -1), code.oracle, "stochastic", of="map", noise="gumbel", generator=generator)
+    best = si.relax(
+        theta.expand(20_000, -1), code.oracle, "stochastic", base_relaxation="map", noise="gumbel", generator=generator
+    )
     share, mean = best.mean(0), (codes[:, 0] * q).sum(0)
     assert ((share - mean).abs() < 4 * (mean * (1 - mean) / 20_000).sqrt() + 1e-6).all()
 

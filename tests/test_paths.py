@@ -14,9 +14,9 @@ import torch
 
 import enumerators_paths as listed
 from program_checks import Program, every_query
+from structinf.calls.problem import Problem
 from structinf.dp.paths import Dag, path_graph
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf.problem import Problem
 from structinf_oracles.dag_path import DagPath
 from structinf_oracles.grid_path import GridPath
 
@@ -279,10 +279,10 @@ def test_numbers_of_grid_paths(rows: int, columns: int) -> None:
 
 
 def test_moves_with_diagonal_are_those_of_dtw() -> None:
-    from structinf_oracles.dtw import Dtw
+    from structinf_oracles.dtw import DTW
 
     theta, lengths = torch.randn(3, 4, 5, dtype=torch.float64), torch.tensor([[4, 5], [2, 5], [1, 1]])
-    one, other = GridPath(moves="with-diagonal").bind(lengths=lengths), Dtw().bind(lengths=lengths)
+    one, other = GridPath(moves="with-diagonal").bind(lengths=lengths), DTW().bind(lengths=lengths)
     y = one.argmax(theta)
     assert torch.equal(y, other.argmax(theta))
     assert torch.equal(one.decode(y), other.decode(y))

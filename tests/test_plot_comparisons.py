@@ -98,7 +98,7 @@ def test_a_distribution_of_a_solution_is_drawn_as_the_solution():
 
 
 def test_the_structures_of_a_distribution_have_a_picture_each():
-    structures, weights = si.nonzero(CHAIN, "chain", regularizer="squared_l2")
+    structures, weights = si.enumerate_support(CHAIN, "chain", regularizer="squared_l2")
     p = si.SparseDistribution(structures, weights)
     figure = plot.support(p, plot.lattice, most=20)
     assert [word for word in words_of(figure) if word.endswith("%")] == [f"{w:.0%}" for w in weights.tolist() if w > 0]

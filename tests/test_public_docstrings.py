@@ -18,9 +18,9 @@ import pytest
 
 pytest.importorskip("matplotlib")  # of structinf.plot
 
+from structinf.calls.resolution import ORACLES
 from structinf.estimators.base import ESTIMATORS
 from structinf.relaxation import RELAXATIONS
-from structinf.resolution import ORACLES
 
 MODULES = ["", ".attention", ".dp", ".noise", ".plot", ".simplex", ".testing"]
 REGISTRIES = (ORACLES, RELAXATIONS, ESTIMATORS)
@@ -35,7 +35,7 @@ SHOWN_BY = {
     "structinf.Best": "structinf.topk",
     "structinf.Quantized": "structinf.VectorQuantizer",
     "structinf.Solution": "structinf.infer",
-    "structinf.Support": "structinf.nonzero",
+    "structinf.Support": "structinf.enumerate_support",
     "structinf.dp.Dag": "structinf.dp.path_graph",
     "structinf.dp.Hypergraph": "structinf.dp.path_graph",
     "structinf.dp.SMax": "structinf.dp.DynamicProgram",

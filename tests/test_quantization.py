@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import structinf as si
-from structinf import quantization
+from structinf.functional import quantization
 
 ROUNDINGS = {si.round_straight_through: torch.round, si.floor_straight_through: torch.floor}
 rounding = pytest.mark.parametrize("function", ROUNDINGS)

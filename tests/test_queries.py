@@ -98,7 +98,7 @@ def test_nonzero_mixes_to_the_smoothed_mean(example, temperature):
         pytest.skip("no graph")
     theta, found = draw(example)
     choice = {"regularizer": "squared_l2", "temperature": temperature}
-    structures, probabilities = si.nonzero(theta, example.oracle(), **choice)
+    structures, probabilities = si.enumerate_support(theta, example.oracle(), **choice)
     mean = si.relax(theta, example.oracle(), "smoothed", **choice)
     entropy = si.entropy(theta, example.oracle(), **choice)
     for b, (every, _) in enumerate(found):
@@ -158,7 +158,7 @@ def test_a_band_of_each_instance():
     theta = torch.zeros(3, 4, 4)
     assert si.count(theta, "dtw", band=torch.tensor([0, 1, 9])) == [1, 41, 63]
     assert si.count(theta, "dtw", band=torch.tensor([0, 1, 9]), lengths=[[2, 2], [2, 2], [3, 3]]) == [1, 3, 13]
-    p = si.nonzero(theta, "dtw", regularizer="negentropy", band=torch.tensor([0, 1, 3])).probabilities
+    p = si.enumerate_support(theta, "dtw", regularizer="negentropy", band=torch.tensor([0, 1, 3])).probabilities
     assert (p > 0).sum(0).tolist() == [1, 41, 63]
 
 
@@ -221,7 +221,7 @@ def test_lengths_bound_by_hand_cannot_lead_loops_astray(name, wrong, method):
     oracle = si.get_oracle(name)
     if not hasattr(oracle, method):
         pytest.skip("lacks it")
-    pair = oracle.structure_ndim["lengths"] == 1
+    pair = oracle.instance_ndim["lengths"] == 1
     good, far = ([2, 2], [9, 9]) if pair else (2, 9)
     bound = oracle.bind(lengths=[good, far] if wrong == "beyond" else [good])
     theta = (torch.zeros(2, 4, 3), torch.zeros(1, 3, 3)) if name == "chain" else torch.zeros(2, 4, 4)

@@ -29,7 +29,7 @@ from recursions import (
     plain,
 )
 from structinf import autograd
-from structinf.parts import as_tuple, map_parts, weigh
+from structinf.parts import as_tuple, map_parts, scale_per_instance
 from structinf.regularizers import SquaredL2
 from structinf.relaxations.smoothed import SmoothedValue
 
@@ -97,14 +97,14 @@ def test_smoothed_value_and_mean(example, alpha, ties):
         assert_close(value[b], at.v[goal])
         assert_close(flat(mean)[b], at.mean(goal))
     weight = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
-    assert_close(example.bound.smoothed_vjp(theta, weight, regularizer), weigh(mean, weight))
+    assert_close(example.bound.smoothed_vjp(theta, weight, regularizer), scale_per_instance(mean, weight))
 
 
 def test_a_shared_tensor_gets_the_sum_over_the_batch():
     theta = (torch.randn(3, 4, 2), torch.randn(1, 2, 2))
     weight = torch.tensor([0.5, -1.0, 2.0])
     unary, transition = Tags().smoothed_vjp(theta, weight, SquaredL2())
-    means = weigh(Tags().smoothed_mean(theta, SquaredL2()), weight)
+    means = scale_per_instance(Tags().smoothed_mean(theta, SquaredL2()), weight)
     assert_close((unary, transition), (means[0], means[1].sum(0, keepdim=True)), 1e-6)
 
 

@@ -20,7 +20,7 @@ from structinf.smoothing import routed_max
 
 
 @pytest.mark.parametrize(
-    ("oracle", "event_shape", "structure", "dtype"),
+    ("oracle", "event_shape", "instance_data", "dtype"),
     [
         (FewOnes(k=2), (4,), None, torch.float64),
         (Grid(), (2, 3), {"lengths": [[2, 3], [1, 2], [2, 2], [2, 1]]}, torch.float64),
@@ -28,8 +28,8 @@ from structinf.smoothing import routed_max
     ],
     ids=["FewOnes", "Grid", "Tags"],
 )
-def test_laws(oracle, event_shape, structure, dtype):
-    assert not si.testing.check_oracle(oracle, event_shape, structure=structure, dtypes=[dtype]).broken
+def test_laws(oracle, event_shape, instance_data, dtype):
+    assert not si.testing.check_oracle(oracle, event_shape, instance_data=instance_data, dtypes=[dtype]).broken
 
 
 def test_laws_of_counts():
@@ -133,7 +133,7 @@ def test_valid_parts_of_opposite_signs_and_of_rare_derivations():
         """Signs ±1; the first part is in one of 2^1200 derivations."""
 
         event_ndim = 1
-        structure_ndim: ClassVar = {"lengths": 0}
+        instance_ndim: ClassVar = {"lengths": 0}
 
         def value(self, theta, smax):
             rare = theta[:, 0]

@@ -347,7 +347,7 @@ def test_an_option_that_is_needed():
 
 def test_instance_data_that_the_oracle_reads_but_nobody_gave():
     class Reads(Explicit):
-        structure_ndim: ClassVar = {"mask": 1}
+        instance_ndim: ClassVar = {"mask": 1}
 
         def argmax(self, theta):
             return super().argmax(theta * self.bound["mask"])

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from structinf import Oracle, PluginError, UnknownNameError, resolution
+from structinf import Oracle, PluginError, UnknownNameError
+from structinf.calls import resolution
 from structinf.registry import Registry
 from toys import Explicit, Knapsack
 

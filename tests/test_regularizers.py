@@ -16,7 +16,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from regularizer_cases import INF, bisected, bisected_value, double, every_dtype, every_regularizer, every_smooth, omega
 from structinf.autograd import smooth_argmax, smooth_max
 from structinf.errors import InvalidInputError, UnknownNameError
-from structinf.kernels.simplex_torch import solve
+from structinf.kernels.simplex.torch_backend import solve
 from structinf.regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized, get_regularizer
 
 # ----------------------------------------------------------------------------- values and gradients

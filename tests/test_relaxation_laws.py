@@ -31,7 +31,7 @@ def test_laws(example: Example, name: str) -> None:
         assert missing in str(error.value)
         assert "These relaxations do: " in str(error.value)
         return
-    report = check_relaxation(name, oracle, example.event_shape, structure=example.structure)
+    report = check_relaxation(name, oracle, example.event_shape, instance_data=example.instance_data)
     draws = get_relaxation(name).draws
     assert {"form", "hull", "own_generator" if draws else "batch_independence"} <= set(report.held)
     if isinstance(get_relaxation(name), RegularizedRelaxation):
@@ -56,7 +56,7 @@ def pairs(options: Mapping[str, Relaxation], kind: Callable[[Oracle], Any]) -> C
 
 @pairs({"readout": get_relaxation("sparsemap", penalty="readout")}, lambda oracle: type(oracle).readout)
 def test_sparsemap_of_the_readout(relaxation: Relaxation, example: Example) -> None:
-    check_relaxation(relaxation, example.oracle(), example.event_shape, structure=example.structure)
+    check_relaxation(relaxation, example.oracle(), example.event_shape, instance_data=example.instance_data)
 
 
 @pairs(
@@ -64,7 +64,7 @@ def test_sparsemap_of_the_readout(relaxation: Relaxation, example: Example) -> N
     lambda oracle: (isinstance(oracle.event_ndim, tuple), isinstance(oracle, Projectable)),
 )
 def test_another_temperature(relaxation: Relaxation, example: Example) -> None:
-    check_relaxation(relaxation, example.oracle(), example.event_shape, structure=example.structure)
+    check_relaxation(relaxation, example.oracle(), example.event_shape, instance_data=example.instance_data)
 
 
 @pairs(
@@ -72,4 +72,4 @@ def test_another_temperature(relaxation: Relaxation, example: Example) -> None:
     lambda oracle: getattr(type(oracle), "smoothed_value_and_mean", None),
 )
 def test_smoothed_by_another_regularizer(relaxation: Relaxation, example: Example) -> None:
-    check_relaxation(relaxation, example.oracle(), example.event_shape, structure=example.structure)
+    check_relaxation(relaxation, example.oracle(), example.event_shape, instance_data=example.instance_data)

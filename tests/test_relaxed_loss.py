@@ -151,6 +151,6 @@ def test_what_is_refused():
 
 def test_state_of_what_a_relaxation_holds_is_the_losss() -> None:
     inner = si.get_relaxation("adaptive_imle")
-    loss = si.RelaxedLoss("categorical", "stochastic", of=inner)
+    loss = si.RelaxedLoss("categorical", "stochastic", base_relaxation=inner)
     assert set(loss.state_dict()) == {"held.0.alpha", "held.0.nonzeros"}
     assert "held" not in dict(si.RelaxedLoss("categorical", inner).named_children())

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from structinf_oracles.kernels.select import highest
+from structinf_oracles.kernels.subset.top_k import highest
 
 WIDTHS = {np.float32: np.int32, np.float64: np.int64}
 

@@ -56,7 +56,7 @@ def test_fields_are_arguments():
 
 def test_the_library_is_checked():
     with pytest.raises(TypeError, match="weight of weigh is not of its annotated shape"):
-        structinf.parts.weigh(torch.zeros(2, 3), torch.zeros(2, 1))
+        structinf.parts.scale_per_instance(torch.zeros(2, 3), torch.zeros(2, 1))
 
 
 @pytest.mark.parametrize("name", list(annotated_modules()))

@@ -18,9 +18,9 @@ from scipy.sparse.csgraph import dijkstra
 import structinf as si
 from enumerators import projection, score
 from enumerators_graph_paths import graph_paths
+from structinf.calls.problem import Problem
 from structinf.dp.graph import Graph
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf.problem import Problem
 from structinf.testing import check_oracle, check_relaxation
 from structinf_oracles.path import Path
 

@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from simplex_cases import DOUBLE, INF
 from structinf.errors import InvalidInputError
-from structinf.kernels import simplex_groups
+from structinf.kernels.simplex import groups
 from structinf.simplex import Fusedmax, Oscarmax, fusedmax, oscarmax
 
 both = pytest.mark.parametrize("function", [fusedmax, oscarmax])
@@ -43,10 +43,10 @@ def test_compiled_products_are_those_of_torch(n, dtype, is_chain):
     x[3] = -INF
     x[4, -1] = torch.nan
     x[5] *= 0.01
-    p = (simplex_groups.fusedmax if is_chain else simplex_groups.oscarmax)(x, 0.02)
+    p = (groups.fusedmax if is_chain else groups.oscarmax)(x, 0.02)
     g = torch.randn(6, n, dtype=dtype)
-    found = simplex_groups.group_means(p, g, is_chain)
-    expected = simplex_groups.differentiable_group_means(p, g, is_chain)
+    found = groups.group_means(p, g, is_chain)
+    expected = groups.differentiable_group_means(p, g, is_chain)
     torch.testing.assert_close(found, expected, equal_nan=True)
     assert found[3].eq(0).all()
     assert found[4].isnan().all()

@@ -229,7 +229,7 @@ def test_expanding_tuples():
 
 def test_samples_kept_apart_are_part_of_the_batch():
     theta = torch.randn(2, 3, 3)
-    solution = si.infer(theta, "assignment", "stochastic", of="sparsemap", samples=4, reduction="none")
+    solution = si.infer(theta, "assignment", "stochastic", base_relaxation="sparsemap", samples=4, reduction="none")
     p = si.SparseDistribution.from_solution(solution)
     assert (p.batch_shape, p.event_shape) == ((4, 2), (3, 3))
     close(p.mean, solution.mean, atol=1e-6)

@@ -31,7 +31,7 @@ every_rule = pytest.mark.parametrize("name", list(RULES))
 NOISY = {
     "imle": si.get_relaxation("imle", samples=3),
     "adaptive_imle": si.get_relaxation("adaptive_imle", samples=3),
-    "gumbel": si.get_relaxation("stochastic", of=si.get_relaxation("straight_through", backward="marginals")),
+    "gumbel": si.get_relaxation("stochastic", base_relaxation=si.get_relaxation("straight_through", backward="marginals")),
 }
 
 SURROGATES = {**{name: relaxation for name, (relaxation, _) in RULES.items()}, **NOISY}
@@ -164,7 +164,7 @@ def test_straight_through_gumbel() -> None:
     theta = torch.randn(4, 5, dtype=torch.float64)
     v = torch.randn(3, 4, 5, dtype=torch.float64)
     held = si.get_relaxation("straight_through", backward="marginals", temperature=0.7)
-    layer = si.Layer("categorical", "stochastic", of=held, samples=3, reduction="none")
+    layer = si.Layer("categorical", "stochastic", base_relaxation=held, samples=3, reduction="none")
 
     def g() -> torch.Generator:
         return torch.Generator().manual_seed(3)
@@ -330,7 +330,7 @@ class Choices(Listing):
 
     name: ClassVar[str] = "toy_choices"
     event_ndim = 1
-    structure_ndim: ClassVar = {"allowed": 1}
+    instance_ndim: ClassVar = {"allowed": 1}
 
     def listed(self, theta: Tensor) -> Any:
         rows = torch.eye(theta.shape[1], dtype=theta.dtype)

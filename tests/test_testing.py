@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import structinf
-from structinf import InfeasibleError, InvalidInputError, Oracle, Potentials, UnsupportedError
+from structinf import InfeasibleError, InvalidInputError, Oracle, Parts, UnsupportedError
 from structinf.testing import (
     Enumeration,
     LawError,
@@ -55,9 +55,9 @@ class Masked(Oracle):
     """One of the parts that a mask, which each instance must have, leaves."""
 
     event_ndim = 1
-    structure_ndim: ClassVar = {"mask": 1}
+    instance_ndim: ClassVar = {"mask": 1}
 
-    def validate(self, theta: Potentials) -> None:
+    def validate(self, theta: Parts) -> None:
         if "mask" not in self.bound:
             raise InvalidInputError("pass mask=..., (..., K) booleans")
 
@@ -72,10 +72,10 @@ MASKS = {"mask": [[True, False, True], [True, True, False], [True, True, True], 
 
 
 def test_an_oracle_that_needs_instance_data():
-    report = check_oracle(Masked(), (3,), structure=MASKS)
+    report = check_oracle(Masked(), (3,), instance_data=MASKS)
     assert {"optimal", "rows_and_repeat", "instance_data"} <= set(report.held)
     for relaxation in ("map", "sparsemap"):  # every oracle call of every relaxation and loss gets the mask
-        assert not check_relaxation(relaxation, Masked(), (3,), structure=MASKS).broken
+        assert not check_relaxation(relaxation, Masked(), (3,), instance_data=MASKS).broken
 
 
 def test_instance_data_from_a_function():
@@ -84,7 +84,7 @@ def test_instance_data_from_a_function():
         mask[:, 1] = True
         return {"mask": mask}
 
-    assert not check_oracle(Masked(), (3,), structure=draw).broken
+    assert not check_oracle(Masked(), (3,), instance_data=draw).broken
 
 
 # ----------------------------------------------------------------------------- what is no broken law
@@ -93,7 +93,7 @@ def test_instance_data_from_a_function():
 def test_event_shapes_that_the_oracle_does_not_have_are_refused():
     with pytest.raises(InvalidInputError, match=r"toy_knapsack takes.* 1 event dimensions, got \(4, 4\)"):
         check_oracle(Knapsack(6), (4, 4))
-    with pytest.raises(InvalidInputError, match=r"instance data \['lengths'\] is bound; pass structure="):
+    with pytest.raises(InvalidInputError, match=r"instance data \['lengths'\] is bound; pass instance_data="):
         check_oracle(Walk().bind(lengths=torch.tensor([1])), SHAPES[Walk])
     with pytest.raises(InvalidInputError, match=r"toy_walk takes a tuple of 2 tensors, got one tensor"):
         check_oracle(Walk(), (3, 2))
@@ -226,9 +226,9 @@ def test_lengths_of_several_dimensions_are_found(name, shape, rows):
 
 def test_lengths_that_mean_something_else_are_no_error():
     class Other(Explicit):
-        structure_ndim: ClassVar = {"lengths": 1}
+        instance_ndim: ClassVar = {"lengths": 1}
 
-        def validate(self, theta: Potentials) -> None:
+        def validate(self, theta: Parts) -> None:
             if "lengths" in self.bound:
                 self.bound["lengths"][:, 5]
 

@@ -284,7 +284,7 @@ def test_gradients_in_instance_data_that_is_an_argument_alone():
     torch.testing.assert_close(grad(given)(supply), torch.autograd.grad(given(leaf), leaf)[0])
 
     class Held(type(si.get_oracle("categorical"))):
-        structure_ndim: ClassVar = {"cost": 1}
+        instance_ndim: ClassVar = {"cost": 1}
 
     def bound(cost):
         return si.relax(torch.zeros(1, 2), Held().bind(cost=cost[None]), "map").sum()

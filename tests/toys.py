@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from structinf import Enumerable, GibbsOracle, InvalidInputError, KBest, Oracle, Potentials, Projectable, Samplable
-from structinf.checks import check_feasible, check_lengths
+from structinf import Enumerable, GibbsOracle, InvalidInputError, KBest, Oracle, Parts, Projectable, Samplable
 from structinf.kernels.logsumexp import logsumexp
 from structinf.parts import as_tuple, batch_size, map_parts
+from structinf.validation import check_feasible, check_lengths
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Knapsack(Oracle):
 class Listing(GibbsOracle, Samplable, KBest, Enumerable):
     """Sums, samples and the k best, from a list of all structures of each instance."""
 
-    def listed(self, theta: Potentials) -> Potentials:
+    def listed(self, theta: Parts) -> Parts:
         """(B, N, *event), the same N for all instances: shorter lists repeat no structure but a forbidden one."""
         raise NotImplementedError
 
-    def table(self, theta: Potentials) -> tuple[Potentials, Tensor]:
+    def table(self, theta: Parts) -> tuple[Parts, Tensor]:
         """Structures (B, N, *event) and their scores (B, N)."""
         structures, real = self.listed(theta)  # type: ignore[misc]
         size = batch_size(theta)
@@ -48,22 +48,22 @@ class Listing(GibbsOracle, Samplable, KBest, Enumerable):
             scores = scores + torch.where(y == 0, 0.0, t[:, None] * y).flatten(2).sum(2)
         return structures, scores.masked_fill(~real, -torch.inf)
 
-    def pick(self, structures: Potentials, index: Tensor) -> Potentials:
+    def pick(self, structures: Parts, index: Tensor) -> Parts:
         """(..., B) indices to (..., B, *event)."""
         return map_parts(lambda y: y[torch.arange(len(y)), index], structures)
 
-    def argmax(self, theta: Potentials) -> Potentials:
+    def argmax(self, theta: Parts) -> Parts:
         structures, scores = self.table(theta)
         best, index = scores.max(1) if scores.shape[1] else (scores.sum(1), scores.sum(1).long())
         check_feasible(best, "structure")
         return self.pick(structures, index)
 
-    def log_partition(self, theta: Potentials) -> Tensor:
+    def log_partition(self, theta: Parts) -> Tensor:
         value = logsumexp(self.table(theta)[1], 1)
         check_feasible(value.detach(), "structure")
         return value
 
-    def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+    def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
         structures, scores = self.table(theta)
         check_feasible(scores.amax(1), "structure")
         if not len(scores):
@@ -71,7 +71,7 @@ class Listing(GibbsOracle, Samplable, KBest, Enumerable):
         drawn = torch.multinomial(scores.double().softmax(1), n, replacement=True, generator=generator).T
         return self.pick(structures, drawn)
 
-    def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
+    def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
         structures, scores = self.table(theta)
         missing = max(k - scores.shape[1], 0)
         scores = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
@@ -121,9 +121,9 @@ class Walk(Listing):
 
     name: ClassVar[str] = "toy_walk"
     event_ndim = (2, 2)
-    structure_ndim: ClassVar = {"lengths": 0}
+    instance_ndim: ClassVar = {"lengths": 0}
 
-    def validate(self, theta: Potentials) -> None:
+    def validate(self, theta: Parts) -> None:
         unary, transition = theta
         if transition.shape[1:] != (unary.shape[2], unary.shape[2]):
             raise InvalidInputError(f"transition must be (S, S), got {tuple(transition.shape[1:])}")
@@ -133,7 +133,7 @@ class Walk(Listing):
     def lengths(self, size: int, steps: int) -> list[int]:
         return self.bound["lengths"].tolist() if "lengths" in self.bound else [steps] * size
 
-    def valid_parts(self, theta: Potentials) -> Potentials | None:
+    def valid_parts(self, theta: Parts) -> Parts | None:
         if "lengths" not in self.bound:
             return None
         unary, transition = theta
@@ -155,7 +155,7 @@ class Walk(Listing):
                 transition[row, a, b] += 1
         return unary, transition
 
-    def listed(self, theta: Potentials) -> Any:
+    def listed(self, theta: Parts) -> Any:
         unary, _ = theta
         steps, states = unary.shape[1:]
         size = batch_size(theta)
@@ -168,14 +168,14 @@ class Walk(Listing):
                 real[b, : len(found)] = True
         return tables, real
 
-    def enumerate(self, event_shape: Any) -> Potentials:
+    def enumerate(self, event_shape: Any) -> Parts:
         (steps, states), _ = event_shape
         return self.paths(self.lengths(1, steps)[0], steps, states)
 
-    def readout(self, y: Potentials) -> Potentials:
+    def readout(self, y: Parts) -> Parts:
         return y[0]
 
-    def encode(self, labels: Tensor, like: Potentials) -> Potentials:
+    def encode(self, labels: Tensor, like: Parts) -> Parts:
         unary, _ = like
         steps, states = unary.shape[1:]
         y = [unary.new_zeros(len(labels), steps, states), unary.new_zeros(len(labels), states, states)]
@@ -189,7 +189,7 @@ class Walk(Listing):
                 y[1][b, a, c] += 1
         return tuple(y)
 
-    def decode(self, y: Potentials) -> Tensor:
+    def decode(self, y: Parts) -> Tensor:
         used = y[0].any(2)
         return torch.where(used, y[0].argmax(2), -1)
 

@@ -73,7 +73,7 @@ def surrogates(oracle: si.Oracle, parts: int) -> Mapping[str, Loss]:
     return {
         "perturbed Fenchel-Young": fenchel_young("perturbed", samples=3, sigma=1.0),
         "regularised Frank-Wolfe Fenchel-Young": fenchel_young(
-            "regularized", variant="vanilla", max_iter=10, on_failure="ignore"
+            "frank_wolfe", variant="vanilla", max_iter=10, on_failure="ignore"
         ),
         "adaptive I-MLE": of_regret("adaptive_imle", **drawn),
         "I-MLE": of_regret("imle", lambda_=10.0, **drawn),

@@ -28,13 +28,13 @@ LAMBDA = 10.0
 Run = Callable[[], tuple[Tensor, ...]]
 
 
-def _potentials(*shapes: tuple[int, ...]) -> si.Potentials:
+def _potentials(*shapes: tuple[int, ...]) -> si.Parts:
     generator = torch.Generator().manual_seed(0)
     first, *others = (torch.randn(*shape, generator=generator) for shape in shapes)
     return (first, *others) if others else first
 
 
-def _trained(layer: Callable[[si.Potentials], si.Potentials], theta: si.Potentials) -> Run:
+def _trained(layer: Callable[[si.Parts], si.Parts], theta: si.Parts) -> Run:
     """A forward and a backward pass; what comes is the first tensor of the mean, and its gradient."""
     leaves = map_parts(lambda t: t.clone().requires_grad_(), theta)
     v = map_parts(torch.randn_like, map_parts(torch.Tensor.detach, layer(theta)))
@@ -85,7 +85,7 @@ def overhead(
     flat = map_parts(lambda t: t if len(t) == batch else t[None], theta)
     copies = perturb(oracle, flat, noise, 1.0, samples, torch.Generator().manual_seed(0))
 
-    def bare() -> si.Potentials:
+    def bare() -> si.Parts:
         for _ in range(calls - 1):
             copies.oracle.argmax(copies.theta)
         return copies.oracle.argmax(copies.theta)

@@ -78,7 +78,7 @@ def hessian_product(
     leaves = tuple(t.clone().requires_grad_() for t in theta)
     layer = si.Layer("chain", "smoothed", regularizer=regularizer)
 
-    def flat(tensors: tuple[Tensor, ...]) -> si.Potentials:
+    def flat(tensors: tuple[Tensor, ...]) -> si.Parts:
         # The library's own methods see one batch dimension.
         return tensors[0] if form == "edges" else (tensors[0], tensors[1].unsqueeze(0))
 
@@ -96,7 +96,7 @@ def hessian_product(
         mean = layer(leaves[0] if form == "edges" else leaves)
         return mean if isinstance(mean, tuple) else (mean,)
 
-    def read(product: si.Potentials) -> tuple[Tensor, ...]:
+    def read(product: si.Parts) -> tuple[Tensor, ...]:
         return (product,) if isinstance(product, Tensor) else (product[0], product[1].sum(0))
 
     yield Contender(OURS, lambda: chain.smoothed_hessian_product(flat(theta), flat(v), omega), read)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from structinf.checks import check_count, check_enumerable, check_feasible, check_flag
 from structinf.errors import InvalidInputError
-from structinf.kernels import elimination, parallel_rows, to_numpy
+from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
-from structinf.parts import Potentials
+from structinf.parts import Parts
+from structinf.validation import check_count, check_enumerable, check_feasible, check_flag
+from structinf_oracles.kernels.arborescence import elimination
 
 from .dependency_form import arcs_in_use, check_arcs, lengths_in_use
 
@@ -75,13 +76,13 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     )
     name: ClassVar[str] = "arborescence"
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
-    structure_ndim = MappingProxyType({"lengths": 0})
+    instance_ndim = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         check_flag("single_root", self.single_root)
 
-    def are_indicators(self, theta: Potentials) -> bool:
+    def are_indicators(self, theta: Parts) -> bool:
         return True
 
     def validate(self, theta: Tensor) -> None:
@@ -130,7 +131,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     # -- the best tree ---------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch nodes nodes"]:
-        from .kernels.arborescence import argmax
+        from .kernels.arborescence.argmax import argmax
 
         trees = torch.zeros(theta.shape, dtype=theta.dtype)
         value = torch.empty(len(theta), dtype=torch.float64)
@@ -146,14 +147,14 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         self._check_some_tree(value)
         return value.to(theta.dtype)
 
-    def marginals(self, theta: Tensor) -> Potentials:
+    def marginals(self, theta: Tensor) -> Parts:
         if theta.device.type != "cpu":
             return super().marginals(theta)
         value, means = elimination.marginals(theta, lengths_in_use(self, theta), single_root=self.single_root)
         self._check_some_tree(value)
         return means
 
-    def covariance_product(self, theta: Tensor, v: Tensor) -> Potentials:
+    def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
         if theta.device.type != "cpu":
             return super().covariance_product(theta, v)
         lengths = lengths_in_use(self, theta)

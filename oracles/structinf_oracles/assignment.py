@@ -13,10 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_enumerable, check_feasible, check_flag, check_instances, check_k, check_lengths
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import Enumerable, KBest, TransportPolytope
+from structinf.validation import (
+    check_enumerable,
+    check_feasible,
+    check_flag,
+    check_instances,
+    check_k,
+    check_lengths,
+)
 
 from .grid_form import cells_in_use
 
@@ -77,7 +84,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
 
     name: ClassVar[str] = "assignment"
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 1
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
@@ -160,27 +167,23 @@ class Assignment(KBest, TransportPolytope, Enumerable):
     # -- optimisation ----------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
-        from .kernels import assignment_block
+        from .kernels.assignment import rectangular
 
         y = torch.empty(theta.shape, dtype=theta.dtype)
         feasible = np.empty(len(theta), np.bool_)
         layout = self._layout(theta)
-        parallel_rows(
-            assignment_block.argmax, len(theta), *layout, y.numpy(), feasible, work=OPERATIONS * theta.numel()
-        )
+        parallel_rows(rectangular.argmax, len(theta), *layout, y.numpy(), feasible, work=OPERATIONS * theta.numel())
         check_feasible(torch.from_numpy(feasible), "assignment")
         return y.to(theta.device)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        from .kernels import assignment_murty
+        from .kernels.assignment import k_best
 
         check_k(k)
         y = torch.empty((k, *theta.shape), dtype=theta.dtype)
         scores = torch.empty(k, len(theta), dtype=torch.float64)
         layout = self._layout(theta)
-        parallel_rows(
-            assignment_murty.topk, len(theta), *layout, y.numpy(), scores.numpy(), work=OPERATIONS * y.numel()
-        )
+        parallel_rows(k_best.topk, len(theta), *layout, y.numpy(), scores.numpy(), work=OPERATIONS * y.numel())
         check_feasible(scores[0], "assignment")
         y, scores = y.to(theta.device), scores.to(theta)
         return y, scores, ~torch.isneginf(scores)
@@ -202,7 +205,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
 
     def _layout(self, theta: Tensor) -> tuple[Any, ...]:
         """What the kernels take first: the scores, the groups of rows and of columns, the most columns of a block."""
-        from .kernels.assignment_block import OTHER, SURPLUS, UNUSED, mark_surplus
+        from .kernels.assignment.rectangular import OTHER, SURPLUS, UNUSED, mark_surplus
 
         (scores,) = to_numpy(theta)
         batch, n, m = scores.shape

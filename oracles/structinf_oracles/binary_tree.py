@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import bound_lengths, check_flag, check_lengths
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.validation import bound_lengths, check_flag, check_lengths
 
 from .label_lists import indicators, positions, refuse
 
@@ -73,7 +73,7 @@ class BinaryTree(HypergraphProgram):
     roots: Sequence[int] | None = None
 
     name: ClassVar[str] = "binary_tree"
-    structure_ndim = MappingProxyType({"lengths": 0})
+    instance_ndim = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 2
 
     def __post_init__(self) -> None:

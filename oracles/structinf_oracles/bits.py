@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from structinf.checks import check_count
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.oracle import EntropyProjectable, GibbsOracle, Projectable
 from structinf.parts import scale
 from structinf.regularizers import Regularizer
+from structinf.validation import check_count
 
 from .capped_simplex import cube_entropic
 from .subset_form import check_sizes, cost_of_errors, in_use, taken, usable
@@ -53,7 +53,7 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
 
     name: ClassVar[str] = "bits"
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
 
     def are_indicators(self, theta: Tensor) -> bool:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from structinf.checks import check_count, check_feasible, check_k
 from structinf.errors import InvalidInputError
 from structinf.kernels.logsumexp import logsumexp
 from structinf.oracle import EntropyProjectable, Enumerable, GibbsOracle, KBest, Projectable, Samplable
 from structinf.regularizers import Regularizer, SquaredL2
 from structinf.smoothing import Smoothable, smooth_argmax, smooth_max
+from structinf.validation import check_count, check_feasible, check_k
 
 from . import capped_simplex
 

@@ -11,22 +11,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from structinf.checks import bound_lengths, check_count, check_enumerable, check_feasible, check_k, check_lengths
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.parts import (
-    Potentials,
+    Parts,
     as_tuple,
     batch_size,
     hessian_product_by_autograd,
     map_parts,
     reduce_like,
     scale,
-    weigh,
+    scale_per_instance,
 )
 from structinf.regularizers import Regularizer, probabilities, smoothed_maximum
 from structinf.smoothing import compiled_alpha, smooth_max
+from structinf.validation import (
+    bound_lengths,
+    check_count,
+    check_enumerable,
+    check_feasible,
+    check_k,
+    check_lengths,
+)
 
 from .chain_form import common_form, indicators, original_form
 
@@ -86,12 +93,12 @@ class Chain(HypergraphProgram):
 
     name: ClassVar[str] = "chain"
     event_ndim: ClassVar[int | tuple[int, ...]] = (2, 2)
-    structure_ndim = MappingProxyType({"lengths": 0})
+    instance_ndim = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
 
     # -- forms -----------------------------------------------------------------------------
 
-    def event_ndims(self, theta: Potentials) -> tuple[int, ...]:
+    def event_ndims(self, theta: Parts) -> tuple[int, ...]:
         if not isinstance(theta, tuple):
             return (3,)
         if len(theta) != 2:
@@ -113,10 +120,10 @@ class Chain(HypergraphProgram):
             )
         return 2, event
 
-    def are_indicators(self, theta: Potentials) -> bool:
+    def are_indicators(self, theta: Parts) -> bool:
         return not _is_shared(theta)  # a transition that all steps share is counted
 
-    def validate(self, theta: Potentials) -> None:
+    def validate(self, theta: Parts) -> None:
         unary, transition = common_form(theta)
         steps, states = unary.shape[1:]
         wanted = (transition.shape[1] if _is_shared(theta) else steps - 1, states, states)
@@ -130,7 +137,7 @@ class Chain(HypergraphProgram):
         if "lengths" in self.bound:
             check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} tokens")
 
-    def valid_parts(self, theta: Potentials) -> Potentials | None:
+    def valid_parts(self, theta: Parts) -> Parts | None:
         unary, _ = common_form(theta)
         steps = unary.shape[1]
         lengths = self.bound.get("lengths")
@@ -146,11 +153,11 @@ class Chain(HypergraphProgram):
 
         return map_parts(mask, theta)
 
-    def readout(self, y: Potentials) -> Potentials:
+    def readout(self, y: Parts) -> Parts:
         """The tags' indicators; edges if they are all there is."""
         return y[0] if isinstance(y, tuple) else y
 
-    def hamming_cost(self, y: Potentials) -> Potentials:
+    def hamming_cost(self, y: Parts) -> Parts:
         """Costs of 1 for each wrong tag. A transition shared by all steps keeps its batch dimension of 1."""
         # Costs 1/2 − g of the tags, with 1/2 the sum of g's token over two, which is 0 beyond the length.
         if isinstance(y, tuple):
@@ -163,7 +170,7 @@ class Chain(HypergraphProgram):
         cost[:, 0] += total[:, 0] - y[:, 0].sum(2, keepdim=True)
         return cost
 
-    def encode(self, labels: Tensor, like: Potentials) -> Potentials:
+    def encode(self, labels: Tensor, like: Parts) -> Parts:
         unary, _ = common_form(like)
         steps, states = unary.shape[1:]
         if labels.ndim != 2 or labels.shape[1] != steps:
@@ -179,7 +186,7 @@ class Chain(HypergraphProgram):
             )
         return indicators(labels.long(), lengths, like)
 
-    def decode(self, y: Potentials) -> Tensor:
+    def decode(self, y: Parts) -> Tensor:
         if isinstance(y, tuple):
             tokens = y[0]
         else:
@@ -219,16 +226,16 @@ class Chain(HypergraphProgram):
 
     # -- the best structures ------------------------------------------------------------------
 
-    def argmax(self, theta: Potentials) -> Potentials:
+    def argmax(self, theta: Parts) -> Parts:
         """Viterbi's algorithm; ties go to the lowest tag, from the last token backwards."""
         unary, transition, lengths = self._inputs(theta)
         if unary.device.type != "cpu":
-            from .kernels.chain_torch import best_tags
+            from .kernels.chain.torch_backend import best_tags
 
             tags, feasible = best_tags(unary, transition, lengths)
             self._check(feasible)
             return indicators(tags, lengths, theta)
-        from .kernels.chain_viterbi import argmax
+        from .kernels.chain.viterbi import argmax
 
         batch, (steps, states) = len(lengths), unary.shape[1:]
         nodes = zeros(batch, steps, states, dtype=unary.dtype)
@@ -239,8 +246,8 @@ class Chain(HypergraphProgram):
         self._check(feasible)
         return original_form(nodes, edges, theta)
 
-    def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
-        from .kernels.chain_topk import topk
+    def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
+        from .kernels.chain.k_best import topk
 
         check_k(k)
         unary, transition, lengths = self._inputs(theta)
@@ -257,74 +264,74 @@ class Chain(HypergraphProgram):
 
     # -- smoothed recursion, whose sums over structures are those of the negative entropy --------
 
-    def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
         unary, transition, lengths = self._inputs(theta)
         recorded = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
         alpha = compiled_alpha(unary, regularizer)
         if recorded or alpha is None:
-            from .kernels.chain_torch import value
+            from .kernels.chain.torch_backend import value
 
             smax = {} if regularizer.alpha == 1 else {"smax": lambda x, dim: smooth_max(regularizer, x, dim)}
             found = value(unary, transition, lengths, **smax)
             if unary.shape[1] == 1:  # no transition is used; an empty sum keeps it in autograd's record
                 found = found + transition[:, :0].sum()
         else:
-            from .kernels.chain_sums import value
+            from .kernels.chain.dispatch import value
 
             found = value(unary, transition, lengths, alpha)
         self._check(found.detach())
         return found.to(unary.dtype)
 
-    def smoothed_value_and_mean(self, theta: Potentials, regularizer: Regularizer) -> tuple[Tensor, Potentials]:
+    def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
         if regularizer.alpha == math.inf:
             y = self.argmax(theta)
             return self.score(theta, y), y
         unary, transition, lengths = self._inputs(theta)
         alpha = compiled_alpha(unary, regularizer)
         if alpha is None:
-            from .kernels.chain_torch import mean
+            from .kernels.chain.torch_backend import mean
 
             value, nodes, edges = mean(unary, transition, lengths, **_torch_maximum(regularizer))
         else:
-            from .kernels.chain_sums import mean
+            from .kernels.chain.dispatch import mean
 
             value, nodes, edges = mean(unary, transition, lengths, alpha)
         self._check(value)
         return value.to(unary.dtype), original_form(nodes, edges, theta)
 
-    def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
+    def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
         unary, transition, lengths = self._inputs(theta)
         alpha = compiled_alpha(unary, regularizer)
         if alpha in (None, math.inf):
-            return reduce_like(weigh(self.smoothed_mean(theta, regularizer), weight), theta)
-        from .kernels.chain_sums import mean
+            return reduce_like(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
+        from .kernels.chain.dispatch import mean
 
         value, nodes, edges = mean(unary, transition, lengths, alpha, weight)
         self._check(value)
         return original_form(nodes, edges, theta)
 
-    def smoothed_hessian_product(self, theta: Potentials, v: Potentials, regularizer: Regularizer) -> Potentials:
+    def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
         if regularizer.alpha == math.inf:
             return map_parts(torch.zeros_like, self.argmax(theta))
         unary, transition, lengths = self._inputs(theta)
         alpha = compiled_alpha(unary, regularizer)
         if alpha is None:
             return hessian_product_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta, v)
-        from .kernels.chain_sums import hessian_product
+        from .kernels.chain.dispatch import hessian_product
 
         value, nodes, edges = hessian_product(unary, transition, lengths, alpha, *common_form(v))
         self._check(value)
         return original_form(nodes, edges, theta)
 
     def smoothed_sample(
-        self, theta: Potentials, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
-    ) -> Potentials:
+        self, theta: Parts, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
+    ) -> Parts:
         check_count(n)
         if regularizer.alpha is None:
             return super().smoothed_sample(theta, n, regularizer, generator)
         if regularizer.alpha == math.inf:
             return map_parts(lambda y: y.expand(n, *y.shape).clone(), self.argmax(theta))
-        from .kernels.chain_sums import sample
+        from .kernels.chain.dispatch import sample
 
         unary, transition, lengths = self._inputs(scale(theta, regularizer.temperature))
         device = "cpu" if generator is None else generator.device
@@ -337,7 +344,7 @@ class Chain(HypergraphProgram):
     def _check(self, value: Tensor) -> None:
         check_feasible(value, "tag sequence")
 
-    def enumerate(self, event_shape: Any) -> Potentials:
+    def enumerate(self, event_shape: Any) -> Parts:
         """All tag sequences in lexicographic order, at most a million."""
         is_tuple = not isinstance(event_shape[0], int)
         zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in (event_shape if is_tuple else [event_shape])]
@@ -350,7 +357,7 @@ class Chain(HypergraphProgram):
         tags[:, :free] = torch.tensor(list(itertools.product(range(states), repeat=free)))
         return indicators(tags, lengths, theta)
 
-    def _inputs(self, theta: Potentials) -> tuple[Tensor, Tensor, Tensor]:
+    def _inputs(self, theta: Parts) -> tuple[Tensor, Tensor, Tensor]:
         """The common form of ``theta``, and the lengths, (B,).
 
         Where edges are all there is, a single token has none: its one structure is empty, whatever the tag,
@@ -365,14 +372,14 @@ class Chain(HypergraphProgram):
                 unary[alone, 0, 1:] = float("-inf")
         return unary, transition, lengths
 
-    def _lengths(self, theta: Potentials, batch: int | None = None) -> Tensor:
+    def _lengths(self, theta: Parts, batch: int | None = None) -> Tensor:
         """Bound lengths, or T for each instance, (B,)."""
         unary, _ = common_form(theta)
         steps, batch = unary.shape[1], batch_size(theta) if batch is None else batch
         return bound_lengths(self, batch, steps, f"T = {steps} tokens", unary.device)
 
 
-def _is_shared(theta: Potentials) -> bool:
+def _is_shared(theta: Parts) -> bool:
     """Whether all steps share one transition; ``theta`` has one batch dimension."""
     return isinstance(theta, tuple) and theta[1].ndim == 3
 

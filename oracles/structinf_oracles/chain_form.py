@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from structinf.kernels import zeros
-from structinf.parts import Potentials
+from structinf.parts import Parts
 
 __all__ = ["common_form", "indicators", "original_form"]
 
 
-def common_form(theta: Potentials) -> tuple[Tensor, Tensor]:
+def common_form(theta: Parts) -> tuple[Tensor, Tensor]:
     """``unary`` and ``transition`` of potentials with a flat batch."""
     if not isinstance(theta, tuple):
         return theta.new_zeros(1, theta.shape[1] + 1, theta.shape[-1]), theta
@@ -23,14 +23,14 @@ def common_form(theta: Potentials) -> tuple[Tensor, Tensor]:
     return unary, transition.unsqueeze(1) if transition.ndim == 3 else transition
 
 
-def original_form(nodes: Tensor, edges: Tensor, theta: Potentials) -> Potentials:
+def original_form(nodes: Tensor, edges: Tensor, theta: Parts) -> Parts:
     """Results for nodes (..., T, S) and edges (..., P, S, S), in the form of ``theta``."""
     if not isinstance(theta, tuple):
         return edges
     return nodes, edges.squeeze(-3) if theta[1].ndim == 3 else edges
 
 
-def indicators(tags: Tensor, lengths: Tensor, theta: Potentials) -> Potentials:
+def indicators(tags: Tensor, lengths: Tensor, theta: Parts) -> Parts:
     """Structures, in the form of ``theta``, of tags (..., B, T), which are ignored beyond ``lengths`` (..., B)."""
     unary, transition = common_form(theta)
     states, dtype = unary.shape[-1], unary.dtype

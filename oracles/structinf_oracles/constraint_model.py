@@ -74,7 +74,7 @@ class ConstraintModel(SolverOracle, Enumerable):
     """
 
     name: ClassVar[str] = "constraint_model"
-    has_fixed_parts: ClassVar[bool] = True
+    padding_stays_in_place: ClassVar[bool] = True
     what: ClassVar[str] = "solution of the model"
 
     build: Callable[[], tuple[Any, Any]]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from structinf.checks import MOST_ENUMERATED, check_enumerable
 from structinf.errors import InvalidInputError
+from structinf.validation import MOST_ENUMERATED, check_enumerable
 
 from .integer_solver import Outcome, SolverOracle, integer_scores
 

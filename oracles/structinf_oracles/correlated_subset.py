@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from structinf.checks import check_natural
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.parts import Potentials
+from structinf.parts import Parts
+from structinf.validation import check_natural
 
 from .label_lists import refuse
 from .subset_form import check_sizes, cost_of_errors, in_use, taken
@@ -56,7 +56,7 @@ class CorrelatedSubset(HypergraphProgram):
 
     name: ClassVar[str] = "correlated_subset"
     event_ndim: ClassVar[int | tuple[int, ...]] = (1, 1)
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
 
     k: int
@@ -64,7 +64,7 @@ class CorrelatedSubset(HypergraphProgram):
     def __post_init__(self) -> None:
         check_natural("k", self.k, 0)
 
-    def are_indicators(self, theta: Potentials) -> bool:
+    def are_indicators(self, theta: Parts) -> bool:
         return True
 
     def build(self, event_shape: Any) -> Hypergraph:
@@ -101,7 +101,7 @@ class CorrelatedSubset(HypergraphProgram):
             return None
         return in_use(lengths, unary), in_use(lengths - 1, pair)  # pyright: ignore[reportReturnType]
 
-    def readout(self, y: Potentials) -> Tensor:
+    def readout(self, y: Parts) -> Tensor:
         """The elements."""
         return y[0]
 
@@ -114,5 +114,5 @@ class CorrelatedSubset(HypergraphProgram):
         refuse(y.sum(1, keepdim=True) != self.k, labels, f"exactly {self.k} elements must be taken")
         return y.to(like[0].dtype), (y[:, 1:] & y[:, :-1]).to(like[1].dtype)
 
-    def decode(self, y: Potentials) -> Tensor:
+    def decode(self, y: Parts) -> Tensor:
         return (y[0] != 0).long()

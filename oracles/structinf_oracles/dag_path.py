@@ -60,7 +60,7 @@ class DagPath(HypergraphProgram):
     name: ClassVar[str] = "dag_path"
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
-    has_fixed_parts: ClassVar[bool] = True
+    padding_stays_in_place: ClassVar[bool] = True
 
     graph: Any
     source: Hashable | None = None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from structinf.checks import bound_lengths, check_lengths
 from structinf.errors import InvalidInputError
 from structinf.oracle import Oracle
+from structinf.validation import bound_lengths, check_lengths
 
 if TYPE_CHECKING:
     import jaxtyping

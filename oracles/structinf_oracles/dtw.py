@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_count, check_feasible, check_instances, check_k
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.parts import Potentials, hessian_product_by_autograd, scale
+from structinf.parts import Parts, hessian_product_by_autograd, scale
 from structinf.regularizers import Regularizer, probabilities, smoothed_maximum
 from structinf.smoothing import compiled_alpha, smooth_max
+from structinf.validation import check_count, check_feasible, check_instances, check_k
 
 from .grid_form import cells_in_use, cells_of, check_cells, check_grid, grid_of, sizes_in_use
 from .label_lists import refuse
@@ -26,11 +26,11 @@ from .label_lists import refuse
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["Dtw"]
+__all__ = ["DTW"]
 
 
 @dataclass(frozen=True)
-class Dtw(HypergraphProgram):
+class DTW(HypergraphProgram):
     """Paths from cell (0, 0) to cell (n − 1, m − 1) of a grid, by steps to the right, down or diagonally down right.
 
     θ is (..., n, m), the score of each cell, and y the 0/1 matrix of the cells on the path. Dynamic time warping
@@ -70,7 +70,7 @@ class Dtw(HypergraphProgram):
     Examples
     --------
     >>> cost = torch.tensor([[[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]]])
-    >>> dtw = Dtw()
+    >>> dtw = DTW()
     >>> dtw.argmax(-cost)
     tensor([[[1., 0., 0.], [0., 1., 0.], [0., 0., 1.]]])
     >>> dtw.log_partition(-cost)
@@ -83,7 +83,7 @@ class Dtw(HypergraphProgram):
 
     name: ClassVar[str] = "dtw"
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1, "band": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1, "band": 0})
     label_ndim: ClassVar[int] = 2
 
     band: int | None = field(default=None, kw_only=True)
@@ -96,7 +96,7 @@ class Dtw(HypergraphProgram):
                 f"band must be None or a number of cells, an integer of at least 0, got {self.band!r}"
             )
 
-    def are_indicators(self, theta: Potentials) -> bool:
+    def are_indicators(self, theta: Parts) -> bool:
         return True
 
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:
@@ -168,7 +168,7 @@ class Dtw(HypergraphProgram):
     # -- single paths ----------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
-        from .kernels.dtw_cpu import argmax
+        from .kernels.alignment.dispatch import argmax
 
         return _checked(*argmax(theta, *self._extent(theta)), theta)
 
@@ -178,7 +178,7 @@ class Dtw(HypergraphProgram):
         check_count(n)
         if regularizer.alpha is None:
             return cast(Tensor, super().smoothed_sample(theta, n, regularizer, generator))
-        from .kernels.dtw_cpu import sample
+        from .kernels.alignment.dispatch import sample
 
         theta = cast(Tensor, scale(theta, regularizer.temperature))
         batch, rows, columns = theta.shape
@@ -188,7 +188,7 @@ class Dtw(HypergraphProgram):
         return _checked(*sample(theta, *self._extent(theta), regularizer.alpha, uniforms), theta)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        from .kernels.dtw_cpu import topk
+        from .kernels.alignment.dispatch import topk
 
         check_k(k)
         scores, y = topk(theta, *self._extent(theta), k)
@@ -200,22 +200,22 @@ class Dtw(HypergraphProgram):
         self.validate(torch.zeros(1, *event_shape))
         if "band" not in self.bound:
             return cast(Tensor, super().enumerate(event_shape))
-        return Dtw(band=int(self.bound["band"])).bind(lengths=self.bound.get("lengths")).enumerate(event_shape)
+        return DTW(band=int(self.bound["band"])).bind(lengths=self.bound.get("lengths")).enumerate(event_shape)
 
     # -- sums over paths, and smoothed maxima --------------------------------------------------
 
     def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
         extent, alpha = self._extent(theta), compiled_alpha(theta, regularizer)
         if torch.is_grad_enabled() and theta.requires_grad:
-            from .kernels.dtw_torch import smoothed_value
+            from .kernels.alignment.torch_backend import smoothed_value
 
             value = smoothed_value(theta, *extent, lambda x: smooth_max(regularizer, x))
         elif alpha is None:
-            from .kernels.dtw_torch import smoothed_value
+            from .kernels.alignment.torch_backend import smoothed_value
 
             value = smoothed_value(theta, *extent, partial(smoothed_maximum, regularizer))
         else:
-            from .kernels.dtw_cpu import smoothed_value
+            from .kernels.alignment.dispatch import smoothed_value
 
             value = smoothed_value(theta, *extent, alpha)
         return _checked(value, value, theta).to(theta.dtype)
@@ -232,22 +232,22 @@ class Dtw(HypergraphProgram):
     def _value_and_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
         extent, alpha = self._extent(theta), compiled_alpha(theta, regularizer)
         if alpha is None:
-            from .kernels.dtw_torch import smoothed_mean
+            from .kernels.alignment.torch_backend import smoothed_mean
 
             smax, choices = partial(smoothed_maximum, regularizer), partial(probabilities, regularizer)
             value, mean = smoothed_mean(theta, *extent, smax, choices)
             mean *= weight.view(-1, 1, 1)
         else:
-            from .kernels.dtw_cpu import smoothed_mean
+            from .kernels.alignment.dispatch import smoothed_mean
 
             value, mean = smoothed_mean(theta, *extent, alpha, weight)
         return value.to(theta.dtype), _checked(value, mean, theta)
 
-    def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Potentials:
+    def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Parts:
         alpha = compiled_alpha(theta, regularizer)
         if alpha is None:
             return hessian_product_by_autograd(lambda t: self.smoothed_value(cast(Tensor, t), regularizer), theta, v)
-        from .kernels.dtw_cpu import hessian_product
+        from .kernels.alignment.dispatch import hessian_product
 
         return _checked(*hessian_product(theta, v.expand(theta.shape), *self._extent(theta), alpha), theta)
 

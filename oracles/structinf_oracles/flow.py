@@ -80,7 +80,7 @@ class Flow(Enumerable):
     name: ClassVar[str] = "flow"
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
-    has_fixed_parts: ClassVar[bool] = True
+    padding_stays_in_place: ClassVar[bool] = True
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "GibbsOracle": "to count the whole flows of a network is #P-complete, already between two sides of nodes "

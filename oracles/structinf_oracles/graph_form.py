@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from structinf.checks import check_instances, check_lengths
 from structinf.dp.graph import Graph
 from structinf.errors import InvalidInputError
 from structinf.oracle import Oracle
+from structinf.validation import check_instances, check_lengths
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -113,7 +113,7 @@ class ScoredEdges(Oracle):
     between the two is written here: subclasses see the edges of the graph, in order.
     """
 
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     fewest: ClassVar[int] = 0
     """Nodes that a graph has at least."""
 
@@ -129,7 +129,7 @@ class ScoredEdges(Oracle):
         return 2 if self.edges is None else 1
 
     @property
-    def has_fixed_parts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def padding_stays_in_place(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.edges is not None
 
     def validate(self, theta: Tensor) -> None:

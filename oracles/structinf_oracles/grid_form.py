@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from structinf.checks import check_instances, check_lengths
 from structinf.errors import InvalidInputError
+from structinf.validation import check_instances, check_lengths
 
 from .label_lists import indicators, positions, refuse
 

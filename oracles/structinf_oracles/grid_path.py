@@ -56,7 +56,7 @@ class GridPath(HypergraphProgram):
 
     name: ClassVar[str] = "grid_path"
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 2
 
     moves: str | Sequence[tuple[int, int]] = field(default="down-right", kw_only=True)

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from structinf.checks import check_natural
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.validation import check_natural
 
 from .label_lists import refuse
 from .subset_form import cost_of_errors, taken
@@ -58,7 +58,7 @@ class Knapsack(HypergraphProgram):
     name: ClassVar[str] = "knapsack"
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
-    has_fixed_parts: ClassVar[bool] = True
+    padding_stays_in_place: ClassVar[bool] = True
 
     weights: Sequence[int]
     capacity: int

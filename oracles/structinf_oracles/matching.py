@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_enumerable, check_flag
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
+from structinf.validation import check_enumerable, check_flag
 
 from .graph_form import ScoredEdges
 from .label_lists import refuse

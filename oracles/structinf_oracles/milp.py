@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_enumerable
 from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.oracle import Enumerable
+from structinf.validation import check_enumerable
 
 from .constraint_program import ConstraintProgram
 from .integer_solver import Maximiser, SolverOracle, cost_of_changes
@@ -24,11 +24,11 @@ from .linear_program import LinearProgram, Matrix
 if TYPE_CHECKING:
     import jaxtyping
 
-__all__ = ["Milp"]
+__all__ = ["MILP"]
 
 
 @dataclass(frozen=True)
-class Milp(SolverOracle, Enumerable):
+class MILP(SolverOracle, Enumerable):
     """Points of a polyhedron, all or some of whose coordinates are integers.
 
         max ⟨θ, y⟩   with   lower ≤ A y ≤ upper,   low ≤ y ≤ high,   y_i an integer where integrality says so
@@ -72,7 +72,7 @@ class Milp(SolverOracle, Enumerable):
     --------
     At most two of four, the last one only along with the first.
 
-    >>> oracle = Milp([[1, 1, 1, 1], [-1, 0, 0, 1]], upper=[2, 0])
+    >>> oracle = MILP([[1, 1, 1, 1], [-1, 0, 0, 1]], upper=[2, 0])
     >>> oracle.argmax(torch.tensor([[0.5, 1.0, 1.2, 1.5]]))
     tensor([[0., 1., 1., 0.]])
     >>> oracle.argmax(torch.tensor([[0.9, 1.0, 1.2, 1.5]]))
@@ -82,7 +82,7 @@ class Milp(SolverOracle, Enumerable):
     name: ClassVar[str] = "milp"
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
-    has_fixed_parts: ClassVar[bool] = True
+    padding_stays_in_place: ClassVar[bool] = True
     what: ClassVar[str] = "point"
 
     A: Any

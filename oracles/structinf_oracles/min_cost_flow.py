@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_enumerable
 from structinf.errors import InfeasibleError, InvalidInputError, UnboundedError
 from structinf.kernels import parallel_rows, to_numpy
+from structinf.validation import check_enumerable
 
 from .label_lists import refuse
 
@@ -109,7 +109,7 @@ class Network:
         Raises InfeasibleError, or UnboundedError where scores grow without end. ``solver="ortools"`` has its
         cost-scaling algorithm begin, with integers in the place of scores: from there it is not far.
         """
-        from .kernels import network_simplex as simplex
+        from .kernels.flow import network_simplex as simplex
 
         (given,) = to_numpy(theta)
         scores = np.zeros((len(given), len(self.tails)))

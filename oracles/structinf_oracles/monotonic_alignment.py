@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_flag
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.validation import check_flag
 
 from .grid_form import check_grid, inside, sizes_in_use
 from .label_lists import indicators, refuse
@@ -65,7 +65,7 @@ class MonotonicAlignment(HypergraphProgram):
 
     name: ClassVar[str] = "monotonic_alignment"
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 1
 
     surjective: bool = field(default=False, kw_only=True)

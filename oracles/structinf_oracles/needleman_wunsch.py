@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_flag
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.parts import Potentials, as_tuple
+from structinf.parts import Parts, as_tuple
+from structinf.validation import check_flag
 
 from .grid_form import cells_of, check_cells, check_grid, grid_of, inside, sizes_in_use
 from .label_lists import refuse
@@ -88,7 +88,7 @@ class NeedlemanWunsch(HypergraphProgram):
 
     name: ClassVar[str] = "needleman_wunsch"
     event_ndim: ClassVar[int | tuple[int, ...]] = (2, 1)
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 2
 
     mode: str = field(default="global", kw_only=True)
@@ -154,11 +154,11 @@ class NeedlemanWunsch(HypergraphProgram):
 
     # -- shapes and labels -----------------------------------------------------------------
 
-    def event_ndims(self, theta: Potentials) -> tuple[int, ...]:
+    def event_ndims(self, theta: Parts) -> tuple[int, ...]:
         linear = super().event_ndims(theta)
         return (2, 2) if self.affine else linear
 
-    def validate(self, theta: Potentials) -> None:
+    def validate(self, theta: Parts) -> None:
         match, gap = as_tuple(theta)
         check_grid(self.label(), match, self.bound.get("lengths"))
         wanted, scored = ((2, 2), "opening and extending a gap") if self.affine else ((2,), "skipping an element")
@@ -168,16 +168,16 @@ class NeedlemanWunsch(HypergraphProgram):
                 f"the batch dimensions, got {tuple(gap.shape[1:])}"
             )
 
-    def valid_parts(self, theta: Potentials) -> Potentials | None:
+    def valid_parts(self, theta: Parts) -> Parts | None:
         match, gap = as_tuple(theta)
         cells = inside(self.bound.get("lengths"), match)
         return None if cells is None else (cells, torch.ones_like(gap, dtype=torch.bool))
 
-    def readout(self, y: Potentials) -> Tensor:
+    def readout(self, y: Parts) -> Tensor:
         """The matches."""
         return as_tuple(y)[0]
 
-    def encode(self, labels: Tensor, like: Potentials) -> Potentials:
+    def encode(self, labels: Tensor, like: Parts) -> Parts:
         match, gap = as_tuple(like)
         sizes = sizes_in_use(self.bound, match.shape[1:], labels)
         used = check_cells(labels, sizes, min(match.shape[1:]))
@@ -192,6 +192,6 @@ class NeedlemanWunsch(HypergraphProgram):
         cells = labels[:, 1:-1] if self.mode == "global" else labels
         return grid_of(cells, used, match), count.to(gap.dtype)
 
-    def decode(self, y: Potentials) -> Tensor:
+    def decode(self, y: Parts) -> Tensor:
         match, _ = as_tuple(y)
         return cells_of(match, min(match.shape[1:]))

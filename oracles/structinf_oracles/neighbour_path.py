@@ -71,7 +71,7 @@ class NeighbourPath(ShortestPath):
 
     name: ClassVar[str] = "grid_path"
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 2
     sign_advice: ClassVar[str] = 'moves="down-right" or "with-diagonal", which never lead back'
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_flag
 from structinf.dp.graph import Graph
 from structinf.errors import InvalidInputError
+from structinf.validation import check_flag
 
 from .label_lists import indicators, refuse
 from .route_form import Arcs, ShortestPath
@@ -78,9 +78,9 @@ class Path(ShortestPath):
 
     name: ClassVar[str] = "path"
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"terminals": 1})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"terminals": 1})
     label_ndim: ClassVar[int] = 1
-    has_fixed_parts: ClassVar[bool] = True
+    padding_stays_in_place: ClassVar[bool] = True
     sign_advice: ClassVar[str] = "dag_path, if no edges form a cycle"
 
     graph: Any

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_flag
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.validation import check_flag
 
 from .dependency_form import arcs_in_use, check_arcs, lengths_in_use
 from .label_lists import refuse
@@ -66,7 +66,7 @@ class ProjectiveTree(HypergraphProgram):
     labelled: bool = False
 
     name: ClassVar[str] = "projective_tree"
-    structure_ndim = MappingProxyType({"lengths": 0})
+    instance_ndim = MappingProxyType({"lengths": 0})
 
     def __post_init__(self) -> None:
         check_flag("single_root", self.single_root)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from structinf.autograd import piecewise_linear
-from structinf.checks import check_enumerable, check_feasible, check_instances, check_lengths
 from structinf.errors import InvalidInputError
-from structinf.kernels import permutahedron
+from structinf.kernels.permutahedron import projection
 from structinf.oracle import Enumerable, Projectable
+from structinf.validation import check_enumerable, check_feasible, check_instances, check_lengths
 
 from .label_lists import refuse
 from .subset_form import in_use
@@ -57,7 +57,7 @@ class Ranking(Projectable, Enumerable):
 
     name: ClassVar[str] = "ranking"
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
@@ -107,9 +107,9 @@ class Ranking(Projectable, Enumerable):
         value, blocks = self._project(theta, 1.0)
         return piecewise_linear(value, theta, blocks.jvp, blocks.vjp)
 
-    def _project(self, theta: Tensor, temperature: float) -> tuple[Tensor, permutahedron.Blocks]:
+    def _project(self, theta: Tensor, temperature: float) -> tuple[Tensor, projection.Blocks]:
         check_feasible((theta > -torch.inf).all(1), "ranking")
-        return permutahedron.project(theta, temperature, self.bound.get("lengths"))
+        return projection.project(theta, temperature, self.bound.get("lengths"))
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """All rankings, (n!, n) in float64, in lexicographic order; at most a million."""

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import MOST_ENUMERATED, check_enumerable, check_instances
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.oracle import Enumerable
+from structinf.validation import MOST_ENUMERATED, check_enumerable, check_instances
 
 from .label_lists import indicators, refuse
 
@@ -116,7 +116,7 @@ class ShortestPath(Enumerable):
     # -- optimisation ----------------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> Tensor:
-        from .kernels import dijkstra
+        from .kernels.path import dijkstra
 
         batch, arcs, ends = len(theta), self.arcs(theta.shape[1:]), self.checked_ends(theta)
         theta = self.allowed(theta)
@@ -148,14 +148,14 @@ class ShortestPath(Enumerable):
     def checked_ends(self, like: Tensor) -> Tensor:
         """:meth:`ends`, one row for each instance: compiled loops go where they say."""
         ends = self.ends(like)
-        check_instances(next(iter(self.structure_ndim)), ends, len(like), shared=False)
+        check_instances(next(iter(self.instance_ndim)), ends, len(like), shared=False)
         return ends
 
     # -- labels and lists ------------------------------------------------------------------------
 
     def parts_in_order(self, y: Tensor, most: int) -> jaxtyping.Int[Tensor, "batch most"]:
         """The numbers of the parts of paths ``y`` (B, *event) in order, padded with −1."""
-        from .kernels import simple_paths
+        from .kernels.path import simple_paths
 
         arcs = self.arcs(y.shape[1:])
         used, ends = to_numpy(y.flatten(1) != 0, self.checked_ends(y))
@@ -193,7 +193,7 @@ class ShortestPath(Enumerable):
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """All simple paths, (|Y|, *event) in float64, at most a million; those of the same parts are one structure."""
-        from .kernels import simple_paths
+        from .kernels.path import simple_paths
 
         shape = torch.Size([event_shape] if isinstance(event_shape, int) else event_shape)
         one = torch.zeros(1, *shape, dtype=torch.float64)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from structinf.checks import check_flag, check_lengths
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.parts import Potentials, as_tuple
+from structinf.parts import Parts, as_tuple
+from structinf.validation import check_flag, check_lengths
 
 from .label_lists import indicators, positions, refuse
 
@@ -80,7 +80,7 @@ class SemiMarkov(HypergraphProgram):
     """
 
     name: ClassVar[str] = "semi_markov"
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 2
 
     pairwise: bool = field(default=False, kw_only=True)
@@ -90,7 +90,7 @@ class SemiMarkov(HypergraphProgram):
 
     # -- the recursion ---------------------------------------------------------------------
 
-    def are_indicators(self, theta: Potentials) -> bool:
+    def are_indicators(self, theta: Parts) -> bool:
         return not isinstance(theta, tuple)  # transitions are counted
 
     def build(self, event_shape: Any) -> Hypergraph:
@@ -124,7 +124,7 @@ class SemiMarkov(HypergraphProgram):
         """Of a single tensor."""
         return 4 if self.pairwise else 3
 
-    def event_ndims(self, theta: Potentials) -> tuple[int, ...]:
+    def event_ndims(self, theta: Parts) -> tuple[int, ...]:
         if not isinstance(theta, tuple):
             return (self.event_ndim,)
         if self.pairwise or len(theta) != 2:
@@ -133,7 +133,7 @@ class SemiMarkov(HypergraphProgram):
             )
         return 3, 2
 
-    def validate(self, theta: Potentials) -> None:
+    def validate(self, theta: Parts) -> None:
         shapes = [tuple(t.shape[1:]) for t in as_tuple(theta)]
         steps, durations, *_, labels = shapes[0]
         wanted = [(steps, durations, *[labels] * (self.event_ndim - 2)), (labels, labels)]
@@ -145,7 +145,7 @@ class SemiMarkov(HypergraphProgram):
         if "lengths" in self.bound:
             check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} steps")
 
-    def valid_parts(self, theta: Potentials) -> Potentials:
+    def valid_parts(self, theta: Parts) -> Parts:
         """Segments that start before the first step, or end beyond the length, are none."""
         segments = as_tuple(theta)[0]
         _, steps, durations, *labels = segments.shape
@@ -163,11 +163,11 @@ class SemiMarkov(HypergraphProgram):
 
     # -- labels ----------------------------------------------------------------------------
 
-    def readout(self, y: Potentials) -> Tensor:
+    def readout(self, y: Parts) -> Tensor:
         """The segments, with the label before if that is all there is."""
         return as_tuple(y)[0]
 
-    def hamming_cost(self, y: Potentials) -> Potentials:
+    def hamming_cost(self, y: Parts) -> Parts:
         """Costs of each segment's number of wrong steps; a transition costs nothing, whichever instance's it is."""
         segments = as_tuple(y)[0]
         steps, durations = segments.shape[1:3]
@@ -180,7 +180,7 @@ class SemiMarkov(HypergraphProgram):
             return cost.unsqueeze(3).expand(segments.shape)
         return (cost, torch.zeros_like(y[1][:1])) if isinstance(y, tuple) else cost
 
-    def encode(self, labels: Tensor, like: Potentials) -> Potentials:
+    def encode(self, labels: Tensor, like: Parts) -> Parts:
         segments = as_tuple(like)[0]
         steps, durations, *_, states = segments.shape[1:]
         if labels.ndim != 3 or labels.shape[1:] != (steps, 3):
@@ -208,14 +208,14 @@ class SemiMarkov(HypergraphProgram):
         count.scatter_add_(1, moves, torch.ones_like(moves, dtype=y.dtype))
         return y, count[:, :-1].reshape(-1, states, states)
 
-    def decode(self, y: Potentials) -> jaxtyping.Int[Tensor, "batch steps 3"]:
+    def decode(self, y: Parts) -> jaxtyping.Int[Tensor, "batch steps 3"]:
         segments = self._without_label_before(y)
         _, steps, durations, states = segments.shape
         found = positions(segments.flatten(1), steps)
         t, d, label = found // (durations * states), found // states % durations, found % states
         return torch.where(found.unsqueeze(2) < 0, -1, torch.stack([t - d, d + 1, label], 2))
 
-    def labels_of_steps(self, y: Potentials) -> jaxtyping.Int[Tensor, "batch steps"]:
+    def labels_of_steps(self, y: Parts) -> jaxtyping.Int[Tensor, "batch steps"]:
         """The label of the segment that each step lies in, −1 beyond the length."""
         segments = self._without_label_before(y)
         _, steps, durations, _ = segments.shape
@@ -224,6 +224,6 @@ class SemiMarkov(HypergraphProgram):
             by_step[:, :-d] += segments[:, d:, d:].sum(2)
         return torch.where((by_step == 0).all(2), -1, by_step.argmax(2))
 
-    def _without_label_before(self, y: Potentials) -> jaxtyping.Float[Tensor, "batch steps durations labels"]:
+    def _without_label_before(self, y: Parts) -> jaxtyping.Float[Tensor, "batch steps durations labels"]:
         segments = as_tuple(y)[0]
         return segments.sum(3) if self.pairwise else segments

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from structinf.checks import check_count, check_enumerable, check_feasible
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
-from structinf.parts import Potentials
+from structinf.parts import Parts
+from structinf.validation import check_count, check_enumerable, check_feasible
 
 from .graph_form import ScoredEdges
 from .label_lists import indicators, positions, refuse
@@ -25,7 +25,7 @@ from .label_lists import indicators, positions, refuse
 if TYPE_CHECKING:
     import jaxtyping
 
-    from .kernels.kirchhoff import Multigraph
+    from .kernels.spanning_tree.sums import Multigraph
 
 __all__ = ["SpanningTree"]
 
@@ -148,59 +148,59 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     # -- the best tree ---------------------------------------------------------------------
 
-    def are_indicators(self, theta: Potentials) -> bool:
+    def are_indicators(self, theta: Parts) -> bool:
         return True
 
     def argmax(self, theta: Tensor) -> Tensor:
-        from .kernels import spanning_tree
+        from .kernels.spanning_tree import argmax
 
         trees, feasible = zeros(*theta.shape, dtype=theta.dtype), np.empty(len(theta), np.bool_)
         scores, y, lengths = to_numpy(theta, trees, self.nodes_in_use(theta))
         if self.edges is None:
-            parallel_rows(spanning_tree.prim, len(theta), scores, lengths, y, feasible, work=2 * theta.numel())
+            parallel_rows(argmax.prim, len(theta), scores, lengths, y, feasible, work=2 * theta.numel())
         else:
             graph, work = (self.edges.ends, len(self.edges.nodes)), 8 * theta.numel()
-            parallel_rows(spanning_tree.boruvka, len(theta), scores, *graph, y, feasible, work=work)
+            parallel_rows(argmax.boruvka, len(theta), scores, *graph, y, feasible, work=work)
         check_feasible(torch.from_numpy(feasible), TREE)
         return trees.to(theta.device)
 
     # -- sums over trees -------------------------------------------------------------------
 
     def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
-        from .kernels import kirchhoff
+        from .kernels.spanning_tree import sums
 
-        value = kirchhoff.log_partition(*self._weighted(theta))
+        value = sums.log_partition(*self._weighted(theta))
         check_feasible(value, TREE)
         return value.to(theta.dtype)
 
-    def log_partition_and_marginals(self, theta: Tensor) -> tuple[Tensor, Potentials]:
-        from .kernels import kirchhoff
+    def log_partition_and_marginals(self, theta: Tensor) -> tuple[Tensor, Parts]:
+        from .kernels.spanning_tree import sums
 
         if theta.device.type != "cpu":
             return super().log_partition_and_marginals(theta)
-        value, means = kirchhoff.marginals(*self._weighted(theta))
+        value, means = sums.marginals(*self._weighted(theta))
         check_feasible(value, TREE)
         return value.to(theta.dtype), self.as_parts(means, theta)
 
-    def marginals(self, theta: Tensor) -> Potentials:
+    def marginals(self, theta: Tensor) -> Parts:
         return super().marginals(theta) if theta.device.type != "cpu" else self.log_partition_and_marginals(theta)[1]
 
-    def covariance_product(self, theta: Tensor, v: Tensor) -> Potentials:
-        from .kernels import kirchhoff
+    def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
+        from .kernels.spanning_tree import sums
 
         if theta.device.type != "cpu":
             return super().covariance_product(theta, v)
         scores, graph = self._weighted(theta)
-        value, product = kirchhoff.covariance_product(scores, self.edge_scores(v), graph)
+        value, product = sums.covariance_product(scores, self.edge_scores(v), graph)
         check_feasible(value, TREE)
         return self.as_parts(product, theta)
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-        from .kernels import kirchhoff
+        from .kernels.spanning_tree import sums
 
         check_count(n)
         scores, graph = self._weighted(theta)
-        feasible, edges = kirchhoff.sample(scores, n, graph, generator)
+        feasible, edges = sums.sample(scores, n, graph, generator)
         check_feasible(feasible, TREE)
         edges = edges.flatten(0, 1)
         where = edges if self.edges is not None else pad(graph.keys, (0, 1))[edges]
@@ -208,7 +208,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def _weighted(self, theta: Tensor) -> tuple[Tensor, Multigraph]:
         """Scores of the edges in float64, and their graph."""
-        from .kernels.kirchhoff import Multigraph
+        from .kernels.spanning_tree.sums import Multigraph
 
         graph = self.graph_of(theta)
         arrays = (*graph.pairs, graph.members)

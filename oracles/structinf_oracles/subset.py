@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import check_feasible, check_flag, check_natural
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import EntropyProjectable, Projectable
+from structinf.validation import check_feasible, check_flag, check_natural
 
 from . import capped_simplex
 from .label_lists import refuse
@@ -69,7 +69,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
 
     name: ClassVar[str] = "subset"
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
 
     k: int
@@ -129,7 +129,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
 
     def _highest(self, scores: Tensor) -> Tensor:
         """As :meth:`argmax`, by compiled loops."""
-        from .kernels.select import highest
+        from .kernels.subset.top_k import highest
 
         taken = torch.empty_like(scores, memory_format=torch.contiguous_format)
         row, floor = scores.shape[1], 0.0 if self.at_most else -math.inf

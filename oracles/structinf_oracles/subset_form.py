@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from structinf.checks import check_lengths
 from structinf.errors import InvalidInputError
+from structinf.validation import check_lengths
 
 from .label_lists import refuse
 

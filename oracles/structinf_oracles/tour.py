@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.checks import bound_lengths, check_enumerable, check_lengths
 from structinf.errors import InvalidInputError
 from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
+from structinf.validation import bound_lengths, check_enumerable, check_lengths
 
 from .constraint_program import ConstraintProgram, load_cp_model
 from .integer_solver import Maximiser, Outcome, SolverOracle
@@ -70,7 +70,7 @@ class Tour(SolverOracle, Enumerable):
 
     name: ClassVar[str] = "tour"
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
-    structure_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
     what: ClassVar[str] = "tour"
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(

@@ -1,9 +1,9 @@
 """Soft-DTW: smoothed costs of aligning two series, the alignments behind them, as a loss, and means of series."""
 
 from .barycenter import Barycenter, soft_dtw_barycenter
-from .of_costs import alignment_matrix, alignment_path, soft_dtw
-from .of_series import SoftDTWLoss, soft_dtw_between, soft_dtw_divergence
 from .pairwise import pairwise_cost
+from .soft_dtw_costs import alignment_matrix, alignment_path, soft_dtw
+from .soft_dtw_series import SoftDTWLoss, soft_dtw_between, soft_dtw_divergence
 
 __all__ = [
     "Barycenter",

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import check_floating, check_natural
-from ..convergence import OnFailure, check_stopping, report_failure
 from ..errors import InvalidInputError
 from ..parts import recording
 from ..regularizers import Regularizer
+from ..solvers.convergence import OnFailure, check_stopping, report_failure
 from ..solvers.descent import Search, by_lbfgs, by_optimizer
-from .of_series import soft_dtw_between
+from ..validation import check_floating, check_natural
 from .pairwise import Metric, pairwise_cost
+from .soft_dtw_series import soft_dtw_between
 
 if TYPE_CHECKING:
     import jaxtyping

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..checks import check_floating
-from ..compiling import untraced
+from ..compile.decorators import disable_compile
 from ..errors import InvalidInputError
 from ..kernels.arrays import widened
 from ..parts import broadcast
+from ..validation import check_floating
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -24,7 +24,7 @@ __all__ = ["Metric", "check_metric", "check_series", "pairwise_cost"]
 Metric = Literal["squared_euclidean", "euclidean", "l1", "absolute", "cosine"] | Callable[[Tensor, Tensor], Tensor]
 
 
-@untraced
+@disable_compile
 def pairwise_cost(x: Tensor, y: Tensor, metric: Metric = "squared_euclidean") -> jaxtyping.Float[Tensor, "*batch n m"]:
     """The cost of matching item i of series ``x`` with item j of series ``y``, for all i and j.
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from ..calls.resolution import ORACLES
 from ..errors import UnsupportedError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
-from ..resolution import ORACLES
 from .dependency import DependencyWeights
 from .grid import GridWeights
 from .rows import RowWeights, SimplexWeights

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_flag
 from ..errors import UnsupportedError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
+from ..validation import check_flag
 from .weights import StructuredWeights
 
 __all__ = ["GridWeights"]
@@ -76,7 +76,7 @@ class GridWeights(StructuredWeights):
 
     @property
     def is_square(self) -> bool:
-        return self.layer.oracle.structure_ndim.get("lengths") == 0
+        return self.layer.oracle.instance_ndim.get("lengths") == 0
 
     def mean(
         self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None
@@ -88,7 +88,7 @@ class GridWeights(StructuredWeights):
     def _lengths(self, scores: Tensor, queries: Tensor | None, keys: Tensor | None) -> Tensor | None:
         if queries is None and keys is None:
             return None
-        if "lengths" not in self.layer.oracle.structure_ndim:
+        if "lengths" not in self.layer.oracle.instance_ndim:
             raise UnsupportedError(
                 f"{self.layer.oracle.label()} takes no lengths, so that no query and no key can be padding; group "
                 "instances of equal size, or forbid pairs by an attn_mask"

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ..checks import check_natural
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
+from ..validation import check_natural
 from .padding import check_mask
 from .single import StructuredAttention
 from .weights import AttentionWeights

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from ..calls.problem import broadcasts
 from ..errors import InvalidInputError
-from ..problem import broadcasts
 
 __all__ = ["Side", "apply_masks", "check_mask", "is_padding"]
 

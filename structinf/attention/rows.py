@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from .. import simplex
+from ..calls.resolution import ORACLES
 from ..errors import UnknownNameError
 from ..oracle import Oracle
 from ..registry import did_you_mean
 from ..relaxation import Relaxation
-from ..resolution import ORACLES
 from .padding import Side, check_mask
 from .weights import AttentionWeights, StructuredWeights
 
@@ -138,7 +138,7 @@ class RowWeights(StructuredWeights):
 
     @property
     def keeps_places(self) -> bool:
-        return self.layer.oracle.has_fixed_parts
+        return self.layer.oracle.padding_stays_in_place
 
     def mean(
         self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_flag
 from ..errors import InvalidInputError, UnsupportedError
 from ..kernels.arrays import widened
 from ..layers import Layer
 from ..oracle import Oracle
 from ..relaxation import Relaxation
+from ..validation import check_flag
 from .padding import Side, check_mask
 
 if TYPE_CHECKING:

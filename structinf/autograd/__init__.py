@@ -4,7 +4,6 @@ from .capped import CappedMap
 from .convex import ConvexFunction, gradient, value, value_and_gradient
 from .maxima import routed_max, smooth_argmax, smooth_max
 from .optima import WeightedMean, attach_support, envelope, piecewise_linear
-from .recorded import check_not_hidden, recorded, refuse_function
 from .simplex import SimplexMap, simplex_point
 
 __all__ = [
@@ -13,12 +12,9 @@ __all__ = [
     "SimplexMap",
     "WeightedMean",
     "attach_support",
-    "check_not_hidden",
     "envelope",
     "gradient",
     "piecewise_linear",
-    "recorded",
-    "refuse_function",
     "routed_max",
     "simplex_point",
     "smooth_argmax",

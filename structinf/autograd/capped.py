@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..kernels import simplex as compiled
-from ..kernels import simplex_torch
+from ..kernels.simplex import dispatch as compiled
+from ..kernels.simplex import torch_backend
 from .simplex import SimplexMap, one_of
 
 __all__ = ["CappedMap"]
@@ -21,7 +21,7 @@ class CappedMap(SimplexMap):
     k: float | None = None
 
     def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
-        return (compiled if x.is_cpu else simplex_torch).capped(x, one_of(self.k, parameter))
+        return (compiled if x.is_cpu else torch_backend).capped(x, one_of(self.k, parameter))
 
     def pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool

@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ..parts import (
-    Potentials,
+    Parts,
     as_tuple,
     batch_size,
     differentiate,
     inner,
     like_potentials,
     reduce_like,
+    scale_per_instance,
     sum_of_products,
-    weigh,
 )
 from .forms import as_form, zeros_for_missing
 
@@ -35,28 +35,28 @@ __all__ = ["ConvexFunction", "gradient", "value", "value_and_gradient"]
 class ConvexFunction(Protocol):
     """A function of θ, instance by instance, that knows its derivatives. Called under no_grad but for ``value``."""
 
-    def value(self, theta: Potentials) -> Tensor:
+    def value(self, theta: Parts) -> Tensor:
         """f(θ), (B,); differentiable by autograd to any order wherever an entry of θ requires grad."""
         ...
 
-    def gradient(self, theta: Potentials) -> Potentials:
+    def gradient(self, theta: Parts) -> Parts:
         """∇f, (B, *event)."""
         ...
 
-    def value_and_gradient(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:
         """Both, for the price of the gradient where one pass makes them."""
         ...
 
-    def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+    def vjp(self, theta: Parts, weight: Tensor) -> Parts:
         """Σ_b weight_b ∇f_b in θ's own form, without an array for each instance of a shared tensor."""
         ...
 
-    def hessian_product(self, theta: Potentials, v: Potentials) -> Potentials:
+    def hessian_product(self, theta: Parts, v: Parts) -> Parts:
         """∇²f v, (B, *event)."""
         ...
 
 
-def value(function: ConvexFunction, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+def value(function: ConvexFunction, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
     """f(θ), (B,), with gradient ∇f."""
     tensors = as_tuple(theta)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
@@ -67,12 +67,12 @@ def value(function: ConvexFunction, theta: Potentials) -> jaxtyping.Float[Tensor
     return value_and_gradient(function, theta)[0]
 
 
-def gradient(function: ConvexFunction, theta: Potentials) -> Potentials:
+def gradient(function: ConvexFunction, theta: Parts) -> Parts:
     """∇f, (B, *event), whose Jacobian is the Hessian of f."""
     return like_potentials(_Gradient.apply(function, isinstance(theta, tuple), *as_tuple(theta)), theta)
 
 
-def value_and_gradient(function: ConvexFunction, theta: Potentials) -> tuple[Tensor, Potentials]:
+def value_and_gradient(function: ConvexFunction, theta: Parts) -> tuple[Tensor, Parts]:
     """:func:`value` and :func:`gradient` from one pass, where f has it."""
     found, *gradients = _ValueAndGradient.apply(function, isinstance(theta, tuple), *as_tuple(theta))
     return found, like_potentials(gradients, theta)
@@ -115,7 +115,7 @@ class _Vjp(Function):
         if not any(ctx.needs_input_grad[3:]):
             return None, None, grad_weight, *[None] * len(theta)
         products = _HessianProduct.apply(ctx.function, ctx.is_tuple, len(theta), *theta, *v)
-        weighted = weigh(as_form(products, ctx.is_tuple), weight)
+        weighted = scale_per_instance(as_form(products, ctx.is_tuple), weight)
         return None, None, grad_weight, *as_tuple(reduce_like(weighted, form))
 
 
@@ -153,7 +153,7 @@ class _ValueAndGradient(Function):
         n = len(v)
         saved = ctx.saved_tensors  # read once alone, or else checkpointing objects
         theta, gradients = saved[:n], saved[n:]
-        total = None if weight is None else as_tuple(weigh(gradients, weight))
+        total = None if weight is None else as_tuple(scale_per_instance(gradients, weight))
         if any(z is not None for z in v):
             products = _HessianProduct.apply(ctx.function, ctx.is_tuple, n, *theta, *zeros_for_missing(v, gradients))
             total = products if total is None else tuple(map(torch.add, total, products))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..parts import Potentials
+from ..parts import Parts
 
 __all__ = ["as_form", "zeros_for_missing"]
 
 
-def as_form(tensors: tuple[Tensor, ...], is_tuple: bool) -> Potentials:
+def as_form(tensors: tuple[Tensor, ...], is_tuple: bool) -> Parts:
     """``tensors`` as a tuple, or the only one."""
     return tensors if is_tuple else tensors[0]
 

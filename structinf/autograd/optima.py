@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ..errors import UnsupportedError
-from ..parts import Potentials, as_tuple, like_potentials, reduce_like
+from ..parts import Parts, as_tuple, like_potentials, reduce_like
 from .forms import as_form, zeros_for_missing
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["WeightedMean", "attach_support", "envelope", "piecewise_linear"]
 # ----------------------------------------------------------------------------- optimal values, piecewise linear maps
 
 
-def envelope(value: Tensor, theta: Potentials, mean: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+def envelope(value: Tensor, theta: Parts, mean: Parts) -> jaxtyping.Float[Tensor, " batch"]:
     """``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), given the gradient μ that the envelope theorem says it has.
 
     The solver is not differentiated for it; the Hessian is that of the ``mean``'s own gradient rule.
@@ -77,20 +77,18 @@ class WeightedMean(Protocol):
     """A solver's result μ = Σ_k p_k y_k that knows the transpose of its own Jacobian."""
 
     @property
-    def mean(self) -> Potentials: ...
+    def mean(self) -> Parts: ...
 
     @property
     def weights(self) -> Tensor: ...
 
-    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials: ...
+    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts: ...
 
 
 _TWICE = "a Fenchel-Young loss of it has second ones, and the marginals relaxation is twice differentiable"
 
 
-def attach_support(
-    result: WeightedMean, theta: Potentials, what: str, instead: str = _TWICE
-) -> tuple[Potentials, Tensor]:
+def attach_support(result: WeightedMean, theta: Parts, what: str, instead: str = _TWICE) -> tuple[Parts, Tensor]:
     """The mean and weights of ``result``, with ``result.vjp`` as their gradient in ``theta``.
 
     Asking for a second derivative is an UnsupportedError that names ``what``, and says what has one ``instead``.

@@ -9,9 +9,9 @@ from torch import Tensor
 
 import structinf as si
 
+from ..calls.resolution import works_with
 from ..errors import UnknownNameError
 from ..registry import did_you_mean
-from ..resolution import works_with
 
 __all__ = ["Method", "list_methods", "make_method"]
 

@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
 from ..errors import InvalidInputError
-from ..parts import Potentials, as_tuple, broadcast, map_parts
+from ..parts import Parts, as_tuple, broadcast, map_parts
 
 __all__ = ["Members", "Size", "StructureDistribution", "agreed", "apart", "is_labels"]
 
@@ -90,7 +90,7 @@ class StructureDistribution(Distribution, abc.ABC):
         return agreed(self._front(value) or (), self.batch_shape, what="value")
 
 
-def apart(drawn: Potentials, sample_shape: torch.Size) -> Potentials:
+def apart(drawn: Parts, sample_shape: torch.Size) -> Parts:
     """Samples (n, ...) as (*sample, ...)."""
     return map_parts(lambda t: t.reshape(sample_shape + t.shape[1:]), drawn)
 

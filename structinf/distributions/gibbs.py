@@ -14,18 +14,18 @@ from typing_extensions import Self
 
 from .. import autograd
 from ..api import same_instances
-from ..checks import check_generator
-from ..compiling import untraced
+from ..calls.problem import Problem
+from ..calls.resolution import check_supported, prepare_oracle
+from ..compile.decorators import disable_compile
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Enumerable, GibbsOracle, Oracle, Samplable
-from ..parts import Potentials, as_tuple, inner, like_potentials, map_parts, scale, tupled
-from ..problem import Problem
+from ..parts import Parts, as_tuple, inner, like_potentials, map_parts, scale, tupled
 from ..queries import gibbs_entropy
 from ..relaxation import Relaxation, missing_ability, named
 from ..relaxations.marginals import LogPartition, Marginals
 from ..relaxations.stochastic import Stochastic
-from ..resolution import check_supported, prepare_oracle
 from ..solvers.argmax import best_score, best_structure
+from ..validation import check_generator
 from .base import Members, Size, StructureDistribution, agreed, apart, is_labels
 from .membership import are_members, checked
 from .moments import variances
@@ -80,10 +80,10 @@ class Gibbs(StructureDistribution):
     # θ is checked where it is read, not here: what lies in the padding may be anything.
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
-    @untraced
+    @disable_compile
     def __init__(
         self,
-        theta: Potentials,
+        theta: Parts,
         oracle: str | Oracle,
         *,
         temperature: float = 1.0,
@@ -104,7 +104,7 @@ class Gibbs(StructureDistribution):
         event: Any = shapes if isinstance(problem.theta, tuple) else shapes[0]
         super().__init__(problem.batch_shape, event, validate_args=validate_args)
 
-    def _set(self, theta: Potentials, oracle: Any, temperature: float, relaxation: Stochastic | None) -> None:
+    def _set(self, theta: Parts, oracle: Any, temperature: float, relaxation: Stochastic | None) -> None:
         self.theta, self.oracle = theta, oracle
         self.temperature, self.relaxation = temperature, relaxation
         self.has_rsample = relaxation is not None
@@ -127,14 +127,14 @@ class Gibbs(StructureDistribution):
     # -- probabilities ------------------------------------------------------------------------
 
     @property
-    @untraced
+    @disable_compile
     def log_partition(self) -> Tensor:
         """log Σ exp(⟨θ, y⟩ / temperature), (*batch)."""
         problem = self._problem()
         with problem.plain_modes():
             return problem.restore(self._log_partition(problem))
 
-    @untraced
+    @disable_compile
     def log_prob(self, value: Any) -> Tensor:
         """log p(y), (*sample, *batch), at most 0; −inf for a structure that uses a part of −inf.
 
@@ -157,14 +157,14 @@ class Gibbs(StructureDistribution):
             found = (score - self._log_partition(problem).view(self.batch_shape)).clamp(max=0)
             return found.to(problem.dtype)
 
-    @untraced
+    @disable_compile
     def entropy(self) -> Tensor:
         """−Σ p(y) log p(y) in nats, (*batch)."""
         problem = self._problem()
         with problem.plain_modes():
             return problem.restore(gibbs_entropy(_gibbs(problem), self._exact(problem)))
 
-    @untraced
+    @disable_compile
     def cross_entropy(self, other: Gibbs) -> Tensor:
         """−Σ p(y) log q(y) for q = ``other``, of the same structures; inf where q excludes one that p does not.
 
@@ -197,7 +197,7 @@ class Gibbs(StructureDistribution):
 
     # -- structures ---------------------------------------------------------------------------
 
-    @untraced
+    @disable_compile
     @torch.no_grad()
     def sample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
         """Independent exact samples, (*sample, *batch, *event), drawn from ``generator`` alone if one is given."""
@@ -210,7 +210,7 @@ class Gibbs(StructureDistribution):
             drawn = found.sample(scale(problem.theta, self.temperature), shape.numel(), generator)
         return apart(problem.restore_parts(drawn, 1), shape)
 
-    @untraced
+    @disable_compile
     def rsample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
         """Relaxed structures at noisy potentials, (*sample, *batch, *event), differentiable in θ."""
         if self.relaxation is None:
@@ -226,7 +226,7 @@ class Gibbs(StructureDistribution):
         return apart(problem.restore_parts(map_parts(lambda t: t[:n], drawn), 1), shape)
 
     @property
-    @untraced
+    @disable_compile
     @torch.no_grad()
     def mode(self) -> Any:
         """A most probable structure, (*batch, *event)."""
@@ -237,7 +237,7 @@ class Gibbs(StructureDistribution):
         return problem.restore_parts(y)
 
     @property
-    @untraced
+    @disable_compile
     def mean(self) -> Any:
         """E[Y], the marginals of the parts, (*batch, *event)."""
         problem = self._problem()
@@ -245,7 +245,7 @@ class Gibbs(StructureDistribution):
             return problem.restore_parts(Marginals(temperature=self.temperature).mean(problem.oracle, problem.theta))
 
     @property
-    @untraced
+    @disable_compile
     def variance(self) -> Any:
         """Of each part, (*batch, *event): mean · (1 − mean) of parts that are 0 or 1.
 
@@ -274,7 +274,7 @@ class Gibbs(StructureDistribution):
         with problem.plain_modes():
             return are_members(problem, self._aligned(value, problem.batch_shape))
 
-    @untraced
+    @disable_compile
     def enumerate_support(self, expand: bool = True) -> Any:
         """All structures, (n, *batch, *event), or with batch dimensions of 1 unless ``expand``; for small sizes."""
         if missing := missing_ability(self.oracle, Enumerable):
@@ -299,7 +299,7 @@ class Gibbs(StructureDistribution):
         theta, oracle = (self.theta, self.oracle) if shape in (None, self.batch_shape) else self._expanded(shape)
         return Problem.build(theta, oracle, {})
 
-    def _expanded(self, shape: torch.Size) -> tuple[Potentials, Oracle]:
+    def _expanded(self, shape: torch.Size) -> tuple[Parts, Oracle]:
         def wide(t: Tensor, event: torch.Size) -> Tensor:
             own = t.shape[: t.ndim - len(event)]
             is_shared = own.numel() == 1 != self.batch_shape.numel()
@@ -314,7 +314,7 @@ class Gibbs(StructureDistribution):
         }
         return like_potentials(theta, self.theta), self.oracle.bind(**bound)
 
-    def _exact(self, problem: Problem) -> Potentials:
+    def _exact(self, problem: Problem) -> Parts:
         """θ / temperature, in float64 since what follows are differences of large numbers."""
         return scale(map_parts(torch.Tensor.double, problem.theta), self.temperature)
 
@@ -330,7 +330,7 @@ class Gibbs(StructureDistribution):
         tensors = zip(as_tuple(value), events, strict=True)
         return like_potentials([t.expand(batch_shape + event) for t, event in tensors], value)
 
-    def _structures(self, value: Any, problem: Problem) -> Potentials:
+    def _structures(self, value: Any, problem: Problem) -> Parts:
         """``value`` as structures (B, *event) of the problem's."""
         if self._front(value) is not None:
             value = self._aligned(value, problem.batch_shape)
@@ -347,7 +347,7 @@ def _stochastic(relaxation: str | Relaxation, oracle: Oracle) -> Stochastic:
     """What draws the relaxed structures; UnsupportedError if the oracle cannot have it."""
     found = named(relaxation)
     check_supported(oracle, found)
-    noisy = found if isinstance(found, Stochastic) else Stochastic(of=found)
+    noisy = found if isinstance(found, Stochastic) else Stochastic(base_relaxation=found)
     check_supported(oracle, cast(Relaxation, noisy))
     return noisy
 

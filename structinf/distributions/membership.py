@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..calls.problem import Problem
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, batch_size, map_parts
-from ..problem import Problem
+from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..solvers.argmax import best_structure
 
 __all__ = ["are_members", "checked"]
 
 
-def checked(problem: Problem, value: Any) -> Potentials:
+def checked(problem: Problem, value: Any) -> Parts:
     """``value`` as structures (B, *event) of the problem's; InvalidInputError if one is none.
 
     By a round trip through the oracle's labels. Without labels, a structure y of 0 and 1 must be the best one for
@@ -34,7 +34,7 @@ def checked(problem: Problem, value: Any) -> Potentials:
     return y
 
 
-def are_members(problem: Problem, value: Potentials) -> Tensor:
+def are_members(problem: Problem, value: Parts) -> Tensor:
     """Which of the values, of the problem's batch shape, are :func:`checked` ones, (*batch) bool."""
     size = problem.batch_shape.numel()
     if size <= 1 or _passes(problem, value):
@@ -59,12 +59,12 @@ def _row(problem: Problem, b: int) -> Problem:
     return dataclasses.replace(problem, oracle=problem.oracle[b : b + 1], theta=own, batch_shape=torch.Size())
 
 
-def _binary(y: Potentials) -> Tensor:
+def _binary(y: Parts) -> Tensor:
     """Which instances have parts of 0 and 1 alone, (B,) bool."""
     return ~_rows(lambda t, _: (t != 0) & (t != 1), y, y)
 
 
-def _rows(holds: Any, y: Potentials, z: Potentials) -> Tensor:
+def _rows(holds: Any, y: Parts, z: Parts) -> Tensor:
     """For which instances this ``holds`` of some part of the two, (B,) bool."""
     each = [holds(s, t).flatten(1).any(1) for s, t in zip(as_tuple(y), as_tuple(z), strict=True)]
     return torch.stack(each).any(0)

@@ -8,7 +8,7 @@ from torch import Tensor
 from .. import autograd
 from ..oracle import GibbsOracle
 from ..parts import (
-    Potentials,
+    Parts,
     as_tuple,
     batch_size,
     differentiate,
@@ -26,7 +26,7 @@ __all__ = ["variances"]
 _NUMBERS = 2**22  # in one call of the oracle
 
 
-def variances(oracle: GibbsOracle, theta: Potentials) -> Potentials:
+def variances(oracle: GibbsOracle, theta: Parts) -> Parts:
     """The diagonal of Cov[Y] for θ (B | 1, *event), in the form of a structure, (B, *event); differentiable in θ.
 
     A Hessian product for each part, many in one call, on copies of the batch.
@@ -45,7 +45,7 @@ def variances(oracle: GibbsOracle, theta: Potentials) -> Potentials:
     return like_potentials([v.T.reshape(size, *shape) for v, shape in diagonals], theta)
 
 
-def _along(oracle: GibbsOracle, theta: Potentials, directions: tuple[Tensor, ...], size: int) -> Tensor:
+def _along(oracle: GibbsOracle, theta: Parts, directions: tuple[Tensor, ...], size: int) -> Tensor:
     """vᵀ Cov[Y] v for each direction v, (n, B)."""
     n, is_recorded = len(directions[0]), torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
     copies = tile(theta, n)

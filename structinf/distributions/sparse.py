@@ -13,15 +13,15 @@ from torch.distributions import constraints, register_kl
 from typing_extensions import Self
 
 from ..api import infer
-from ..checks import check_generator
-from ..compiling import untraced
+from ..calls.resolution import prepare_oracle
+from ..compile.decorators import disable_compile
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, map_parts, tupled
+from ..parts import Parts, as_tuple, map_parts, tupled
 from ..queries import sparsemax_of_best
 from ..relaxation import Relaxation
-from ..resolution import prepare_oracle
 from ..solution import Solution
+from ..validation import check_generator
 from .base import Members, Size, StructureDistribution, agreed, apart, is_labels
 from .gibbs import Gibbs
 
@@ -70,7 +70,7 @@ class SparseDistribution(StructureDistribution):
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": _Probabilities()}
     has_enumerate_support = True
 
-    def __init__(self, structures: Potentials, weights: Tensor, *, validate_args: bool | None = None) -> None:
+    def __init__(self, structures: Parts, weights: Tensor, *, validate_args: bool | None = None) -> None:
         structures = tupled(structures)
         for t in (*as_tuple(structures), weights):
             if not isinstance(t, Tensor) or not t.is_floating_point():
@@ -93,10 +93,10 @@ class SparseDistribution(StructureDistribution):
         super().__init__(weights.shape[1:], event, validate_args=validate_args)
 
     @classmethod
-    @untraced
+    @disable_compile
     def of(
         cls,
-        theta: Potentials,
+        theta: Parts,
         oracle: str | Oracle,
         relaxation: str | Relaxation = "sparsemap",
         *,
@@ -117,15 +117,15 @@ class SparseDistribution(StructureDistribution):
         support = solution.support
         if support is None or solution.weights is None:
             raise UnsupportedError(
-                "this solution has no support, only a mean; those of sparsemap, regularized and perturbed have one, "
+                "this solution has no support, only a mean; those of sparsemap, frank_wolfe and perturbed have one, "
                 "and SparseDistribution.topk needs no relaxation"
             )
         return cls(support, solution.weights, validate_args=validate_args)
 
     @classmethod
-    @untraced
+    @disable_compile
     def topk(
-        cls, theta: Potentials, oracle: str | Oracle, k: int, *, validate_args: bool | None = None, **options: Any
+        cls, theta: Parts, oracle: str | Oracle, k: int, *, validate_args: bool | None = None, **options: Any
     ) -> Self:
         """The k best structures, weighed by the projection of their scores onto the simplex (top-k sparsemax).
 
@@ -157,7 +157,7 @@ class SparseDistribution(StructureDistribution):
 
     # -- probabilities ------------------------------------------------------------------------
 
-    def log_prob(self, value: Potentials) -> Tensor:
+    def log_prob(self, value: Parts) -> Tensor:
         """log p(y), (*sample, *batch), for structures (*sample, *batch, *event), −inf for those without a weight."""
         if not self._has_form(value):
             came = " and ".join(_describe(t) for t in as_tuple(value))
@@ -180,9 +180,7 @@ class SparseDistribution(StructureDistribution):
         """
         return self._expected(other, lambda _, y: -other.log_prob(y))
 
-    def _expected(
-        self, other: SparseDistribution | Gibbs, f: Callable[[SparseDistribution, Potentials], Tensor]
-    ) -> Any:
+    def _expected(self, other: SparseDistribution | Gibbs, f: Callable[[SparseDistribution, Parts], Tensor]) -> Any:
         """Σ p(y) f(p, y), for p expanded to the batch that it has with another distribution; inf if an f is."""
         p = self.expand(agreed(self.batch_shape, other.batch_shape, what="the two distributions"))
         used = p.weights > 0
@@ -197,7 +195,7 @@ class SparseDistribution(StructureDistribution):
         """Whether structures may have the form of ``value``."""
         return self._front(value) is not None and not is_labels(as_tuple(value)[0])
 
-    def _probability(self, value: Potentials) -> Tensor:
+    def _probability(self, value: Parts) -> Tensor:
         total = self._lifted.new_zeros(self._shape_of(value))
         for k, weight in enumerate(self._lifted):
             same = [
@@ -226,7 +224,7 @@ class SparseDistribution(StructureDistribution):
         index = torch.searchsorted(cumulative, uniforms.to(cumulative.device), right=True)
         return apart(self._chosen(index.movedim(-1, 0)), shape)
 
-    def _chosen(self, index: Tensor) -> Potentials:
+    def _chosen(self, index: Tensor) -> Parts:
         """Structures (n, *batch, *event) for indices (n, *batch)."""
 
         def pick(t: Tensor) -> Tensor:

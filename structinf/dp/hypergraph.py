@@ -133,7 +133,7 @@ class Hypergraph:
             wanted, declared = ("(...)", 0) if count == 1 else (f"(..., {count})", 1)
             raise InvalidInputError(
                 f"lengths: {wanted} are needed, since goals have {count} dimension{'s' if count > 1 else ''}; got "
-                f"{tuple(lengths.shape)} with the batch flat. An oracle declares them as structure_ndim = "
+                f"{tuple(lengths.shape)} with the batch flat. An oracle declares them as instance_ndim = "
                 f'{{"lengths": {declared}}}'
             )
         index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)
@@ -143,7 +143,7 @@ class Hypergraph:
 
     def part_mask(self, goals: np.ndarray, device: torch.device) -> Tensor:
         """(B, P) bool: the parts that derivations of each instance's goal may have."""
-        from ..kernels import hypergraph_derivations as kernels
+        from ..kernels.hypergraph import derivations as kernels
 
         different, which = np.unique(goals, return_inverse=True)
         masks = np.zeros((len(different), self.parts), np.bool_)

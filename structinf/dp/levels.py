@@ -1,7 +1,7 @@
 """The passes of a smoothed recursion in torch, level by level: any device, dtype and regularizer.
 
-It is the reference for the compiled loops (`structinf.kernels.hypergraph`, which states the passes), what runs on a
-GPU, and the only one that autograd can follow, which derivatives of third and higher order need. Everything is
+It is the reference for the compiled loops (`structinf.kernels.hypergraph.passes`, which states the passes), what runs
+on a GPU, and the only one that autograd can follow, which derivatives of third and higher order need. Everything is
 float64, as the compiled loops' node values are.
 """
 

@@ -32,14 +32,15 @@ def _exact(theta: Tensor, alpha: float) -> Tensor:
 def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int = 0, work: int = _WORK) -> None:
     """``kernel`` over the batch; tensors as arrays, ``graph`` as its blocks.
 
-    With ``tables``, the kernel takes groups of instances, and so many tables of nodes (`structinf.kernels.hypergraph`).
+    With ``tables``, the kernel takes groups of instances, and so many tables of nodes
+    (`structinf.kernels.hypergraph.passes`).
     """
     arrays = [to_numpy(a)[0] if isinstance(a, Tensor) else a.blocks if a is graph else a for a in args]
     work *= len(goal) * graph.edges
     if not tables:
         parallel_rows(kernel, len(goal), *arrays, work=work)
         return
-    from ..kernels.lanes import LANES
+    from ..kernels.simd.vector import LANES
 
     shape = tables, graph.nodes + 1, LANES
     size = math.prod(shape)
@@ -57,7 +58,7 @@ def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regulariz
     alpha = compiled_alpha(theta, regularizer)
     if alpha is None or (torch.is_grad_enabled() and theta.requires_grad):
         return levels.value(graph, theta, goal, regularizer)
-    from ..kernels import hypergraph as kernels
+    from ..kernels.hypergraph import passes as kernels
 
     out = torch.empty(len(theta), dtype=torch.float64)
     _run(kernels.value, graph, goal, _exact(theta, alpha), goal, graph, alpha, out, tables=1)
@@ -72,7 +73,7 @@ def gradient(
     if alpha is None:
         found, parts = levels.gradient(graph, theta, goal, regularizer)
         return found, (parts if weight is None else parts * weight.unsqueeze(1)).to(theta.dtype)
-    from ..kernels import hypergraph as kernels
+    from ..kernels.hypergraph import passes as kernels
 
     out, exact = torch.empty(len(theta), dtype=torch.float64), _exact(theta, alpha)
     parts = zeros(*theta.shape, dtype=exact.dtype)
@@ -89,7 +90,7 @@ def hessian_product(
     if alpha is None:
         found, parts = levels.hessian_product(graph, theta, direction, goal, regularizer)
         return found, parts.to(theta.dtype)
-    from ..kernels import hypergraph as kernels
+    from ..kernels.hypergraph import passes as kernels
 
     if alpha == math.inf:
         return value(graph, theta.detach(), goal, regularizer), torch.zeros_like(theta)
@@ -108,7 +109,7 @@ def sample(
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,) float64, and ``n`` walks along q from each goal, (n, B, P), in θ's dtype."""
-    from ..kernels import hypergraph_derivations as kernels
+    from ..kernels.hypergraph import derivations as kernels
 
     size = graph.size_of(goal)
     if len(goal) * size > _MOST_DRAWN:
@@ -136,7 +137,7 @@ def sample(
 
 def kbest(graph: Hypergraph, theta: Tensor, goal: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The ``k`` best scores, (k, B) float64, −inf where there are fewer, and their derivations' parts, (k, B, P)."""
-    from ..kernels import hypergraph_derivations as kernels
+    from ..kernels.hypergraph import derivations as kernels
 
     found, parts = torch.empty(k, len(theta), dtype=torch.float64), zeros(k, *theta.shape, dtype=theta.dtype)
     _run(kernels.kbest, graph, goal, theta.double(), goal, graph, found, parts, work=4 * k)
@@ -149,7 +150,7 @@ def listing(graph: Hypergraph, scores: Tensor, goal: Tensor, count: int) -> tupl
     Those with a hyperedge of −inf are left out; ``count`` is the largest number of an instance's. They come in the
     order of their hyperedges, from the goal down.
     """
-    from ..kernels import hypergraph_derivations as kernels
+    from ..kernels.hypergraph import derivations as kernels
 
     found = torch.empty(count, len(scores), dtype=torch.float64)
     parts = zeros(count, len(scores), graph.parts, dtype=torch.float64)

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_count, check_enumerable, check_feasible, check_instances, check_k
 from ..errors import InvalidInputError, PluginError
 from ..oracle import Enumerable, KBest, Samplable
-from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts, reduce_like, scale
+from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts, reduce_like, scale
 from ..regularizers import GIBBS, HARD, Regularizer
 from ..smoothing import SmoothableGibbs
+from ..validation import check_count, check_enumerable, check_feasible, check_instances, check_k
 from . import levels, passes, queries
 from .hypergraph import Hypergraph
 
@@ -74,7 +74,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     # -- graph and form ----------------------------------------------------------------------
 
-    def hypergraph(self, theta: Potentials) -> Hypergraph:
+    def hypergraph(self, theta: Parts) -> Hypergraph:
         """The hypergraph for potentials with one batch dimension; built once for each shape."""
         return self._hypergraph_of(like_potentials([tuple(t.shape[1:]) for t in as_tuple(theta)], theta))  # pyright: ignore
 
@@ -95,7 +95,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
             ) from error
         return _built(_Request(type(self), options, event_shape, unbound))
 
-    def valid_parts(self, theta: Potentials) -> Potentials | None:
+    def valid_parts(self, theta: Parts) -> Parts | None:
         if "lengths" not in self.bound:
             return None
         graph = self.hypergraph(theta)
@@ -104,19 +104,19 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         pieces = self._split(mask, theta)
         return map_parts(lambda m, t: m.any(0, keepdim=True) if len(t) == 1 else m, pieces, theta)
 
-    def _flat(self, theta: Potentials) -> Tensor:
+    def _flat(self, theta: Parts) -> Tensor:
         """The parts of each instance, (B, P), contiguous."""
         size = batch_size(theta)
         flat = [t.expand(size, *t.shape[1:]).reshape(size, math.prod(t.shape[1:])) for t in as_tuple(theta)]
         return flat[0].contiguous() if len(flat) == 1 else torch.cat(flat, 1)
 
-    def _split(self, parts: Tensor, theta: Potentials) -> Potentials:
+    def _split(self, parts: Tensor, theta: Parts) -> Parts:
         """Parts (..., P) in the form of θ, with the full batch."""
         sizes = [math.prod(t.shape[1:]) for t in as_tuple(theta)]
         pieces = zip(parts.split(sizes, -1), as_tuple(theta), strict=True)
         return like_potentials([p.reshape(*p.shape[:-1], *t.shape[1:]) for p, t in pieces], theta)
 
-    def _problem(self, theta: Potentials) -> tuple[Hypergraph, Tensor, Tensor]:
+    def _problem(self, theta: Parts) -> tuple[Hypergraph, Tensor, Tensor]:
         """The graph, the parts (B, P), and the goals (B,) on θ's device."""
         graph, flat = self.hypergraph(theta), self._flat(theta)
         return graph, flat, torch.from_numpy(self._goals(graph, len(flat))).to(flat.device)
@@ -137,28 +137,28 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     # -- smoothed recursion ------------------------------------------------------------------
 
-    def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
         graph, flat, goal = self._problem(theta)
         value = passes.value(graph, flat, goal, regularizer)
         self._check(value.detach())
         return value.to(flat.dtype)
 
-    def smoothed_mean(self, theta: Potentials, regularizer: Regularizer) -> Potentials:
+    def smoothed_mean(self, theta: Parts, regularizer: Regularizer) -> Parts:
         return self.smoothed_value_and_mean(theta, regularizer)[1]
 
-    def smoothed_value_and_mean(self, theta: Potentials, regularizer: Regularizer) -> tuple[Tensor, Potentials]:
+    def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
         graph, flat, goal = self._problem(theta)
         value, parts = passes.gradient(graph, flat, goal, regularizer)
         self._check(value)
         return value.to(flat.dtype), self._split(parts, theta)
 
-    def smoothed_vjp(self, theta: Potentials, weight: Tensor, regularizer: Regularizer) -> Potentials:
+    def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
         graph, flat, goal = self._problem(theta)
         value, parts = passes.gradient(graph, flat, goal, regularizer, weight)
         self._check(value)
         return reduce_like(self._split(parts, theta), theta)
 
-    def smoothed_hessian_product(self, theta: Potentials, v: Potentials, regularizer: Regularizer) -> Potentials:
+    def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
         graph, flat, goal = self._problem(theta)
         direction = self._flat(v).expand(flat.shape).contiguous()
         value, parts = passes.hessian_product(graph, flat, direction, goal, regularizer)
@@ -167,21 +167,21 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     # -- the protocol's own ------------------------------------------------------------------
 
-    def argmax(self, theta: Potentials) -> Potentials:
+    def argmax(self, theta: Parts) -> Parts:
         """A best structure; ties go to the hyperedge added first, from the goal down."""
         return self.smoothed_mean(theta, HARD)
 
-    def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+    def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
         return self.smoothed_sample(theta, n, GIBBS, generator)
 
-    def topk(self, theta: Potentials, k: int) -> tuple[Potentials, Tensor, Tensor]:
+    def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
         check_k(k)
         graph, flat, goal = self._problem(theta)
         scores, parts = passes.kbest(graph, flat, goal, k)
         self._check(scores[0])
         return self._split(parts, theta), scores.to(flat.dtype), ~torch.isneginf(scores)
 
-    def enumerate(self, event_shape: Any) -> Potentials:
+    def enumerate(self, event_shape: Any) -> Parts:
         """All structures, at most a million."""
         graph = self._hypergraph_of(event_shape)
         goal = int(self._goals(graph, 1)[0])
@@ -194,8 +194,8 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     # -- more of the same passes, at the regularizer's own temperature -------------------------
 
     def smoothed_sample(
-        self, theta: Potentials, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
-    ) -> Potentials:
+        self, theta: Parts, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
+    ) -> Parts:
         """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
         check_count(n)
         graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
@@ -203,16 +203,14 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         self._check(value)
         return self._split(parts, theta)
 
-    def entropy(self, theta: Potentials, regularizer: Regularizer = GIBBS) -> jaxtyping.Float[Tensor, " batch"]:
+    def entropy(self, theta: Parts, regularizer: Regularizer = GIBBS) -> jaxtyping.Float[Tensor, " batch"]:
         """Shannon entropy, (B,), in nats, of the random walk along q."""
         graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
         value, entropy = queries.entropy(graph, flat, goal, regularizer)
         self._check(value)
         return entropy.to(flat.dtype)
 
-    def log_prob(
-        self, theta: Potentials, y: Potentials, regularizer: Regularizer = GIBBS
-    ) -> jaxtyping.Float[Tensor, " batch"]:
+    def log_prob(self, theta: Parts, y: Parts, regularizer: Regularizer = GIBBS) -> jaxtyping.Float[Tensor, " batch"]:
         """Log-probability, (B,), that the random walk along q makes the structure ``y`` (B, *event); −inf off support.
 
         InvalidInputError if ``y`` is no structure.
@@ -226,12 +224,12 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
             raise InvalidInputError(f"y is no structure of {self.label()} at batch index {int(wrong.nonzero()[0, 0])}")
         return log_prob.to(flat.dtype)
 
-    def count(self, theta: Potentials) -> list[int]:
+    def count(self, theta: Parts) -> list[int]:
         """The exact number of structures of finite score of each instance."""
         graph, flat, goal = self._problem(theta)
         return [queries.count(graph, int(g), row) for g, row in zip(goal, torch.isneginf(flat).cpu(), strict=True)]
 
-    def nonzero(self, theta: Potentials, regularizer: Regularizer, most: int = 10_000) -> tuple[Potentials, Tensor]:
+    def enumerate_support(self, theta: Parts, regularizer: Regularizer, most: int = 10_000) -> tuple[Parts, Tensor]:
         """All structures that the random walk along q can make, most probable first: with a sparse Ω, a few.
 
         Parameters

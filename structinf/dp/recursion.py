@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from ..checks import check_count, check_feasible
 from ..errors import PluginError
 from ..oracle import Samplable
-from ..parts import Potentials, as_tuple, batch_size, gradient_by_autograd, map_parts, scale
+from ..parts import Parts, as_tuple, batch_size, gradient_by_autograd, map_parts, scale
 from ..regularizers import GIBBS, HARD, Regularizer, probabilities
 from ..smoothing import SmoothableGibbs, routed_max, smooth_max
+from ..validation import check_count, check_feasible
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -84,7 +84,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
     )
 
     @abc.abstractmethod
-    def value(self, theta: Potentials, smax: SMax) -> Tensor:
+    def value(self, theta: Parts, smax: SMax) -> Tensor:
         """The best score, (B,), with every maximum in it written ``smax(x, dim)``.
 
         Laws: but for ``smax`` it is linear in θ and in its own intermediate results, of which it adds up whole
@@ -97,7 +97,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
         smax : SMax
         """
 
-    def valid_parts(self, theta: Potentials) -> Potentials | None:
+    def valid_parts(self, theta: Parts) -> Parts | None:
         """The parts that some derivation uses, if instance data is bound.
 
         Found by walking all derivations at once. A mask that is known beforehand, returned instead, saves the time.
@@ -112,12 +112,12 @@ class DynamicProgram(SmoothableGibbs, Samplable):
 
     # -- smoothed recursion ------------------------------------------------------------------
 
-    def smoothed_value(self, theta: Potentials, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
         return self._finite_value(theta, functools.partial(smooth_max, regularizer))
 
     def smoothed_sample(
-        self, theta: Potentials, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
-    ) -> Potentials:
+        self, theta: Parts, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
+    ) -> Parts:
         """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
         check_count(n)
         theta = scale(theta, regularizer.temperature)
@@ -129,16 +129,16 @@ class DynamicProgram(SmoothableGibbs, Samplable):
 
     # -- the protocol's own ------------------------------------------------------------------
 
-    def argmax(self, theta: Potentials) -> Potentials:
+    def argmax(self, theta: Parts) -> Parts:
         """A best structure; ties go to the first entry of each maximum."""
         return self.smoothed_mean(theta, HARD)
 
-    def sample(self, theta: Potentials, n: int, generator: torch.Generator | None = None) -> Potentials:
+    def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
         return self.smoothed_sample(theta, n, GIBBS, generator)
 
     # -- evaluation --------------------------------------------------------------------------
 
-    def _value(self, theta: Potentials, smax: SMax) -> jaxtyping.Float[Tensor, " batch"]:
+    def _value(self, theta: Parts, smax: SMax) -> jaxtyping.Float[Tensor, " batch"]:
         """:meth:`value`, of θ with the full batch, in memory of its own."""
         size = batch_size(theta)
         value = self.value(map_parts(lambda t: t.expand(size, *t.shape[1:]), theta), smax)
@@ -150,7 +150,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
             )
         return value.to(as_tuple(theta)[0].dtype, copy=True)
 
-    def _finite_value(self, theta: Potentials, smax: SMax) -> jaxtyping.Float[Tensor, " batch"]:
+    def _finite_value(self, theta: Parts, smax: SMax) -> jaxtyping.Float[Tensor, " batch"]:
         value = self._value(theta, smax)
         check_feasible(value.detach(), f"structure of {self.label()}")
         return value

@@ -4,11 +4,11 @@ from .base import Estimator
 from .baselines import Baseline, Learned, LeaveOneOut, MovingAverage, NoBaseline, SelfCritic
 from .enumerated import Exact, SparsemaxEstimator
 from .expectation import expect, get_estimator, list_estimators, register_estimator
-from .of_relaxations import PerturbedEstimator, SparseMAPEstimator
+from .relaxation_estimators import PerturbedEstimator, SparseMAPEstimator
 from .score_function import ScoreFunction
 from .sum_and_sample import SumAndSample
-from .terms import Evaluated, Terms
 from .topk_sparsemax import TopKSparsemax
+from .weighted_structures import Evaluated, WeightedStructures
 
 __all__ = [
     "Baseline",
@@ -25,8 +25,8 @@ __all__ = [
     "SparseMAPEstimator",
     "SparsemaxEstimator",
     "SumAndSample",
-    "Terms",
     "TopKSparsemax",
+    "WeightedStructures",
     "expect",
     "get_estimator",
     "list_estimators",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..calls.problem import Problem
 from ..errors import InvalidInputError, PluginError
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, like_potentials
-from ..problem import Problem
+from ..parts import Parts, as_tuple, like_potentials
 from ..registry import Registry
 from ..relaxation import missing_ability
-from .terms import Evaluated, Terms
+from .weighted_structures import Evaluated, WeightedStructures
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -43,7 +43,7 @@ class Estimator(nn.Module, abc.ABC):
     remembers: bool = False
 
     @abc.abstractmethod
-    def terms(self, oracle: Oracle, theta: Potentials, generator: torch.Generator | None = None) -> Terms:
+    def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
         """The structures at which f is evaluated, with differentiable weights.
 
         Laws, for the distribution of Y that the estimator documents and every f: Σ w_i f(y_i) is an estimate of
@@ -84,9 +84,9 @@ class Estimator(nn.Module, abc.ABC):
         rows = [_flat(x, f"inputs[{i}]", problem) for i, x in enumerate(inputs)]
         with problem.plain_modes():
             terms = self.terms(problem.oracle, problem.theta, generator)
-        if not isinstance(terms, Terms):
+        if not isinstance(terms, WeightedStructures):
             raise PluginError(
-                f"terms() of {self.label()} must return structinf.estimators.Terms, got {type(terms).__name__}"
+                f"terms() of {self.label()} must return structinf.estimators.WeightedStructures, got {type(terms).__name__}"
             )
         values = _evaluate(f, terms, problem, rows)
         b = self.control_variate(Evaluated(terms, values.detach(), problem, tuple(inputs)))
@@ -113,7 +113,7 @@ def _flat(x: Any, name: str, problem: Problem) -> Tensor:
     return x.reshape(batch.numel(), *x.shape[len(batch) :])
 
 
-def _evaluate(f: Callable[..., Tensor], terms: Terms, problem: Problem, rows: Sequence[Tensor]) -> Tensor:
+def _evaluate(f: Callable[..., Tensor], terms: WeightedStructures, problem: Problem, rows: Sequence[Tensor]) -> Tensor:
     """f at all structures, (N,), on the weights' device; nothing is called for none."""
     count = len(terms.instance)
     if not count:

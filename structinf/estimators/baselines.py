@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_fraction
 from ..errors import InvalidInputError
-from .terms import Evaluated
+from ..validation import check_fraction
+from .weighted_structures import Evaluated
 
 __all__ = ["Baseline", "Learned", "LeaveOneOut", "MovingAverage", "NoBaseline", "SelfCritic", "get_baseline"]
 

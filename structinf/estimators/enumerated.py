@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..checks import check_feasible
 from ..oracle import Enumerable, Oracle
-from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts
+from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
 from ..regularizers import GIBBS, Regularizer, SquaredL2
+from ..validation import check_feasible
 from .base import Estimator
-from .terms import Terms, of_instances
+from .weighted_structures import WeightedStructures, of_instances
 
 __all__ = ["Exact", "SparsemaxEstimator"]
 
@@ -27,7 +27,7 @@ class _Enumerated(Estimator):
         super().__init__()
         self.regularizer = regularizer
 
-    def terms(self, oracle: Oracle, theta: Potentials, generator: torch.Generator | None = None) -> Terms:
+    def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
         first, size = as_tuple(theta)[0], batch_size(theta)
         groups = [(rows, *_listed(oracle, theta, rows)) for rows in _alike(oracle, size, first.device)]
         feasible = torch.ones(size, dtype=torch.bool, device=first.device)
@@ -40,18 +40,20 @@ class _Enumerated(Estimator):
             row, column = weights.detach().nonzero(as_tuple=True)
             chosen = map_parts(lambda y, t, i=column: y.to(t.dtype)[i], structures, theta)
             own = weights[row, column]
-            several.append(Terms(chosen, rows[row], own, torch.zeros_like(own), size))
-        return Terms.joined(several).packed()
+            several.append(WeightedStructures(chosen, rows[row], own, torch.zeros_like(own), size))
+        return WeightedStructures.joined(several).packed()
 
     def extra_repr(self) -> str:
         return f"{self.regularizer!r}"
 
 
-def _none(theta: Potentials, size: int) -> Terms:
+def _none(theta: Parts, size: int) -> WeightedStructures:
     """No structures at all, as a function of θ, so that the empty batch can be differentiated too."""
     weights = torch.stack([t[:0].flatten(1).sum(1) for t in as_tuple(theta)]).sum(0)
     instance = torch.zeros(0, dtype=torch.int64, device=weights.device)
-    return Terms(map_parts(lambda t: t.detach()[:0], theta), instance, weights, torch.zeros_like(weights), size)
+    return WeightedStructures(
+        map_parts(lambda t: t.detach()[:0], theta), instance, weights, torch.zeros_like(weights), size
+    )
 
 
 def _alike(oracle: Oracle, size: int, device: torch.device) -> list[Tensor]:
@@ -62,7 +64,7 @@ def _alike(oracle: Oracle, size: int, device: torch.device) -> list[Tensor]:
     return [torch.tensor(rows, device=device) for rows in groups.values()]
 
 
-def _listed(oracle: Oracle, theta: Potentials, rows: Tensor) -> tuple[Potentials, Tensor]:
+def _listed(oracle: Oracle, theta: Parts, rows: Tensor) -> tuple[Parts, Tensor]:
     """All structures (Y, *event) of the instances ``rows``, which are alike, and scores (len(rows), Y), in float64."""
     shapes = like_potentials([tuple(t.shape[1:]) for t in as_tuple(theta)], theta)  # pyright: ignore
     one: Any = oracle[rows[:1]]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..checks import check_generator
-from ..compiling import untraced
+from ..calls.resolution import prepare
+from ..compile.decorators import disable_compile
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import Potentials
-from ..resolution import prepare
+from ..parts import Parts
+from ..validation import check_generator
 from .base import ESTIMATORS, Estimator
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def get_estimator(estimator: str | Estimator, **options: Any) -> Estimator:
     return ESTIMATORS.get(estimator, **options)
 
 
-@untraced
+@disable_compile
 def expect(
     f: Callable[..., Tensor],
-    theta: Potentials,
+    theta: Parts,
     oracle: str | Oracle,
     estimator: str | Estimator = "exact",
     *,

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_natural
 from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, Samplable
-from ..parts import Potentials, as_tuple, map_parts
+from ..parts import Parts, as_tuple, map_parts
 from ..solvers.argmax import best_structure
+from ..validation import check_natural
 from .base import Estimator
 from .baselines import get_baseline
-from .terms import Evaluated, Terms, log_partition, needs_gradient, scores, times_one
+from .weighted_structures import Evaluated, WeightedStructures, log_partition, needs_gradient, scores, times_one
 
 __all__ = ["ScoreFunction"]
 
@@ -63,15 +63,17 @@ class ScoreFunction(Estimator):
                 f'{samples}; "self_critic" does with one'
             )
 
-    def terms(self, oracle: Any, theta: Potentials, generator: torch.Generator | None = None) -> Terms:
+    def terms(self, oracle: Any, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
         fixed = map_parts(Tensor.detach, theta)
         with torch.no_grad():
             drawn = oracle.sample(fixed, self.samples, generator)
             ones = as_tuple(theta)[0].new_ones(as_tuple(drawn)[0].shape[:2])
-            terms = Terms.of(drawn, ones)
+            terms = WeightedStructures.of(drawn, ones)
             if self.baseline.needs_best:
                 best = map_parts(lambda t: t[None], best_structure(oracle, fixed))
-                terms = Terms.joined([terms, Terms.of(best, torch.zeros_like(ones[:1]), ones[:1])])
+                terms = WeightedStructures.joined(
+                    [terms, WeightedStructures.of(best, torch.zeros_like(ones[:1]), ones[:1])]
+                )
             terms = terms.distinct()
             terms = replace(terms, weights=terms.weights / self.samples)
         if not needs_gradient(theta):

@@ -8,12 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_choice, check_k, check_natural
 from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, KBest, Samplable
-from ..parts import Potentials, as_tuple, map_parts
+from ..parts import Parts, as_tuple, map_parts
+from ..validation import check_choice, check_k, check_natural
 from .base import Estimator
-from .terms import Evaluated, Terms, log_partition, needs_gradient, of_instances, scores, times_one
+from .weighted_structures import (
+    Evaluated,
+    WeightedStructures,
+    log_partition,
+    needs_gradient,
+    of_instances,
+    scores,
+    times_one,
+)
 
 __all__ = ["SumAndSample"]
 
@@ -69,14 +77,14 @@ class SumAndSample(Estimator):
             raise InvalidInputError(f"draws must be at least samples, {samples}, got {draws}")
         self.k, self.samples, self.draws, self.baseline = k, samples, draws, baseline
 
-    def terms(self, oracle: Any, theta: Potentials, generator: torch.Generator | None = None) -> Terms:
+    def terms(self, oracle: Any, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
         exact, fixed = map_parts(Tensor.double, theta), map_parts(Tensor.detach, theta)
         with torch.no_grad():
             # One more than is summed, to know whether there are others.
             structures, _, valid = oracle.topk(fixed, self.k + 1)
         best = map_parts(lambda t: t[: self.k], structures)
         log_z = log_partition(oracle, exact)
-        listed = Terms.of(best, valid[: self.k].to(log_z.dtype)).packed()
+        listed = WeightedStructures.of(best, valid[: self.k].to(log_z.dtype)).packed()
         listed = replace(listed, weights=(scores(oracle, exact, listed) - log_z[listed.instance]).exp())
         with torch.no_grad():
             mass = listed.sum(listed.weights)
@@ -88,36 +96,38 @@ class SumAndSample(Estimator):
         if needs_gradient(theta):
             known = scores(oracle, exact, others) - log_z[others.instance]
             others = replace(others, weights=others.weights * times_one(known))
-        terms = Terms.joined([listed, others])
+        terms = WeightedStructures.joined([listed, others])
         return replace(terms, weights=terms.weights.to(as_tuple(theta)[0].dtype)).packed()
 
     def control_variate(self, found: Evaluated) -> Tensor | None:
         return found.controls() if self.baseline == "listed" else None
 
     def _others(
-        self, oracle: Any, theta: Potentials, best: Potentials, any_left: Tensor, generator: torch.Generator | None
-    ) -> Terms:
+        self, oracle: Any, theta: Parts, best: Parts, any_left: Tensor, generator: torch.Generator | None
+    ) -> WeightedStructures:
         """Samples that are not among the ``best`` (k, B, *event), each distinct one weighed by how often it came."""
         size, taken = any_left.numel(), torch.zeros_like(any_left, dtype=torch.int64)
         rows, drawn, count = any_left.nonzero()[:, 0], 0, self.samples
-        several = [Terms.of(map_parts(lambda t: t[:0], best), taken.new_zeros(0, size, dtype=torch.float64))]
+        several = [
+            WeightedStructures.of(map_parts(lambda t: t[:0], best), taken.new_zeros(0, size, dtype=torch.float64))
+        ]
         while len(rows) and drawn < self.draws:
             count = min(count, self.draws - drawn)
             y = oracle[rows].sample(of_instances(theta, rows), count, generator)
             new = ~_is_listed(y, map_parts(lambda t, rows=rows: t[:, rows], best))
             new &= new.cumsum(0) <= self.samples - taken[rows]
             taken[rows] += new.sum(0)
-            fresh = Terms.of(y, new.double())
+            fresh = WeightedStructures.of(y, new.double())
             several.append(replace(fresh, instance=rows[fresh.instance], batch=size).packed())
             drawn, count = drawn + count, 2 * count
             rows = rows[taken[rows] < self.samples]
-        return Terms.joined(several).distinct()
+        return WeightedStructures.joined(several).distinct()
 
     def extra_repr(self) -> str:
         return f"k={self.k}, samples={self.samples}, draws={self.draws}, baseline={self.baseline!r}"
 
 
-def _is_listed(y: Potentials, best: Potentials) -> Tensor:
+def _is_listed(y: Parts, best: Parts) -> Tensor:
     """Which of the structures ``y`` (n, B, *event) are among the instance's ``best`` (k, B, *event); (n, B) bool."""
     columns = list(zip(as_tuple(y), as_tuple(best), strict=True))
     found = torch.zeros(columns[0][0].shape[:2], dtype=torch.bool, device=columns[0][0].device)

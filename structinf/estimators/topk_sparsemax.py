@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_k
+from ..calls.resolution import check_supported, prepare_oracle
 from ..oracle import KBest, Oracle
-from ..parts import Potentials
+from ..parts import Parts
 from ..queries import sparsemax_of_best
 from ..regularizers import check_temperature
-from ..resolution import check_supported, prepare_oracle
+from ..validation import check_k
 from .base import ESTIMATORS, Estimator
-from .terms import Terms
+from .weighted_structures import WeightedStructures
 
 __all__ = ["TopKSparsemax"]
 
@@ -55,12 +55,12 @@ class TopKSparsemax(Estimator):
         check_temperature(temperature)
         self.k, self.temperature = k, temperature
 
-    def terms(self, oracle: Oracle, theta: Potentials, generator: torch.Generator | None = None) -> Terms:
+    def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
         structures, weights = sparsemax_of_best(oracle, theta, self.k, self.temperature)
-        return Terms.of(structures, weights).packed()
+        return WeightedStructures.of(structures, weights).packed()
 
     @torch.no_grad()
-    def certified(self, theta: Potentials, oracle: str | Oracle, **options: Any) -> Tensor:
+    def certified(self, theta: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
         """Whether fewer than k structures have a weight, (*batch) bool: then it is the sparsemax over all of them."""
         problem = prepare_oracle(theta, oracle, options)
         check_supported(problem.oracle, self, ESTIMATORS)

@@ -11,7 +11,7 @@ so that a recursion keeps max_Ω(x), max x and t of each node and recomputes q w
 t would be lost where scores are large.) The Hessian of max_Ω is diag(s) − s sᵀ / Σ s with s = q^(2 − α), that is q
 (α = 1) or max(a (d − t), 0)^(p − 1).
 
-A column is a lane, and arguments are addresses of rows (`structinf.kernels.lane_rows`). Scores are float64, and so are
+A column is a lane, and arguments are addresses of rows (:mod:`.simd.memory`). Scores are float64, and so are
 t and max_Ω; probabilities are of the dtype of ``kind``, functions of differences taken in float64. In float32, powers
 other than those of α = 1.5 and 2 are off by several roundings, all to one side: callers take float64 for them.
 """
@@ -21,9 +21,9 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import jit
-from .lane_rows import cast, is_zero, row, set_row, zero
-from .lanes import maximum, where_less
-from .lanes_elementary import exp, log
+from .simd.exp_log import exp, log
+from .simd.memory import cast, is_zero, row, set_row, zero
+from .simd.vector import maximum, where_less
 
 __all__ = ["curved", "finite", "probability", "smooth_max"]
 

@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from ..checks import check_natural
 from ..distributions import SparseDistribution
 from ..errors import InvalidInputError
 from ..estimators.equality import numbered
-from ..parts import Potentials, as_tuple
+from ..parts import Parts, as_tuple
 from ..solution import Solution
+from ..validation import check_natural
 from .style import as_percent
 
 __all__ = ["Drawn", "Mixture", "Picturable", "find_heaviest", "read"]
@@ -22,8 +22,8 @@ __all__ = ["Drawn", "Mixture", "Picturable", "find_heaviest", "read"]
 class Mixture(NamedTuple):
     """Structures (K, ..., *event) with their weights (K, ...), if they are known, and their mean (..., *event)."""
 
-    mean: Potentials
-    support: Potentials | None
+    mean: Parts
+    support: Parts | None
     weights: Tensor | None
 
     @classmethod
@@ -78,9 +78,7 @@ def read(solution: Picturable, *forms: str, most: int | None = None, alone: bool
     return Drawn(mean, *find_heaviest(solution.support, solution.weights, most))
 
 
-def find_heaviest(
-    support: Potentials, weights: Tensor, most: int | None = None
-) -> tuple[tuple[Tensor, ...], Tensor, str]:
+def find_heaviest(support: Parts, weights: Tensor, most: int | None = None) -> tuple[tuple[Tensor, ...], Tensor, str]:
     """The ``most`` structures of largest weight of one instance, their weights, and a note on the rest.
 
     Equal structures, as of samples, are one, whose weight is the sum of theirs.

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from ..checks import check_flag, check_fraction, check_positive
 from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
-from ..parts import Potentials, as_tuple, map_parts
+from ..parts import Parts, as_tuple, map_parts
+from ..validation import check_flag, check_fraction, check_positive
 from .surrogate import Choice, NoisySurrogate
 
 __all__ = ["AdaptiveIMLE"]
@@ -89,7 +89,7 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         self.register_buffer("alpha", torch.tensor(float(alpha)))
         self.register_buffer("nonzeros", torch.tensor(float(target)))
 
-    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+    def pull_back(self, at: Choice, v: Parts) -> Parts:
         size, slope = _norm(at.plain), _norm(v)
         step = torch.where(slope == 0, 0.0, self.alpha.to(size) * (size / slope))
         step = torch.where(slope.isfinite(), step, torch.nan)
@@ -118,7 +118,7 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         return self
 
 
-def _norm(parts: Potentials) -> Tensor:
+def _norm(parts: Parts) -> Tensor:
     """The root of an instance's mean ‖·‖² over its finite parts, in float64; potentials that are shared are each's."""
     squares = [torch.where(t.isneginf(), 0.0, t).double().square().flatten(1).sum(1).mean() for t in as_tuple(parts)]
     return torch.stack(squares).sum().sqrt()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..checks import check_positive
-from ..parts import Potentials, map_parts
+from ..parts import Parts, map_parts
+from ..validation import check_positive
 from .surrogate import Choice, Surrogate
 
 __all__ = ["Blackbox"]
@@ -46,5 +46,5 @@ class Blackbox(Surrogate):
     def __post_init__(self) -> None:
         check_positive("lambda_", self.lambda_)
 
-    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+    def pull_back(self, at: Choice, v: Parts) -> Parts:
         return map_parts(lambda d: d / self.lambda_, at.difference(v, self.lambda_))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..checks import check_flag, check_positive
 from ..noise import Noise, get_noise
-from ..parts import Potentials, map_parts
+from ..parts import Parts, map_parts
+from ..validation import check_flag, check_positive
 from .surrogate import Choice, NoisySurrogate
 
 __all__ = ["IMLE"]
@@ -69,5 +69,5 @@ class IMLE(NoisySurrogate):
         self._check_sampling()
         check_flag("symmetric", self.symmetric)
 
-    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+    def pull_back(self, at: Choice, v: Parts) -> Parts:
         return map_parts(lambda d: d / self.lambda_, at.difference(v, self.lambda_, symmetric=self.symmetric))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, map_parts
+from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import RegularizedRelaxation, no_omega
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
@@ -48,7 +48,7 @@ class Map(RegularizedRelaxation):
     def piecewise_constant(self) -> bool:
         return True
 
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         y = best_structure(oracle, theta)
         value = best_score(oracle, theta, y)
@@ -62,16 +62,16 @@ class Map(RegularizedRelaxation):
             oracle_calls=1,
         )
 
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """max ⟨θ, y⟩, (B,), with gradient the maximising structure."""
         return best_score(oracle, theta, best_structure(oracle, theta))
 
-    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def omega(self, oracle: Oracle, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """0, (B,)."""
         return no_omega(y)
 
 
-def _with_zero_gradient(y: Potentials, theta: Potentials) -> Potentials:
+def _with_zero_gradient(y: Parts, theta: Parts) -> Parts:
     """``y`` as a function of all of θ with gradient 0, so that a loss on it can be differentiated.
 
     Sums over no elements add graph edges and no arithmetic (0 · −inf would be NaN). They are of squares,

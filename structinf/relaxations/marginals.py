@@ -8,7 +8,7 @@ from typing import cast
 from torch import Tensor
 
 from ..oracle import GibbsOracle, Oracle
-from ..parts import Potentials
+from ..parts import Parts
 from ..regularizers import check_temperature
 from ..relaxation import GradientRelaxation
 
@@ -21,19 +21,19 @@ class LogPartition:
 
     oracle: GibbsOracle
 
-    def value(self, theta: Potentials) -> Tensor:
+    def value(self, theta: Parts) -> Tensor:
         return self.oracle.log_partition(theta)
 
-    def gradient(self, theta: Potentials) -> Potentials:
+    def gradient(self, theta: Parts) -> Parts:
         return self.oracle.marginals(theta)
 
-    def value_and_gradient(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:
         return self.oracle.log_partition_and_marginals(theta)
 
-    def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+    def vjp(self, theta: Parts, weight: Tensor) -> Parts:
         return self.oracle.log_partition_vjp(theta, weight)
 
-    def hessian_product(self, theta: Potentials, v: Potentials) -> Potentials:
+    def hessian_product(self, theta: Parts, v: Parts) -> Parts:
         return self.oracle.covariance_product(theta, v)
 
 

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..checks import check_choice
-from ..parts import Potentials, map_parts
+from ..parts import Parts, map_parts
 from ..solvers.coordinates import Coordinates
+from ..validation import check_choice
 from .surrogate import Choice, Surrogate
 
 __all__ = ["NegativeIdentity", "Projection"]
@@ -63,12 +63,12 @@ class NegativeIdentity(Surrogate):
     def __post_init__(self) -> None:
         check_choice("projection", self.projection, ("none", "mean", "norm", "std"))
 
-    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+    def pull_back(self, at: Choice, v: Parts) -> Parts:
         if self.projection == "none":
             return v
         coordinates = Coordinates(v)
 
-        def vectors(parts: Potentials) -> Tensor:
+        def vectors(parts: Parts) -> Tensor:
             return coordinates.join(map_parts(lambda t, z: t.expand_as(z), parts, v))
 
         inside = vectors(at.allowed(v)) != 0

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..checks import check_choice, check_flag, check_natural, check_positive
 from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, batch_size, inner, map_parts
+from ..parts import Parts, as_tuple, batch_size, inner, map_parts
 from ..relaxation import RegularizedRelaxation, why_no_noise
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
 from ..solvers.perturbation import along_samples, factors_of, perturb, weigh_samples
+from ..validation import check_choice, check_flag, check_natural, check_positive
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -108,7 +108,7 @@ class Perturbed(RegularizedRelaxation):
         why = None if self._multiplies else why_no_noise(oracle, 'perturbation="multiplicative"')
         return why or super().missing(oracle)
 
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         result = self._run(oracle, theta)
         mean, weights = self._attach(result, oracle, theta)
@@ -120,14 +120,14 @@ class Perturbed(RegularizedRelaxation):
             make_support=lambda: result.structures,
         )
 
-    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         return self._attach(self._run(oracle, theta, valued=False), oracle, theta)[0]
 
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """F(θ), (B,), the mean of the samples' best scores."""
         return self.solve(oracle, theta).value
 
-    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def omega(self, oracle: Oracle, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """Ω(y) = sup ⟨θ, y⟩ − F(θ), (B,), at a vertex of conv(Y): −σ E[U] Σ y, and 0 if potentials are multiplied.
 
         F(θ) is at least E⟨θ + σU, y⟩, and comes as close as one likes where θ prefers y to all others.
@@ -135,7 +135,7 @@ class Perturbed(RegularizedRelaxation):
         total = torch.stack([t.flatten(1).sum(1) for t in as_tuple(y)]).sum(0)
         return total * (0.0 if self._multiplies else -self.sigma * self._noise.mean)
 
-    def conjugate_and_omega(self, oracle: Oracle, theta: Potentials, y: Potentials) -> tuple[Tensor, Tensor]:
+    def conjugate_and_omega(self, oracle: Oracle, theta: Parts, y: Parts) -> tuple[Tensor, Tensor]:
         # Ω from the samples that F is from: their errors cancel, and no structure beats the best of a sample's.
         result = self._run(oracle, theta)
         mean = self._attach(result, oracle, theta)[0]
@@ -152,7 +152,7 @@ class Perturbed(RegularizedRelaxation):
     def _noise(self) -> Noise:
         return get_noise(self.noise)
 
-    def _run(self, oracle: Oracle, theta: Potentials, *, valued: bool = True) -> _Samples:
+    def _run(self, oracle: Oracle, theta: Parts, *, valued: bool = True) -> _Samples:
         """Samples, ``valued`` with the mean of their best scores, else 0: scores are a pass over all of them."""
         fixed = map_parts(torch.Tensor.detach, theta)
         with torch.no_grad():
@@ -174,10 +174,10 @@ class Perturbed(RegularizedRelaxation):
             structures = map_parts(lambda t: t.view(self.samples, size, *t.shape[1:]), y)
             return _Samples(self, oracle, fixed, copies.noise, structures, value)
 
-    def _attach(self, result: _Samples, oracle: Oracle, theta: Potentials) -> tuple[Potentials, Tensor]:
+    def _attach(self, result: _Samples, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
         return autograd.attach_support(result, theta, f"{self.label()} of {oracle.label()}", _SECOND)
 
-    def _slope(self, result: _Samples, mean: Potentials, oracle: Oracle, theta: Potentials) -> Potentials:
+    def _slope(self, result: _Samples, mean: Parts, oracle: Oracle, theta: Parts) -> Parts:
         """∇F: the mean itself, or that of the structures times the factors of their potentials."""
         if not self._multiplies:
             return mean
@@ -199,17 +199,17 @@ class _Samples:
 
     options: Perturbed
     oracle: Oracle
-    theta: Potentials
-    noise: Potentials
-    structures: Potentials
+    theta: Parts
+    noise: Parts
+    structures: Parts
     value: Tensor
 
     @property
-    def mean(self) -> Potentials:
+    def mean(self) -> Parts:
         return self._mean
 
     @functools.cached_property
-    def _mean(self) -> Potentials:
+    def _mean(self) -> Parts:
         return map_parts(lambda t: t.mean(0), self.structures)
 
     @property
@@ -217,11 +217,11 @@ class _Samples:
         return torch.full_like(self.value, 1 / self.options.samples).expand(self.options.samples, -1)
 
     @property
-    def factors(self) -> Potentials:
+    def factors(self) -> Parts:
         """exp(σU − σ²/2)."""
         return map_parts(lambda u: factors_of(u, self.options.sigma), self.noise)
 
-    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials:
+    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         """E[s ∇ν(U)] / σ, with s = ⟨Y, v⟩ + c for cotangents v of the mean and c of the weights."""
         n, control_variate = self.options.samples, self.options.control_variate
         if n == 1 and control_variate == "leave_one_out":
@@ -241,7 +241,7 @@ class _Samples:
         return map_parts(lambda t, u: self._weighed(s / n, t, u), self.theta, self.noise)
 
     @staticmethod
-    def _along(structures: Potentials, v: Potentials) -> Tensor:
+    def _along(structures: Parts, v: Parts) -> Tensor:
         """⟨y, v⟩, (n, B), for structures (n, B, *event)."""
         first, *others = (along_samples(y, z) for y, z in zip(as_tuple(structures), as_tuple(v), strict=True))
         return sum(others, start=first)

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..checks import check_choice
-from ..convergence import OnFailure, check_stopping, report_failure
 from ..errors import InvalidInputError, PluginError
 from ..oracle import Oracle, TransportPolytope
-from ..parts import Potentials
+from ..parts import Parts
 from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
 from ..solution import Solution
+from ..solvers.convergence import OnFailure, check_stopping, report_failure
 from ..solvers.sinkhorn import Transport, forbid_unused, with_slack
 from ..solvers.sinkhorn_torch import finite_range, unrolled
+from ..validation import check_choice
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -88,20 +88,20 @@ class Sinkhorn(RegularizedRelaxation):
         check_choice("backward", self.backward, ("implicit", "unrolled"))
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         plans = self._plans(oracle, theta)
         value, plan = plans.value_and_plan()
         return Solution(mean=plan, value=value, residual=plans.residual, converged=plans.converged)
 
-    def mean(self, oracle: Oracle, theta: Potentials) -> Tensor:
+    def mean(self, oracle: Oracle, theta: Parts) -> Tensor:
         return self._plans(oracle, theta).plan()
 
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """max ⟨θ, μ⟩ − temperature Σ μ log μ, (B,)."""
         return self.solve(oracle, theta).value
 
-    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def omega(self, oracle: Oracle, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """temperature Σ y log y, (B,), what is left of a bound among the terms."""
         assert isinstance(y, Tensor)
         rows, columns, _ = cast(TransportPolytope, oracle).margins(y)
@@ -109,7 +109,7 @@ class Sinkhorn(RegularizedRelaxation):
         entropies = [torch.xlogy(t, t).flatten(1).sum(1).to(y.dtype) for t in (y, *left)]
         return self.temperature * torch.stack(entropies).sum(0)
 
-    def _plans(self, oracle: Oracle, theta: Potentials) -> EntropicPlans:
+    def _plans(self, oracle: Oracle, theta: Parts) -> EntropicPlans:
         assert isinstance(theta, Tensor)
         plans = EntropicPlans(self, theta, *_checked_margins(cast(TransportPolytope, oracle), theta))
         if self.on_failure != "ignore" and not bool(plans.converged.all()):

@@ -8,7 +8,7 @@ from typing import cast
 from torch import Tensor
 
 from ..oracle import Oracle
-from ..parts import Potentials
+from ..parts import Parts
 from ..regularizers import Regularizer, Unregularized, get_regularizer
 from ..relaxation import GradientRelaxation
 from ..smoothing import Smoothable
@@ -23,19 +23,19 @@ class SmoothedValue:
     oracle: Smoothable
     regularizer: Regularizer
 
-    def value(self, theta: Potentials) -> Tensor:
+    def value(self, theta: Parts) -> Tensor:
         return self.oracle.smoothed_value(theta, self.regularizer)
 
-    def gradient(self, theta: Potentials) -> Potentials:
+    def gradient(self, theta: Parts) -> Parts:
         return self.oracle.smoothed_mean(theta, self.regularizer)
 
-    def value_and_gradient(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:
         return self.oracle.smoothed_value_and_mean(theta, self.regularizer)
 
-    def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
+    def vjp(self, theta: Parts, weight: Tensor) -> Parts:
         return self.oracle.smoothed_vjp(theta, weight, self.regularizer)
 
-    def hessian_product(self, theta: Potentials, v: Potentials) -> Potentials:
+    def hessian_product(self, theta: Parts, v: Parts) -> Parts:
         return self.oracle.smoothed_hessian_product(theta, v, self.regularizer)
 
 

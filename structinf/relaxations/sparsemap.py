@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..checks import check_choice
-from ..convergence import OnFailure, check_stopping, report_unfinished
 from ..oracle import Oracle, Projectable
-from ..parts import Potentials, as_tuple, map_parts, scale
+from ..parts import Parts, as_tuple, map_parts, scale
 from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
 from ..solution import Solution
 from ..solvers.active_set import ActiveSet, active_set
+from ..solvers.convergence import OnFailure, check_stopping, report_unfinished
+from ..validation import check_choice
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -71,7 +71,7 @@ class SparseMAP(RegularizedRelaxation):
         check_choice("penalty", self.penalty, ("all", "readout"))
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         scaled = scale(theta, self.temperature)
         result = self._run(oracle, scaled, warm_start)
         mean, weights = self._attach(result, oracle, scaled)
@@ -86,19 +86,19 @@ class SparseMAP(RegularizedRelaxation):
             make_support=result.support,
         )
 
-    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         scaled = scale(theta, self.temperature)
         if self._has_closed_form(oracle):
             return oracle.project(scaled)
         return self._attach(self._run(oracle, scaled, None), oracle, scaled)[0]
 
-    def conjugate(self, oracle: Oracle, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """max ⟨θ, μ⟩ − ½ temperature ‖μ‖², (B,)."""
         if not self._has_closed_form(oracle):
             return self.solve(oracle, theta).value
         return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
 
-    def omega(self, oracle: Oracle, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def omega(self, oracle: Oracle, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """½ temperature ‖y‖² over the penalised parts, (B,)."""
         penalised = oracle.readout(y) if self.penalty == "readout" else y
         squares = [t.square().flatten(1).sum(1) for t in as_tuple(penalised)]
@@ -108,10 +108,10 @@ class SparseMAP(RegularizedRelaxation):
         penalises_all = self.penalty == "all" or type(oracle).readout is Oracle.readout
         return penalises_all and isinstance(oracle, Projectable)
 
-    def _attach(self, result: ActiveSet, oracle: Oracle, scaled: Potentials) -> tuple[Potentials, Tensor]:
+    def _attach(self, result: ActiveSet, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
         return autograd.attach_support(result, scaled, f"{self.label()} of {oracle.label()}")
 
-    def _run(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None) -> ActiveSet:
+    def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> ActiveSet:
         with torch.no_grad():
             result = active_set(
                 oracle,

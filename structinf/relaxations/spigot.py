@@ -7,10 +7,10 @@ from typing import Literal, cast
 
 import torch
 
-from ..checks import check_choice, check_positive
 from ..oracle import GibbsOracle, Oracle, Projectable
-from ..parts import Potentials, map_parts
+from ..parts import Parts, map_parts
 from ..relaxation import missing_ability
+from ..validation import check_choice, check_positive
 from .sparsemap import SparseMAP
 from .surrogate import Choice, Surrogate, moved
 
@@ -76,7 +76,7 @@ class Spigot(Surrogate):
         why = missing_ability(oracle, GibbsOracle)
         return why and f'variant="{self.variant}" needs marginals, and {why}'
 
-    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+    def pull_back(self, at: Choice, v: Parts) -> Parts:
         start = at.y if self.variant == "projection" else self._marginals(at.oracle, at.theta)
         if self.variant == "exponentiated_gradient":
             label = at.solved(lambda t: self._marginals(at.oracle, t), moved(at.theta, v, -self.step_size))
@@ -88,5 +88,5 @@ class Spigot(Surrogate):
         return map_parts(torch.sub, start, label)
 
     @staticmethod
-    def _marginals(oracle: Oracle, theta: Potentials) -> Potentials:
+    def _marginals(oracle: Oracle, theta: Parts) -> Parts:
         return cast(GibbsOracle, oracle).marginals(theta)

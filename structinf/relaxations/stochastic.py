@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from ..checks import check_choice, check_natural, check_positive
 from ..errors import InvalidInputError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
-from ..parts import Potentials, batch_size, map_parts
+from ..parts import Parts, batch_size, map_parts
 from ..relaxation import Relaxation, named, why_no_noise
 from ..solution import Solution
 from ..solvers.perturbation import perturb
+from ..validation import check_choice, check_natural, check_positive
 
 __all__ = ["Stochastic"]
 
@@ -27,7 +27,7 @@ class Stochastic(Relaxation):
     """μ(θ + σU), a random relaxed structure with the gradient of the relaxation μ there.
 
     ===============  =================================  ==========================
-    structure        of                                 known as
+    structure        base_relaxation                    known as
     ===============  =================================  ==========================
     any              "map"                              perturb-and-MAP
     categorical      "marginals"                        Gumbel-softmax, Concrete
@@ -38,7 +38,7 @@ class Stochastic(Relaxation):
 
     Parameters
     ----------
-    of : str or Relaxation
+    base_relaxation : str or Relaxation
         μ.
     noise : str or Noise
         U, for each part of each instance.
@@ -61,12 +61,12 @@ class Stochastic(Relaxation):
     Examples
     --------
     >>> import structinf as si
-    >>> layer = si.Layer("categorical", "stochastic", of="marginals", temperature=0.5, samples=5, reduction="none")
+    >>> layer = si.Layer("categorical", "stochastic", base_relaxation="marginals", samples=5, reduction="none")
     >>> layer(torch.zeros(2, 3)).shape
     torch.Size([5, 2, 3])
     """
 
-    of: str | Relaxation = "sparsemap"
+    base_relaxation: str | Relaxation = "sparsemap"
     noise: str | Noise = "gumbel"
     sigma: float = 1.0
     samples: int = 1
@@ -76,30 +76,32 @@ class Stochastic(Relaxation):
     name = "stochastic"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "of", named(self.of, self.temperature))
+        object.__setattr__(self, "base_relaxation", named(self.base_relaxation, self.temperature))
         object.__setattr__(self, "temperature", None)
         object.__setattr__(self, "noise", get_noise(self.noise))
         check_positive("sigma", self.sigma)
         check_natural("samples", self.samples)
         check_choice("reduction", self.reduction, ("mean", "none"))
-        if self._of.sample_ndim:
-            raise InvalidInputError(f"of: {self.of!r} keeps samples of its own apart; take their mean there")
+        if self._base.sample_ndim:
+            raise InvalidInputError(
+                f"base_relaxation: {self.base_relaxation!r} keeps samples of its own apart; take their mean there"
+            )
 
     @property
-    def _of(self) -> Relaxation:
-        return cast(Relaxation, self.of)
+    def _base(self) -> Relaxation:
+        return cast(Relaxation, self.base_relaxation)
 
     @property
     def _noise(self) -> Noise:
         return cast(Noise, self.noise)
 
     @property
-    def held(self) -> tuple[Relaxation, ...]:
-        return (self._of,)
+    def inner(self) -> tuple[Relaxation, ...]:
+        return (self._base,)
 
     @property
     def draws(self) -> bool:
-        return self._of.draws or not isinstance(self.noise, NoNoise)
+        return self._base.draws or not isinstance(self.noise, NoNoise)
 
     @property
     def sample_ndim(self) -> int:
@@ -107,22 +109,22 @@ class Stochastic(Relaxation):
 
     @property
     def piecewise_constant(self) -> bool:
-        return self._of.piecewise_constant
+        return self._base.piecewise_constant
 
     def seeded(self, generator: torch.Generator | None) -> Self:
         new = super().seeded(generator)
         if new is not self:
-            object.__setattr__(new, "of", self._of.seeded(generator))
+            object.__setattr__(new, "base_relaxation", self._base.seeded(generator))
         return new
 
     def missing(self, oracle: Oracle) -> str | None:
         why = None if isinstance(self.noise, NoNoise) else why_no_noise(oracle)
-        return why or self._of.missing(oracle)
+        return why or self._base.missing(oracle)
 
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         copies = perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator)
-        found = self._of.solve(copies.oracle, copies.theta)
+        found = self._base.solve(copies.oracle, copies.theta)
         make, apart = found.make_support, self.reduction == "none"
         n, size = self.samples, batch_size(theta)
 
@@ -147,10 +149,10 @@ class Stochastic(Relaxation):
             make_support=None if make is None else (lambda: map_parts(support, make())),
         )
 
-    def mean(self, oracle: Oracle, theta: Potentials) -> Potentials:
+    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         copies = perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator)
-        return self._reduced(self._of.mean(copies.oracle, copies.theta))
+        return self._reduced(self._base.mean(copies.oracle, copies.theta))
 
-    def _reduced(self, mean: Potentials) -> Potentials:
+    def _reduced(self, mean: Parts) -> Parts:
         apart = map_parts(lambda t: t.reshape(self.samples, len(t) // self.samples, *t.shape[1:]), mean)
         return apart if self.reduction == "none" else map_parts(lambda t: t.mean(0), apart)

@@ -9,7 +9,7 @@ from typing_extensions import Self
 
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, differentiate, like_potentials, map_parts, recording, sum_of_products
+from ..parts import Parts, as_tuple, differentiate, like_potentials, map_parts, recording, sum_of_products
 from ..relaxation import Relaxation, named
 from .surrogate import Choice, Surrogate
 
@@ -57,42 +57,44 @@ class StraightThrough(Surrogate):
                 raise InvalidInputError('temperature: backward="identity" has none; name a relaxation')
             return
         object.__setattr__(self, "backward", named(self.backward, temperature))
-        if self._held is not None and self._held.sample_ndim:
-            raise InvalidInputError(f"backward: {self._held!r} keeps samples of its own apart; take their mean there")
+        if self._backward_relaxation is not None and self._backward_relaxation.sample_ndim:
+            raise InvalidInputError(
+                f"backward: {self._backward_relaxation!r} keeps samples of its own apart; take their mean there"
+            )
 
     @property
-    def _held(self) -> Relaxation | None:
+    def _backward_relaxation(self) -> Relaxation | None:
         return self.backward if isinstance(self.backward, Relaxation) else None
 
     @property
-    def held(self) -> tuple[Relaxation, ...]:
-        return () if self._held is None else (self._held,)
+    def inner(self) -> tuple[Relaxation, ...]:
+        return () if self._backward_relaxation is None else (self._backward_relaxation,)
 
     @property
     def draws(self) -> bool:
-        return self._held is not None and self._held.draws
+        return self._backward_relaxation is not None and self._backward_relaxation.draws
 
     @property
     def piecewise_constant(self) -> bool:
-        return self._held is not None and self._held.piecewise_constant
+        return self._backward_relaxation is not None and self._backward_relaxation.piecewise_constant
 
     def seeded(self, generator: torch.Generator | None) -> Self:
         new = super().seeded(generator)
-        if new is not self and self._held is not None:
-            object.__setattr__(new, "backward", self._held.seeded(generator))
+        if new is not self and self._backward_relaxation is not None:
+            object.__setattr__(new, "backward", self._backward_relaxation.seeded(generator))
         return new
 
     def missing(self, oracle: Oracle) -> str | None:
-        if self._held is None:
+        if self._backward_relaxation is None:
             return super().missing(oracle)
-        why = self._held.missing(oracle)
-        return why and f"its backward pass is that of {self._held.label()}, and {why}"
+        why = self._backward_relaxation.missing(oracle)
+        return why and f"its backward pass is that of {self._backward_relaxation.label()}, and {why}"
 
-    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
-        if self._held is None:
+    def pull_back(self, at: Choice, v: Parts) -> Parts:
+        if self._backward_relaxation is None:
             return v
         with recording():
             theta = map_parts(lambda t: t.detach().requires_grad_(), at.theta)
-            mean = self._held.mean(at.oracle, theta)
+            mean = self._backward_relaxation.mean(at.oracle, theta)
             along = sum_of_products(as_tuple(mean), as_tuple(v))
             return like_potentials(differentiate(along, as_tuple(theta)), theta)

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..checks import check_choice, check_natural, check_positive
 from ..errors import UnsupportedError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, batch_size, map_parts
+from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..relaxation import Relaxation, why_no_noise
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
 from ..solvers.perturbation import perturb, tile, untile
+from ..validation import check_choice, check_natural, check_positive
 
 __all__ = ["Choice", "NoisySurrogate", "Surrogate", "moved"]
 
@@ -30,13 +30,13 @@ class Surrogate(Relaxation):
     """argmax ⟨θ, y⟩, a vertex, with a gradient that stands in for the derivative, which is 0."""
 
     @abc.abstractmethod
-    def pull_back(self, at: Choice, v: Potentials) -> Potentials:
+    def pull_back(self, at: Choice, v: Parts) -> Parts:
         """The gradient in θ that ``v`` = dL/dy, (B, *event), makes of the structures chosen; in v's form or in θ's.
 
         ``v`` is 0 at parts of −inf and in the padding. NaN marks instances of which there is none.
         """
 
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         y = best_structure(oracle, theta)
         fixed = map_parts(torch.Tensor.detach, theta)
@@ -49,7 +49,7 @@ class Surrogate(Relaxation):
             make_support=lambda: map_parts(lambda z: z[None], y),
         )
 
-    def _attach(self, chosen: autograd.WeightedMean, oracle: Oracle, theta: Potentials) -> tuple[Potentials, Tensor]:
+    def _attach(self, chosen: autograd.WeightedMean, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
         return autograd.attach_support(chosen, theta, f"{self.label()} of {oracle.label()}", _NO_SECOND)
 
 
@@ -92,7 +92,7 @@ class NoisySurrogate(Surrogate):
         why = why_no_noise(oracle, 'noise="none"') if self.draws else None
         return why or super().missing(oracle)
 
-    def solve(self, oracle: Oracle, theta: Potentials, warm_start: Potentials | None = None) -> Solution:
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         n, size, apart = self.samples, batch_size(theta), self.reduction == "none"
         copies = perturb(oracle, theta, get_noise(self.noise), self.sigma, n, self.generator)
@@ -127,12 +127,12 @@ class Choice:
 
     surrogate: Surrogate
     oracle: Oracle
-    theta: Potentials
-    plain: Potentials
-    y: Potentials
+    theta: Parts
+    plain: Parts
+    y: Parts
 
     @property
-    def mean(self) -> Potentials:
+    def mean(self) -> Parts:
         return self.y
 
     @property
@@ -140,7 +140,7 @@ class Choice:
         first = as_tuple(self.y)[0]
         return first.new_ones(1, len(first))
 
-    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials:
+    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         if mean_cotangent is None or weights_cotangent is not None:
             raise UnsupportedError(
                 f"the weights of {self.surrogate.label()} are the same for all θ and carry no gradient; "
@@ -156,18 +156,18 @@ class Choice:
         """Whether a part is −inf, which noise does not change: looked for without it, in fewer numbers."""
         return any(bool(t.isneginf().any()) for t in as_tuple(self.plain))
 
-    def allowed(self, like: Potentials) -> Potentials:
+    def allowed(self, like: Parts) -> Parts:
         """Boolean masks, (B | 1, *event), of the parts that a structure of ``like``'s batch (B, *event) may have."""
         finite = map_parts(lambda t: ~t.isneginf(), self.theta)
         masks = self.oracle.valid_parts(like)
         return finite if masks is None else map_parts(torch.logical_and, finite, masks)
 
-    def _inside(self, v: Potentials) -> Potentials:
+    def _inside(self, v: Parts) -> Parts:
         if not self._forbids and self.oracle.valid_parts(v) is None:
             return v
         return map_parts(lambda mask, z: torch.where(mask, z, 0.0), self.allowed(v), v)
 
-    def solved(self, solve: Callable[[Potentials], Potentials], potentials: Potentials) -> Potentials:
+    def solved(self, solve: Callable[[Parts], Parts], potentials: Parts) -> Parts:
         """``solve(potentials)``, and NaN for instances whose ``potentials`` are not finite where θ is."""
         ends = [end for p in as_tuple(potentials) if p.numel() for end in torch.aminmax(p)]
         if all(math.isfinite(end) for end in ends):  # the usual case, in one pass
@@ -183,14 +183,14 @@ class Choice:
         found = solve(map_parts(where_wrong, self.theta, potentials))
         return map_parts(lambda y: where_wrong(torch.nan, y), found)
 
-    def difference(self, v: Potentials, step: float | Tensor, *, symmetric: bool = False) -> Potentials:
+    def difference(self, v: Parts, step: float | Tensor, *, symmetric: bool = False) -> Parts:
         """y − argmax ⟨θ − step v, y⟩; or half of argmax ⟨θ + step v, y⟩ less the same."""
         low = self._best(v, -step)
         if symmetric:
             return map_parts(lambda a, b: (a - b) / 2, self._best(v, step), low)
         return map_parts(torch.sub, self.y, low)
 
-    def _best(self, v: Potentials, step: float | Tensor) -> Potentials:
+    def _best(self, v: Parts, step: float | Tensor) -> Parts:
         potentials = moved(self.theta, v, step)
         if self.oracle.takes_costs:
             potentials = map_parts(lambda t: t.clamp(max=0), potentials)
@@ -207,11 +207,11 @@ class _Drawn:
     apart: bool
 
     @property
-    def structures(self) -> Potentials:
+    def structures(self) -> Parts:
         return self._apart(self.chosen.y)
 
     @property
-    def mean(self) -> Potentials:
+    def mean(self) -> Parts:
         return self.structures if self.apart else map_parts(lambda z: z.mean(0), self.structures)
 
     @property
@@ -219,17 +219,17 @@ class _Drawn:
         weights = self.chosen.weights.view(self.samples, self.size)
         return weights[None] if self.apart else weights / self.samples
 
-    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials:
+    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         v = mean_cotangent
         if v is not None:
             v = untile(v) if self.apart else tile(v, self.samples)
         each = self._apart(self.chosen.vjp(v, weights_cotangent))
         return map_parts(lambda g: g.sum(0) if self.apart else g.mean(0), each)
 
-    def _apart(self, parts: Potentials) -> Potentials:
+    def _apart(self, parts: Parts) -> Parts:
         return map_parts(lambda t: t.view(self.samples, self.size, *t.shape[1:]), parts)
 
 
-def moved(theta: Potentials, v: Potentials, step: float | Tensor) -> Potentials:
+def moved(theta: Parts, v: Parts, step: float | Tensor) -> Parts:
     """θ + step v, (B, *event)."""
     return map_parts(lambda t, z: t + step * z, theta, v)

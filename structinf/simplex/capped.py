@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..autograd import CappedMap
-from ..compiling import one_step
+from ..compile.decorators import as_custom_op
 from ..errors import InvalidInputError
 from .forms import AlongDim, apply_along, check_parameter, check_scores, extent, row_parameter
 
@@ -20,7 +20,7 @@ __all__ = ["Budget", "budget"]
 _CAPPED = CappedMap()
 
 
-@one_step()
+@as_custom_op()
 def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """The nearest point of the capped simplex along ``dim``: a soft choice of k things.
 

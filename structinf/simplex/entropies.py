@@ -12,8 +12,8 @@ from torch import Tensor
 from ..autograd.simplex import SimplexMap, simplex_point
 from ..errors import InvalidInputError
 from ..kernels.arrays import widened
-from ..kernels.simplex_maxima import tsallis_maximum
-from ..kernels.simplex_torch import power
+from ..kernels.simplex.torch_backend import power
+from ..kernels.simplex.tsallis import tsallis_maximum
 from .forms import check_parameter, check_scores, restored, to_last
 from .norm import normmax
 from .power_sums import RenyiMap, SquaredNormMap

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..autograd.inspected import inspected
 from ..autograd.simplex_gap import simplex_gap
-from ..compiling import one_step
+from ..autograd.value_check import inspected
+from ..compile.decorators import as_custom_op
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction
 from .entropies import Entropy
@@ -27,7 +27,7 @@ def _like_losses(
     return x.new_empty([] if reduction != "none" else to_last(x, dim).shape[:-1])
 
 
-@one_step(_like_losses, is_number=lambda *_, reduction="mean", **__: reduction != "none")
+@as_custom_op(_like_losses, is_number=lambda *_, reduction="mean", **__: reduction != "none")
 def simplex_loss(
     x: Tensor,
     target: Tensor,

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..autograd.inspected import inspected
 from ..autograd.simplex import SimplexMap, simplex_point
-from ..checks import check_floating
+from ..autograd.value_check import inspected
 from ..errors import InvalidInputError
 from ..kernels.arrays import widened
+from ..validation import check_floating
 
 __all__ = [
     "AlongDim",

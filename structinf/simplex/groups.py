@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..autograd.simplex import SimplexMap
-from ..compiling import one_step
-from ..kernels import simplex_groups
+from ..compile.decorators import as_custom_op
+from ..kernels.simplex import groups
 from .forms import AlongDim, apply_along, check_parameter
 from .tsallis import TsallisMap
 
@@ -27,21 +27,21 @@ class _GroupedMap(SimplexMap):
     is_chain: bool
 
     def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
-        return (simplex_groups.fusedmax if self.is_chain else simplex_groups.oscarmax)(x, self.weight)
+        return (groups.fusedmax if self.is_chain else groups.oscarmax)(x, self.weight)
 
     def pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
     ) -> tuple[Tensor, Tensor | None]:
-        means = simplex_groups.group_means if p.is_cpu else simplex_groups.differentiable_group_means
+        means = groups.group_means if p.is_cpu else groups.differentiable_group_means
         return means(p, g, self.is_chain), None
 
     def differentiable_pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
     ) -> tuple[Tensor, Tensor | None]:
-        return simplex_groups.differentiable_group_means(p, g, self.is_chain), None
+        return groups.differentiable_group_means(p, g, self.is_chain), None
 
 
-@one_step()
+@as_custom_op()
 def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """Sparse probabilities that are equal over runs of neighbours, along ``dim``.
 
@@ -88,7 +88,7 @@ def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[T
     return apply_along(_GroupedMap(float(weight), True) if weight else TsallisMap(2.0), x, dim)
 
 
-@one_step()
+@as_custom_op()
 def oscarmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """Sparse probabilities that are equal within groups, wherever along ``dim`` these are.
 

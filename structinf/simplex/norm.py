@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..autograd.simplex import SimplexMap, one_of, simplex_point
-from ..compiling import one_step
-from ..kernels.simplex_torch import largest_score, power
+from ..compile.decorators import as_custom_op
+from ..kernels.simplex.torch_backend import largest_score, power
 from .forms import AlongDim, check_parameter, check_scores, restored, row_parameter, to_last
 from .tsallis import TsallisMap
 
@@ -71,7 +71,7 @@ def norm_of(p: Tensor, alpha: float | Tensor) -> jaxtyping.Float[Tensor, "*rows 
     return top * torch.where(total != 0, total, 1.0).pow(1 / alpha)
 
 
-@one_step()
+@as_custom_op()
 def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """α-normmax along ``dim``, for any α above 1: sparse, and near to uniform among what is left.
 

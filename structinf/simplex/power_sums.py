@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..autograd.simplex import SimplexMap
-from ..kernels.simplex_torch import largest_score, power
+from ..kernels.simplex.torch_backend import largest_score, power
 from .norm import NormMap, norm_of
 
 if TYPE_CHECKING:

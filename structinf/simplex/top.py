@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..autograd.simplex import simplex_point
-from ..checks import check_k
-from ..compiling import one_step
+from ..compile.decorators import as_custom_op
 from ..kernels.arrays import widened
+from ..validation import check_k
 from .forms import AlongDim, check_scores, restored, to_last
 from .tsallis import TsallisMap
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["TopkSparsemax", "topk_sparsemax"]
 
 
-@one_step()
+@as_custom_op()
 def topk_sparsemax(x: Tensor, k: int, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """The nearest probabilities of which at most k are not 0, along ``dim``: the sparsemax of the k highest scores.
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from ..autograd.simplex import SimplexMap, one_of
-from ..compiling import one_step
+from ..compile.decorators import as_custom_op
 from ..errors import InvalidInputError
-from ..kernels import simplex as compiled
-from ..kernels import simplex_torch
+from ..kernels.simplex import dispatch as compiled
+from ..kernels.simplex import torch_backend
 from .forms import AlongDim, apply_along, check_parameter, row_parameter
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TsallisMap(SimplexMap):
     def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
         if self.alpha == 1:
             return _softmax(x)
-        return (compiled if x.is_cpu else simplex_torch).entmax(x, one_of(self.alpha, parameter))
+        return (compiled if x.is_cpu else torch_backend).entmax(x, one_of(self.alpha, parameter))
 
     def pull_back(
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
@@ -45,8 +45,8 @@ class TsallisMap(SimplexMap):
         self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
     ) -> tuple[Tensor, Tensor | None]:
         alpha = one_of(self.alpha, parameter)
-        product = simplex_torch.entmax_product(p, g, alpha)
-        slope = simplex_torch.entmax_slope(p, g, alpha) if with_slope else None
+        product = torch_backend.entmax_product(p, g, alpha)
+        slope = torch_backend.entmax_slope(p, g, alpha) if with_slope else None
         return product, slope
 
 
@@ -56,13 +56,13 @@ def _softmax(x: Tensor) -> Tensor:
     # A row of NaN comes of NaN, of +inf, or of −inf alone; to look for one costs little, but would make GPUs wait.
     if x.is_cpu and not (x.numel() and bool(p[..., 0].isnan().any())):
         return p
-    return p.masked_fill(simplex_torch.largest_score(x).isneginf(), 0.0)
+    return p.masked_fill(torch_backend.largest_score(x).isneginf(), 0.0)
 
 
 _SOFTMAX, _ENTMAX15, _SPARSEMAX, _ENTMAX = TsallisMap(1.0), TsallisMap(1.5), TsallisMap(2.0), TsallisMap()
 
 
-@one_step()
+@as_custom_op()
 def softmax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """Softmax along ``dim``: torch.softmax, but 0 with gradient 0 in a row of −inf alone.
 
@@ -93,7 +93,7 @@ def softmax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     return apply_along(_SOFTMAX, x, dim)
 
 
-@one_step()
+@as_custom_op()
 def sparsemax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """Sparsemax along ``dim``: the nearest point of the simplex, which is α-entmax for α = 2.
 
@@ -122,7 +122,7 @@ def sparsemax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     return apply_along(_SPARSEMAX, x, dim)
 
 
-@one_step()
+@as_custom_op()
 def entmax15(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """α-entmax along ``dim`` for α = 1.5: sparse as sparsemax, but smooth.
 
@@ -149,7 +149,7 @@ def entmax15(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     return apply_along(_ENTMAX15, x, dim)
 
 
-@one_step()
+@as_custom_op()
 def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
     """α-entmax along ``dim``, for any α of at least 1: the larger it is, the sparser the probabilities.
 

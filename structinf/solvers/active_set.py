@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..oracle import Oracle
-from ..parts import Potentials, map_parts
+from ..parts import Parts, map_parts
 from .coordinates import Objective
 
 __all__ = ["ActiveSet", "Outcome", "Programs", "active_set", "run"]
@@ -22,12 +22,12 @@ __all__ = ["ActiveSet", "Outcome", "Programs", "active_set", "run"]
 
 def active_set(
     oracle: Oracle,
-    theta: Potentials,
+    theta: Parts,
     *,
     readout: bool = False,
     tolerance: float,
     max_iter: int,
-    warm_start: Potentials | None = None,
+    warm_start: Parts | None = None,
 ) -> ActiveSet:
     """max ⟨θ, μ⟩ − ½ ‖μ‖² over μ = Σ_k p_k y_k in conv(Y), for each instance.
 
@@ -81,7 +81,7 @@ def _programs(objective: Objective) -> Programs:
     return BatchedPrograms(objective)
 
 
-def run(programs: Programs, *, tolerance: float, max_iter: int, warm_start: Potentials | None = None) -> ActiveSet:
+def run(programs: Programs, *, tolerance: float, max_iter: int, warm_start: Parts | None = None) -> ActiveSet:
     """:func:`active_set` on programs without vertices yet."""
     objective = programs.objective
     oracle, size = objective.oracle, objective.batch
@@ -128,7 +128,7 @@ class Programs(abc.ABC):
     rows: Tensor
 
     @abc.abstractmethod
-    def direction(self, oracle: Oracle) -> Potentials:
+    def direction(self, oracle: Oracle) -> Parts:
         """The gradient of the objective at μ, (n, *event), for the unfinished instances; θ before the first vertex.
 
         Tensors of θ that all instances share, and that the penalty does not see, stay shared.
@@ -198,11 +198,11 @@ class ActiveSet:
         self.iterations = outcome.iterations
         self.oracle_calls = oracle_calls
 
-    def support(self) -> Potentials:
+    def support(self) -> Parts:
         """The structures that the weights belong to, (K, B, *event); zero where the weight is."""
         return self._coordinates.split(self._programs.structures(self._rank))
 
-    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials:
+    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         """Product of a cotangent with the Jacobian of mean and weights with respect to θ, (B, *event).
 
         With the support's structures as rows of M, their penalised coordinates as rows of R, s = Mθ, and

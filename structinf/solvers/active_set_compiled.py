@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels import active_set as kernels
-from ..kernels import active_set_vertices as vertices
 from ..kernels import parallel_rows
+from ..kernels.active_set import iteration as kernels
+from ..kernels.active_set import sparse_vertices as vertices
 from ..oracle import Oracle
-from ..parts import Potentials
+from ..parts import Parts
 from .active_set import Outcome, Programs
 from .coordinates import Objective
 
@@ -85,7 +85,7 @@ class CompiledPrograms(Programs):
 
     # -- rounds ----------------------------------------------------------------------------
 
-    def direction(self, oracle: Oracle) -> Potentials:
+    def direction(self, oracle: Oracle) -> Parts:
         if extra := self.objective.coordinates.extra:
             read = self.search.mean[self._rows, : self.objective.coordinates.offset[extra]]
             return self.objective.direction(torch.from_numpy(read), self.rows, oracle)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..kernels.active_set_limits import DEPENDENT, ROUNDING, VANISHING
+from ..kernels.active_set.tolerances import DEPENDENT, ROUNDING, VANISHING
 from ..oracle import Oracle
-from ..parts import Potentials
+from ..parts import Parts
 from .active_set import Outcome, Programs
 from .coordinates import Objective
 
@@ -55,7 +55,7 @@ class BatchedPrograms(Programs):
 
     # -- rounds ----------------------------------------------------------------------------
 
-    def direction(self, oracle: Oracle) -> Potentials:
+    def direction(self, oracle: Oracle) -> Parts:
         objective, coordinates = self.objective, self.objective.coordinates
         if coordinates.extra:
             read = self.mean[self.rows, : coordinates.offset[coordinates.extra]]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..checks import check_feasible
 from ..errors import PluginError
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, batch_size, map_parts
+from ..parts import Parts, as_tuple, batch_size, map_parts
+from ..validation import check_feasible
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["best_score", "best_structure"]
 
 
-def best_structure(oracle: Oracle, theta: Potentials) -> Potentials:
+def best_structure(oracle: Oracle, theta: Parts) -> Parts:
     """argmax ⟨θ, y⟩, (B, *event), without a gradient; PluginError if the answer breaks the protocol."""
     detached = map_parts(torch.Tensor.detach, theta)
     versions = [t._version for t in as_tuple(detached)]
@@ -34,14 +34,14 @@ def best_structure(oracle: Oracle, theta: Potentials) -> Potentials:
     return y
 
 
-def best_score(oracle: Oracle, theta: Potentials, y: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+def best_score(oracle: Oracle, theta: Parts, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
     """⟨θ, y⟩ for the best y; if that is −inf no structure has a finite score, whether or not the oracle said so."""
     value = oracle.score(theta, y)
     check_feasible(value.detach(), f"structure of {oracle.label()}")
     return value
 
 
-def _wrong_form(y: Any, theta: Potentials) -> str | None:
+def _wrong_form(y: Any, theta: Parts) -> str | None:
     """What is wrong about the form of ``y``, in a clause."""
     if isinstance(y, tuple) != isinstance(theta, tuple) or len(as_tuple(y)) != len(as_tuple(theta)):
         return f"it returned {'a tuple' if isinstance(y, tuple) else 'no tuple'}, unlike theta"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError, PluginError
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, batch_size
+from ..parts import Parts, as_tuple, batch_size
 
 __all__ = ["Coordinates", "Objective"]
 
@@ -29,7 +29,7 @@ class Coordinates:
         Number of extra tensors.
     """
 
-    def __init__(self, theta: Potentials, extra: Sequence[torch.Size] = ()) -> None:
+    def __init__(self, theta: Parts, extra: Sequence[torch.Size] = ()) -> None:
         tensors = as_tuple(theta)
         self.is_tuple = isinstance(theta, tuple)
         self.dtype, self.device = tensors[0].dtype, tensors[0].device
@@ -45,7 +45,7 @@ class Coordinates:
         """Number of coordinates of each tensor."""
         return tuple(high - low for low, high in itertools.pairwise(self.offset))
 
-    def like(self, tensors: Sequence[Tensor]) -> Potentials:
+    def like(self, tensors: Sequence[Tensor]) -> Parts:
         """``tensors`` in θ's form."""
         return tuple(tensors) if self.is_tuple else tensors[0]
 
@@ -54,11 +54,11 @@ class Coordinates:
         pieces = vectors.split(self.widths, -1)
         return [p.reshape(*vectors.shape[:-1], *shape) for p, shape in zip(pieces, self.shapes, strict=True)]
 
-    def split(self, vectors: Tensor) -> Potentials:
+    def split(self, vectors: Tensor) -> Parts:
         """Vectors (..., coordinates) as potentials (..., *event) of θ's dtype, without the extra tensors."""
         return self.like([p.to(self.dtype).contiguous() for p in self.parts(vectors)[self.extra :]])
 
-    def join(self, potentials: Potentials) -> Tensor:
+    def join(self, potentials: Parts) -> Tensor:
         """Potentials (B, *event) as float64 vectors (B, coordinates), 0 in the extra tensors."""
         tensors = as_tuple(potentials)
         batch = tensors[0].shape[0]
@@ -89,7 +89,7 @@ class Objective:
         For each tensor of θ, whether the penalty's gradient changes it.
     """
 
-    def __init__(self, oracle: Oracle, theta: Potentials, readout: bool) -> None:
+    def __init__(self, oracle: Oracle, theta: Parts, readout: bool) -> None:
         self.oracle = oracle
         self.theta = tuple(t.detach().to(torch.float64).contiguous() for t in as_tuple(theta))
         self.batch = batch_size(theta)
@@ -100,7 +100,7 @@ class Objective:
             self.penalised = torch.ones(1, len(self.coordinates), dtype=torch.bool, device=self.coordinates.device)
             self.moved = [True] * len(self.theta)
 
-    def _see_readout(self, theta: Potentials) -> None:
+    def _see_readout(self, theta: Parts) -> None:
         """Find out which coordinates the readout R picks, if it does pick coordinates."""
         coordinates = self.coordinates
         rows = self.batch if self.oracle.bound else 1
@@ -127,7 +127,7 @@ class Objective:
             place = torch.arange(len(self.coordinates), device=coordinates.device)
             self.penalised = (place < self.coordinates.offset[self.coordinates.extra])[None]
 
-    def vertices(self, y: Potentials, oracle: Oracle, size: int) -> list[Tensor]:
+    def vertices(self, y: Parts, oracle: Oracle, size: int) -> list[Tensor]:
         """An oracle's answer for ``size`` instances as (size, width) tensors, those of its readout first."""
         coordinates = self.coordinates
         tensors = as_tuple(y)
@@ -145,7 +145,7 @@ class Objective:
                 )
         return [t.reshape(size, width).contiguous() for t, width in zip(tensors, coordinates.widths, strict=True)]
 
-    def direction(self, read: Tensor, rows: Tensor, oracle: Oracle) -> Potentials:
+    def direction(self, read: Tensor, rows: Tensor, oracle: Oracle) -> Parts:
         """θ − Rᵀ(R μ) for the instances ``rows``, given the extra coordinates (rows, extra) of μ."""
         coordinates = self.coordinates
         theta = [t if t.shape[0] == 1 else t[rows] for t in self.theta]
@@ -155,7 +155,7 @@ class Objective:
         moves = zip(theta, as_tuple(image), self.moved, strict=True)
         return coordinates.like([t - i if moved else t for t, i, moved in moves])
 
-    def unstack(self, structures: Potentials) -> Iterator[Potentials]:
+    def unstack(self, structures: Parts) -> Iterator[Parts]:
         """The potentials (B, *event), in float64, that are stacked in ``structures`` (K, B, *event)."""
         tensors = as_tuple(structures)
         wanted = [(self.batch, *shape) for shape in self.coordinates.shapes[self.coordinates.extra :]]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..oracle import Oracle
-from ..parts import Potentials, map_parts
+from ..parts import Parts, map_parts
 from .coordinates import Objective
 from .corral import Corral
 from .mean_regularizers import MeanRegularizer
@@ -53,7 +53,7 @@ class Answers:
         parts = coordinates.like(coordinates.parts(direction))
         return self.lifted(self._oracle.argmax(parts), self._oracle, rows)
 
-    def lifted(self, y: Potentials, oracle: Oracle, rows: Tensor) -> Tensor:
+    def lifted(self, y: Parts, oracle: Oracle, rows: Tensor) -> Tensor:
         """The structures (n, *event) of the instances ``rows``, checked."""
         vertex = torch.cat(self.objective.vertices(y, oracle, len(rows)), 1)
         wrong = ((vertex != 0) & self.forbidden[rows] | ~vertex.isfinite()).any(1)
@@ -63,7 +63,7 @@ class Answers:
         self.omega.check(x, rows, oracle)
         return x
 
-    def given(self, structures: Potentials) -> list[tuple[Tensor, Tensor]]:
+    def given(self, structures: Parts) -> list[tuple[Tensor, Tensor]]:
         """Those of (K, B, *event) one by one, (B, D) each, and which of them are structures of a finite score."""
         found = []
         for y in self.objective.unstack(structures):
@@ -73,7 +73,7 @@ class Answers:
         return found
 
 
-def cover(answers: Answers, warm_start: Potentials | None, *, keep: bool) -> Corral:
+def cover(answers: Answers, warm_start: Parts | None, *, keep: bool) -> Corral:
     """The average of a few structures, in the relative interior of Ω's domain.
 
     The first is the best one for θ; those of ``warm_start`` join it. Wherever Ω may have an infinite slope, more

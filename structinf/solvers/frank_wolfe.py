@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..kernels.active_set_limits import ROUNDING
+from ..kernels.active_set.tolerances import ROUNDING
 from ..oracle import Oracle
-from ..parts import Potentials, map_parts
+from ..parts import Parts, map_parts
 from .coordinates import Coordinates, Objective
 from .corral import Corral
 from .corrective import correct
@@ -45,13 +45,13 @@ _UNDERFLOW = 1e-290  # a gap that numbers near the smallest ones leave, whatever
 
 def frank_wolfe(
     oracle: Oracle,
-    theta: Potentials,
-    omega: OmegaName | Callable[[Potentials], Tensor],
+    theta: Parts,
+    omega: OmegaName | Callable[[Parts], Tensor],
     *,
     variant: Variant = "fully_corrective",
     tolerance: float,
     max_iter: int,
-    warm_start: Potentials | None = None,
+    warm_start: Parts | None = None,
     unroll: bool = False,
 ) -> FrankWolfe:
     """max ⟨θ, μ⟩ − Ω(μ) over μ = Σ_k p_k y_k in conv(Y), for each instance.
@@ -107,7 +107,7 @@ def frank_wolfe(
         return _Run(objective, regularizer, variant, tolerance, max_iter, warm_start, unroll).result()
 
 
-def regularizer_of(omega: OmegaName | Callable[[Potentials], Tensor], coordinates: Coordinates) -> MeanRegularizer:
+def regularizer_of(omega: OmegaName | Callable[[Parts], Tensor], coordinates: Coordinates) -> MeanRegularizer:
     """Ω by name or from a function, for vectors of these coordinates."""
     return OwnRegularizer(omega, coordinates) if callable(omega) else _NAMED[omega]()
 
@@ -121,7 +121,7 @@ class _Run:
     variant: Variant
     tolerance: float
     max_iter: int
-    warm_start: Potentials | None
+    warm_start: Parts | None
     unroll: bool
     rounds: list[Round] = field(default_factory=list)
 
@@ -257,14 +257,14 @@ class FrankWolfe:
         self.converged = outcome.converged
         self.oracle_calls = outcome.calls
 
-    def support(self) -> Potentials:
+    def support(self) -> Parts:
         """The structures that the weights belong to, (K, B, *event); zero where the weight is."""
         corral = self._outcome.corral
         parts = torch.where(corral.weight[:, :, None] > 0, corral.vertex, 0.0)[:, :, : len(self._coordinates)]
         places = self._rank[:, :, None].expand(-1, -1, parts.shape[2])
         return self._coordinates.split(parts.transpose(0, 1).gather(0, places))
 
-    def vjp(self, mean_cotangent: Potentials | None, weights_cotangent: Tensor | None) -> Potentials:
+    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         """Product of a cotangent with the Jacobian of mean and weights with respect to θ, (B, *event).
 
         Implicit, by :func:`tangent_product`; or, if the iterations are to be unrolled, by autograd through them, with

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import Potentials, differentiate, recording
+from ..parts import Parts, differentiate, recording
 from .coordinates import Coordinates
 
 __all__ = ["BinaryEntropy", "Entropy", "MeanRegularizer", "OwnRegularizer", "SquaredNorm"]
@@ -158,7 +158,7 @@ class BinaryEntropy(Entropy):
 class OwnRegularizer(MeanRegularizer):
     """A user's function of means (B, *event), each instance by itself, to (B,), differentiated by autograd."""
 
-    def __init__(self, function: Callable[[Potentials], Tensor], coordinates: Coordinates) -> None:
+    def __init__(self, function: Callable[[Parts], Tensor], coordinates: Coordinates) -> None:
         self.function, self.coordinates = function, coordinates
 
     def value(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy
 from ..noise import Noise
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, batch_size, like_potentials, map_parts
+from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
 
 __all__ = [
     "Copies",
@@ -41,13 +41,13 @@ class Copies:
     """
 
     oracle: Oracle
-    theta: Potentials
-    noise: Potentials
+    theta: Parts
+    noise: Parts
 
 
 def perturb(
     oracle: Oracle,
-    theta: Potentials,
+    theta: Parts,
     noise: Noise,
     scale: float,
     samples: int,
@@ -73,13 +73,13 @@ def factors_of(u: Tensor, scale: float) -> Tensor:
 
 def draw_noise(
     oracle: Oracle,
-    theta: Potentials,
+    theta: Parts,
     noise: Noise,
     samples: int,
     generator: torch.Generator | None,
     *,
     antithetic: bool = False,
-) -> Potentials:
+) -> Parts:
     """Draws for each part of each instance, (samples, B, *event), 0 in the padding.
 
     ``antithetic`` draws come in pairs: the second half of the samples is minus the first.
@@ -104,13 +104,13 @@ def draw_noise(
     return map_parts(lambda u, mask: u * mask.to(u.dtype), form, masks)
 
 
-def tile(theta: Potentials, samples: int) -> Potentials:
+def tile(theta: Parts, samples: int) -> Parts:
     """``theta`` (B | 1, *event) as so many equal copies of each instance, (samples B, *event)."""
     size = batch_size(theta)
     return map_parts(lambda t: t.expand(samples, size, *t.shape[1:]).reshape(samples * size, *t.shape[1:]), theta)
 
 
-def untile(copies: Potentials) -> Potentials:
+def untile(copies: Parts) -> Parts:
     """(samples, B, *event) as one batch, (samples B, *event)."""
     return map_parts(lambda t: t.flatten(0, 1), copies)
 
@@ -120,7 +120,7 @@ def along_samples(samples: Tensor, v: Tensor) -> Tensor:
     samples, v = samples.unsqueeze(-1).flatten(2), v.unsqueeze(-1).flatten(1)
     if not samples.is_cpu:
         return torch.einsum("nbd,bd->nb", samples, v)
-    from ..kernels.noise_products import along
+    from ..kernels.noise.products import along
 
     arrays = to_numpy(samples, v.to(samples.dtype))
     products = np.empty(samples.shape[:2], arrays[0].dtype)
@@ -133,7 +133,7 @@ def weigh_samples(samples: Tensor, weights: Tensor) -> Tensor:
     flat = samples.unsqueeze(-1).flatten(2)
     if not samples.is_cpu:
         return torch.einsum("nb,nbd->bd", weights, flat).view(samples.shape[1:])
-    from ..kernels.noise_products import weighed
+    from ..kernels.noise.products import weighed
 
     arrays = to_numpy(flat, weights.to(samples.dtype))
     total = np.empty(flat.shape[1:], arrays[0].dtype)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..checks import check_feasible
 from ..kernels import parallel_rows, to_numpy
 from ..kernels.logsumexp import logsumexp
-from ..parts import Potentials, reduce_like, weigh
+from ..parts import Parts, reduce_like, scale_per_instance
+from ..validation import check_feasible
 from . import sinkhorn_torch
 from .sinkhorn_torch import Plan
 
@@ -80,7 +80,7 @@ def forbid_unused(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     complete = ~torch.isneginf(scores.detach()).flatten(1).any(1)
     if bool(complete.all()):
         return scores
-    from ..kernels.transport_support import usable
+    from ..kernels.transport.support import usable
 
     cells, feasible = torch.empty(size, n, m, dtype=torch.bool), torch.empty(size, dtype=torch.bool)
     arrays = to_numpy(scores, rows, columns)
@@ -119,7 +119,7 @@ class Transport:
     flip: bool = False
     _found: Plan | None = None
 
-    def plan(self, theta: Potentials) -> Plan:
+    def plan(self, theta: Parts) -> Plan:
         """The solution for scores (B, n, m) and margins (B | 1, n), (B | 1, m), in float64, of equal totals."""
         if self._found is None:
             scores, rows, columns = (t.detach() for t in theta)
@@ -131,7 +131,7 @@ class Transport:
                     self._found = self._solve(scores, rows, columns)
         return self._found
 
-    def value(self, theta: Potentials) -> jaxtyping.Float[Tensor, " batch"]:
+    def value(self, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
         """V, (B,), differentiable by autograd to the fifth order."""
         scores, rows, columns = theta
         found = self.plan(theta)
@@ -150,24 +150,24 @@ class Transport:
         each = torch.where(positive, rows * (torch.where(positive, lse, 0.0) - inner.log()), 0.0)
         return self.temperature * each.sum(1) - (columns * used).sum(1)
 
-    def gradient(self, theta: Potentials) -> Potentials:
+    def gradient(self, theta: Parts) -> Parts:
         """The plan and the prices."""
         return self.plan(theta).gradient(self.temperature)
 
-    def value_and_gradient(self, theta: Potentials) -> tuple[Tensor, Potentials]:
+    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:
         return self.value(theta), self.gradient(theta)
 
-    def vjp(self, theta: Potentials, weight: Tensor) -> Potentials:
-        return reduce_like(weigh(self.gradient(theta), weight), theta)
+    def vjp(self, theta: Parts, weight: Tensor) -> Parts:
+        return reduce_like(scale_per_instance(self.gradient(theta), weight), theta)
 
-    def hessian_product(self, theta: Potentials, v: Potentials) -> Potentials:
+    def hessian_product(self, theta: Parts, v: Parts) -> Parts:
         plan = self.plan(theta).plan
         size, n, m = plan.shape
         direction, rows, columns = v[0], v[1].expand(size, n), v[2].expand(size, m)
         if not plan.is_cpu or n == 0 or m == 0:
             change, x, y = sinkhorn_torch.tangent(plan, direction, rows, columns, self.temperature)
             return change, -self.temperature * x, -self.temperature * y
-        from ..kernels.transport_laplacian import tangent
+        from ..kernels.transport.laplacian import tangent
 
         parts = (plan, direction, rows, columns) if m <= n else (plan.mT, direction.mT, columns, rows)
         arrays = to_numpy(*parts)
@@ -184,7 +184,7 @@ class Transport:
         settings = (self.temperature, self.first, self.tolerance, self.max_iter)
         if not scores.is_cpu or n == 0 or m == 0:
             return sinkhorn_torch.solve(scores, rows, columns, *settings)
-        from ..kernels.transport import solve
+        from ..kernels.transport.plans import solve
 
         plan = torch.empty(size, n, m, dtype=torch.float64)
         f, g = (torch.empty(size, k, dtype=torch.float64) for k in (n, m))

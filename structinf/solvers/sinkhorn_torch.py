@@ -10,17 +10,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.logsumexp import logsumexp
-from ..kernels.transport_limits import (
-    COARSE,
-    COARSER,
-    EXACT,
-    FARTHEST,
-    NOISE,
-    NOTHING,
-    ROUNDING,
-    STEPS,
-    TINY,
-)
+from ..kernels.transport.tolerances import COARSE, COARSER, EXACT, FARTHEST, NOISE, NOTHING, ROUNDING, STEPS, TINY
 
 if TYPE_CHECKING:
     import jaxtyping
@@ -135,7 +125,7 @@ def laplacian(
     """x, size ↦ y with (diag(Pᵀ 1) − Pᵀ diag(P 1)⁻¹ P) y = x, up to a constant, by elimination without subtractions.
 
     Where x, a sum of terms of that ``size``, is below its rounding, it is 0; see
-    :func:`structinf.kernels.transport_laplacian.eliminate`, which this is.
+    :func:`structinf.kernels.transport.laplacian.eliminate`, which this is.
     """
     sums = plan.sum(2, keepdim=True)
     share = torch.where(sums > TINY, plan / torch.where(sums > TINY, sums, 1.0), 0.0)
@@ -166,7 +156,7 @@ def laplacian(
 def tangent(
     plan: Tensor, direction: Tensor, rows: Tensor, columns: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The changes of the plan, of f / T and of g / T, as :func:`structinf.kernels.transport_laplacian.tangent` has."""
+    """The changes of the plan, of f / T and of g / T, as :func:`structinf.kernels.transport.laplacian.tangent` has."""
     change = plan * direction / temperature
     sums = plan.sum(2)
     inverse = torch.where(sums > TINY, 1 / torch.where(sums > TINY, sums, 1.0), 0.0)
@@ -183,7 +173,7 @@ def solve(
 ) -> Plan:
     """Sweeps, and Newton's method on the way down from a higher temperature where they converge slowly.
 
-    The algorithm of :func:`structinf.kernels.transport.solve`, with the instances in step.
+    The algorithm of :func:`structinf.kernels.transport.plans.solve`, with the instances in step.
     """
     size, n, m = scores.shape
     rows, columns = rows.expand(size, n), columns.expand(size, m)

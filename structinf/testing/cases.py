@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..calls.problem import Problem
 from ..errors import InfeasibleError, InvalidInputError
 from ..oracle import Enumerable, Oracle
-from ..parts import Potentials, as_tuple, like_potentials, map_parts
-from ..problem import Problem
+from ..parts import Parts, as_tuple, like_potentials, map_parts
 from ..relaxation import Relaxation
 from .compare import rounding
 from .enumeration import Enumeration
@@ -57,23 +57,23 @@ class Subject:
     _cases: dict[Any, Case] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def make(cls, oracle: Oracle, event_shape: Any, structure: InstanceData | None, **rest: Any) -> Subject:
+    def make(cls, oracle: Oracle, event_shape: Any, instance_data: InstanceData | None, **rest: Any) -> Subject:
         """From the arguments of the public checks."""
         if oracle.bound:
             raise InvalidInputError(
-                f"oracle: instance data {list(oracle.bound)} is bound; pass structure={{...}} instead"
+                f"oracle: instance data {list(oracle.bound)} is bound; pass instance_data={{...}} instead"
             )
         event_shape = (event_shape,) if isinstance(event_shape, int) else event_shape
         is_tuple = bool(event_shape) and not isinstance(event_shape[0], int)
         shapes = tuple(tuple(map(int, s)) for s in (event_shape if is_tuple else [event_shape]))
-        subject = cls(oracle, shapes, is_tuple, structure, **rest)
+        subject = cls(oracle, shapes, is_tuple, instance_data, **rest)
         ndims = oracle.event_ndims(subject._zeros())
         if ndims != tuple(map(len, shapes)):
             raise InvalidInputError(
                 f"event_shape: {oracle.label()} takes, in this form, tensors of {' and '.join(map(str, ndims))} "
                 f"event dimensions, got {event_shape}; give a shape for each tensor of theta"
             )
-        lengths = subject._acceptable_lengths() if structure is None else None
+        lengths = subject._acceptable_lengths() if instance_data is None else None
         return replace(subject, data={"lengths": lengths}) if lengths else subject
 
     @property
@@ -130,13 +130,13 @@ class Subject:
         """
         return torch.where(t == 0, t, -t.abs().clamp(min=1e-4)) if self.oracle.takes_costs else t
 
-    def probe(self, structure: Mapping[str, Any]) -> None:
+    def probe(self, instance_data: Mapping[str, Any]) -> None:
         """Maximise one instance of zeros, as a public call would."""
-        problem = Problem.build(self._zeros(), self.oracle, structure)
+        problem = Problem.build(self._zeros(), self.oracle, instance_data)
         problem.oracle.argmax(problem.theta)
 
     @functools.cached_property
-    def usable(self) -> Potentials | None:
+    def usable(self) -> Parts | None:
         """Masks (*event) of the parts that some structure uses without instance data; None if that is not known."""
         if not isinstance(self.oracle, Enumerable) or False not in self._data_options:
             return None
@@ -144,7 +144,7 @@ class Subject:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _zeros(self) -> Potentials:
+    def _zeros(self) -> Parts:
         """Potentials of one instance, (1, *event)."""
         zeros = tuple(torch.zeros(1, *shape) for shape in self.event_shapes)
         return zeros if self.is_tuple else zeros[0]
@@ -199,7 +199,7 @@ class Subject:
 
     def _acceptable_lengths(self) -> list[Any]:
         """Lengths that the oracle takes, found by trying: any number, or one for each dimension of the first tensor."""
-        ndim = self.oracle.structure_ndim.get("lengths")
+        ndim = self.oracle.instance_ndim.get("lengths")
         if ndim == 0:
             longest = max((d for shape in self.event_shapes for d in shape), default=0)
             return list(filter(self._accepts_length, range(longest + 1)))
@@ -226,22 +226,22 @@ class Case:
     ----------
     given : (B | 1, *event) Potentials
         As a user would pass them.
-    structure : mapping
+    instance_data : mapping
         Instance data, (B, ...) each.
     turn, turns : int
         Which one it is of the inputs of its family, and how many there are.
     """
 
     subject: Subject
-    given: Potentials
-    structure: Mapping[str, Any]
+    given: Parts
+    instance_data: Mapping[str, Any]
     turn: int = 0
     turns: int = 1
 
     @functools.cached_property
     def problem(self) -> Problem:
         """The same, as the public functions hand it to oracles."""
-        return Problem.build(self.given, self.subject.oracle, self.structure)
+        return Problem.build(self.given, self.subject.oracle, self.instance_data)
 
     @property
     def oracle(self) -> Oracle:
@@ -249,7 +249,7 @@ class Case:
         return self.problem.oracle
 
     @property
-    def theta(self) -> Potentials:
+    def theta(self) -> Parts:
         """What the oracle's methods see: 0 in the padding."""
         return self.problem.theta
 
@@ -295,7 +295,9 @@ class Case:
         given = map_parts(lambda t: t[index] if t.shape[0] == size and size != 1 else t, self.given)
         if size == 1:
             given = map_parts(lambda t: t[index], self.given)
-        return replace(self, given=given, structure={key: value[index] for key, value in self.structure.items()})
+        return replace(
+            self, given=given, instance_data={key: value[index] for key, value in self.instance_data.items()}
+        )
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Case:
         """The case with other potentials of the same form."""
@@ -305,7 +307,7 @@ class Case:
         """A fresh generator, the same at every call."""
         return self.subject.generator("law", salt)
 
-    def structure_near(self, i: int) -> Potentials:
+    def structure_near(self, i: int) -> Parts:
         """The structures (B, *event) that argmax finds for a noisy copy of θ, the ``i``-th, or for pure noise."""
         generator, moved = self.generator(("near", i)), []
         for t in as_tuple(self.given):
@@ -320,13 +322,13 @@ class Case:
         """All structures of instance ``b``; None if the oracle cannot list them."""
         if not isinstance(self.oracle, Enumerable):
             return None
-        key = tuple((name, tuple(value[b].flatten().tolist())) for name, value in sorted(self.structure.items()))
+        key = tuple((name, tuple(value[b].flatten().tolist())) for name, value in sorted(self.instance_data.items()))
         known = self.subject._enumerations
         if key not in known:
             known[key] = Enumeration(self.oracle[[b]].enumerate(self.subject.event_shape))
         return known[key]
 
-    def enumerations(self) -> Iterator[tuple[int, Potentials, Enumeration]]:
+    def enumerations(self) -> Iterator[tuple[int, Parts, Enumeration]]:
         """Index, potentials (1, *event) and structures of each instance; nothing if they cannot be listed."""
         for b in range(self.size):
             enumeration = self.enumeration(b)

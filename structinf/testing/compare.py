@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from ..parts import Potentials, as_tuple
+from ..parts import Parts, as_tuple
 
 __all__ = [
     "Broken",
@@ -61,12 +61,12 @@ def expect(condition: object, message: str) -> None:
         raise Broken(message)
 
 
-def expect_equal(actual: Potentials, expected: Potentials, what: str) -> None:
+def expect_equal(actual: Parts, expected: Parts, what: str) -> None:
     """Raise Broken at the first entry in which two results differ at all."""
     _compare(actual, expected, None, what)
 
 
-def expect_close(actual: Potentials, expected: Potentials, tolerance: float | Tensor, what: str) -> None:
+def expect_close(actual: Parts, expected: Parts, tolerance: float | Tensor, what: str) -> None:
     """Raise Broken at the entry that differs most beyond ``tolerance`` (absolute, broadcast); infinities must agree."""
     _compare(actual, expected, tolerance, what)
 
@@ -76,14 +76,14 @@ def rounding(dtype: torch.dtype, magnitude: Tensor | float, factor: float = 32) 
     return torch.as_tensor(magnitude, dtype=torch.float64) * (factor * torch.finfo(dtype).eps)
 
 
-def named_tensors(name: str, value: Potentials) -> list[tuple[str, Tensor]]:
+def named_tensors(name: str, value: Parts) -> list[tuple[str, Tensor]]:
     """The tensors of ``value`` with names: ``name``, or ``name[0]``, ``name[1]``, ... for a tuple."""
     if not isinstance(value, tuple):
         return [(name, value)]
     return [(f"{name}[{i}]", t) for i, t in enumerate(value)]
 
 
-def _compare(actual: Potentials, expected: Potentials, tolerance: float | Tensor | None, what: str) -> None:
+def _compare(actual: Parts, expected: Parts, tolerance: float | Tensor | None, what: str) -> None:
     if len(as_tuple(actual)) != len(as_tuple(expected)):
         fail(f"{what}: {len(as_tuple(expected))} tensors are expected, got {len(as_tuple(actual))}")
     for (name, a), e in zip(named_tensors(what, actual), as_tuple(expected), strict=True):

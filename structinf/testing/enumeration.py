@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..parts import Potentials, as_tuple, inner, map_parts
+from ..parts import Parts, as_tuple, inner, map_parts
 
 __all__ = ["Enumeration", "exact", "flat_parts", "nearest_point", "numbered"]
 
 
-def exact(parts: Potentials) -> Potentials:
+def exact(parts: Parts) -> Parts:
     """``parts`` in float64 on the CPU, without a gradient."""
     return map_parts(lambda t: t.detach().to("cpu", torch.float64), parts)
 
 
-def flat_parts(y: Potentials) -> Tensor:
+def flat_parts(y: Parts) -> Tensor:
     """Structures (N, *event), in however many tensors, as float64 rows (N, d)."""
     return torch.cat([t.flatten(1) for t in as_tuple(exact(y))], 1)
 
@@ -53,55 +53,55 @@ class Enumeration:
     tensor([[0.6667, 0.6667, 0.6667]], dtype=torch.float64)
     """
 
-    structures: Potentials
+    structures: Parts
 
     def __len__(self) -> int:
         return len(as_tuple(self.structures)[0])
 
-    def scores(self, theta: Potentials) -> Tensor:
+    def scores(self, theta: Parts) -> Tensor:
         """⟨θ, y⟩ of each structure, (N,)."""
         return inner(exact(theta), self.structures)
 
-    def magnitude(self, theta: Potentials) -> Tensor:
+    def magnitude(self, theta: Parts) -> Tensor:
         """The largest Σ |θ_i y_i| of a structure that is allowed: what rounding errors are relative to."""
         sizes = inner(map_parts(torch.abs, exact(theta)), map_parts(torch.abs, self.structures))
         return sizes.where(self.allowed(theta), 0.0).max()
 
-    def allowed(self, theta: Potentials) -> Tensor:
+    def allowed(self, theta: Parts) -> Tensor:
         """Which structures have a finite score, (N,) bool."""
         return self.scores(theta) > -torch.inf
 
-    def best(self, theta: Potentials) -> Tensor:
+    def best(self, theta: Parts) -> Tensor:
         """max ⟨θ, y⟩, a scalar; −inf if no structure is allowed."""
         return self.scores(theta).max()
 
-    def log_partition(self, theta: Potentials) -> Tensor:
+    def log_partition(self, theta: Parts) -> Tensor:
         """log Σ exp⟨θ, y⟩, a scalar."""
         return self.scores(theta).logsumexp(0)
 
-    def probabilities(self, theta: Potentials) -> Tensor:
+    def probabilities(self, theta: Parts) -> Tensor:
         """exp⟨θ, y⟩ / Z of each structure, (N,)."""
         return self.scores(theta).softmax(0)
 
-    def mean(self, weights: Tensor) -> Potentials:
+    def mean(self, weights: Tensor) -> Parts:
         """Σ_k weights_k y_k, (1, *event)."""
         return map_parts(lambda t: torch.tensordot(weights, t, 1)[None], self.structures)
 
-    def marginals(self, theta: Potentials) -> Potentials:
+    def marginals(self, theta: Parts) -> Parts:
         """E[Y], (1, *event)."""
         return self.mean(self.probabilities(theta))
 
-    def covariance_product(self, theta: Potentials, v: Potentials) -> Potentials:
+    def covariance_product(self, theta: Parts, v: Parts) -> Parts:
         """Cov[Y] v, (1, *event)."""
         p, along = self.probabilities(theta), inner(exact(v), self.structures)
         return self.mean(p * (along - p @ along))
 
-    def position(self, y: Potentials) -> int | None:
+    def position(self, y: Parts) -> int | None:
         """Where the structure y, (1, *event), stands in the list; None if it is none of them."""
         found = (flat_parts(self.structures) == flat_parts(y)).all(1).nonzero()
         return int(found[0, 0]) if len(found) else None
 
-    def project(self, theta: Potentials) -> Potentials:
+    def project(self, theta: Parts) -> Parts:
         """argmin ‖θ − μ‖² over the allowed part of conv(Y), (1, *event); forbidden parts count nothing."""
         rows = flat_parts(self.structures)[self.allowed(theta)]
         target = flat_parts(theta)[0]

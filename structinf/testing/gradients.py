@@ -11,17 +11,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..parts import Potentials, as_tuple, differentiate, like_potentials
+from ..parts import Parts, as_tuple, differentiate, like_potentials
 from .compare import NotApplicable, fail
 
 __all__ = ["expect_derivative"]
 
-Function = Callable[[Potentials], Potentials]
+Function = Callable[[Parts], Parts]
 
 
 def expect_derivative(
     function: Function,
-    theta: Potentials,
+    theta: Parts,
     generator: torch.Generator,
     what: str,
     *,
@@ -78,7 +78,7 @@ def expect_derivative(
 
 
 def _projected(
-    function: Function, theta: Potentials, generator: torch.Generator, order: int
+    function: Function, theta: Parts, generator: torch.Generator, order: int
 ) -> Callable[[list[Tensor]], Tensor]:
     """⟨w, ·⟩ of the (order − 1)-th derivative of ``function``, for random w."""
     weights: dict[tuple[int, int], Tensor] = {}

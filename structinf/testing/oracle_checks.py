@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from ..calls.resolution import get_oracle
 from ..oracle import Oracle
-from ..resolution import get_oracle
 from . import oracle_form, oracle_gibbs, oracle_input, oracle_smoothed, oracle_transport, oracle_values
 from .cases import InstanceData, Subject
 from .law import Law, check, results
@@ -35,7 +35,7 @@ def check_oracle(
     oracle: str | Oracle,
     event_shape: Any,
     *,
-    structure: InstanceData | None = None,
+    instance_data: InstanceData | None = None,
     dtypes: Sequence[torch.dtype] = DTYPES,
     seed: int = 0,
     on_result: Callable[[Result], None] | None = None,
@@ -53,7 +53,7 @@ def check_oracle(
         Without instance data bound.
     event_shape : int, tuple of int, or tuple of such
         Of each tensor of θ, without batch dimensions. Choose a small one: some hundred structures.
-    structure : mapping or callable, optional
+    instance_data : mapping or callable, optional
         Instance data: for each name a sequence of values to draw from, a row for an instance
         (``{"lengths": [1, 2, 4]}``), or a function of a batch size and a generator that draws such a
         mapping. Lengths are found without it, among the numbers and the sizes that there are: a number each, or one
@@ -80,14 +80,14 @@ def check_oracle(
     >>> "optimal" in report.held, report.broken
     (True, [])
     """
-    return check(oracle_laws(), _subject(oracle, event_shape, structure, dtypes, seed), on_result)
+    return check(oracle_laws(), _subject(oracle, event_shape, instance_data, dtypes, seed), on_result)
 
 
 def oracle_results(
     oracle: str | Oracle,
     event_shape: Any,
     *,
-    structure: InstanceData | None = None,
+    instance_data: InstanceData | None = None,
     dtypes: Sequence[torch.dtype] = DTYPES,
     seed: int = 0,
 ) -> Iterator[Result]:
@@ -98,10 +98,10 @@ def oracle_results(
     >>> [result.law for result in oracle_results("categorical", event_shape=(3,)) if result.status == "broken"]
     []
     """
-    yield from results(oracle_laws(), _subject(oracle, event_shape, structure, dtypes, seed))
+    yield from results(oracle_laws(), _subject(oracle, event_shape, instance_data, dtypes, seed))
 
 
 def _subject(
-    oracle: str | Oracle, event_shape: Any, structure: InstanceData | None, dtypes: Sequence[torch.dtype], seed: int
+    oracle: str | Oracle, event_shape: Any, instance_data: InstanceData | None, dtypes: Sequence[torch.dtype], seed: int
 ) -> Subject:
-    return Subject.make(get_oracle(oracle), event_shape, structure, dtypes=tuple(dtypes), seed=seed)
+    return Subject.make(get_oracle(oracle), event_shape, instance_data, dtypes=tuple(dtypes), seed=seed)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import Potentials, as_tuple, map_parts
+from ..parts import Parts, as_tuple, map_parts
 from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding, trying
 from .law import LawBook
@@ -106,7 +106,7 @@ def batch_independence(case: Case) -> None:
 
 @LAWS("oracle[rows] and oracle.repeat(n) carry the instance data of these rows along", families=ONE)
 def rows_and_repeat(case: Case) -> None:
-    if not case.structure:
+    if not case.instance_data:
         raise NotApplicable("no instance data is bound")
     oracle = case.oracle
     expected = ask(QUERIES[0], oracle, case.theta)
@@ -122,7 +122,7 @@ def rows_and_repeat(case: Case) -> None:
 
 
 @LAWS(
-    "an oracle takes the instance data that structure_ndim names, and without it answers or says what it needs",
+    "an oracle takes the instance data that instance_ndim names, and without it answers or says what it needs",
     families=ONE,
 )
 def instance_data(case: Case) -> None:
@@ -132,7 +132,7 @@ def instance_data(case: Case) -> None:
         pass
     else:
         fail("bind(no_such_data=1) was accepted")
-    if case.structure:
+    if case.instance_data:
         with contextlib.suppress(InvalidInputError, TypeError):
             case.subject.probe({})
 
@@ -150,9 +150,7 @@ def copies(case: Case) -> None:
 # ----------------------------------------------------------------------------- shared steps
 
 
-def _same_answers(
-    case: Case, variant: Callable[[], tuple[Oracle, Potentials]], how: str, exactly: bool = False
-) -> None:
+def _same_answers(case: Case, variant: Callable[[], tuple[Oracle, Parts]], how: str, exactly: bool = False) -> None:
     for query in queries_of(case.oracle):
         expected = ask(query, case.oracle, case.theta)
         for a, e in zip(ask(query, *variant()), expected, strict=True):
@@ -190,7 +188,7 @@ def _spread_out(t: Tensor) -> Tensor:
     return wide[..., 0].permute(backwards)
 
 
-def _rows_of(theta: Potentials, rows: Any, size: int) -> Potentials:
+def _rows_of(theta: Parts, rows: Any, size: int) -> Parts:
     return map_parts(lambda t: t[rows] if t.shape[0] == size else t, theta)
 
 

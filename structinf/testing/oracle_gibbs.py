@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ..oracle import Enumerable, GibbsOracle, KBest, Samplable
 from ..parts import (
-    Potentials,
+    Parts,
     as_tuple,
     gradient_by_autograd,
     hessian_product_by_autograd,
     inner,
     map_parts,
     reduce_like,
-    weigh,
+    scale_per_instance,
 )
 from .cases import Case
 from .compare import expect, expect_close, expect_equal, fail, named_tensors, rounding
@@ -73,7 +73,7 @@ def log_partition_vjp(case: Case) -> None:
     oracle = _gibbs(case)
     weight = torch.randn(case.size, generator=case.generator(), dtype=torch.float64).to(case.dtype)
     means = oracle.marginals(case.theta)
-    expected = weigh(means, weight)
+    expected = scale_per_instance(means, weight)
     actual = oracle.log_partition_vjp(case.theta, weight)
     expect_close(actual, reduce_like(expected, case.theta), 4 * case.room, "log_partition_vjp")
 
@@ -194,17 +194,17 @@ def _gibbs(case: Case) -> GibbsOracle:
     return case.oracle
 
 
-def _sample(case: Case, n: int, seed: int) -> Potentials:
+def _sample(case: Case, n: int, seed: int) -> Parts:
     assert isinstance(case.oracle, Samplable)
     return case.oracle.sample(case.theta, n, torch.Generator().manual_seed(case.subject.seed + seed))
 
 
-def _reach(v: Potentials) -> Tensor:
+def _reach(v: Parts) -> Tensor:
     """Σ |v_i|, which a sum over structures of ⟨v, y⟩ cannot exceed."""
     return torch.stack([t.detach().double().abs().flatten(1).sum(1).max() for t in as_tuple(v)]).sum().cpu()
 
 
-def _autograd(case: Case, v: Potentials | None = None) -> Potentials:
+def _autograd(case: Case, v: Parts | None = None) -> Parts:
     """∇ log Z, or ∇² log Z v, of each instance by autograd through log_partition."""
     if v is None:
         return gradient_by_autograd(_gibbs(case).log_partition, case.theta)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..api import relax
 from ..errors import InfeasibleError, InvalidInputError
 from ..oracle import Enumerable, GibbsOracle
-from ..parts import Potentials, as_tuple, inner, map_parts
+from ..parts import Parts, as_tuple, inner, map_parts
 from ..relaxation import Relaxation
 from ..relaxations.map import Map
 from ..relaxations.marginals import Marginals
@@ -46,7 +46,7 @@ def infeasible(case: Case) -> None:
                 continue  # all marked as not valid: as good an answer
             fail(
                 f"{query.name} answers at batch index {last}, where every part is −inf; "
-                "structinf.checks.check_feasible, given the best scores or the sums, raises what is wanted",
+                "structinf.validation.check_feasible, given the best scores or the sums, raises what is wanted",
                 blocked,
             )
 
@@ -55,7 +55,7 @@ def infeasible(case: Case) -> None:
 def refusals(case: Case) -> None:
     oracle = case.subject.oracle
     try:
-        relax(map_parts(lambda t: t.long(), case.given), oracle, Map(), **case.structure)
+        relax(map_parts(lambda t: t.long(), case.given), oracle, Map(), **case.instance_data)
     except TypeError as error:
         expect("int64" in str(error), f"the error about integer potentials does not say so: {error}")
     else:
@@ -75,7 +75,7 @@ def refusals(case: Case) -> None:
             spoilt = case.with_tensors(tensors)
             try:
                 with trying(spoilt):
-                    relax(spoilt.given, oracle, Map(), **case.structure)
+                    relax(spoilt.given, oracle, Map(), **case.instance_data)
             except InvalidInputError as error:
                 told = word in str(error) and (t.shape[0] == 1 or f"batch index {place[0]}" in str(error))
                 expect(told, f"the error does not say {word} and batch index {place[0]}: {error}")
@@ -88,7 +88,9 @@ def half_precision(case: Case) -> None:
     for dtype in (torch.bfloat16, torch.float16):
         given = map_parts(lambda t, d=dtype: t.to(d), case.given)
         for relaxation, answer in public_answers(case, given):
-            expected = relax(map_parts(torch.Tensor.float, given), case.subject.oracle, relaxation, **case.structure)
+            expected = relax(
+                map_parts(torch.Tensor.float, given), case.subject.oracle, relaxation, **case.instance_data
+            )
             for (name, a), e in zip(
                 named_tensors(f"the {relaxation.label()} of {dtype}", answer), as_tuple(expected), strict=True
             ):
@@ -131,10 +133,10 @@ def padding(case: Case) -> None:
 
 @LAWS("lengths may be a list or any integer dtype, and all be shorter than the padding", families=ONE, dtypes=FLOAT)
 def lengths(case: Case) -> None:
-    if "lengths" not in case.structure:
+    if "lengths" not in case.instance_data:
         raise NotApplicable("no lengths are bound")
-    given = case.structure["lengths"]
-    rest = {key: value for key, value in case.structure.items() if key != "lengths"}
+    given = case.instance_data["lengths"]
+    rest = {key: value for key, value in case.instance_data.items() if key != "lengths"}
     for relaxation, expected in public_answers(case, case.given):
         for form in (given.tolist(), given.to(torch.int32), given.to(torch.int64), given.to(torch.uint8)):
             answer = relax(case.given, case.subject.oracle, relaxation, lengths=form, **rest)
@@ -143,7 +145,7 @@ def lengths(case: Case) -> None:
     shortest = int(given.flatten(1).sum(1).argmin()) if given.ndim > 1 else int(given.argmin())
     short = case.rows([shortest])
     for relaxation, answer in public_answers(short, short.given):
-        together = relax(case.given, case.subject.oracle, relaxation, **case.structure)
+        together = relax(case.given, case.subject.oracle, relaxation, **case.instance_data)
         expected = map_parts(lambda t: t[shortest : shortest + 1], together)
         expect_close(
             answer, expected, rounding(case.dtype, 100.0), f"{relaxation.label()} of the shortest instance alone"
@@ -154,7 +156,7 @@ def lengths(case: Case) -> None:
         except InvalidInputError as error:
             expect("lengths" in str(error), f"the error about wrong lengths does not name them: {error}")
         else:
-            fail(f"lengths of {wrong.flatten()[0].item()} were accepted; structinf.checks.check_lengths refuses them")
+            fail(f"lengths of {wrong.flatten()[0].item()} were accepted; call structinf.validation.check_lengths")
 
 
 @LAWS("CUDA tensors are answered on the device, as on the CPU", families=("normal", "forbidden"), dtypes=FLOAT)
@@ -198,7 +200,7 @@ def expect_names(error: InfeasibleError, index: int, name: str) -> None:
     expect(str(index) in str(error), f"InfeasibleError from {name} does not name batch index {index}: {error}")
 
 
-def expect_leading_dims(case: Case, relaxation: Relaxation, flat: Potentials, room: Tensor) -> None:
+def expect_leading_dims(case: Case, relaxation: Relaxation, flat: Parts, room: Tensor) -> None:
     """The answer ``flat`` comes also with two batch dimensions and with none; shared tensors may have ones or none."""
     size, oracle = case.size, case.subject.oracle
 
@@ -206,18 +208,18 @@ def expect_leading_dims(case: Case, relaxation: Relaxation, flat: Potentials, ro
         return t.reshape(2, size // 2, *t.shape[1:]) if t.shape[0] == size else t[None]
 
     if size % 2 == 0:
-        structure = {key: grouped(value) for key, value in case.structure.items()}
-        answer = relax(map_parts(grouped, case.given), oracle, relaxation, generator=case.draws(), **structure)
+        instance_data = {key: grouped(value) for key, value in case.instance_data.items()}
+        answer = relax(map_parts(grouped, case.given), oracle, relaxation, generator=case.draws(), **instance_data)
         shaped = map_parts(lambda t: t.reshape(2, size // 2, *t.shape[1:]), flat)
         expect_close(answer, shaped, room, f"{relaxation.label()} with two batch dimensions")
     if not relaxation.draws:  # the noise of a batch of one is another
         alone = case.rows([0])
-        structure = {key: value[0] for key, value in alone.structure.items()}
-        answer = relax(map_parts(lambda t: t[0], alone.given), oracle, relaxation, **structure)
+        instance_data = {key: value[0] for key, value in alone.instance_data.items()}
+        answer = relax(map_parts(lambda t: t[0], alone.given), oracle, relaxation, **instance_data)
         expect_close(answer, map_parts(lambda t: t[0], flat), room, f"{relaxation.label()} without batch dimensions")
     bare = map_parts(lambda t: t if t.shape[0] == size else t[0], case.given)
     try:
-        answer = relax(bare, oracle, relaxation, generator=case.draws(), **case.structure)
+        answer = relax(bare, oracle, relaxation, generator=case.draws(), **case.instance_data)
     except InvalidInputError:
         return  # an oracle of several forms may not be able to tell which one this is
     expect_close(answer, flat, room, f"{relaxation.label()} with shared tensors without batch dimensions")
@@ -226,7 +228,7 @@ def expect_leading_dims(case: Case, relaxation: Relaxation, flat: Potentials, ro
 def _expect_padding_is_named(case: Case) -> None:
     """valid_parts leaves out no part that a structure uses, and is not None if lengths put some out of use."""
     masks = case.oracle.valid_parts(map_parts(lambda t: t.expand(case.size, *t.shape[1:]), case.theta))
-    if not case.structure or not isinstance(case.oracle, Enumerable):
+    if not case.instance_data or not isinstance(case.oracle, Enumerable):
         return
     for b, _, listed in case.enumerations():
         used = map_parts(lambda y: (y != 0).any(0), listed.structures)
@@ -236,12 +238,12 @@ def _expect_padding_is_named(case: Case) -> None:
                     not bool((u & ~instance(m, b)[0].cpu()).any()),
                     f"{name} leaves out a part in use at batch index {b}",
                 )
-        elif "lengths" in case.structure and case.subject.usable is not None:
+        elif "lengths" in case.instance_data and case.subject.usable is not None:
             idle = [bool((u & ~v).any()) for u, v in zip(as_tuple(case.subject.usable), as_tuple(used), strict=True)]
             expect(not any(idle), f"valid_parts is None although lengths put parts out of use at batch index {b}")
 
 
-def padding_masks(case: Case, shared: bool = True) -> Potentials:
+def padding_masks(case: Case, shared: bool = True) -> Parts:
     """Which parts are inside the lengths: a row for each instance, and for tensors that all ``shared`` one or as many.
 
     NotApplicable if all are.
@@ -250,7 +252,7 @@ def padding_masks(case: Case, shared: bool = True) -> Potentials:
     def rows(t: Tensor) -> Tensor:
         return t if shared else t.expand(case.size, *t.shape[1:])
 
-    masks = case.oracle.valid_parts(map_parts(rows, case.theta)) if case.structure else None
+    masks = case.oracle.valid_parts(map_parts(rows, case.theta)) if case.instance_data else None
     if masks is None:
         raise NotApplicable("no part is padding: no instance data is bound, or valid_parts returns None")
     if not shared:
@@ -258,8 +260,8 @@ def padding_masks(case: Case, shared: bool = True) -> Potentials:
     return map_parts(lambda m, t: m.any(0, keepdim=True) if t.shape[0] == 1 else m, masks, case.theta)
 
 
-def public_answers(case: Case, given: Potentials) -> Iterator[tuple[Relaxation, Any]]:
+def public_answers(case: Case, given: Parts) -> Iterator[tuple[Relaxation, Any]]:
     """The structure, and the mean if there is one, of ``given`` as users get them."""
     for relaxation in (Map(), Marginals()):
         if isinstance(relaxation, Map) or isinstance(case.subject.oracle, GibbsOracle):
-            yield relaxation, relax(given, case.subject.oracle, relaxation, **case.structure)
+            yield relaxation, relax(given, case.subject.oracle, relaxation, **case.instance_data)

@@ -16,7 +16,7 @@ from ..parts import (
     inner,
     map_parts,
     reduce_like,
-    weigh,
+    scale_per_instance,
 )
 from ..regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from ..smoothing import Smoothable
@@ -105,7 +105,7 @@ def smoothed_vjp(case: Case) -> None:
     oracle = _smoothable(case)
     weight = torch.randn(case.size, generator=case.generator(), dtype=torch.float64).to(case.dtype)
     for regularizer in REGULARIZERS:
-        expected = reduce_like(weigh(oracle.smoothed_mean(case.theta, regularizer), weight), case.theta)
+        expected = reduce_like(scale_per_instance(oracle.smoothed_mean(case.theta, regularizer), weight), case.theta)
         actual = oracle.smoothed_vjp(case.theta, weight, regularizer)
         expect_close(actual, expected, 4 * case.room, f"smoothed_vjp with {regularizer}")
 

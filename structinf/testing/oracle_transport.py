@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..oracle import TransportPolytope
-from ..parts import Potentials
+from ..parts import Parts
 from .cases import Case
 from .compare import expect, expect_close, expect_equal, rounding
 from .law import LawBook
@@ -79,13 +79,13 @@ def _theta(case: Case) -> Tensor:
     return _as_tensor(case.theta)
 
 
-def _as_tensor(parts: Potentials) -> Tensor:
+def _as_tensor(parts: Parts) -> Tensor:
     expect(isinstance(parts, Tensor), "a transport polytope's potentials must be one tensor (B, n, m)")
     assert isinstance(parts, Tensor)
     return parts
 
 
-def _margins(case: Case, theta: Potentials | None = None) -> dict[str, Tensor | None]:
+def _margins(case: Case, theta: Parts | None = None) -> dict[str, Tensor | None]:
     assert isinstance(case.oracle, TransportPolytope)
     answer = case.oracle.margins(_as_tensor(case.theta if theta is None else theta))
     return dict(zip(("the rows' margin", "the columns' margin", "the total"), answer, strict=True))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import EntropyProjectable, Enumerable, KBest, Projectable
-from ..parts import Potentials, as_tuple, inner, map_parts
+from ..parts import Parts, as_tuple, inner, map_parts
 from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .enumeration import Enumeration, exact, flat_parts, nearest_point, numbered
@@ -116,7 +116,7 @@ def k_best(case: Case) -> None:
         expect_close(scores[:allowed, 0], best, room, f"scores of all structures from topk at batch index {b}")
 
 
-def _expect_k_best(case: Case, structures: Potentials, scores: Tensor, valid: Tensor, k: int) -> None:
+def _expect_k_best(case: Case, structures: Parts, scores: Tensor, valid: Tensor, k: int) -> None:
     theta = exact(case.theta)
     expect(bool(valid[0].all()), "valid[0] from topk is False although a structure exists")
     expect(bool((valid[1:] <= valid[:-1]).all()), "valid from topk is False before it is True")
@@ -179,7 +179,7 @@ def entropy_projection(case: Case) -> None:
 
 
 def _expect_most_entropy(
-    case: Case, mean: Tensor, theta: Potentials, enumeration: Enumeration, binary: bool, b: int
+    case: Case, mean: Tensor, theta: Parts, enumeration: Enumeration, binary: bool, b: int
 ) -> None:
     """A point is best if the objective falls from it to every structure: the gradient there is highest at itself."""
     rows = flat_parts(enumeration.structures)[enumeration.allowed(theta)]
@@ -255,7 +255,7 @@ def labels(case: Case) -> None:
 # ----------------------------------------------------------------------------- shared steps
 
 
-def _rivals(case: Case) -> Iterator[tuple[int, Potentials]]:
+def _rivals(case: Case) -> Iterator[tuple[int, Parts]]:
     """For each instance the best structure, (1, *event), of a list of all; if there is none, some that argmax finds."""
     if isinstance(case.oracle, Enumerable):
         for b, theta, listed in case.enumerations():
@@ -266,7 +266,7 @@ def _rivals(case: Case) -> Iterator[tuple[int, Potentials]]:
         yield from ((b, instance(y, b)) for b in range(case.size))
 
 
-def structures_of(case: Case, limit: int = 200) -> Iterator[Potentials]:
+def structures_of(case: Case, limit: int = 200) -> Iterator[Parts]:
     """Batches of structures (B, *event) in float64: all there are if they can be listed, else some that argmax finds.
 
     A list longer than ``limit`` is thinned out, but never of the best structures.
@@ -280,7 +280,7 @@ def structures_of(case: Case, limit: int = 200) -> Iterator[Potentials]:
         yield map_parts(lambda *rows: torch.stack(rows), *chosen)
 
 
-def _ordered(listed: Enumeration, theta: Potentials, limit: int) -> Potentials:
+def _ordered(listed: Enumeration, theta: Parts, limit: int) -> Parts:
     order = listed.scores(theta).argsort(descending=True)
     half = limit // 2
     best, rest = order[:half], order[half:]
@@ -288,22 +288,22 @@ def _ordered(listed: Enumeration, theta: Potentials, limit: int) -> Potentials:
     return map_parts(lambda t: t[chosen], listed.structures)
 
 
-def _noise(case: Case, generator: torch.Generator) -> Potentials:
+def _noise(case: Case, generator: torch.Generator) -> Parts:
     return map_parts(
         lambda t: torch.randn(case.size, *t.shape[1:], generator=generator, dtype=torch.float64).to(t), case.theta
     )
 
 
-def _has_ties(theta: Potentials) -> bool:
+def _has_ties(theta: Parts) -> bool:
     return any(bool((t == t.round())[~t.isneginf()].any()) for t in as_tuple(theta))
 
 
-def _shown(y: Potentials) -> str:
+def _shown(y: Parts) -> str:
     shown = ", ".join(str(t[0].tolist()) for t in as_tuple(y))
     return f"({shown})" if isinstance(y, tuple) else shown
 
 
-def _expect_exact(case: Case, y: Potentials) -> None:
+def _expect_exact(case: Case, y: Parts) -> None:
     """What must hold without a list of all structures: y is best in its own direction, and no mixture."""
     indicator = [bool(((t == 0) | (t == 1)).all()) for t in as_tuple(y)]
     if any(indicator):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..parts import Potentials, inner, map_parts
+from ..parts import Parts, inner, map_parts
 
 __all__ = ["FAMILIES", "forbid", "instance", "magnitude", "normal"]
 
@@ -38,7 +38,7 @@ FAMILIES: Mapping[str, tuple[Callable[[Sequence[int], torch.Generator], Tensor],
 }
 
 
-def forbid(theta: Potentials, structure: Potentials, generator: torch.Generator, share: float = 0.4) -> Potentials:
+def forbid(theta: Parts, structure: Parts, generator: torch.Generator, share: float = 0.4) -> Parts:
     """``theta`` with −inf at a random share of the parts that no instance of ``structure`` uses."""
 
     def mask(t: Tensor, y: Tensor) -> Tensor:
@@ -49,12 +49,12 @@ def forbid(theta: Potentials, structure: Potentials, generator: torch.Generator,
     return map_parts(mask, theta, structure)
 
 
-def instance(value: Potentials, b: int) -> Potentials:
+def instance(value: Parts, b: int) -> Parts:
     """Row ``b`` as a batch of one, (1, *event); the only row where all instances share it."""
     return map_parts(lambda t: t[b : b + 1] if t.shape[0] != 1 else t, value)
 
 
-def magnitude(theta: Potentials, y: Potentials) -> Tensor:
+def magnitude(theta: Parts, y: Parts) -> Tensor:
     """Σ |θ_i y_i| for each instance, without forbidden parts."""
     sizes = map_parts(lambda t: t.abs().nan_to_num(posinf=0), theta)
     return inner(sizes, map_parts(torch.abs, y))

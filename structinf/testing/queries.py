@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable
-from ..parts import Potentials, as_tuple, batch_size, map_parts
+from ..parts import Parts, as_tuple, batch_size, map_parts
 from .compare import expect, fail, named_tensors
 
 __all__ = ["QUERIES", "Answer", "Query", "ask", "directions", "queries_of"]
@@ -20,7 +20,7 @@ SAMPLES = 3
 K = 3
 
 
-def some_direction(theta: Potentials) -> Potentials:
+def some_direction(theta: Parts) -> Parts:
     """Finite numbers of θ's form with the full batch; an instance's depend on its potentials alone."""
 
     def wave(t: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def some_direction(theta: Potentials) -> Potentials:
     return map_parts(wave, theta)
 
 
-def directions(theta: Potentials) -> Iterator[Potentials]:
+def directions(theta: Parts) -> Iterator[Parts]:
     """One with the full batch, and one that is shared where ``theta`` is, if that is another."""
     full = some_direction(theta)
     yield full
@@ -39,7 +39,7 @@ def directions(theta: Potentials) -> Iterator[Potentials]:
         yield map_parts(lambda z, t: z[: len(t)], full, theta)
 
 
-def _weight(theta: Potentials) -> Tensor:
+def _weight(theta: Parts) -> Tensor:
     rows = [t.flatten(1).sum(1) for t in as_tuple(some_direction(theta))]
     return 1.5 + torch.stack(rows).sum(0).sin()
 
@@ -61,7 +61,7 @@ class Query:
 
     name: str
     ability: type[Oracle]
-    call: Callable[[Any, Potentials], Any]
+    call: Callable[[Any, Parts], Any]
     pieces: tuple[Piece, ...]
     random: bool = False
 
@@ -137,7 +137,7 @@ class Answer:
     exact: bool
 
 
-def ask(query: Query, oracle: Oracle, theta: Potentials) -> list[Answer]:
+def ask(query: Query, oracle: Oracle, theta: Parts) -> list[Answer]:
     """The answer of ``oracle``, tensor by tensor; Broken if its form, shape, dtype or device is wrong."""
     with torch.no_grad():
         answer = query.call(oracle, theta)
@@ -148,7 +148,7 @@ def ask(query: Query, oracle: Oracle, theta: Potentials) -> list[Answer]:
     return [a for piece, value in zip(query.pieces, answer, strict=True) for a in _tensors(query, piece, value, theta)]
 
 
-def _tensors(query: Query, piece: Piece, value: Any, theta: Potentials) -> Iterator[Answer]:
+def _tensors(query: Query, piece: Piece, value: Any, theta: Parts) -> Iterator[Answer]:
     name = f"{piece.name} from {query.name}"
     size, first = batch_size(theta), as_tuple(theta)[0]
     if piece.of == "instances":

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from ..calls.resolution import resolve
 from ..errors import UnsupportedError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
-from ..resolution import resolve
 from . import relaxation_form, relaxation_values
 from .cases import InstanceData, Subject
 from .law import Law, check, results
@@ -36,7 +36,7 @@ def check_relaxation(
     oracle: str | Oracle,
     event_shape: Any,
     *,
-    structure: InstanceData | None = None,
+    instance_data: InstanceData | None = None,
     dtypes: Sequence[torch.dtype] = DTYPES,
     seed: int = 0,
     on_result: Callable[[Result], None] | None = None,
@@ -67,7 +67,7 @@ def check_relaxation(
     >>> "hull" in report.held, report.broken
     (True, [])
     """
-    return check(relaxation_laws(), _subject(relaxation, oracle, event_shape, structure, dtypes, seed), on_result)
+    return check(relaxation_laws(), _subject(relaxation, oracle, event_shape, instance_data, dtypes, seed), on_result)
 
 
 def relaxation_results(
@@ -75,7 +75,7 @@ def relaxation_results(
     oracle: str | Oracle,
     event_shape: Any,
     *,
-    structure: InstanceData | None = None,
+    instance_data: InstanceData | None = None,
     dtypes: Sequence[torch.dtype] = DTYPES,
     seed: int = 0,
 ) -> Iterator[Result]:
@@ -87,18 +87,18 @@ def relaxation_results(
     >>> [result.law for result in results if result.status == "broken"]
     []
     """
-    yield from results(relaxation_laws(), _subject(relaxation, oracle, event_shape, structure, dtypes, seed))
+    yield from results(relaxation_laws(), _subject(relaxation, oracle, event_shape, instance_data, dtypes, seed))
 
 
 def _subject(
     relaxation: str | Relaxation,
     oracle: str | Oracle,
     event_shape: Any,
-    structure: InstanceData | None,
+    instance_data: InstanceData | None,
     dtypes: Sequence[torch.dtype],
     seed: int,
 ) -> Subject:
     found, relaxed = resolve(oracle, relaxation, {})
     if relaxed.sample_ndim:
         raise UnsupportedError(f"{relaxed!r} keeps its samples apart, of which the laws know nothing; check its mean")
-    return Subject.make(found, event_shape, structure, dtypes=tuple(dtypes), seed=seed, relaxation=relaxed)
+    return Subject.make(found, event_shape, instance_data, dtypes=tuple(dtypes), seed=seed, relaxation=relaxed)

@@ -9,7 +9,7 @@ import torch
 
 from ..api import infer, relax
 from ..errors import InfeasibleError, UnsupportedError
-from ..parts import Potentials, as_tuple, map_parts
+from ..parts import Parts, as_tuple, map_parts
 from ..solution import Solution
 from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding, trying
@@ -137,11 +137,11 @@ def support(case: Case) -> None:
 def warm_start(case: Case) -> None:
     oracle, relaxation = case.subject.oracle, case.relaxation
     with torch.no_grad():
-        first = infer(case.given, oracle, relaxation, **case.structure)
+        first = infer(case.given, oracle, relaxation, **case.instance_data)
         if first.support is None:
             raise NotApplicable("the relaxation keeps no support")
         try:
-            again = infer(case.given, oracle, relaxation, warm_start=first, **case.structure)
+            again = infer(case.given, oracle, relaxation, warm_start=first, **case.instance_data)
         except UnsupportedError:
             raise NotApplicable("the relaxation is not iterative") from None
     expect_close(again.mean, first.mean, case.room, "the mean from a warm start")
@@ -150,7 +150,7 @@ def warm_start(case: Case) -> None:
 
 @LAWS("any number of leading dimensions may be the batch", families=("normal", "forbidden"))
 def leading_dims(case: Case) -> None:
-    flat = relax(case.given, case.subject.oracle, case.relaxation, **case.structure)
+    flat = relax(case.given, case.subject.oracle, case.relaxation, **case.instance_data)
     expect_leading_dims(case, case.relaxation, flat, case.room)
 
 
@@ -158,8 +158,10 @@ def leading_dims(case: Case) -> None:
 def half_precision(case: Case) -> None:
     for dtype in (torch.bfloat16, torch.float16):
         given = map_parts(lambda t, d=dtype: t.to(d), case.given)
-        answer = relax(given, case.subject.oracle, case.relaxation, **case.structure)
-        expected = relax(map_parts(torch.Tensor.float, given), case.subject.oracle, case.relaxation, **case.structure)
+        answer = relax(given, case.subject.oracle, case.relaxation, **case.instance_data)
+        expected = relax(
+            map_parts(torch.Tensor.float, given), case.subject.oracle, case.relaxation, **case.instance_data
+        )
         for (name, a), e in zip(named_tensors("the mean", answer), as_tuple(expected), strict=True):
             expect(a.dtype == dtype, f"{name} of {dtype} has dtype {a.dtype}")
             expect_close(a, e, 2 * torch.finfo(dtype).eps * (1 + e.abs().double()), f"{name} of {dtype}")
@@ -169,11 +171,11 @@ def half_precision(case: Case) -> None:
 def padding(case: Case) -> None:
     masks = padding_masks(case)
     oracle, relaxation = case.subject.oracle, case.relaxation
-    expected = relax(case.given, oracle, case.relaxation, **case.structure)
+    expected = relax(case.given, oracle, case.relaxation, **case.instance_data)
     leaves = []
     for t, m in zip(as_tuple(case.given), as_tuple(masks), strict=True):
         leaves.append(t.masked_fill(~m, torch.nan).requires_grad_())
-    answer = relax(case.with_tensors(leaves).given, oracle, relaxation, **case.structure)
+    answer = relax(case.with_tensors(leaves).given, oracle, relaxation, **case.instance_data)
     expect_equal(answer, expected, "the mean with NaN in the padding")
     for (name, a), m in zip(
         named_tensors("the mean", answer), as_tuple(padding_masks(case, shared=False)), strict=True
@@ -194,8 +196,8 @@ def cuda(case: Case) -> None:
     if case.relaxation.draws:
         raise NotApplicable("a generator draws other noise on another device")
     oracle, relaxation = case.subject.oracle, case.relaxation
-    expected = relax(case.given, oracle, relaxation, **case.structure)
-    answer = relax(map_parts(lambda t: t.cuda(), case.given), oracle, relaxation, **case.structure)
+    expected = relax(case.given, oracle, relaxation, **case.instance_data)
+    answer = relax(map_parts(lambda t: t.cuda(), case.given), oracle, relaxation, **case.instance_data)
     for name, t in named_tensors("the mean", answer):
         expect(t.is_cuda, f"{name} of CUDA tensors is on {t.device}")
     expect_close(answer, expected, rounding(case.dtype, 100.0), "the mean on CUDA")
@@ -204,7 +206,7 @@ def cuda(case: Case) -> None:
 # ----------------------------------------------------------------------------- shared steps
 
 
-def solve(case: Case, theta: Potentials | None = None) -> Solution:
+def solve(case: Case, theta: Parts | None = None) -> Solution:
     """The record for the case's potentials, or others of their form."""
     return case.relaxation.solve(case.oracle, case.theta if theta is None else theta)
 

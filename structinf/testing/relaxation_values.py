@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedError
 from ..losses import FenchelYoungLoss
-from ..parts import Potentials, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
+from ..parts import Parts, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
 from ..relaxation import RegularizedRelaxation, Relaxation
 from .cases import Case
 from .compare import NotApplicable, expect, expect_close, rounding
@@ -122,14 +122,14 @@ def loss_minimum(case: Case) -> None:
     size = case.scale + case.subject.parts
     room = rounding(case.dtype, size, factor=64)
     for y in map(case.structure_near, case.share(range(3))):
-        value = loss(case.given, y, **case.structure)
+        value = loss(case.given, y, **case.instance_data)
         expect(bool(value.isfinite().all()), "the loss is not finite")
         expect(value.double().min().item() >= -room, f"the loss is {value.min().item():.3g}, below 0")
     sharp = case.with_tensors([t * 1e4 for t in as_tuple(case.given)])
     y = sharp.oracle.argmax(sharp.theta)
     with torch.no_grad():
         mean = solve(sharp).mean
-    value = loss(sharp.given, y, **case.structure)
+    value = loss(sharp.given, y, **case.instance_data)
     for b in range(case.size):
         if (flat_parts(instance(mean, b)) - flat_parts(instance(y, b))).abs().max() <= 1e-12:
             expect(
@@ -142,21 +142,25 @@ def loss_derivatives(case: Case) -> None:
     loss = _loss(case)
     y = case.structure_near(0)
     leaves = [t.detach().clone().requires_grad_() for t in as_tuple(case.given)]
-    value = loss(case.with_tensors(leaves).given, y, **case.structure).sum()
+    value = loss(case.with_tensors(leaves).given, y, **case.instance_data).sum()
     found = like_potentials(differentiate(value, leaves), case.given)
     mean = _mean(case, case.theta)
     expected = reduce_like(map_parts(torch.sub, mean, y), case.given)
     expect_close(found, expected, 4 * case.room, "the gradient of the loss (μ − y is expected)")
     for order in (1,) if case.relaxation.draws else (1, 2):
         expect_derivative(
-            lambda given: loss(given, y, **case.structure), case.given, case.generator(order), "the loss", order=order
+            lambda given: loss(given, y, **case.instance_data),
+            case.given,
+            case.generator(order),
+            "the loss",
+            order=order,
         )
 
 
 # ----------------------------------------------------------------------------- shared steps
 
 
-def _mean(case: Case, theta: Potentials) -> Potentials:
+def _mean(case: Case, theta: Parts) -> Parts:
     return case.relaxation.mean(case.oracle, theta)
 
 
@@ -169,7 +173,7 @@ def _loss(case: Case) -> Callable[..., Tensor]:
     """The loss of each instance, from the same draws each time."""
     relaxation: Relaxation = case.relaxation
     loss = FenchelYoungLoss(case.subject.oracle, relaxation, reduction="none")
-    return lambda given, y, **structure: loss(given, y, generator=case.draws(), **structure)
+    return lambda given, y, **instance_data: loss(given, y, generator=case.draws(), **instance_data)
 
 
 def _expect_no_estimate(case: Case) -> None:

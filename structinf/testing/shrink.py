@@ -91,7 +91,7 @@ def as_code(case: Case) -> str:
     """Python that makes the case again."""
     tensors = [_literal(t) for t in as_tuple(case.given)]
     theta = f"({', '.join(tensors)})" if case.subject.is_tuple else tensors[0]
-    bound = ", ".join(f"{name}={_literal(value)}" for name, value in case.structure.items())
+    bound = ", ".join(f"{name}={_literal(value)}" for name, value in case.instance_data.items())
     lines = [f"oracle = {case.subject.oracle!r}" + (f".bind({bound})" if bound else ""), f"theta = {theta}"]
     if case.subject.relaxation is not None:
         lines.insert(0, f"relaxation = {case.subject.relaxation!r}")

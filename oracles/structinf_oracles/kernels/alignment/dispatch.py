@@ -1,0 +1,188 @@
+"""Alignments on the CPU: cuts the batch into ranges for the threads and into groups, and allocates what the loops need.
+
+Tensors are θ (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,), both int64; regularizers are known by their α. Values
+(B,) come in float64, −inf where every path has a cell of −inf; the parts are 0 there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structinf.kernels import parallel_rows, to_numpy
+
+from . import passes, paths
+from .grid_layout import LANES
+
+__all__ = ["argmax", "hessian_product", "sample", "smoothed_mean", "smoothed_value", "topk"]
+
+# Elementary operations for each cell of a value; a mean takes twice as many, a Hessian product four times.
+_OPERATIONS = 16
+
+# Instances make a group until they have so many columns, or so many places in the tables: more would leave the cache.
+_COLUMNS = 512
+_PLACES = 2**16
+
+# Results are numpy's, whose allocator asks for huge pages: a large array costs a fraction of what one of torch's does.
+
+
+class _Scratch(NamedTuple):
+    """What a thread needs to serve groups of ``len(grids)`` instances; see :mod:`.dtw_grid` and :mod:`.dtw_nodes`."""
+
+    grids: np.ndarray
+    rings: np.ndarray
+    d: np.ndarray
+    q: np.ndarray
+    f: np.ndarray
+    panel: np.ndarray
+    kept: np.ndarray
+
+
+Server = Callable[[int, int], Any]
+
+
+# ----------------------------------------------------------------------------- smoothed maxima
+
+
+def smoothed_value(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float) -> Tensor:
+    """DP_Ω(θ), in memory for three anti-diagonals."""
+    batch = scores, *_ = to_numpy(theta, lengths, bands)
+    value = np.empty(len(scores))
+
+    def prepare(scratch: _Scratch) -> Server:
+        return lambda first, last: passes.forward(first, last, *batch, alpha, *scratch, value)
+
+    _serve(prepare, *batch, work=_OPERATIONS * scores.size, keeps=False)
+    return torch.from_numpy(value)
+
+
+def smoothed_mean(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """DP_Ω(θ) and its gradient (B, n, m), times ``weight`` (B,)."""
+    batch = scores, sizes, limits = to_numpy(theta, lengths, bands)
+    (factors,) = to_numpy(weight)
+    value, out = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype)
+
+    def prepare(scratch: _Scratch) -> Server:
+        grids, _, _, q, _, panel, kept = scratch
+        inflow = _flows(scratch, scores)
+
+        def serve(first: int, last: int) -> None:
+            end = passes.forward(first, last, *batch, alpha, *scratch, value)
+            passes.walk_back(first, last, end, sizes, limits, value, factors, grids, q, panel, kept, inflow, out)
+
+        return serve
+
+    _serve(prepare, *batch, work=2 * _OPERATIONS * scores.size)
+    return torch.from_numpy(value), torch.from_numpy(out)
+
+
+def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """DP_Ω(θ) and ∇²DP_Ω(θ) v, (B, n, m)."""
+    batch = scores, sizes, limits = to_numpy(theta, lengths, bands)
+    (along,) = to_numpy(v)
+    value, out, ones = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype), np.ones(len(scores), scores.dtype)
+
+    def prepare(scratch: _Scratch) -> Server:
+        grids, _, _, q, _, panel, kept = scratch
+        inflow, d_inflow = _flows(scratch, scores), _flows(scratch, scores)
+        d_tables, s = np.empty((len(grids), kept.shape[2])), np.zeros_like(q)
+
+        def serve(first: int, last: int) -> None:
+            end = passes.forward(first, last, *batch, alpha, *scratch, value)
+            passes.tangent(first, last, end, along, sizes, limits, grids, q, panel, kept, d_tables)
+            passes.walk_back_tangent(
+                first, last, end, sizes, limits, value, ones, alpha, grids, q, panel, kept, d_tables, s, inflow,
+                d_inflow, out,
+            )  # fmt: skip
+
+        return serve
+
+    _serve(prepare, *batch, work=4 * _OPERATIONS * scores.size)
+    return torch.from_numpy(value), torch.from_numpy(out)
+
+
+# ----------------------------------------------------------------------------- single paths
+
+
+def argmax(theta: Tensor, lengths: Tensor, bands: Tensor) -> tuple[Tensor, Tensor]:
+    """The best score, and the best path (B, n, m)."""
+    _, n, m = theta.shape
+    value, y = sample(theta, lengths, bands, math.inf, torch.zeros(1, len(theta), n + m - 1, dtype=torch.float64))
+    return value, y[0]
+
+
+def sample(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """DP_Ω(θ), and paths (N, B, n, m) drawn along q with ``uniforms`` (N, B, n + m - 1), float64 in [0, 1)."""
+    batch = scores, sizes, _ = to_numpy(theta, lengths, bands)
+    (draws,) = to_numpy(uniforms)
+    value, y = np.empty(len(scores)), np.zeros((len(draws), *scores.shape), scores.dtype)
+
+    def prepare(scratch: _Scratch) -> Server:
+        def serve(first: int, last: int) -> None:
+            passes.forward(first, last, *batch, alpha, *scratch, value)
+            paths.walks(first, last, sizes, draws, scratch.grids, scratch.kept, value, y)
+
+        return serve
+
+    _serve(prepare, *batch, work=_OPERATIONS * scores.size)
+    return torch.from_numpy(value), torch.from_numpy(y)
+
+
+def topk(theta: Tensor, lengths: Tensor, bands: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The scores of the k best paths, (k, B) in float64, −inf where there are fewer, and the paths (k, B, n, m)."""
+    batch = scores, *_ = to_numpy(theta, lengths, bands)
+    found, y = np.empty((k, len(scores))), np.zeros((k, *scores.shape), scores.dtype)
+    parallel_rows(paths.topk, len(scores), *batch, found, y, work=_OPERATIONS * y.size)
+    return torch.from_numpy(found), torch.from_numpy(y)
+
+
+# ----------------------------------------------------------------------------- threads and groups
+
+
+def _serve(
+    prepare: Callable[[_Scratch], Server],
+    scores: np.ndarray,
+    sizes: np.ndarray,
+    bands: np.ndarray,
+    *,
+    work: float,
+    keeps: bool = True,
+) -> None:
+    """Serve the batch, a group after the other in each thread; with no memory for q unless it ``keeps`` it."""
+
+    def serve_range(start: int, stop: int) -> None:
+        scratch = _scratch(scores, sizes[start:stop], bands[start:stop], keeps)
+        serve = prepare(scratch)
+        for first in range(start, stop, len(scratch.grids)):
+            serve(first, min(stop, first + len(scratch.grids)))
+
+    parallel_rows(serve_range, len(scores), work=work)
+
+
+def _scratch(scores: np.ndarray, sizes: np.ndarray, bands: np.ndarray, keeps: bool) -> _Scratch:
+    """For the instances of the given ``sizes`` and ``bands``."""
+    _, n, m = scores.shape
+    longest = min(n, m)
+    cells = (sizes.min(1) * np.minimum(sizes.max(1), 2 * np.minimum(bands, n + m) + 1)).max()
+    places = int(cells) + 2 * (n + m + 1) if keeps else 0
+    group = max(1, min(len(sizes), _COLUMNS // longest, _PLACES // (places + 1)))
+    columns = group * longest + LANES
+    return _Scratch(
+        np.empty((group, n + m + 1, 4), np.int64),
+        np.empty((group, 3 * (longest + LANES + 2) + LANES)),
+        np.zeros((4, columns)),
+        np.zeros((5, columns)),
+        np.zeros((3, columns), scores.dtype),
+        np.empty((group, longest + LANES, LANES), scores.dtype),
+        np.empty((group, 2, places), scores.dtype),
+    )
+
+
+def _flows(scratch: _Scratch, scores: np.ndarray) -> np.ndarray:
+    """What :func:`.dtw_grid.send` writes to."""
+    return np.empty((len(scratch.grids), 4, scores.shape[1] + 3))

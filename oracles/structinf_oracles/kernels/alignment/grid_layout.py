@@ -1,0 +1,190 @@
+"""Where the numbers of an alignment grid's cells lie, anti-diagonal by anti-diagonal, and how they come together.
+
+Instances are served in groups (see :mod:`.dtw_cpu`), whose cells of one anti-diagonal stand side by side in the columns
+of :mod:`.dtw_nodes`: vectors are full and no operation waits for the one before, however short the anti-diagonals are.
+For the instance g of a group, the row k of ``grids[g]`` describes the anti-diagonal i + j = k − 2:
+
+    first row i of the cells inside the band,    their number,
+    the place of the first in ``rings[g]``, where each anti-diagonal takes the places of the third before,
+    the place of the first in tables of all cells.
+
+The rows 0 and 1, and those behind the instance's last cell, have no cells. Between anti-diagonals lie two places that
+stand for cells outside.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from structinf.kernels.jit import jit
+from structinf.kernels.scalar.min_max import maximum
+
+from .smooth_max3 import unpack
+
+__all__ = [
+    "LANES",
+    "RING",
+    "TABLE",
+    "at",
+    "collect",
+    "compare",
+    "keep",
+    "layout",
+    "place_before",
+    "recall",
+    "send",
+    "unpack",
+]
+
+# Loops run over multiples of so many columns, whole vectors of float32 or float64.
+LANES = 16
+
+# An index: signed ones may count from the end, and asking whether they do keeps loops from being vectorised.
+at = np.uint64
+
+
+RING, TABLE = 2, 3  # columns of a grid, for place_before
+
+
+@jit
+def layout(n, m, band, grid):
+    """Fill ``grid`` (N + M + 1, 4) for n ≤ N rows and m ≤ M columns."""
+    band = min(band, n + m)
+    place, size = 1, min(n, m) + LANES + 2
+    for k in range(len(grid)):
+        d = k - 2
+        low = max(0, d - m + 1, (d - band + 1) // 2)
+        count = max(0, min(n - 1, d, (d + band) // 2) - low + 1)
+        grid[k, 0], grid[k, 1], grid[k, 2], grid[k, 3] = min(low, n), count, 1 + k % 3 * size, place
+        place += count + 2
+
+
+@jit(inline=True)
+def _whole(count):
+    """``count``, rounded up to whole vectors."""
+    return (count + LANES - 1) // LANES * LANES
+
+
+@jit(inline=True)
+def place_before(grids, g, k, steps, where):
+    """The place, ``steps`` anti-diagonals before the k-th, of the cell in the row before the first."""
+    return grids[g, k - steps, where] + grids[g, k, 0] - 1 - grids[g, k - steps, 0]
+
+
+@jit
+def compare(rings, grids, size, k, d):
+    """Differences and maximum of v over the cells (i − 1, j − 1), (i − 1, j) and (i, j − 1); returns the width."""
+    column = 0
+    for g in range(size):
+        count = grids[g, k, 1]
+        two, one = place_before(grids, g, k, 2, RING), place_before(grids, g, k, 1, RING)
+        # Whole vectors: what is written too much is the next instance's to overwrite, or nobody's.
+        for c in range(_whole(count)):
+            x0, x1, x2 = rings[g, at(two + c)], rings[g, at(one + c)], rings[g, at(one + c + 1)]
+            top = maximum(maximum(x0, x1), x2)
+            base = top if top > -np.inf else 0.0
+            d[0, at(column + c)], d[1, at(column + c)], d[2, at(column + c)] = x0 - base, x1 - base, x2 - base
+            d[3, at(column + c)] = top
+        column += count
+    return _whole(column)
+
+
+# θ and results are read and written by panels of as many anti-diagonals as a cache line has numbers. ``panel``
+# (size, N, LANES) has a column for each of them, its row 0 being the first row i of the panel's first one. One
+# anti-diagonal alone would touch a line, and often a page, for each of its cells.
+
+
+@jit(inline=True)
+def _columns(k, i, n, m, band):
+    """The cells j of row i in the panel that starts at k: the first, and the one behind the last."""
+    return max(0, i - band, k - 2 - i), min(m, i + band + 1, min(k + LANES - 1, n + m) - 1 - i)
+
+
+@jit
+def read_panel(k, first, size, x, lengths, bands, grids, panel):
+    """The cells of ``x`` (B, n, m) on the anti-diagonals from the k-th on."""
+    for g in range(size):
+        n, m = lengths[first + g]
+        band, low, last = min(bands[first + g], n + m), grids[g, k, 0], min(k + LANES - 1, n + m)
+        for i in range(low, grids[g, last, 0] + grids[g, last, 1]):
+            start, stop = _columns(k, i, n, m, band)
+            if stop - start == LANES:  # a loop of known length is one vector
+                for c in range(LANES):
+                    panel[g, at(i - low), at(c)] = x[first + g, at(i), at(start + c)]
+            else:
+                for j in range(start, stop):
+                    panel[g, at(i - low), at(i + j + 2 - k)] = x[first + g, at(i), at(j)]
+
+
+@jit
+def write_panel(k, first, size, panel, lengths, bands, grids, out):
+    """The inverse of :func:`read_panel`."""
+    for g in range(size):
+        n, m = lengths[first + g]
+        band, low, last = min(bands[first + g], n + m), grids[g, k, 0], min(k + LANES - 1, n + m)
+        for i in range(low, grids[g, last, 0] + grids[g, last, 1]):
+            start, stop = _columns(k, i, n, m, band)
+            if stop - start == LANES:
+                for c in range(LANES):
+                    out[first + g, at(i), at(start + c)] = panel[g, at(i - low), at(c)]
+            else:
+                for j in range(start, stop):
+                    out[first + g, at(i), at(j)] = panel[g, at(i - low), at(i + j + 2 - k)]
+
+
+# ``kept`` (size, 2, places) has what is kept of the probabilities of each cell's predecessors, in θ's dtype.
+
+
+@jit
+def keep(kept, grids, size, k, f):
+    """The first two rows of ``f`` into the places of the cells."""
+    for row in range(2):
+        column = 0
+        for g in range(size):
+            place = grids[g, k, 3]
+            for c in range(grids[g, k, 1]):
+                kept[g, row, at(place + c)] = f[row, at(column + c)]
+            column += grids[g, k, 1]
+
+
+@jit
+def recall(kept, grids, size, k, q):
+    """The three probabilities into the first rows of ``q``."""
+    column = 0
+    for g in range(size):
+        place = grids[g, k, 3]
+        for c in range(grids[g, k, 1]):
+            a, b = kept[g, 0, at(place + c)], kept[g, 1, at(place + c)]
+            q[0, at(column + c)], q[1, at(column + c)], q[2, at(column + c)] = unpack(a, b)
+        column += grids[g, k, 1]
+
+
+# On the way back, ``inflow`` (size, 4, n + 3) holds what flows from an anti-diagonal to the cells before it, at i + 1
+# for cell i: in rows 0 and 1, by turns, along the diagonal, in row 2 up and in row 3 to the left.
+
+
+@jit
+def collect(inflow, grids, size, k, e):
+    """What flows into the cells, into the last row of ``e``; returns the width."""
+    column, turn = 0, k % 2
+    for g in range(size):
+        low, count = grids[g, k, 0], grids[g, k, 1]
+        for c in range(count):
+            i = low + c
+            e[4, at(column + c)] = inflow[g, turn, at(i + 2)] + inflow[g, 2, at(i + 2)] + inflow[g, 3, at(i + 1)]
+        column += count
+    return column
+
+
+@jit
+def send(inflow, grids, size, k, flow):
+    """What flows out of the cells, the first three rows of ``flow``, in the place of what flowed into them."""
+    column = 0
+    for g in range(size):
+        low, count = grids[g, k, 0], grids[g, k, 1]
+        for step in range(3):
+            row = k % 2 if step == 0 else step + 1
+            inflow[g, row, at(low)], inflow[g, row, at(low + count + 1)] = 0.0, 0.0
+            for c in range(count):
+                inflow[g, row, at(low + c + 1)] = flow[step, at(column + c)]
+        column += count

@@ -1,0 +1,208 @@
+"""Smoothed maxima of three scores, for many cells at once: the nodes of an alignment grid.
+
+Regularizers are known by their α (`structinf.regularizers.Regularizer.alpha`): 1 is the negative entropy, 1 < α ≤ 2
+Tsallis', infinity none. With d = x − max x for scores x, a = α − 1 and p = 1 / a,
+
+    α = 1   q = exp d / Σ exp d,       max_Ω(x) − max x = log Σ exp d;
+    α > 1   q = max(a d − t, 0)^p,     max_Ω(x) − max x = (1 − 1/α) ⟨q, d⟩ + (t + 1) / (α a),
+
+where t in [−1, 0) makes Σ q = 1: by sorting for α = 2 (A. F. T. Martins & R. F. Astudillo, From softmax to sparsemax,
+ICML 2016, algorithm 1) and α = 1.5 (B. Peters, V. Niculae & A. F. T. Martins, Sparse sequence-to-sequence models, ACL
+2019, §3), by Newton's method otherwise.
+
+Rows of numbers lie in three arrays, of which the first ``width`` columns are meant, one a node:
+
+    d (4, L) float64    differences d of the three scores, all −inf where the scores are; max x
+    q (5, L) float64    probabilities q, 0 where all scores are −inf; t, and then what the maximum gains; the caller's
+    f (3, L)            what is kept of the probabilities, and scratch, of the dtype in which exp and log are taken:
+                        θ's, of which float32 is twice as fast
+
+No column depends on another. As all that makes Σ q = 1 is in float64, the rounding of exp does not add up along a path.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from structinf.kernels.jit import jit
+from structinf.kernels.scalar.exp_log import exp, log
+from structinf.kernels.scalar.min_max import maximum, minimum
+from structinf.kernels.scalar.sign_bit import is_marked, mark, unmark
+
+__all__ = ["curvature", "smooth", "unpack"]
+
+_MOST_STEPS = 64
+_TOLERANCE = 4e-16
+
+
+# Which loop serves is decided where this is inlined: a compiled function with branches would count references to its
+# arrays, atomically, at every call.
+
+
+@jit(inline=True)
+def smooth(alpha, width, d, q, f, keeps):
+    """What the maximum gains, and if asked for what is kept of the probabilities; q on the way, unless α is 1."""
+    if alpha == 1:
+        _softmax(width, d, q, f)
+    elif alpha == np.inf:
+        if keeps:
+            _argmax(width, d, q)
+            _pack(width, d, q, f)
+        _no_gain(width, q)
+    else:
+        if alpha == 2:
+            _sparsemax(width, d, q)
+        elif alpha == 1.5:
+            _entmax_three_halves(width, d, q)
+        else:
+            _entmax(alpha, width, d, q)
+        if keeps:
+            _pack(width, d, q, f)
+        _gain(alpha, width, d, q)
+
+
+# ----------------------------------------------------------------------------- maxima
+
+
+@jit
+def _no_gain(width, q):
+    for c in range(width):
+        q[3, c] = 0.0
+
+
+@jit
+def _gain(alpha, width, d, q):
+    weight, height = 1.0 - 1.0 / alpha, 1.0 / (alpha * (alpha - 1.0))
+    for c in range(width):
+        mean = q[0, c] * d[0, c] if q[0, c] > 0 else 0.0
+        mean += q[1, c] * d[1, c] if q[1, c] > 0 else 0.0
+        mean += q[2, c] * d[2, c] if q[2, c] > 0 else 0.0
+        q[3, c] = weight * mean + height * (q[3, c] + 1.0)
+
+
+# ----------------------------------------------------------------------------- probabilities
+
+
+@jit
+def _argmax(width, d, q):
+    for c in range(width):
+        q[0, c] = 1.0 if d[0, c] == 0 else 0.0
+        q[1, c] = 1.0 - q[0, c] if d[1, c] == 0 else 0.0
+        q[2, c] = 1.0 - q[0, c] - q[1, c] if d[2, c] == 0 else 0.0
+
+
+@jit
+def _softmax(width, d, q, f):
+    """And the logarithm of the sum: the same two exponentials serve both, as the largest score's is 1."""
+    kind = f.dtype.type
+    for c in range(width):
+        f[0, c], f[1, c], f[2, c] = d[0, c], d[1, c], d[2, c]
+    for c in range(width):
+        x, y, z = f[0, c], f[1, c], f[2, c]
+        second, third = (x != 0) & (y == 0), (x != 0) & (y != 0)
+        a, b = exp(x if x != 0 else y), exp(y if third else z)
+        total = kind(1) + a + b
+        scale = kind(1) / total
+        f[0, c], f[1, c], f[2, c] = mark(scale * a, second), mark(scale * b, third), total
+    for c in range(width):
+        f[2, c] = log(f[2, c])
+    for c in range(width):
+        q[3, c] = f[2, c]
+
+
+@jit
+def _sparsemax(width, d, q):
+    """t is the largest of those that hold if one, two or three scores have a probability."""
+    for c in range(width):
+        large, small = maximum(d[0, c], d[1, c]), minimum(d[0, c], d[1, c])
+        middle, low = maximum(small, minimum(large, d[2, c])), minimum(small, d[2, c])
+        t = maximum(maximum(-1.0, 0.5 * (middle - 1.0)), (middle + low - 1.0) / 3.0)
+        q[0, c], q[1, c], q[2, c] = maximum(d[0, c] - t, 0.0), maximum(d[1, c] - t, 0.0), maximum(d[2, c] - t, 0.0)
+        q[3, c] = t
+
+
+@jit
+def _entmax_three_halves(width, d, q):
+    """t is the smaller root of a quadratic in the scores that have a probability, which lie above −1 and above t."""
+    for c in range(width):
+        large, small = maximum(d[0, c], d[1, c]), minimum(d[0, c], d[1, c])
+        middle = maximum(0.5 * maximum(small, minimum(large, d[2, c])), -1.0)
+        low = maximum(0.5 * minimum(small, d[2, c]), -1.0)
+        mean = (middle + low) / 3.0
+        spread = (middle * middle + low * low) / 3.0 - mean * mean
+        of_three = mean - np.sqrt(maximum(1.0 / 3.0 - spread, 0.0))
+        of_two = 0.5 * (middle - np.sqrt(2.0 - middle * middle))
+        t = of_three if of_three <= low else of_two
+        r0, r1 = maximum(0.5 * d[0, c] - t, 0.0), maximum(0.5 * d[1, c] - t, 0.0)
+        r2 = maximum(0.5 * d[2, c] - t, 0.0)
+        q[0, c], q[1, c], q[2, c], q[3, c] = r0 * r0, r1 * r1, r2 * r2, t
+
+
+@jit
+def _entmax(alpha, width, d, q):
+    """N(t) = (Σ q)^a = 1 from t = −1: N is convex and falls, so that no step passes the root."""
+    a = alpha - 1.0
+    power = 1.0 / a
+    for c in range(width):
+        q[3, c] = -1.0
+    for _ in range(_MOST_STEPS):
+        longest = 0.0
+        for c in range(width):
+            t = q[3, c]
+            r0, r1, r2 = maximum(a * d[0, c] - t, 0.0), maximum(a * d[1, c] - t, 0.0), maximum(a * d[2, c] - t, 0.0)
+            s0, s1, s2 = exp((power - 1.0) * log(r0)), exp((power - 1.0) * log(r1)), exp((power - 1.0) * log(r2))
+            q[0, c], q[1, c], q[2, c] = s0 * r0, s1 * r1, s2 * r2
+            # (N − 1) / |N′| with N′ = −Σ s (Σ q)^(a − 1); below 1, Σ q is so by rounding, or for want of scores.
+            total = maximum(s0 * r0 + s1 * r1 + s2 * r2, 1.0)
+            step = (total - exp((1.0 - a) * log(total))) / maximum(s0 + s1 + s2, 1e-300)
+            # A column stands still once it is there, however long others take.
+            q[3, c] = t + step if step > _TOLERANCE else t
+            longest = maximum(longest, step)
+        if longest <= _TOLERANCE:
+            break
+
+
+# ----------------------------------------------------------------------------- what is kept
+#
+# Of the three probabilities, two: those of the less probable ones, in order. The third makes Σ q = 1, and the signs of
+# the two say which it is. So no rounding adds up along a path, and what is impossible stays so.
+
+
+@jit
+def _pack(width, d, q, f):
+    kind = f.dtype.type
+    for c in range(width):
+        x, y, p0, p1, p2 = d[0, c], d[1, c], q[0, c], q[1, c], q[2, c]
+        second, third = (x != 0) & (y == 0), (x != 0) & (y != 0)
+        f[0, c], f[1, c] = mark(kind(p0 if x != 0 else p1), second), mark(kind(p1 if third else p2), third)
+
+
+@jit(inline=True)
+def unpack(a, b):
+    """The three probabilities; the last is 1 where no score is finite."""
+    second, third = is_marked(a), is_marked(b)
+    p, r = np.float64(unmark(a)), np.float64(unmark(b))
+    rest = 1.0 - p - r
+    return p if second | third else rest, rest if second else r if third else p, rest if third else r
+
+
+# ----------------------------------------------------------------------------- curvatures
+
+
+@jit
+def curvature(alpha, width, q, s):
+    """s = q^(2 − α), 0 where q is 0, with which ∇²max_Ω = diag(s) − s sᵀ / Σ s; 0 where α is infinity."""
+    for k in range(3):
+        if alpha == 1:
+            for c in range(width):
+                s[k, c] = q[k, c]
+        elif alpha == 1.5:
+            for c in range(width):
+                s[k, c] = np.sqrt(q[k, c])
+        elif alpha == 2 or alpha == np.inf:
+            one = 1.0 if alpha == 2 else 0.0
+            for c in range(width):
+                s[k, c] = one if q[k, c] > 0 else 0.0
+        else:
+            for c in range(width):
+                s[k, c] = exp((2.0 - alpha) * log(q[k, c]))

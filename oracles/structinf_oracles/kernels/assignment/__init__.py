@@ -1,0 +1,1 @@
+"""Kernels of the linear assignment problem: the best and the k best matchings."""

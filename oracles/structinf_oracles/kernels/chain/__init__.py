@@ -1,0 +1,1 @@
+"""Kernels of linear chains: Viterbi, sums, Hessian products, samples and the k best sequences."""

@@ -1,0 +1,87 @@
+"""Random walks through a chain's tag sequences, exact samples where Ω is the negative entropy.
+
+Forward filtering, backward sampling:
+
+C. K. Carter and R. Kohn, On Gibbs sampling for state space models (Biometrika 81, 1994), section 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from structinf.kernels.jit import jit
+from structinf.kernels.scalar.exp_log import exp, log
+
+from .log_domain import ending, forward, room_for
+from .smooth_step import TAU, TOP, V
+from .vector_rows import padded, width_of
+
+__all__ = ["sample"]
+
+
+@jit
+def _draw(cumulative, uniform):
+    """The first state whose cumulative weight exceeds the fraction ``uniform`` of the total; never one of weight 0."""
+    low, high = 0, len(cumulative) - 1
+    # Strictly below the total, so that no state after the last one of positive weight is reached.
+    level = cumulative[high] * uniform * (1 - 2.0**-52)
+    while low < high:
+        middle = (low + high) // 2
+        if cumulative[middle] > level:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@jit
+def _probability(excess, power):
+    """q of x − τ."""
+    if power == np.inf:
+        return exp(excess)
+    return exp(log(max(excess, 0.0) / power) * power)
+
+
+@jit
+def sample(start, stop, unary, transition, lengths, power, uniforms, value, tags):
+    """Independent walks of the rows ``start:stop`` along q.
+
+    Parameters
+    ----------
+    unary, transition, lengths, power : as for :func:`.chain_smooth.value`
+    uniforms : (n, B, T) float64, in [0, 1)
+    value : (B,) float64, written
+    tags : (n, B, T) int64, zeros, written inside the lengths
+    """
+    states, width = unary.shape[2], width_of(unary.shape[2])
+    room, size = room_for(unary, transition, unary.shape[1], 3)
+    matrix, end = padded(transition, -np.inf), ending(transition, -np.inf)
+    # Row j: cumulative weights of the states before state j. Made when a walk first needs them.
+    cumulative, ready = np.empty((states, states)), np.empty(states, np.bool_)
+    for b in range(start, stop):
+        length = lengths[b]
+        value[b] = forward(b, unary, transition, length, power, room, size, matrix, end)
+        if value[b] == -np.inf:
+            continue
+        last, goal, total = V * size + length * width, size - width, 0.0
+        for j in range(states):
+            d = np.float64(room[last + j]) - room[TOP * size + goal]
+            total += _probability(d - room[TAU * size + goal], power)
+            cumulative[0, j] = total
+        for n in range(len(tags)):
+            tags[n, b, length - 1] = _draw(cumulative[0], uniforms[n, b, length - 1])
+        a = min(b, len(transition) - 1)
+        for t in range(length - 1, 0, -1):
+            old, new, p = V * size + t * width, (t + 1) * width, min(t, transition.shape[1]) - 1
+            for j in range(states):
+                ready[j] = False
+            for n in range(len(tags)):
+                j = tags[n, b, t]
+                if not ready[j]:
+                    ready[j] = True
+                    total = 0.0
+                    for i in range(states):
+                        d = np.float64(room[old + i]) + transition[a, p, i, j] - room[TOP * size + new + j]
+                        total += _probability(d - room[TAU * size + new + j], power)
+                        cumulative[j, i] = total
+                tags[n, b, t - 1] = _draw(cumulative[j], uniforms[n, b, t - 1])

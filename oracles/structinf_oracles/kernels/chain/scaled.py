@@ -1,0 +1,171 @@
+"""Sums over the tag sequences of a chain whose steps share one transition matrix: scaled matrix products.
+
+With F = exp(A − max A) made once, a step is s_t = a_{t−1} F, a_t ∝ s_t · exp(u_t), where each a_t is rescaled to
+maximum 1; there is no exponential per edge. Marginals are μ_t(i, j) = a_{t−1}(i) F(i, j) r_t(j), with
+r_t(j) = μ_t(j) / s_t(j) and μ_{t−1}(i) = a_{t−1}(i) Σ_j F(i, j) r_t(j), and their sum over steps is F ∘ (aᵀ r).
+
+When that equals the log domain. Numbers below the smallest normal one, ε₀, are lost. Let R be the spread of the
+finite scores in A, and limit = log(ε / ε₀) − log S − 4, with ε the precision (63 in float32, 665 in float64, S = 50).
+
+- A has no −inf. From any two states, the sums over all continuations differ by at most the factor eᴿ. With maximum
+  1 in a_{t−1}, s_t(j) ≥ e⁻ᴿ, which loses at most S ε₀ eᴿ of itself; the largest s_t(j) exp(u_t(j)) is at least e⁻ᴿ
+  too, so that a lost state would have had a_t < ε₀ eᴿ, and less than S ε₀ e²ᴿ of any later sum. For R up to
+  limit / 2 this is below ε, whatever the unary scores are, −inf included.
+- A has some −inf. A state of tiny a_t may be the only one that leads on, and shrink further at each step. So every
+  a_t(i) > 0 must stay above a floor, exp(R + U − limit), with U the largest spread of the finite unary scores of one
+  step: then all products that follow are normal numbers, and nothing is lost.
+
+Both bound r_t ≤ 1 / s_t by exp(limit), which weights and sums over a batch do not bring to overflow. An instance that
+does not pass is left to the log domain, marked by log Z = nan.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from structinf.kernels.jit import jit
+from structinf.kernels.scalar.exp_log import exp, log
+
+__all__ = ["factors", "floor_of", "log_partition", "marginals"]
+
+
+@jit
+def factors(start, stop, transition, limit, factor, top, reserve):
+    """F and max A of each matrix of ``transition`` (R, S, S), and what its floor needs.
+
+    ``reserve`` is R − limit, or −inf if the floor is 0, or +inf if only the log domain serves (F is unset).
+    """
+    states = transition.shape[1]
+    for r in range(start, stop):
+        low, high, forbidden = np.inf, -np.inf, False
+        for i in range(states):
+            for j in range(states):
+                x = transition[r, i, j]
+                high = max(high, x)
+                low = min(low, x if x > -np.inf else np.inf)
+                forbidden |= x == -np.inf
+        top[r] = high
+        spread = high - low
+        if not 0 <= spread <= (limit if forbidden else limit / 2):
+            reserve[r] = np.inf
+            continue
+        reserve[r] = spread - limit if forbidden else -np.inf
+        for i in range(states):
+            for j in range(states):
+                factor[r, i, j] = exp(transition[r, i, j] - transition.dtype.type(high))
+
+
+@jit
+def floor_of(unary, length, reserve):
+    """The least positive a_t that may be trusted; above 1 if there is none."""
+    if reserve == np.inf:
+        return np.inf
+    if reserve == -np.inf:
+        return 0.0
+    widest = 0.0
+    for t in range(length):
+        low, high = np.inf, -np.inf
+        for x in unary[t]:
+            high = max(high, x)
+            low = min(low, x if x > -np.inf else np.inf)
+        widest = max(widest, high - low)
+    return exp(reserve + widest)
+
+
+@jit
+def _forward(unary, factor, top, reserve, length, a, s):
+    """Fill the tables of a_t in row t and s_t in row t − 1, (T, S), or (2, S) as rings; return log Z or nan."""
+    rows, states = a.shape
+    floor = floor_of(unary, length, reserve)
+    if floor > 1:
+        return np.nan
+    total = np.float64(0)
+    for t in range(length):
+        new, sums, scores = a[t % rows], s[(t - 1) % rows], unary[t]
+        peak = scores[0]
+        for j in range(states):
+            peak = max(peak, scores[j])
+        if peak == -np.inf:
+            return -np.inf
+        if t == 0:
+            for j in range(states):
+                new[j] = exp(scores[j] - peak)
+        else:
+            old = a[(t - 1) % rows]
+            for j in range(states):
+                sums[j] = 0
+            for i in range(states):
+                x = old[i]
+                for j in range(states):
+                    sums[j] += x * factor[i, j]
+            for j in range(states):
+                new[j] = sums[j] * exp(scores[j] - peak)
+            total += top
+        high = low = a.dtype.type(0)
+        for j in range(states):
+            high = max(high, new[j])
+        if high == 0:
+            return -np.inf
+        scale, low = 1 / high, a.dtype.type(1)
+        for j in range(states):
+            new[j] *= scale
+            low = min(low, new[j] if new[j] > 0 else a.dtype.type(1))
+        if low < floor:
+            return np.nan
+        total += peak + log(np.float64(high))
+    end = np.float64(0)
+    for x in a[(length - 1) % rows]:
+        end += x
+    return total + log(end)
+
+
+@jit
+def _walk_back(factor, length, weight, a, s, out_unary):
+    """Replace s by r times ``weight`` and write the node marginals times ``weight``."""
+    states = a.shape[1]
+    node = np.empty(states, a.dtype)
+    total = np.float64(0)
+    for j in range(states):
+        total += a[length - 1, j]
+    for j in range(states):
+        node[j] = a[length - 1, j] * (weight / total)
+        out_unary[length - 1, j] = node[j]
+    for t in range(length - 2, -1, -1):
+        ratio, old = s[t], a[t]
+        for j in range(states):
+            ratio[j] = node[j] / ratio[j] if node[j] != 0 else 0
+        for i in range(states):
+            total = a.dtype.type(0)
+            for j in range(states):
+                total += factor[i, j] * ratio[j]
+            node[i] = old[i] * total
+            out_unary[t, i] = node[i]
+
+
+@jit
+def log_partition(start, stop, unary, factor, top, reserve, lengths, log_z):
+    """log Z of the instances ``start:stop``, into ``log_z`` (B,) float64; nan if the log domain must serve."""
+    a = np.empty((2, unary.shape[2]), unary.dtype)
+    s = np.empty_like(a)
+    for b in range(start, stop):
+        r = min(b, factor.shape[0] - 1)
+        log_z[b] = _forward(unary[min(b, unary.shape[0] - 1)], factor[r], top[r], reserve[r], lengths[b], a, s)
+
+
+@jit
+def marginals(start, stop, unary, factor, top, reserve, lengths, weight, log_z, a, ratio, out_unary):
+    """Node marginals (B, T, S) and the tables a and r (B, T, S), whose edges' sum is F ∘ (aᵀ r), times ``weight``.
+
+    Rows of the tables beyond the length, or of an instance left to the log domain, are 0.
+    """
+    for b in range(start, stop):
+        r, length = min(b, factor.shape[0] - 1), lengths[b]
+        log_z[b] = _forward(unary[min(b, unary.shape[0] - 1)], factor[r], top[r], reserve[r], length, a[b], ratio[b])
+        if log_z[b] > -np.inf:
+            _walk_back(factor[r], length, weight[b], a[b], ratio[b], out_unary[b])
+        else:
+            length = 0
+        for t in range(max(length - 1, 0), a.shape[1]):
+            for j in range(a.shape[2]):
+                ratio[b, t, j] = 0
+                a[b, t, j] = 0

@@ -1,0 +1,171 @@
+"""One step of a chain's smoothed recursion: a maximum max_Ω over i of x(i, j) = v(i) + A(i, j) for each state j.
+
+Ω is known by p = 1 / (α − 1): infinity for the negative entropy, 1 for the squared norm, 2 for Tsallis' of α = 1.5,
+and 0 for none. With d = x − max x and r = max(d − τ, 0) / p,
+
+    q = exp(d − τ),  s = q             if p is infinite, where max_Ω x = max x + τ,
+    q = r^p,         s = r^(p − 1)     otherwise, where τ makes them sum to 1 over i,
+
+are the probabilities q(i, j) of state i before state j, and s(i, j) the curvature: the Hessian of max_Ω x(·, j) is
+diag(s) − s sᵀ / Σ s. Only v = max_Ω, max x and τ of each state are kept, the latter two apart, since τ would be lost
+in a large sum; q and s are computed again wherever they are needed.
+
+Everything that one instance needs is in one flat array, ``room``: slices of arrays are counted references, which cost
+as much as a step. It holds tables of ``size`` numbers: v, max x, τ, and the probability of each state; then, for
+derivatives along a direction z, that of the probability, and
+
+    dv(j) = Σ_i q(i, j) y(i, j) + z(j),   m(j) = Σ_i s y / Σ_i s,   with y(i, j) = dv(i) + dA(i, j).
+
+A row of a table, one of states at a step, is named by the place of its first number in the first table. In its padding
+to whole vectors v is −inf and all else 0.
+
+A matrix has as many rows as there are ``states`` i, of ``stride`` numbers, from ``start`` on in a contiguous array. It
+is either padded like a row, or not, and then the last vector of a row overlaps the one before: the first row of
+``room`` is 0 for what comes twice and else 1. The maximum over the last states is a step to a row of one vector, of
+which the first lane alone counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from structinf.kernels.jit import jit
+from structinf.kernels.simd.exp_log import exp, log
+from structinf.kernels.simd.vector import LANES, add_up, largest, load, maximum, spread, store, where_less
+
+__all__ = ["advance", "advance_tangent", "walk_back", "walk_back_tangent"]
+
+# Tables, in their order.
+V, TOP, TAU, NODE, D_NODE, D_V, MIDDLE = range(7)
+
+_MOST_STEPS = 100
+
+
+@jit(inline=True)
+def _choices(excess, power):
+    """q and s of d − τ."""
+    if power == np.inf:
+        q = exp(excess)
+        return q, q
+    r = maximum(excess, 0) * (1 / power)
+    if power == 1:
+        s = where_less(0, r, 1, 0)
+    elif power == 2:
+        s = r
+    else:
+        s = exp(log(r) * (power - 1))
+    return s * r, s
+
+
+@jit(inline=True)
+def _excess(room, size, new, x):
+    """d − τ of scores x of the states at ``new``."""
+    return (x - load(room, TOP * size + new)) - load(room, TAU * size + new)
+
+
+@jit
+def advance(room, size, old, new, states, stride, matrix, start, power):
+    """v, max x and τ of the row ``new``, given v of the row ``old``."""
+    lowest = np.finfo(room.dtype).min
+    for k in range(0, stride, LANES):
+        at = min(k, stride - LANES)
+        best = -np.inf
+        for i in range(states):
+            best = maximum(best, spread(room, old + i) + load(matrix, start + i * stride + at))
+        # The lowest finite number in place of −inf, whose difference from itself is not a number.
+        top = maximum(best, lowest)
+        smooth, tau = best, best - best
+        if power == np.inf:
+            total = 0.0
+            for i in range(states):
+                total += exp(spread(room, old + i) + load(matrix, start + i * stride + at) - top)
+            tau = log(total)
+            smooth = top + tau
+            tau = maximum(tau, lowest)
+        elif power > 0:
+            tau, energy = _solve(room, old, states, stride, matrix, start + at, power, top)
+            # max_Ω = max x + τ + (p + Σ q r) / α.
+            smooth = where_less(best, lowest, best, top + (tau + (energy + power) * (power / (power + 1))))
+        store(room, new + at, smooth)
+        store(room, TOP * size + new + at, top)
+        store(room, TAU * size + new + at, tau)
+
+
+@jit(inline=True)
+def _solve(room, old, states, stride, matrix, start, power, top):
+    """τ, and Σ q r: Newton's method from the left, where Σ q ≥ 1, for Σ q = 1; Σ q is convex in τ, and falls."""
+    eps = np.finfo(room.dtype).eps
+    tau, energy = (top - top) - power, top
+    for _ in range(_MOST_STEPS):
+        total = slope = energy = 0.0
+        for i in range(states):
+            excess = (spread(room, old + i) + load(matrix, start + i * stride) - top) - tau
+            q, s = _choices(excess, power)
+            total += q
+            slope += s
+            energy += q * maximum(excess, 0)
+        # No r is above 1, so that Σ s ≥ Σ q ≥ 1; where nothing is finite, all sums are 0.
+        rise = maximum((total - 1) / maximum(slope, 1), 0)
+        tau += rise
+        # q = r^p is known to p roundings.
+        if largest(rise - maximum(tau, 0 - tau) * (2 * eps)) <= 2 * eps * power:
+            break
+    return tau, energy * (1 / power)
+
+
+@jit
+def advance_tangent(room, size, old, new, states, stride, matrix, start, d_matrix, d_start, power):
+    """dv, without z(j), and m of the row ``new``, given v and dv of the row ``old``, max x and τ."""
+    for k in range(0, stride, LANES):
+        at = min(k, stride - LANES)
+        first = second = total = 0.0
+        for i in range(states):
+            place = i * stride + at
+            x = spread(room, old + i) + load(matrix, start + place)
+            q, s = _choices(_excess(room, size, new + at, x), power)
+            y = spread(room, D_V * size + old + i) + load(d_matrix, d_start + place)
+            first += q * y
+            second += s * y
+            total += s
+        store(room, D_V * size + new + at, first)
+        store(room, MIDDLE * size + new + at, second / where_less(0, total, total, 1))
+
+
+@jit
+def walk_back(room, size, old, new, states, stride, matrix, start, power, out, first, add):
+    """Probabilities of the row ``old``, given those of the row ``new``: sums over j of f(i, j) = q(i, j) node(j).
+
+    f is written or added to the matrix at ``first`` of ``out``.
+    """
+    for i in range(states):
+        total = 0.0
+        for k in range(0, stride, LANES):
+            at, once = min(k, stride - LANES), load(room, k)
+            place = i * stride + at
+            x = spread(room, old + i) + load(matrix, start + place)
+            q, _ = _choices(_excess(room, size, new + at, x), power)
+            flow = q * load(room, NODE * size + new + at)
+            total += flow * once
+            store(out, first + place, flow * once + load(out, first + place) if add else flow)
+        room[NODE * size + old + i] = add_up(total)
+
+
+@jit
+def walk_back_tangent(room, size, old, new, states, stride, matrix, start, d_matrix, d_start, power, out, first, add):
+    """The same, and derivatives: sums over j of df = s (y − m) node + q dnode, which goes to ``out``."""
+    for i in range(states):
+        total = d_total = 0.0
+        for k in range(0, stride, LANES):
+            at, once = min(k, stride - LANES), load(room, k)
+            place = i * stride + at
+            middle = load(room, MIDDLE * size + new + at)
+            node, d_node = load(room, NODE * size + new + at), load(room, D_NODE * size + new + at)
+            x = spread(room, old + i) + load(matrix, start + place)
+            q, s = _choices(_excess(room, size, new + at, x), power)
+            y = spread(room, D_V * size + old + i) + load(d_matrix, d_start + place)
+            flow = s * (y - middle) * node + q * d_node
+            total += q * node * once
+            d_total += flow * once
+            store(out, first + place, flow * once + load(out, first + place) if add else flow)
+        room[NODE * size + old + i] = add_up(total)
+        room[D_NODE * size + old + i] = add_up(d_total)

@@ -1,0 +1,125 @@
+"""Rows and matrices of a chain in whole vectors, as loops over :mod:`structinf.kernels.simd.vector` need them.
+
+P matrices (S, S) of an instance, (B, P, S, S), are T − 1, or 1 that all steps share. The last vector of a row overlaps
+the one before if S is no multiple of 16. Where it cannot, since S is less, or where the matrix is used at every step,
+it is copied to one whose rows are padded to whole vectors, (1, 1, S, W).
+"""
+
+from __future__ import annotations
+
+from structinf.kernels.jit import jit
+from structinf.kernels.simd.memory import rows
+from structinf.kernels.simd.vector import LANES, load, store
+
+__all__ = [
+    "add_row",
+    "clear",
+    "copy_in",
+    "copy_out",
+    "filled",
+    "get_row",
+    "padded",
+    "place_of",
+    "put_row",
+    "stride_of",
+    "width_of",
+]
+
+
+@jit
+def width_of(states):
+    """S rounded up to whole vectors."""
+    return -(-states // LANES) * LANES
+
+
+@jit
+def stride_of(matrices):
+    """Numbers from one row of a matrix to the next: S where it is used as it is, else W."""
+    states = matrices.shape[3]
+    return states if states > LANES and matrices.shape[1] > 1 else width_of(states)
+
+
+@jit
+def filled(count, number, dtype):
+    """So many vectors of one number, which do not straddle cache lines."""
+    out = rows(count, dtype).reshape(count * LANES)
+    for at in range(0, len(out), LANES):
+        store(out, at, number)
+    return out
+
+
+@jit
+def padded(matrices, padding):
+    """Room for a matrix with ``padding``, or the ``matrices`` themselves where they need none."""
+    states, stride = matrices.shape[3], stride_of(matrices)
+    if stride == states:
+        return matrices
+    return filled(states * stride // LANES, padding, matrices.dtype).reshape((1, 1, states, stride))
+
+
+@jit
+def place_of(b, t, instances, count, states):
+    """Where the matrix of the instance ``b`` for the step to t is, among ``count`` for each of so many instances."""
+    return (min(b, instances - 1) * count + min(t, count) - 1) * states * states
+
+
+@jit
+def copy_in(matrices, b, t, room):
+    """Copy the matrix of the instance ``b`` for the step to t to ``room``."""
+    count, states = matrices.shape[1:3]
+    b, p = min(b, len(matrices) - 1), min(t, count) - 1
+    for i in range(states):
+        for j in range(states):
+            room[0, 0, i, j] = matrices[b, p, i, j]
+
+
+@jit
+def copy_out(room, matrices, b, t, add):
+    """Copy the matrix in ``room`` to its place among ``matrices``, or add it; and make it 0."""
+    p = min(t, matrices.shape[1]) - 1
+    for i in range(matrices.shape[2]):
+        for j in range(matrices.shape[3]):
+            matrices[b, p, i, j] = room[0, 0, i, j] + (matrices[b, p, i, j] if add else 0)
+            room[0, 0, i, j] = 0
+
+
+@jit
+def clear(matrices, b, first):
+    """Make the matrices of the instance ``b`` 0 for all steps from ``first`` on."""
+    for p in range(first - 1, matrices.shape[1]):
+        for i in range(matrices.shape[2]):
+            for j in range(matrices.shape[3]):
+                matrices[b, p, i, j] = 0
+
+
+@jit
+def get_row(rows, b, t, room, place):
+    """Copy the row t of the instance ``b`` of ``rows`` (B, T, S) to ``room``."""
+    count, states = rows.shape[1:]
+    start, whole = (b * count + t) * states, states - states % LANES
+    for at in range(0, whole, LANES):
+        store(room, place + at, load(rows, start + at))
+    for j in range(whole, states):
+        room[place + j] = rows[b, t, j]
+
+
+@jit
+def add_row(rows, b, t, room, place):
+    """Add the row t of the instance ``b`` of ``rows`` (B, T, S) to that in ``room``."""
+    count, states = rows.shape[1:]
+    start, whole = (b * count + t) * states, states - states % LANES
+    for at in range(0, whole, LANES):
+        store(room, place + at, load(room, place + at) + load(rows, start + at))
+    for j in range(whole, states):
+        room[place + j] += rows[b, t, j]
+
+
+@jit
+def put_row(room, place, rows, b, t):
+    """Copy a row in ``room`` to the row t of the instance ``b`` of ``rows`` (B, T, S)."""
+    count, states = rows.shape[1:]
+    start, whole = (b * count + t) * states, states - states % LANES
+    for at in range(0, whole, LANES):
+        store(rows, start + at, load(room, place + at))
+    for j in range(whole, states):
+        rows[b, t, j] = room[place + j]

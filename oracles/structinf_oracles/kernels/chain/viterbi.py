@@ -1,0 +1,110 @@
+"""The best tag sequence of a chain (A. Viterbi, IEEE Transactions on Information Theory 13(2), 1967).
+
+The forward pass keeps only the scores of the best prefixes; the way back finds each predecessor by the same sums
+again, at S operations a step, which saves a table of back pointers and the S² selections that fill it. Ties go to the
+lowest state, from the last step backwards.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from structinf.kernels.jit import jit
+from structinf.kernels.scalar.min_max import maximum
+
+__all__ = ["argmax"]
+
+
+LANES = 16
+"""Rows of a matrix that all steps share are padded with −inf to multiples of this, so that they are whole vectors."""
+
+
+@jit
+def _forward(unary, transition, length, table):
+    """Fill ``table`` with the best prefixes' scores, relative to the best one a step before so that they stay small.
+
+    ``table`` and the rows of ``transition`` may be wider than S, with −inf there. Returns the last step's best score.
+    """
+    states, width = unary.shape[1], table.shape[1]
+    peak = unary[0, 0]
+    for j in range(states):
+        table[0, j] = unary[0, j]
+        peak = maximum(peak, unary[0, j])
+    for t in range(1, length):
+        p = min(t, transition.shape[0]) - 1
+        if peak == -np.inf:
+            return peak
+        old, new, score = table[t - 1], table[t], transition[p]
+        # Four rows at a time, since each pass over ``new`` waits for the one before.
+        head = states % 4 or 4
+        for j in range(width):
+            new[j] = old[0] - peak + score[0, j]
+        for i in range(1, head):
+            x = old[i] - peak
+            for j in range(width):
+                new[j] = maximum(new[j], x + score[i, j])
+        for i in range(head, states, 4):
+            x0, x1, x2, x3 = old[i] - peak, old[i + 1] - peak, old[i + 2] - peak, old[i + 3] - peak
+            for j in range(width):
+                low = maximum(x0 + score[i, j], x1 + score[i + 1, j])
+                high = maximum(x2 + score[i + 2, j], x3 + score[i + 3, j])
+                new[j] = maximum(new[j], maximum(low, high))
+        for j in range(states):
+            table[t, j] += unary[t, j]
+        peak = table[t, 0]
+        for j in range(width):
+            peak = maximum(peak, table[t, j])
+    return peak
+
+
+@jit
+def _walk_back(transition, length, table, best, sums, tags):
+    """Fill ``tags``, given the ``best`` of the last step's scores."""
+    tag = 0
+    while table[length - 1, tag] != best:
+        tag += 1
+    tags[length - 1] = tag
+    for t in range(length - 1, 0, -1):
+        p = min(t, transition.shape[0]) - 1
+        best = table[t - 1, 0] + transition[p, 0, tag]
+        for i in range(len(sums)):
+            sums[i] = table[t - 1, i] + transition[p, i, tag]
+            best = maximum(best, sums[i])
+        tag = 0
+        while sums[tag] != best:
+            tag += 1
+        tags[t - 1] = tag
+
+
+@jit
+def argmax(start, stop, unary, transition, lengths, feasible, out_unary, out_transition):
+    """Best structures of the rows ``start:stop``.
+
+    Parameters
+    ----------
+    unary : (B | 1, T, S); transition : (B | 1, P, S, S), P = T − 1, or 1 if all steps share it; lengths : (B,) int64
+    feasible : (B,) bool, written
+    out_unary : (B, T, S), out_transition : (B, P, S, S), zeros, written where 1 or more
+    """
+    length, states = unary.shape[1:]
+    shared = transition.shape[1] == 1
+    width = -(-states // LANES) * LANES if shared else states
+    table = np.full((length, width), -np.inf, unary.dtype)
+    padded = np.full((1, states, width), -np.inf, unary.dtype)
+    tags, sums = np.empty(length, np.int64), np.empty(states, unary.dtype)
+    for b in range(start, stop):
+        scores, steps = unary[min(b, unary.shape[0] - 1)], transition[min(b, transition.shape[0] - 1)]
+        if shared:
+            if b == start or transition.shape[0] > 1:
+                for i in range(states):
+                    for j in range(states):
+                        padded[0, i, j] = steps[0, i, j]
+            steps = padded
+        best = _forward(scores, steps, lengths[b], table)
+        feasible[b] = best > -np.inf
+        if feasible[b]:
+            _walk_back(steps, lengths[b], table, best, sums, tags)
+            for t in range(lengths[b]):
+                out_unary[b, t, tags[t]] = 1
+            for t in range(1, lengths[b]):
+                out_transition[b, min(t, out_transition.shape[1]) - 1, tags[t - 1], tags[t]] += 1

@@ -1,0 +1,1 @@
+"""Kernels of paths in graphs: Dijkstra's algorithm and the search for simple paths."""

@@ -1,0 +1,141 @@
+"""Sums over the spanning trees of undirected graphs, by those over trees that are directed away from one node.
+
+By Kirchhoff's theorem, in the form without subtractions of
+:mod:`structinf_oracles.kernels.arborescence.elimination`. Scores are (B, E), a column for each edge. A tree has at most
+one of several parallel edges: they count as one edge of score log Σ exp, and their softmax w divides its probability
+among them. With F the log-partition of the graph without parallel edges, p its marginals and C its
+covariance, those of all edges follow by the chain rule; for e in the pair k of nodes,
+
+    ∂_e log Z = w_e p_k,        (Cov v)_e = w_e ((C v̄)_k + p_k (v_e − v̄_k))        with v̄_k = Σ_{e in k} w_e v_e.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from structinf.kernels.logsumexp import logsumexp
+from structinf_oracles.kernels.arborescence import elimination
+
+__all__ = ["Multigraph", "covariance_product", "log_partition", "marginals", "sample"]
+
+
+class Multigraph(NamedTuple):
+    """An undirected graph as index tensors, with the nodes that each instance has of it."""
+
+    nodes: int
+    keys: Tensor
+    """(P,): the pairs i < j of nodes that have edges, as i n + j, in order."""
+    mirrored: Tensor
+    """(P,): the same as j n + i."""
+    pair: Tensor
+    """(E,): the pair of each edge."""
+    members: Tensor
+    """(P, M): the edges of each pair, padded with E."""
+    lengths: Tensor
+    """(B,): the first so many nodes, 1 at least, are in use."""
+    is_simple: bool
+    """Whether edges are pairs, in order."""
+
+
+def log_partition(scores: Tensor, graph: Multigraph) -> Tensor:
+    """log Z, (B,) in float64, −inf without a tree; differentiable to any order."""
+    arcs, words = _arcs(_merged(scores, graph), graph)
+    return elimination.log_partition(arcs, words)
+
+
+def marginals(scores: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
+    """log Z and the probability of each edge, (B,) and (B, E) in float64; computed on the CPU, not recorded."""
+    scores = scores.detach()
+    merged = _merged(scores, graph)
+    value, means = elimination.marginals(*_arcs(merged, graph))
+    means = _both_ways(means, graph)
+    return value, means if graph.is_simple else means[:, graph.pair] * _shares(scores, merged, graph)
+
+
+def covariance_product(scores: Tensor, v: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
+    """log Z and Cov[Y] v, (B,) and (B, E) in float64, for v (B | 1, E); computed on the CPU, not recorded."""
+    scores, v = scores.detach(), v.detach().double().expand_as(scores)
+    merged = _merged(scores, graph)
+    arcs, words = _arcs(merged, graph)
+    if graph.is_simple:
+        value, product = elimination.covariance_product(arcs, _arcs(v, graph, missing=0.0)[0], words)
+        return value, _both_ways(product, graph)
+    shares = _shares(scores, merged, graph)
+    mean = pad(shares * v, (0, 1))[:, graph.members].sum(2)
+    value, product = elimination.covariance_product(arcs, _arcs(mean, graph, missing=0.0)[0], words)
+    means = _both_ways(elimination.marginals(arcs, words)[1], graph)[:, graph.pair]
+    return value, shares * (_both_ways(product, graph)[:, graph.pair] + means * (v - mean[:, graph.pair]))
+
+
+def sample(
+    scores: Tensor, n: int, graph: Multigraph, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Exact samples; computed on the CPU.
+
+    Returns
+    -------
+    feasible : (B,) bool Tensor
+    edges : (n, B, most) int64 Tensor
+        Those of each tree in any order, and −1 for nodes that are not in use.
+    """
+    scores = scores.detach()
+    merged = _merged(scores, graph)
+    arcs, words = _arcs(merged, graph)
+    feasible, heads = elimination.sample_heads(arcs, n, words, generator=generator)
+    word = torch.arange(1, arcs.shape[1], device=heads.device)
+    none = (heads < 0) | (graph.lengths < 2)[:, None]
+    # The pair of nodes that each arc joins, P for none.
+    key = torch.minimum(heads, word) * graph.nodes + torch.maximum(heads, word)
+    pair = torch.searchsorted(graph.keys, key).masked_fill(none, len(graph.keys))
+    edges = pair
+    if not graph.is_simple:
+        members = pad(graph.members, (0, 0, 0, 1), value=scores.shape[1])
+        shares = pad(_shares(scores, merged, graph), (0, 1))[:, members]
+        shares = shares[torch.arange(len(scores), device=pair.device)[:, None], pair].cumsum(-1)
+        device = generator.device if generator is not None else "cpu"
+        drawn = torch.rand(pair.shape, dtype=shares.dtype, generator=generator, device=device).to(pair.device)
+        # 1 − drawn, in (0, 1], never falls on a share of 0.
+        at = (1 - drawn)[..., None] * shares[..., -1:]
+        edges = members[pair, (shares < at).sum(-1)]
+    return feasible, edges.masked_fill(none, -1)
+
+
+# ----------------------------------------------------------------------------- to arcs and back
+
+
+def _merged(scores: Tensor, graph: Multigraph) -> Tensor:
+    """Scores of the pairs of nodes, (B, P)."""
+    if graph.is_simple:
+        return scores
+    return logsumexp(pad(scores, (0, 1), value=float("-inf"))[:, graph.members], 2)
+
+
+def _shares(scores: Tensor, merged: Tensor, graph: Multigraph) -> Tensor:
+    """w, (B, E): 0 for forbidden edges."""
+    return torch.where(torch.isneginf(scores), 0.0, (scores - merged[:, graph.pair]).exp())
+
+
+def _arcs(values: Tensor, graph: Multigraph, missing: float = float("-inf")) -> tuple[Tensor, Tensor]:
+    """``values`` (B, P) both ways, as the elimination takes arcs, and the number of words: all nodes but the first.
+
+    A node alone gets another one, by an arc of 0 that no edge stands for: it has one tree.
+    """
+    size = max(graph.nodes, 2)
+    arcs = values.new_full((len(values), size * size), missing)
+    arcs = arcs.index_copy(1, graph.keys, values).index_copy(1, graph.mirrored, values)
+    alone = graph.lengths < 2
+    if bool(alone.any()):
+        is_first = torch.arange(size * size, device=values.device) == 1
+        arcs = torch.where(alone[:, None] & is_first, 0.0, arcs)
+    return arcs.unflatten(1, (size, size)), (graph.lengths - 1).clamp(min=1)
+
+
+def _both_ways(arcs: Tensor, graph: Multigraph) -> Tensor:
+    """The sums of the two arcs of each pair, (B, P); 0 for a node alone."""
+    flat = arcs.flatten(1)
+    total = flat.index_select(1, graph.keys).add_(flat.index_select(1, graph.mirrored))
+    return total.masked_fill_((graph.lengths < 2)[:, None], 0.0)

@@ -1,0 +1,1 @@
+"""Kernels of subsets: the k highest scores."""

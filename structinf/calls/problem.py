@@ -1,0 +1,380 @@
+"""From what users pass to what oracles see: the only place with more than one batch dimension.
+
+A :class:`Problem` is made by every public call: potentials validated, instance data bound,
+half precision lifted to float32, padding overwritten, batch dimensions flattened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..compile.functorch import check_not_hidden
+from ..errors import InstanceError, InvalidInputError, UnsupportedError
+from ..kernels.arrays import HALF, widened
+from ..oracle import Oracle
+from ..parts import Parts, as_tuple, broadcast, like_potentials, map_parts, tupled
+
+__all__ = ["Problem", "broadcasts", "mask_hint", "renamed", "shapes"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A flat batch of instances, and the way back to the user's shapes.
+
+    Attributes
+    ----------
+    oracle : Oracle
+        With the instance data bound.
+    theta : (B | 1, *event) Potentials
+        Differentiable functions of the user's tensors, float32 or float64.
+    batch_shape : torch.Size
+    dtypes : tuple of torch.dtype
+        Of the user's tensors; results are cast back to them.
+    """
+
+    oracle: Oracle
+    theta: Parts
+    batch_shape: torch.Size
+    dtypes: tuple[torch.dtype, ...]
+
+    @classmethod
+    def build(cls, theta: Any, oracle: Oracle, instance_data: Mapping[str, Any]) -> Problem:
+        """Validate and flatten. InvalidInputError or TypeError say what is wrong and where."""
+        theta = _check_tensors(theta)
+        ndims = oracle.event_ndims(theta)
+        tensors = as_tuple(theta)
+        batch_shape = _batch_shape(tensors, ndims, oracle)
+        flat = [widened(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
+        form = like_potentials(flat, theta)
+        for name, t in oracle.bound.items():
+            check_not_hidden(name, t)
+        given = {name: value for name, value in instance_data.items() if value is not None}
+        try:
+            bound = {
+                name: _check_instance_data(name, value, oracle, batch_shape, form) for name, value in given.items()
+            }
+        except InvalidInputError:
+            _check_form(oracle, form)
+            raise
+        oracle = oracle.bind(**bound) if bound else oracle
+        oracle.validate(form)
+        form = cls(oracle, form, batch_shape, ()).without_padding(form)
+        for i, t in enumerate(as_tuple(form)):
+            _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape)
+        if torch.is_inference_mode_enabled():
+            # Inference tensors have no version counter and cannot be recorded, which some oracles need inside.
+            with torch.inference_mode(False):
+                form = map_parts(torch.clone, form)
+                oracle = oracle.bind(**{name: t.clone() for name, t in oracle.bound.items()})
+        return cls(oracle, form, batch_shape, tuple(t.dtype for t in tensors))
+
+    # -- other arguments of the same batch ---------------------------------------------------
+
+    def encode(self, labels: Tensor, what: str) -> Parts:
+        """The structures (B, *event) that integer labels of the user's batch shape describe."""
+        if type(self.oracle).encode is Oracle.encode:
+            self.oracle.encode(labels, self.theta)  # raises: it has no labels
+        n = self.oracle.label_ndim
+        if labels.ndim < n or labels.shape[: labels.ndim - n] != self.batch_shape:
+            raise InvalidInputError(
+                f"{what}: integer labels of {self.oracle.label()} have batch shape {_shape(self.batch_shape)} "
+                f"and {_dimensions(n)}, got shape {_shape(labels.shape)}; a structure itself is floating point"
+            )
+        device = as_tuple(self.theta)[0].device
+        flat = labels.to(device, torch.int64).reshape(math.prod(self.batch_shape), *labels.shape[labels.ndim - n :])
+        return self.oracle.encode(flat, self.theta)
+
+    def flatten_parts(self, y: Any, what: str, instead: str = "") -> Parts:
+        """A structure, or a cost of its parts, in θ's form, as (B, *event); the padding is put to 0.
+
+        ``instead`` is what messages about its form add: what else may be meant.
+        """
+        came = y
+        y = tupled(y)
+        if isinstance(y, tuple) != isinstance(self.theta, tuple) or len(as_tuple(y)) != len(as_tuple(self.theta)):
+            raise InvalidInputError(f"{what}: the form of theta is needed, got {_describe(came)}{instead}")
+        flat = []
+        for i, (t, like) in enumerate(zip(as_tuple(y), as_tuple(self.theta), strict=True)):
+            event = like.shape[1:]
+            if not isinstance(t, Tensor):
+                raise TypeError(f"{what}: a tensor in the form of theta is needed, got {_describe(t)}{instead}")
+            if t.shape[t.ndim - len(event) :] != event or not broadcasts(
+                t.shape[: t.ndim - len(event)], self.batch_shape
+            ):
+                where = f"{what}[{i}]" if isinstance(y, tuple) else what
+                raise InvalidInputError(
+                    f"{where} must have shape {_shape(self.batch_shape + event)} "
+                    f"(batch {_shape(self.batch_shape)}, structure {_shape(event)}), got {_shape(t.shape)}{instead}"
+                )
+            check_not_hidden(what, t)
+            t = t.to(like).expand(self.batch_shape + event)
+            flat.append(t.reshape(math.prod(self.batch_shape), *event))
+        form = self.without_padding(like_potentials(flat, self.theta))
+        for t in as_tuple(form):
+            if not bool(t.isfinite().all()):
+                index = int((~t.isfinite()).nonzero()[0, 0])
+                raise InvalidInputError(f"{what} holds NaN or infinity at batch index {index}; it must be finite")
+        return form
+
+    def gold(self, y: Any, what: str) -> Parts:
+        """Structures (B, *event), given as integer labels or as themselves; a structure must be one of Y's.
+
+        That it is one is checked wherever the oracle has labels, by a round trip through them.
+        """
+        if isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool):
+            return self.encode(y, what)
+        form = self.flatten_parts(y, what, self._or_labels(what))
+        if type(self.oracle).decode is not Oracle.decode:
+            try:
+                again = self.oracle.encode(self.oracle.decode(form), form)
+                wrong = [(a != t).flatten(1).any(1) for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
+                indices = torch.stack(wrong).any(0).nonzero()
+            except UnsupportedError:
+                return form  # an oracle with these options has no labels
+            except InvalidInputError as error:
+                why = str(error).removeprefix("y: ").removeprefix("labels: ")
+                raise InvalidInputError(f"{what} is no structure of {self.oracle.label()}: {why}") from None
+            if len(indices):
+                raise InvalidInputError(
+                    f"{what} is no structure of {self.oracle.label()} at batch index {int(indices[0, 0])}; "
+                    "give integer labels, or 0/1 parts as argmax returns them"
+                )
+        return form
+
+    def _or_labels(self, what: str) -> str:
+        """The labels that may have been meant instead of a structure, in a clause; nothing if the oracle has none."""
+        if type(self.oracle).encode is Oracle.encode:
+            return ""
+        n = self.oracle.label_ndim
+        dims = f" followed by {_dimensions(n)}" if n else ""
+        return (
+            f"; labels are a tensor of integers of shape {_shape(self.batch_shape)}{dims}: "
+            f"torch.as_tensor({what}).long()"
+        )
+
+    def without_padding(self, form: Parts) -> Parts:
+        """Parts (B | 1, *event) with 0 in the padding."""
+        masks = self.oracle.valid_parts(form)
+        if masks is None:
+            return form
+        # Not a product: 0 · NaN is NaN, and where() gives the padding a gradient of exactly 0.
+        return map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
+
+    # -- the way back -------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of values: the widest of the user's."""
+        return functools.reduce(torch.promote_types, self.dtypes)
+
+    def restore(self, t: Tensor, dim: int = 0) -> Tensor:
+        """``t`` with its flat batch dimension ``dim`` unflattened and, if floating, in the user's dtype."""
+        t = t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :])
+        return t.to(self.dtype) if t.is_floating_point() else t
+
+    def restore_parts(self, parts: Parts, dim: int = 0) -> Parts:
+        """As :meth:`restore`, each tensor in the dtype of its own potentials."""
+        restored = [
+            t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :]).to(dtype)
+            for t, dtype in zip(as_tuple(parts), self.dtypes, strict=True)
+        ]
+        return like_potentials(restored, self.theta)
+
+    @contextlib.contextmanager
+    def plain_modes(self) -> Iterator[None]:
+        """The oracle's surroundings: no autocast, since θ has been lifted, and no inference mode, only no_grad.
+
+        What is wrong with one instance is said of the user's batch.
+        """
+        kind = as_tuple(self.theta)[0].device.type
+        with contextlib.ExitStack() as stack:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            if torch.is_inference_mode_enabled():
+                stack.enter_context(torch.inference_mode(False))
+                stack.enter_context(torch.no_grad())
+            try:
+                yield
+            except InstanceError as error:
+                error.locate(self.batch_shape)
+                raise
+
+
+# ----------------------------------------------------------------------------- shapes alone
+
+
+def shapes(theta: Parts, oracle: Oracle) -> tuple[torch.Size, tuple[torch.Size, ...]]:
+    """The batch's shape, and that of each tensor's parts."""
+    tensors, ndims = as_tuple(theta), oracle.event_ndims(theta)
+    batch = torch.broadcast_shapes(*(t.shape[: t.ndim - n] for t, n in zip(tensors, ndims, strict=True)))
+    return batch, tuple(t.shape[t.ndim - n :] for t, n in zip(tensors, ndims, strict=True))
+
+
+# ----------------------------------------------------------------------------- checks
+
+
+def _check_tensors(theta: Any) -> Parts:
+    theta = tupled(theta)
+    for i, t in enumerate(as_tuple(theta)):
+        name = f"theta[{i}]" if isinstance(theta, tuple) else "theta"
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name}: a tensor or a tuple of tensors is needed, got {type(t).__name__}")
+        if not t.is_floating_point():
+            raise TypeError(
+                f"{name}: real floating-point potentials are needed, got {t.dtype}; "
+                "convert them with .float() (.real if complex) first"
+            )
+        if t.is_sparse or t.layout != torch.strided:
+            raise TypeError(f"{name}: a dense tensor is needed, got layout {t.layout}; call .to_dense() first")
+    tensors = as_tuple(theta)
+    if not tensors:
+        raise InvalidInputError("theta: an empty tuple holds no potentials")
+    # Half precision is lifted to float32 anyhow, and autocast mixes the two: a layer's output and a parameter.
+    lifted = [torch.float32 if t.dtype in HALF else t.dtype for t in tensors]
+    for what, values in (("device", [t.device for t in tensors]), ("dtype", lifted)):
+        if any(v != values[0] for v in values):
+            raise InvalidInputError(f"theta: all tensors must have one {what}, got {' and '.join(map(str, values))}")
+    return theta
+
+
+def _batch_shape(tensors: tuple[Tensor, ...], ndims: tuple[int, ...], oracle: Oracle) -> torch.Size:
+    shapes = []
+    for i, (t, n) in enumerate(zip(tensors, ndims, strict=True)):
+        if t.ndim < n:
+            name = f"theta[{i}]" if len(tensors) > 1 else "theta"
+            raise InvalidInputError(
+                f"{name}: {oracle.label()} needs at least {n} dimensions (batch dimensions first, then the "
+                f"structure's {n}), got shape {_shape(t.shape)}"
+            )
+        shapes.append(t.shape[: t.ndim - n])
+    if len(shapes) == 1:
+        return shapes[0]
+    try:
+        return broadcast(*shapes)
+    except ValueError:
+        came = " and ".join(_shape(t.shape) for t in tensors)
+        raise InvalidInputError(f"theta: the batch dimensions of shapes {came} do not agree") from None
+
+
+def _flatten(t: Tensor, ndim: int, batch_shape: torch.Size) -> Tensor:
+    """(B, *event), or (1, *event) for a tensor that all instances share, kept so."""
+    event = t.shape[t.ndim - ndim :]
+    own = t.shape[: t.ndim - ndim]
+    if math.prod(own) == 1 and math.prod(batch_shape) != 1:
+        return t.reshape(1, *event)
+    return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
+
+
+def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: torch.Size, theta: Parts) -> Tensor:
+    """Instance data as a flat (B, *own dims) tensor on the device of ``theta``, flat; integers become int64."""
+    if name not in oracle.instance_ndim:
+        try:
+            oracle.bind(**{name: value})  # raises the TypeError that lists the known names
+        except TypeError as error:
+            raise TypeError(f"{error}{mask_hint(name, oracle.instance_ndim)}") from None
+    n = oracle.instance_ndim[name]
+    try:
+        t = torch.as_tensor(value).to(as_tuple(theta)[0].device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"{name}: a tensor or a list of numbers is needed, got {value!r}") from error
+    integral = not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
+    if name == "lengths" and not integral:
+        if t.numel():  # an empty list has no dtype of its own
+            hint = f"; those of a {MASK}" if t.dtype is torch.bool else ""
+            raise InvalidInputError(f"lengths: integers are needed, got {t.dtype}{hint}")
+        integral = True
+    if integral:
+        t = t.to(torch.int64)
+    own = t.shape[: t.ndim - n]
+    # Data with dimensions of its own must have the batch's too: lengths [1, 2] of a batch of two
+    # could as well be meant for the two instances as for the two sides of each.
+    if t.ndim < n or not broadcasts(own, batch_shape) or (n and len(own) != len(batch_shape)):
+        wanted = _shape(batch_shape) + (f" followed by {_dimensions(n)}" if n else "")
+        events = " and ".join(_shape(part.shape[1:]) for part in as_tuple(theta))
+        raise InvalidInputError(
+            f"{name}: the batch of theta has shape {wanted}, got {name} of shape {_shape(t.shape)}; what follows the "
+            f"batch in theta, {events}, is taken for the structure's own dimensions"
+        )
+    event = t.shape[t.ndim - n :]
+    return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
+
+
+def _rows_like(mask: Tensor, t: Tensor) -> Tensor:
+    """``mask`` for a tensor that all instances share: what is inside any instance's length is inside."""
+    return mask.any(0, keepdim=True) if t.shape[0] == 1 != mask.shape[0] else mask
+
+
+def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    """Whether ``shape`` has no dimension that ``to`` lacks, and the same sizes or 1."""
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
+
+
+def _check_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
+    """NaN and +inf are errors; one pass in the usual case, since the maximum is neither only if no entry is."""
+    if t.numel() == 0 or t.detach().amax() < math.inf:  # False for NaN
+        return
+    wrong = torch.isnan(t.detach()) | torch.isposinf(t.detach())
+    where = wrong.nonzero()[0].tolist()
+    value = t.detach()[tuple(where)].item()
+    shared = t.shape[0] == 1 and math.prod(batch_shape) != 1
+    place = (
+        f"part {tuple(where[1:])}, shared by the batch"
+        if shared
+        else f"batch index {where[0]}, part {tuple(where[1:])}"
+    )
+    raise InvalidInputError(
+        f"{name} holds {'NaN' if math.isnan(value) else '+inf'} at {place}; "
+        "potentials must be finite, or −inf to forbid a part"
+    )
+
+
+def _check_form(oracle: Oracle, theta: Parts) -> None:
+    """InvalidInputError if θ itself has a wrong form: its batch is then not what instance data should be judged by."""
+    try:
+        oracle.validate(theta)
+    except InvalidInputError as error:
+        if str(error).startswith("theta"):
+            raise InvalidInputError(str(error)) from None
+
+
+MASK = "mask whose true positions come first are mask.sum(-1)"
+
+
+def mask_hint(name: str, known: Iterable[str]) -> str:
+    """What to do with the mask that ``name`` says it is, in a clause; nothing if it says no such thing."""
+    return f"; lengths of a {MASK}" if "mask" in name.lower() and "lengths" in known else ""
+
+
+@contextlib.contextmanager
+def renamed(name: str, but: str = "") -> Iterator[None]:
+    """Messages call the potentials by their ``name`` in the call at hand, except those that start with ``but``."""
+    try:
+        yield
+    except (InvalidInputError, TypeError) as error:
+        message = str(error)
+        if but and message.startswith(but):
+            raise
+        raise type(error)(re.sub(r"\btheta\b", name, message)) from None
+
+
+def _describe(y: Any) -> str:
+    if isinstance(y, tuple | list):
+        return f"a {type(y).__name__} of {len(y)}"
+    return f"a tensor of shape {_shape(y.shape)} and {y.dtype}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+
+
+def _dimensions(n: int) -> str:
+    return f"{n} more dimension" + ("s" if n != 1 else "")
+
+
+def _shape(shape: Any) -> str:
+    return str(tuple(shape))

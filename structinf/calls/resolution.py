@@ -1,0 +1,280 @@
+"""Names to objects: the registries, options shared out among what is named, and what fits together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from torch import Tensor
+
+from ..errors import PluginError, UnsupportedError
+from ..oracle import Oracle
+from ..registry import Registry, did_you_mean
+from ..relaxation import RELAXATIONS, Relaxation
+from .problem import Problem, mask_hint
+
+__all__ = [
+    "ORACLES",
+    "RELAXATIONS",
+    "bind_problem",
+    "check_supported",
+    "get_oracle",
+    "get_relaxation",
+    "list_oracles",
+    "list_relaxations",
+    "prepare",
+    "prepare_oracle",
+    "register_oracle",
+    "register_relaxation",
+    "resolve",
+    "resolve_in",
+    "without_instance_data",
+    "works_with",
+]
+
+ORACLES: Registry[Oracle] = Registry("oracle", Oracle, "structinf.oracles")
+
+
+class Serves(Protocol):
+    """What works over some oracles: a relaxation, an estimator."""
+
+    name: ClassVar[str]
+
+    def label(self) -> str: ...
+
+    def missing(self, oracle: Oracle) -> str | None: ...
+
+
+S = TypeVar("S", bound=Serves)
+
+
+def register_oracle(name: str, factory: Callable[..., Oracle] | None = None) -> Any:
+    """Register an oracle class under ``name``; a decorator, or a call with the class.
+
+    Parameters
+    ----------
+    name : str
+    factory : type or callable, optional
+        Makes the oracle from its options.
+
+    Raises
+    ------
+    PluginError
+        If the name is taken by another class.
+    """
+    return ORACLES.register(name, factory)  # type: ignore[arg-type]
+
+
+def register_relaxation(name: str, factory: Callable[..., Relaxation] | None = None) -> Any:
+    """Register a relaxation class under ``name``; a decorator, or a call with the class.
+
+    Parameters
+    ----------
+    name : str
+    factory : type or callable, optional
+        Makes the relaxation from its options.
+
+    Raises
+    ------
+    PluginError
+        As for :func:`register_oracle`.
+    """
+    return RELAXATIONS.register(name, factory)  # type: ignore[arg-type]
+
+
+def list_oracles() -> list[str]:
+    """Names of all oracles, built in, installed as plugins or registered at run time.
+
+    Examples
+    --------
+    >>> "arborescence" in list_oracles()
+    True
+    """
+    return ORACLES.names()
+
+
+def list_relaxations() -> list[str]:
+    """Names of all relaxations.
+
+    Examples
+    --------
+    >>> "sparsemap" in list_relaxations()
+    True
+    """
+    return RELAXATIONS.names()
+
+
+def get_oracle(oracle: str | Oracle, **options: Any) -> Oracle:
+    """The oracle called ``oracle``, made with ``options``; an object is returned as it is.
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+    **options
+        Of the oracle, if it is given by name.
+
+    Raises
+    ------
+    UnknownNameError
+        If nothing has this name; the message lists close and known ones.
+    TypeError
+        If the oracle has no such option.
+    PluginError
+        If its plugin cannot be loaded, or two distributions declare the name.
+
+    Examples
+    --------
+    >>> get_oracle("arborescence", single_root=True)
+    Arborescence(single_root=True)
+    """
+    return ORACLES.get(oracle, **options)
+
+
+def get_relaxation(relaxation: str | Relaxation, **options: Any) -> Relaxation:
+    """The relaxation called ``relaxation``, made with ``options``; an object is returned as it is.
+
+    Parameters
+    ----------
+    relaxation : str or Relaxation
+    **options
+        Of the relaxation, if it is given by name.
+
+    Raises
+    ------
+    UnknownNameError, TypeError, PluginError
+        As for :func:`get_oracle`.
+
+    Examples
+    --------
+    >>> get_relaxation("marginals", temperature=0.5)
+    Marginals(temperature=0.5)
+    """
+    return RELAXATIONS.get(relaxation, **options)
+
+
+def resolve(
+    oracle: str | Oracle, relaxation: str | Relaxation, options: Mapping[str, Any], kind: type[Relaxation] = Relaxation
+) -> tuple[Oracle, Relaxation]:
+    """:func:`resolve_in` the registry of relaxations; messages speak of those of this ``kind``."""
+    return resolve_in(RELAXATIONS, oracle, relaxation, options, kind)
+
+
+def resolve_in(
+    registry: Registry[S],
+    oracle: str | Oracle,
+    item: str | S,
+    options: Mapping[str, Any],
+    kind: type = object,
+) -> tuple[Oracle, S]:
+    """The oracle and what works over it, each option handed to whichever of the two named ones has it.
+
+    Raises
+    ------
+    TypeError
+        If neither has an option, or both do.
+    UnsupportedError
+        If the oracle lacks what the other needs.
+    """
+    known = [
+        ORACLES.options(oracle) if isinstance(oracle, str) else [],
+        registry.options(item) if isinstance(item, str) else [],
+    ]
+    shares: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for key, value in options.items():
+        owners = [i for i in (0, 1) if key in known[i]]
+        if len(owners) == 2:
+            raise TypeError(
+                f"both {oracle} and {item} have an option {key!r}; pass get_oracle(...) or get_{registry.kind}(...)"
+            )
+        if not owners:
+            raise TypeError(_unknown_option(key, oracle, item, options, known))
+        shares[owners[0]][key] = value
+    found = ORACLES.get(oracle, **shares[0]), registry.get(item, **shares[1])
+    check_supported(*found, registry, kind)
+    return found
+
+
+def _unknown_option(
+    key: str, oracle: str | Oracle, item: str | Serves, options: Mapping[str, Any], known: list[list[str]]
+) -> str:
+    """What to say about a keyword that neither the oracle nor what works over it takes."""
+    data = _instance_data(oracle, options)
+    if key in data:
+        return f"{key!r} is instance data, which goes with the potentials: layer(theta, {key}=...)"
+    takes = [
+        f"{one} has {', '.join(names) or 'none'}" if isinstance(one, str) else f"{one!r} has its own already"
+        for one, names in zip((oracle, item), known, strict=True)
+    ]
+    hint = did_you_mean(key, [*known[0], *known[1], *data]) or mask_hint(key, data)
+    return f"there is no option {key!r} ({'; '.join(takes)}; instance data: {', '.join(data) or 'none'}){hint}"
+
+
+def check_supported(oracle: Oracle, item: Serves, registry: Registry[Any] = RELAXATIONS, kind: type = object) -> None:
+    """Raise UnsupportedError, saying what is missing and what of this ``kind`` works instead, unless the two fit."""
+    missing = item.missing(oracle)
+    if missing is not None:
+        others = [name + " with default options" * (name == item.name) for name in works_with(oracle, registry, kind)]
+        raise UnsupportedError(
+            f"{item.label()} does not work for {oracle.label()}: {missing}. "
+            f"These {registry.kind}s do: {', '.join(others) or 'none'}"
+        )
+
+
+def works_with(oracle: Oracle, registry: Registry[Any] = RELAXATIONS, kind: type = object) -> list[str]:
+    """Names of the relaxations, or of what else is registered, with default options, that ``oracle`` can have."""
+    return [name for name in registry.names() if _default_works(name, oracle, registry, kind)]
+
+
+def _default_works(name: str, oracle: Oracle, registry: Registry[Any], kind: type) -> bool:
+    try:
+        if registry.required(name):
+            return False  # needs options of its own
+        made = registry.get(name)
+        return isinstance(made, kind) and made.missing(oracle) is None
+    except PluginError:
+        return False  # a broken plugin fails when it is asked for, and here another one was
+
+
+def bind_problem(theta: Any, oracle: Oracle, instance_data: Mapping[str, Any]) -> Problem:
+    """Validate potentials and instance data and flatten their batch (see :class:`structinf.calls.problem.Problem`)."""
+    return Problem.build(theta, oracle, instance_data)
+
+
+def prepare(
+    registry: Registry[S], theta: Any, oracle: str | Oracle, item: str | S, options: dict[str, Any]
+) -> tuple[S, Problem]:
+    """What works over the oracle, and the problem; ``options`` are those of both, and instance data."""
+    names = _instance_data(oracle, options)
+    instance_data = {key: options.pop(key) for key in list(options) if key in names}
+    found_oracle, found = resolve_in(registry, oracle, item, options)
+    return found, Problem.build(theta, found_oracle, instance_data)
+
+
+def without_instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` but for instance data."""
+    names = _instance_data(oracle, options)
+    return {key: value for key, value in options.items() if key not in names}
+
+
+def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str]:
+    """Names of the instance data that the oracle takes."""
+    if isinstance(oracle, str):
+        factory = ORACLES.factory(oracle)
+        if not inspect.isclass(factory):  # a function: what it makes may depend on its options
+            factory = ORACLES.get(oracle, **{k: v for k, v in options.items() if k in ORACLES.options(oracle)})
+        return list(factory.instance_ndim)
+    if isinstance(oracle, Tensor | tuple | list):
+        raise TypeError(
+            f"oracle: a name or Oracle object is needed, got a {type(oracle).__name__}; potentials come first, then "
+            "the oracle"
+        )
+    return list(ORACLES.get(oracle).instance_ndim)
+
+
+def prepare_oracle(theta: Any, oracle: str | Oracle, options: dict[str, Any]) -> Problem:
+    """:func:`bind_problem` with an oracle by name or as an object; ``options`` are its own and its instance data."""
+    names = _instance_data(oracle, options)
+    known = [key for key in ORACLES.options(oracle) if key not in names] if isinstance(oracle, str) else []
+    found = ORACLES.get(oracle, **{key: options.pop(key) for key in list(options) if key in known})
+    return Problem.build(theta, found, options)

@@ -1,0 +1,1 @@
+"""The command line: `structinf list`, `structinf check NAME` and `structinf demo`."""

@@ -1,0 +1,277 @@
+"""The command line: ``structinf list``, ``structinf check NAME`` and ``structinf demo sort|parse|align``."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import importlib
+import io
+import os
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import Oracle, __version__, testing
+from ..calls import resolution
+from ..errors import InvalidInputError, PluginError, StructinfError
+from ..registry import options_of
+from . import listing
+
+__all__ = ["main"]
+
+# Of the demos; named here, so that --help needs no extra.
+SORT_METHODS = ("map-loss", "sparsemap-layer", "perturbed-loss", "sparsemap-loss")
+LOSSES = ("perceptron", "svm", "crf", "sparsemap", "margin-sparsemap")
+
+EXTRA = "demo"
+IN_EXTRA = {"conllu": "conllu", "matplotlib": "matplotlib", "pyts": "pyts", "sklearn": "scikit-learn", "tqdm": "tqdm"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns 0; 1 if a law turned out broken; 2 if the command could not be carried out."""
+    arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # the laws speak of θ, which not every console can show
+    try:
+        return arguments.run(arguments)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in IN_EXTRA:
+            raise
+        reason = f"this needs {IN_EXTRA[package]}, which is not installed; run: pip install 'structinf[{EXTRA}]'"
+    except BrokenPipeError:
+        # The reader has had enough (`| head`); nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (StructinfError, OSError) as error:
+        reason = str(error)
+    print(f"structinf: {reason}", file=sys.stderr)
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="structinf", description="Structures as differentiable PyTorch layers.")
+    parser.add_argument("--version", action="version", version=f"structinf {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    about = "print which relaxations and estimators work for which oracles, and why others do not"
+    command = commands.add_parser("list", help=about, description=about)
+    command.set_defaults(run=lambda _: listing.run())
+
+    about = "check that an oracle keeps every law of the protocol"
+    command = commands.add_parser("check", help=about, description=about)
+    command.add_argument("name", metavar="NAME", help="a registered name, or module:Class")
+    command.add_argument(
+        "--event-shape",
+        metavar="N,M",
+        type=_shape,
+        action="append",
+        help="shape of the potentials without batch dimensions, small enough to enumerate; given once for each tensor "
+        "where there are several (default: 4 in each dimension)",
+    )
+    command.add_argument(
+        "-o", metavar="OPTION=VALUE", type=_option, action="append", default=[], dest="options", help="of the oracle"
+    )
+    command.add_argument("--relaxation", metavar="NAME", help="check this relaxation of the oracle instead")
+    command.add_argument("--seed", type=int, default=0, help="what is drawn depends on it alone (default: 0)")
+    command.set_defaults(run=_check)
+
+    about = "train a small model, print its results and save a picture"
+    command = commands.add_parser("demo", help=about, description=about)
+    demos = command.add_subparsers(metavar="DEMO", required=True)
+    _add_demos(demos)
+    return parser
+
+
+def _add_demos(demos: Any) -> None:
+    picture, seed = (argparse.ArgumentParser(add_help=False) for _ in range(2))
+    picture.add_argument(
+        "--out", metavar="FOLDER", type=Path, default=Path(), help="for the picture (default: this folder)"
+    )
+    seed.add_argument("--seed", type=int, default=0, help="(default: 0)")
+
+    about = "sort images of digits, from sorted lists alone: relaxations of assignments compared"
+    demo = demos.add_parser("sort", help=about, description=about, parents=[seed, picture])
+    demo.add_argument(
+        "--methods",
+        metavar="METHOD",
+        nargs="+",
+        default=SORT_METHODS,
+        help="RELAXATION-loss, its Fenchel-Young loss, or RELAXATION-layer, the squared error of what it makes, as in "
+        f"straight-through-layer; or all (default: {' '.join(SORT_METHODS)})",
+    )
+    demo.add_argument("--epochs", type=_positive, default=6, help="for each method (default: 6)")
+    demo.add_argument("--quick", action="store_true", help="a few batches only: tries the machinery, not the methods")
+    demo.set_defaults(run=_demo_sort)
+
+    about = "train a dependency parser on a Universal Dependencies treebank"
+    demo = demos.add_parser("parse", help=about, description=about, parents=[seed, picture])
+    demo.add_argument(
+        "--treebank",
+        metavar="FOLDER",
+        type=Path,
+        required=True,
+        help="with *train*, *dev* and *test* files in CoNLL-U: .conllu or .conllu.xz",
+    )
+    demo.add_argument("--loss", choices=LOSSES, default="sparsemap", help="(default: sparsemap)")
+    demo.add_argument("--epochs", type=_positive, default=10, help="(default: 10)")
+    demo.add_argument("--max-sentences", metavar="N", type=_positive, help="read no more of each file")
+    demo.add_argument(
+        "--max-length", metavar="N", type=_positive, default=60, help="of training sentences (default: 60)"
+    )
+    demo.set_defaults(run=_demo_parse)
+
+    about = "align and average recordings of a movement: hard and soft dynamic time warping compared"
+    demo = demos.add_parser("align", help=about, description=about, parents=[picture])
+    demo.add_argument("--temperature", type=float, default=0.1, help="of soft-DTW (default: 0.1)")
+    demo.add_argument(
+        "--quick", action="store_true", help="a few short recordings: tries the machinery, not the methods"
+    )
+    demo.set_defaults(run=_demo_align)
+
+
+def _demo_sort(arguments: argparse.Namespace) -> int:
+    from ..demos import sort
+
+    with _one_thread():
+        sort.run(
+            arguments.methods, epochs=arguments.epochs, seed=arguments.seed, out=arguments.out, quick=arguments.quick
+        )
+    return 0
+
+
+def _demo_parse(arguments: argparse.Namespace) -> int:
+    from ..demos import parse
+
+    with _one_thread():
+        parse.run(
+            arguments.treebank,
+            loss=arguments.loss,
+            epochs=arguments.epochs,
+            max_sentences=arguments.max_sentences,
+            max_length=arguments.max_length,
+            seed=arguments.seed,
+            out=arguments.out,
+        )
+    return 0
+
+
+def _demo_align(arguments: argparse.Namespace) -> int:
+    from ..demos import align
+
+    with _one_thread():
+        align.run(temperature=arguments.temperature, out=arguments.out, quick=arguments.quick)
+    return 0
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """The demos' tensors are too small to gain from threads, and on a busy machine threads wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+# ----------------------------------------------------------------------------- check
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    oracle = _make(arguments.name, dict(arguments.options))
+    shape = _event_shape(oracle, arguments.event_shape)
+    if arguments.relaxation is None:
+        subject, results = repr(oracle), testing.oracle_results(oracle, shape, seed=arguments.seed)
+    else:
+        relaxation = resolution.get_relaxation(arguments.relaxation)
+        resolution.check_supported(oracle, relaxation)
+        subject = f"{relaxation!r} of {oracle!r}"
+        results = testing.relaxation_results(relaxation, oracle, shape, seed=arguments.seed)
+    print(f"{subject}, potentials of shape {shape}\n")
+    count: Counter[str] = Counter()
+    faults: dict[str, str] = {}  # and the first law that each of them breaks
+    for result in results:
+        count[result.status] += 1
+        mark = {"holds": "ok", "does not apply": "-", "broken": "FAILED"}[result.status]
+        print(f"{mark:<6}  {result.law:<20}  {result.reason or result.sentence}", flush=True)
+        if result.error is not None:
+            first = faults.setdefault(result.error.fault, result.law)
+            _, _, details = str(result.error).partition("\n")  # after the law's name and sentence
+            if first != result.law:
+                details = f"by the same fault as {first}"
+            print(textwrap.indent(details or str(result.error), " " * 8))
+    by = f", by {len(faults)} fault{'s' * (len(faults) > 1)}" if len(faults) < count["broken"] else ""
+    broken = f"{count['broken']} {'is' if count['broken'] == 1 else 'are'} broken{by}"
+    print(f"\n{count['holds']} laws hold, {count['does not apply']} do not apply, {broken}")
+    return 1 if count["broken"] else 0
+
+
+def _make(name: str, options: dict[str, Any]) -> Oracle:
+    """The oracle registered under ``name``, or that the class at ``module:Class`` makes."""
+    try:
+        module, colon, attribute = name.partition(":")
+        if colon and "" not in sys.path:
+            sys.path.insert(0, "")  # a module of the current folder, as with python -m
+        factory = getattr(importlib.import_module(module), attribute) if colon else resolution.ORACLES.factory(name)
+        if missing := [key for key, needed in options_of(factory).items() if needed and key not in options]:
+            raise InvalidInputError(f"{name} needs options: pass {' '.join(f'-o {key}=...' for key in missing)}")
+        made = factory(**options) if colon else resolution.get_oracle(name, **options)
+        if not isinstance(made, Oracle):
+            raise PluginError(f"{name} made {made!r}, which is no Oracle")
+        return made
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        if isinstance(error, StructinfError):
+            raise
+        raise InvalidInputError(f"{name}: {error}") from error
+
+
+def _event_shape(oracle: Oracle, given: list[tuple[int, ...]] | None) -> Any:
+    """What was given, or 4 in each dimension if the oracle takes that."""
+    ndims = oracle.event_ndim if isinstance(oracle.event_ndim, tuple) else (oracle.event_ndim,)
+    several = isinstance(oracle.event_ndim, tuple)
+    if given:
+        return given[0] if len(given) == 1 and not (several and len(ndims) == 1) else tuple(given)
+    shapes = tuple((4,) * n for n in ndims)
+    zeros = tuple(torch.zeros(*shape) for shape in shapes)
+    try:
+        resolution.bind_problem(zeros if several else zeros[0], oracle, {})
+    except InvalidInputError as error:
+        tried = " and ".join(map(str, shapes))
+        raise InvalidInputError(
+            f"--event-shape is needed: {tried}, which is tried without, will not do. {error}"
+        ) from error
+    return shapes if several else shapes[0]
+
+
+# ----------------------------------------------------------------------------- arguments
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.replace("x", ",").strip("(),").split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"sizes separated by commas are needed, as in 4,4; got {text!r}") from None
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"OPTION=VALUE is needed, got {text!r}")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.lstrip("-").isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, got {text!r}")
+    return number

@@ -1,0 +1,1 @@
+"""How public calls behave inside torch.compile, torch.func and autograd's hooks."""

@@ -1,0 +1,47 @@
+"""What mixed random variables have in common."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.distributions.constraints import Constraint
+from typing_extensions import Self
+
+from ...kernels.arrays import widened
+from ...validation import check_floating
+
+__all__ = ["Mixed", "floating"]
+
+
+class Mixed(Distribution):
+    """What all have: draws from a generator, and the batch dimensions that their parameters have in front."""
+
+    has_rsample = True
+
+    @abc.abstractmethod
+    def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor: ...
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Draws (*sample_shape, *batch_shape, *event_shape), without a gradient."""
+        return self.rsample(sample_shape, generator=generator)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        new = cast(Self, self._get_checked_instance(type(self), _instance))
+        new.__dict__.update(self.__dict__)
+        new._batch_shape = torch.Size(batch_shape)
+        for name, constraint in cast(dict[str, Constraint], self.arg_constraints).items():
+            parameter = getattr(self, name)
+            event = parameter.shape[parameter.ndim - constraint.event_dim :]
+            setattr(new, name, parameter.expand(*new._batch_shape, *event))
+        return new
+
+
+def floating(name: str, t: Tensor) -> Tensor:
+    """``t``, in float32 if it has half the bits."""
+    check_floating(name, t)
+    return widened(t)

@@ -1,0 +1,98 @@
+"""Sums over the structures that a relaxation's solution is made of: SparseMAP's, and those of perturbed potentials."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from ..oracle import Oracle
+from ..parts import Parts
+from ..relaxation import Relaxation
+from ..relaxations.perturbed import Perturbed
+from ..relaxations.sparsemap import SparseMAP
+from .base import Estimator
+from .weighted_structures import WeightedStructures
+
+__all__ = ["PerturbedEstimator", "SparseMAPEstimator"]
+
+
+class _OfRelaxation(Estimator):
+    """The structures and weights of a relaxation's solution."""
+
+    def __init__(self, relaxation: Relaxation) -> None:
+        super().__init__()
+        self.relaxation = relaxation
+
+    def missing(self, oracle: Oracle) -> str | None:
+        return self.relaxation.missing(oracle)
+
+    def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
+        solution: Any = self.relaxation.seeded(generator).solve(oracle, theta)
+        terms = WeightedStructures.of(solution.support, solution.weights)
+        # Samples may be alike; the vertices of an active set are not.
+        return terms.distinct() if self.relaxation.draws else terms.packed()
+
+    def extra_repr(self) -> str:
+        return f"{self.relaxation!r}"
+
+
+class SparseMAPEstimator(_OfRelaxation):
+    """E[f(Y)] under the weights p that SparseMAP finds: Σ p_y y = argmax ⟨θ, μ⟩ − ½ temperature ‖μ‖².
+
+    There may be several such p; this one is what the active-set method ends at, with its gradient.
+
+    Parameters
+    ----------
+    **options
+        Those of the relaxation ``sparsemap``: temperature, penalty, tolerance, max_iter, on_failure.
+
+    References
+    ----------
+    Correia, Niculae, Aziz & Martins 2020, Efficient Marginalization of Discrete and Structured Latent Variables via
+    Sparsity.
+    Niculae, Corro, Nangia, Mihaylova & Martins 2023, Discrete Latent Structure in Neural Networks, Equation 5.16.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> si.expect(lambda y: y @ cost, theta, "subset", SparseMAPEstimator(), k=2)
+    tensor([3.7500])
+    """
+
+    __signature__ = inspect.signature(SparseMAP)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(SparseMAP(**options))
+
+
+class PerturbedEstimator(_OfRelaxation):
+    """E[f(Y)] for Y = argmax ⟨θ + σU, y⟩, by Monte Carlo, with the gradient E[f(Y) ∇ν(U)] / σ for noise of exp(−ν).
+
+    Value and gradient are unbiased for this distribution of Y, which for one part of K and Gumbel noise is the Gibbs
+    one. A structure that several samples have is evaluated once.
+
+    Parameters
+    ----------
+    **options
+        Those of the relaxation ``perturbed``: noise, sigma, samples, control_variate, antithetic, perturbation.
+
+    References
+    ----------
+    Berthet et al. 2020, Learning with Differentiable Perturbed Optimizers, Proposition 3.1.
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> si.expect(lambda y: y @ cost, theta, "subset", PerturbedEstimator(samples=1000), k=2, generator=rng)
+    tensor([3.7420])
+    """
+
+    __signature__ = inspect.signature(Perturbed)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(Perturbed(**options))

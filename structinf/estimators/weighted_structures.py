@@ -1,0 +1,174 @@
+"""Weighted structures of a whole batch, packed: each instance has as many as it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from .. import autograd
+from ..calls.problem import Problem
+from ..errors import InvalidInputError
+from ..oracle import GibbsOracle, Oracle
+from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
+from ..relaxations.marginals import LogPartition
+from ..solvers.perturbation import untile
+from .equality import numbered, one_of_each
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Evaluated", "WeightedStructures", "log_partition", "needs_gradient", "of_instances", "scores", "times_one"]
+
+
+@dataclass(frozen=True)
+class WeightedStructures:
+    """Σ_i weights_i f(structures_i), a sum for each instance.
+
+    Attributes
+    ----------
+    structures : (N, *event) Potentials
+        Without a gradient.
+    instance : (N,) int64 Tensor
+        Whose each is.
+    weights : (N,) Tensor
+    control : (N,) Tensor
+        Σ_i control_i f(structures_i) of each instance may be taken from f before it is multiplied with ∇weights; of the
+        estimators that do so.
+    batch : int
+        The number of instances.
+
+    Examples
+    --------
+    Two structures of one instance, each with probability ½, and one without a weight:
+
+    >>> terms = WeightedStructures.of(torch.eye(3).unsqueeze(1), torch.tensor([[0.5], [0.5], [0.0]])).packed()
+    >>> terms.structures, terms.weights
+    (tensor([[1., 0., 0.],
+            [0., 1., 0.]]), tensor([0.5000, 0.5000]))
+    >>> terms.sum(terms.weights * torch.tensor([10.0, 20.0]))
+    tensor([15.])
+    """
+
+    structures: Parts
+    instance: Tensor
+    weights: Tensor
+    control: Tensor
+    batch: int
+
+    @classmethod
+    def of(cls, structures: Parts, weights: Tensor, control: Tensor | None = None) -> Self:
+        """``structures`` (K, B, *event) with ``weights`` (K, B): the k-th of instance b stands at k B + b."""
+        if weights.ndim != 2 or any(y.shape[:2] != weights.shape for y in as_tuple(structures)):
+            came = " and ".join(str(tuple(y.shape)) for y in as_tuple(structures))
+            raise InvalidInputError(
+                f"structures (K, B, *event) and weights (K, B) are needed, got {came} and {tuple(weights.shape)}"
+            )
+        count, batch = weights.shape
+        instance = torch.arange(batch, device=weights.device).expand(count, batch).flatten()
+        control = torch.zeros_like(weights) if control is None else control
+        return cls(untile(structures), instance, weights.flatten(), control.flatten(), batch)
+
+    @classmethod
+    def joined(cls, several: Sequence[Self]) -> Self:
+        """All that is in one of them."""
+        columns = zip(*(as_tuple(terms.structures) for terms in several), strict=True)
+        return cls(
+            like_potentials([torch.cat(column) for column in columns], several[0].structures),
+            torch.cat([terms.instance for terms in several]),
+            torch.cat([terms.weights for terms in several]),
+            torch.cat([terms.control for terms in several]),
+            several[0].batch,
+        )
+
+    def packed(self) -> Self:
+        """Those of non-zero weight, instance by instance, else in the order that they have."""
+        index = self.weights.detach().nonzero()[:, 0]
+        return self._at(index[self.instance[index].argsort(stable=True)])
+
+    def distinct(self) -> Self:
+        """Equal structures of an instance as one, with the sums of what they have; instance by instance."""
+        kind = numbered([t.flatten(1) for t in as_tuple(self.structures)])
+        key, place = (kind + self.instance * len(kind)).unique(return_inverse=True)
+        first = one_of_each(place, len(key))
+        weights, control = (t.new_zeros(len(key)).index_add(0, place, t) for t in (self.weights, self.control))
+        return replace(self._at(first), weights=weights, control=control)
+
+    def sum(self, values: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+        """Σ values for each instance, (batch,)."""
+        return values.new_zeros(self.batch).index_add(0, self.instance, values)
+
+    def _at(self, index: Tensor) -> Self:
+        return replace(
+            self,
+            structures=map_parts(lambda t: t[index], self.structures),
+            instance=self.instance[index],
+            weights=self.weights[index],
+            control=self.control[index],
+        )
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What f was at the structures.
+
+    Attributes
+    ----------
+    terms : WeightedStructures
+    values : (N,) Tensor
+        Without a gradient.
+    problem : Problem
+    inputs : tuple of (*batch, ...) Tensors
+    """
+
+    terms: WeightedStructures
+    values: Tensor
+    problem: Problem
+    inputs: tuple[Tensor, ...]
+
+    def controls(self) -> jaxtyping.Float[Tensor, " n"]:
+        """Σ control · values of each structure's instance, (N,), without a gradient."""
+        return self.terms.sum(self.terms.control.detach() * self.values)[self.terms.instance]
+
+    def means(self) -> jaxtyping.Float[Tensor, " batch"]:
+        """Σ weights · values for each instance, (batch,), without a gradient."""
+        return self.terms.sum(self.terms.weights.detach() * self.values)
+
+    def contexts(self) -> tuple[Tensor, ...]:
+        """What is known of each instance, (*batch, ...) tensors without a gradient: the inputs, or else θ's tensors."""
+        if self.inputs:
+            return tuple(x.detach() for x in self.inputs)
+        theta, size = self.problem.theta, self.terms.batch
+        return as_tuple(self.problem.restore_parts(map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), theta)))
+
+
+def of_instances(theta: Parts, rows: Tensor) -> Parts:
+    """Potentials (len(rows), *event) of these instances; tensors that all instances share stay as they are."""
+    if batch_size(theta) == 1:
+        return theta
+    return map_parts(lambda t: t if len(t) == 1 else t[rows], theta)
+
+
+def scores(oracle: Oracle, theta: Parts, terms: WeightedStructures) -> jaxtyping.Float[Tensor, " n"]:
+    """⟨θ, y⟩ of each structure, (N,), in θ's dtype."""
+    structures = map_parts(lambda y, t: y.to(t.dtype), terms.structures, theta)
+    return oracle.score(of_instances(theta, terms.instance), structures)
+
+
+def log_partition(oracle: GibbsOracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    """log Z, (B,), with the gradient E[Y]."""
+    return autograd.value(LogPartition(oracle), theta)
+
+
+def needs_gradient(theta: Parts) -> bool:
+    """Whether anything is to be differentiated in θ."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
+
+
+def times_one(known: Tensor) -> Tensor:
+    """1, whose gradient is that of ``known``, to any order: exp(known − known)."""
+    return (known - known.detach()).exp()

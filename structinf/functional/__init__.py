@@ -1,0 +1,1 @@
+"""Differentiable functions of plain tensors that need no oracle: soft ranks, entropic transport, quantisation."""

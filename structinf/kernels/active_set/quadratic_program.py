@@ -1,0 +1,221 @@
+"""The quadratic program of one instance in the active set method: its factor and its solution.
+
+With the vertices' penalised coordinates as rows of R, the factor UᵀU = A = R Rᵀ + 1 1ᵀ exists exactly
+if the vertices are affinely independent; the term 1 1ᵀ changes the objective by a constant, as
+Σ p = 1. A vertex that enters appends a column to U, one that leaves is rotated out (G. Golub,
+C. Van Loan (2013), Matrix Computations, section 6.5).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ..jit import jit
+from .tolerances import DEPENDENT, VANISHING
+
+__all__ = ["Program", "append", "enter", "forward", "project", "solve"]
+
+
+class Program(NamedTuple):
+    """One instance's part of :class:`.active_set_vertices.Support`. Functions take and return the number in use."""
+
+    order: np.ndarray  # (C,) slots, those in use first
+    weight: np.ndarray  # (C,) by slot; 0 for those not in use
+    ones: np.ndarray  # (C,) by position in order: the solution z of Uᵀz = 1
+    factor: np.ndarray  # (C, C) by position in order: U
+
+
+# ----------------------------------------------------------------------------- the factor
+
+
+@jit
+def forward(factor, x, n):
+    """Solve Uᵀ x' = x in place."""
+    for m in range(n):
+        row = factor[m]
+        x[m] /= row[m]
+        pivot = x[m]
+        for k in range(m + 1, n):
+            x[k] -= pivot * row[k]
+
+
+@jit
+def _backward(factor, x, n):
+    """Solve U x' = x in place."""
+    for m in range(n - 1, -1, -1):
+        row = factor[m]
+        total = x[m]
+        for k in range(m + 1, n):
+            total -= row[k] * x[k]
+        x[m] = total / row[m]
+
+
+@jit
+def project(program, x, n):
+    """Replace x by A⁻¹ (x − λ 1), with the λ for which that sums to zero."""
+    ones = program.ones
+    forward(program.factor, x, n)
+    above = 0.0
+    below = 0.0
+    for k in range(n):
+        above += x[k] * ones[k]
+        below += ones[k] * ones[k]
+    for k in range(n):
+        x[k] -= above / below * ones[k]
+    _backward(program.factor, x, n)
+
+
+@jit
+def append(program, n, weight, column, remainder):
+    """Take in the vertex of the first free slot, given its column of U and the square of U's new diagonal element."""
+    total = 1.0
+    for m in range(n):
+        program.factor[m, n] = column[m]
+        total -= column[m] * program.ones[m]
+    program.factor[n, n] = math.sqrt(remainder)
+    program.ones[n] = total / program.factor[n, n]
+    program.weight[program.order[n]] = weight
+    return n + 1
+
+
+@jit(inline=True)
+def _drop(program, n, j):
+    """Drop the vertex at position ``j``: its column leaves U, and rotations make U triangular again."""
+    order, weight, ones, factor = program
+    for m in range(j):
+        row = factor[m]
+        for k in range(j + 1, n):
+            row[k - 1] = row[k]
+    for m in range(j, n - 1):
+        upper = factor[m]
+        lower = factor[m + 1]
+        length = math.sqrt(upper[m + 1] * upper[m + 1] + lower[m + 1] * lower[m + 1])
+        cosine = upper[m + 1] / length
+        sine = lower[m + 1] / length
+        for k in range(m + 1, n):
+            x = upper[k]
+            y = lower[k]
+            upper[k - 1] = cosine * x + sine * y
+            lower[k] = cosine * y - sine * x
+        x = ones[m]
+        y = ones[m + 1]
+        ones[m] = cosine * x + sine * y
+        ones[m + 1] = cosine * y - sine * x
+    slot = order[j]
+    weight[slot] = 0.0
+    for k in range(j, n):  # one further than the support, so that a loaded vertex stays the first free one
+        order[k] = order[k + 1]
+    order[n] = slot
+    return n - 1
+
+
+# ----------------------------------------------------------------------------- the solution
+
+
+@jit
+def _move(program, n, direction, limit, newest):
+    """Move the weights by ``limit`` times the direction, or less if a weight is spent before; drop those that are.
+
+    Parameters
+    ----------
+    direction : (C,) array
+        By position in order.
+    newest : int
+        Position of a vertex whose weight may be tiny because it is only about to grow.
+
+    Returns
+    -------
+    n : int
+    step : float
+    """
+    order = program.order
+    weight = program.weight
+    step = limit
+    spent = n
+    for k in range(n):
+        have = weight[order[k]]
+        fall = -direction[k]
+        if fall > 0.0 and have - limit * fall <= VANISHING and have <= step * fall + VANISHING:
+            step = min(have / fall, limit)
+            spent = k
+    for k in range(n):
+        weight[order[k]] += step * direction[k]
+    if spent < n:
+        for k in range(n - 1, -1, -1):
+            if k == spent or (k != newest and weight[order[k]] <= VANISHING):
+                n = _drop(program, n, k)
+    return n, step
+
+
+@jit(inline=True)
+def enter(program, n, square, gram, gradient, slope, threshold, column):
+    """Take in the vertex of the first free slot, unless that cannot raise the objective.
+
+    Parameters
+    ----------
+    square : float
+        ‖r‖² of the new vertex.
+    gram : (C,) array
+        ⟨r, r_k⟩ by slot.
+    gradient : (C,) array
+        The objective's gradient with respect to the weights, by slot; the new vertex's is filled in.
+    slope : float
+        The gradient with respect to the new weight.
+    threshold : float
+        Slopes below this are rounding.
+    """
+    order = program.order
+    weight = 0.0
+    while True:
+        for k in range(n):
+            column[k] = gram[order[k]] + 1.0
+        forward(program.factor, column, n)
+        remainder = square + 1.0
+        for k in range(n):
+            remainder -= column[k] * column[k]
+        if remainder > DEPENDENT * (square + 1.0):
+            gradient[order[n]] = slope
+            return append(program, n, weight, column, remainder)
+        # The new vertex is the affine combination r = Σ c_k r_k. Weight that moves from the
+        # combination to the vertex leaves the penalty as it is, hence moves until a weight is spent.
+        _backward(program.factor, column, n)
+        rise = slope
+        for k in range(n):
+            rise -= column[k] * gradient[order[k]]
+            column[k] = -column[k]
+        if weight == 0.0 and rise <= threshold:
+            return n
+        n, step = _move(program, n, column, math.inf, n)
+        weight += step
+
+
+@jit(inline=True)
+def solve(program, n, gradient, work):
+    """Move the weights to the program's solution, dropping vertices whose weight is spent.
+
+    From weights p with gradient g, the solution over all p with Σ p = 1 is p + q, where
+    A q = g − λ 1 and Σ q = 0. Along q the gradient is (1 − t) g, up to a constant.
+    """
+    order = program.order
+    weight = program.weight
+    step = 0.0
+    while step < 1.0:
+        average = 0.0
+        for k in range(n):
+            average += weight[order[k]] * gradient[order[k]]
+        for k in range(n):
+            gradient[order[k]] -= average
+            work[k] = gradient[order[k]]
+        project(program, work, n)
+        n, step = _move(program, n, work, 1.0, n - 1)
+        for k in range(n):
+            gradient[order[k]] *= 1.0 - step
+    total = 0.0
+    for k in range(n):
+        total += weight[order[k]]
+    for k in range(n):
+        weight[order[k]] /= total
+    return n

@@ -1,0 +1,342 @@
+"""The passes of a smoothed recursion over a hypergraph, in compiled loops. Importing this module imports numba.
+
+With x_e the score of a hyperedge, that of its part plus the values of its tails, q and s as in
+`structinf.kernels.smooth_max`, and dots for derivatives along a direction z of the scores (Mensch & Blondel 2018,
+Algorithms 1 and 2):
+
+    inside          v_i = max_Ω {x_e : e leads to i}
+    outside         f_e = q_e w_i,  added to the expected number of its part and to the w of its tails; w_goal = 1
+    tangent inside  v̇_i = Σ_e q_e ẋ_e,  m_i = Σ_e s_e ẋ_e / Σ_e s_e,  q̇_e = s_e (ẋ_e − m_i)
+    tangent outside ḟ_e = q̇_e w_i + q_e ẇ_i
+
+LANES instances go through together, a lane each (`structinf.kernels.simd.vector`), whatever the graph looks like; the
+last vector is filled up with copies of the last instance. Parts are read and written a block of nodes at a time, since
+the scores of a part are far apart in θ: blocks and the buffers for their parts fit the cache (`structinf.dp.blocks`).
+
+Values are float64, so that float32 scores lose nothing over long recursions; q and flows have θ's dtype. Three numbers
+a node are kept, v, max x and t, from which q is recomputed, so that memory does not grow with the number of hyperedges:
+beside θ and a result of θ's size, the gradient takes 32 LANES bytes a node for each thread.
+
+Arguments of the kernels, for groups ``start:stop`` of LANES instances:
+
+    tables  (k, N + 1, LANES) float64: scratch, from numpy, which asks the system for large pages where kernels cannot
+    theta   (B, P) float32 or float64, contiguous
+    goal    (B,) int64
+    graph   `structinf.dp.blocks.Blocks`
+    alpha   float64
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..jit import jit
+from ..simd.memory import address, cast, is_zero, row, rows, set_row
+from ..simd.vector import LANES, maximum
+from ..smooth_max import curved, probability, smooth_max
+
+__all__ = ["gradient", "hessian_product", "inside", "last_node", "value"]
+
+
+# ----------------------------------------------------------------------------- parts
+
+
+@jit
+def _fetch(theta, first, graph, block, own):
+    """Scores of a block's parts, for LANES instances from ``first``, to ``own`` (height + 1, LANES)."""
+    last, start = len(theta) - 1, graph.row_offset[block]
+    for r in range(graph.row_offset[block + 1] - start):
+        part = graph.row_part[start + r]
+        for c in range(LANES):
+            own[r, c] = theta[min(first + c, last), part]
+
+
+@jit
+def _deliver(flow, first, graph, block, out):
+    """Add the ``flow`` (height + 1, LANES) of a block's parts to ``out`` (B, P); the last block comes first."""
+    start, full = graph.row_offset[block], first + LANES <= len(out)
+    for r in range(graph.row_offset[block + 1] - start):
+        part, is_first = graph.row_part[start + r], graph.row_is_first[start + r]
+        for c in range(LANES):
+            if full or first + c < len(out):
+                # Not added to what is there where it is the first: the system has yet to clear that memory.
+                out[first + c, part] = flow[r, c] if is_first else out[first + c, part] + flow[r, c]
+
+
+@jit
+def _clear(array, count):
+    for i in range(count):
+        for c in range(LANES):
+            array[i, c] = 0
+
+
+# ----------------------------------------------------------------------------- hyperedges
+
+
+class _Links(NamedTuple):
+    """Addresses of the graph's arrays; and the numbers that stand for no node and no part."""
+
+    offset: Any
+    tails: Any
+    row: Any
+    no_node: int
+    no_row: int
+
+
+@jit
+def _links(graph):
+    nodes = len(graph.offset) - 1
+    return _Links(address(graph.offset), address(graph.tails), address(graph.row), nodes, graph.height)
+
+
+@jit
+def _score(v, own, links, edge):
+    """A hyperedge's x, or ẋ."""
+    x = row(v, links.tails[2 * edge]) + cast(row(own, links.row[edge]), v)
+    other = links.tails[2 * edge + 1]
+    if other < links.no_node:
+        x += row(v, other)
+    return x
+
+
+@jit
+def _pass_on(flow, links, edge, w):
+    """Add a hyperedge's ``flow`` to the w of its tails."""
+    for j in range(2):
+        tail = links.tails[2 * edge + j]
+        if tail < links.no_node:
+            set_row(w, tail, row(w, tail) + cast(flow, w))
+
+
+@jit
+def _add(flow, links, edge, flows):
+    """Add a hyperedge's ``flow`` to that of its part."""
+    part = links.row[edge]
+    if part < links.no_row:
+        set_row(flows, part, row(flows, part) + flow)
+
+
+# ----------------------------------------------------------------------------- inside
+
+
+@jit
+def last_node(goal, first):
+    """The number of nodes up to the highest goal of LANES instances from ``first``."""
+    last = 0
+    for b in range(first, min(first + LANES, len(goal))):
+        last = max(last, goal[b])
+    return last + 1
+
+
+@jit
+def inside(theta, first, graph, nodes, alpha, v, top, t, own, x, kind):
+    """v, max x and t, (N + 1, LANES) each, of the first ``nodes`` nodes; the rest is scratch.
+
+    ``top`` and ``t`` may have a single row, which is overwritten.
+    """
+    _prepare(v, own, graph)
+    links, last = _links(graph), len(top) - 1
+    for block in range(len(graph.node_offset) - 1):
+        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        if start < stop:
+            _fetch(theta, first, graph, block, own)
+        for i in range(start, stop):
+            _value(
+                i, min(i, last), links, alpha, address(v), address(top), address(t), address(own), address(x),
+                address(kind),
+            )  # fmt: skip
+
+
+@jit
+def _prepare(v, own, graph):
+    """Set values and scores that stand for none to 0."""
+    v[len(v) - 1] = 0
+    own[graph.height] = 0
+
+
+@jit
+def _value(i, place, links, alpha, v, top, t, own, x, kind):
+    """v, max x and t of node i, the latter to the row ``place``; and its scores, in ``x``."""
+    edge = links.offset[i]
+    count = links.offset[i + 1] - edge
+    best = _score(v, own, links, edge)
+    set_row(x, 0, best)
+    for k in range(1, count):
+        score = _score(v, own, links, edge + k)
+        set_row(x, k, score)
+        best = maximum(best, score)
+    smooth, threshold = smooth_max(x, count, best, alpha, kind)
+    set_row(v, i, smooth)
+    set_row(top, place, best)
+    set_row(t, place, threshold)
+
+
+@jit
+def value(start, stop, tables, theta, goal, graph, alpha, out):
+    """DP_Ω to ``out``, (B,) float64; one table."""
+    v, top, t = tables[0], rows(1, np.float64), rows(1, np.float64)
+    own, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
+    kind = rows(graph.degree, theta.dtype)
+    for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
+        inside(theta, first, graph, last_node(goal, first), alpha, v, top, t, own, x, kind)
+        for c in range(min(LANES, len(goal) - first)):
+            out[first + c] = v[goal[first + c], c]
+
+
+# ----------------------------------------------------------------------------- outside
+
+
+@jit
+def gradient(start, stop, tables, theta, goal, graph, alpha, weight, out_value, out):
+    """DP_Ω to ``out_value``, (B,) float64, and weight · ∇DP_Ω to ``out``, (B, P) zeros of θ's dtype; four tables."""
+    v, top, t, w = tables[0], tables[1], tables[2], tables[3]
+    own, flows = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
+    x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
+    for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
+        nodes = last_node(goal, first)
+        inside(theta, first, graph, nodes, alpha, v, top, t, own, x, kind)
+        _clear(w, nodes)
+        for c in range(min(LANES, len(goal) - first)):
+            out_value[first + c] = v[goal[first + c], c]
+            w[goal[first + c], c] = weight[first + c]
+        _outside(theta, first, graph, nodes, alpha, v, top, t, w, own, flows, out)
+
+
+@jit
+def _outside(theta, first, graph, nodes, alpha, v, top, t, w, own, flows, out):
+    links = _links(graph)
+    for block in range(len(graph.node_offset) - 2, -1, -1):
+        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        if start >= stop:
+            continue
+        if alpha < np.inf:
+            _fetch(theta, first, graph, block, own)
+        _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
+        for i in range(stop - 1, start - 1, -1):
+            if alpha == np.inf:
+                _follow(i, links, address(t), address(w), address(flows))
+            else:
+                peak, threshold = row(address(top), i), row(address(t), i)
+                _spread(i, links, alpha, address(v), peak, threshold, address(w), address(own), address(flows))
+        _deliver(flows, first, graph, block, out)
+
+
+@jit
+def _spread(i, links, alpha, v, top, t, w, own, flows):
+    """The flow through node i, along q."""
+    times = cast(row(w, i), flows)
+    if not is_zero(times):
+        for edge in range(links.offset[i], links.offset[i + 1]):
+            flow = probability(_score(v, own, links, edge), top, t, alpha, flows) * times
+            _add(flow, links, edge, flows)
+            _pass_on(flow, links, edge, w)
+
+
+@jit
+def _follow(i, links, t, w, flows):
+    """The flow through node i, all of it through t, its best hyperedge."""
+    for c in range(i * LANES, (i + 1) * LANES):
+        if w[c] != 0:
+            edge = links.offset[i] + np.int64(t[c])
+            if links.row[edge] < links.no_row:
+                flows[links.row[edge] * LANES + c % LANES] += w[c]
+            for j in range(2):
+                tail = links.tails[2 * edge + j]
+                if tail < links.no_node:
+                    w[tail * LANES + c % LANES] += w[c]
+
+
+# ----------------------------------------------------------------------------- Hessian
+
+
+@jit
+def hessian_product(start, stop, tables, theta, direction, goal, graph, alpha, out_value, out):
+    """DP_Ω to ``out_value``, ∇²DP_Ω times ``direction`` (B, P) to ``out`` (B, P) zeros; α is finite; seven tables."""
+    v, v_dot, top, t, m = tables[0], tables[1], tables[2], tables[3], tables[4]
+    w, w_dot = tables[5], tables[6]
+    own, own_dot = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
+    x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
+    flows = rows(graph.height + 1, theta.dtype)
+    for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
+        nodes = last_node(goal, first)
+        _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, own, own_dot, x, kind)
+        _clear(w, nodes)
+        _clear(w_dot, nodes)
+        for c in range(min(LANES, len(goal) - first)):
+            out_value[first + c] = v[goal[first + c], c]
+            w[goal[first + c], c] = 1.0
+        _tangents_outside(
+            theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, w, w_dot, own, own_dot, flows, out
+        )
+
+
+@jit
+def _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, own, own_dot, x, kind):
+    _prepare(v, own, graph)
+    _prepare(v_dot, own_dot, graph)
+    links = _links(graph)
+    for block in range(len(graph.node_offset) - 1):
+        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        if start < stop:
+            _fetch(theta, first, graph, block, own)
+            _fetch(direction, first, graph, block, own_dot)
+        for i in range(start, stop):
+            _value(
+                i, i, links, alpha, address(v), address(top), address(t), address(own), address(x), address(kind)
+            )  # fmt: skip
+            peak, threshold = row(address(top), i), row(address(t), i)
+            _tangent(i, links, alpha, address(x), peak, threshold, address(v_dot), address(m), address(own_dot))
+
+
+@jit
+def _tangent(i, links, alpha, x, top, t, v_dot, m, own_dot):
+    """v̇ and m of node i, whose scores are in ``x``."""
+    edge = links.offset[i]
+    # Means of differences from one of them, which float32 is enough for.
+    pivot = _score(v_dot, own_dot, links, edge)
+    mean = middle = total = cast(pivot - pivot, own_dot)
+    for k in range(links.offset[i + 1] - edge):
+        q, s = curved(row(x, k), top, t, alpha, own_dot)
+        x_dot = cast(_score(v_dot, own_dot, links, edge + k) - pivot, own_dot)
+        mean += q * x_dot
+        middle += s * x_dot
+        total += s
+    set_row(v_dot, i, pivot + cast(mean, v_dot))
+    set_row(m, i, pivot + cast(middle / maximum(total, 1e-30), m))
+
+
+@jit
+def _tangents_outside(
+    theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, w, w_dot, own, own_dot, flows, out
+):
+    links = _links(graph)
+    for block in range(len(graph.node_offset) - 2, -1, -1):
+        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        if start >= stop:
+            continue
+        _fetch(theta, first, graph, block, own)
+        _fetch(direction, first, graph, block, own_dot)
+        _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
+        for i in range(stop - 1, start - 1, -1):
+            peak, threshold, middle = row(address(top), i), row(address(t), i), row(address(m), i)
+            _spread_tangent(
+                i, links, alpha, address(v), address(v_dot), peak, threshold, middle, address(w), address(w_dot),
+                address(own), address(own_dot), address(flows),
+            )  # fmt: skip
+        _deliver(flows, first, graph, block, out)
+
+
+@jit
+def _spread_tangent(i, links, alpha, v, v_dot, top, t, middle, w, w_dot, own, own_dot, flows):
+    """The derivative of the flow through node i."""
+    times, times_dot = cast(row(w, i), flows), cast(row(w_dot, i), flows)
+    if not (is_zero(times) and is_zero(times_dot)):
+        for edge in range(links.offset[i], links.offset[i + 1]):
+            q, s = curved(_score(v, own, links, edge), top, t, alpha, flows)
+            change = cast(_score(v_dot, own_dot, links, edge) - middle, flows)
+            flow_dot = s * change * times + q * times_dot
+            _add(flow_dot, links, edge, flows)
+            _pass_on(q * times, links, edge, w)
+            _pass_on(flow_dot, links, edge, w_dot)

@@ -1,0 +1,1 @@
+"""Random numbers by a counter, and products of noise with structures."""

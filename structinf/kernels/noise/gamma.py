@@ -1,0 +1,95 @@
+"""Sums of Gamma variables of one shape and different scales, each by one draw. Importing this module imports numba.
+
+A sum of Gamma(a, scale 1/i) over i = 1, ..., s is Gamma(s a + N, scale 1/s) for a random N that does not depend on it:
+each 1/i-term is one of scale 1/s of a shape that is larger by a negative binomial number. N's probabilities are the
+coefficients of
+
+    Π_i ((i/s) / (1 − (1 − i/s) z))^a.
+
+The Gamma variable is drawn by Marsaglia and Tsang's method: all of a chunk once, then again those that are rejected,
+some five in a hundred at worst.
+
+References
+----------
+P. G. Moschopoulos, The distribution of the sum of independent gamma random variables, Annals of the Institute of
+Statistical Mathematics 37, 1985. G. Marsaglia & W. W. Tsang, A simple method for generating gamma variables, ACM
+Transactions on Mathematical Software 26(3), 2000.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from ..jit import jit
+from ..scalar.exp_log import exp, log
+from .counter_rng import CHUNK, normal_pair64, two_words, uniform64, words
+
+__all__ = ["fill", "mixture"]
+
+_BINS = 1024
+_NOTHING = 2.0**-54
+
+
+@functools.lru_cache(maxsize=64)
+def mixture(shape: float, terms: int) -> tuple[float, np.ndarray, np.ndarray]:
+    """P(N = 0); P(N <= n) for all n of any weight, the last one +inf; the lowest n in each of 1024 equal intervals."""
+    rates = np.arange(1, terms + 1) / terms
+    size = 2 if terms == 1 else 2 + 2 * int(np.ceil(np.log(_NOTHING / terms) / np.log1p(-rates[0]) / 2))
+    # The series at as many points of the unit circle as it has terms of any weight.
+    z = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
+    logs = sum(np.log(rate) - np.log1p(-(1 - rate) * z) for rate in rates)
+    p = np.fft.irfft(np.exp(shape * logs), size).clip(min=0)
+    none = np.exp(shape * np.log(rates).sum())
+    below = p.cumsum()
+    below = np.append(below[below < 1 - _NOTHING], np.inf)
+    return none, below, np.searchsorted(below, np.arange(_BINS) / _BINS, side="right")
+
+
+@jit(inline=True)
+def _attempt(shape, first, second, third):
+    """A Gamma variable of a ``shape`` of at least 1, and whether it may be taken; of three words."""
+    d = shape - 1 / 3
+    x, _ = normal_pair64(first, second)
+    root = 1 + x / np.sqrt(9 * d)
+    v = root * root * root
+    is_inside = v > 0
+    v = v if is_inside else 1.0
+    return d * v, is_inside and log(uniform64(third)) < 0.5 * x * x + d * (1 - v + log(v))
+
+
+@jit
+def fill(start, stop, key, base, none, below, guide, scale, shift, out):
+    """Chunks ``start`` to ``stop`` of CHUNK numbers each: ``scale`` times a sum in units of 1/s, and a ``shift``.
+
+    ``base`` is s a, and the next three are what :func:`mixture` gives.
+    """
+    choice, first = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
+    second, third = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
+    shape, log_power, value = np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK)
+    is_taken = np.empty(CHUNK, np.bool_)
+    for chunk in range(start, stop):
+        for stream, word in enumerate((choice, first, second, third)):
+            words(key, chunk, stream, word)
+        for i in range(CHUNK):
+            u = uniform64(choice[i])
+            n = guide[int(u * guide.size)]
+            while below[n] <= u:
+                n += 1
+            # Gamma(a) is Gamma(a + 1) V^(1 / a), and where n is 0, u / P(N = 0) is as good as V.
+            is_small = base + n < 1
+            shape[i] = base + n + is_small
+            log_power[i] = log(u / none) / base if is_small else 0.0
+        for i in range(CHUNK):
+            value[i], is_taken[i] = _attempt(shape[i], first[i], second[i], third[i])
+        for i in range(CHUNK):
+            stream = 4
+            while not is_taken[i]:
+                a, b = two_words(key, chunk * CHUNK + i, stream)
+                c, _ = two_words(key, chunk * CHUNK + i, stream + 1)
+                value[i], is_taken[i] = _attempt(shape[i], a, b, c)
+                stream += 2
+        u = out[chunk * CHUNK : (chunk + 1) * CHUNK]
+        for i in range(CHUNK):
+            u[i] = value[i] * exp(log_power[i]) * scale + shift

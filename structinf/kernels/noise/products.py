@@ -1,0 +1,42 @@
+"""Products of structures, and of noise, of many samples with what their batch shares. Importing this module imports
+numba.
+
+Samples (n, B, d) are gone through an instance at a time, so that what it shares stays at hand.
+"""
+
+from __future__ import annotations
+
+from ..jit import jit
+
+__all__ = ["along", "weighed"]
+
+
+@jit
+def _dot(x, y):
+    total = x.dtype.type(0)
+    for i in range(x.size):
+        total += x[i] * y[i]
+    return total
+
+
+@jit
+def _add(x, factor, total):
+    for i in range(x.size):
+        total[i] += factor * x[i]
+
+
+@jit
+def along(start, stop, samples, v, products):
+    """Write ⟨samples[s, b], v[b]⟩ to ``products`` (n, B)."""
+    for b in range(start, stop):
+        for s in range(samples.shape[0]):
+            products[s, b] = _dot(samples[s, b], v[b])
+
+
+@jit
+def weighed(start, stop, samples, weights, total):
+    """Write Σ_s weights[s, b] samples[s, b] to ``total`` (B, d)."""
+    for b in range(start, stop):
+        total[b] = 0
+        for s in range(samples.shape[0]):
+            _add(samples[s, b], weights[s, b], total[b])

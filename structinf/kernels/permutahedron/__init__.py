@@ -1,0 +1,1 @@
+"""Projection onto permutahedra by isotonic regression."""

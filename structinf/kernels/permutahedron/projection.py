@@ -1,0 +1,90 @@
+"""The nearest points of permutahedra and their Jacobians, by the loops of :mod:`.isotonic`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..arrays import to_numpy
+from ..threads import parallel_rows
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["Blocks", "project"]
+
+# Elementary operations for each number.
+SORTING, AVERAGING = 12, 4
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """What :func:`project` does to small changes of θ: its Jacobian, which is constant around almost every θ.
+
+    Attributes
+    ----------
+    members : (B, n) int32 array
+        As :func:`structinf.kernels.permutahedron.isotonic.project` writes them.
+    is_sorting : bool
+    factor : float
+        By which the changes of ranks are larger than those of θ.
+    """
+
+    members: Any
+    is_sorting: bool
+    factor: float
+
+    def jvp(self, v: jaxtyping.Float[Tensor, "batch n"]) -> jaxtyping.Float[Tensor, "batch n"]:
+        """The product of the Jacobian with ``v``."""
+        return self._product(v, True, not self.is_sorting)
+
+    def vjp(self, v: jaxtyping.Float[Tensor, "batch n"]) -> jaxtyping.Float[Tensor, "batch n"]:
+        """The product of the transposed Jacobian with ``v``."""
+        return self._product(v, not self.is_sorting, True)
+
+    def _product(self, v: Tensor, is_gathered: bool, is_scattered: bool) -> Tensor:
+        from .isotonic import block_means
+
+        (array,) = to_numpy(v)
+        out = np.empty_like(array)
+        options = is_gathered, is_scattered, not self.is_sorting, self.factor
+        parallel_rows(block_means, len(array), array, self.members, *options, out, work=AVERAGING * array.size)
+        return torch.from_numpy(out).to(v.device)
+
+
+def project(
+    theta: jaxtyping.Float[Tensor, "batch n"],
+    temperature: float = 1.0,
+    lengths: jaxtyping.Int[Tensor, " batch"] | None = None,
+    *,
+    is_sorting: bool = False,
+) -> tuple[jaxtyping.Float[Tensor, "batch n"], Blocks]:
+    """The soft ranks of the numbers in each row, or the numbers themselves softly sorted, the lowest first.
+
+    The first is the projection of θ / temperature onto the convex hull of the orders of (1, ..., n), the second that
+    of (1, ..., n) / temperature onto the convex hull of the orders of θ.
+
+    Parameters
+    ----------
+    theta : (B, n) Tensor
+        Finite, in float32 or float64.
+    temperature : float
+        With 0 the ranks are hard.
+    lengths : (B,) Tensor, optional
+        The first numbers of each row that are in use; ranks of others are 0.
+    is_sorting : bool
+    """
+    from . import isotonic
+
+    (array,) = to_numpy(theta)
+    sizes = np.full(1, array.shape[1]) if lengths is None else to_numpy(lengths)[0]
+    out, members = np.empty_like(array), np.empty(array.shape, np.int32)
+    bits = array.view(np.uint32 if array.itemsize == 4 else np.uint64)
+    options = sizes, float(temperature), is_sorting
+    parallel_rows(isotonic.project, len(array), array, bits, *options, out, members, work=SORTING * array.size)
+    factor = 1.0 if is_sorting or not temperature else 1.0 / temperature
+    return torch.from_numpy(out).to(theta.device), Blocks(members, is_sorting, factor)

@@ -1,0 +1,1 @@
+"""Elementary functions of one number, for use inside kernels."""

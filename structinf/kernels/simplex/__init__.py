@@ -1,0 +1,1 @@
+"""Maps to the simplex, row by row, and products with their Jacobians."""

@@ -1,0 +1,74 @@
+"""Maxima of ⟨p, x⟩ + H(p) given where they are, H being Tsallis' entropy. Importing this module imports numba.
+
+The p are rounded, and their sum S is not quite 1. As all x + ∇H(p) are the same number c where p > 0,
+
+    ⟨p, x⟩ + H(p) − c (S − 1)
+
+differs from the maximum by the square of the rounding only: small losses keep their digits in float32 too.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..jit import jit
+from ..scalar.exp_log import log
+from .support import BLOCK, block_tops, select
+
+__all__ = ["tsallis_maximum"]
+
+_TINIEST = 2.0**-1022  # what is above 0
+
+
+@jit
+def tsallis_maximum(start, stop, x, p, origins, size, alpha, out):
+    """The maximum of each row.
+
+    Parameters
+    ----------
+    x, p : (B * size,) floats
+    origins : (B,) floats
+        What is taken off all x.
+    size : int
+    alpha : float
+        At least 1.
+    out : (B,) float64, written
+        0 where all p are, NaN where one is.
+    """
+    tops, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
+    q, a = np.empty(size), alpha - 1.0
+    for row in range(start, stop):
+        begin, origin = row * size, np.float64(origins[row])
+        top = block_tops(p, begin, size, tops)
+        if not top < np.inf:
+            out[row] = np.nan
+            continue
+        count = select(p, begin, size, tops, _TINIEST, index, q)
+        gain, entropy, slope, total = 0.0, 0.0, 0.0, 0.0
+        for i in range(count):
+            gain += q[i] * (np.float64(x[begin + index[i]]) - origin)
+            total += q[i]
+        # Of H, the sum of p (1 − p^a) / (α a), and of ⟨p, ∇H⟩, that of p (1 / (α a) − p^a / a).
+        if alpha == 2:
+            for i in range(count):
+                entropy += 0.5 * q[i] * (1.0 - q[i])
+                slope += q[i] * (0.5 - q[i])
+        elif alpha == 1.5:
+            for i in range(count):
+                root = math.sqrt(q[i])
+                entropy += q[i] * (1.0 - root)
+                slope += q[i] * (1.0 - 1.5 * root)
+            entropy, slope = entropy / 0.75, slope / 0.75
+        elif alpha == 1:
+            for i in range(count):
+                log_q = log(q[i])
+                entropy -= q[i] * log_q
+                slope -= q[i] * (log_q + 1.0)
+        else:
+            for i in range(count):
+                ratio = math.expm1(a * log(q[i])) / a  # (p^a − 1) / a
+                entropy -= q[i] * ratio / alpha
+                slope -= q[i] * (ratio + 1.0 / alpha)
+        out[row] = gain + entropy - (gain + slope) * (total - 1.0) / total if count else 0.0

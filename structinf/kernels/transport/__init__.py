@@ -1,0 +1,1 @@
+"""Entropic optimal transport: plans, their Laplacians and derivatives."""

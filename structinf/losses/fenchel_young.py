@@ -1,0 +1,135 @@
+"""Fenchel-Young losses: CRF, perceptron, structured SVM, SparseMAP and others, one for each regularized relaxation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..calls.problem import Problem
+from ..calls.resolution import resolve, works_with
+from ..compile.functorch import refuse_function
+from ..errors import InvalidInputError, UnsupportedError
+from ..oracle import Oracle
+from ..parts import Parts, map_parts
+from ..relaxation import RegularizedRelaxation, Relaxation
+from ..validation import check_choice
+from .reduction import Reduction, check_reduction
+from .structured_loss import StructuredLoss
+
+__all__ = ["Cost", "FenchelYoungLoss"]
+
+Cost = Literal["hamming"] | Tensor | tuple[Tensor, ...] | Callable[[Parts], Parts]
+
+
+class FenchelYoungLoss(StructuredLoss):
+    """L(θ, y) = Ω*(θ) + Ω(y) − ⟨θ, y⟩ ≥ 0, with gradient μ(θ) − y.
+
+    ============  ==============  ==========================================
+    relaxation    without cost    with cost
+    ============  ==============  ==========================================
+    map           perceptron      structured SVM (margin rescaling)
+    marginals     CRF             softmax-margin
+    sparsemap     SparseMAP       margin-SparseMAP
+    smoothed      smoothed DP     cost-augmented smoothed DP
+    sinkhorn      Sinkhorn        cost-augmented Sinkhorn
+    frank_wolfe   by its Ω        cost-augmented, by its Ω
+    perturbed     perturbed       cost-augmented perturbed
+    ============  ==============  ==========================================
+
+    With a cost ⟨c, y'⟩ − ⟨c, y⟩ of predicting y' for y, the loss is L(θ + c, y).
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+    relaxation : str or Relaxation
+        One that comes from a regularizer Ω; surrogate gradients generate no loss.
+    cost : None, "hamming", Tensor (or tuple), or callable
+        ``"hamming"`` counts wrong tokens (``oracle.hamming_cost``). A tensor c of θ's shape is a cost for each
+        part. A callable gets the gold structures in θ's form and returns such a c.
+    reduction : "mean", "sum" or "none"
+        Over the batch, as in torch.nn; the mean of an empty batch is 0.
+    **options
+        Options of whatever was given by name.
+
+    References
+    ----------
+    Blondel, Martins & Niculae 2020, Learning with Fenchel-Young Losses, Definition 2 and §3.4.
+    Mensch & Blondel 2018, Differentiable Dynamic Programming, §4.1 (smoothed).
+
+    Examples
+    --------
+    >>> import torch
+    >>> loss = FenchelYoungLoss("categorical", "marginals")
+    >>> loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.4076)
+    """
+
+    settable = (*StructuredLoss.settable, "cost")
+
+    def __init__(
+        self,
+        oracle: str | Oracle,
+        relaxation: str | Relaxation = "sparsemap",
+        *,
+        cost: Cost | None = None,
+        reduction: Reduction = "mean",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.oracle, found = resolve(oracle, relaxation, options, RegularizedRelaxation)
+        if not isinstance(found, RegularizedRelaxation):
+            others = ", ".join(works_with(self.oracle, kind=RegularizedRelaxation))
+            raise UnsupportedError(
+                f"{found.label()} is no argmax of ⟨θ, μ⟩ − Ω(μ) and generates no Fenchel-Young loss; "
+                f"train through its Layer with a loss of your own, or take {others}"
+            )
+        if not (cost is None or isinstance(cost, Tensor | tuple | list) or callable(cost)):
+            check_choice(
+                "cost", cost, ("hamming",), "None, a tensor of theta's shape (or a tuple of them), or a callable"
+            )
+        self.relaxation = found
+        self.reduction = check_reduction(reduction)
+        self.cost = cost
+
+    def _losses(self, problem: Problem, gold: Parts, relaxation: RegularizedRelaxation) -> Tensor:
+        oracle, theta = problem.oracle, problem.theta
+        if self.cost is not None:
+            theta = map_parts(lambda t, c: t + c, theta, self._cost(problem, gold))
+        gold_score = oracle.score(theta, gold)
+        if bool(gold_score.isneginf().any()):
+            index = int(gold_score.isneginf().nonzero()[0, 0])
+            raise InvalidInputError(
+                f"y: the gold structure at batch index {index} uses a part whose potential is −inf; "
+                "its loss is infinite"
+            )
+        conjugate, omega = relaxation.conjugate_and_omega(oracle, theta, gold)
+        losses = conjugate + omega - gold_score
+        # Rounding aside, only a point outside conv(Y) can do better than the best.
+        size = 1 + conjugate.detach().abs() + omega.detach().abs() + gold_score.detach().abs()
+        below = losses.detach() < -(torch.finfo(losses.dtype).eps ** 0.5) * size
+        if bool(below.any()):
+            index = int(below.nonzero()[0, 0])
+            raise InvalidInputError(
+                f"y is no structure of {oracle.label()} at batch index {index}: it scores more than the best one"
+            )
+        return losses
+
+    def _check_followed(self) -> None:
+        refuse_function("cost", self.cost)
+
+    def _calls_functions(self) -> bool:
+        return callable(self.cost)
+
+    def _cost(self, problem: Problem, gold: Parts) -> Parts:
+        if self.cost == "hamming":
+            return problem.without_padding(problem.oracle.hamming_cost(gold))
+        if callable(self.cost):
+            return problem.flatten_parts(self.cost(problem.restore_parts(gold)), "cost(y)")
+        return problem.flatten_parts(self.cost, "cost")
+
+    def extra_repr(self) -> str:
+        cost = "" if self.cost is None else f", cost={self.cost if isinstance(self.cost, str) else '...'}"
+        return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}{cost}, reduction={self.reduction!r}"

@@ -1,0 +1,26 @@
+"""Reduction of the losses of a batch, as in torch.nn."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from ..validation import check_choice
+
+__all__ = ["Reduction", "check_reduction", "reduce_losses"]
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def check_reduction(reduction: Reduction) -> Reduction:
+    """``reduction``; InvalidInputError if there is none of that name."""
+    check_choice("reduction", reduction, ("mean", "sum", "none"))
+    return reduction
+
+
+def reduce_losses(losses: Tensor, reduction: Reduction) -> Tensor:
+    """``losses`` of all instances, their sum, or their mean, which is 0 for none."""
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / max(losses.numel(), 1)

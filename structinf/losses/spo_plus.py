@@ -1,0 +1,153 @@
+"""SPO+: a convex bound on what a decision by predicted potentials loses, and that regret itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..calls.problem import Problem, renamed
+from ..calls.resolution import bind_problem, get_oracle, prepare_oracle
+from ..compile.decorators import disable_compile
+from ..compile.functorch import functorch_compatible
+from ..errors import InvalidInputError, UnsupportedError
+from ..oracle import Oracle
+from ..parts import Parts, as_tuple, like_potentials, map_parts, tupled
+from ..solvers.argmax import best_score, best_structure
+from .reduction import Reduction, check_reduction, reduce_losses
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["SPOPlusLoss", "regret"]
+
+
+class SPOPlusLoss(nn.Module):
+    """L(θ, t) = max ⟨2θ − t, y⟩ − ⟨2θ − t, y*(t)⟩, where y*(t) = argmax ⟨t, y⟩ is best for the true potentials t.
+
+    It is at least the regret ⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩ of deciding by θ, which is at least 0, and convex in θ, with the
+    gradient 2 (argmax ⟨2θ − t, y⟩ − y*(t)).
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+    reduction : "mean", "sum" or "none"
+        Over the batch, as in torch.nn; the mean of an empty batch is 0.
+    **options
+        Of an oracle given by name.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle takes potentials of at most 0, as 2θ − t need not be.
+
+    References
+    ----------
+    Elmachtoub & Grigas 2022, Smart "Predict, then Optimize", Definition 3 and Proposition 3; with costs c = −t there.
+
+    Examples
+    --------
+    >>> loss = SPOPlusLoss("categorical")
+    >>> loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([[3.0, 1.0, 0.0]]))
+    tensor(4.)
+    """
+
+    def __init__(self, oracle: str | Oracle, *, reduction: Reduction = "mean", **options: Any) -> None:
+        super().__init__()
+        self.oracle = get_oracle(oracle, **options)
+        if self.oracle.takes_costs:
+            raise UnsupportedError(
+                f"{self.oracle!r} takes potentials of at most 0, and 2θ − t, of which SPO+ needs the best structure, "
+                "may be above; train with FenchelYoungLoss or through a Layer of blackbox"
+            )
+        self.reduction: Reduction = check_reduction(reduction)
+
+    @disable_compile
+    @functorch_compatible
+    def forward(self, theta: Parts, true_theta: Parts, **instance_data: Any) -> jaxtyping.Float[Tensor, "*batch"]:
+        """The loss of predicted potentials ``theta`` (..., *event), given the true ones.
+
+        Parameters
+        ----------
+        theta, true_theta : (..., *event) Tensor, or tuple of them
+            Of the same shapes. Parts of −inf in ``theta`` are forbidden in both; others must be finite.
+        **instance_data
+            Instance data such as lengths.
+
+        Returns
+        -------
+        Tensor
+            A scalar, or (...) with ``reduction="none"``.
+
+        Raises
+        ------
+        InfeasibleError
+            If an instance has no structure of finite score.
+        InvalidInputError
+            If the shapes differ, ``true_theta`` forbids what ``theta`` allows, and as :func:`structinf.relax`.
+        """
+        problem = bind_problem(theta, self.oracle, instance_data)
+        predicted, true, found = problem.theta, _true(true_theta, theta, problem), problem.oracle
+        for t, p in zip(as_tuple(true), as_tuple(predicted), strict=True):
+            if bool((t.isneginf() & ~p.isneginf()).any()):
+                raise InvalidInputError("true_theta is −inf at a part that theta allows; put it to −inf in both")
+        with problem.plain_modes():
+            true = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, t), true, predicted)
+            tilted = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, 2 * p - t), true, predicted)
+            best = best_structure(found, true)
+            y = best_structure(found, tilted)
+            best_score(found, tilted, y)  # raises if there is none
+            losses = found.score(tilted, map_parts(torch.sub, y, best))
+        if self.reduction == "none":
+            return problem.restore(losses)
+        return reduce_losses(losses, self.reduction).to(problem.dtype)
+
+    def extra_repr(self) -> str:
+        return f"oracle={self.oracle!r}, reduction={self.reduction!r}"
+
+
+@disable_compile
+@torch.no_grad()
+def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any) -> jaxtyping.Float[Tensor, "*batch"]:
+    """⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩, what the structures that are best for θ lose when the true potentials are t.
+
+    Parameters
+    ----------
+    theta, true_theta : (..., *event) Tensor, or tuple of them
+        Of the same shapes.
+    oracle, **options
+        As for :func:`structinf.relax`.
+
+    Returns
+    -------
+    (...) Tensor
+        At least 0, without a gradient; infinite where θ chooses a part that t forbids.
+
+    Examples
+    --------
+    >>> regret(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([[3.0, 1.0, 0.0]]), "categorical")
+    tensor([2.])
+    """
+    problem = prepare_oracle(theta, oracle, options)
+    true = _true(true_theta, theta, problem)
+    with problem.plain_modes():
+        chosen = best_structure(problem.oracle, problem.theta)
+        best_score(problem.oracle, problem.theta, chosen)  # raises if there is none
+        best = best_structure(problem.oracle, true)
+        best_score(problem.oracle, true, best)
+        return problem.restore(problem.oracle.score(true, map_parts(torch.sub, best, chosen)))
+
+
+def _true(true_theta: Any, theta: Parts, problem: Problem) -> Parts:
+    """The true potentials as the problem's own are: flat, validated, in their dtype, with 0 in the padding."""
+    given = as_tuple(tupled(theta))
+    true = as_tuple(tupled(true_theta))
+    came = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in true]
+    wanted = [tuple(t.shape) for t in given]
+    if came != wanted or isinstance(true_theta, tuple | list) != isinstance(theta, tuple | list):
+        raise InvalidInputError(f"true_theta must have the form of theta, tensors of shapes {wanted}, got {came}")
+    likes = as_tuple(problem.theta)
+    converted = [t.to(like) for t, like in zip(true, likes, strict=True)]
+    with renamed("true_theta"):
+        return Problem.build(like_potentials(converted, problem.theta), problem.oracle, {}).theta

@@ -1,0 +1,256 @@
+"""frank_wolfe: the mean under any smooth convex regularizer, by Frank-Wolfe's method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
+
+import torch
+from torch import Tensor
+
+from .. import autograd
+from ..errors import UnsupportedError
+from ..oracle import EntropyProjectable, Oracle, Projectable
+from ..parts import Parts, as_tuple, map_parts, scale
+from ..regularizers import check_temperature
+from ..relaxation import RegularizedRelaxation
+from ..solution import Solution
+from ..solvers.active_set import active_set
+from ..solvers.convergence import OnFailure, check_stopping, report_unfinished
+from ..solvers.coordinates import Coordinates
+from ..solvers.frank_wolfe import OmegaName, Variant, frank_wolfe, regularizer_of
+from ..validation import check_choice, check_flag
+
+if TYPE_CHECKING:
+    import jaxtyping
+
+__all__ = ["FrankWolfe", "Omega"]
+
+
+class _Solved(autograd.WeightedMean, Protocol):
+    """What both solvers give."""
+
+    value: Tensor
+    gap: Tensor
+    converged: Tensor
+    oracle_calls: int
+
+    def support(self) -> Parts: ...
+
+
+@dataclass(frozen=True)
+class Omega:
+    """temperature · Ω as a function of an oracle's structures: what the option ``omega`` becomes."""
+
+    of: OmegaName | Callable[[Parts], Tensor]
+    temperature: float
+
+    def __call__(self, oracle: Oracle, y: Parts) -> Tensor:
+        coordinates = Coordinates(y)
+        omega = regularizer_of(self.of, coordinates)
+        return (self.temperature * omega.value(omega.lift(coordinates.join(y)))).to(coordinates.dtype)
+
+    def __repr__(self) -> str:
+        return repr(self.of)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrankWolfe(RegularizedRelaxation):
+    """argmax ⟨θ, μ⟩ − temperature · Ω(μ) over μ ∈ conv(Y), for a smooth convex Ω.
+
+    ================  ====================================  =================================================
+    omega             Ω(μ)                                  mean
+    ================  ====================================  =================================================
+    "squared_l2"      ½ ‖μ‖²                                that of ``sparsemap``: few structures
+    "entropy"         Σ μ log μ                             dense: every part that a structure uses is above 0
+    "binary_entropy"  Σ μ log μ + (1 − μ) log (1 − μ)       dense, and below 1 where a structure does without
+    a function        yours                                 dense where its slopes are infinite, else sparse
+    ================  ====================================  =================================================
+
+    The entropies here are those of the mean's parts. ``marginals`` has the entropy of a distribution over structures.
+
+    =====================  ==============================================================================
+    backward               derivative, and when to use it
+    =====================  ==============================================================================
+    "implicit"             of the optimum, from its face and ∇²Ω: exact, and the cheapest. The default.
+    "unrolled"             of the iterations, at the vertices that they visited: right also where they are
+                           stopped early. Of "pairwise", "away_step" and "vanilla"; the fully corrective
+                           variant's last step has the implicit derivative.
+    "central_differences"  (μ(θ + εv) − μ(θ − εv)) / 2ε for the cotangent v, since the Jacobian is symmetric:
+                           two more solutions, and no second derivative of Ω. For an Ω that has none, or
+                           whose own are costly. It has no gradient of the weights.
+    =====================  ==============================================================================
+
+    Parameters
+    ----------
+    omega : "squared_l2", "entropy", "binary_entropy", or callable
+        A callable maps means in θ's form, (B, *event) in float64, to (B,), each instance by itself. It is strictly
+        convex and has finite gradients in the relative interior of conv(Y); autograd must be able to differentiate it,
+        twice but for central differences with a variant that takes steps. What it holds, such as a matrix, gets no
+        gradient.
+    temperature : float
+        Above 0; smaller is closer to the argmax.
+    variant : "fully_corrective", "pairwise", "away_step" or "vanilla"
+        See :func:`structinf.solvers.frank_wolfe.frank_wolfe`. The last three reach a small tolerance slowly or not at
+        all, and their support, hence the implicit derivative, is right once they are close.
+    tolerance : float
+        The solver stops on a duality gap below this, relative to the scores' scale.
+    max_iter : int
+        Most rounds, a call of the oracle each, after those for structures to start from; at least 1.
+    on_failure : "warn", "raise" or "ignore"
+        What to do about instances that did not meet the tolerance.
+    backward : "implicit", "unrolled" or "central_differences"
+    closed_form : bool
+        Take the mean from the oracle where it knows it: ``project`` for the squared norm, ``project_entropy`` for the
+        entropies, whose solutions then have no support.
+
+    References
+    ----------
+    Blondel, Martins & Niculae 2020, Learning with Fenchel-Young Losses.
+    Paulus et al. 2020, Gradient Estimation with Stochastic Softmax Tricks (which Ω for which structure).
+    Domke 2010, Implicit Differentiation by Perturbation (central differences).
+
+    Examples
+    --------
+    >>> import structinf as si
+    >>> theta = torch.tensor([1.0, 0.0, 0.5])
+    >>> si.relax(theta, "subset", "frank_wolfe", omega="binary_entropy", k=1).sum()
+    tensor(1.)
+    """
+
+    # The option and the method that it decides share a name: what is given is replaced by the function Ω(oracle, y).
+    omega: Any = "squared_l2"
+    temperature: float = 1.0
+    variant: Variant = "fully_corrective"
+    tolerance: float = 1e-12
+    max_iter: int = 1000
+    on_failure: OnFailure = "warn"
+    backward: Literal["implicit", "unrolled", "central_differences"] = "implicit"
+    closed_form: bool = True
+
+    name = "frank_wolfe"
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+        given = self.omega.of if isinstance(self.omega, Omega) else self.omega
+        if isinstance(given, str) or not callable(given):
+            check_choice("omega", given, get_args(OmegaName), "a function of the mean")
+        object.__setattr__(self, "omega", Omega(cast(Any, given), self.temperature))
+        check_choice("variant", self.variant, get_args(Variant))
+        check_choice("backward", self.backward, ("implicit", "unrolled", "central_differences"))
+        check_flag("closed_form", self.closed_form)
+        check_stopping(self.max_iter, self.tolerance, self.on_failure)
+
+    def missing(self, oracle: Oracle) -> str | None:
+        if not oracle.takes_costs or self._closed_form(oracle) is not None:
+            return super().missing(oracle)
+        why = f"{oracle.label()} takes potentials of at most 0, and "
+        if self.omega.of != "squared_l2":
+            return f'{why}the gradient of this Ω makes others; omega="squared_l2" does not'
+        if self.backward == "central_differences":
+            return f'{why}central differences make others; backward="implicit" does not'
+        return super().missing(oracle)
+
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
+        if self.omega.of != "squared_l2" and self._closed_form(oracle) is not None:
+            self.refuse_warm_start(warm_start)
+            value = self.conjugate(oracle, theta)
+            return Solution(
+                mean=self.mean(oracle, theta),
+                value=value,
+                gap=torch.zeros_like(value),
+                converged=torch.ones_like(value, dtype=torch.bool),
+            )
+        scaled = scale(theta, self.temperature)
+        result = self._run(oracle, scaled, warm_start)
+        mean, weights = self._attach(result, oracle, scaled)
+        return Solution(
+            mean=mean,
+            value=autograd.envelope(self.temperature * result.value, theta, mean),
+            weights=weights,
+            gap=self.temperature * result.gap,
+            converged=result.converged,
+            oracle_calls=result.oracle_calls,
+            make_support=result.support,
+        )
+
+    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
+        scaled = scale(theta, self.temperature)
+        closed_form = self._closed_form(oracle)
+        if closed_form is not None:
+            return closed_form(scaled)
+        return self._attach(self._run(oracle, scaled, None), oracle, scaled)[0]
+
+    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+        """max ⟨θ, μ⟩ − temperature · Ω(μ), (B,)."""
+        if self._closed_form(oracle) is None:
+            return self.solve(oracle, theta).value
+        return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
+
+    def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
+        """The mean as a function of θ / temperature, where the oracle knows it."""
+        of = self.omega.of
+        if self.closed_form and of == "squared_l2" and isinstance(oracle, Projectable):
+            return oracle.project
+        if self.closed_form and of in ("entropy", "binary_entropy") and isinstance(oracle, EntropyProjectable):
+            return partial(oracle.project_entropy, binary=of == "binary_entropy")
+        return None
+
+    def _attach(self, result: _Solved, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
+        derivative: autograd.WeightedMean = result
+        if self.backward == "central_differences":
+
+            def nearby(theta: Parts) -> Parts:
+                return self._run(oracle, theta, result.support()).mean
+
+            derivative = _CentralDifferences(result.mean, result.weights, scaled, nearby, self.tolerance)
+        return autograd.attach_support(derivative, scaled, f"{self.label()} of {oracle.label()}")
+
+    def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> _Solved:
+        options: dict[str, Any] = {"tolerance": self.tolerance, "max_iter": self.max_iter, "warm_start": warm_start}
+        fixed = map_parts(torch.Tensor.detach, theta)
+        with torch.no_grad():
+            if self.omega.of == "squared_l2" and self.variant == "fully_corrective":
+                result: _Solved = active_set(oracle, fixed, **options)  # the same method, compiled
+            else:
+                unroll = self.backward == "unrolled"
+                result = frank_wolfe(oracle, fixed, self.omega.of, variant=self.variant, unroll=unroll, **options)
+        what = f"{self.label()} of {oracle.label()}"
+        report_unfinished(what, result, self.max_iter, self.tolerance, self.on_failure)
+        return result
+
+
+@dataclass
+class _CentralDifferences:
+    """A mean with (μ(θ + εv) − μ(θ − εv)) / 2ε as the product of its Jacobian with v.
+
+    Both means are solutions in float64. Ω bends over lengths of about 1 in units of θ / temperature; ε v is shorter,
+    and longer than the fourth root of the gap, whose square root is the precision of a mean.
+    """
+
+    mean: Parts
+    weights: Tensor
+    theta: Parts
+    nearby: Callable[[Parts], Parts]
+    tolerance: float
+
+    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
+        if weights_cotangent is not None or mean_cotangent is None:
+            raise UnsupportedError(
+                'backward="central_differences" has no gradient of the weights; backward="implicit" has'
+            )
+        coordinates = Coordinates(self.theta)
+        v = coordinates.join(map_parts(Tensor.detach, mean_cotangent))
+        finite = v.isfinite().all(1, keepdim=True)
+        v = torch.where(finite, v, 0.0)
+        largest = v.abs().amax(1, keepdim=True)
+        length = max(1e-4, self.tolerance**0.25)
+        move = v * torch.where(largest > 0, length / largest, 0.0)
+        tensors = [t.detach().expand(len(v), *t.shape[1:]) for t in as_tuple(self.theta)]
+        here = coordinates.join(coordinates.like(tensors))
+        ahead, behind = (
+            coordinates.join(self.nearby(coordinates.like(coordinates.parts(here + sign * move)))) for sign in (1, -1)
+        )
+        return coordinates.split(torch.where(finite, (ahead - behind) * (largest / (2 * length)), torch.nan))

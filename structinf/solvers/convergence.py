@@ -1,0 +1,52 @@
+"""When an iteration ends, and what comes of one that ends too early."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn_user
+from ..validation import check_choice, check_natural
+
+__all__ = ["Approached", "OnFailure", "check_stopping", "report_failure", "report_unfinished"]
+
+OnFailure = Literal["warn", "raise", "ignore"]
+
+
+def check_stopping(max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
+    """Raise InvalidInputError unless these say when an iteration ends, and what comes of it if it fails."""
+    check_natural("max_iter", max_iter)
+    if not (isinstance(tolerance, int | float) and tolerance >= 0):
+        raise InvalidInputError(f"tolerance must be a number of at least 0, got {tolerance!r}")
+    check_choice("on_failure", on_failure, ("warn", "raise", "ignore"))
+
+
+def report_failure(message: str, on_failure: OnFailure) -> None:
+    """Warn, of the line that called the library, or raise ConvergenceError, or neither."""
+    if on_failure == "raise":
+        raise ConvergenceError(message)
+    if on_failure == "warn":
+        warn_user(message, ConvergenceWarning)
+
+
+class Approached(Protocol):
+    """What a solver that approaches its solution by calls of an oracle says of it."""
+
+    gap: Tensor
+    converged: Tensor
+    oracle_calls: int
+
+
+def report_unfinished(what: str, result: Approached, max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
+    """:func:`report_failure` of ``what``, for the instances that did not converge, if there are any."""
+    if on_failure == "ignore" or bool(result.converged.all()):
+        return
+    failed = (~result.converged).nonzero()[:, 0]
+    worst = int(failed[result.gap[failed].argmax()])
+    report_failure(
+        f"{what}: {len(failed)} of {len(result.converged)} instances stopped after {result.oracle_calls} oracle calls, "
+        f"the worst at batch index {worst} with a duality gap of {result.gap[worst].item():.2e}; max_iter is "
+        f"{max_iter} and tolerance {tolerance:g}",
+        on_failure,
+    )

@@ -1,0 +1,39 @@
+"""Checks of options, instance data and solver results that several modules share."""
+
+from .instance_data import (
+    MOST_ENUMERATED,
+    bound_lengths,
+    check_enumerable,
+    check_feasible,
+    check_instances,
+    check_lengths,
+)
+from .options import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_floating,
+    check_fraction,
+    check_generator,
+    check_k,
+    check_natural,
+    check_positive,
+)
+
+__all__ = [
+    "MOST_ENUMERATED",
+    "bound_lengths",
+    "check_choice",
+    "check_count",
+    "check_enumerable",
+    "check_feasible",
+    "check_flag",
+    "check_floating",
+    "check_fraction",
+    "check_generator",
+    "check_instances",
+    "check_k",
+    "check_lengths",
+    "check_natural",
+    "check_positive",
+]

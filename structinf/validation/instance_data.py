@@ -1,0 +1,86 @@
+"""Checks of instance data and of the number and existence of structures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sized
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import InfeasibleError, InvalidInputError
+
+if TYPE_CHECKING:
+    from ..oracle import Oracle
+
+__all__ = ["MOST_ENUMERATED", "bound_lengths", "check_enumerable", "check_feasible", "check_instances", "check_lengths"]
+
+MOST_ENUMERATED = 1_000_000
+
+
+def check_feasible(value: Tensor, what: str) -> None:
+    """Raise InfeasibleError for the first instance whose best or summed score is −inf.
+
+    Parameters
+    ----------
+    value : (B,) Tensor
+        Value of each instance, −inf where no structure of finite score exists; or whether one does, as bool.
+    what : str
+        What does not exist, in the singular: ``"assignment"``.
+    """
+    infeasible = ~value if value.dtype is torch.bool else torch.isneginf(value)
+    if bool(infeasible.any()):
+        index = int(infeasible.nonzero()[0, 0])
+        raise InfeasibleError(
+            f"no {what} of finite score exists for batch index {index}: too many of its parts are −inf; "
+            "allow more parts or drop the instance",
+            index,
+        )
+
+
+def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
+    """Raise InvalidInputError unless ``low <= lengths <= high`` everywhere.
+
+    ``padding`` names the dimension that the lengths count in: ``"T = 7 steps"``.
+    """
+    wrong = (lengths < low) | (lengths > high)
+    if bool(wrong.any()):
+        index = int(wrong.nonzero()[0, 0])
+        raise InvalidInputError(
+            f"lengths must lie between {low} and {high} ({padding}), "
+            f"got {lengths[index].tolist()} at batch index {index}"
+        )
+
+
+def bound_lengths(oracle: Oracle, batch: int, whole: int, padding: str, device: torch.device) -> Tensor:
+    """The lengths bound to ``oracle``, or ``whole`` for each instance, (B,) int64; ``padding`` as in check_lengths.
+
+    They are checked here too, as compiled loops would go where they say, whoever bound them; on the CPU, where those
+    loops run. With ``batch`` 1, potentials are shared by all instances.
+    """
+    lengths = oracle.bound.get("lengths")
+    if lengths is None:
+        return torch.full((batch,), whole, device=device)
+    check_instances("lengths", lengths, batch)
+    if lengths.is_cpu:
+        check_lengths(lengths, 1, whole, padding)
+    return lengths
+
+
+def check_instances(name: str, bound: Sized, batch: int, *, shared: bool = True) -> None:
+    """Raise InvalidInputError unless what is ``bound`` as ``name`` is of ``batch`` instances.
+
+    One set of potentials may be ``shared`` by any number of them.
+    """
+    if len(bound) != batch and not (shared and batch == 1):
+        raise InvalidInputError(f"{name}: those of {len(bound)} instances are bound, but theta has {batch}")
+
+
+def check_enumerable(count: int, name: str) -> None:
+    """Raise InvalidInputError if there are more than a million structures; ``name`` is their plural, with sizes."""
+    if count > MOST_ENUMERATED:
+        number = count if count < 10**30 else f"about 10^{math.log10(count):.0f}"
+        raise InvalidInputError(
+            f"there are {number} {name}, too many to list (more than {MOST_ENUMERATED}); choose smaller sizes"
+        )

@@ -1,0 +1,78 @@
+"""Checks of options and of arguments that are no instance data."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+
+__all__ = [
+    "check_choice",
+    "check_count",
+    "check_flag",
+    "check_floating",
+    "check_fraction",
+    "check_generator",
+    "check_k",
+    "check_natural",
+    "check_positive",
+]
+
+
+def check_count(n: int) -> None:
+    """Raise InvalidInputError unless ``n``, the number of samples asked for, is an integer of at least 0."""
+    check_natural("n, the number of samples,", n, 0)
+
+
+def check_flag(name: str, value: bool) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{name} must be True or False, got {value!r}")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "") -> None:
+    """Raise InvalidInputError unless the option ``value`` is one of ``choices``; ``other`` says what else it may be."""
+    if not (isinstance(value, str) and value in choices):
+        *most, last = [f'"{choice}"' for choice in choices] + ([other] if other else [])
+        raise InvalidInputError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+
+
+def check_floating(name: str, value: Any, what: str = "a tensor") -> None:
+    """Raise TypeError unless the argument called ``name`` is a tensor in floating point; ``what`` says what it is."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        came = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{name}: {what} in floating point is needed, got {came}")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is a number of at least 0 and below 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise InvalidInputError(f"{name} must be a number of at least 0 and below 1, got {value!r}")
+
+
+def check_generator(generator: Any) -> None:
+    """Raise TypeError unless it is a torch.Generator, or None."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator: a torch.Generator is needed, got {type(generator).__name__}")
+
+
+def check_natural(name: str, value: int, least: int = 1) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is an integer of at least 1, or ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is a finite number above 0."""
+    wrong = isinstance(value, bool) or not isinstance(value, int | float)
+    if wrong or not 0 < value < float("inf"):
+        raise InvalidInputError(f"{name} must be a finite number above 0, got {value!r}")
+
+
+def check_k(k: int) -> None:
+    """Raise InvalidInputError unless ``k``, the number of structures asked for, is an integer of at least 1."""
+    check_natural("k", k)
