@@ -11,7 +11,7 @@ import abc
 import copy
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,9 +33,7 @@ from .parts import (
     scale_per_instance,
     sum_of_products,
 )
-
-if TYPE_CHECKING:
-    import jaxtyping
+from .shapes import Float
 
 __all__ = [
     "EntropyProjectable",
@@ -202,7 +200,7 @@ class Oracle(abc.ABC):
         """How messages call this oracle."""
         return self.name or type(self).__name__
 
-    def score(self, theta: Parts, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def score(self, theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
         """⟨θ, y⟩ for each instance, (B,), with −inf · 0 = 0."""
         return inner(theta, y)
 

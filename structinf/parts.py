@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,9 +16,7 @@ from torch import Tensor
 from .compile.saved_tensors import bypass_saved_tensor_hooks
 from .errors import InvalidInputError
 from .kernels.arrays import empty
-
-if TYPE_CHECKING:
-    import jaxtyping
+from .shapes import Float
 
 __all__ = [
     "Parts",
@@ -80,7 +78,7 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
     return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))
 
 
-def inner(theta: Parts, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+def inner(theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
     """⟨θ, y⟩ for each instance, with −inf · 0 = 0.
 
     Parameters
@@ -134,7 +132,7 @@ def reduce_like(gradient: Parts, theta: Parts) -> Parts:
     return map_parts(lambda g, t: g.sum(0, keepdim=True) if t.shape[0] == 1 and g.shape[0] != 1 else g, gradient, theta)
 
 
-def scale_per_instance(parts: Parts, weight: jaxtyping.Float[Tensor, " batch"]) -> Parts:
+def scale_per_instance(parts: Parts, weight: Float[Tensor, " batch"]) -> Parts:
     """``parts`` (B, *event), each instance's times its ``weight``."""
     return map_parts(lambda t: _times(t, weight.view(-1, *[1] * (t.ndim - 1))), parts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,12 +17,10 @@ from .parts import Parts, as_tuple, inner, map_parts, scale
 from .regularizers import Regularizer, SquaredL2, get_regularizer
 from .relaxation import missing_ability
 from .relaxations.marginals import LogPartition
+from .shapes import Float
 from .smoothing import Smoothable
 from .solvers.perturbation import tile, untile
 from .validation import check_generator
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = [
     "Best",
@@ -192,7 +190,7 @@ def entropy(
     regularizer: str | Regularizer = "negentropy",
     temperature: float | None = None,
     **options: Any,
-) -> jaxtyping.Float[Tensor, "*batch"]:
+) -> Float[Tensor, "*batch"]:
     """Shannon entropy, in nats, of the Gibbs distribution p(y) ∝ exp⟨θ, y⟩, or of the walk of another regularizer.
 
     Parameters
@@ -220,7 +218,7 @@ def entropy(
         return problem.restore(gibbs_entropy(_gibbs(found, omega), exact))
 
 
-def gibbs_entropy(oracle: GibbsOracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+def gibbs_entropy(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
     """log Z − ⟨θ, μ⟩, (B,), for θ (B | 1, *event) in float64; differentiable in it."""
     value, mean = autograd.value_and_gradient(LogPartition(oracle), theta)
     return (value - inner(theta, mean)).clamp(min=0)
@@ -236,7 +234,7 @@ def log_prob(
     regularizer: str | Regularizer = "negentropy",
     temperature: float | None = None,
     **options: Any,
-) -> jaxtyping.Float[Tensor, "*batch"]:
+) -> Float[Tensor, "*batch"]:
     """Log-probability of the structures ``y`` under p(y) ∝ exp⟨θ, y⟩, or under the walk of another regularizer.
 
     Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from .errors import InvalidInputError, UnsupportedError
 from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
 from .parts import Parts, as_tuple, map_parts, scale
 from .registry import Registry
+from .shapes import Float
 from .smoothing import Smoothable
 from .solution import Solution
 from .validation import check_generator
@@ -31,9 +32,6 @@ __all__ = [
     "no_omega",
     "why_no_noise",
 ]
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 _WHAT: dict[type[Oracle], str] = {
     GibbsOracle: "log_partition(theta)",
@@ -191,7 +189,7 @@ def named(relaxation: str | Relaxation, temperature: float | None = None) -> Rel
     return dataclasses.replace(found, temperature=temperature)
 
 
-def no_omega(y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+def no_omega(y: Parts) -> Float[Tensor, " batch"]:
     """0 for each structure: what :meth:`RegularizedRelaxation.omega` is where Ω is 0 at all of them."""
     return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
 
@@ -213,11 +211,11 @@ class GradientRelaxation(RegularizedRelaxation):
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         return autograd.gradient(self.function(oracle), self._scaled(theta))
 
-    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """temperature · f(θ / temperature), (B,)."""
         return self._unscaled(autograd.value(self.function(oracle), self._scaled(theta)))
 
-    def omega(self, oracle: Oracle, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """0, (B,): nothing is random, and no choice open, where the mean is a structure."""
         return no_omega(y)
 

@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -24,6 +25,13 @@ from typeguard import TypeCheckError, check_type
 __all__ = ["annotated_modules", "checked", "install", "shapes_of"]
 
 
+NAMES = ("Bool", "Float", "Float64", "Int", "Int64", "Shaped")
+"""Those of structinf.shapes, which may not be imported before :func:`install`."""
+
+SHAPE = re.compile(rf"\b(?:{'|'.join(NAMES)})\[")
+IMPORT = re.compile(r"^from (?:structinf|\.+)\.?shapes import", re.MULTILINE)
+
+
 def annotated_modules() -> Iterator[str]:
     """Modules of the library with shapes in their annotations; imports none of them."""
     for package in ("structinf", "structinf_oracles"):
@@ -36,7 +44,7 @@ def _annotated(package: str, folders: list[str]) -> Iterator[str]:
             name, path = f"{package}.{module.name}", Path(folder, module.name)
             if module.ispkg:
                 yield from _annotated(name, [str(path)])
-            elif "jaxtyping." in path.with_suffix(".py").read_text("utf-8"):
+            elif IMPORT.search(path.with_suffix(".py").read_text("utf-8")):
                 yield name
 
 
@@ -54,7 +62,7 @@ def shapes_of(node: ast.AST) -> Iterator[str]:
         found.append(node.returns)
     elif isinstance(node, ast.ClassDef):
         found = [field.annotation for field in node.body if isinstance(field, ast.AnnAssign)]
-    yield from (text for hint in found if hint and "jaxtyping." in (text := ast.unparse(hint)))
+    yield from (text for hint in found if hint and SHAPE.search(text := ast.unparse(hint)))
 
 
 def checked(function: Any) -> Any:
@@ -66,8 +74,8 @@ def checked(function: Any) -> Any:
 
     @functools.cache
     def hints() -> dict[str, Any]:  # at the first call, when all names of the module are there
-        given = {name: hint for name, hint in function.__annotations__.items() if "jaxtyping." in str(hint)}
-        known = {**function.__globals__, "jaxtyping": jaxtyping}
+        given = {name: hint for name, hint in function.__annotations__.items() if SHAPE.search(str(hint))}
+        known = {**function.__globals__, **{name: getattr(jaxtyping, name) for name in NAMES}}
         return {name: eval(hint, known) if isinstance(hint, str) else hint for name, hint in given.items()}
 
     def check(name: str, value: Any) -> None:

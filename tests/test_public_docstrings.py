@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("matplotlib")  # of structinf.plot
 
+from shape_check import SHAPE
 from structinf.calls.resolution import ORACLES
 from structinf.estimators.base import ESTIMATORS
 from structinf.relaxation import RELAXATIONS
@@ -168,10 +169,10 @@ def test_each_parameter_has_a_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_says_the_shape_that_it_returns(name: str) -> None:
-    """In a "Returns" section, or in the annotation, as jaxtyping writes it."""
+    """In a "Returns" section, or in the annotation (structinf.shapes)."""
     returned = str(FUNCTIONS[name].__annotations__.get("return", ""))
-    if re.search(r"\b(?:Tensor|Potentials)\b", returned):
-        assert returned.startswith("jaxtyping.") or "Returns" in sections(FUNCTIONS[name]), returned
+    if re.search(r"\b(?:Tensor|Parts)\b", returned):
+        assert SHAPE.match(returned) or "Returns" in sections(FUNCTIONS[name]), returned
 
 
 @pytest.mark.parametrize("name", NORMAL)

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 import structinf
-from shape_check import annotated_modules, checked, shapes_of
+from shape_check import NAMES, annotated_modules, checked, shapes_of
+from structinf.shapes import Float, Int
 
 
 @checked
 def rows_and_sums(
-    x: jaxtyping.Float[Tensor, "*batch n"], like: jaxtyping.Float[Tensor, "*batch"] | None = None
-) -> tuple[jaxtyping.Float[Tensor, "*batch"], jaxtyping.Int[Tensor, " n"]]:
+    x: Float[Tensor, "*batch n"], like: Float[Tensor, "*batch"] | None = None
+) -> tuple[Float[Tensor, "*batch"], Int[Tensor, " n"]]:
     return x.sum(-1), torch.arange(x.shape[-1] + (like is not None and bool(like.isnan().any())))
 
 
@@ -44,8 +45,8 @@ def test_wrong_shapes_fail(arguments):
 @checked
 @dataclass
 class Pair:
-    first: jaxtyping.Float[Tensor, " n"]
-    second: jaxtyping.Float[Tensor, " n"]
+    first: Float[Tensor, " n"]
+    second: Float[Tensor, " n"]
 
 
 def test_fields_are_arguments():
@@ -55,7 +56,7 @@ def test_fields_are_arguments():
 
 
 def test_the_library_is_checked():
-    with pytest.raises(TypeError, match="weight of weigh is not of its annotated shape"):
+    with pytest.raises(TypeError, match="weight of scale_per_instance is not of its annotated shape"):
         structinf.parts.scale_per_instance(torch.zeros(2, 3), torch.zeros(2, 1))
 
 
@@ -66,4 +67,4 @@ def test_annotations_are_well_formed(name):
     shapes = [shape for node in ast.walk(ast.parse(inspect.getsource(module))) for shape in shapes_of(node)]
     assert shapes
     for shape in shapes:
-        eval(shape, {**vars(module), "jaxtyping": jaxtyping})
+        eval(shape, {**vars(module), **{name: getattr(jaxtyping, name) for name in NAMES}})

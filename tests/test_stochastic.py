@@ -195,9 +195,11 @@ def test_state_of_the_base_relaxation_is_in_the_layer() -> None:
     assert [key.rpartition(".")[2] for key in state] == ["alpha", "nonzeros"]
     again = copy.deepcopy(layer)
     assert again.inner[0] is again.relaxation.base_relaxation
-    fresh = si.Layer("subset", "stochastic", base_relaxation=si.get_relaxation("adaptive_imle", noise="none", target=3.0), k=2)
+    fresh = si.Layer(
+        "subset", "stochastic", base_relaxation=si.get_relaxation("adaptive_imle", noise="none", target=3.0), k=2
+    )
     fresh.load_state_dict(state)
-    assert fresh.relaxation.of.alpha == inner.alpha != 1
+    assert fresh.relaxation.base_relaxation.alpha == inner.alpha != 1
 
 
 def test_noise_within_noise_is_seeded_too() -> None:

@@ -31,7 +31,9 @@ every_rule = pytest.mark.parametrize("name", list(RULES))
 NOISY = {
     "imle": si.get_relaxation("imle", samples=3),
     "adaptive_imle": si.get_relaxation("adaptive_imle", samples=3),
-    "gumbel": si.get_relaxation("stochastic", base_relaxation=si.get_relaxation("straight_through", backward="marginals")),
+    "gumbel": si.get_relaxation(
+        "stochastic", base_relaxation=si.get_relaxation("straight_through", backward="marginals")
+    ),
 }
 
 SURROGATES = {**{name: relaxation for name, (relaxation, _) in RULES.items()}, **NOISY}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,13 +14,11 @@ from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
+from structinf.shapes import Float
 from structinf.validation import check_count, check_enumerable, check_feasible, check_flag
 from structinf_oracles.kernels.arborescence import elimination
 
 from .dependency_form import arcs_in_use, check_arcs, lengths_in_use
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Arborescence"]
 
@@ -130,7 +128,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
     # -- the best tree ---------------------------------------------------------------------
 
-    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch nodes nodes"]:
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch nodes nodes"]:
         from .kernels.arborescence.argmax import argmax
 
         trees = torch.zeros(theta.shape, dtype=theta.dtype)
@@ -142,7 +140,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
     # -- sums over trees -------------------------------------------------------------------
 
-    def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+    def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
         value = elimination.log_partition(theta, lengths_in_use(self, theta), single_root=self.single_root)
         self._check_some_tree(value)
         return value.to(theta.dtype)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import Enumerable, KBest, TransportPolytope
+from structinf.shapes import Float
 from structinf.validation import (
     check_enumerable,
     check_feasible,
@@ -26,9 +27,6 @@ from structinf.validation import (
 )
 
 from .grid_form import cells_in_use
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Assignment"]
 
@@ -166,7 +164,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
 
     # -- optimisation ----------------------------------------------------------------------
 
-    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
         from .kernels.assignment import rectangular
 
         y = torch.empty(theta.shape, dtype=theta.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -15,13 +15,11 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.oracle import EntropyProjectable, GibbsOracle, Projectable
 from structinf.parts import scale
 from structinf.regularizers import Regularizer
+from structinf.shapes import Float
 from structinf.validation import check_count
 
 from .capped_simplex import cube_entropic
 from .subset_form import check_sizes, cost_of_errors, in_use, taken, usable
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Bits"]
 
@@ -83,14 +81,14 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
         """Costs of 1 for each element wrongly taken or left."""
         return cost_of_errors(y)
 
-    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch d"]:
         return (self._scores(theta) > 0).to(theta.dtype)
 
-    def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+    def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
         # log(1 + exp θ) without a threshold, and with derivatives of 0 at −inf.
         return (-logsigmoid(-self._scores(theta))).sum(1)
 
-    def marginals(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+    def marginals(self, theta: Tensor) -> Float[Tensor, "batch d"]:
         return self._scores(theta).sigmoid()
 
     log_partition_and_marginals = GibbsOracle.log_partition_and_marginals
@@ -111,11 +109,11 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
         uniform = torch.rand(n, *p.shape, dtype=p.dtype, generator=generator, device=device)
         return (uniform.to(p.device) < p).to(theta.dtype)
 
-    def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+    def project(self, theta: Tensor) -> Float[Tensor, "batch d"]:
         """argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1: θ, clipped."""
         return self._scores(theta).clamp(0, 1)
 
-    def project_entropy(self, theta: Tensor, *, binary: bool) -> jaxtyping.Float[Tensor, "batch d"]:
+    def project_entropy(self, theta: Tensor, *, binary: bool) -> Float[Tensor, "batch d"]:
         """min(1, exp(θ − 1)), or, if ``binary``, the sigmoid of θ."""
         return cube_entropic(self._scores(theta), binary=binary)
 

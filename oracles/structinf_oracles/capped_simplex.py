@@ -9,24 +9,20 @@ best if its sum is at most k; if not, that of Δ_k is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from structinf.autograd import CappedMap, simplex_point
 from structinf.kernels.logsumexp import logsumexp
-
-if TYPE_CHECKING:
-    import jaxtyping
+from structinf.shapes import Float
 
 __all__ = ["cube_entropic", "entropic", "last_and_next", "nearest"]
 
 _MOST_STEPS = 100
 
 
-def last_and_next(scores: jaxtyping.Float[Tensor, "batch d"], k: int) -> tuple[Tensor, Tensor]:
+def last_and_next(scores: Float[Tensor, "batch d"], k: int) -> tuple[Tensor, Tensor]:
     """The k-th and the (k + 1)-th highest score, (B, 1) each, +inf for the 0-th, −inf for more than there are."""
     k = min(k, scores.shape[1])
     top = pad(scores.topk(min(k + 1, scores.shape[1]), dim=1).values, (1, 1), value=-torch.inf)
@@ -37,9 +33,7 @@ def last_and_next(scores: jaxtyping.Float[Tensor, "batch d"], k: int) -> tuple[T
 # ----------------------------------------------------------------------------- the nearest point
 
 
-def nearest(
-    scores: jaxtyping.Float[Tensor, "batch d"], k: int, *, at_most: bool = False
-) -> jaxtyping.Float[Tensor, "batch d"]:
+def nearest(scores: Float[Tensor, "batch d"], k: int, *, at_most: bool = False) -> Float[Tensor, "batch d"]:
     """argmin ‖θ − μ‖²: μ = clip(θ − τ, 0, 1)."""
     of_sum_k = CappedMap(float(k))
     if not at_most:
@@ -50,14 +44,14 @@ def nearest(
 # ----------------------------------------------------------------------------- points of most entropy
 
 
-def cube_entropic(scores: jaxtyping.Float[Tensor, "batch d"], *, binary: bool) -> jaxtyping.Float[Tensor, "batch d"]:
+def cube_entropic(scores: Float[Tensor, "batch d"], *, binary: bool) -> Float[Tensor, "batch d"]:
     """As :func:`entropic` for any sum: μ = min(1, exp(θ − 1)), or, if ``binary``, the sigmoid of θ."""
     return scores.sigmoid() if binary else (scores - 1).clamp(max=0).exp()
 
 
 def entropic(
-    scores: jaxtyping.Float[Tensor, "batch d"], k: int, *, at_most: bool = False, binary: bool
-) -> jaxtyping.Float[Tensor, "batch d"]:
+    scores: Float[Tensor, "batch d"], k: int, *, at_most: bool = False, binary: bool
+) -> Float[Tensor, "batch d"]:
     """argmax ⟨θ, μ⟩ − Σ μ log μ, and, if ``binary``, − Σ (1 − μ) log(1 − μ).
 
     For some τ, μ is :func:`cube_entropic` of θ − τ.

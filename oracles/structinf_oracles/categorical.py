@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,13 +12,11 @@ from structinf.errors import InvalidInputError
 from structinf.kernels.logsumexp import logsumexp
 from structinf.oracle import EntropyProjectable, Enumerable, GibbsOracle, KBest, Projectable, Samplable
 from structinf.regularizers import Regularizer, SquaredL2
+from structinf.shapes import Float
 from structinf.smoothing import Smoothable, smooth_argmax, smooth_max
 from structinf.validation import check_count, check_feasible, check_k
 
 from . import capped_simplex
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Categorical"]
 
@@ -67,7 +65,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
     def decode(self, y: Tensor) -> Tensor:
         return y.argmax(-1)
 
-    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch k"]:
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch k"]:
         value, index = theta.max(1)
         _check_some_part(value)
         return _one_hot(index, theta)
@@ -83,12 +81,12 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         valid = ~torch.isneginf(scores)
         return _one_hot(order, theta) * valid.unsqueeze(2), scores, valid
 
-    def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+    def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
         value = logsumexp(theta, 1)
         _check_some_part(value)
         return value
 
-    def marginals(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch k"]:
+    def marginals(self, theta: Tensor) -> Float[Tensor, "batch k"]:
         _check_some_part(theta.amax(1))
         return theta.softmax(1)
 
@@ -96,12 +94,12 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         p = self.marginals(theta)
         return p * (v - (p * v).sum(1, keepdim=True))
 
-    def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+    def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         value = smooth_max(regularizer, theta)
         _check_some_part(value.detach())
         return value
 
-    def smoothed_mean(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, "batch k"]:
+    def smoothed_mean(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, "batch k"]:
         _check_some_part(theta.amax(1))
         return regularizer.gradient(theta)
 
@@ -117,11 +115,11 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         level = uniform * (cumulative[:, -1:] * (1 - 2.0**-52))
         return _one_hot(torch.searchsorted(cumulative, level, right=True).T, theta)
 
-    def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch k"]:
+    def project(self, theta: Tensor) -> Float[Tensor, "batch k"]:
         _check_some_part(theta.detach().amax(1))
         return smooth_argmax(SquaredL2(), theta)
 
-    def project_entropy(self, theta: Tensor, *, binary: bool) -> jaxtyping.Float[Tensor, "batch k"]:
+    def project_entropy(self, theta: Tensor, *, binary: bool) -> Float[Tensor, "batch k"]:
         """The softmax of θ; or, if ``binary``, the sigmoid of θ − τ for some τ."""
         if not binary:
             return self.marginals(theta)

@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from structinf.parts import (
     scale_per_instance,
 )
 from structinf.regularizers import Regularizer, probabilities, smoothed_maximum
+from structinf.shapes import Float
 from structinf.smoothing import compiled_alpha, smooth_max
 from structinf.validation import (
     bound_lengths,
@@ -36,9 +37,6 @@ from structinf.validation import (
 )
 
 from .chain_form import common_form, indicators, original_form
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Chain"]
 
@@ -264,7 +262,7 @@ class Chain(HypergraphProgram):
 
     # -- smoothed recursion, whose sums over structures are those of the negative entropy --------
 
-    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         unary, transition, lengths = self._inputs(theta)
         recorded = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
         alpha = compiled_alpha(unary, regularizer)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from structinf.errors import InvalidInputError
+from structinf.shapes import Int64
 from structinf.validation import MOST_ENUMERATED, check_enumerable
 
 from .integer_solver import Outcome, SolverOracle, integer_scores
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["ConstraintProgram", "load_cp_model"]
 
@@ -119,7 +117,7 @@ class ConstraintProgram:
                 model.add(variable == value)
         return self._solve(model, oracle)
 
-    def solutions(self, what: str) -> jaxtyping.Int64[np.ndarray, "solutions parts"]:
+    def solutions(self, what: str) -> Int64[np.ndarray, "solutions parts"]:
         """All values that the parts have together; InvalidInputError if solutions, of all variables, are too many."""
         cp_model = load_cp_model()
         found: list[list[int]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,11 +13,9 @@ from torch import Tensor
 from structinf.dp import Hypergraph, HypergraphProgram
 from structinf.dp.paths import Dag, path_graph
 from structinf.errors import InvalidInputError
+from structinf.shapes import Int
 
 from .label_lists import indicators, positions, refuse
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["DagPath"]
 
@@ -106,7 +104,7 @@ class DagPath(HypergraphProgram):
         refuse(last != self.graph.number(self.target), labels, f"the path must end in {self.target!r}")
         return indicators(labels, used, count, like)
 
-    def decode(self, y: Tensor) -> jaxtyping.Int[Tensor, "batch most"]:
+    def decode(self, y: Tensor) -> Int[Tensor, "batch most"]:
         paths = self._paths
         scored = paths.part < paths.parts
         rank = np.full(paths.parts, paths.nodes)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.oracle import Oracle
+from structinf.shapes import Bool, Int
 from structinf.validation import bound_lengths, check_lengths
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["arcs_in_use", "check_arcs", "lengths_in_use"]
 
@@ -30,13 +26,13 @@ def check_arcs(oracle: Oracle, theta: Tensor, *, labelled: bool = False) -> None
         check_lengths(oracle.bound["lengths"], 1, size - 1, _words(size - 1))
 
 
-def lengths_in_use(oracle: Oracle, theta: Tensor) -> jaxtyping.Int[Tensor, " batch"]:
+def lengths_in_use(oracle: Oracle, theta: Tensor) -> Int[Tensor, " batch"]:
     """The numbers of words, those bound or n for each instance."""
     n = theta.shape[1] - 1
     return bound_lengths(oracle, len(theta), n, _words(n), theta.device)
 
 
-def arcs_in_use(oracle: Oracle, theta: Tensor) -> jaxtyping.Bool[Tensor, "batch nodes nodes"]:
+def arcs_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "batch nodes nodes"]:
     """All arcs but those into the root, from a word to itself, and in the padding; of one instance for all alike."""
     nodes = torch.arange(theta.shape[1], device=theta.device)
     inside = nodes <= lengths_in_use(oracle, theta[:1])[:, None]

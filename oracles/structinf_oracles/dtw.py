@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -17,14 +17,12 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.parts import Parts, hessian_product_by_autograd, scale
 from structinf.regularizers import Regularizer, probabilities, smoothed_maximum
+from structinf.shapes import Float
 from structinf.smoothing import compiled_alpha, smooth_max
 from structinf.validation import check_count, check_feasible, check_instances, check_k
 
 from .grid_form import cells_in_use, cells_of, check_cells, check_grid, grid_of, sizes_in_use
 from .label_lists import refuse
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["DTW"]
 
@@ -167,7 +165,7 @@ class DTW(HypergraphProgram):
 
     # -- single paths ----------------------------------------------------------------------
 
-    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
         from .kernels.alignment.dispatch import argmax
 
         return _checked(*argmax(theta, *self._extent(theta)), theta)
@@ -204,7 +202,7 @@ class DTW(HypergraphProgram):
 
     # -- sums over paths, and smoothed maxima --------------------------------------------------
 
-    def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+    def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         extent, alpha = self._extent(theta), compiled_alpha(theta, regularizer)
         if torch.is_grad_enabled() and theta.requires_grad:
             from .kernels.alignment.torch_backend import smoothed_value
@@ -220,7 +218,7 @@ class DTW(HypergraphProgram):
             value = smoothed_value(theta, *extent, alpha)
         return _checked(value, value, theta).to(theta.dtype)
 
-    def smoothed_mean(self, theta: Tensor, regularizer: Regularizer) -> jaxtyping.Float[Tensor, "batch n m"]:
+    def smoothed_mean(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, "batch n m"]:
         return self.smoothed_vjp(theta, theta.new_ones(len(theta)), regularizer)
 
     def smoothed_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,11 +17,9 @@ from structinf.dp.graph import Graph
 from structinf.dp.paths import Dag
 from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable
+from structinf.shapes import Float
 
 from .min_cost_flow import Network, Solver, check_amounts, check_solver
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Flow"]
 
@@ -120,7 +118,7 @@ class Flow(Enumerable):
                 f"(..., {len(self.graph.ends)}); got {theta.shape[1]} after the batch dimensions"
             )
 
-    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch E"]:
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch E"]:
         return self._network.best(theta, self.solver)
 
     def hamming_cost(self, y: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,10 +17,8 @@ from typing_extensions import Self
 from structinf.dp.graph import Graph
 from structinf.errors import InvalidInputError
 from structinf.oracle import Oracle
+from structinf.shapes import Bool, Float, Int
 from structinf.validation import check_instances, check_lengths
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["ScoredEdges", "UndirectedGraph"]
 
@@ -59,7 +57,7 @@ class UndirectedGraph(Graph):
         return UndirectedGraph(tuple(range(n)), np.stack(np.triu_indices(n, 1), 1))
 
     @cached_property
-    def components(self) -> jaxtyping.Int[np.ndarray, " nodes"]:
+    def components(self) -> Int[np.ndarray, " nodes"]:
         """The number of each node's connected component."""
         from scipy.sparse import coo_array  # takes long to import
         from scipy.sparse.csgraph import connected_components
@@ -95,7 +93,7 @@ class UndirectedGraph(Graph):
         return bool((np.diff(self.ends @ [len(self.nodes), 1]) > 0).all())
 
     @cached_property
-    def members(self) -> jaxtyping.Int[np.ndarray, "pairs most"]:
+    def members(self) -> Int[np.ndarray, "pairs most"]:
         """The edges between each pair of nodes, in order, padded with E."""
         keys, _, pair = self.pairs
         order = pair.argsort(kind="stable")
@@ -167,7 +165,7 @@ class ScoredEdges(Oracle):
         """The graph whose edges potentials (B, *event) score."""
         return UndirectedGraph.complete(like.shape[1]) if self.edges is None else self.edges
 
-    def nodes_in_use(self, theta: Tensor) -> jaxtyping.Int[Tensor, " batch"]:
+    def nodes_in_use(self, theta: Tensor) -> Int[Tensor, " batch"]:
         """Bound lengths, or all nodes for each instance; checked on the CPU, where compiled loops go where they say."""
         lengths = self.bound.get("lengths") if self.edges is None else None
         if lengths is None:
@@ -180,7 +178,7 @@ class ScoredEdges(Oracle):
     def _check_lengths(self, theta: Tensor) -> None:
         check_lengths(self.bound["lengths"], self.fewest, theta.shape[1], f"n = {theta.shape[1]} nodes")
 
-    def edge_scores(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch edges"]:
+    def edge_scores(self, theta: Tensor) -> Float[Tensor, "batch edges"]:
         """The scores of the graph's edges, differentiable."""
         if self.edges is not None:
             return theta
@@ -198,5 +196,5 @@ class ScoredEdges(Oracle):
 
 
 @lru_cache(maxsize=64)
-def _above_diagonal(n: int) -> jaxtyping.Bool[np.ndarray, "1 n n"]:
+def _above_diagonal(n: int) -> Bool[np.ndarray, "1 n n"]:
     return np.triu(np.ones((1, n, n), np.bool_), 1)

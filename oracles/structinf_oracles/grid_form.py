@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
+from structinf.shapes import Bool, Float, Int
 from structinf.validation import check_instances, check_lengths
 
 from .label_lists import indicators, positions, refuse
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = [
     "cells_in_use",
@@ -70,7 +68,7 @@ def check_moves(moves: Any, *, back: bool) -> tuple[tuple[int, int], ...]:
     return tuple((int(down), int(right)) for down, right in pairs)
 
 
-def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -> jaxtyping.Int[Tensor, "batch 2"]:
+def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -> Int[Tensor, "batch 2"]:
     """Rows and columns in use, those bound as ``lengths`` or else ``shape``, for each instance of ``like`` (B, ...)."""
     if "lengths" in bound:
         lengths = bound["lengths"]
@@ -81,7 +79,7 @@ def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -
     return torch.tensor(tuple(shape), device=like.device).expand(len(like), 2)
 
 
-def inside(lengths: Tensor | None, theta: Tensor) -> jaxtyping.Bool[Tensor, "rows n m"] | None:
+def inside(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows n m"] | None:
     """The cells of θ (B | 1, n, m) within ``lengths`` (B, 2), those of any instance if all share θ; None for all."""
     if lengths is None or bool((lengths == lengths.new_tensor(theta.shape[1:])).all()):
         return None
@@ -89,13 +87,13 @@ def inside(lengths: Tensor | None, theta: Tensor) -> jaxtyping.Bool[Tensor, "row
     return cells.any(0, keepdim=True) if len(theta) == 1 else cells
 
 
-def cells_in_use(lengths: Tensor, shape: Sequence[int]) -> jaxtyping.Bool[Tensor, "batch n m"]:
+def cells_in_use(lengths: Tensor, shape: Sequence[int]) -> Bool[Tensor, "batch n m"]:
     """The cells of a grid of that ``shape`` within each of the ``lengths`` (B, 2)."""
     row, column = (torch.arange(size, device=lengths.device) for size in shape)
     return (row < lengths[:, :1]).unsqueeze(2) & (column < lengths[:, 1:]).unsqueeze(1)
 
 
-def cells_of(y: jaxtyping.Float[Tensor, "batch n m"], most: int) -> jaxtyping.Int[Tensor, "batch most 2"]:
+def cells_of(y: Float[Tensor, "batch n m"], most: int) -> Int[Tensor, "batch most 2"]:
     """The cells of ``y`` that are not 0, row by row; InvalidInputError if there are more than ``most``."""
     columns = y.shape[2]
     found = positions(y.flatten(1), most)
@@ -103,7 +101,7 @@ def cells_of(y: jaxtyping.Float[Tensor, "batch n m"], most: int) -> jaxtyping.In
     return torch.where(found.unsqueeze(2) < 0, -1, cells)
 
 
-def check_cells(cells: Tensor, sizes: Tensor, most: int) -> jaxtyping.Bool[Tensor, "batch most"]:
+def check_cells(cells: Tensor, sizes: Tensor, most: int) -> Bool[Tensor, "batch most"]:
     """Which of the labels ``cells`` (B, most, 2) are no padding; InvalidInputError if some are outside ``sizes``."""
     if cells.shape[1:] != (most, 2):
         raise InvalidInputError(
@@ -116,7 +114,7 @@ def check_cells(cells: Tensor, sizes: Tensor, most: int) -> jaxtyping.Bool[Tenso
     return used
 
 
-def grid_of(cells: Tensor, used: Tensor, like: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
+def grid_of(cells: Tensor, used: Tensor, like: Tensor) -> Float[Tensor, "batch n m"]:
     """1 at each of the ``cells`` (B, L, 2) in ``used`` (B, L), in the dtype of ``like`` (B | 1, n, m)."""
     _, n, m = like.shape
     return indicators(cells[..., 0] * m + cells[..., 1], used, n * m, like).reshape(len(cells), n, m)

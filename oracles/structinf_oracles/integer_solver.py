@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,9 +25,7 @@ from structinf.errors import (
 from structinf.kernels import to_numpy
 from structinf.kernels.threads import pool_team
 from structinf.oracle import Oracle
-
-if TYPE_CHECKING:
-    import jaxtyping
+from structinf.shapes import Float, Float64, Int64
 
 __all__ = ["Maximiser", "OnLimit", "Outcome", "SolverOracle", "cost_of_changes", "integer_scores"]
 
@@ -35,8 +33,8 @@ OnLimit = Literal["raise", "warn"]
 
 
 def integer_scores(
-    scores: jaxtyping.Float64[np.ndarray, " parts"], most: int, times: int | np.ndarray = 1
-) -> jaxtyping.Int64[np.ndarray, " parts"]:
+    scores: Float64[np.ndarray, " parts"], most: int, times: int | np.ndarray = 1
+) -> Int64[np.ndarray, " parts"]:
     """``scores`` (d,), all finite, as integers in the same proportions, with Σ |result| · ``times`` ≤ ``most``.
 
     They are multiplied by a power of two, as large as fits, and rounded; then a common factor is taken out. With
@@ -55,9 +53,7 @@ def integer_scores(
     return integers // max(int(np.gcd.reduce(integers)), 1)
 
 
-def cost_of_changes(
-    y: jaxtyping.Float[Tensor, "batch parts"], low: np.ndarray, high: np.ndarray
-) -> jaxtyping.Float[Tensor, "batch parts"]:
+def cost_of_changes(y: Float[Tensor, "batch parts"], low: np.ndarray, high: np.ndarray) -> Float[Tensor, "batch parts"]:
     """Costs of 1 a unit by which parts at their least value ``low`` (d,) rise, and those at their largest fall.
 
     Of variables of 0 and 1 that is the Hamming distance from ``y``. What lies between costs nothing, either way.

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    import jaxtyping
+from structinf.shapes import Bool, Float, Int
 
 __all__ = ["indicators", "positions", "refuse"]
 
 
-def positions(y: jaxtyping.Float[Tensor, "batch parts"], most: int) -> jaxtyping.Int[Tensor, "batch most"]:
+def positions(y: Float[Tensor, "batch parts"], most: int) -> Int[Tensor, "batch most"]:
     """Where ``y`` is not 0, in order; InvalidInputError if an instance has more than ``most`` such parts."""
     batch, part = y.nonzero().unbind(1)
     count = torch.bincount(batch, minlength=len(y))
@@ -31,8 +27,8 @@ def positions(y: jaxtyping.Float[Tensor, "batch parts"], most: int) -> jaxtyping
 
 
 def indicators(
-    found: jaxtyping.Int[Tensor, "batch most"], used: jaxtyping.Bool[Tensor, "batch most"], parts: int, like: Tensor
-) -> jaxtyping.Float[Tensor, "batch parts"]:
+    found: Int[Tensor, "batch most"], used: Bool[Tensor, "batch most"], parts: int, like: Tensor
+) -> Float[Tensor, "batch parts"]:
     """1 at the positions ``found`` that are ``used``, in the dtype of ``like``."""
     y = torch.zeros(len(found), parts + 1, dtype=like.dtype, device=like.device)
     return y.scatter_(1, torch.where(used, found, parts), 1.0)[:, :-1]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from structinf.errors import InvalidInputError
+from structinf.shapes import Bool, Shaped
 
 from .constraint_program import MOST_VALUE, ConstraintProgram, load_cp_model
 from .integer_solver import Outcome, SolverOracle
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["LinearProgram", "Matrix"]
 
@@ -127,7 +125,7 @@ class LinearProgram:
         """Whether some bounds alone exclude each other."""
         return bool((self.low > self.high).any() or (self.lower > self.upper).any())
 
-    def holds(self, y: jaxtyping.Shaped[np.ndarray, "points d"]) -> jaxtyping.Bool[np.ndarray, " points"]:
+    def holds(self, y: Shaped[np.ndarray, "points d"]) -> Bool[np.ndarray, " points"]:
         """Which of the points satisfy all rows and bounds, as HiGHS means it."""
         activity, room = y @ self.rows.T, TOLERANCE + ROUNDING * (np.abs(y) @ self._sizes.T)
         rows = (activity >= self.lower - room) & (activity <= self.upper + room)

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,15 +14,13 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.oracle import Enumerable
+from structinf.shapes import Int
 from structinf.validation import check_enumerable
 
 from .constraint_program import ConstraintProgram
 from .integer_solver import Maximiser, SolverOracle, cost_of_changes
 from .label_lists import refuse
 from .linear_program import LinearProgram, Matrix
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["MILP"]
 
@@ -155,7 +153,7 @@ class MILP(SolverOracle, Enumerable):
         refuse(broken.to(labels.device), labels, "a row of A is out of its bounds")
         return labels.to(like.dtype)
 
-    def decode(self, y: Tensor) -> jaxtyping.Int[Tensor, "batch d"]:
+    def decode(self, y: Tensor) -> Int[Tensor, "batch d"]:
         self._check_integral("no integer labels; use y itself")
         return y.round().long()
 

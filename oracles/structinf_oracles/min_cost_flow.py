@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,12 +13,10 @@ from torch import Tensor
 
 from structinf.errors import InfeasibleError, InvalidInputError, UnboundedError
 from structinf.kernels import parallel_rows, to_numpy
+from structinf.shapes import Float, Float64, Int
 from structinf.validation import check_enumerable
 
 from .label_lists import refuse
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["LARGEST", "Network", "Solver", "check_amounts", "check_solver"]
 
@@ -103,7 +101,7 @@ class Network:
         """All supplies together."""
         return int(self.supplies.clip(min=0).sum())
 
-    def best(self, theta: jaxtyping.Float[Tensor, "batch parts"], solver: Solver = "simplex") -> Tensor:
+    def best(self, theta: Float[Tensor, "batch parts"], solver: Solver = "simplex") -> Tensor:
         """A flow of highest score for each instance, (B, parts) like ``theta``.
 
         Raises InfeasibleError, or UnboundedError where scores grow without end. ``solver="ortools"`` has its
@@ -161,7 +159,7 @@ class Network:
             if problem.solve() == problem.OPTIMAL:
                 flows[b, used] = problem.flows(edges)
 
-    def all(self) -> jaxtyping.Float64[np.ndarray, "flows parts"]:
+    def all(self) -> Float64[np.ndarray, "flows parts"]:
         """Every flow, by the amounts on the edges in order; at most a million."""
         bound = self.total + self.capacities[np.isfinite(self.capacities)].sum()
         capacities = self.capacities.clip(max=bound).astype(np.int64)
@@ -185,12 +183,12 @@ class Network:
         flows = flows[(left == 0).all(1)]
         return flows[:, : len(self.tails) - self.free].astype(np.float64)
 
-    def check_labels(self, labels: jaxtyping.Int[Tensor, "batch parts"]) -> None:
+    def check_labels(self, labels: Int[Tensor, "batch parts"]) -> None:
         """InvalidInputError unless all ``labels`` are amounts that edges can take."""
         most = torch.from_numpy(self.capacities[: labels.shape[1]]).to(labels.device)
         refuse((labels < 0) | (labels > most), labels, "amounts lie between 0 and the capacities")
 
-    def left(self, labels: jaxtyping.Int[Tensor, "batch parts"]) -> jaxtyping.Int[Tensor, "batch nodes"]:
+    def left(self, labels: Int[Tensor, "batch parts"]) -> Int[Tensor, "batch nodes"]:
         """What more should leave each node than does by the amounts ``labels``."""
         left = torch.from_numpy(self.supplies).to(labels.device).repeat(len(labels), 1)
         for side, sign in ((self.tails, -1), (self.heads, 1)):
@@ -198,7 +196,7 @@ class Network:
             left.index_add_(1, nodes, sign * labels)
         return left
 
-    def hamming_cost(self, y: jaxtyping.Float[Tensor, "batch parts"]) -> Tensor:
+    def hamming_cost(self, y: Float[Tensor, "batch parts"]) -> Tensor:
         """Half a unit for each that an edge empty in ``y`` takes, or one full in it misses.
 
         This is the Hamming distance where all amounts are 0 or 1. Else it is a lower bound on half the sum of all

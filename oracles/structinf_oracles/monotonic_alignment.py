@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,13 +13,11 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.shapes import Int
 from structinf.validation import check_flag
 
 from .grid_form import check_grid, inside, sizes_in_use
 from .label_lists import indicators, refuse
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["MonotonicAlignment"]
 
@@ -127,5 +125,5 @@ class MonotonicAlignment(HypergraphProgram):
         cells = labels * m + torch.arange(m, device=labels.device)
         return indicators(cells, used.expand(labels.shape), n * m, like).reshape(len(labels), n, m)
 
-    def decode(self, y: Tensor) -> jaxtyping.Int[Tensor, "batch m"]:
+    def decode(self, y: Tensor) -> Int[Tensor, "batch m"]:
         return torch.where((y == 0).all(1), -1, y.argmax(1))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,13 +16,11 @@ from structinf.autograd import piecewise_linear
 from structinf.errors import InvalidInputError
 from structinf.kernels.permutahedron import projection
 from structinf.oracle import Enumerable, Projectable
+from structinf.shapes import Float
 from structinf.validation import check_enumerable, check_feasible, check_instances, check_lengths
 
 from .label_lists import refuse
 from .subset_form import in_use
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Ranking"]
 
@@ -99,10 +97,10 @@ class Ranking(Projectable, Enumerable):
         """
         return -y
 
-    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n"]:
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch n"]:
         return self._project(theta, 0.0)[0]
 
-    def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n"]:
+    def project(self, theta: Tensor) -> Float[Tensor, "batch n"]:
         """argmin ‖θ − μ‖² over the permutahedron; in blocks of elements, μ is θ and a constant."""
         value, blocks = self._project(theta, 1.0)
         return piecewise_linear(value, theta, blocks.jvp, blocks.vjp)

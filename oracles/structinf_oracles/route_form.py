@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,12 +14,10 @@ from torch import Tensor
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.oracle import Enumerable
+from structinf.shapes import Int
 from structinf.validation import MOST_ENUMERATED, check_enumerable, check_instances
 
 from .label_lists import indicators, refuse
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Arcs", "ShortestPath"]
 
@@ -60,7 +58,7 @@ class Arcs(NamedTuple):
         """The same ways where nodes are the parts: an arc uses its head."""
         return Arcs(self.offset, self.head, self.head)
 
-    def pairs(self) -> jaxtyping.Int[np.ndarray, " arcs"]:
+    def pairs(self) -> Int[np.ndarray, " arcs"]:
         """Tail · N + head of each arc."""
         nodes = len(self.offset) - 1
         return np.arange(nodes).repeat(np.diff(self.offset)) * nodes + self.head
@@ -106,7 +104,7 @@ class ShortestPath(Enumerable):
         """The graph, for potentials of ``event_shape``, whose parts are numbered in memory's order."""
 
     @abc.abstractmethod
-    def ends(self, like: Tensor) -> jaxtyping.Int[Tensor, "batch 2"]:
+    def ends(self, like: Tensor) -> Int[Tensor, "batch 2"]:
         """The numbers of the first and the last node, for the potentials or structures ``like`` (B, *event)."""
 
     def allowed(self, theta: Tensor) -> Tensor:
@@ -153,7 +151,7 @@ class ShortestPath(Enumerable):
 
     # -- labels and lists ------------------------------------------------------------------------
 
-    def parts_in_order(self, y: Tensor, most: int) -> jaxtyping.Int[Tensor, "batch most"]:
+    def parts_in_order(self, y: Tensor, most: int) -> Int[Tensor, "batch most"]:
         """The numbers of the parts of paths ``y`` (B, *event) in order, padded with −1."""
         from .kernels.path import simple_paths
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,12 +16,10 @@ from torch.nn.functional import pad
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.parts import Parts, as_tuple
+from structinf.shapes import Float, Int
 from structinf.validation import check_flag, check_lengths
 
 from .label_lists import indicators, positions, refuse
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["SemiMarkov"]
 
@@ -208,14 +206,14 @@ class SemiMarkov(HypergraphProgram):
         count.scatter_add_(1, moves, torch.ones_like(moves, dtype=y.dtype))
         return y, count[:, :-1].reshape(-1, states, states)
 
-    def decode(self, y: Parts) -> jaxtyping.Int[Tensor, "batch steps 3"]:
+    def decode(self, y: Parts) -> Int[Tensor, "batch steps 3"]:
         segments = self._without_label_before(y)
         _, steps, durations, states = segments.shape
         found = positions(segments.flatten(1), steps)
         t, d, label = found // (durations * states), found // states % durations, found % states
         return torch.where(found.unsqueeze(2) < 0, -1, torch.stack([t - d, d + 1, label], 2))
 
-    def labels_of_steps(self, y: Parts) -> jaxtyping.Int[Tensor, "batch steps"]:
+    def labels_of_steps(self, y: Parts) -> Int[Tensor, "batch steps"]:
         """The label of the segment that each step lies in, −1 beyond the length."""
         segments = self._without_label_before(y)
         _, steps, durations, _ = segments.shape
@@ -224,6 +222,6 @@ class SemiMarkov(HypergraphProgram):
             by_step[:, :-d] += segments[:, d:, d:].sum(2)
         return torch.where((by_step == 0).all(2), -1, by_step.argmax(2))
 
-    def _without_label_before(self, y: Parts) -> jaxtyping.Float[Tensor, "batch steps durations labels"]:
+    def _without_label_before(self, y: Parts) -> Float[Tensor, "batch steps durations labels"]:
         segments = as_tuple(y)[0]
         return segments.sum(3) if self.pairwise else segments

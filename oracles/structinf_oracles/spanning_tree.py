@@ -17,14 +17,13 @@ from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
+from structinf.shapes import Bool, Float
 from structinf.validation import check_count, check_enumerable, check_feasible
 
 from .graph_form import ScoredEdges
 from .label_lists import indicators, positions, refuse
 
 if TYPE_CHECKING:
-    import jaxtyping
-
     from .kernels.spanning_tree.sums import Multigraph
 
 __all__ = ["SpanningTree"]
@@ -166,7 +165,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     # -- sums over trees -------------------------------------------------------------------
 
-    def log_partition(self, theta: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+    def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
         from .kernels.spanning_tree import sums
 
         value = sums.log_partition(*self._weighted(theta))
@@ -239,7 +238,7 @@ def _join(component: Tensor, u: Any, v: Any) -> Tensor:
     return torch.where(component == component[rows, v][:, None], component[rows, u][:, None], component)
 
 
-def _spanning_trees(ends: Tensor, nodes: int) -> jaxtyping.Bool[Tensor, "trees edges"]:
+def _spanning_trees(ends: Tensor, nodes: int) -> Bool[Tensor, "trees edges"]:
     """All spanning trees of a connected graph, those with the first edges first.
 
     Each edge in turn, the last one first, is taken if it joins two components, or left if the edges before it still

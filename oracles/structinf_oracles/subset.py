@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,14 +15,12 @@ from torch import Tensor
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import EntropyProjectable, Projectable
+from structinf.shapes import Float
 from structinf.validation import check_feasible, check_flag, check_natural
 
 from . import capped_simplex
 from .label_lists import refuse
 from .subset_form import check_sizes, cost_of_errors, in_use, taken, usable
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Subset"]
 
@@ -117,7 +115,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         """Costs of 1 for each element wrongly taken or left."""
         return cost_of_errors(y)
 
-    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch d"]:
         if theta.is_cpu:
             return self._highest(usable(self.bound.get("lengths"), theta))
         scores = self._scores(theta)
@@ -140,11 +138,11 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         self._check_feasible(above)
         return taken
 
-    def project(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+    def project(self, theta: Tensor) -> Float[Tensor, "batch d"]:
         """argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1 with Σ μ = k, or Σ μ <= k; μ = clip(θ − τ, 0, 1) for some τ."""
         return capped_simplex.nearest(self._scores(theta), self.k, at_most=self.at_most)
 
-    def project_entropy(self, theta: Tensor, *, binary: bool) -> jaxtyping.Float[Tensor, "batch d"]:
+    def project_entropy(self, theta: Tensor, *, binary: bool) -> Float[Tensor, "batch d"]:
         """Over the same μ; min(1, exp(θ − τ)) for some τ, or, if ``binary``, the sigmoid of θ − τ."""
         return capped_simplex.entropic(self._scores(theta), self.k, at_most=self.at_most, binary=binary)
 

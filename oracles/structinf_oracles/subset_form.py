@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
+from structinf.shapes import Bool, Float
 from structinf.validation import check_lengths
 
 from .label_lists import refuse
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["check_sizes", "cost_of_errors", "in_use", "taken", "usable"]
 
@@ -28,7 +24,7 @@ def check_sizes(name: str, least: int, size: int, lengths: Tensor | None) -> Non
         check_lengths(lengths, least, size, f"k = {least} of up to d = {size} elements")
 
 
-def in_use(lengths: Tensor | None, theta: Tensor) -> jaxtyping.Bool[Tensor, "rows d"] | None:
+def in_use(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows d"] | None:
     """The first of the elements of θ (B | 1, d), by ``lengths`` (B,); those of any instance if all share θ."""
     if lengths is None:
         return None
@@ -36,18 +32,18 @@ def in_use(lengths: Tensor | None, theta: Tensor) -> jaxtyping.Bool[Tensor, "row
     return mask.any(0, keepdim=True) if len(theta) == 1 else mask
 
 
-def usable(lengths: Tensor | None, theta: Tensor) -> jaxtyping.Float[Tensor, "batch d"]:
+def usable(lengths: Tensor | None, theta: Tensor) -> Float[Tensor, "batch d"]:
     """θ, and −inf for what is not in use."""
     mask = in_use(lengths, theta)
     return theta if mask is None else torch.where(mask, theta, -torch.inf)
 
 
-def cost_of_errors(y: jaxtyping.Float[Tensor, "batch d"]) -> jaxtyping.Float[Tensor, "batch d"]:
+def cost_of_errors(y: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
     """Costs of 1 for each element wrongly taken or left, where those of ``y`` are right."""
     return 1 - 2 * y
 
 
-def taken(labels: Tensor, lengths: Tensor | None, size: int) -> jaxtyping.Bool[Tensor, "batch size"]:
+def taken(labels: Tensor, lengths: Tensor | None, size: int) -> Bool[Tensor, "batch size"]:
     """The elements in use that ``labels`` (B, size) take; InvalidInputError if these are not 0 and 1."""
     if labels.ndim != 2 or labels.shape[1] != size:
         raise InvalidInputError(

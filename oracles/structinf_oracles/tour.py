@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,14 +17,12 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
+from structinf.shapes import Int
 from structinf.validation import bound_lengths, check_enumerable, check_lengths
 
 from .constraint_program import ConstraintProgram, load_cp_model
 from .integer_solver import Maximiser, Outcome, SolverOracle
 from .label_lists import refuse
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Tour"]
 
@@ -120,7 +118,7 @@ class Tour(SolverOracle, Enumerable):
         y[rows, visits[rows, places], onward[rows, places]] = 1.0
         return y
 
-    def decode(self, y: Tensor) -> jaxtyping.Int[Tensor, "batch n"]:
+    def decode(self, y: Tensor) -> Int[Tensor, "batch n"]:
         n = y.shape[1]
         onward = y.argmax(2) if n else y.new_zeros(y.shape[:2], dtype=torch.long)
         visits = torch.zeros_like(onward)

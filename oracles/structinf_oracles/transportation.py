@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,12 +14,10 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable, TransportPolytope
+from structinf.shapes import Float
 
 from .label_lists import refuse
 from .min_cost_flow import Network, Solver, check_amounts, check_solver
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Transportation"]
 
@@ -116,7 +114,7 @@ class Transportation(TransportPolytope, Enumerable):
         rows, columns = (theta.new_tensor([side], dtype=torch.float64) for side in (self.supplies, self.demands))
         return rows, columns, None
 
-    def argmax(self, theta: Tensor) -> jaxtyping.Float[Tensor, "batch n m"]:
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
         return self._network.best(theta.flatten(1), self.solver).reshape(theta.shape)
 
     def hamming_cost(self, y: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,14 +16,12 @@ from torch.nn.utils.rnn import pad_sequence
 from ..errors import InvalidInputError
 from ..parts import recording
 from ..regularizers import Regularizer
+from ..shapes import Float
 from ..solvers.convergence import OnFailure, check_stopping, report_failure
 from ..solvers.descent import Search, by_lbfgs, by_optimizer
 from ..validation import check_floating, check_natural
 from .pairwise import Metric, pairwise_cost
 from .soft_dtw_series import soft_dtw_between
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Barycenter", "soft_dtw_barycenter"]
 
@@ -45,7 +43,7 @@ class Barycenter:
     """
 
     series: Tensor
-    losses: jaxtyping.Float[Tensor, " iterations"]
+    losses: Float[Tensor, " iterations"]
     converged: bool
 
 

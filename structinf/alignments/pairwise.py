@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,10 +14,8 @@ from ..compile.decorators import disable_compile
 from ..errors import InvalidInputError
 from ..kernels.arrays import widened
 from ..parts import broadcast
+from ..shapes import Float
 from ..validation import check_floating
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Metric", "check_metric", "check_series", "pairwise_cost"]
 
@@ -25,7 +23,7 @@ Metric = Literal["squared_euclidean", "euclidean", "l1", "absolute", "cosine"] |
 
 
 @disable_compile
-def pairwise_cost(x: Tensor, y: Tensor, metric: Metric = "squared_euclidean") -> jaxtyping.Float[Tensor, "*batch n m"]:
+def pairwise_cost(x: Tensor, y: Tensor, metric: Metric = "squared_euclidean") -> Float[Tensor, "*batch n m"]:
     """The cost of matching item i of series ``x`` with item j of series ``y``, for all i and j.
 
     ===================  =================================================================

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,10 +14,8 @@ from ..compile.functorch import functorch_compatible
 from ..errors import InvalidInputError
 from ..regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
 from ..relaxations.smoothed import Smoothed
+from ..shapes import Float, Int
 from ..validation import check_floating
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["alignment_matrix", "alignment_path", "check_band", "choose_smoothing", "soft_dtw"]
 
@@ -31,7 +29,7 @@ def soft_dtw(
     regularizer: str | Regularizer = "negentropy",
     band: int | Tensor | None = None,
     lengths: Any = None,
-) -> jaxtyping.Float[Tensor, "*batch"]:
+) -> Float[Tensor, "*batch"]:
     """The least cost of an alignment, smoothed: −γ log Σ exp(−cost(A) / γ) over alignments A, for the negative entropy.
 
     An alignment is a path of cells from (0, 0) to (n − 1, m − 1) by steps down, right or diagonally down right, and
@@ -95,7 +93,7 @@ def alignment_matrix(
     regularizer: str | Regularizer = "negentropy",
     band: int | Tensor | None = None,
     lengths: Any = None,
-) -> jaxtyping.Float[Tensor, "*batch n m"]:
+) -> Float[Tensor, "*batch n m"]:
     """The expected alignment: how probable it is that item i is matched with item j; the gradient of :func:`soft_dtw`.
 
     Parameters
@@ -129,7 +127,7 @@ def alignment_matrix(
 @disable_compile
 def alignment_path(
     cost: Tensor, *, band: int | Tensor | None = None, lengths: Any = None
-) -> jaxtyping.Int[Tensor, "*batch steps 2"]:
+) -> Int[Tensor, "*batch steps 2"]:
     """The alignment of least cost, as a list of its cells; where several cost the same, diagonal steps come first.
 
     Parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,9 @@ from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction, reduce_losses
 from ..parts import broadcast
 from ..regularizers import Regularizer
+from ..shapes import Float
 from .pairwise import Metric, check_metric, check_series, pairwise_cost
 from .soft_dtw_costs import check_band, choose_smoothing, soft_dtw
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["SoftDTWLoss", "soft_dtw_between", "soft_dtw_divergence"]
 
@@ -33,7 +31,7 @@ def soft_dtw_between(
     regularizer: str | Regularizer = "negentropy",
     band: int | Tensor | None = None,
     lengths: Any = None,
-) -> jaxtyping.Float[Tensor, "*batch"]:
+) -> Float[Tensor, "*batch"]:
     """:func:`structinf.soft_dtw` of the pairwise costs of two series.
 
     Parameters
@@ -76,7 +74,7 @@ def soft_dtw_divergence(
     regularizer: str | Regularizer = "negentropy",
     band: int | Tensor | None = None,
     lengths: Any = None,
-) -> jaxtyping.Float[Tensor, "*batch"]:
+) -> Float[Tensor, "*batch"]:
     """Soft-DTW without its bias: sdtw(x, y) − ½ sdtw(x, x) − ½ sdtw(y, y), which is 0 between a series and itself.
 
     Soft-DTW is negative between similar series, and least for others than equal ones; this is neither.
@@ -170,7 +168,7 @@ class SoftDTWLoss(nn.Module):
         self.band, self.divergence = check_band(band), divergence
         self.reduction: Reduction = check_reduction(reduction)
 
-    def forward(self, x: Tensor, y: Tensor, lengths: Any = None) -> jaxtyping.Float[Tensor, "*batch"]:
+    def forward(self, x: Tensor, y: Tensor, lengths: Any = None) -> Float[Tensor, "*batch"]:
         """The loss between x (..., n, d) and y (..., m, d): a scalar, or (...) with ``reduction="none"``."""
         function = soft_dtw_divergence if self.divergence else soft_dtw_between
         options = {"metric": self.metric, "regularizer": self.regularizer, "band": self.band}

@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,9 @@ from ..errors import UnknownNameError
 from ..oracle import Oracle
 from ..registry import did_you_mean
 from ..relaxation import Relaxation
+from ..shapes import Float
 from .padding import Side, check_mask
 from .weights import AttentionWeights, StructuredWeights
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["RowWeights", "SimplexWeights"]
 
@@ -76,7 +74,7 @@ class SimplexWeights(AttentionWeights):
         key_padding_mask: Tensor | None = None,
         query_padding_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
+    ) -> Float[Tensor, "*batch queries keys"]:
         if key_padding_mask is None:
             weights = self._map(scores)
         else:
@@ -154,7 +152,7 @@ def _up_to(keys: Tensor | None, scores: Tensor) -> Tensor:
     return scores.masked_fill(place >= keys[..., None, None], -math.inf)
 
 
-def without_keys(function: Callable[[Tensor], Tensor], scores: Tensor) -> jaxtyping.Float[Tensor, "*batch keys"]:
+def without_keys(function: Callable[[Tensor], Tensor], scores: Tensor) -> Float[Tensor, "*batch keys"]:
     """``function`` of the scores, along the last dimension; zeros with a gradient of 0 where all of them are −inf."""
     empty = scores.isneginf().all(-1, keepdim=True)
     return function(scores.masked_fill(empty, 0)).masked_fill(empty, 0)

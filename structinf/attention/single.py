@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +12,15 @@ from torch import Tensor, nn
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
+from ..shapes import Float
 from .choice import choose_weights
 from .padding import apply_masks, check_mask, is_padding
 from .weights import AttentionWeights
 
-if TYPE_CHECKING:
-    import jaxtyping
-
 __all__ = ["StructuredAttention", "scaled_dot"]
 
 
-def scaled_dot(query: Tensor, key: Tensor) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
+def scaled_dot(query: Tensor, key: Tensor) -> Float[Tensor, "*batch queries keys"]:
     """⟨q, k⟩ / √d for queries (..., n, d) and keys (..., m, d)."""
     if min(query.ndim, key.ndim) < 2 or query.shape[-1] != key.shape[-1]:
         raise InvalidInputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,9 @@ from ..kernels.arrays import widened
 from ..layers import Layer
 from ..oracle import Oracle
 from ..relaxation import Relaxation
+from ..shapes import Float
 from ..validation import check_flag
 from .padding import Side, check_mask
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["AttentionWeights", "StructuredWeights", "normalize"]
 
@@ -43,7 +41,7 @@ class AttentionWeights(nn.Module, abc.ABC):
         key_padding_mask: Tensor | None = None,
         query_padding_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
+    ) -> Float[Tensor, "*batch queries keys"]:
         """The weights, of the shape and dtype of the scores.
 
         Laws: what is padding is as if it were not there, wherever it stands, and whatever its scores; its weights, and
@@ -126,7 +124,7 @@ class StructuredWeights(AttentionWeights):
         key_padding_mask: Tensor | None = None,
         query_padding_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
-    ) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
+    ) -> Float[Tensor, "*batch queries keys"]:
         for name, mask, dim in (("key", key_padding_mask, -1), ("query", query_padding_mask, -2)):
             if mask is not None:
                 check_mask(f"{name}_padding_mask", mask, (*scores.shape[:-2], scores.shape[dim]))
@@ -159,7 +157,7 @@ class StructuredWeights(AttentionWeights):
         return f"normalized={self.normalized}"
 
 
-def normalize(weights: Tensor) -> jaxtyping.Float[Tensor, "*batch queries keys"]:
+def normalize(weights: Tensor) -> Float[Tensor, "*batch queries keys"]:
     """Weights divided by each query's sum; 0 where all are."""
     total = weights.sum(-1, keepdim=True)
     return weights / total.masked_fill(total == 0, 1)

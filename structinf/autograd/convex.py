@@ -7,7 +7,7 @@ third and later ones are taken by autograd through f's own differentiable value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,10 +24,8 @@ from ..parts import (
     scale_per_instance,
     sum_of_products,
 )
+from ..shapes import Float
 from .forms import as_form, zeros_for_missing
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["ConvexFunction", "gradient", "value", "value_and_gradient"]
 
@@ -56,7 +54,7 @@ class ConvexFunction(Protocol):
         ...
 
 
-def value(function: ConvexFunction, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+def value(function: ConvexFunction, theta: Parts) -> Float[Tensor, " batch"]:
     """f(θ), (B,), with gradient ∇f."""
     tensors = as_tuple(theta)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):

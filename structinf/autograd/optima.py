@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,10 +12,8 @@ from torch.autograd import Function
 
 from ..errors import UnsupportedError
 from ..parts import Parts, as_tuple, like_potentials, reduce_like
+from ..shapes import Float
 from .forms import as_form, zeros_for_missing
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["WeightedMean", "attach_support", "envelope", "piecewise_linear"]
 
@@ -23,7 +21,7 @@ __all__ = ["WeightedMean", "attach_support", "envelope", "piecewise_linear"]
 # ----------------------------------------------------------------------------- optimal values, piecewise linear maps
 
 
-def envelope(value: Tensor, theta: Parts, mean: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+def envelope(value: Tensor, theta: Parts, mean: Parts) -> Float[Tensor, " batch"]:
     """``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), given the gradient μ that the envelope theorem says it has.
 
     The solver is not differentiated for it; the Hessian is that of the ``mean``'s own gradient rule.

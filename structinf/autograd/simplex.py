@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-if TYPE_CHECKING:
-    import jaxtyping
+from ..shapes import Float
 
 __all__ = ["SimplexMap", "batched", "one_of", "simplex_point"]
 
@@ -49,8 +48,8 @@ def one_of(own: float | None, given: Tensor | None) -> float | Tensor:
 
 
 def simplex_point(
-    function: SimplexMap, x: jaxtyping.Float[Tensor, "*rows n"], parameter: Tensor | None = None
-) -> jaxtyping.Float[Tensor, "*rows n"]:
+    function: SimplexMap, x: Float[Tensor, "*rows n"], parameter: Tensor | None = None
+) -> Float[Tensor, "*rows n"]:
     """``function``'s point for x; the derivative in the ``parameter`` (..., 1), of as many dimensions, is its own."""
     return _Point.apply(function, x, parameter)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from ..shapes import Float
 from .simplex import batched
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["SimplexMaximum", "simplex_gap"]
 
@@ -26,11 +24,11 @@ class SimplexMaximum(Protocol):
 
 def simplex_gap(
     function: SimplexMaximum,
-    x: jaxtyping.Float[Tensor, "*rows n"],
-    p: jaxtyping.Float[Tensor, "*rows n"],
-    right: jaxtyping.Float[Tensor, "*rows"],
-    of_target: jaxtyping.Float[Tensor, "*rows"],
-) -> jaxtyping.Float[Tensor, "*rows"]:
+    x: Float[Tensor, "*rows n"],
+    p: Float[Tensor, "*rows n"],
+    right: Float[Tensor, "*rows"],
+    of_target: Float[Tensor, "*rows"],
+) -> Float[Tensor, "*rows"]:
     """max ⟨p, x⟩ + H(p), which is at ``p``, less ⟨x, y⟩ = ``right`` and H(y) = ``of_target``, for any y.
 
     Its gradient in x is p, by the envelope theorem, and its Hessian the derivative of p. Infinite, with gradient 0,

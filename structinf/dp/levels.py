@@ -8,18 +8,16 @@ float64, as the compiled loops' node values are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..regularizers import Regularizer, probabilities, smoothed_maximum
+from ..shapes import Float
 from ..smoothing import smooth_max
 from .hypergraph import Hypergraph
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = [
     "Bucket",
@@ -121,20 +119,20 @@ def walk(
     return parts[:, :-2], edges[:, :-1]
 
 
-def at(v: Tensor, goal: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+def at(v: Tensor, goal: Tensor) -> Float[Tensor, " batch"]:
     """The entries of ``v`` (B, N + 1) at each instance's node ``goal`` (B,)."""
     return v.gather(1, goal.unsqueeze(1)).squeeze(1)
 
 
 def value(
-    graph: Hypergraph, theta: jaxtyping.Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
-) -> jaxtyping.Float[Tensor, " batch"]:
+    graph: Hypergraph, theta: Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
+) -> Float[Tensor, " batch"]:
     """DP_Ω, (B,), which autograd can follow."""
     return at(recur(graph, theta.double(), lambda _, x: smooth_max(regularizer, x)), goal)
 
 
 def edge_probabilities(
-    graph: Hypergraph, theta: jaxtyping.Float[Tensor, "batch parts"], regularizer: Regularizer
+    graph: Hypergraph, theta: Float[Tensor, "batch parts"], regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
     """Values of all nodes, (B, N + 1), and the probability of each hyperedge given its head, (B, E), float64."""
     q = theta.new_zeros(len(theta), graph.edges + 1, dtype=torch.float64)
@@ -147,7 +145,7 @@ def edge_probabilities(
 
 
 def gradient(
-    graph: Hypergraph, theta: jaxtyping.Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
+    graph: Hypergraph, theta: Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,), and its gradient, (B, P), float64."""
     v, q = edge_probabilities(graph, theta, regularizer)
@@ -155,7 +153,7 @@ def gradient(
     return at(v, goal), parts
 
 
-def along(q: jaxtyping.Float[Tensor, "batch edges"]) -> Callable[[Bucket, Tensor], Tensor]:
+def along(q: Float[Tensor, "batch edges"]) -> Callable[[Bucket, Tensor], Tensor]:
     """The step of :func:`walk` that spends each node's flow along ``q``."""
     padded = torch.nn.functional.pad(q, (0, 1))
     return lambda bucket, w: padded[:, bucket.edges] * w.unsqueeze(2)
@@ -163,8 +161,8 @@ def along(q: jaxtyping.Float[Tensor, "batch edges"]) -> Callable[[Bucket, Tensor
 
 def hessian_product(
     graph: Hypergraph,
-    theta: jaxtyping.Float[Tensor, "batch parts"],
-    direction: jaxtyping.Float[Tensor, "batch parts"],
+    theta: Float[Tensor, "batch parts"],
+    direction: Float[Tensor, "batch parts"],
     goal: Tensor,
     regularizer: Regularizer,
 ) -> tuple[Tensor, Tensor]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from typing_extensions import Self
 
 from ..errors import InvalidInputError
+from ..shapes import Bool, Int
 from .builder import HypergraphBuilder
 from .graph import Graph, listed
 from .hypergraph import Hypergraph
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Dag", "path_graph"]
 
@@ -87,7 +85,7 @@ class Dag(Graph):
 
     # -- paths -----------------------------------------------------------------------------
 
-    def between(self, source: Hashable, target: Hashable) -> jaxtyping.Int[np.ndarray, " edges"]:
+    def between(self, source: Hashable, target: Hashable) -> Int[np.ndarray, " edges"]:
         """The numbers of the edges on some path; InvalidInputError if there is no path."""
         after = self._reached(self.number(source), *self.ends.T)
         before = self._reached(self.number(target), *self.ends.T[::-1])
@@ -98,7 +96,7 @@ class Dag(Graph):
             )
         return np.flatnonzero(after[self.ends[:, 0]] & before[self.ends[:, 1]])
 
-    def _reached(self, node: int, start: np.ndarray, end: np.ndarray) -> jaxtyping.Bool[np.ndarray, " nodes"]:
+    def _reached(self, node: int, start: np.ndarray, end: np.ndarray) -> Bool[np.ndarray, " nodes"]:
         from scipy.sparse.csgraph import breadth_first_order
 
         reached = np.zeros(len(self.nodes), np.bool_)

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +17,11 @@ from ..errors import InvalidInputError, PluginError
 from ..oracle import Enumerable, KBest, Samplable
 from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts, reduce_like, scale
 from ..regularizers import GIBBS, HARD, Regularizer
+from ..shapes import Float
 from ..smoothing import SmoothableGibbs
 from ..validation import check_count, check_enumerable, check_feasible, check_instances, check_k
 from . import levels, passes, queries
 from .hypergraph import Hypergraph
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["HypergraphProgram"]
 
@@ -137,7 +135,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     # -- smoothed recursion ------------------------------------------------------------------
 
-    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         graph, flat, goal = self._problem(theta)
         value = passes.value(graph, flat, goal, regularizer)
         self._check(value.detach())
@@ -203,14 +201,14 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         self._check(value)
         return self._split(parts, theta)
 
-    def entropy(self, theta: Parts, regularizer: Regularizer = GIBBS) -> jaxtyping.Float[Tensor, " batch"]:
+    def entropy(self, theta: Parts, regularizer: Regularizer = GIBBS) -> Float[Tensor, " batch"]:
         """Shannon entropy, (B,), in nats, of the random walk along q."""
         graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
         value, entropy = queries.entropy(graph, flat, goal, regularizer)
         self._check(value)
         return entropy.to(flat.dtype)
 
-    def log_prob(self, theta: Parts, y: Parts, regularizer: Regularizer = GIBBS) -> jaxtyping.Float[Tensor, " batch"]:
+    def log_prob(self, theta: Parts, y: Parts, regularizer: Regularizer = GIBBS) -> Float[Tensor, " batch"]:
         """Log-probability, (B,), that the random walk along q makes the structure ``y`` (B, *event); −inf off support.
 
         InvalidInputError if ``y`` is no structure.

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..regularizers import Regularizer, Unregularized
+from ..shapes import Float, Float64
 from . import passes
 from .hypergraph import Hypergraph
 from .levels import Bucket, along, at, edge_probabilities, recur, walk
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["count", "derivations", "entropy", "log_prob", "support"]
 
@@ -45,9 +41,7 @@ def derivations(graph: Hypergraph, goal: int, count: int) -> Tensor:
     return found.squeeze(1)
 
 
-def support(
-    graph: Hypergraph, q: jaxtyping.Float[Tensor, "batch edges"], goal: Tensor, most: int
-) -> tuple[Tensor, Tensor]:
+def support(graph: Hypergraph, q: Float[Tensor, "batch edges"], goal: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """Probabilities (K, B) and parts (K, B, P) of all derivations that a walk along q can make, the likeliest first.
 
     InvalidInputError if there are more than ``most``.
@@ -65,7 +59,7 @@ def support(
 
 
 def entropy(
-    graph: Hypergraph, theta: jaxtyping.Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
+    graph: Hypergraph, theta: Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω and the Shannon entropy of the derivation of the goal that a walk along q makes, both (B,) float64.
 
@@ -84,9 +78,9 @@ def entropy(
 
 def log_prob(
     graph: Hypergraph,
-    theta: jaxtyping.Float[Tensor, "batch parts"],
+    theta: Float[Tensor, "batch parts"],
     goal: Tensor,
-    y: jaxtyping.Float64[Tensor, "batch parts"],
+    y: Float64[Tensor, "batch parts"],
     regularizer: Regularizer,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DP_Ω, the log-probability of the structures ``y``, both (B,), and the structures found for them, (B, P)."""

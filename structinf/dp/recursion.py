@@ -6,7 +6,7 @@ import abc
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -15,11 +15,9 @@ from ..errors import PluginError
 from ..oracle import Samplable
 from ..parts import Parts, as_tuple, batch_size, gradient_by_autograd, map_parts, scale
 from ..regularizers import GIBBS, HARD, Regularizer, probabilities
+from ..shapes import Float
 from ..smoothing import SmoothableGibbs, routed_max, smooth_max
 from ..validation import check_count, check_feasible
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["DynamicProgram", "SMax"]
 
@@ -112,7 +110,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
 
     # -- smoothed recursion ------------------------------------------------------------------
 
-    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> jaxtyping.Float[Tensor, " batch"]:
+    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         return self._finite_value(theta, functools.partial(smooth_max, regularizer))
 
     def smoothed_sample(
@@ -138,7 +136,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
 
     # -- evaluation --------------------------------------------------------------------------
 
-    def _value(self, theta: Parts, smax: SMax) -> jaxtyping.Float[Tensor, " batch"]:
+    def _value(self, theta: Parts, smax: SMax) -> Float[Tensor, " batch"]:
         """:meth:`value`, of θ with the full batch, in memory of its own."""
         size = batch_size(theta)
         value = self.value(map_parts(lambda t: t.expand(size, *t.shape[1:]), theta), smax)
@@ -150,7 +148,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
             )
         return value.to(as_tuple(theta)[0].dtype, copy=True)
 
-    def _finite_value(self, theta: Parts, smax: SMax) -> jaxtyping.Float[Tensor, " batch"]:
+    def _finite_value(self, theta: Parts, smax: SMax) -> Float[Tensor, " batch"]:
         value = self._value(theta, smax)
         check_feasible(value.detach(), f"structure of {self.label()}")
         return value
@@ -165,7 +163,7 @@ def _routed(regularizer: Regularizer, route: Callable[[Tensor, Tensor], Tensor])
 
 def _draw(
     x: Tensor, times: Tensor, regularizer: Regularizer, generator: torch.Generator | None
-) -> jaxtyping.Float[Tensor, "*nodes n"]:
+) -> Float[Tensor, "*nodes n"]:
     """How often each entry of x (..., n) comes, if ``times`` (...) are drawn from q = ∇max_Ω(x)."""
     drawn = torch.zeros_like(x, memory_format=torch.contiguous_format)
     counts = drawn.unsqueeze(0).flatten(0, -2)
@@ -189,7 +187,7 @@ def _draw(
     return drawn
 
 
-def _everywhere(x: Tensor, reached: Tensor, generator: torch.Generator) -> jaxtyping.Float[Tensor, "*nodes n"]:
+def _everywhere(x: Tensor, reached: Tensor, generator: torch.Generator) -> Float[Tensor, "*nodes n"]:
     """Random positive numbers at all entries that can be chosen: parts of opposite signs then do not cancel."""
     weight = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) + 0.5
     return weight * (~x.isneginf() & (reached != 0).unsqueeze(-1))

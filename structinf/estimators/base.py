@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,8 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, like_potentials
 from ..registry import Registry
 from ..relaxation import missing_ability
+from ..shapes import Float
 from .weighted_structures import Evaluated, WeightedStructures
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["ESTIMATORS", "Estimator"]
 
@@ -79,14 +77,15 @@ class Estimator(nn.Module, abc.ABC):
         problem: Problem,
         inputs: Sequence[Tensor] = (),
         generator: torch.Generator | None = None,
-    ) -> jaxtyping.Float[Tensor, " batch"]:
+    ) -> Float[Tensor, " batch"]:
         """The estimate for a flat batch, (B,): :func:`structinf.expect` is the way to call it."""
         rows = [_flat(x, f"inputs[{i}]", problem) for i, x in enumerate(inputs)]
         with problem.plain_modes():
             terms = self.terms(problem.oracle, problem.theta, generator)
         if not isinstance(terms, WeightedStructures):
             raise PluginError(
-                f"terms() of {self.label()} must return structinf.estimators.WeightedStructures, got {type(terms).__name__}"
+                "terms() of "
+                f"{self.label()} must return structinf.estimators.WeightedStructures, got {type(terms).__name__}"
             )
         values = _evaluate(f, terms, problem, rows)
         b = self.control_variate(Evaluated(terms, values.detach(), problem, tuple(inputs)))

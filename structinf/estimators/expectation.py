@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +13,9 @@ from ..compile.decorators import disable_compile
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Parts
+from ..shapes import Float
 from ..validation import check_generator
 from .base import ESTIMATORS, Estimator
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["expect", "get_estimator", "list_estimators", "register_estimator"]
 
@@ -82,7 +80,7 @@ def expect(
     inputs: Tensor | Sequence[Tensor] = (),
     generator: torch.Generator | None = None,
     **options: Any,
-) -> jaxtyping.Float[Tensor, "*batch"]:
+) -> Float[Tensor, "*batch"]:
     """E[f(Y)] over random structures Y, differentiable in θ and in whatever f depends on.
 
     ================  ================================================  ==================================

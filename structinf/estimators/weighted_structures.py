@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,11 +15,9 @@ from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, Oracle
 from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
 from ..relaxations.marginals import LogPartition
+from ..shapes import Float
 from ..solvers.perturbation import untile
 from .equality import numbered, one_of_each
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Evaluated", "WeightedStructures", "log_partition", "needs_gradient", "of_instances", "scores", "times_one"]
 
@@ -98,7 +95,7 @@ class WeightedStructures:
         weights, control = (t.new_zeros(len(key)).index_add(0, place, t) for t in (self.weights, self.control))
         return replace(self._at(first), weights=weights, control=control)
 
-    def sum(self, values: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+    def sum(self, values: Tensor) -> Float[Tensor, " batch"]:
         """Σ values for each instance, (batch,)."""
         return values.new_zeros(self.batch).index_add(0, self.instance, values)
 
@@ -130,11 +127,11 @@ class Evaluated:
     problem: Problem
     inputs: tuple[Tensor, ...]
 
-    def controls(self) -> jaxtyping.Float[Tensor, " n"]:
+    def controls(self) -> Float[Tensor, " n"]:
         """Σ control · values of each structure's instance, (N,), without a gradient."""
         return self.terms.sum(self.terms.control.detach() * self.values)[self.terms.instance]
 
-    def means(self) -> jaxtyping.Float[Tensor, " batch"]:
+    def means(self) -> Float[Tensor, " batch"]:
         """Σ weights · values for each instance, (batch,), without a gradient."""
         return self.terms.sum(self.terms.weights.detach() * self.values)
 
@@ -153,13 +150,13 @@ def of_instances(theta: Parts, rows: Tensor) -> Parts:
     return map_parts(lambda t: t if len(t) == 1 else t[rows], theta)
 
 
-def scores(oracle: Oracle, theta: Parts, terms: WeightedStructures) -> jaxtyping.Float[Tensor, " n"]:
+def scores(oracle: Oracle, theta: Parts, terms: WeightedStructures) -> Float[Tensor, " n"]:
     """⟨θ, y⟩ of each structure, (N,), in θ's dtype."""
     structures = map_parts(lambda y, t: y.to(t.dtype), terms.structures, theta)
     return oracle.score(of_instances(theta, terms.instance), structures)
 
 
-def log_partition(oracle: GibbsOracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+def log_partition(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
     """log Z, (B,), with the gradient E[Y]."""
     return autograd.value(LogPartition(oracle), theta)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +10,13 @@ from torch import Tensor, nn
 from ..autograd import piecewise_linear
 from ..autograd.value_check import inspected
 from ..errors import InvalidInputError
+from ..shapes import Float
 from ..validation import check_floating, check_natural, check_positive
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Quantized", "VectorQuantizer", "floor_straight_through", "round_straight_through"]
 
 
-def round_straight_through(x: Tensor) -> jaxtyping.Float[Tensor, "*shape"]:
+def round_straight_through(x: Tensor) -> Float[Tensor, "*shape"]:
     """``x.round()``, to even numbers from the middle, with the gradient of x itself: 1, and second derivatives of 0.
 
     Parameters
@@ -43,7 +41,7 @@ def round_straight_through(x: Tensor) -> jaxtyping.Float[Tensor, "*shape"]:
     return _straight_through(x.detach().round(), x)
 
 
-def floor_straight_through(x: Tensor) -> jaxtyping.Float[Tensor, "*shape"]:
+def floor_straight_through(x: Tensor) -> Float[Tensor, "*shape"]:
     """``x.floor()`` with the gradient of x itself, as :func:`round_straight_through`.
 
     Parameters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -14,17 +13,15 @@ from ..errors import InvalidInputError
 from ..kernels.arrays import widened
 from ..kernels.permutahedron import projection
 from ..regularizers import check_temperature
+from ..shapes import Float
 from ..validation import check_floating
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["soft_rank", "soft_sort"]
 
 
 @as_custom_op()
 @functorch_compatible
-def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Float[Tensor, "*shape"]:
     """The rank of each number among the n along ``dim``, 1 for the lowest and n for the highest, made smooth.
 
         argmin ‖θ / temperature − μ‖²  over  μ ∈ conv{all orders of (1, ..., n)}
@@ -76,7 +73,7 @@ def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> jaxt
 @functorch_compatible
 def soft_sort(
     theta: Tensor, temperature: float = 1.0, *, dim: int = -1, descending: bool = False
-) -> jaxtyping.Float[Tensor, "*shape"]:
+) -> Float[Tensor, "*shape"]:
     """The n numbers along ``dim`` in order, made smooth.
 
         argmin ‖(1, ..., n) / temperature − μ‖²  over  μ ∈ conv{all orders of θ}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,10 @@ from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import Relaxation, inner_modules
+from ..shapes import Float
 from ..validation import check_choice
 from .reduction import Reduction, check_reduction
 from .structured_loss import StructuredLoss
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Distance", "RelaxedLoss"]
 
@@ -131,17 +129,17 @@ class RelaxedLoss(StructuredLoss):
         )
 
 
-def _squared_l2(y: Tensor, mean: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+def _squared_l2(y: Tensor, mean: Tensor) -> Float[Tensor, " batch"]:
     return 0.5 * (y - mean).square().flatten(1).sum(1)
 
 
-def _kl(y: Tensor, mean: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+def _kl(y: Tensor, mean: Tensor) -> Float[Tensor, " batch"]:
     # Parts that y lacks add nothing; their probability must not reach the logarithm, whose slope is infinite at 0.
     used = y > 0
     return (torch.xlogy(y, y) - y * torch.where(used, mean, 1.0).log()).flatten(1).sum(1)
 
 
-def _area(y: Tensor, mean: Tensor, shown: Tensor) -> jaxtyping.Float[Tensor, " batch"]:
+def _area(y: Tensor, mean: Tensor, shown: Tensor) -> Float[Tensor, " batch"]:
     if y.ndim != 3:
         raise InvalidInputError(
             f'distance="area" compares alignment matrices, got structures of shape {tuple(y.shape[1:])}'

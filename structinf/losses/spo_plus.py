@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,9 @@ from ..compile.functorch import functorch_compatible
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, like_potentials, map_parts, tupled
+from ..shapes import Float
 from ..solvers.argmax import best_score, best_structure
 from .reduction import Reduction, check_reduction, reduce_losses
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["SPOPlusLoss", "regret"]
 
@@ -65,7 +63,7 @@ class SPOPlusLoss(nn.Module):
 
     @disable_compile
     @functorch_compatible
-    def forward(self, theta: Parts, true_theta: Parts, **instance_data: Any) -> jaxtyping.Float[Tensor, "*batch"]:
+    def forward(self, theta: Parts, true_theta: Parts, **instance_data: Any) -> Float[Tensor, "*batch"]:
         """The loss of predicted potentials ``theta`` (..., *event), given the true ones.
 
         Parameters
@@ -109,7 +107,7 @@ class SPOPlusLoss(nn.Module):
 
 @disable_compile
 @torch.no_grad()
-def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any) -> jaxtyping.Float[Tensor, "*batch"]:
+def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any) -> Float[Tensor, "*batch"]:
     """⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩, what the structures that are best for θ lose when the true potentials are t.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,8 @@ from ..compile.functorch import functorch_compatible
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, tupled
 from ..relaxation import Relaxation
+from ..shapes import Float
 from .reduction import Reduction, reduce_losses
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["StructuredLoss"]
 
@@ -42,7 +40,7 @@ class StructuredLoss(nn.Module, abc.ABC):
     @functools.partial(functorch_compatible, check=lambda self, *_, **__: self._check_followed())
     def forward(
         self, theta: Parts, y: Parts, *, generator: torch.Generator | None = None, **instance_data: Any
-    ) -> jaxtyping.Float[Tensor, "*batch"]:
+    ) -> Float[Tensor, "*batch"]:
         """The loss of potentials ``theta`` (..., *event) for gold ``y``.
 
         Parameters

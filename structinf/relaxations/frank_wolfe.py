@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor
@@ -16,15 +16,13 @@ from ..oracle import EntropyProjectable, Oracle, Projectable
 from ..parts import Parts, as_tuple, map_parts, scale
 from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
+from ..shapes import Float
 from ..solution import Solution
 from ..solvers.active_set import active_set
 from ..solvers.convergence import OnFailure, check_stopping, report_unfinished
 from ..solvers.coordinates import Coordinates
 from ..solvers.frank_wolfe import OmegaName, Variant, frank_wolfe, regularizer_of
 from ..validation import check_choice, check_flag
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["FrankWolfe", "Omega"]
 
@@ -183,7 +181,7 @@ class FrankWolfe(RegularizedRelaxation):
             return closed_form(scaled)
         return self._attach(self._run(oracle, scaled, None), oracle, scaled)[0]
 
-    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """max ⟨θ, μ⟩ − temperature · Ω(μ), (B,)."""
         if self._closed_form(oracle) is None:
             return self.solve(oracle, theta).value

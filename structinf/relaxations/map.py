@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,11 +10,9 @@ from torch import Tensor
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import RegularizedRelaxation, no_omega
+from ..shapes import Float
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Map"]
 
@@ -62,11 +59,11 @@ class Map(RegularizedRelaxation):
             oracle_calls=1,
         )
 
-    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """max ⟨θ, y⟩, (B,), with gradient the maximising structure."""
         return best_score(oracle, theta, best_structure(oracle, theta))
 
-    def omega(self, oracle: Oracle, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """0, (B,)."""
         return no_omega(y)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,13 +15,11 @@ from ..noise import Noise, get_noise
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, inner, map_parts
 from ..relaxation import RegularizedRelaxation, why_no_noise
+from ..shapes import Float
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
 from ..solvers.perturbation import along_samples, factors_of, perturb, weigh_samples
 from ..validation import check_choice, check_flag, check_natural, check_positive
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["ControlVariate", "Perturbed"]
 
@@ -123,11 +121,11 @@ class Perturbed(RegularizedRelaxation):
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         return self._attach(self._run(oracle, theta, valued=False), oracle, theta)[0]
 
-    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """F(θ), (B,), the mean of the samples' best scores."""
         return self.solve(oracle, theta).value
 
-    def omega(self, oracle: Oracle, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """Ω(y) = sup ⟨θ, y⟩ − F(θ), (B,), at a vertex of conv(Y): −σ E[U] Σ y, and 0 if potentials are multiplied.
 
         F(θ) is at least E⟨θ + σU, y⟩, and comes as close as one likes where θ prefers y to all others.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -14,14 +14,12 @@ from ..oracle import Oracle, TransportPolytope
 from ..parts import Parts
 from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
+from ..shapes import Float
 from ..solution import Solution
 from ..solvers.convergence import OnFailure, check_stopping, report_failure
 from ..solvers.sinkhorn import Transport, forbid_unused, with_slack
 from ..solvers.sinkhorn_torch import finite_range, unrolled
 from ..validation import check_choice
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Sinkhorn"]
 
@@ -97,11 +95,11 @@ class Sinkhorn(RegularizedRelaxation):
     def mean(self, oracle: Oracle, theta: Parts) -> Tensor:
         return self._plans(oracle, theta).plan()
 
-    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """max ⟨θ, μ⟩ − temperature Σ μ log μ, (B,)."""
         return self.solve(oracle, theta).value
 
-    def omega(self, oracle: Oracle, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """temperature Σ y log y, (B,), what is left of a bound among the terms."""
         assert isinstance(y, Tensor)
         rows, columns, _ = cast(TransportPolytope, oracle).margins(y)
@@ -187,7 +185,7 @@ class EntropicPlans:
         self.residual = found.residual.to(theta.dtype)
         self.converged = found.residual <= found.goal.clamp(max=max(options.tolerance, WORST))
 
-    def plan(self) -> jaxtyping.Float[Tensor, "batch rows columns"]:
+    def plan(self) -> Float[Tensor, "batch rows columns"]:
         """The plans, in θ's dtype."""
         if self._unrolled is not None:
             return self._without_slack(self._unrolled.plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeGuard
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor
@@ -13,13 +13,11 @@ from ..oracle import Oracle, Projectable
 from ..parts import Parts, as_tuple, map_parts, scale
 from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
+from ..shapes import Float
 from ..solution import Solution
 from ..solvers.active_set import ActiveSet, active_set
 from ..solvers.convergence import OnFailure, check_stopping, report_unfinished
 from ..validation import check_choice
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["SparseMAP"]
 
@@ -92,13 +90,13 @@ class SparseMAP(RegularizedRelaxation):
             return oracle.project(scaled)
         return self._attach(self._run(oracle, scaled, None), oracle, scaled)[0]
 
-    def conjugate(self, oracle: Oracle, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """max ⟨θ, μ⟩ − ½ temperature ‖μ‖², (B,)."""
         if not self._has_closed_form(oracle):
             return self.solve(oracle, theta).value
         return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
 
-    def omega(self, oracle: Oracle, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """½ temperature ‖y‖² over the penalised parts, (B,)."""
         penalised = oracle.readout(y) if self.penalty == "readout" else y
         squares = [t.square().flatten(1).sum(1) for t in as_tuple(penalised)]

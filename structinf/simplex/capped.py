@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from ..autograd import CappedMap
 from ..compile.decorators import as_custom_op
 from ..errors import InvalidInputError
+from ..shapes import Float
 from .forms import AlongDim, apply_along, check_parameter, check_scores, extent, row_parameter
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Budget", "budget"]
 
@@ -21,7 +17,7 @@ _CAPPED = CappedMap()
 
 
 @as_custom_op()
-def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """The nearest point of the capped simplex along ``dim``: a soft choice of k things.
 
         argmin ‖p − x‖²  over  0 ≤ p ≤ 1 with Σ p = k

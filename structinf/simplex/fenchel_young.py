@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +12,9 @@ from ..autograd.value_check import inspected
 from ..compile.decorators import as_custom_op
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction
+from ..shapes import Float, Int
 from .entropies import Entropy
 from .forms import check_scores, to_last
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["simplex_loss"]
 
@@ -38,7 +36,7 @@ def simplex_loss(
     cost: Tensor | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
-) -> jaxtyping.Float[Tensor, "*rows"]:
+) -> Float[Tensor, "*rows"]:
     """The Fenchel-Young loss of scores x for the right class, or for probabilities y of the classes.
 
         L(x, y) = max_p (⟨p, x⟩ + H(p)) − H(y) − ⟨x, y⟩ ≥ 0
@@ -127,9 +125,7 @@ def simplex_loss(
     return total.to(x.dtype)
 
 
-def _of_classes(
-    scores: Tensor, labels: Tensor, entropy: Entropy, cost: Tensor | None
-) -> jaxtyping.Float[Tensor, " rows"]:
+def _of_classes(scores: Tensor, labels: Tensor, entropy: Entropy, cost: Tensor | None) -> Float[Tensor, " rows"]:
     """The loss of each row of ``scores`` (rows, K)."""
     if not scores.numel():
         return scores.sum(1)
@@ -138,18 +134,14 @@ def _of_classes(
     return simplex_gap(entropy, scores, entropy.probabilities(scores), right, torch.zeros_like(right))
 
 
-def _of_probabilities(
-    scores: Tensor, y: Tensor, entropy: Entropy, cost: Tensor | None
-) -> jaxtyping.Float[Tensor, " rows"]:
+def _of_probabilities(scores: Tensor, y: Tensor, entropy: Entropy, cost: Tensor | None) -> Float[Tensor, " rows"]:
     """The same for probabilities ``y`` (rows, K) in float64."""
     scores = scores if cost is None else scores + (y @ cost.to(y)).to(scores.dtype)
     right = torch.where(y > 0, y * torch.where(y > 0, scores, 0.0), 0.0).sum(1)
     return simplex_gap(entropy, scores, entropy.probabilities(scores), right, entropy(y))
 
 
-def _labels(
-    target: Tensor, lead: torch.Size, classes: int, ignore_index: int
-) -> tuple[jaxtyping.Int[Tensor, " rows"], bool]:
+def _labels(target: Tensor, lead: torch.Size, classes: int, ignore_index: int) -> tuple[Int[Tensor, " rows"], bool]:
     """``target``, flat, in int64, and whether any is to be ignored."""
     if not isinstance(target, Tensor) or target.dtype is torch.bool or target.is_complex():
         came = f"a tensor of {target.dtype}" if isinstance(target, Tensor) else type(target).__name__

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ..autograd.simplex import SimplexMap
 from ..compile.decorators import as_custom_op
 from ..kernels.simplex import groups
+from ..shapes import Float
 from .forms import AlongDim, apply_along, check_parameter
 from .tsallis import TsallisMap
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Fusedmax", "Oscarmax", "fusedmax", "oscarmax"]
 
@@ -42,7 +39,7 @@ class _GroupedMap(SimplexMap):
 
 
 @as_custom_op()
-def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Sparse probabilities that are equal over runs of neighbours, along ``dim``.
 
         argmin ½ ‖p − x‖² + weight Σ |p_{i+1} − p_i|  over probabilities p
@@ -89,7 +86,7 @@ def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[T
 
 
 @as_custom_op()
-def oscarmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+def oscarmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Sparse probabilities that are equal within groups, wherever along ``dim`` these are.
 
         argmin ½ ‖p − x‖² + weight Σ_{i<j} max(p_i, p_j)  over probabilities p

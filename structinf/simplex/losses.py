@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 from typing_extensions import TypedDict, Unpack
 
 from ..losses import Reduction, check_reduction
+from ..shapes import Float
 from .entropies import Entropy, NormEntropy, RenyiEntropy, ShannonEntropy, SquaredNormEntropy, TsallisEntropy
 from .fenchel_young import simplex_loss
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = [
     "Entmax15Loss",
@@ -41,7 +37,7 @@ class LossOptions(TypedDict, total=False):
     reduction: Reduction
 
 
-def sparsemax_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> jaxtyping.Float[Tensor, "*rows"]:
+def sparsemax_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> Float[Tensor, "*rows"]:
     """The loss of :func:`sparsemax`: :func:`simplex_loss` for ``TsallisEntropy(2)``, with its options.
 
     Parameters
@@ -60,7 +56,7 @@ def sparsemax_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) ->
     return simplex_loss(x, target, TsallisEntropy(2.0), **options)
 
 
-def entmax15_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> jaxtyping.Float[Tensor, "*rows"]:
+def entmax15_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> Float[Tensor, "*rows"]:
     """The loss of :func:`entmax15`: :func:`simplex_loss` for ``TsallisEntropy(1.5)``, with its options.
 
     Parameters
@@ -81,7 +77,7 @@ def entmax15_loss(x: Tensor, target: Tensor, **options: Unpack[LossOptions]) -> 
 
 def entmax_loss(
     x: Tensor, target: Tensor, alpha: float = 1.5, **options: Unpack[LossOptions]
-) -> jaxtyping.Float[Tensor, "*rows"]:
+) -> Float[Tensor, "*rows"]:
     """The loss of :func:`entmax`: :func:`simplex_loss` for ``TsallisEntropy(alpha)``, with its options.
 
     Parameters
@@ -104,7 +100,7 @@ def entmax_loss(
 
 def normmax_loss(
     x: Tensor, target: Tensor, alpha: float = 2.0, **options: Unpack[LossOptions]
-) -> jaxtyping.Float[Tensor, "*rows"]:
+) -> Float[Tensor, "*rows"]:
     """The loss of :func:`normmax`: :func:`simplex_loss` for ``NormEntropy(alpha)``, with its options.
 
     Parameters
@@ -181,7 +177,7 @@ class SimplexLoss(nn.Module):
         """The entropy's margin."""
         return self.entropy.margin
 
-    def forward(self, x: Tensor, target: Tensor) -> jaxtyping.Float[Tensor, "*rows"]:
+    def forward(self, x: Tensor, target: Tensor) -> Float[Tensor, "*rows"]:
         """The loss of scores x for classes, or for probabilities of them."""
         return simplex_loss(
             x,

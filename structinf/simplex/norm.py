@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,11 +10,9 @@ from torch import Tensor
 from ..autograd.simplex import SimplexMap, one_of, simplex_point
 from ..compile.decorators import as_custom_op
 from ..kernels.simplex.torch_backend import largest_score, power
+from ..shapes import Float
 from .forms import AlongDim, check_parameter, check_scores, restored, row_parameter, to_last
 from .tsallis import TsallisMap
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["NormMap", "Normmax", "norm_of", "normmax"]
 
@@ -63,7 +60,7 @@ class NormMap(SimplexMap):
         return product, (norm * v * (w * rise - u * log_u / (alpha - 1))).sum(-1, keepdim=True)
 
 
-def norm_of(p: Tensor, alpha: float | Tensor) -> jaxtyping.Float[Tensor, "*rows 1"]:
+def norm_of(p: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows 1"]:
     """‖p‖_α of probabilities (..., n), however small their powers are; 1 where all are 0."""
     top = largest_score(p.detach())  # of which neither the value nor a derivative is
     top = torch.where(top != 0, top, 1.0)
@@ -72,7 +69,7 @@ def norm_of(p: Tensor, alpha: float | Tensor) -> jaxtyping.Float[Tensor, "*rows 
 
 
 @as_custom_op()
-def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> Float[Tensor, "*shape"]:
     """α-normmax along ``dim``, for any α above 1: sparse, and near to uniform among what is left.
 
         argmax ⟨p, x⟩ − ‖p‖_α  over probabilities p

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..autograd.simplex import SimplexMap
 from ..kernels.simplex.torch_backend import largest_score, power
+from ..shapes import Float
 from .norm import NormMap, norm_of
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["RenyiMap", "SquaredNormMap"]
 
@@ -128,11 +125,11 @@ def _around_root(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor
 
 
 def _product(
-    p: jaxtyping.Float[Tensor, "*rows n"],
-    g: jaxtyping.Float[Tensor, "*rows n"],
-    s: jaxtyping.Float[Tensor, "*rows n"],
-    b: jaxtyping.Float[Tensor, "*rows 1"],
-) -> jaxtyping.Float[Tensor, "*rows n"]:
+    p: Float[Tensor, "*rows n"],
+    g: Float[Tensor, "*rows n"],
+    s: Float[Tensor, "*rows n"],
+    b: Float[Tensor, "*rows 1"],
+) -> Float[Tensor, "*rows n"]:
     """J g for the J that the inverse Hessian A = diag(s) − b p pᵀ leaves to changes of sum 0: A − A1 (A1)ᵀ / 1ᵀA1."""
     if not p.shape[-1]:
         return g.clone()

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from ..autograd.simplex import simplex_point
 from ..compile.decorators import as_custom_op
 from ..kernels.arrays import widened
+from ..shapes import Float
 from ..validation import check_k
 from .forms import AlongDim, check_scores, restored, to_last
 from .tsallis import TsallisMap
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["TopkSparsemax", "topk_sparsemax"]
 
 
 @as_custom_op()
-def topk_sparsemax(x: Tensor, k: int, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+def topk_sparsemax(x: Tensor, k: int, dim: int = -1) -> Float[Tensor, "*shape"]:
     """The nearest probabilities of which at most k are not 0, along ``dim``: the sparsemax of the k highest scores.
 
         argmin ‖p − x‖²  over probabilities p with at most k non-zeros

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +13,8 @@ from ..compile.decorators import as_custom_op
 from ..errors import InvalidInputError
 from ..kernels.simplex import dispatch as compiled
 from ..kernels.simplex import torch_backend
+from ..shapes import Float
 from .forms import AlongDim, apply_along, check_parameter, row_parameter
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Entmax", "Entmax15", "Softmax", "Sparsemax", "TsallisMap", "entmax", "entmax15", "softmax", "sparsemax"]
 
@@ -63,7 +60,7 @@ _SOFTMAX, _ENTMAX15, _SPARSEMAX, _ENTMAX = TsallisMap(1.0), TsallisMap(1.5), Tsa
 
 
 @as_custom_op()
-def softmax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+def softmax(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Softmax along ``dim``: torch.softmax, but 0 with gradient 0 in a row of −inf alone.
 
         argmax ⟨p, x⟩ − Σ p log p  over probabilities p
@@ -94,7 +91,7 @@ def softmax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
 
 
 @as_custom_op()
-def sparsemax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+def sparsemax(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Sparsemax along ``dim``: the nearest point of the simplex, which is α-entmax for α = 2.
 
         argmin ‖p − x‖²  over probabilities p
@@ -123,7 +120,7 @@ def sparsemax(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
 
 
 @as_custom_op()
-def entmax15(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+def entmax15(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """α-entmax along ``dim`` for α = 1.5: sparse as sparsemax, but smooth.
 
     Parameters
@@ -150,7 +147,7 @@ def entmax15(x: Tensor, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
 
 
 @as_custom_op()
-def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> jaxtyping.Float[Tensor, "*shape"]:
+def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> Float[Tensor, "*shape"]:
     """α-entmax along ``dim``, for any α of at least 1: the larger it is, the sparser the probabilities.
 
         argmax ⟨p, x⟩ − (Σ p^α − 1) / (α (α − 1))  over probabilities p

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,10 +10,8 @@ from torch import Tensor
 from ..errors import PluginError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts
+from ..shapes import Float
 from ..validation import check_feasible
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["best_score", "best_structure"]
 
@@ -34,7 +32,7 @@ def best_structure(oracle: Oracle, theta: Parts) -> Parts:
     return y
 
 
-def best_score(oracle: Oracle, theta: Parts, y: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+def best_score(oracle: Oracle, theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
     """⟨θ, y⟩ for the best y; if that is −inf no structure has a finite score, whether or not the oracle said so."""
     value = oracle.score(theta, y)
     check_feasible(value.detach(), f"structure of {oracle.label()}")

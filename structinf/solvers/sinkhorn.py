@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,12 +10,10 @@ from torch import Tensor
 from ..kernels import parallel_rows, to_numpy
 from ..kernels.logsumexp import logsumexp
 from ..parts import Parts, reduce_like, scale_per_instance
+from ..shapes import Float
 from ..validation import check_feasible
 from . import sinkhorn_torch
 from .sinkhorn_torch import Plan
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Plan", "Transport", "forbid_unused", "rounding_of_totals", "with_slack"]
 
@@ -29,7 +26,7 @@ def rounding_of_totals(rows: Tensor, columns: Tensor) -> float:
 
 def with_slack(
     scores: Tensor, rows: Tensor, columns: Tensor, total: Tensor | None
-) -> tuple[jaxtyping.Float[Tensor, "batch rows columns"], Tensor, Tensor]:
+) -> tuple[Float[Tensor, "batch rows columns"], Tensor, Tensor]:
     """The problem with equal totals: a row and a column of score 0, where needed, take what must not be shipped.
 
     Parameters
@@ -131,7 +128,7 @@ class Transport:
                     self._found = self._solve(scores, rows, columns)
         return self._found
 
-    def value(self, theta: Parts) -> jaxtyping.Float[Tensor, " batch"]:
+    def value(self, theta: Parts) -> Float[Tensor, " batch"]:
         """V, (B,), differentiable by autograd to the fifth order."""
         scores, rows, columns = theta
         found = self.plan(theta)

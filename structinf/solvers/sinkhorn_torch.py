@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..kernels.logsumexp import logsumexp
 from ..kernels.transport.tolerances import COARSE, COARSER, EXACT, FARTHEST, NOISE, NOTHING, ROUNDING, STEPS, TINY
-
-if TYPE_CHECKING:
-    import jaxtyping
+from ..shapes import Float
 
 __all__ = ["Plan", "finite_range", "laplacian", "row_plans", "solve", "tangent", "unrolled"]
 
@@ -48,7 +46,7 @@ class Plan(NamedTuple):
 
 def _rounding(
     scores: Tensor, plan: Tensor, g: Tensor, temperature: Tensor | float, largest: Tensor, spread: Tensor
-) -> jaxtyping.Float[Tensor, " batch"]:
+) -> Float[Tensor, " batch"]:
     """What rounding of scores and potentials, where something is shipped, leaves of a residual."""
     size = torch.where(plan > NOTHING * largest[:, None, None], scores.abs() + g.abs()[:, None], 0.0).amax((1, 2))
     return ROUNDING * (1 + torch.minimum(size, spread) / temperature)
@@ -119,9 +117,7 @@ def _shifted(lse: Tensor, margins: Tensor) -> Tensor:
 # ----------------------------------------------------------------------------- Newton's method
 
 
-def laplacian(
-    plan: Tensor, farthest: float = math.inf
-) -> Callable[[Tensor, Tensor], jaxtyping.Float[Tensor, "batch columns"]]:
+def laplacian(plan: Tensor, farthest: float = math.inf) -> Callable[[Tensor, Tensor], Float[Tensor, "batch columns"]]:
     """x, size ↦ y with (diag(Pᵀ 1) − Pᵀ diag(P 1)⁻¹ P) y = x, up to a constant, by elimination without subtractions.
 
     Where x, a sum of terms of that ``size``, is below its rounding, it is 0; see

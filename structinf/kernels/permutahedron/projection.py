@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...shapes import Float, Int
 from ..arrays import to_numpy
 from ..threads import parallel_rows
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["Blocks", "project"]
 
@@ -38,11 +36,11 @@ class Blocks:
     is_sorting: bool
     factor: float
 
-    def jvp(self, v: jaxtyping.Float[Tensor, "batch n"]) -> jaxtyping.Float[Tensor, "batch n"]:
+    def jvp(self, v: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
         """The product of the Jacobian with ``v``."""
         return self._product(v, True, not self.is_sorting)
 
-    def vjp(self, v: jaxtyping.Float[Tensor, "batch n"]) -> jaxtyping.Float[Tensor, "batch n"]:
+    def vjp(self, v: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
         """The product of the transposed Jacobian with ``v``."""
         return self._product(v, not self.is_sorting, True)
 
@@ -57,12 +55,12 @@ class Blocks:
 
 
 def project(
-    theta: jaxtyping.Float[Tensor, "batch n"],
+    theta: Float[Tensor, "batch n"],
     temperature: float = 1.0,
-    lengths: jaxtyping.Int[Tensor, " batch"] | None = None,
+    lengths: Int[Tensor, " batch"] | None = None,
     *,
     is_sorting: bool = False,
-) -> tuple[jaxtyping.Float[Tensor, "batch n"], Blocks]:
+) -> tuple[Float[Tensor, "batch n"], Blocks]:
     """The soft ranks of the numbers in each row, or the numbers themselves softly sorted, the lowest first.
 
     The first is the projection of θ / temperature onto the convex hull of the orders of (1, ..., n), the second that

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...shapes import Float
 from ..arrays import empty, to_numpy, zeros
 from ..threads import parallel_rows
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["capped", "entmax", "pull_back"]
 
@@ -21,7 +19,7 @@ __all__ = ["capped", "entmax", "pull_back"]
 FEW, MANY = 4, 60
 
 
-def entmax(x: jaxtyping.Float[Tensor, "*rows n"], alpha: float | Tensor) -> jaxtyping.Float[Tensor, "*rows n"]:
+def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
     """α-entmax along the last dimension, in float32 or float64.
 
     Parameters
@@ -35,7 +33,7 @@ def entmax(x: jaxtyping.Float[Tensor, "*rows n"], alpha: float | Tensor) -> jaxt
     return _points(kernel, x, alpha, FEW if not isinstance(alpha, Tensor) and alpha in (1, 1.5, 2) else MANY)
 
 
-def capped(x: jaxtyping.Float[Tensor, "*rows n"], budget: float | Tensor) -> jaxtyping.Float[Tensor, "*rows n"]:
+def capped(x: Float[Tensor, "*rows n"], budget: float | Tensor) -> Float[Tensor, "*rows n"]:
     """The nearest point of the capped simplex, of sum ``budget``; as :func:`entmax`."""
     from .capped import nearest as kernel
 
@@ -52,13 +50,13 @@ def _points(kernel: Callable[..., None], x: Tensor, parameter: float | Tensor, c
 
 
 def pull_back(
-    p: jaxtyping.Float[Tensor, "*rows n"],
-    g: jaxtyping.Float[Tensor, "*rows n"],
+    p: Float[Tensor, "*rows n"],
+    g: Float[Tensor, "*rows n"],
     alpha: float | Tensor,
     *,
     is_capped: bool = False,
     with_slope: bool = False,
-) -> tuple[jaxtyping.Float[Tensor, "*rows n"], jaxtyping.Float[Tensor, "*rows 1"] | None]:
+) -> tuple[Float[Tensor, "*rows n"], Float[Tensor, "*rows 1"] | None]:
     """The product of ``g`` with the Jacobian of :func:`entmax`, or of :func:`capped`, whose result was ``p``.
 
     And, ``with_slope``, of ``g`` with the derivative in α, or in the budget, in float64.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...shapes import Float
 from ..arrays import to_numpy, zeros
 from ..threads import parallel_rows
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["differentiable_group_means", "fusedmax", "group_means", "oscarmax"]
 
@@ -20,23 +18,21 @@ __all__ = ["differentiable_group_means", "fusedmax", "group_means", "oscarmax"]
 PULLING, SORTING, AVERAGING = 12, 24, 4
 
 
-def fusedmax(x: jaxtyping.Float[Tensor, "*rows n"], weight: float) -> jaxtyping.Float[Tensor, "*rows n"]:
+def fusedmax(x: Float[Tensor, "*rows n"], weight: float) -> Float[Tensor, "*rows n"]:
     """The loops of :mod:`.simplex_fused`, in float32 or float64; from another device x is copied once, and p back."""
     from .fused import fusedmax as kernel
 
     return _by_rows(kernel, PULLING, (x,), weight)
 
 
-def oscarmax(x: jaxtyping.Float[Tensor, "*rows n"], weight: float) -> jaxtyping.Float[Tensor, "*rows n"]:
+def oscarmax(x: Float[Tensor, "*rows n"], weight: float) -> Float[Tensor, "*rows n"]:
     """The loops of :mod:`.simplex_oscar`; otherwise as :func:`fusedmax`."""
     from .oscar import oscarmax as kernel
 
     return _by_rows(kernel, SORTING, (x,), weight)
 
 
-def group_means(
-    p: jaxtyping.Float[Tensor, "*rows n"], g: jaxtyping.Float[Tensor, "*rows n"], is_chain: bool
-) -> jaxtyping.Float[Tensor, "*rows n"]:
+def group_means(p: Float[Tensor, "*rows n"], g: Float[Tensor, "*rows n"], is_chain: bool) -> Float[Tensor, "*rows n"]:
     """The product of ``g`` with the Jacobian of :func:`fusedmax` or :func:`oscarmax`, from the point alone.
 
     Parameters
@@ -60,8 +56,8 @@ def _by_rows(kernel: Callable[..., None], cost: int, tensors: tuple[Tensor, ...]
 
 
 def differentiable_group_means(
-    p: jaxtyping.Float[Tensor, "*rows n"], g: jaxtyping.Float[Tensor, "*rows n"], is_chain: bool
-) -> jaxtyping.Float[Tensor, "*rows n"]:
+    p: Float[Tensor, "*rows n"], g: Float[Tensor, "*rows n"], is_chain: bool
+) -> Float[Tensor, "*rows n"]:
     """The same in torch operations that autograd can follow, on any device."""
     support = (p > 0) | p.isnan()
     ordered, order = (p, None) if is_chain else p.sort(-1)

@@ -9,15 +9,12 @@ B. Peters, V. Niculae & A. Martins, Sparse sequence-to-sequence models, ACL 2019
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ...shapes import Float
 from ..arrays import widened
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["PHI", "capped", "entmax", "entmax_product", "entmax_slope", "largest_score", "power", "solve"]
 
@@ -32,7 +29,7 @@ def largest_score(x: Tensor) -> Tensor:
     return x.amax(-1, keepdim=True) if x.shape[-1] else x.new_full((*x.shape[:-1], 1), -math.inf)
 
 
-def entmax(x: jaxtyping.Float[Tensor, "*rows n"], alpha: float | Tensor) -> jaxtyping.Float[Tensor, "*rows n"]:
+def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
     """α-entmax of rows of scores; 0 where all are −inf, NaN where one is NaN or +inf.
 
     Parameters
@@ -168,7 +165,7 @@ def power(p: Tensor, exponent: float | Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, p, 1.0).pow(exponent), 0.0)
 
 
-def entmax_product(q: Tensor, z: Tensor, alpha: float | Tensor) -> jaxtyping.Float[Tensor, "*rows n"]:
+def entmax_product(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
     """s (z − ⟨s, z⟩ / Σ s) with s = q^(2 − α), and 0 where q is (Peters et al. 2019, §3)."""
     p, v = widened(q), widened(z)
     s = power(p, 2 - alpha)
@@ -203,7 +200,7 @@ def _finite_at(place: Tensor, s: Tensor) -> Tensor:
     return torch.where(place & s.isinf(), 0.0, s)
 
 
-def entmax_slope(q: Tensor, z: Tensor, alpha: float | Tensor) -> jaxtyping.Float[Tensor, "*rows 1"]:
+def entmax_slope(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows 1"]:
     """⟨z, ∂q / ∂α⟩ for ``q`` and ``z`` (..., n); the formula is that of :mod:`.simplex_products`."""
     p, v = widened(q), widened(z)
     log_p = torch.where(p != 0, p, 1.0).log()
@@ -221,7 +218,7 @@ def _phi(z: Tensor) -> Tensor:
     return torch.where(is_small, series, (1 - far.exp() + far * far.exp()) / far.square())
 
 
-def capped(x: jaxtyping.Float[Tensor, "*rows n"], budget: float | Tensor) -> jaxtyping.Float[Tensor, "*rows n"]:
+def capped(x: Float[Tensor, "*rows n"], budget: float | Tensor) -> Float[Tensor, "*rows n"]:
     """The nearest point of the capped simplex, clip(x − τ, 0, 1) of sum ``budget``, a number or (..., 1).
 
     All of what is above −inf has 1 where that is no more than the budget.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...shapes import Float
 from ..arrays import empty, to_numpy
 from ..threads import parallel_rows
-
-if TYPE_CHECKING:
-    import jaxtyping
 
 __all__ = ["tsallis_maximum"]
 
@@ -20,11 +18,11 @@ PLAIN, POWERS = 3, 20
 
 
 def tsallis_maximum(
-    x: jaxtyping.Float[Tensor, "*rows n"],
-    p: jaxtyping.Float[Tensor, "*rows n"],
-    origin: jaxtyping.Float[Tensor, "*rows"],
+    x: Float[Tensor, "*rows n"],
+    p: Float[Tensor, "*rows n"],
+    origin: Float[Tensor, "*rows"],
     alpha: float,
-) -> jaxtyping.Float[Tensor, "*rows"]:
+) -> Float[Tensor, "*rows"]:
     """⟨p, x − origin⟩ + (1 − Σ p^α) / (α (α − 1)) in float64, for the p at which it is largest, in x's dtype."""
     from .tsallis_rows import tsallis_maximum as kernel
 
