@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .hypergraph import Hypergraph
-
-__all__ = ["Blocks", "split"]
+__all__ = ["Blocks", "split_into_blocks"]
 
 # Hyperedges with a part in a block. Buffers of so many rows of 16 float32 numbers take 128 KiB.
 _MOST = 2048
@@ -54,25 +51,29 @@ class Blocks(NamedTuple):
     depth: int
 
 
-def split(graph: Hypergraph) -> Blocks:
-    """Cut the nodes of ``graph``, in their order, into blocks."""
-    scored = graph.part < graph.parts
-    before = np.concatenate([[0], np.cumsum(scored)])[graph.offset]
+def split_into_blocks(
+    offset: np.ndarray, part: np.ndarray, tails: np.ndarray, level: np.ndarray, parts: int
+) -> Blocks:
+    """Cut the nodes of a `Hypergraph`, given by its arrays and its number of parts, in their order into blocks."""
+    nodes, edges, degree = len(level), len(part), np.diff(offset)
+    head = np.repeat(np.arange(nodes, dtype=np.int32), degree)
+    scored = part < parts
+    before = np.concatenate([[0], np.cumsum(scored)])[offset]
     block_of_node = np.maximum(before[1:] - 1, 0) // _MOST
     _, first = np.unique(block_of_node, return_index=True)
-    node_offset = np.append(first, graph.nodes)
-    block = np.repeat(np.arange(len(first)), np.diff(node_offset))[graph.head[scored]]
+    node_offset = np.append(first, nodes)
+    block = np.repeat(np.arange(len(first)), np.diff(node_offset))[head[scored]]
     # One number for each pair of a block and a part.
-    pairs, row = np.unique(block * graph.parts + graph.part[scored], return_inverse=True)
-    pair_block, pair_part = np.divmod(pairs, max(graph.parts, 1))
+    pairs, row = np.unique(block * parts + part[scored], return_inverse=True)
+    pair_block, pair_part = np.divmod(pairs, max(parts, 1))
     row_offset = np.searchsorted(pair_block, np.arange(len(first) + 1))
     height = int(np.diff(row_offset).max())
-    rows = np.full(graph.edges, height, np.int32)
+    rows = np.full(edges, height, np.int32)
     rows[scored] = row - row_offset[block]
     is_first = np.zeros(len(pairs), np.bool_)
     _, from_behind = np.unique(pair_part[::-1], return_index=True)
     is_first[len(pairs) - 1 - from_behind] = True
     return Blocks(
-        graph.offset, graph.part, graph.tails, rows, node_offset, row_offset, pair_part.astype(np.uint32), is_first,
-        graph.degree, height, int(graph.level.max()) + 1,
+        offset, part, tails, rows, node_offset, row_offset, pair_part.astype(np.uint32), is_first,
+        int(degree.max()), height, int(level.max()) + 1,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..kernels import parallel_rows
-from .blocks import Blocks, split
+from .blocks import Blocks, split_into_blocks
 
 __all__ = ["Hypergraph"]
 
@@ -83,7 +83,7 @@ class Hypergraph:
     @cached_property
     def blocks(self) -> Blocks:
         """The graph as the compiled loops take it."""
-        return split(self)
+        return split_into_blocks(self.offset, self.part, self.tails, self.level, self.parts)
 
     def size_of(self, goal: Tensor) -> int:
         """The largest number of hyperedges of a derivation of one of the nodes ``goal``, (B,)."""
