@@ -19,7 +19,7 @@ from .relaxation import missing_ability
 from .relaxations.marginals import LogPartition
 from .shapes import Float
 from .smoothing import Smoothable
-from .solvers.perturbation import tile, untile
+from .solvers.perturbation import merge_samples, repeat_instances
 from .validation import check_generator
 
 __all__ = [
@@ -106,7 +106,9 @@ def sparsemax_of_best(oracle: Oracle, theta: Parts, k: int, temperature: float =
     with torch.no_grad():
         structures, _, valid = _able(oracle, KBest).topk(map_parts(Tensor.detach, theta), k)
     exact = scale(map_parts(Tensor.double, theta), temperature)
-    scores = inner(tile(exact, len(valid)), untile(map_parts(Tensor.double, structures))).view(valid.shape)
+    scores = inner(repeat_instances(exact, len(valid)), merge_samples(map_parts(Tensor.double, structures))).view(
+        valid.shape
+    )
     weights = autograd.smooth_argmax(SquaredL2(), torch.where(valid, scores, -torch.inf), 0)
     return structures, weights.to(as_tuple(theta)[0].dtype)
 

@@ -13,9 +13,9 @@ from scipy.optimize import minimize
 from structinf.errors import InfeasibleError
 from structinf.oracle import Oracle
 from structinf.parts import as_tuple
-from structinf.solvers.active_set import active_set, run
-from structinf.solvers.active_set_torch import BatchedPrograms
-from structinf.solvers.coordinates import Objective
+from structinf.solvers.active_set import active_set, active_set_with_backend
+from structinf.solvers.active_set_torch import TorchBackend
+from structinf.solvers.mean_problem import MeanProblem
 
 
 class Listed(Oracle):
@@ -51,10 +51,10 @@ class Listed(Oracle):
 
 
 def batched(oracle, theta, *, readout=False, tolerance, max_iter, warm_start=None):
-    """The solver with the programs that serve other devices."""
+    """The solver with the backend that serves other devices."""
     with torch.no_grad():
-        programs = BatchedPrograms(Objective(oracle, theta, readout))
-        return run(programs, tolerance=tolerance, max_iter=max_iter, warm_start=warm_start)
+        backend = TorchBackend(MeanProblem(oracle, theta, readout))
+        return active_set_with_backend(backend, tolerance=tolerance, max_iter=max_iter, warm_start=warm_start)
 
 
 BOTH = pytest.mark.parametrize("solver", [active_set, batched])

@@ -16,7 +16,7 @@ from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.kernels.noise import counter_rng as kernels
 from structinf.kernels.noise.gamma import mixture
 from structinf.noise import Exponential, Gumbel, Logistic, Noise, NoNoise, Normal, SumOfGamma, get_noise
-from structinf.solvers.perturbation import along_samples, weigh_samples
+from structinf.solvers.perturbation import sample_inner_products, weighted_sum_of_samples
 
 DENSE = {Gumbel(): stats.gumbel_r, Normal(): stats.norm, Logistic(): stats.logistic, Exponential(): stats.expon}
 SMOOTH = (Gumbel(), Normal(), Logistic())
@@ -245,8 +245,8 @@ def test_products_of_samples_are_sums_over_them(dtype: torch.dtype) -> None:
     samples, v, weights = (draw(Normal(), *shape, dtype=dtype) for shape in ((5, 3, 2, 70), (3, 2, 70), (5, 3)))
     for y in (samples, samples.transpose(2, 3).contiguous().transpose(2, 3), samples[:, :, :, :0]):
         z = v[..., : y.shape[3]]
-        torch.testing.assert_close(along_samples(y, z), torch.einsum("sbij,bij->sb", y, z))
-        torch.testing.assert_close(weigh_samples(y, weights), torch.einsum("sbij,sb->bij", y, weights))
+        torch.testing.assert_close(sample_inner_products(y, z), torch.einsum("sbij,bij->sb", y, z))
+        torch.testing.assert_close(weighted_sum_of_samples(y, weights), torch.einsum("sbij,sb->bij", y, weights))
 
 
 # ----------------------------------------------------------------------------- by name

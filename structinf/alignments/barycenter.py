@@ -18,7 +18,7 @@ from ..parts import recording
 from ..regularizers import Regularizer
 from ..shapes import Float
 from ..solvers.convergence import OnFailure, check_stopping, report_failure
-from ..solvers.descent import Search, by_lbfgs, by_optimizer
+from ..solvers.minimize import MinimizationProblem, minimize_by_lbfgs, minimize_by_optimizer
 from ..validation import check_floating, check_natural
 from .pairwise import Metric, pairwise_cost
 from .soft_dtw_series import soft_dtw_between
@@ -130,8 +130,10 @@ def soft_dtw_barycenter(
         given = _gather(series, lengths, weights)
         start = _initial(given, init, length)
         loss = _objective(given, len(start), divergence, functools.partial(soft_dtw_between, **options))
-        search = Search(loss, start, max_iter, tolerance, _arbitrary_cost(start, given, metric), _spread(start, given))
-        z, losses, trouble = by_lbfgs(search) if method == "l-bfgs" else by_optimizer(method, search)
+        search = MinimizationProblem(
+            loss, start, max_iter, tolerance, _arbitrary_cost(start, given, metric), _spread(start, given)
+        )
+        z, losses, trouble = minimize_by_lbfgs(search) if method == "l-bfgs" else minimize_by_optimizer(method, search)
     if trouble:
         report_failure(
             f"soft_dtw_barycenter did not converge: {trouble} after {len(losses) - 1} iterations, at a loss of "

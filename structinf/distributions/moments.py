@@ -19,7 +19,7 @@ from ..parts import (
     sum_of_products,
 )
 from ..relaxations.marginals import LogPartition
-from ..solvers.perturbation import tile
+from ..solvers.perturbation import repeat_instances
 
 __all__ = ["variances"]
 
@@ -48,7 +48,7 @@ def variances(oracle: GibbsOracle, theta: Parts) -> Parts:
 def _along(oracle: GibbsOracle, theta: Parts, directions: tuple[Tensor, ...], size: int) -> Tensor:
     """vᵀ Cov[Y] v for each direction v, (n, B)."""
     n, is_recorded = len(directions[0]), torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
-    copies = tile(theta, n)
+    copies = repeat_instances(theta, n)
     v = map_parts(lambda t, d: d.repeat_interleave(size, 0).view_as(t), copies, directions)
     with recording():
         leaves = map_parts(lambda t: t if t.requires_grad and is_recorded else t.detach().requires_grad_(), copies)

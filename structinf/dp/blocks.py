@@ -51,9 +51,7 @@ class Blocks(NamedTuple):
     depth: int
 
 
-def split_into_blocks(
-    offset: np.ndarray, part: np.ndarray, tails: np.ndarray, level: np.ndarray, parts: int
-) -> Blocks:
+def split_into_blocks(offset: np.ndarray, part: np.ndarray, tails: np.ndarray, level: np.ndarray, parts: int) -> Blocks:
     """Cut the nodes of a `Hypergraph`, given by its arrays and its number of parts, in their order into blocks."""
     nodes, edges, degree = len(level), len(part), np.diff(offset)
     head = np.repeat(np.arange(nodes, dtype=np.int32), degree)

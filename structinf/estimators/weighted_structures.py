@@ -16,7 +16,7 @@ from ..oracle import GibbsOracle, Oracle
 from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
 from ..relaxations.marginals import LogPartition
 from ..shapes import Float
-from ..solvers.perturbation import untile
+from ..solvers.perturbation import merge_samples
 from .equality import numbered, one_of_each
 
 __all__ = ["Evaluated", "WeightedStructures", "log_partition", "needs_gradient", "of_instances", "scores", "times_one"]
@@ -68,7 +68,7 @@ class WeightedStructures:
         count, batch = weights.shape
         instance = torch.arange(batch, device=weights.device).expand(count, batch).flatten()
         control = torch.zeros_like(weights) if control is None else control
-        return cls(untile(structures), instance, weights.flatten(), control.flatten(), batch)
+        return cls(merge_samples(structures), instance, weights.flatten(), control.flatten(), batch)
 
     @classmethod
     def joined(cls, several: Sequence[Self]) -> Self:

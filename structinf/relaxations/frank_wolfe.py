@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -20,35 +20,26 @@ from ..shapes import Float
 from ..solution import Solution
 from ..solvers.active_set import active_set
 from ..solvers.convergence import OnFailure, check_stopping, report_unfinished
-from ..solvers.coordinates import Coordinates
-from ..solvers.frank_wolfe import OmegaName, Variant, frank_wolfe, regularizer_of
+from ..solvers.flattening import Flattening
+from ..solvers.frank_wolfe import Variant, frank_wolfe
+from ..solvers.mean_regularizers import RegularizerName, make_regularizer
+from ..solvers.weighted_mean import WeightedMeanResult
 from ..validation import check_choice, check_flag
 
 __all__ = ["FrankWolfe", "Omega"]
-
-
-class _Solved(autograd.WeightedMean, Protocol):
-    """What both solvers give."""
-
-    value: Tensor
-    gap: Tensor
-    converged: Tensor
-    oracle_calls: int
-
-    def support(self) -> Parts: ...
 
 
 @dataclass(frozen=True)
 class Omega:
     """temperature · Ω as a function of an oracle's structures: what the option ``omega`` becomes."""
 
-    of: OmegaName | Callable[[Parts], Tensor]
+    of: RegularizerName | Callable[[Parts], Tensor]
     temperature: float
 
     def __call__(self, oracle: Oracle, y: Parts) -> Tensor:
-        coordinates = Coordinates(y)
-        omega = regularizer_of(self.of, coordinates)
-        return (self.temperature * omega.value(omega.lift(coordinates.join(y)))).to(coordinates.dtype)
+        flattening = Flattening(y)
+        omega = make_regularizer(self.of, flattening)
+        return (self.temperature * omega.value(omega.lift(flattening.flatten(y)))).to(flattening.dtype)
 
     def __repr__(self) -> str:
         return repr(self.of)
@@ -134,7 +125,7 @@ class FrankWolfe(RegularizedRelaxation):
         check_temperature(self.temperature)
         given = self.omega.of if isinstance(self.omega, Omega) else self.omega
         if isinstance(given, str) or not callable(given):
-            check_choice("omega", given, get_args(OmegaName), "a function of the mean")
+            check_choice("omega", given, get_args(RegularizerName), "a function of the mean")
         object.__setattr__(self, "omega", Omega(cast(Any, given), self.temperature))
         check_choice("variant", self.variant, get_args(Variant))
         check_choice("backward", self.backward, ("implicit", "unrolled", "central_differences"))
@@ -196,7 +187,7 @@ class FrankWolfe(RegularizedRelaxation):
             return partial(oracle.project_entropy, binary=of == "binary_entropy")
         return None
 
-    def _attach(self, result: _Solved, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
+    def _attach(self, result: WeightedMeanResult, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
         derivative: autograd.WeightedMean = result
         if self.backward == "central_differences":
 
@@ -206,12 +197,12 @@ class FrankWolfe(RegularizedRelaxation):
             derivative = _CentralDifferences(result.mean, result.weights, scaled, nearby, self.tolerance)
         return autograd.attach_support(derivative, scaled, f"{self.label()} of {oracle.label()}")
 
-    def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> _Solved:
+    def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> WeightedMeanResult:
         options: dict[str, Any] = {"tolerance": self.tolerance, "max_iter": self.max_iter, "warm_start": warm_start}
         fixed = map_parts(torch.Tensor.detach, theta)
         with torch.no_grad():
             if self.omega.of == "squared_l2" and self.variant == "fully_corrective":
-                result: _Solved = active_set(oracle, fixed, **options)  # the same method, compiled
+                result: WeightedMeanResult = active_set(oracle, fixed, **options)  # the same method, compiled
             else:
                 unroll = self.backward == "unrolled"
                 result = frank_wolfe(oracle, fixed, self.omega.of, variant=self.variant, unroll=unroll, **options)
@@ -239,16 +230,17 @@ class _CentralDifferences:
             raise UnsupportedError(
                 'backward="central_differences" has no gradient of the weights; backward="implicit" has'
             )
-        coordinates = Coordinates(self.theta)
-        v = coordinates.join(map_parts(Tensor.detach, mean_cotangent))
+        flattening = Flattening(self.theta)
+        v = flattening.flatten(map_parts(Tensor.detach, mean_cotangent))
         finite = v.isfinite().all(1, keepdim=True)
         v = torch.where(finite, v, 0.0)
         largest = v.abs().amax(1, keepdim=True)
         length = max(1e-4, self.tolerance**0.25)
         move = v * torch.where(largest > 0, length / largest, 0.0)
         tensors = [t.detach().expand(len(v), *t.shape[1:]) for t in as_tuple(self.theta)]
-        here = coordinates.join(coordinates.like(tensors))
+        here = flattening.flatten(flattening.as_parts(tensors))
         ahead, behind = (
-            coordinates.join(self.nearby(coordinates.like(coordinates.parts(here + sign * move)))) for sign in (1, -1)
+            flattening.flatten(self.nearby(flattening.as_parts(flattening.split(here + sign * move))))
+            for sign in (1, -1)
         )
-        return coordinates.split(torch.where(finite, (ahead - behind) * (largest / (2 * length)), torch.nan))
+        return flattening.unflatten(torch.where(finite, (ahead - behind) * (largest / (2 * length)), torch.nan))

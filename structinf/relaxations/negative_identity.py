@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..parts import Parts, map_parts
-from ..solvers.coordinates import Coordinates
+from ..solvers.flattening import Flattening
 from ..validation import check_choice
 from .surrogate import Choice, Surrogate
 
@@ -66,10 +66,10 @@ class NegativeIdentity(Surrogate):
     def pull_back(self, at: Choice, v: Parts) -> Parts:
         if self.projection == "none":
             return v
-        coordinates = Coordinates(v)
+        flattening = Flattening(v)
 
         def vectors(parts: Parts) -> Tensor:
-            return coordinates.join(map_parts(lambda t, z: t.expand_as(z), parts, v))
+            return flattening.flatten(map_parts(lambda t, z: t.expand_as(z), parts, v))
 
         inside = vectors(at.allowed(v)) != 0
         number = inside.sum(1, keepdim=True)
@@ -84,4 +84,4 @@ class NegativeIdentity(Surrogate):
             norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
             u = x / norm
             g = torch.where(norm > 0, (g - u * (u * g).sum(1, keepdim=True)) / norm, 0.0)
-        return coordinates.split(g if self.projection == "norm" else centred(g))
+        return flattening.unflatten(g if self.projection == "norm" else centred(g))

@@ -18,7 +18,7 @@ from ..relaxation import RegularizedRelaxation, why_no_noise
 from ..shapes import Float
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
-from ..solvers.perturbation import along_samples, factors_of, perturb, weigh_samples
+from ..solvers.perturbation import multiplicative_factors, perturb, sample_inner_products, weighted_sum_of_samples
 from ..validation import check_choice, check_flag, check_natural, check_positive
 
 __all__ = ["ControlVariate", "Perturbed"]
@@ -217,7 +217,7 @@ class _Samples:
     @property
     def factors(self) -> Parts:
         """exp(σU − σ²/2)."""
-        return map_parts(lambda u: factors_of(u, self.options.sigma), self.noise)
+        return map_parts(lambda u: multiplicative_factors(u, self.options.sigma), self.noise)
 
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         """E[s ∇ν(U)] / σ, with s = ⟨Y, v⟩ + c for cotangents v of the mean and c of the weights."""
@@ -241,12 +241,12 @@ class _Samples:
     @staticmethod
     def _along(structures: Parts, v: Parts) -> Tensor:
         """⟨y, v⟩, (n, B), for structures (n, B, *event)."""
-        first, *others = (along_samples(y, z) for y, z in zip(as_tuple(structures), as_tuple(v), strict=True))
+        first, *others = (sample_inner_products(y, z) for y, z in zip(as_tuple(structures), as_tuple(v), strict=True))
         return sum(others, start=first)
 
     def _weighed(self, s: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
         """Σ s ∇ν(U) over the samples, per unit of θ, (B, *event); 0 at parts of −inf, and of 0 that no factor moves."""
-        total = weigh_samples(get_noise(self.options.noise).score(noise), s) / self.options.sigma
+        total = weighted_sum_of_samples(get_noise(self.options.noise).score(noise), s) / self.options.sigma
         if self.options.perturbation == "multiplicative":
             return torch.where((theta == 0) | theta.isinf(), 0.0, total / theta)
         return torch.where(theta.isinf(), 0.0, total)

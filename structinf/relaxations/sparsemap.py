@@ -15,7 +15,7 @@ from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
-from ..solvers.active_set import ActiveSet, active_set
+from ..solvers.active_set import ActiveSetResult, active_set
 from ..solvers.convergence import OnFailure, check_stopping, report_unfinished
 from ..validation import check_choice
 
@@ -106,10 +106,10 @@ class SparseMAP(RegularizedRelaxation):
         penalises_all = self.penalty == "all" or type(oracle).readout is Oracle.readout
         return penalises_all and isinstance(oracle, Projectable)
 
-    def _attach(self, result: ActiveSet, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
+    def _attach(self, result: ActiveSetResult, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
         return autograd.attach_support(result, scaled, f"{self.label()} of {oracle.label()}")
 
-    def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> ActiveSet:
+    def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> ActiveSetResult:
         with torch.no_grad():
             result = active_set(
                 oracle,

@@ -20,7 +20,7 @@ from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..relaxation import Relaxation, why_no_noise
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
-from ..solvers.perturbation import perturb, tile, untile
+from ..solvers.perturbation import merge_samples, perturb, repeat_instances
 from ..validation import check_choice, check_natural, check_positive
 
 __all__ = ["Choice", "NoisySurrogate", "Surrogate", "moved"]
@@ -222,7 +222,7 @@ class _Drawn:
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         v = mean_cotangent
         if v is not None:
-            v = untile(v) if self.apart else tile(v, self.samples)
+            v = merge_samples(v) if self.apart else repeat_instances(v, self.samples)
         each = self._apart(self.chosen.vjp(v, weights_cotangent))
         return map_parts(lambda g: g.sum(0) if self.apart else g.mean(0), each)
 

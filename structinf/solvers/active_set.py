@@ -1,23 +1,22 @@
 """SparseMAP's active set method over any oracle.
 
 The batch moves in step: a round is one call of the oracle for all unfinished instances, then one
-small quadratic program for each. Who solves the programs, compiled loops on the CPU or batched
-linear algebra on other devices, is behind :class:`Programs`.
+small quadratic program for each. An :class:`ActiveSetBackend` solves the programs: compiled loops on
+the CPU, batched linear algebra on other devices.
 """
 
 from __future__ import annotations
-
-import abc
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..oracle import Oracle
-from ..parts import Parts, map_parts
-from .coordinates import Objective
+from ..parts import Parts
+from .active_set_backend import ActiveSetBackend
+from .mean_problem import MeanProblem
+from .weighted_mean import WeightedMeanResult
 
-__all__ = ["ActiveSet", "Outcome", "Programs", "active_set", "run"]
+__all__ = ["ActiveSetResult", "active_set", "active_set_with_backend"]
 
 
 def active_set(
@@ -28,7 +27,7 @@ def active_set(
     tolerance: float,
     max_iter: int,
     warm_start: Parts | None = None,
-) -> ActiveSet:
+) -> ActiveSetResult:
     """max ⟨θ, μ⟩ − ½ ‖μ‖² over μ = Σ_k p_k y_k in conv(Y), for each instance.
 
     Vertices enter one by one, each the oracle's answer to the objective's gradient at μ; between
@@ -67,164 +66,75 @@ def active_set(
     inference, ICML, section 3.2.
     """
     with torch.no_grad():
-        objective = Objective(oracle, theta, readout)
-        return run(_programs(objective), tolerance=tolerance, max_iter=max_iter, warm_start=warm_start)
+        backend = _make_backend(MeanProblem(oracle, theta, readout))
+        return active_set_with_backend(backend, tolerance=tolerance, max_iter=max_iter, warm_start=warm_start)
 
 
-def _programs(objective: Objective) -> Programs:
-    if objective.coordinates.device.type == "cpu":
-        from .active_set_compiled import CompiledPrograms
+def _make_backend(problem: MeanProblem) -> ActiveSetBackend:
+    if problem.flattening.device.type == "cpu":
+        from .active_set_compiled import CompiledBackend
 
-        return CompiledPrograms(objective)
-    from .active_set_torch import BatchedPrograms
+        return CompiledBackend(problem)
+    from .active_set_torch import TorchBackend
 
-    return BatchedPrograms(objective)
+    return TorchBackend(problem)
 
 
-def run(programs: Programs, *, tolerance: float, max_iter: int, warm_start: Parts | None = None) -> ActiveSet:
-    """:func:`active_set` on programs without vertices yet."""
-    objective = programs.objective
-    oracle, size = objective.oracle, objective.batch
+def active_set_with_backend(
+    backend: ActiveSetBackend, *, tolerance: float, max_iter: int, warm_start: Parts | None = None
+) -> ActiveSetResult:
+    """:func:`active_set` by a backend that has no structures yet."""
+    problem = backend.problem
+    oracle, size = problem.oracle, problem.batch
     if warm_start is not None and size:
-        for structure in objective.unstack(warm_start):
-            programs.collect(objective.vertices(structure, oracle, size))
-        programs.settle()
+        for structure in problem.unstack_structures(warm_start):
+            backend.add_starting_structure(problem.flatten_structures(structure, oracle, size))
+        backend.solve_starting_structures()
     calls = 0
-    while len(programs.rows):
-        if len(programs.rows) != size:
-            size = len(programs.rows)
-            oracle = objective.oracle[programs.rows]
-        y = oracle.argmax(programs.direction(oracle))
-        programs.advance(objective.vertices(y, oracle, size), tolerance, last=calls == max_iter)
+    while len(backend.unfinished):
+        if len(backend.unfinished) != size:
+            size = len(backend.unfinished)
+            oracle = problem.oracle[backend.unfinished]
+        y = oracle.argmax(backend.objective_gradient(oracle))
+        backend.add_and_solve(problem.flatten_structures(y, oracle, size), tolerance, last=calls == max_iter)
         calls += 1
-    return ActiveSet(programs, calls)
+    return ActiveSetResult(backend, calls)
 
 
-@dataclass
-class Outcome:
-    """What programs have come to, in float64: vectors (B, coordinates), weights (B, slots), and (B,) each."""
-
-    mean: Tensor
-    value: Tensor
-    weights: Tensor
-    gap: Tensor
-    converged: Tensor
-    iterations: Tensor
-
-
-class Programs(abc.ABC):
-    """The quadratic programs of a batch, each over the vertices of its instance that are at hand.
-
-    Structures come as lists of (n, width) float64 tensors, one for each tensor of coordinates,
-    for the instances ``rows`` in that order.
-
-    Attributes
-    ----------
-    rows : (n,) int64 Tensor
-        The unfinished instances. Their order may change when their number does.
-    """
-
-    objective: Objective
-    rows: Tensor
-
-    @abc.abstractmethod
-    def direction(self, oracle: Oracle) -> Parts:
-        """The gradient of the objective at μ, (n, *event), for the unfinished instances; θ before the first vertex.
-
-        Tensors of θ that all instances share, and that the penalty does not see, stay shared.
-        """
-
-    @abc.abstractmethod
-    def collect(self, structure: list[Tensor]) -> None:
-        """Add vertices to start from; zero ones, those of score −inf and affinely dependent ones are passed over."""
-
-    @abc.abstractmethod
-    def settle(self) -> None:
-        """Solve over the collected vertices."""
-
-    @abc.abstractmethod
-    def advance(self, structure: list[Tensor], tolerance: float, last: bool) -> None:
-        """Take in one vertex each, which maximises the direction, and solve; or finish instances.
-
-        An instance finishes, with its solution as it was before, if the vertex shows that its gap is within the
-        tolerance, or if this is the ``last`` round.
-        """
-
-    @abc.abstractmethod
-    def outcome(self) -> Outcome:
-        """The solutions, once all instances are finished. Frees what :meth:`structures` and :meth:`vjp` do not need."""
-
-    @abc.abstractmethod
-    def structures(self, rank: Tensor) -> Tensor:
-        """The vertices in slots ``rank`` (K, B), heaviest first: (K, B, coordinates), zero where the weight is."""
-
-    @abc.abstractmethod
-    def vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
-        """Product with the transposed Jacobian, (B, coordinates), of (B, coordinates) and (B, slots)."""
-
-
-class ActiveSet:
+class ActiveSetResult(WeightedMeanResult):
     """Solutions of a batch with their supports.
 
+    With the support's structures as rows of M, their penalised coordinates as rows of R, s = Mθ, and
+    A = R Rᵀ + 1 1ᵀ, the weights are the solution of A p = s − λ 1 with 1ᵀp = 1. Hence
+
+        dp = S M dθ,   dμ = Mᵀ dp,   S = A⁻¹ − A⁻¹ 1 1ᵀ A⁻¹ / (1ᵀ A⁻¹ 1),
+
+    as long as the support does not change, so the product of v on μ and u on p with the Jacobian is Mᵀ S (M v + u).
+    Where the support is about to change, this is an element of the generalised Jacobian (Niculae et al. 2018,
+    section 3.3 and appendix B). It depends on the support alone, not on the precision of p.
+
     Attributes
     ----------
-    mean : Potentials
-        μ, (B, *event), of θ's dtype and device.
-    value : (B,) Tensor
-        The objective at μ.
-    weights : (K, B) Tensor
-        Largest first, positive and summing to 1; zero behind an instance's last vertex.
-    gap : (B,) Tensor
-        How far the value may be below the maximum.
-    converged : (B,) bool Tensor
-    oracle_calls : int
-        Calls of the oracle, each for all instances unfinished then.
     iterations : (B,) int64 Tensor
         Quadratic programs that each instance took.
     """
 
-    def __init__(self, programs: Programs, oracle_calls: int) -> None:
-        objective, outcome = programs.objective, programs.outcome()
-        coordinates = objective.coordinates
-        weights, self._rank = outcome.weights.T.sort(dim=0, descending=True, stable=True)
-        largest = int((weights > 0).sum(0).max()) if objective.batch else 0
-        weights, self._rank = weights[:largest], self._rank[:largest]
-        self._programs, self._coordinates, self._slots = programs, coordinates, outcome.weights.shape[1]
-        self.mean = coordinates.split(outcome.mean)
-        self.weights = weights.to(coordinates.dtype)
-        self.value = outcome.value.to(coordinates.dtype)
-        self.gap = outcome.gap.to(coordinates.dtype)
-        self.converged = outcome.converged
-        self.iterations = outcome.iterations
-        self.oracle_calls = oracle_calls
+    def __init__(self, backend: ActiveSetBackend, oracle_calls: int) -> None:
+        flattening, result = backend.problem.flattening, backend.result()
+        super().__init__(
+            flattening,
+            mean=result.mean,
+            value=result.value,
+            weights=result.weights,
+            gap=result.gap,
+            converged=result.converged,
+            oracle_calls=oracle_calls,
+        )
+        self.iterations = result.iterations
+        self._backend = backend
 
-    def support(self) -> Parts:
-        """The structures that the weights belong to, (K, B, *event); zero where the weight is."""
-        return self._coordinates.split(self._programs.structures(self._rank))
+    def _structures(self, slots: Tensor) -> Tensor:
+        return self._backend.structures(slots)
 
-    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
-        """Product of a cotangent with the Jacobian of mean and weights with respect to θ, (B, *event).
-
-        With the support's structures as rows of M, their penalised coordinates as rows of R, s = Mθ, and
-        A = R Rᵀ + 1 1ᵀ, the weights are the solution of A p = s − λ 1 with 1ᵀp = 1. Hence
-
-            dp = S M dθ,   dμ = Mᵀ dp,   S = A⁻¹ − A⁻¹ 1 1ᵀ A⁻¹ / (1ᵀ A⁻¹ 1),
-
-        as long as the support does not change, so v on μ and u on p give Mᵀ S (M v + u). Where the
-        support is about to change, this is an element of the generalised Jacobian (Niculae et al. 2018,
-        section 3.3 and appendix B). It depends on the support alone, not on the precision of p.
-
-        Parameters
-        ----------
-        mean_cotangent : (B, *event) tensor, or a tuple of them, or None for 0
-        weights_cotangent : (K, B) Tensor, or None for 0
-        """
-        coordinates = self._coordinates
-        weights = torch.zeros(self._rank.shape[1], self._slots, dtype=torch.float64, device=coordinates.device)
-        if weights_cotangent is not None:
-            weights.scatter_(1, self._rank.T, weights_cotangent.detach().T.to(torch.float64))
-        if mean_cotangent is None:
-            mean = weights.new_zeros(len(weights), len(coordinates))
-        else:
-            mean = coordinates.join(map_parts(Tensor.detach, mean_cotangent))
-        return coordinates.split(self._programs.vjp(mean, weights))
+    def _vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
+        return self._backend.vjp(mean_cotangent, weights_cotangent)

@@ -1,7 +1,7 @@
 """Frank-Wolfe methods over any oracle, for smooth convex regularizers of the mean.
 
-The batch moves in step: a round is one call of the oracle for all unfinished instances, whose answers enter their
-instances' :class:`Corral`, and then a step of the weights there. All arithmetic is in float64, whatever θ's dtype.
+The batch moves in step: a round is one call of the oracle for all unfinished instances. Each answer becomes a vertex of
+its instance's :class:`ConvexCombinations`, whose weights then change. All arithmetic is in float64, whatever θ's dtype.
 """
 
 from __future__ import annotations
@@ -16,57 +16,49 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..kernels.active_set.tolerances import ROUNDING
 from ..oracle import Oracle
-from ..parts import Parts, map_parts
-from .coordinates import Coordinates, Objective
-from .corral import Corral
-from .corrective import correct
-from .covering import Answers, cover
-from .face import make_independent, tangent_product, widen
-from .frank_wolfe_steps import RULES
-from .frank_wolfe_unrolled import Round, replayed_gradient
-from .mean_regularizers import BinaryEntropy, Entropy, MeanRegularizer, OwnRegularizer, SquaredNorm
+from ..parts import Parts, differentiate, recording
+from .convex_combinations import ConvexCombinations
+from .mean_problem import MeanProblem
+from .mean_regularizers import RegularizerName, make_regularizer
+from .optimal_weights import optimize_weights, optimum_vjp, remove_dependent_vertices
+from .vertex_search import VertexOracle, complete_face, initial_combinations
+from .weighted_mean import WeightedMeanResult
 
-__all__ = ["FrankWolfe", "OmegaName", "Variant", "frank_wolfe", "regularizer_of"]
+__all__ = ["FrankWolfeResult", "Variant", "frank_wolfe"]
 
-Variant = Literal["fully_corrective", "pairwise", "away_step", "vanilla"]
+Variant = Literal["fully_corrective", "vanilla"]
 
-OmegaName = Literal["squared_l2", "entropy", "binary_entropy"]
+_SLOPE_LEFT = 1e-12
+"""The slope that a line search leaves, relative to the first one."""
 
-_NAMED: dict[str, Callable[[], MeanRegularizer]] = {
-    "squared_l2": SquaredNorm,
-    "entropy": Entropy,
-    "binary_entropy": BinaryEntropy,
-}
-
-_EXACT = 1e-12  # the slope that a line search leaves, relative to the first
-
-_UNDERFLOW = 1e-290  # a gap that numbers near the smallest ones leave, whatever the scale
+_UNDERFLOW = 1e-290
+"""A gap of this size comes from the smallest float64 numbers, whatever the scale."""
 
 
 def frank_wolfe(
     oracle: Oracle,
     theta: Parts,
-    omega: OmegaName | Callable[[Parts], Tensor],
+    omega: RegularizerName | Callable[[Parts], Tensor],
     *,
     variant: Variant = "fully_corrective",
     tolerance: float,
     max_iter: int,
     warm_start: Parts | None = None,
     unroll: bool = False,
-) -> FrankWolfe:
+) -> FrankWolfeResult:
     """max ⟨θ, μ⟩ − Ω(μ) over μ = Σ_k p_k y_k in conv(Y), for each instance.
 
+    Each round asks the oracle for the structure y that is best for the gradient at μ. The variant then says how the
+    weights p change:
+
     ==================  ==================================================================================
-    variant             a round, after the oracle's answer y to the gradient at μ
+    variant             change of the weights
     ==================  ==================================================================================
-    "vanilla"           to the best point between μ and y
-    "away_step"         the same, or away from the worst y_k, whichever rises faster
-    "pairwise"          weight moves from the worst y_k to y
+    "vanilla"           μ moves to the best point between μ and y, by an exact line search
     "fully_corrective"  the weights of all y_k become the best ones, by Newton's method with an active set
     ==================  ==================================================================================
 
-    Line searches are exact. The last variant takes the fewest rounds by far, and ends at rounding, not just within the
-    tolerance.
+    The fully corrective variant takes the fewest rounds by far, and ends at rounding, not just within the tolerance.
 
     Parameters
     ----------
@@ -80,11 +72,13 @@ def frank_wolfe(
         size of the numbers whose difference the gap is: the largest Σᵢ (|θᵢ| + |∇Ωᵢ|) |yᵢ| met. By concavity, the gap
         bounds how far the value is below the maximum. Values below 1e-13 act as 1e-13, which is rounding.
     max_iter : int
-        Most rounds, at least 1, not counted the structures to start from.
+        Most rounds, at least 1; the calls for the structures to start from do not count.
     warm_start : (K, B, *event) tensor, or a tuple of them, optional
         Structures to start from. Zero ones, repeated ones and those of score −inf are passed over.
     unroll : bool
-        Keep what a derivative through the iterations needs.
+        Record the steps of the vanilla variant, so that :meth:`FrankWolfeResult.vjp` differentiates through them. The
+        fully corrective variant ends with a step of Newton's method from the solution to itself. The derivative of
+        this step is the implicit one, so that nothing need be recorded.
 
     Raises
     ------
@@ -99,192 +93,194 @@ def frank_wolfe(
     ----------
     M. Frank & P. Wolfe (1956), An algorithm for quadratic programming.
     S. Lacoste-Julien & M. Jaggi (2015), On the global linear convergence of Frank-Wolfe optimization variants, NIPS,
-    Algorithms 1 to 3.
+    Algorithm 3 (fully corrective).
     """
     with torch.no_grad():
-        objective = Objective(oracle, theta, readout=False)
-        regularizer = regularizer_of(omega, objective.coordinates)
-        return _Run(objective, regularizer, variant, tolerance, max_iter, warm_start, unroll).result()
+        problem = MeanProblem(oracle, theta, readout=False)
+        regularizer = make_regularizer(omega, problem.flattening)
+        return _Rounds(VertexOracle(problem, regularizer), variant, tolerance, max_iter, unroll).run(warm_start)
 
 
-def regularizer_of(omega: OmegaName | Callable[[Parts], Tensor], coordinates: Coordinates) -> MeanRegularizer:
-    """Ω by name or from a function, for vectors of these coordinates."""
-    return OwnRegularizer(omega, coordinates) if callable(omega) else _NAMED[omega]()
+class _Step(NamedTuple):
+    """A step of the vanilla variant, p ← p + t (e_slot − p), for the instances ``rows``."""
+
+    rows: Tensor
+    slot: Tensor
+    vertex: Tensor
+    length: Tensor
+    bounded: Tensor
 
 
 @dataclass
-class _Run:
+class _Rounds:
     """The rounds of a batch."""
 
-    objective: Objective
-    omega: MeanRegularizer
+    vertex_oracle: VertexOracle
     variant: Variant
     tolerance: float
     max_iter: int
-    warm_start: Parts | None
     unroll: bool
-    rounds: list[Round] = field(default_factory=list)
+    steps: list[_Step] = field(default_factory=list)
 
-    def result(self) -> FrankWolfe:
-        answers = Answers(self.objective, self.omega)
-        steps = self.variant != "fully_corrective"
-        self.unroll = self.unroll and steps
-        corral = cover(answers, self.warm_start, keep=self.unroll)
-        self._check_slopes(corral)
-        start = corral.weight
-        gap, scale, converged = self._iterate(corral, answers)
-        if not steps:
-            self._finish(corral, answers, scale)
-        elif not self.unroll:
-            widen(corral, answers)
-        x = corral.point()
-        solution = _Outcome(corral, start, self.rounds, gap, converged, answers.calls, x, corral.value(x))
-        return FrankWolfe(self.objective, solution)
+    def run(self, warm_start: Parts | None) -> FrankWolfeResult:
+        vertex_oracle = self.vertex_oracle
+        combinations = initial_combinations(vertex_oracle, warm_start)
+        self._check_slopes(combinations)
+        start = combinations.point(), combinations.weight
+        gap, scale, converged = self._iterate(combinations)
+        if self.variant == "fully_corrective":
+            # From within the tolerance to rounding.
+            optimize_weights(combinations, torch.full_like(scale, -1.0), scale, most=20)
+            combinations.remove(combinations.weight == 0)
+        if not self.steps:
+            complete_face(combinations, vertex_oracle)
+        unrolled = _UnrolledSteps(*start, self.steps) if self.steps else None
+        return FrankWolfeResult(vertex_oracle, combinations, unrolled, gap, converged)
 
-    def _check_slopes(self, corral: Corral) -> None:
+    def _check_slopes(self, combinations: ConvexCombinations) -> None:
         """Raise InvalidInputError unless Ω has a finite gradient at the start, in the relative interior."""
-        wrong = ~corral.slopes(corral.point()).isfinite().all(1)
+        wrong = ~combinations.omega_gradient(combinations.point()).isfinite().all(1)
         if bool(wrong.any()):
             raise InvalidInputError(
                 "omega must have a finite gradient inside conv(Y), got inf or nan at a mean of structures for batch "
                 f"index {int(wrong.nonzero()[0, 0])}; in x log x, torch.special.xlogy leaves parts of 0 at 0"
             )
 
-    def _iterate(self, corral: Corral, answers: Answers) -> tuple[Tensor, Tensor, Tensor]:
-        """Rounds until all instances are finished; their gaps, scales, and whether they converged."""
-        batch = len(corral)
-        gap = corral.theta.new_full((batch,), torch.inf)
+    def _iterate(self, combinations: ConvexCombinations) -> tuple[Tensor, Tensor, Tensor]:
+        """Run rounds until all instances are finished; their gaps, scales, and whether they converged."""
+        batch = len(combinations)
+        gap = combinations.theta.new_full((batch,), torch.inf)
         scale = torch.zeros_like(gap)
         converged = torch.zeros(batch, dtype=torch.bool, device=gap.device)
         stalled = converged.clone()
-        rows, part = answers.rows, corral
+        rows, part = self.vertex_oracle.rows, combinations
         for done in range(self.max_iter + 1):
             if not len(rows):
                 break
-            answers.restrict(rows)
+            self.vertex_oracle.restrict(rows)
             x = part.point()
-            slopes = part.slopes(x)
+            slopes = part.omega_gradient(x)
             gradient = part.theta - slopes
-            vertex = answers(self.omega.lower(gradient))
+            vertex = self.vertex_oracle(part.omega.lift_transpose(gradient))
             found = (gradient * (vertex - x)).sum(1).clamp(min=0)
             scale[rows] = scale[rows].maximum(((part.theta.abs() + slopes.abs()) * vertex.abs()).sum(1))
-            enough = self._enough(scale[rows])
             gap[rows] = found
-            converged[rows] = found <= enough
+            converged[rows] = found <= self._allowed_gap(scale[rows])
             going = ~converged[rows] & ~stalled[rows] if done < self.max_iter else torch.zeros_like(stalled[rows])
             if not bool(going.all()):
-                corral.put(rows, part)
-                rows, part = rows[going], part.take(going)
-                x, gradient, vertex, found = (t[going] for t in (x, gradient, vertex, found))
+                combinations.write_back(rows, part)
+                rows, part = rows[going], part.select(going)
+                x, vertex, found = (t[going] for t in (x, vertex, found))
             if len(rows):
                 before = part.weight
-                self._step(part, rows, x, gradient, vertex, found, scale[rows])
+                self._change_weights(part, rows, x, vertex, found, scale[rows])
                 same = part.weight[:, : before.shape[1]] == before
                 stalled[rows] = same.all(1) & ~(part.weight[:, before.shape[1] :] > 0).any(1)
         return gap, scale, converged
 
-    def _enough(self, scale: Tensor) -> Tensor:
+    def _allowed_gap(self, scale: Tensor) -> Tensor:
         """The gap of a finished instance."""
         return (max(self.tolerance, ROUNDING) * scale).clamp(min=_UNDERFLOW)
 
-    def _step(
-        self, part: Corral, rows: Tensor, x: Tensor, gradient: Tensor, vertex: Tensor, gap: Tensor, scale: Tensor
+    def _change_weights(
+        self, part: ConvexCombinations, rows: Tensor, x: Tensor, vertex: Tensor, gap: Tensor, scale: Tensor
     ) -> None:
-        """Take in the vertices and move the weights."""
-        slot = part.enter(vertex, torch.ones_like(gap, dtype=torch.bool))
-        enough = self._enough(scale)
+        """Add the vertices and change the weights."""
+        slot = part.add(vertex, torch.ones_like(gap, dtype=torch.bool))
         if self.variant == "fully_corrective":
-            make_independent(part)
+            remove_dependent_vertices(part)
             # As exact as the next vertex can tell.
-            correct(part, torch.maximum(0.1 * gap, 0.1 * enough), scale)
-            part.drop(part.weight == 0)
-            return
-        rise = part.rise(gradient)
-        # A vertex whose whole weight matters less than the tolerance is not worth a round.
-        worth = part.used & (-rise * part.weight > enough[:, None] / (10 * rise.shape[1]))
-        direction = RULES[self.variant](part.weight, rise, slot, torch.where(worth, -rise, -torch.inf))
-        before = part.weight
-        step = part.move(x, direction.change(before), torch.inf, _EXACT)
-        if self.unroll:
-            self.rounds.append(Round(rows, direction, step))
-        part.drop(part.used & (part.weight == 0))
-
-    def _finish(self, corral: Corral, answers: Answers, scale: Tensor) -> None:
-        """From within the tolerance to rounding."""
-        correct(corral, torch.full_like(scale, -1.0), scale, most=20)
-        corral.drop(corral.weight == 0)
-        widen(corral, answers)
+            optimize_weights(part, torch.maximum(0.1 * gap, 0.1 * self._allowed_gap(scale)), scale)
+        else:
+            change = _toward(part.weight, slot)
+            step = part.move(x, change, torch.inf, _SLOPE_LEFT)
+            if self.unroll:
+                self.steps.append(_Step(rows, slot, vertex, *step))
+        part.remove(part.weight == 0)
 
 
-class _Outcome(NamedTuple):
-    corral: Corral
-    start: Tensor
-    rounds: list[Round]
-    gap: Tensor
-    converged: Tensor
-    calls: int
-    x: Tensor
-    value: Tensor
+def _toward(weight: Tensor, slot: Tensor) -> Tensor:
+    """e_slot − p for the weights p, (n, K)."""
+    return (-weight).scatter_add(1, slot[:, None], torch.ones_like(weight[:, :1]))
 
 
-class FrankWolfe:
+class FrankWolfeResult(WeightedMeanResult):
     """Solutions of a batch with their supports.
 
-    Attributes
-    ----------
-    mean : Potentials
-        μ, (B, *event), of θ's dtype and device.
-    value : (B,) Tensor
-        The objective at μ.
-    weights : (K, B) Tensor
-        Largest first, positive and summing to 1; zero behind an instance's last vertex.
-    gap : (B,) Tensor
-        How far the value may be below the maximum.
-    converged : (B,) bool Tensor
-    oracle_calls : int
-        Those to start from included, each for all instances that needed it.
+    Derivatives are those of the optimum, by :func:`optimum_vjp`; or, if steps were recorded, those of the steps with
+    the vertices as they were.
     """
 
-    def __init__(self, objective: Objective, outcome: _Outcome) -> None:
-        coordinates, corral = objective.coordinates, outcome.corral
-        weights, rank = corral.weight.T.sort(dim=0, descending=True, stable=True)
-        largest = int((weights > 0).sum(0).max()) if objective.batch else 0
-        self._rank, self._coordinates, self._outcome = rank[:largest], coordinates, outcome
-        self.mean = coordinates.split(outcome.x[:, : len(coordinates)])
-        self.weights = weights[:largest].to(coordinates.dtype)
-        self.value = outcome.value.to(coordinates.dtype)
-        self.gap = outcome.gap.to(coordinates.dtype)
-        self.converged = outcome.converged
-        self.oracle_calls = outcome.calls
+    def __init__(
+        self,
+        vertex_oracle: VertexOracle,
+        combinations: ConvexCombinations,
+        unrolled: _UnrolledSteps | None,
+        gap: Tensor,
+        converged: Tensor,
+    ) -> None:
+        flattening, x = vertex_oracle.problem.flattening, combinations.point()
+        super().__init__(
+            flattening,
+            mean=x[:, : len(flattening)],
+            value=combinations.value(x),
+            weights=combinations.weight,
+            gap=gap,
+            converged=converged,
+            oracle_calls=vertex_oracle.calls,
+        )
+        self._combinations, self._x, self._unrolled = combinations, x, unrolled
+        self._vertices = combinations.vertex[:, :, : len(flattening)]
 
-    def support(self) -> Parts:
-        """The structures that the weights belong to, (K, B, *event); zero where the weight is."""
-        corral = self._outcome.corral
-        parts = torch.where(corral.weight[:, :, None] > 0, corral.vertex, 0.0)[:, :, : len(self._coordinates)]
-        places = self._rank[:, :, None].expand(-1, -1, parts.shape[2])
-        return self._coordinates.split(parts.transpose(0, 1).gather(0, places))
+    def _structures(self, slots: Tensor) -> Tensor:
+        used = torch.where(self._combinations.weight[:, :, None] > 0, self._vertices, 0.0)
+        places = slots[:, :, None].expand(-1, -1, used.shape[2])
+        return used.transpose(0, 1).gather(0, places)
 
-    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
-        """Product of a cotangent with the Jacobian of mean and weights with respect to θ, (B, *event).
-
-        Implicit, by :func:`tangent_product`; or, if the iterations are to be unrolled, by autograd through them, with
-        the vertices as they were. The fully corrective variant ends with a step of Newton's from the solution to
-        itself, whose derivative is the implicit one.
-
-        Parameters
-        ----------
-        mean_cotangent : (B, *event) tensor, or a tuple of them, or None for 0
-        weights_cotangent : (K, B) Tensor, or None for 0
-        """
-        corral, coordinates = self._outcome.corral, self._coordinates
-        weights = torch.zeros_like(corral.weight)
-        if weights_cotangent is not None:
-            weights.scatter_(1, self._rank.T, weights_cotangent.detach().T.to(torch.float64))
-        if mean_cotangent is not None:
-            mean = coordinates.join(map_parts(Tensor.detach, mean_cotangent))
-            weights = weights + (corral.vertex[:, :, : len(coordinates)] @ mean[:, :, None])[:, :, 0]
-        if self._outcome.rounds:
-            gradient = replayed_gradient(corral, self._outcome.start, self._outcome.rounds, weights)
+    def _vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
+        weights = weights_cotangent + (self._vertices @ mean_cotangent[:, :, None])[:, :, 0]
+        if self._unrolled is not None:
+            gradient = self._unrolled.vjp(self._combinations, weights)
         else:
-            gradient = tangent_product(corral, self._outcome.x, weights)
-        return coordinates.split(gradient[:, : len(coordinates)])
+            gradient = optimum_vjp(self._combinations, self._x, weights)
+        return gradient[:, : mean_cotangent.shape[1]]
+
+
+class _UnrolledSteps(NamedTuple):
+    """The steps of the vanilla variant, from a point x (B, D) and its weights (B, K)."""
+
+    point: Tensor
+    weight: Tensor
+    steps: list[_Step]
+
+    def vjp(self, combinations: ConvexCombinations, cotangent: Tensor) -> Tensor:
+        """Product of a cotangent of the final weights, (B, K), with their Jacobian with respect to θ, (B, D).
+
+        The steps are taken again, recorded by autograd. The length t of a step to v = y − x is a zero of the slope
+        ⟨θ − ∇Ω(x + t v), v⟩, and differentiated as that; a step that ends at the boundary has a constant length.
+        """
+        x, weight = self.point, torch.nn.functional.pad(self.weight, (0, cotangent.shape[1] - self.weight.shape[1]))
+        with recording():
+            theta = combinations.theta.clone().requires_grad_()
+            for step in self.steps:
+                rows, move, p = step.rows, step.vertex - x[step.rows], weight[step.rows]
+                length = _differentiable_length(combinations.select(rows), theta[rows], x[rows], move, step)[:, None]
+                x = x.index_copy(0, rows, x[rows] + length * move)
+                weight = weight.index_copy(0, rows, p + length * _toward(p, step.slot))
+            return differentiate((weight * cotangent).sum(), [theta])[0]
+
+
+def _differentiable_length(
+    combinations: ConvexCombinations, theta: Tensor, x: Tensor, move: Tensor, step: _Step
+) -> Tensor:
+    """The length of a step as a function of θ, x and the move, (n,): dt = d⟨θ − ∇Ω(x + t v), v⟩ / ⟨v, ∇²Ω v⟩."""
+    with torch.no_grad():
+        z = x + step.length[:, None] * move
+        gradient = theta - combinations.omega_gradient(z)
+        bent = combinations.omega.hessian_products(z, move[:, None])[:, 0]
+        curvature = (bent * move).sum(1)
+        fixed = step.bounded | (step.length == 0) | ~(curvature > 0)
+    slope = (
+        (gradient * move).sum(1) + (theta * move.detach()).sum(1) - (bent * (x + step.length[:, None] * move)).sum(1)
+    )
+    return step.length + torch.where(fixed, 0.0, (slope - slope.detach()) / torch.where(fixed, 1.0, curvature))

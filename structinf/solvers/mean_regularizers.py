@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,11 +16,13 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Parts, differentiate, recording
-from .coordinates import Coordinates
+from .flattening import Flattening
 
-__all__ = ["BinaryEntropy", "Entropy", "MeanRegularizer", "OwnRegularizer", "SquaredNorm"]
+__all__ = ["MeanRegularizer", "RegularizerName", "make_regularizer"]
 
-_MOST = 2**22  # numbers in the rows of one Hessian product
+RegularizerName = Literal["squared_l2", "entropy", "binary_entropy"]
+
+_MAX_NUMBERS = 2**22  # numbers in the rows of one Hessian product
 
 
 class MeanRegularizer(abc.ABC):
@@ -28,11 +30,11 @@ class MeanRegularizer(abc.ABC):
 
     Attributes
     ----------
-    open : bool
+    steep : bool
         Ω may have infinite slopes at the boundary of conv(Y): solvers start and stay in its relative interior.
     """
 
-    open: ClassVar[bool] = True
+    steep: ClassVar[bool] = True
 
     @abc.abstractmethod
     def value(self, x: Tensor) -> Tensor:
@@ -43,19 +45,19 @@ class MeanRegularizer(abc.ABC):
         """∇Ω, (n, D); whatever it likes at coordinates that are the same in all structures."""
 
     @abc.abstractmethod
-    def products(self, x: Tensor, rows: Tensor) -> Tensor:
+    def hessian_products(self, x: Tensor, rows: Tensor) -> Tensor:
         """∇²Ω(x) r for each row of (n, K, D), which are 0 where all structures are the same."""
 
-    def gram(self, x: Tensor, rows: Tensor) -> Tensor:
-        """R ∇²Ω(x) Rᵀ, (n, K, K), for rows R as in :meth:`products`."""
-        gram = self.products(x, rows) @ rows.mT
+    def hessian_gram(self, x: Tensor, rows: Tensor) -> Tensor:
+        """R ∇²Ω(x) Rᵀ, (n, K, K), for rows R as in :meth:`hessian_products`."""
+        gram = self.hessian_products(x, rows) @ rows.mT
         return (gram + gram.mT) / 2
 
-    def slope(self, x: Tensor, move: Tensor, step: Tensor) -> Tensor:
+    def slope_along(self, x: Tensor, move: Tensor, step: Tensor) -> Tensor:
         """⟨∇Ω(x + step · move), move⟩, (n,); +∞ or NaN outside the domain."""
         return torch.where(move == 0, 0.0, self.gradient(x + step[:, None] * move) * move).sum(1)
 
-    def wanted(self, low: Tensor, high: Tensor) -> Tensor:
+    def parts_to_cover(self, low: Tensor, high: Tensor) -> Tensor:
         """1 for parts (n, d) of which some structure should have more, −1 for those of which one should have less.
 
         ``low`` and ``high`` are the ends of their range in the structures met. Structures that give what is wanted,
@@ -63,19 +65,19 @@ class MeanRegularizer(abc.ABC):
         """
         return torch.where(low != high, 0.0, torch.where(low == 0, 1.0, -1.0))
 
-    def movable(self, low: Tensor, high: Tensor) -> Tensor:
+    def needs_slope(self, low: Tensor, high: Tensor) -> Tensor:
         """The coordinates x, (n, D) bool, that may not come to where Ω has no slope, as they vary."""
         return low != high
 
-    def inside(self, x: Tensor, movable: Tensor) -> Tensor:
-        """Whether Ω has a slope at x in all ``movable`` coordinates, (n,)."""
-        return (self.gradient(x).isfinite() | ~movable).all(1)
+    def has_slope(self, x: Tensor, needed: Tensor) -> Tensor:
+        """Whether Ω has a slope at x in all ``needed`` coordinates, (n,)."""
+        return (self.gradient(x).isfinite() | ~needed).all(1)
 
     def lift(self, y: Tensor) -> Tensor:
         """The coordinates x, (..., D), of parts (..., d), the parts first."""
         return y
 
-    def lower(self, gradient: Tensor) -> Tensor:
+    def lift_transpose(self, gradient: Tensor) -> Tensor:
         """A gradient in x, (..., D), as one in the parts, (..., d)."""
         return gradient
 
@@ -86,7 +88,7 @@ class MeanRegularizer(abc.ABC):
 class SquaredNorm(MeanRegularizer):
     """½ ‖x‖²."""
 
-    open = False
+    steep = False
 
     def value(self, x: Tensor) -> Tensor:
         return 0.5 * x.square().sum(1)
@@ -94,7 +96,7 @@ class SquaredNorm(MeanRegularizer):
     def gradient(self, x: Tensor) -> Tensor:
         return x
 
-    def products(self, x: Tensor, rows: Tensor) -> Tensor:
+    def hessian_products(self, x: Tensor, rows: Tensor) -> Tensor:
         return rows
 
 
@@ -109,25 +111,25 @@ class Entropy(MeanRegularizer):
     def gradient(self, x: Tensor) -> Tensor:
         return torch.where(x > 0, x.log() + 1, 0.0)
 
-    def slope(self, x: Tensor, move: Tensor, step: Tensor) -> Tensor:
+    def slope_along(self, x: Tensor, move: Tensor, step: Tensor) -> Tensor:
         return torch.where(x > 0, ((x + step[:, None] * move).log() + 1) * move, 0.0).sum(1)
 
-    def products(self, x: Tensor, rows: Tensor) -> Tensor:
+    def hessian_products(self, x: Tensor, rows: Tensor) -> Tensor:
         return rows * torch.where(x > 0, x.reciprocal(), 0.0)[:, None]
 
-    def gram(self, x: Tensor, rows: Tensor) -> Tensor:
+    def hessian_gram(self, x: Tensor, rows: Tensor) -> Tensor:
         # In halves, whose products are in range wherever x is.
         half = rows * torch.where(x > 0, x.rsqrt(), 0.0)[:, None]
         return half @ half.mT
 
-    def wanted(self, low: Tensor, high: Tensor) -> Tensor:
+    def parts_to_cover(self, low: Tensor, high: Tensor) -> Tensor:
         return (high == 0).to(low)
 
-    def movable(self, low: Tensor, high: Tensor) -> Tensor:
+    def needs_slope(self, low: Tensor, high: Tensor) -> Tensor:
         return self.lift(high).maximum(self.lift(low)) > 0
 
-    def inside(self, x: Tensor, movable: Tensor) -> Tensor:
-        return ((x > 0) | ~movable).all(1)
+    def has_slope(self, x: Tensor, needed: Tensor) -> Tensor:
+        return ((x > 0) | ~needed).all(1)
 
     def check(self, x: Tensor, rows: Tensor, oracle: Oracle) -> None:
         outside = (x < 0).any(1)
@@ -144,22 +146,22 @@ class BinaryEntropy(Entropy):
 
     needs = "binary_entropy needs parts between 0 and 1"
 
-    def wanted(self, low: Tensor, high: Tensor) -> Tensor:
+    def parts_to_cover(self, low: Tensor, high: Tensor) -> Tensor:
         return (high == 0).to(low) - (low == 1).to(low)
 
     def lift(self, y: Tensor) -> Tensor:
         return torch.cat([y, 1 - y], -1)
 
-    def lower(self, gradient: Tensor) -> Tensor:
+    def lift_transpose(self, gradient: Tensor) -> Tensor:
         of_parts, of_rest = gradient.chunk(2, -1)
         return of_parts - of_rest
 
 
-class OwnRegularizer(MeanRegularizer):
+class CallableRegularizer(MeanRegularizer):
     """A user's function of means (B, *event), each instance by itself, to (B,), differentiated by autograd."""
 
-    def __init__(self, function: Callable[[Parts], Tensor], coordinates: Coordinates) -> None:
-        self.function, self.coordinates = function, coordinates
+    def __init__(self, function: Callable[[Parts], Tensor], flattening: Flattening) -> None:
+        self.function, self.flattening = function, flattening
 
     def value(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -170,12 +172,12 @@ class OwnRegularizer(MeanRegularizer):
             leaf = _leaf(x)
             return differentiate(self._call(leaf).sum(), [leaf])[0]
 
-    def products(self, x: Tensor, rows: Tensor) -> Tensor:
+    def hessian_products(self, x: Tensor, rows: Tensor) -> Tensor:
         if rows.numel() == 0:
             return rows
         n, count, width = rows.shape
         products = torch.empty_like(rows)
-        group = max(1, _MOST // max(n * width, 1))
+        group = max(1, _MAX_NUMBERS // max(n * width, 1))
         for low in range(0, count, group):
             along = rows[:, low : low + group]
             points = x[:, None].expand_as(along).reshape(-1, width)
@@ -195,7 +197,7 @@ class OwnRegularizer(MeanRegularizer):
     def _call(self, x: Tensor) -> Tensor:
         if not len(x):
             return x.sum(1)
-        value = self.function(self.coordinates.like(self.coordinates.parts(x)))
+        value = self.function(self.flattening.as_parts(self.flattening.split(x)))
         if not isinstance(value, Tensor) or value.shape != (len(x),):
             came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise InvalidInputError(
@@ -206,3 +208,15 @@ class OwnRegularizer(MeanRegularizer):
 
 def _leaf(x: Tensor) -> Tensor:
     return (x.clone() if x.is_inference() else x.detach()).requires_grad_()
+
+
+_NAMED: dict[str, Callable[[], MeanRegularizer]] = {
+    "squared_l2": SquaredNorm,
+    "entropy": Entropy,
+    "binary_entropy": BinaryEntropy,
+}
+
+
+def make_regularizer(omega: RegularizerName | Callable[[Parts], Tensor], flattening: Flattening) -> MeanRegularizer:
+    """Ω by name or from a function, for vectors that ``flattening`` makes."""
+    return CallableRegularizer(omega, flattening) if callable(omega) else _NAMED[omega]()

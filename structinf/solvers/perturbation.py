@@ -15,19 +15,19 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
 
 __all__ = [
-    "Copies",
-    "along_samples",
+    "NoisyCopies",
     "draw_noise",
-    "factors_of",
+    "merge_samples",
+    "multiplicative_factors",
     "perturb",
-    "tile",
-    "untile",
-    "weigh_samples",
+    "repeat_instances",
+    "sample_inner_products",
+    "weighted_sum_of_samples",
 ]
 
 
 @dataclass(frozen=True)
-class Copies:
+class NoisyCopies:
     """θ + σU for n draws of U, or θ exp(σU − σ²/2): copy s of instance b stands at s B + b.
 
     Attributes
@@ -55,18 +55,18 @@ def perturb(
     *,
     multiplicative: bool = False,
     antithetic: bool = False,
-) -> Copies:
+) -> NoisyCopies:
     """``samples`` noisy copies of ``theta``, (B | 1, *event), as which they are differentiable."""
     drawn = draw_noise(oracle, theta, noise, samples, generator, antithetic=antithetic)
     if multiplicative:
         # A factor may underflow to 0, and what is forbidden would be NaN.
-        copies = map_parts(lambda t, u: torch.where(t.isinf(), t, t * factors_of(u, scale)), theta, drawn)
+        copies = map_parts(lambda t, u: torch.where(t.isinf(), t, t * multiplicative_factors(u, scale)), theta, drawn)
     else:
         copies = map_parts(lambda t, u: torch.add(t, u, alpha=scale), theta, drawn)
-    return Copies(oracle.repeat(samples), untile(copies), drawn)
+    return NoisyCopies(oracle.repeat(samples), merge_samples(copies), drawn)
 
 
-def factors_of(u: Tensor, scale: float) -> Tensor:
+def multiplicative_factors(u: Tensor, scale: float) -> Tensor:
     """exp(σu − σ²/2), of mean 1 for normal u."""
     return (scale * u - 0.5 * scale * scale).exp()
 
@@ -104,18 +104,18 @@ def draw_noise(
     return map_parts(lambda u, mask: u * mask.to(u.dtype), form, masks)
 
 
-def tile(theta: Parts, samples: int) -> Parts:
+def repeat_instances(theta: Parts, samples: int) -> Parts:
     """``theta`` (B | 1, *event) as so many equal copies of each instance, (samples B, *event)."""
     size = batch_size(theta)
     return map_parts(lambda t: t.expand(samples, size, *t.shape[1:]).reshape(samples * size, *t.shape[1:]), theta)
 
 
-def untile(copies: Parts) -> Parts:
+def merge_samples(copies: Parts) -> Parts:
     """(samples, B, *event) as one batch, (samples B, *event)."""
     return map_parts(lambda t: t.flatten(0, 1), copies)
 
 
-def along_samples(samples: Tensor, v: Tensor) -> Tensor:
+def sample_inner_products(samples: Tensor, v: Tensor) -> Tensor:
     """⟨y, v⟩, (n, B), for each y of the ``samples`` (n, B, *event) and its instance's v (B, *event)."""
     samples, v = samples.unsqueeze(-1).flatten(2), v.unsqueeze(-1).flatten(1)
     if not samples.is_cpu:
@@ -128,7 +128,7 @@ def along_samples(samples: Tensor, v: Tensor) -> Tensor:
     return torch.from_numpy(products)
 
 
-def weigh_samples(samples: Tensor, weights: Tensor) -> Tensor:
+def weighted_sum_of_samples(samples: Tensor, weights: Tensor) -> Tensor:
     """Σ wᵢ yᵢ, (B, *event), of ``samples`` (n, B, *event) with their weights (n, B)."""
     flat = samples.unsqueeze(-1).flatten(2)
     if not samples.is_cpu:

@@ -16,11 +16,11 @@ import numpy as np
 from ..jit import jit
 from .tolerances import DEPENDENT, VANISHING
 
-__all__ = ["Program", "append", "enter", "forward", "project", "solve"]
+__all__ = ["Program", "add_vertex", "append_column", "solve_balanced", "solve_transposed", "solve_weights"]
 
 
 class Program(NamedTuple):
-    """One instance's part of :class:`.active_set_vertices.Support`. Functions take and return the number in use."""
+    """One instance's part of :class:`.sparse_vertices.Support`. Functions take and return the number in use."""
 
     order: np.ndarray  # (C,) slots, those in use first
     weight: np.ndarray  # (C,) by slot; 0 for those not in use
@@ -32,7 +32,7 @@ class Program(NamedTuple):
 
 
 @jit
-def forward(factor, x, n):
+def solve_transposed(factor, x, n):
     """Solve Uᵀ x' = x in place."""
     for m in range(n):
         row = factor[m]
@@ -43,7 +43,7 @@ def forward(factor, x, n):
 
 
 @jit
-def _backward(factor, x, n):
+def _solve_upper(factor, x, n):
     """Solve U x' = x in place."""
     for m in range(n - 1, -1, -1):
         row = factor[m]
@@ -54,10 +54,10 @@ def _backward(factor, x, n):
 
 
 @jit
-def project(program, x, n):
+def solve_balanced(program, x, n):
     """Replace x by A⁻¹ (x − λ 1), with the λ for which that sums to zero."""
     ones = program.ones
-    forward(program.factor, x, n)
+    solve_transposed(program.factor, x, n)
     above = 0.0
     below = 0.0
     for k in range(n):
@@ -65,12 +65,12 @@ def project(program, x, n):
         below += ones[k] * ones[k]
     for k in range(n):
         x[k] -= above / below * ones[k]
-    _backward(program.factor, x, n)
+    _solve_upper(program.factor, x, n)
 
 
 @jit
-def append(program, n, weight, column, remainder):
-    """Take in the vertex of the first free slot, given its column of U and the square of U's new diagonal element."""
+def append_column(program, n, weight, column, remainder):
+    """Add the vertex of the first free slot, given its column of U and the square of U's new diagonal element."""
     total = 1.0
     for m in range(n):
         program.factor[m, n] = column[m]
@@ -82,7 +82,7 @@ def append(program, n, weight, column, remainder):
 
 
 @jit(inline=True)
-def _drop(program, n, j):
+def _remove_vertex(program, n, j):
     """Drop the vertex at position ``j``: its column leaves U, and rotations make U triangular again."""
     order, weight, ones, factor = program
     for m in range(j):
@@ -116,7 +116,7 @@ def _drop(program, n, j):
 
 
 @jit
-def _move(program, n, direction, limit, newest):
+def _move_weights(program, n, direction, limit, newest):
     """Move the weights by ``limit`` times the direction, or less if a weight is spent before; drop those that are.
 
     Parameters
@@ -146,13 +146,13 @@ def _move(program, n, direction, limit, newest):
     if spent < n:
         for k in range(n - 1, -1, -1):
             if k == spent or (k != newest and weight[order[k]] <= VANISHING):
-                n = _drop(program, n, k)
+                n = _remove_vertex(program, n, k)
     return n, step
 
 
 @jit(inline=True)
-def enter(program, n, square, gram, gradient, slope, threshold, column):
-    """Take in the vertex of the first free slot, unless that cannot raise the objective.
+def add_vertex(program, n, square, gram, gradient, slope, threshold, column):
+    """Add the vertex of the first free slot, unless that cannot raise the objective.
 
     Parameters
     ----------
@@ -172,28 +172,28 @@ def enter(program, n, square, gram, gradient, slope, threshold, column):
     while True:
         for k in range(n):
             column[k] = gram[order[k]] + 1.0
-        forward(program.factor, column, n)
+        solve_transposed(program.factor, column, n)
         remainder = square + 1.0
         for k in range(n):
             remainder -= column[k] * column[k]
         if remainder > DEPENDENT * (square + 1.0):
             gradient[order[n]] = slope
-            return append(program, n, weight, column, remainder)
+            return append_column(program, n, weight, column, remainder)
         # The new vertex is the affine combination r = Σ c_k r_k. Weight that moves from the
         # combination to the vertex leaves the penalty as it is, hence moves until a weight is spent.
-        _backward(program.factor, column, n)
+        _solve_upper(program.factor, column, n)
         rise = slope
         for k in range(n):
             rise -= column[k] * gradient[order[k]]
             column[k] = -column[k]
         if weight == 0.0 and rise <= threshold:
             return n
-        n, step = _move(program, n, column, math.inf, n)
+        n, step = _move_weights(program, n, column, math.inf, n)
         weight += step
 
 
 @jit(inline=True)
-def solve(program, n, gradient, work):
+def solve_weights(program, n, gradient, work):
     """Move the weights to the program's solution, dropping vertices whose weight is spent.
 
     From weights p with gradient g, the solution over all p with Σ p = 1 is p + q, where
@@ -209,8 +209,8 @@ def solve(program, n, gradient, work):
         for k in range(n):
             gradient[order[k]] -= average
             work[k] = gradient[order[k]]
-        project(program, work, n)
-        n, step = _move(program, n, work, 1.0, n - 1)
+        solve_balanced(program, work, n)
+        n, step = _move_weights(program, n, work, 1.0, n - 1)
         for k in range(n):
             gradient[order[k]] *= 1.0 - step
     total = 0.0

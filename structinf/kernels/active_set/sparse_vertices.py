@@ -1,4 +1,4 @@
-"""Vertices of the active set method by their non-zeros, and what is summed over them."""
+"""The vertices of the active set method, stored by their non-zeros, and sums over these."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..jit import jit
 
 __all__ = [
     "Layout",
-    "Search",
+    "SearchState",
     "Support",
     "Vertices",
-    "add",
-    "densify",
+    "add_scaled",
+    "add_unpenalised",
     "dot",
-    "finish",
-    "load",
-    "products",
-    "scale_per_instance",
-    "write",
+    "load_vertices",
+    "score_nonzeros",
+    "support_products",
+    "update_mean",
+    "write_dense",
 ]
 
 
@@ -39,7 +39,7 @@ class Layout(NamedTuple):
 class Support(NamedTuple):
     """The support of each instance. A vertex lies in a slot; ``order`` lists the slots, those in use first.
 
-    There is always room for one vertex more than those in use.
+    There is always a free slot for one more vertex.
     """
 
     count: np.ndarray  # (B,) vertices in use
@@ -62,13 +62,13 @@ class Vertices(NamedTuple):
     score: np.ndarray
 
 
-class Search(NamedTuple):
-    """What else is known of each instance while the method runs."""
+class SearchState(NamedTuple):
+    """The mean, the gap and the status of each instance while the method runs."""
 
-    mean: np.ndarray  # (B, coordinates) Σ_k p_k y_k, up to finish() over the penalised coordinates alone
-    touched: np.ndarray  # (B, coordinates) bool: penalised coordinates that some vertex has used,
-    trace: np.ndarray  # (B, coordinates) these in order of first use
-    traced: np.ndarray  # (B,) and their number
+    mean: np.ndarray  # (B, coordinates) Σ_k p_k y_k, up to add_unpenalised() over the penalised coordinates alone
+    seen: np.ndarray  # (B, coordinates) bool: penalised coordinates that some vertex has used,
+    seen_coordinates: np.ndarray  # (B, coordinates) these in order of first use
+    seen_count: np.ndarray  # (B,) and their number
     scale: np.ndarray  # (B,) size of the numbers whose difference a gap is
     gap: np.ndarray  # (B,)
     objective: np.ndarray  # (B,)
@@ -78,10 +78,10 @@ class Search(NamedTuple):
 
 
 @jit
-def load(start, stop, rows, dense, layout, support, need):
+def load_vertices(start, stop, rows, dense, layout, support, need):
     """Put the non-zeros of a dense vertex for each instance ``rows[a]`` into its first free slot.
 
-    Where they are too many the slot's content is void.
+    If these are more than the slot holds, its content is void; ``need`` tells.
 
     Parameters
     ----------
@@ -137,14 +137,14 @@ def dot(index, value, size, vector):
 
 
 @jit
-def add(index, value, size, weight, vector):
+def add_scaled(index, value, size, weight, vector):
     """Add weight · y to ``vector``, over the first ``size`` non-zeros of y."""
     for e in range(size):
         vector[index[e]] += weight * value[e]
 
 
 @jit
-def scale_per_instance(index, value, size, b, layout):
+def score_nonzeros(index, value, size, b, layout):
     """⟨θ, y⟩ over the first ``size`` non-zeros of y, and the sum of the terms' absolute values."""
     total = 0.0
     absolute = 0.0
@@ -162,7 +162,7 @@ def scale_per_instance(index, value, size, b, layout):
 
 
 @jit
-def products(n, order, vertices, vector, out):
+def support_products(n, order, vertices, vector, out):
     """⟨r_k, vector⟩ by slot, for the ``n`` vertices of an instance's support."""
     for k in range(n):
         slot = order[k]
@@ -170,18 +170,18 @@ def products(n, order, vertices, vector, out):
 
 
 @jit(inline=True)
-def write(a, b, n, order, weight, vertices, layout, search):
+def update_mean(a, b, n, order, weight, vertices, layout, state):
     """Recompute the mean over penalised coordinates and, from it, the direction of the next oracle call."""
-    mean = search.mean[b]
-    trace = search.trace[b]
-    for i in range(search.traced[b]):
-        mean[trace[i]] = 0.0
+    mean = state.mean[b]
+    seen_coordinates = state.seen_coordinates[b]
+    for i in range(state.seen_count[b]):
+        mean[seen_coordinates[i]] = 0.0
     for k in range(n):
         slot = order[k]
-        add(vertices.index[slot], vertices.value[slot], vertices.size[slot, 0], weight[slot], mean)
+        add_scaled(vertices.index[slot], vertices.value[slot], vertices.size[slot, 0], weight[slot], mean)
     t = 0
-    for i in range(search.traced[b]):
-        c = trace[i]
+    for i in range(state.seen_count[b]):
+        c = seen_coordinates[i]
         while c >= layout.offset[t + 1]:
             t += 1
         while c < layout.offset[t]:
@@ -197,23 +197,23 @@ def write(a, b, n, order, weight, vertices, layout, search):
 
 
 @jit
-def finish(start, stop, support, search):
-    """Complete the means by the coordinates that the penalty does not see."""
+def add_unpenalised(start, stop, support, state):
+    """Add to the means the coordinates that the penalty does not include."""
     for b in range(start, stop):
         for k in range(support.count[b]):
             slot = support.order[b, k]
             back = support.size[b, slot, 1]
             first = support.index.shape[2] - back
             index = support.index[b, slot, first:]
-            add(index, support.value[b, slot, first:], back, support.weight[b, slot], search.mean[b])
+            add_scaled(index, support.value[b, slot, first:], back, support.weight[b, slot], state.mean[b])
 
 
 @jit
-def densify(start, stop, rank, support, out):
-    """Write the vertices in slots ``rank`` (K, B) into ``out`` (K, B, coordinates), zero so far."""
+def write_dense(start, stop, slots, support, out):
+    """Write the vertices in slots ``slots`` (K, B) into ``out`` (K, B, coordinates), zero so far."""
     for b in range(start, stop):
-        for k in range(min(support.count[b], rank.shape[0])):
-            slot = rank[k, b]
+        for k in range(min(support.count[b], slots.shape[0])):
+            slot = slots[k, b]
             first = support.index.shape[2] - support.size[b, slot, 1]
             for e in range(support.index.shape[2]):
                 if e < support.size[b, slot, 0] or e >= first:

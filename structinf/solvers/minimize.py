@@ -1,4 +1,4 @@
-"""Descent on a smooth loss of one tensor: scipy's L-BFGS, or any optimizer of torch."""
+"""Minimisation of a smooth loss of one tensor, by scipy's L-BFGS or any optimizer of torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Found", "Search", "by_lbfgs", "by_optimizer"]
+__all__ = ["MinimizationProblem", "Minimum", "minimize_by_lbfgs", "minimize_by_optimizer"]
 
 
-class Search(NamedTuple):
+class MinimizationProblem(NamedTuple):
     """A differentiable loss to minimise, and when to stop.
 
     Attributes
@@ -25,7 +25,7 @@ class Search(NamedTuple):
     tolerance : float
         Stop where an iteration changes the loss by less than this share of it, or of ``cost``.
     cost, spread : float
-        The sizes of losses and of entries in general, whose units the search is then free of.
+        The typical sizes of a loss and of an entry of the tensor. The method works on numbers divided by these.
     """
 
     loss: Callable[[Tensor], Tensor]
@@ -36,29 +36,29 @@ class Search(NamedTuple):
     spread: float
 
 
-class Found(NamedTuple):
-    """The best point, the losses at the start and after each iteration, and why the search failed, if it did."""
+class Minimum(NamedTuple):
+    """The best point, the losses at the start and after each iteration, and why the method failed, if it did."""
 
     point: Tensor
     losses: list[float]
     trouble: str
 
 
-def by_lbfgs(search: Search) -> Found:
-    """By scipy's L-BFGS."""
+def minimize_by_lbfgs(problem: MinimizationProblem) -> Minimum:
+    """Minimise by scipy's L-BFGS."""
     from scipy.optimize import minimize
 
-    start, spread, cost = search.start, search.spread, search.cost
+    start, spread, cost = problem.start, problem.spread, problem.cost
     latest = math.nan
 
     def to_point(flat: Any) -> Tensor:
         return torch.tensor(flat, device=start.device).reshape(start.shape) * spread
 
     def value_and_gradient(flat: Any) -> tuple[float, Any]:
-        """Of numbers of the size of 1, which is where the method's own constants fit."""
+        """The loss and its gradient in units of ``cost`` and ``spread``, for which the method's constants are made."""
         nonlocal latest
         z = to_point(flat).requires_grad_()
-        value = search.loss(z)
+        value = problem.loss(z)
         (gradient,) = torch.autograd.grad(value, z)
         latest = value.item()
         return latest / cost, (gradient * (spread / cost)).flatten().cpu().numpy()
@@ -72,31 +72,33 @@ def by_lbfgs(search: Search) -> Found:
         jac=True,
         method="L-BFGS-B",
         callback=lambda _: losses.append(latest),  # at the point that was evaluated last
-        options={"maxiter": search.max_iter, "ftol": search.tolerance, "gtol": search.tolerance},
+        options={"maxiter": problem.max_iter, "ftol": problem.tolerance, "gtol": problem.tolerance},
     )
     trouble = {0: "", 1: "max_iter was reached"}.get(result.status, "the line search failed")
-    return Found(to_point(result.x), losses, trouble)
+    return Minimum(to_point(result.x), losses, trouble)
 
 
-def by_optimizer(make: Callable[[list[Tensor]], torch.optim.Optimizer], search: Search) -> Found:
-    """By the torch optimizer that ``make`` makes of a list of one parameter."""
-    z = search.start.clone().requires_grad_()
+def minimize_by_optimizer(
+    make: Callable[[list[Tensor]], torch.optim.Optimizer], problem: MinimizationProblem
+) -> Minimum:
+    """Minimise by the torch optimizer that ``make`` makes of a list of one parameter."""
+    z = problem.start.clone().requires_grad_()
     optimizer = make([z])
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        value = search.loss(z)
+        value = problem.loss(z)
         value.backward()
         return value
 
-    best, losses, trouble = z.detach().clone(), [search.loss(z).item()], "max_iter was reached"
-    for _ in range(search.max_iter):
+    best, losses, trouble = z.detach().clone(), [problem.loss(z).item()], "max_iter was reached"
+    for _ in range(problem.max_iter):
         optimizer.step(closure)  # type: ignore[arg-type]
         with torch.no_grad():
-            losses.append(search.loss(z).item())
+            losses.append(problem.loss(z).item())
         if losses[-1] < min(losses[:-1]):
             best = z.detach().clone()
-        if abs(losses[-2] - losses[-1]) <= search.tolerance * max(search.cost, abs(losses[-1])):
+        if abs(losses[-2] - losses[-1]) <= problem.tolerance * max(problem.cost, abs(losses[-1])):
             trouble = ""
             break
-    return Found(best, losses, trouble)
+    return Minimum(best, losses, trouble)

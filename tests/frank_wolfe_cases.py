@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-VARIANTS = ("fully_corrective", "pairwise", "away_step", "vanilla")
+VARIANTS = ("fully_corrective", "vanilla")
 
 
 def draw(seed: int, *shape: int, scale: float = 1.0) -> torch.Tensor:

@@ -1,0 +1,201 @@
+"""Convex combinations of a few vertices, batched: their weights, and moves of the weights with exact line search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .mean_regularizers import MeanRegularizer
+
+__all__ = ["ConvexCombinations"]
+
+_FIRST_SLOTS = 8  # slots to begin with
+
+_SHARE_INSIDE = 0.999
+"""The share of the way to the boundary that a step goes at most if Ω has no slope there."""
+
+
+@dataclass
+class ConvexCombinations:
+    """Vertices v_k and weights p_k of each instance, at which max ⟨θ, x⟩ − Ω(x) over x = Σ_k p_k v_k is to be solved.
+
+    Vertices are structures in the coordinates of Ω, ``omega.lift(y)``.
+
+    Attributes
+    ----------
+    theta : (n, D) Tensor
+        Lifted; finite, with 0 at parts of −inf, which no structure uses.
+    needs_slope : (n, D) bool Tensor
+        Coordinates at which Ω must have a finite slope; the others are the same in all structures, or bounded away from
+        where it has none.
+    vertex : (n, K, D) Tensor
+        Slot by slot.
+    weight : (n, K) Tensor
+        Summing to 1 over the slots in use.
+    used : (n, K) bool Tensor
+        Slots in use.
+    """
+
+    omega: MeanRegularizer
+    theta: Tensor
+    needs_slope: Tensor
+    vertex: Tensor
+    weight: Tensor
+    used: Tensor
+
+    @classmethod
+    def empty(cls, omega: MeanRegularizer, theta: Tensor) -> ConvexCombinations:
+        """Combinations without vertices yet."""
+        n, width = theta.shape
+        vertex, weight = theta.new_zeros(n, _FIRST_SLOTS, width), theta.new_zeros(n, _FIRST_SLOTS)
+        used, needs_slope = torch.zeros_like(weight, dtype=torch.bool), torch.ones_like(theta, dtype=torch.bool)
+        return cls(omega, theta, needs_slope, vertex, weight, used)
+
+    def __len__(self) -> int:
+        return len(self.theta)
+
+    def select(self, rows: Tensor) -> ConvexCombinations:
+        """A copy for the instances ``rows`` alone."""
+        names = ("theta", "needs_slope", "vertex", "weight", "used")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def write_back(self, rows: Tensor, part: ConvexCombinations) -> None:
+        """Copy the vertices and weights of ``part``, which are of the instances ``rows``, into these."""
+        if part is self:
+            return
+        slots = part.weight.shape[1]
+        self._grow(slots - self.weight.shape[1])
+        for name in ("vertex", "weight", "used"):
+            getattr(self, name)[rows, :slots] = getattr(part, name)
+
+    # -- the objective -----------------------------------------------------------------------
+
+    def point(self) -> Tensor:
+        """x, (n, D)."""
+        return (self.weight[:, None] @ self.vertex)[:, 0]
+
+    def value(self, x: Tensor) -> Tensor:
+        """The objective, (n,)."""
+        return (self.theta * x).sum(1) - self.omega.value(x)
+
+    def omega_gradient(self, x: Tensor) -> Tensor:
+        """∇Ω(x), (n, D), 0 where it is infinite at a coordinate that is the same in all structures."""
+        gradient = self.omega.gradient(x)
+        return torch.where(self.needs_slope | gradient.isfinite(), gradient, 0.0)
+
+    def weight_gradient(self, gradient: Tensor) -> Tensor:
+        """⟨gradient, v_k − x⟩ of each vertex, (n, K): the objective's slope in its weight; −∞ for empty slots."""
+        price = (self.vertex @ gradient[:, :, None])[:, :, 0]
+        average = (self.weight * price).sum(1, keepdim=True)
+        return torch.where(self.used, price - average, -torch.inf)
+
+    # -- vertices ----------------------------------------------------------------------------
+
+    def add(self, vertex: Tensor, which: Tensor) -> Tensor:
+        """Add a vertex (n, D), of weight 0 if it is new, to each of the instances ``which``; return its slot (n,)."""
+        if bool(self.used.all(1)[which].any()):
+            self._grow(self.used.shape[1])
+        same = self.used & (self.vertex == vertex[:, None]).all(2)
+        slot = torch.where(same.any(1), same.to(torch.int8).argmax(1), (~self.used).to(torch.int8).argmax(1))
+        rows, slots = which.nonzero()[:, 0], slot[which]
+        self.weight[rows, slots] = torch.where(self.used[rows, slots], self.weight[rows, slots], 0.0)
+        self.vertex[rows, slots] = vertex[rows]
+        self.used[rows, slots] = True
+        return slot
+
+    def remove(self, which: Tensor) -> None:
+        """Remove the vertices in the slots ``which`` (n, K)."""
+        self.used = self.used & ~which
+        self.weight = torch.where(self.used, self.weight, 0.0)
+
+    def _grow(self, more: int) -> None:
+        if more > 0:
+            self.weight, self.used = (pad(t, (0, more)) for t in (self.weight, self.used))
+            self.vertex = pad(self.vertex, (0, 0, 0, more))
+
+    # -- moves -------------------------------------------------------------------------------
+
+    def move(self, x: Tensor, change: Tensor, longest: float, precision: float) -> tuple[Tensor, Tensor]:
+        """Go from x along ``change`` (n, K) of the weights to the best point, or until a weight is 0.
+
+        Parameters
+        ----------
+        longest : float
+            The longest step that is of interest, taken where it is good enough.
+        precision : float
+            The line search ends on a slope of this share of the first one, or at rounding.
+
+        Returns
+        -------
+        step : (n,) Tensor
+        bounded : (n,) bool Tensor
+            Whether the step ends at the boundary, or shortly before it, rather than at the best point.
+        """
+        falling = change < 0
+        until = torch.where(falling, -self.weight / change, torch.inf)
+        bound = until.amin(1)
+        shift = (change[:, None] @ self.vertex)[:, 0]
+        along = (self.theta * shift).sum(1)
+        step, bounded = _line_search(self.omega, along, x, shift, bound, longest, precision)
+        before, self.weight = (
+            self.weight,
+            _moved(self.weight, step, change, bounded[:, None] & (until <= step[:, None])),
+        )
+        if self.omega.steep:
+            # A slope that is infinite where a weight is 0 may look finite a rounding error away from there.
+            outside = bounded & ~self.omega.has_slope(self.point(), self.needs_slope)
+            short = outside | (~bounded & (step >= _SHARE_INSIDE * bound))
+            step, bounded = torch.where(short, _SHARE_INSIDE * bound, step), bounded | short
+            shorter = _moved(before, step, change, torch.zeros_like(falling))
+            self.weight = torch.where(outside[:, None], shorter, self.weight)
+        return step, bounded
+
+
+def _moved(weight: Tensor, step: Tensor, change: Tensor, spent: Tensor) -> Tensor:
+    moved = torch.where(spent, 0.0, (weight + step[:, None] * change).clamp(min=0))
+    return moved / moved.sum(1, keepdim=True)
+
+
+def _line_search(
+    omega: MeanRegularizer, along: Tensor, x: Tensor, move: Tensor, bound: Tensor, longest: float, precision: float
+) -> tuple[Tensor, Tensor]:
+    """argmax along · t − Ω(x + t · move) over 0 <= t <= bound, for each instance, and whether that is the bound, (n,).
+
+    Newton's method on the slope, which falls with t, or halving of the interval that holds its zero where a step of
+    Newton's leaves it. A quadratic takes one step.
+
+    Parameters
+    ----------
+    along : (n,) Tensor
+        ⟨θ, move⟩.
+    x, move : (n, D) Tensor
+    bound : (n,) Tensor
+    """
+
+    def slope_at(t: Tensor) -> Tensor:
+        return (along - omega.slope_along(x, move, t)).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+    low, high = torch.zeros_like(bound), bound.clamp(max=longest)
+    first = slope_at(low)
+    rising = first > 0
+    last = slope_at(high)
+    blocked = rising & (bound <= longest) & (last >= 0)
+    whole = rising & (bound > longest) & (last >= -precision * first)
+    seeking = rising & ~blocked & ~whole
+    end, step, slope = high, low, first
+    for _ in range(200):
+        if not bool(seeking.any()):
+            break
+        curvature = omega.hessian_gram(x + step[:, None] * move, move[:, None])[:, 0, 0]
+        ahead = step + slope / curvature
+        ahead = torch.where((ahead > low) & (ahead < high), ahead, (low + high) / 2)
+        step, gone = torch.where(seeking, ahead, step), (ahead - step).abs()
+        slope = slope_at(step)
+        low, high = torch.where(slope >= 0, step, low), torch.where(slope < 0, step, high)
+        seeking = seeking & (slope.abs() > precision * first) & (gone > 1e-14 * step)
+    if omega.steep:
+        step = torch.minimum(step, _SHARE_INSIDE * bound)
+    return torch.where(blocked | whole, end, torch.where(rising, step, 0.0)), blocked

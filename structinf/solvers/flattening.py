@@ -1,0 +1,66 @@
+"""Potentials and structures as vectors, and vectors as potentials."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..parts import Parts, as_tuple
+
+__all__ = ["Flattening"]
+
+
+class Flattening:
+    """The order of coordinates in flat vectors: those of ``extra`` tensors and then of θ's, tensor after tensor.
+
+    Attributes
+    ----------
+    shapes : tuple of torch.Size
+        Event shape of each tensor.
+    offset : tuple of int
+        First coordinate of each tensor, and the number of coordinates.
+    extra : int
+        Number of extra tensors.
+    """
+
+    def __init__(self, theta: Parts, extra: Sequence[torch.Size] = ()) -> None:
+        tensors = as_tuple(theta)
+        self.is_tuple = isinstance(theta, tuple)
+        self.dtype, self.device = tensors[0].dtype, tensors[0].device
+        self.extra = len(extra)
+        self.shapes = (*extra, *(t.shape[1:] for t in tensors))
+        self.offset = (0, *itertools.accumulate(math.prod(shape) for shape in self.shapes))
+
+    def __len__(self) -> int:
+        return self.offset[-1]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Number of coordinates of each tensor."""
+        return tuple(high - low for low, high in itertools.pairwise(self.offset))
+
+    def as_parts(self, tensors: Sequence[Tensor]) -> Parts:
+        """``tensors`` as a tuple if θ is a tuple, else the only one of them."""
+        return tuple(tensors) if self.is_tuple else tensors[0]
+
+    def split(self, vectors: Tensor) -> list[Tensor]:
+        """All tensors, (..., *event) each, of vectors (..., coordinates)."""
+        pieces = vectors.split(self.widths, -1)
+        return [p.reshape(*vectors.shape[:-1], *shape) for p, shape in zip(pieces, self.shapes, strict=True)]
+
+    def unflatten(self, vectors: Tensor) -> Parts:
+        """Vectors (..., coordinates) as potentials (..., *event) of θ's dtype, without the extra tensors."""
+        return self.as_parts([p.to(self.dtype).contiguous() for p in self.split(vectors)[self.extra :]])
+
+    def flatten(self, potentials: Parts) -> Tensor:
+        """Potentials (B, *event) as float64 vectors (B, coordinates), 0 in the extra tensors."""
+        tensors = as_tuple(potentials)
+        batch = tensors[0].shape[0]
+        front = tensors[0].new_zeros(batch, self.offset[self.extra], dtype=torch.float64)
+        widths = self.widths[self.extra :]
+        flat = (t.to(torch.float64).reshape(batch, width) for t, width in zip(tensors, widths, strict=True))
+        return torch.cat([front, *flat], 1)

@@ -1,0 +1,123 @@
+"""Problems over the means of structures: θ in float64, and an oracle's answers as checked vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError, PluginError
+from ..oracle import Oracle
+from ..parts import Parts, as_tuple, batch_size
+from .flattening import Flattening
+
+__all__ = ["MeanProblem"]
+
+
+class MeanProblem:
+    """max ⟨θ, μ⟩ − Ω(μ) over conv(Y) for each instance; if Ω is quadratic, which coordinates it penalises.
+
+    The quadratic Ω is ½ ‖r(μ)‖², where r is the identity or the oracle's readout. A readout that picks coordinates is a
+    mask. For any other readout its tensors become extra coordinates of score 0, and these alone are penalised.
+
+    Parameters
+    ----------
+    theta : (B | 1, *event) tensor, or a tuple of them
+    readout : bool
+        Penalise the readout alone.
+
+    Attributes
+    ----------
+    theta : tuple of Tensor
+        In float64.
+    penalised : (1 | B, coordinates) bool Tensor
+    tensor_is_penalised : list of bool
+        For each tensor of θ, whether the penalty's gradient is not 0 in it.
+    """
+
+    def __init__(self, oracle: Oracle, theta: Parts, readout: bool) -> None:
+        self.oracle = oracle
+        self.theta = tuple(t.detach().to(torch.float64).contiguous() for t in as_tuple(theta))
+        self.batch = batch_size(theta)
+        self.flattening = Flattening(theta)
+        if readout and type(oracle).readout is not Oracle.readout and self.batch:
+            self._inspect_readout(theta)
+        else:
+            self.penalised = torch.ones(1, len(self.flattening), dtype=torch.bool, device=self.flattening.device)
+            self.tensor_is_penalised = [True] * len(self.theta)
+
+    def _inspect_readout(self, theta: Parts) -> None:
+        """Find out which coordinates the readout R picks, if it does pick coordinates."""
+        flattening = self.flattening
+        rows = self.batch if self.oracle.bound else 1
+        probe = [t.new_zeros(rows, *t.shape[1:]) for t in self.theta]
+        read = self.oracle.readout(flattening.as_parts(probe))
+        kept = {id(r) for r in as_tuple(read)}
+        if len(kept) == len(as_tuple(read)) and kept <= {id(v) for v in probe}:  # whole tensors, as they are
+            self.tensor_is_penalised = [id(v) in kept for v in probe]
+            masks = zip(probe, self.tensor_is_penalised, strict=True)
+            seen = [torch.full_like(v[:1], penalised, dtype=torch.bool) for v, penalised in masks]
+            self.penalised = torch.cat([s.reshape(1, -1) for s in seen], 1)
+            return
+        # The entries of RᵀRv, for a generic v, are all v's or 0 exactly if R picks coordinates.
+        generator = torch.Generator().manual_seed(0)
+        for v in probe:
+            v += torch.rand(v.shape[1:], dtype=torch.float64, generator=generator).to(v.device) + 0.5
+        read = self.oracle.readout(flattening.as_parts(probe))
+        image = as_tuple(self.oracle.readout_transpose(read, flattening.as_parts(probe)))
+        self.tensor_is_penalised = [bool(i.any()) for i in image]
+        if all(bool(((i == 0) | (i == v)).all()) for i, v in zip(image, probe, strict=True)):
+            self.penalised = torch.cat([i.reshape(rows, -1) for i in image], 1) != 0
+        else:
+            self._readout_is_tuple = isinstance(read, tuple)
+            self.flattening = Flattening(theta, [r.shape[1:] for r in as_tuple(read)])
+            place = torch.arange(len(self.flattening), device=flattening.device)
+            self.penalised = (place < self.flattening.offset[self.flattening.extra])[None]
+
+    def flatten_structures(self, y: Parts, oracle: Oracle, size: int) -> list[Tensor]:
+        """An oracle's answer for ``size`` instances as (size, width) tensors, those of its readout first."""
+        flattening = self.flattening
+        tensors = as_tuple(y)
+        form = isinstance(y, tuple) == flattening.is_tuple and len(tensors) == len(self.theta)
+        if not (form and all(isinstance(t, Tensor) for t in tensors)):
+            came = f"({', '.join(type(t).__name__ for t in y)})" if isinstance(y, tuple) else type(y).__name__
+            raise PluginError(f"{oracle.label()}: argmax must return a structure of the form of theta, got {came}")
+        if flattening.extra:
+            tensors = (*as_tuple(oracle.readout(y)), *tensors)
+        for tensor, shape in zip(tensors, flattening.shapes, strict=True):
+            if tensor.shape != (size, *shape) or tensor.dtype != torch.float64 or tensor.device != flattening.device:
+                raise PluginError(
+                    f"{oracle.label()}: a structure must have shape {(size, *shape)}, dtype torch.float64 and device "
+                    f"{flattening.device}, as theta has; got {tuple(tensor.shape)}, {tensor.dtype}, {tensor.device}"
+                )
+        return [t.reshape(size, width).contiguous() for t, width in zip(tensors, flattening.widths, strict=True)]
+
+    def gradient_through_readout(self, read: Tensor, rows: Tensor, oracle: Oracle) -> Parts:
+        """θ − Rᵀ(R μ) for the instances ``rows``, given the extra coordinates (rows, extra) of μ."""
+        flattening = self.flattening
+        theta = [t if t.shape[0] == 1 else t[rows] for t in self.theta]
+        pieces = zip(read.split(flattening.widths[: flattening.extra], 1), flattening.shapes, strict=False)
+        shaped = tuple(piece.reshape(len(rows), *shape) for piece, shape in pieces)
+        image = oracle.readout_transpose(shaped if self._readout_is_tuple else shaped[0], flattening.as_parts(theta))
+        changes = zip(theta, as_tuple(image), self.tensor_is_penalised, strict=True)
+        return flattening.as_parts([t - i if penalised else t for t, i, penalised in changes])
+
+    def unstack_structures(self, structures: Parts) -> Iterator[Parts]:
+        """The potentials (B, *event), in float64, that are stacked in ``structures`` (K, B, *event)."""
+        tensors = as_tuple(structures)
+        wanted = [(self.batch, *shape) for shape in self.flattening.shapes[self.flattening.extra :]]
+        if [t.shape[1:] for t in tensors] != wanted or len({t.shape[0] for t in tensors}) != 1:
+            raise InvalidInputError(
+                f"warm_start: structures of shapes (K, B, *event) ending in {wanted} expected, "
+                f"got {[tuple(t.shape) for t in tensors]}"
+            )
+        for k in range(tensors[0].shape[0]):
+            yield self.flattening.as_parts([t[k].to(self.theta[0]) for t in tensors])
+
+    def infinite_score_error(self, index: int) -> PluginError:
+        """What to raise for a vertex of non-finite score."""
+        return PluginError(
+            f"{self.oracle.label()}: argmax returned a structure whose score is -inf or nan for batch index {index}; "
+            "it must not use parts of score -inf, and raise InfeasibleError where every structure does"
+        )
