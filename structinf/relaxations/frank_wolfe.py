@@ -13,18 +13,17 @@ from torch import Tensor
 from .. import autograd
 from ..errors import UnsupportedError
 from ..oracle import EntropyProjectable, Oracle, Projectable
-from ..parts import Parts, as_tuple, map_parts, scale
+from ..parts import Parts, as_tuple, map_parts
 from ..regularizers import check_temperature
-from ..relaxation import RegularizedRelaxation
-from ..shapes import Float
 from ..solution import Solution
 from ..solvers.active_set import active_set
-from ..solvers.convergence import OnFailure, check_stopping, report_unfinished
+from ..solvers.convergence import OnFailure, check_stopping
 from ..solvers.flattening import Flattening
 from ..solvers.frank_wolfe import Variant, frank_wolfe
 from ..solvers.mean_regularizers import RegularizerName, make_regularizer
 from ..solvers.weighted_mean import WeightedMeanResult
 from ..validation import check_choice, check_flag
+from .weighted_mean import WeightedMeanRelaxation
 
 __all__ = ["FrankWolfe", "Omega"]
 
@@ -46,7 +45,7 @@ class Omega:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrankWolfe(RegularizedRelaxation):
+class FrankWolfe(WeightedMeanRelaxation):
     """argmax ⟨θ, μ⟩ − temperature · Ω(μ) over μ ∈ conv(Y), for a smooth convex Ω.
 
     ================  ====================================  =================================================
@@ -64,9 +63,9 @@ class FrankWolfe(RegularizedRelaxation):
     backward               derivative, and when to use it
     =====================  ==============================================================================
     "implicit"             of the optimum, from its face and ∇²Ω: exact, and the cheapest. The default.
-    "unrolled"             of the iterations, at the vertices that they visited: right also where they are
-                           stopped early. Of "pairwise", "away_step" and "vanilla"; the fully corrective
-                           variant's last step has the implicit derivative.
+    "unrolled"             of the steps of the "vanilla" variant, with the structures that they went to fixed:
+                           right also where the solver stops early. The fully corrective variant's last step
+                           has the implicit derivative.
     "central_differences"  (μ(θ + εv) − μ(θ − εv)) / 2ε for the cotangent v, since the Jacobian is symmetric:
                            two more solutions, and no second derivative of Ω. For an Ω that has none, or
                            whose own are costly. It has no gradient of the weights.
@@ -77,13 +76,14 @@ class FrankWolfe(RegularizedRelaxation):
     omega : "squared_l2", "entropy", "binary_entropy", or callable
         A callable maps means in θ's form, (B, *event) in float64, to (B,), each instance by itself. It is strictly
         convex and has finite gradients in the relative interior of conv(Y); autograd must be able to differentiate it,
-        twice but for central differences with a variant that takes steps. What it holds, such as a matrix, gets no
+        twice but for central differences with the vanilla variant. What it holds, such as a matrix, gets no
         gradient.
     temperature : float
         Above 0; smaller is closer to the argmax.
-    variant : "fully_corrective", "pairwise", "away_step" or "vanilla"
-        See :func:`structinf.solvers.frank_wolfe.frank_wolfe`. The last three reach a small tolerance slowly or not at
-        all, and their support, hence the implicit derivative, is right once they are close.
+    variant : "fully_corrective" or "vanilla"
+        What follows each call of the oracle: "fully_corrective" finds the best weights of all structures met so far;
+        "vanilla" makes one step towards the new structure. The vanilla variant reaches a small tolerance slowly or not
+        at all, and its support, hence the implicit derivative, is right once it is close.
     tolerance : float
         The solver stops on a duality gap below this, relative to the scores' scale.
     max_iter : int
@@ -143,43 +143,18 @@ class FrankWolfe(RegularizedRelaxation):
         return super().missing(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
-        if self.omega.of != "squared_l2" and self._closed_form(oracle) is not None:
-            self.refuse_warm_start(warm_start)
-            value = self.conjugate(oracle, theta)
-            return Solution(
-                mean=self.mean(oracle, theta),
-                value=value,
-                gap=torch.zeros_like(value),
-                converged=torch.ones_like(value, dtype=torch.bool),
-            )
-        scaled = scale(theta, self.temperature)
-        result = self._run(oracle, scaled, warm_start)
-        mean, weights = self._attach(result, oracle, scaled)
+        if self.omega.of == "squared_l2" or self._closed_form(oracle) is None:
+            return super().solve(oracle, theta, warm_start)
+        self.refuse_warm_start(warm_start)
+        value = self.conjugate(oracle, theta)
         return Solution(
-            mean=mean,
-            value=autograd.envelope(self.temperature * result.value, theta, mean),
-            weights=weights,
-            gap=self.temperature * result.gap,
-            converged=result.converged,
-            oracle_calls=result.oracle_calls,
-            make_support=result.support,
+            mean=self.mean(oracle, theta),
+            value=value,
+            gap=torch.zeros_like(value),
+            converged=torch.ones_like(value, dtype=torch.bool),
         )
 
-    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        scaled = scale(theta, self.temperature)
-        closed_form = self._closed_form(oracle)
-        if closed_form is not None:
-            return closed_form(scaled)
-        return self._attach(self._run(oracle, scaled, None), oracle, scaled)[0]
-
-    def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
-        """max ⟨θ, μ⟩ − temperature · Ω(μ), (B,)."""
-        if self._closed_form(oracle) is None:
-            return self.solve(oracle, theta).value
-        return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
-
     def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
-        """The mean as a function of θ / temperature, where the oracle knows it."""
         of = self.omega.of
         if self.closed_form and of == "squared_l2" and isinstance(oracle, Projectable):
             return oracle.project
@@ -187,28 +162,21 @@ class FrankWolfe(RegularizedRelaxation):
             return partial(oracle.project_entropy, binary=of == "binary_entropy")
         return None
 
-    def _attach(self, result: WeightedMeanResult, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
-        derivative: autograd.WeightedMean = result
+    def _attach_gradient(self, result: autograd.WeightedMean, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
         if self.backward == "central_differences":
+            support = cast(WeightedMeanResult, result).support
 
             def nearby(theta: Parts) -> Parts:
-                return self._run(oracle, theta, result.support()).mean
+                return self._result(oracle, theta, support()).mean
 
-            derivative = _CentralDifferences(result.mean, result.weights, scaled, nearby, self.tolerance)
-        return autograd.attach_support(derivative, scaled, f"{self.label()} of {oracle.label()}")
+            result = _CentralDifferences(result.mean, result.weights, scaled, nearby, self.tolerance)
+        return super()._attach_gradient(result, oracle, scaled)
 
-    def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> WeightedMeanResult:
-        options: dict[str, Any] = {"tolerance": self.tolerance, "max_iter": self.max_iter, "warm_start": warm_start}
-        fixed = map_parts(torch.Tensor.detach, theta)
-        with torch.no_grad():
-            if self.omega.of == "squared_l2" and self.variant == "fully_corrective":
-                result: WeightedMeanResult = active_set(oracle, fixed, **options)  # the same method, compiled
-            else:
-                unroll = self.backward == "unrolled"
-                result = frank_wolfe(oracle, fixed, self.omega.of, variant=self.variant, unroll=unroll, **options)
-        what = f"{self.label()} of {oracle.label()}"
-        report_unfinished(what, result, self.max_iter, self.tolerance, self.on_failure)
-        return result
+    def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:
+        if self.omega.of == "squared_l2" and self.variant == "fully_corrective":
+            return active_set(oracle, scaled, **options)  # the same method, compiled
+        unroll = self.backward == "unrolled"
+        return frank_wolfe(oracle, scaled, self.omega.of, variant=self.variant, unroll=unroll, **options)
 
 
 @dataclass

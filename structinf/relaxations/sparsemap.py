@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeGuard
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from .. import autograd
 from ..oracle import Oracle, Projectable
-from ..parts import Parts, as_tuple, map_parts, scale
+from ..parts import Parts, as_tuple
 from ..regularizers import check_temperature
-from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
-from ..solution import Solution
-from ..solvers.active_set import ActiveSetResult, active_set
-from ..solvers.convergence import OnFailure, check_stopping, report_unfinished
+from ..solvers.active_set import active_set
+from ..solvers.convergence import OnFailure, check_stopping
+from ..solvers.weighted_mean import WeightedMeanResult
 from ..validation import check_choice
+from .weighted_mean import WeightedMeanRelaxation
 
 __all__ = ["SparseMAP"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseMAP(RegularizedRelaxation):
+class SparseMAP(WeightedMeanRelaxation):
     """argmax ⟨θ, μ⟩ − ½ temperature ‖μ‖² over μ ∈ conv(Y), by the active-set method.
 
     The mean is a weighted sum of a few structures. Its gradient, and that of the weights, is the
@@ -69,56 +69,15 @@ class SparseMAP(RegularizedRelaxation):
         check_choice("penalty", self.penalty, ("all", "readout"))
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
-    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
-        scaled = scale(theta, self.temperature)
-        result = self._run(oracle, scaled, warm_start)
-        mean, weights = self._attach(result, oracle, scaled)
-        value = result.value if self.temperature == 1 else result.value * self.temperature
-        return Solution(
-            mean=mean,
-            value=autograd.envelope(value, theta, mean),
-            weights=weights,
-            gap=result.gap * self.temperature,
-            converged=result.converged,
-            oracle_calls=result.oracle_calls,
-            make_support=result.support,
-        )
-
-    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        scaled = scale(theta, self.temperature)
-        if self._has_closed_form(oracle):
-            return oracle.project(scaled)
-        return self._attach(self._run(oracle, scaled, None), oracle, scaled)[0]
-
-    def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
-        """max ⟨θ, μ⟩ − ½ temperature ‖μ‖², (B,)."""
-        if not self._has_closed_form(oracle):
-            return self.solve(oracle, theta).value
-        return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
-
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """½ temperature ‖y‖² over the penalised parts, (B,)."""
         penalised = oracle.readout(y) if self.penalty == "readout" else y
         squares = [t.square().flatten(1).sum(1) for t in as_tuple(penalised)]
         return 0.5 * self.temperature * torch.stack(squares).sum(0)
 
-    def _has_closed_form(self, oracle: Oracle) -> TypeGuard[Projectable]:
+    def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
         penalises_all = self.penalty == "all" or type(oracle).readout is Oracle.readout
-        return penalises_all and isinstance(oracle, Projectable)
+        return oracle.project if penalises_all and isinstance(oracle, Projectable) else None
 
-    def _attach(self, result: ActiveSetResult, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
-        return autograd.attach_support(result, scaled, f"{self.label()} of {oracle.label()}")
-
-    def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> ActiveSetResult:
-        with torch.no_grad():
-            result = active_set(
-                oracle,
-                map_parts(torch.Tensor.detach, theta),
-                readout=self.penalty == "readout",
-                tolerance=self.tolerance,
-                max_iter=self.max_iter,
-                warm_start=warm_start,
-            )
-        what = f"{self.label()} of {oracle.label()}"
-        report_unfinished(what, result, self.max_iter, self.tolerance, self.on_failure)
-        return result
+    def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:
+        return active_set(oracle, scaled, readout=self.penalty == "readout", **options)

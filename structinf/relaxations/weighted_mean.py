@@ -1,0 +1,76 @@
+"""What sparsemap and frank_wolfe share: means that a solver gives as weighted sums of structures."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import autograd
+from ..oracle import Oracle
+from ..parts import Parts, map_parts, scale
+from ..relaxation import RegularizedRelaxation
+from ..shapes import Float
+from ..solution import Solution
+from ..solvers.convergence import OnFailure, report_unfinished
+from ..solvers.weighted_mean import WeightedMeanResult
+
+__all__ = ["WeightedMeanRelaxation"]
+
+
+class WeightedMeanRelaxation(RegularizedRelaxation):
+    """argmax ⟨θ, μ⟩ − temperature · Ω(μ) over μ ∈ conv(Y), by a solver or by the oracle's closed form."""
+
+    temperature: float
+    tolerance: float
+    max_iter: int
+    on_failure: OnFailure
+
+    @abc.abstractmethod
+    def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
+        """The mean as a function of θ / temperature, where the oracle knows it."""
+
+    @abc.abstractmethod
+    def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:
+        """The solver's result for ``scaled`` = θ / temperature, given its options tolerance, max_iter, warm_start."""
+
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
+        scaled = scale(theta, self.temperature)
+        result = self._result(oracle, scaled, warm_start)
+        mean, weights = self._attach_gradient(result, oracle, scaled)
+        return Solution(
+            mean=mean,
+            value=autograd.envelope(self.temperature * result.value, theta, mean),
+            weights=weights,
+            gap=self.temperature * result.gap,
+            converged=result.converged,
+            oracle_calls=result.oracle_calls,
+            make_support=result.support,
+        )
+
+    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
+        scaled = scale(theta, self.temperature)
+        closed_form = self._closed_form(oracle)
+        if closed_form is not None:
+            return closed_form(scaled)
+        return self._attach_gradient(self._result(oracle, scaled), oracle, scaled)[0]
+
+    def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
+        """max ⟨θ, μ⟩ − temperature · Ω(μ), (B,)."""
+        if self._closed_form(oracle) is None:
+            return self.solve(oracle, theta).value
+        return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
+
+    def _attach_gradient(self, result: autograd.WeightedMean, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
+        return autograd.attach_support(result, scaled, f"{self.label()} of {oracle.label()}")
+
+    def _result(self, oracle: Oracle, scaled: Parts, warm_start: Parts | None = None) -> WeightedMeanResult:
+        options = {"tolerance": self.tolerance, "max_iter": self.max_iter, "warm_start": warm_start}
+        with torch.no_grad():
+            result = self._run_solver(oracle, map_parts(torch.Tensor.detach, scaled), options)
+        what = f"{self.label()} of {oracle.label()}"
+        report_unfinished(what, result, self.max_iter, self.tolerance, self.on_failure)
+        return result
