@@ -14,7 +14,7 @@ import structinf as si
 from sinkhorn_cases import backwards, draw, margins, residual
 from structinf import ConvergenceError, ConvergenceWarning, InfeasibleError, InvalidInputError
 from structinf.solvers import sinkhorn_torch
-from structinf.solvers.sinkhorn import forbid_unused
+from structinf.solvers.sinkhorn import forbid_unusable_cells
 
 COST = [[0.0, 1.0, 2.0], [1.0, 0.0, 3.0], [0.5, 2.0, 0.0]]
 ROWS, COLUMNS = [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]
@@ -190,7 +190,7 @@ def test_forbidden_cells_against_all_permutations(seed: int) -> None:
     every = oracle.enumerate((5, 5))
     allowed = every[(every.bool() & torch.isneginf(scores)).flatten(1).any(1).logical_not()]
     ones = torch.ones(1, 5, dtype=torch.float64)
-    usable = ~torch.isneginf(forbid_unused(scores, ones, ones))
+    usable = ~torch.isneginf(forbid_unusable_cells(scores, ones, ones))
     assert torch.equal(usable[0], allowed.sum(0) > 0)
 
 

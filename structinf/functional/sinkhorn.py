@@ -16,7 +16,7 @@ from ..compile.functorch import functorch_compatible
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import TransportPolytope
 from ..solution import Solution
-from ..solvers.sinkhorn import rounding_of_totals
+from ..solvers.sinkhorn import margin_total_tolerance
 from ..validation import check_flag
 
 __all__ = ["sinkhorn"]
@@ -170,7 +170,7 @@ def _margins(name: str, value: Any, theta: Tensor) -> Tensor:
 
 def _check_totals(bound: Mapping[str, Tensor], slack: bool) -> None:
     rows, columns = (bound[name].detach().double().sum(1) for name in ("rows", "columns"))
-    rounding = rounding_of_totals(bound["rows"], bound["columns"])
+    rounding = margin_total_tolerance(bound["rows"], bound["columns"])
     if not slack:
         wrong = (rows - columns).abs() > rounding * torch.maximum(rows, columns)
         what = "add up to {:.10g} and columns to {:.10g}; they must agree, or slack=True makes the larger ones bounds"

@@ -17,8 +17,8 @@ from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
 from ..solvers.convergence import OnFailure, check_stopping, report_failure
-from ..solvers.sinkhorn import Transport, forbid_unused, with_slack
-from ..solvers.sinkhorn_torch import finite_range, unrolled
+from ..solvers.sinkhorn import EntropicTransport, add_slack, forbid_unusable_cells
+from ..solvers.sinkhorn_torch import finite_range, unrolled_plan
 from ..validation import check_choice
 
 __all__ = ["Sinkhorn"]
@@ -165,22 +165,22 @@ class EntropicPlans:
         self, options: Sinkhorn, theta: Tensor, rows: Tensor, columns: Tensor, total: Tensor | None = None
     ) -> None:
         self._options, self._form, t = options, theta, options.temperature
-        scores, rows, columns = with_slack(theta.double(), rows, columns, total)
+        scores, rows, columns = add_slack(theta.double(), rows, columns, total)
         column_total = columns.sum(1, keepdim=True)
         factor = rows.sum(1, keepdim=True) / torch.where(column_total > 0, column_total, 1.0)
         columns = columns * torch.where(column_total > 0, factor, 1.0)  # rounding of sums
         low, high = finite_range(scores.detach())
         if not bool((torch.stack([high, low, high - low]) / t).isfinite().all()) or t < TINY:
             raise InvalidInputError(f"temperature {t!r} is too small: theta / temperature overflows")
-        self._problem = forbid_unused(scores, rows, columns), rows, columns
-        first = options.anneal_from or 0.0
+        self._problem = forbid_unusable_cells(scores, rows, columns), rows, columns
+        first_temperature = options.anneal_from or 0.0
         stopping = (options.tolerance, options.max_iter)
         if options.backward == "unrolled":
-            found = self._unrolled = unrolled(*self._problem, t, first, *stopping)
+            found = self._unrolled = unrolled_plan(*self._problem, t, first_temperature, *stopping)
         else:
             # Flipped by the shape alone, so that an instance does not depend on the slack of others.
-            flip = theta.shape[1] < theta.shape[2]
-            self._unrolled, self._function = None, Transport(t, *stopping, first, flip)
+            transpose = theta.shape[1] < theta.shape[2]
+            self._unrolled, self._function = None, EntropicTransport(t, *stopping, first_temperature, transpose)
             found = self._function.plan(self._problem)
         self.residual = found.residual.to(theta.dtype)
         self.converged = found.residual <= found.goal.clamp(max=max(options.tolerance, WORST))

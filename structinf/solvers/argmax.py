@@ -1,4 +1,4 @@
-"""The oracle's answer, after the checks of a plugin that cost next to nothing."""
+"""Calls of an oracle's argmax, with checks of the answer's shape, dtype and device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an iteration ends, and what comes of one that ends too early."""
+"""Options that stop an iteration, and reports of instances that did not converge."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn_user
 from ..validation import check_choice, check_natural
 
-__all__ = ["Approached", "OnFailure", "check_stopping", "report_failure", "report_unfinished"]
+__all__ = ["IterativeResult", "OnFailure", "check_stopping", "report_failure", "report_unfinished"]
 
 OnFailure = Literal["warn", "raise", "ignore"]
 
 
 def check_stopping(max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
-    """Raise InvalidInputError unless these say when an iteration ends, and what comes of it if it fails."""
+    """Raise InvalidInputError unless these options are valid."""
     check_natural("max_iter", max_iter)
     if not (isinstance(tolerance, int | float) and tolerance >= 0):
         raise InvalidInputError(f"tolerance must be a number of at least 0, got {tolerance!r}")
@@ -23,22 +23,24 @@ def check_stopping(max_iter: int, tolerance: float, on_failure: OnFailure) -> No
 
 
 def report_failure(message: str, on_failure: OnFailure) -> None:
-    """Warn, of the line that called the library, or raise ConvergenceError, or neither."""
+    """Warn at the line that called the library, raise ConvergenceError, or do neither."""
     if on_failure == "raise":
         raise ConvergenceError(message)
     if on_failure == "warn":
         warn_user(message, ConvergenceWarning)
 
 
-class Approached(Protocol):
-    """What a solver that approaches its solution by calls of an oracle says of it."""
+class IterativeResult(Protocol):
+    """The result of a solver that calls an oracle until a gap is small."""
 
     gap: Tensor
     converged: Tensor
     oracle_calls: int
 
 
-def report_unfinished(what: str, result: Approached, max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
+def report_unfinished(
+    what: str, result: IterativeResult, max_iter: int, tolerance: float, on_failure: OnFailure
+) -> None:
     """:func:`report_failure` of ``what``, for the instances that did not converge, if there are any."""
     if on_failure == "ignore" or bool(result.converged.all()):
         return

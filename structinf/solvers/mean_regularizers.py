@@ -42,11 +42,11 @@ class MeanRegularizer(abc.ABC):
 
     @abc.abstractmethod
     def gradient(self, x: Tensor) -> Tensor:
-        """∇Ω, (n, D); whatever it likes at coordinates that are the same in all structures."""
+        """∇Ω, (n, D); any number, inf or nan at coordinates that are the same in all structures."""
 
     @abc.abstractmethod
     def hessian_products(self, x: Tensor, rows: Tensor) -> Tensor:
-        """∇²Ω(x) r for each row of (n, K, D), which are 0 where all structures are the same."""
+        """∇²Ω(x) r for each row r of (n, K, D); rows are 0 at coordinates that are the same in all structures."""
 
     def hessian_gram(self, x: Tensor, rows: Tensor) -> Tensor:
         """R ∇²Ω(x) Rᵀ, (n, K, K), for rows R as in :meth:`hessian_products`."""
@@ -58,27 +58,28 @@ class MeanRegularizer(abc.ABC):
         return torch.where(move == 0, 0.0, self.gradient(x + step[:, None] * move) * move).sum(1)
 
     def parts_to_cover(self, low: Tensor, high: Tensor) -> Tensor:
-        """1 for parts (n, d) of which some structure should have more, −1 for those of which one should have less.
+        """1 for parts (n, d) of which a further structure should have more, −1 for less, 0 if neither matters.
 
-        ``low`` and ``high`` are the ends of their range in the structures met. Structures that give what is wanted,
-        until none does, have a mean in the relative interior of Ω's domain.
+        ``low`` and ``high`` are the least and the largest value of each part in the structures met so far. Once no
+        further structure has more or less where this asks for it, the mean of all structures met lies in the relative
+        interior of Ω's domain.
         """
         return torch.where(low != high, 0.0, torch.where(low == 0, 1.0, -1.0))
 
     def needs_slope(self, low: Tensor, high: Tensor) -> Tensor:
-        """The coordinates x, (n, D) bool, that may not come to where Ω has no slope, as they vary."""
+        """The coordinates x, (n, D) bool, in which structures differ, so that Ω must have a finite slope there."""
         return low != high
 
     def has_slope(self, x: Tensor, needed: Tensor) -> Tensor:
-        """Whether Ω has a slope at x in all ``needed`` coordinates, (n,)."""
+        """Whether Ω has a finite slope at x in all ``needed`` coordinates, (n,)."""
         return (self.gradient(x).isfinite() | ~needed).all(1)
 
     def lift(self, y: Tensor) -> Tensor:
-        """The coordinates x, (..., D), of parts (..., d), the parts first."""
+        """The coordinates x, (..., D), of parts (..., d); x begins with the parts."""
         return y
 
     def lift_transpose(self, gradient: Tensor) -> Tensor:
-        """A gradient in x, (..., D), as one in the parts, (..., d)."""
+        """The gradient in the parts, (..., d), of a gradient in x, (..., D)."""
         return gradient
 
     def check(self, x: Tensor, rows: Tensor, oracle: Oracle) -> None:

@@ -13,14 +13,14 @@ _NEGLIGIBLE = 1e-12
 """An eigenvalue, or the square of a pivot, below this, of a matrix whose diagonal is 1, is 0."""
 
 _IDLE = 1e-18
-"""What the removal of a vertex must promise, relative to the size of the objective, to be worth a step."""
+"""The least gain, relative to the size of the objective, for which the weight of a vertex may fall."""
 
 _LAST = 1e-16
-"""A step of Newton's that promises less than this, relative to the size of the objective, leads to rounding."""
+"""A step of Newton's method whose predicted gain, relative to the size of the objective, is less is the last one."""
 
 
 class Edges:
-    """Differences of an instance's vertices from its heaviest one, which span the directions that weights can move in.
+    """Differences of an instance's vertices from its heaviest vertex, which span the directions of the mean.
 
     Attributes
     ----------
@@ -28,6 +28,8 @@ class Edges:
         Slot of the heaviest vertex.
     edge : (n, K, D) Tensor
         0 for empty slots.
+    others : (n, K) bool Tensor
+        The slots in use, without the heaviest vertex's.
     """
 
     def __init__(self, combinations: ConvexCombinations) -> None:
@@ -37,7 +39,7 @@ class Edges:
         self.others = combinations.used.scatter(1, self.base[:, None], False)
 
     def relative(self, rise: Tensor) -> Tensor:
-        """Values of the vertices (n, K) less the heaviest one's."""
+        """Values of the vertices (n, K) minus the value of the heaviest vertex."""
         return rise - rise.gather(1, self.base[:, None])
 
     def balanced(self, change: Tensor) -> Tensor:
@@ -46,19 +48,22 @@ class Edges:
 
 
 def optimize_weights(combinations: ConvexCombinations, target: Tensor, size: Tensor, most: int = 100) -> None:
-    """Bring the weights to their best, over the vertices in use.
+    """Replace the weights by the best ones for the vertices in use.
 
     Each step is Newton's on the weights that are above 0 or would rise: with edges e_k from the heaviest vertex,
     H = ∇²Ω(x) and slopes r_k, the change of the others' weights q solves E H Eᵀ q = r. It ends at the best point along
-    it or where a weight is spent. Weights so small that their fall to 0 promises nothing stay where they are: below an
-    infinite slope they would fall for ever, and hold up the others.
+    it or where a weight becomes 0. A weight stays as it is if it is so small that the objective cannot gain from its
+    fall to 0: if Ω has an infinite slope at 0, it would fall in every step and shorten the steps of the others.
 
     Parameters
     ----------
     target : (n,) Tensor
-        An instance is done once no vertex rises by more than this. If it is negative, it is done at rounding.
+        An instance is finished once no slope r_k is larger. If negative, it is finished once steps gain nothing but
+        rounding.
     size : (n,) Tensor
-        Of the objective.
+        The size of the numbers that the objective sums.
+    most : int
+        The largest number of steps.
     """
     rows = torch.arange(len(combinations), device=target.device)
     part = combinations
@@ -90,7 +95,7 @@ def optimum_vjp(combinations: ConvexCombinations, x: Tensor, cotangent: Tensor) 
         dp = S E dθ,   dx = Eᵀ S E dθ,   S = (E H Eᵀ)⁻¹,
 
     as long as the optimum stays in the support's affine hull, so u on p gives Eᵀ S u. Dependent vertices take a
-    pseudo-inverse, which dx does not notice.
+    pseudo-inverse, which leaves dx as it is.
     """
     edges = Edges(combinations)
     right = torch.where(edges.others, edges.relative(cotangent), 0.0)
@@ -101,7 +106,7 @@ def optimum_vjp(combinations: ConvexCombinations, x: Tensor, cotangent: Tensor) 
 def remove_dependent_vertices(combinations: ConvexCombinations) -> None:
     """Reduce each support, at the same mean, to affinely independent vertices (Carathéodory).
 
-    Vertices of weight 0 rather gain some than go.
+    Vertices of weight 0 gain weight rather than leave, where there is a choice.
     """
     while len(combinations) and combinations.weight.shape[1]:
         edges = Edges(combinations)
@@ -120,7 +125,7 @@ def remove_dependent_vertices(combinations: ConvexCombinations) -> None:
         combinations.weight = moved / moved.sum(1, keepdim=True)
         combinations.remove(torch.zeros_like(falling).scatter(1, spent[:, None], dependent[:, None]))
         lost = inside & ~combinations.omega.has_slope(combinations.point(), combinations.needs_slope)
-        if bool(lost.any()):  # of a part so rare that rounding takes it away; its vertices stay as they are
+        if bool(lost.any()):  # a part was so rare that rounding removed it: its instance keeps its vertices
             now = combinations.weight, combinations.used
             combinations.weight, combinations.used = (
                 torch.where(lost[:, None], old, new) for old, new in zip(before, now, strict=True)
@@ -133,7 +138,7 @@ def remove_dependent_vertices(combinations: ConvexCombinations) -> None:
 
 
 def _newton_step(combinations: ConvexCombinations, x: Tensor, rise: Tensor, idle: Tensor) -> Tensor:
-    """Newton's change of the weights, (n, K), which has no weight of 0 fall; ``idle`` (n,) is a promise of nothing."""
+    """Newton's change of the weights, (n, K), without a fall of weights that are 0 or gain less than ``idle`` (n,)."""
     edges = Edges(combinations)
     gram = combinations.omega.hessian_gram(x, edges.edge)
     slope = torch.where(edges.others, edges.relative(rise), 0.0)

@@ -15,19 +15,19 @@ from ..validation import check_feasible
 from . import sinkhorn_torch
 from .sinkhorn_torch import Plan
 
-__all__ = ["Plan", "Transport", "forbid_unused", "rounding_of_totals", "with_slack"]
+__all__ = ["EntropicTransport", "Plan", "add_slack", "forbid_unusable_cells", "margin_total_tolerance"]
 
 
-def rounding_of_totals(rows: Tensor, columns: Tensor) -> float:
-    """How far apart, relative to them, the totals of margins that are meant to agree may be in these dtypes."""
+def margin_total_tolerance(rows: Tensor, columns: Tensor) -> float:
+    """The relative difference up to which two margins' totals count as equal, given the rounding of their dtypes."""
     eps = max(torch.finfo(margins.dtype).eps for margins in (rows, columns))
     return max(1e-9, 4 * eps, 64 * min(eps, torch.finfo(torch.float32).eps))
 
 
-def with_slack(
+def add_slack(
     scores: Tensor, rows: Tensor, columns: Tensor, total: Tensor | None
 ) -> tuple[Float[Tensor, "batch rows columns"], Tensor, Tensor]:
-    """The problem with equal totals: a row and a column of score 0, where needed, take what must not be shipped.
+    """Make the totals of both margins equal: add a row or a column of score 0 that takes the rest of a margin.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def with_slack(
     total : (B,) Tensor, optional
         Of the plan; the smaller one of the margins' totals if None.
     """
-    rounding = rounding_of_totals(rows, columns)
+    rounding = margin_total_tolerance(rows, columns)
     rows, columns = rows.double(), columns.double()
     row_total, column_total = rows.sum(1), columns.sum(1)
     shipped = torch.minimum(row_total, column_total) if total is None else total
@@ -51,10 +51,10 @@ def with_slack(
     width = scores.shape[2]
     if bool((over_rows > 0).any()):
         scores = torch.nn.functional.pad(scores, (0, 1))
-        columns = torch.cat(_alike(columns, over_rows[:, None]), 1)
+        columns = torch.cat(_expand_to_same_batch(columns, over_rows[:, None]), 1)
     if bool((over_columns > 0).any()):
         scores = torch.nn.functional.pad(scores, (0, 0, 0, 1))
-        rows = torch.cat(_alike(rows, over_columns[:, None]), 1)
+        rows = torch.cat(_expand_to_same_batch(rows, over_columns[:, None]), 1)
         if scores.shape[2] > width:
             corner = torch.zeros_like(scores, dtype=torch.bool)
             corner[:, -1, -1] = True
@@ -62,12 +62,12 @@ def with_slack(
     return scores, rows, columns
 
 
-def _alike(a: Tensor, b: Tensor) -> list[Tensor]:
+def _expand_to_same_batch(a: Tensor, b: Tensor) -> list[Tensor]:
     size = max(len(a), len(b))
     return [t.expand(size, t.shape[1]) for t in (a, b)]
 
 
-def forbid_unused(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def forbid_unusable_cells(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Scores with −inf in every cell that no plan can use; InfeasibleError where there is no plan at all."""
     size, n, m = scores.shape
     if n == 0 or m == 0:
@@ -87,7 +87,7 @@ def forbid_unused(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 @dataclass
-class Transport:
+class EntropicTransport:
     """V(S, a, b) = max ⟨S, P⟩ − T Σ P log P over P ≥ 0 with P 1 = a, Pᵀ 1 = b: a ConvexFunction of (S, a, b).
 
     (It is convex in S and concave in the margins; either way its derivatives are these.) Its gradient is the plan and
@@ -103,17 +103,17 @@ class Transport:
     tolerance : float
         On the largest difference of a sum of rows or columns from its margin, relative to the largest margin.
     max_iter : int
-    first : float
-        A temperature to begin at, if higher.
-    flip : bool
+    first_temperature : float
+        The temperature to begin at, if it is higher than ``temperature``.
+    transpose : bool
         Solve for the rows' prices in place of the columns', for where there are fewer rows.
     """
 
     temperature: float
     tolerance: float
     max_iter: int
-    first: float = 0.0
-    flip: bool = False
+    first_temperature: float = 0.0
+    transpose: bool = False
     _found: Plan | None = None
 
     def plan(self, theta: Parts) -> Plan:
@@ -121,7 +121,7 @@ class Transport:
         if self._found is None:
             scores, rows, columns = (t.detach() for t in theta)
             with torch.no_grad():
-                if self.flip:
+                if self.transpose:
                     plan, f, g, *status = self._solve(scores.mT, columns, rows)
                     self._found = Plan(plan.mT, g, f, *status)
                 else:
@@ -178,7 +178,7 @@ class Transport:
 
     def _solve(self, scores: Tensor, rows: Tensor, columns: Tensor) -> Plan:
         size, n, m = scores.shape
-        settings = (self.temperature, self.first, self.tolerance, self.max_iter)
+        settings = (self.temperature, self.first_temperature, self.tolerance, self.max_iter)
         if not scores.is_cpu or n == 0 or m == 0:
             return sinkhorn_torch.solve(scores, rows, columns, *settings)
         from ..kernels.transport.plans import solve

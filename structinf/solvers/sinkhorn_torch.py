@@ -13,7 +13,7 @@ from ..kernels.logsumexp import logsumexp
 from ..kernels.transport.tolerances import COARSE, COARSER, EXACT, FARTHEST, NOISE, NOTHING, ROUNDING, STEPS, TINY
 from ..shapes import Float
 
-__all__ = ["Plan", "finite_range", "laplacian", "row_plans", "solve", "tangent", "unrolled"]
+__all__ = ["Plan", "finite_range", "laplacian", "row_plans", "solve", "tangent", "unrolled_plan"]
 
 
 class Plan(NamedTuple):
@@ -71,23 +71,29 @@ def row_plans(scores: Tensor, rows: Tensor, g: Tensor, temperature: Tensor | flo
     return rows[:, :, None] * (x - torch.where(torch.isneginf(lse), 0.0, lse)).exp()
 
 
-def unrolled(
-    scores: Tensor, rows: Tensor, columns: Tensor, temperature: float, first: float, tolerance: float, max_iter: int
+def unrolled_plan(
+    scores: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    temperature: float,
+    first_temperature: float,
+    tolerance: float,
+    max_iter: int,
 ) -> Plan:
-    """Sinkhorn's sweeps by logarithms of sums, all recorded by autograd, until each instance is within the tolerance.
+    """Sweeps by logarithms of sums, all recorded by autograd, until each instance is within the tolerance.
 
-    With ``first`` above the temperature, sweeps begin there, and halve it each time down to the temperature.
+    If ``first_temperature`` is higher than the temperature, sweeps begin there, and each halves it.
     """
     size, n, m = scores.shape
     log_rows, log_columns = _log(rows), _log(columns)
     if n == 0 or m == 0:
-        return solve(scores, rows, columns, temperature, first, tolerance, max_iter)
+        return solve(scores, rows, columns, temperature, first_temperature, tolerance, max_iter)
     largest = torch.maximum(rows.detach().amax(1), columns.detach().amax(1)).clamp(min=torch.finfo(scores.dtype).tiny)
     low, high = finite_range(scores.detach())
     spread = high - low
     g = torch.where(columns > 0, 0.0, -torch.inf).expand(size, m).to(scores)
     iterations = torch.zeros(size, dtype=torch.int64, device=scores.device)
-    count, t = 0, max(first, temperature)
+    count, t = 0, max(first_temperature, temperature)
     while True:
         f = t * log_rows - _shifted(t * logsumexp((scores + g[:, None]) / t, 2), rows)
         plan = ((scores + f[:, :, None] + g[:, None]) / t).exp()
@@ -165,7 +171,13 @@ def tangent(
 
 
 def solve(
-    scores: Tensor, rows: Tensor, columns: Tensor, temperature: float, first: float, tolerance: float, max_iter: int
+    scores: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    temperature: float,
+    first_temperature: float,
+    tolerance: float,
+    max_iter: int,
 ) -> Plan:
     """Sweeps, and Newton's method on the way down from a higher temperature where they converge slowly.
 
@@ -190,7 +202,7 @@ def solve(
 
     end = torch.full_like(largest, temperature)
     plan, error, rounding = state(g, end)
-    if first <= temperature:
+    if first_temperature <= temperature:
         aim = 0.01 * tolerance if exact else tolerance
         for _ in range(min(32, max_iter)):
             moving = error > (0.01 * rounding).clamp(min=aim)
@@ -201,7 +213,7 @@ def solve(
             g = torch.where(moving[:, None], _potential(scores, columns, f, temperature, 1), g)
             plan, error, rounding = state(g, end)
     slow = error > rounding.clamp(min=tolerance)
-    high = torch.where(slow, torch.clamp(spread / 8, min=max(temperature, first)), end)
+    high = torch.where(slow, torch.clamp(spread / 8, min=max(temperature, first_temperature)), end)
     levels = (torch.log(high / temperature) / math.log(COARSER)).ceil().clamp(min=0)
     g = torch.where((high > temperature)[:, None], start, g)
 

@@ -21,13 +21,14 @@ _NEAR = 1e-6
 
 
 class VertexOracle:
-    """The oracle's best structures along directions (n, d), lifted, for the instances ``rows``.
+    """An oracle as a function of vectors: from directions (n, d) to the best structures, lifted to Ω's coordinates.
 
     Attributes
     ----------
     rows : (n,) int64 Tensor
+        The instances that directions belong to.
     calls : int
-        Of the oracle so far.
+        The number of calls of the oracle so far.
     """
 
     def __init__(self, problem: MeanProblem, omega: MeanRegularizer) -> None:
@@ -45,12 +46,12 @@ class VertexOracle:
         self._oracle = problem.oracle
 
     def restrict(self, rows: Tensor) -> None:
-        """Ask for the instances ``rows`` from now on."""
+        """From now on, directions belong to the instances ``rows``."""
         if len(rows) != len(self.rows) or not torch.equal(rows, self.rows):
             self.rows, self._oracle = rows, self.problem.oracle[rows]
 
     def __call__(self, direction: Tensor) -> Tensor:
-        """(n, D), of directions whose entries in the padding and at parts of −inf are ignored."""
+        """The best vertices (n, D). Entries of the directions in the padding and at parts of −inf do not count."""
         self.calls += 1
         flattening, rows = self.problem.flattening, self.rows
         direction = direction.masked_fill(self.padding[rows], 0.0).masked_fill(self.forbidden[rows], -torch.inf)
@@ -58,7 +59,7 @@ class VertexOracle:
         return self._lift(self._oracle.argmax(parts), self._oracle, rows)
 
     def _lift(self, y: Parts, oracle: Oracle, rows: Tensor) -> Tensor:
-        """The structures (n, *event) of the instances ``rows``, checked."""
+        """The structures (n, *event) of the instances ``rows`` as vertices (n, D), after checks."""
         vertex = torch.cat(self.problem.flatten_structures(y, oracle, len(rows)), 1)
         wrong = ((vertex != 0) & self.forbidden[rows] | ~vertex.isfinite()).any(1)
         if bool(wrong.any()):
@@ -68,7 +69,7 @@ class VertexOracle:
         return x
 
     def from_warm_start(self, structures: Parts) -> list[tuple[Tensor, Tensor]]:
-        """Those of (K, B, *event) one by one, (B, D) each, and which of them are structures of a finite score."""
+        """Structures (K, B, *event) as K pairs: vertices (B, D), and whether each has a finite score, (B,) bool."""
         found = []
         for y in self.problem.unstack_structures(structures):
             vertex = torch.cat(self.problem.flatten_structures(y, self.problem.oracle, self.problem.batch), 1)
@@ -80,33 +81,33 @@ class VertexOracle:
 def initial_combinations(vertex_oracle: VertexOracle, warm_start: Parts | None) -> ConvexCombinations:
     """The average of a few structures, in the relative interior of Ω's domain.
 
-    The first is the best one for θ; those of ``warm_start`` join it. Wherever Ω may have an infinite slope, more
-    follow until every part that some structure uses is used and, where Ω minds, every part that some structure does
-    without is lacking once: each is asked for with gains for such parts and nothing for the others, so that one without
-    progress shows that none makes any. The gains differ between parts, for the sake of variety.
+    These are the structures of ``warm_start`` and the best one for θ. If Ω may have infinite slopes, more follow: the
+    oracle is called with positive scores for the parts that no structure has used yet and, if Ω may have an infinite
+    slope there, negative ones for the parts that all structures have used. Once an answer brings no progress, no
+    structure would. The scores differ between parts, so that instances get different structures.
     """
     omega, device = vertex_oracle.omega, vertex_oracle.theta.device
     theta = torch.where(vertex_oracle.forbidden, 0.0, vertex_oracle.theta)
     combinations = ConvexCombinations.empty(omega, torch.cat([theta, omega.lift(theta)[:, theta.shape[1] :] * 0], 1))
     everyone = torch.ones(len(theta), dtype=torch.bool, device=device)
 
-    def enter(vertex: Tensor, which: Tensor) -> None:
+    def add(vertex: Tensor, which: Tensor) -> None:
         slot = combinations.add(vertex, which)
         combinations.weight[which.nonzero()[:, 0], slot[which]] = 1.0
 
     if len(theta):
         for vertex, apt in vertex_oracle.from_warm_start(warm_start) if warm_start is not None else []:
-            enter(vertex, apt)
+            add(vertex, apt)
         first = vertex_oracle(theta)
-        enter(first, everyone)
+        add(first, everyone)
         if omega.steep:
-            combinations.needs_slope = _cover_parts(vertex_oracle, first, enter)
+            combinations.needs_slope = _cover_parts(vertex_oracle, first, add)
     combinations.weight = combinations.weight / combinations.weight.sum(1, keepdim=True)
     return combinations
 
 
-def _cover_parts(vertex_oracle: VertexOracle, first: Tensor, enter: Callable[[Tensor, Tensor], None]) -> Tensor:
-    """Enter structures until they cover; the coordinates that vary, (B, D)."""
+def _cover_parts(vertex_oracle: VertexOracle, first: Tensor, add: Callable[[Tensor, Tensor], None]) -> Tensor:
+    """Add structures as :func:`initial_combinations` says; return the coordinates that need a slope, (B, D) bool."""
     width, everyone = vertex_oracle.theta.shape[1], vertex_oracle.rows
     place = torch.arange(1, width + 1, dtype=torch.float64, device=first.device)
     gain = 1 + (place * (5**0.5 - 1) / 2).frac()  # equidistributed
@@ -122,18 +123,18 @@ def _cover_parts(vertex_oracle: VertexOracle, first: Tensor, enter: Callable[[Te
         low[rows], high[rows], vertex[rows] = low[rows].minimum(y), high[rows].maximum(y), found[progress]
         which = torch.zeros_like(everyone, dtype=torch.bool)
         which[rows] = True
-        enter(vertex, which)
+        add(vertex, which)
     vertex_oracle.restrict(everyone)
     return vertex_oracle.omega.needs_slope(low, high)
 
 
 def complete_face(combinations: ConvexCombinations, vertex_oracle: VertexOracle) -> None:
-    """Add vertices, of weight 0, until the support spans the optimum's face.
+    """Add vertices of weight 0 until the support spans the face of conv(Y) that the optimum lies on.
 
-    It mostly does, but not where θ is symmetric: the centre of a polytope is a mean of few structures. A random
-    direction orthogonal to the support's affine hull tells, with probability 1: if it is constant over the face, so
-    that its best vertex gains nothing, the face lies in the hull. The face's vertices are best for the gradient, which
-    the direction only perturbs.
+    The support spans it already, unless θ is symmetric: the centre of a polytope is a mean of few structures. A random
+    direction orthogonal to the support's affine hull finds what is missing, with probability 1: if no vertex of the
+    face is better along it, the face lies in the hull. The oracle is called with the gradient, for which all vertices
+    of the face are best, plus a small multiple of this direction.
     """
     if vertex_oracle.problem.oracle.takes_costs or vertex_oracle.theta.shape[1] == 0:
         return
@@ -163,7 +164,7 @@ def complete_face(combinations: ConvexCombinations, vertex_oracle: VertexOracle)
 
 
 def _orthogonal_to_support(combinations: ConvexCombinations, random: Tensor) -> Tensor:
-    """The share of a random vector (d,) that is orthogonal to the support's affine hull, (n, d), of length about 1."""
+    """The component of a random vector (d,) orthogonal to the support's affine hull, (n, d), of length about 1."""
     edges = Edges(combinations)
     edge = edges.edge[:, :, : len(random)]
     vector = (random / random.norm()).expand(len(combinations), -1)
