@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .calls.problem import Problem, renamed, shapes
 from .calls.resolution import prepare, prepare_oracle, resolve, without_instance_data
-from .compile.decorators import SOME_TENSOR, as_custom_op, disable_compile
 from .compile.functorch import functorch_compatible
+from .compile.public_call import UNKNOWN_TENSOR, OperatorSpec, public_call
 from .errors import InvalidInputError
 from .oracle import Oracle
 from .parts import Parts, as_tuple, like_potentials, map_parts, tupled
@@ -22,7 +22,7 @@ from .solution import Solution
 __all__ = ["decode", "encode", "infer", "relax", "same_instances"]
 
 
-def _like_mean(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> Parts:
+def _mean_like(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> Parts:
     theta = tupled(theta)
     options.pop("generator", None)
     batch, events = shapes(theta, resolve(oracle, relaxation, without_instance_data(oracle, options))[0])
@@ -30,7 +30,7 @@ def _like_mean(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation 
     return like_potentials(means, theta)
 
 
-def _draws_nothing(
+def _is_deterministic(
     theta: Any,
     oracle: str | Oracle,
     relaxation: str | Relaxation = "sparsemap",
@@ -38,13 +38,12 @@ def _draws_nothing(
     **options: Any,
 ) -> bool:
     alone = without_instance_data(oracle, options)
-    if any(option is SOME_TENSOR for option in alone.values()):
+    if any(option is UNKNOWN_TENSOR for option in alone.values()):
         return False  # what it makes of an option is not known yet
     return generator is None and not resolve(oracle, relaxation, alone)[1].draws
 
 
-@as_custom_op(_like_mean, _draws_nothing)
-@functorch_compatible
+@public_call(operator=OperatorSpec(_mean_like, _is_deterministic), functorch=True)
 def relax(
     theta: Parts,
     oracle: str | Oracle,
@@ -98,7 +97,7 @@ def relax(
     return problem.restore_parts(mean, found.sample_ndim)
 
 
-@disable_compile
+@public_call
 def infer(
     theta: Parts,
     oracle: str | Oracle,
@@ -154,7 +153,7 @@ def _solved(
     return solution, {"mean": solution.mean, "value": solution.value, "weights": solution.weights}
 
 
-@disable_compile
+@public_call
 def encode(labels: Tensor, like: Parts, oracle: str | Oracle, **options: Any) -> Parts:
     """The structure that integer labels describe, in the form of potentials ``like``.
 
@@ -186,7 +185,7 @@ def encode(labels: Tensor, like: Parts, oracle: str | Oracle, **options: Any) ->
     return problem.restore_parts(problem.encode(labels, "labels"))
 
 
-@disable_compile
+@public_call
 def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     """Integer labels of structures ``y`` (..., *event); the inverse of :func:`encode`, −1 in the padding.
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .compile.torch_private import standard_gamma
 from .errors import InvalidInputError, UnsupportedError
 from .kernels.threads import parallel_rows
 from .validation import check_natural
@@ -259,10 +260,9 @@ class SumOfGamma(_Counted):
         return _compiled_sum_of_gamma(self, wanted)
 
     def _elsewhere(self, wanted: _Wanted) -> Tensor:
-        # torch._standard_gamma takes a generator; distributions.Gamma does not.
         shape, dtype, device, generator = wanted
         concentration = torch.full((self.iterations, *shape), 1 / self.k, dtype=dtype, device=device)
-        terms = torch._standard_gamma(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
+        terms = standard_gamma(concentration, generator)
         rates = torch.arange(1, self.iterations + 1, dtype=dtype, device=device) / self.k
         total = (terms / rates.view(-1, *[1] * len(shape))).sum(0)
         return (total - math.log(self.iterations)) / self.k

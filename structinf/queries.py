@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import autograd
 from .calls.resolution import prepare_oracle
-from .compile.decorators import disable_compile
+from .compile.public_call import public_call
 from .dp import HypergraphProgram
 from .errors import UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Samplable
@@ -67,7 +67,7 @@ class Support(NamedTuple):
     probabilities: Tensor
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> Best:
     """The k structures of highest score of each instance.
@@ -111,7 +111,7 @@ def sparsemax_of_best(oracle: Oracle, theta: Parts, k: int, temperature: float =
     return structures, weights.to(as_tuple(theta)[0].dtype)
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def sample(
     theta: Parts,
@@ -161,7 +161,7 @@ def sample(
     return problem.restore_parts(drawn, 1)
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
     """The exact number of structures of finite score, for each instance of the flattened batch.
@@ -181,7 +181,7 @@ def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
         return _program(problem.oracle).count(problem.theta)
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def entropy(
     theta: Parts,
@@ -224,7 +224,7 @@ def gibbs_entropy(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
     return (value - inner(theta, mean)).clamp(min=0)
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def log_prob(
     theta: Parts,
@@ -265,7 +265,7 @@ def log_prob(
         return problem.restore((inner(exact, own) - _gibbs(found, omega).log_partition(exact)).clamp(max=0))
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def enumerate_support(
     theta: Parts,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..compile.decorators import disable_compile
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..kernels.arrays import widened
 from ..parts import broadcast
@@ -22,7 +22,7 @@ __all__ = ["Metric", "check_metric", "check_series", "pairwise_cost"]
 Metric = Literal["squared_euclidean", "euclidean", "l1", "absolute", "cosine"] | Callable[[Tensor, Tensor], Tensor]
 
 
-@disable_compile
+@public_call
 def pairwise_cost(x: Tensor, y: Tensor, metric: Metric = "squared_euclidean") -> Float[Tensor, "*batch n m"]:
     """The cost of matching item i of series ``x`` with item j of series ``y``, for all i and j.
 

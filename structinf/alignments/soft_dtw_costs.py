@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..calls.problem import Problem, broadcasts, renamed
 from ..calls.resolution import bind_problem, get_oracle, get_relaxation
-from ..compile.decorators import disable_compile
-from ..compile.functorch import functorch_compatible
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
 from ..relaxations.smoothed import Smoothed
@@ -20,8 +19,7 @@ from ..validation import check_floating
 __all__ = ["alignment_matrix", "alignment_path", "check_band", "choose_smoothing", "soft_dtw"]
 
 
-@disable_compile
-@functorch_compatible
+@public_call(functorch=True)
 def soft_dtw(
     cost: Tensor,
     temperature: float | None = None,
@@ -85,7 +83,7 @@ def soft_dtw(
     return problem.restore(0 - value)  # a cost of 0, not of −0
 
 
-@disable_compile
+@public_call
 def alignment_matrix(
     cost: Tensor,
     temperature: float | None = None,
@@ -124,7 +122,7 @@ def alignment_matrix(
     return cast(Tensor, problem.restore_parts(mean))
 
 
-@disable_compile
+@public_call
 def alignment_path(
     cost: Tensor, *, band: int | Tensor | None = None, lengths: Any = None
 ) -> Int[Tensor, "*batch steps 2"]:

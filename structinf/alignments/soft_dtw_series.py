@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..compile.decorators import disable_compile
-from ..compile.functorch import functorch_compatible
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction, reduce_losses
 from ..parts import broadcast
@@ -20,8 +19,7 @@ from .soft_dtw_costs import check_band, choose_smoothing, soft_dtw
 __all__ = ["SoftDTWLoss", "soft_dtw_between", "soft_dtw_divergence"]
 
 
-@disable_compile
-@functorch_compatible
+@public_call(functorch=True)
 def soft_dtw_between(
     x: Tensor,
     y: Tensor,
@@ -63,8 +61,7 @@ def soft_dtw_between(
     return soft_dtw(cost, temperature, regularizer=regularizer, band=band, lengths=own).to(x.dtype)
 
 
-@disable_compile
-@functorch_compatible
+@public_call(functorch=True)
 def soft_dtw_divergence(
     x: Tensor,
     y: Tensor,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ..calls.problem import broadcasts
+from ..compile.torch_private import is_functorch_wrapped_tensor
 from ..errors import InvalidInputError
 
 __all__ = ["Side", "apply_masks", "check_mask", "is_padding"]

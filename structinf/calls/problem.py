@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compile.functorch import check_not_hidden
+from ..compile.functorch import check_not_captured
 from ..errors import InstanceError, InvalidInputError, UnsupportedError
 from ..kernels.arrays import HALF, widened
 from ..oracle import Oracle
@@ -56,7 +56,7 @@ class Problem:
         flat = [widened(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
         form = like_potentials(flat, theta)
         for name, t in oracle.bound.items():
-            check_not_hidden(name, t)
+            check_not_captured(name, t)
         given = {name: value for name, value in instance_data.items() if value is not None}
         try:
             bound = {
@@ -115,7 +115,7 @@ class Problem:
                     f"{where} must have shape {_shape(self.batch_shape + event)} "
                     f"(batch {_shape(self.batch_shape)}, structure {_shape(event)}), got {_shape(t.shape)}{instead}"
                 )
-            check_not_hidden(what, t)
+            check_not_captured(what, t)
             t = t.to(like).expand(self.batch_shape + event)
             flat.append(t.reshape(math.prod(self.batch_shape), *event))
         form = self.without_padding(like_potentials(flat, self.theta))

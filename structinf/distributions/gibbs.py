@@ -16,7 +16,7 @@ from .. import autograd
 from ..api import same_instances
 from ..calls.problem import Problem
 from ..calls.resolution import check_supported, prepare_oracle
-from ..compile.decorators import disable_compile
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Enumerable, GibbsOracle, Oracle, Samplable
 from ..parts import Parts, as_tuple, inner, like_potentials, map_parts, scale, tupled
@@ -80,7 +80,7 @@ class Gibbs(StructureDistribution):
     # θ is checked where it is read, not here: what lies in the padding may be anything.
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
-    @disable_compile
+    @public_call
     def __init__(
         self,
         theta: Parts,
@@ -127,14 +127,14 @@ class Gibbs(StructureDistribution):
     # -- probabilities ------------------------------------------------------------------------
 
     @property
-    @disable_compile
+    @public_call
     def log_partition(self) -> Tensor:
         """log Σ exp(⟨θ, y⟩ / temperature), (*batch)."""
         problem = self._problem()
         with problem.plain_modes():
             return problem.restore(self._log_partition(problem))
 
-    @disable_compile
+    @public_call
     def log_prob(self, value: Any) -> Tensor:
         """log p(y), (*sample, *batch), at most 0; −inf for a structure that uses a part of −inf.
 
@@ -157,14 +157,14 @@ class Gibbs(StructureDistribution):
             found = (score - self._log_partition(problem).view(self.batch_shape)).clamp(max=0)
             return found.to(problem.dtype)
 
-    @disable_compile
+    @public_call
     def entropy(self) -> Tensor:
         """−Σ p(y) log p(y) in nats, (*batch)."""
         problem = self._problem()
         with problem.plain_modes():
             return problem.restore(gibbs_entropy(_gibbs(problem), self._exact(problem)))
 
-    @disable_compile
+    @public_call
     def cross_entropy(self, other: Gibbs) -> Tensor:
         """−Σ p(y) log q(y) for q = ``other``, of the same structures; inf where q excludes one that p does not.
 
@@ -197,7 +197,7 @@ class Gibbs(StructureDistribution):
 
     # -- structures ---------------------------------------------------------------------------
 
-    @disable_compile
+    @public_call
     @torch.no_grad()
     def sample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
         """Independent exact samples, (*sample, *batch, *event), drawn from ``generator`` alone if one is given."""
@@ -210,7 +210,7 @@ class Gibbs(StructureDistribution):
             drawn = found.sample(scale(problem.theta, self.temperature), shape.numel(), generator)
         return apart(problem.restore_parts(drawn, 1), shape)
 
-    @disable_compile
+    @public_call
     def rsample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
         """Relaxed structures at noisy potentials, (*sample, *batch, *event), differentiable in θ."""
         if self.relaxation is None:
@@ -226,7 +226,7 @@ class Gibbs(StructureDistribution):
         return apart(problem.restore_parts(map_parts(lambda t: t[:n], drawn), 1), shape)
 
     @property
-    @disable_compile
+    @public_call
     @torch.no_grad()
     def mode(self) -> Any:
         """A most probable structure, (*batch, *event)."""
@@ -237,7 +237,7 @@ class Gibbs(StructureDistribution):
         return problem.restore_parts(y)
 
     @property
-    @disable_compile
+    @public_call
     def mean(self) -> Any:
         """E[Y], the marginals of the parts, (*batch, *event)."""
         problem = self._problem()
@@ -245,7 +245,7 @@ class Gibbs(StructureDistribution):
             return problem.restore_parts(Marginals(temperature=self.temperature).mean(problem.oracle, problem.theta))
 
     @property
-    @disable_compile
+    @public_call
     def variance(self) -> Any:
         """Of each part, (*batch, *event): mean · (1 − mean) of parts that are 0 or 1.
 
@@ -274,7 +274,7 @@ class Gibbs(StructureDistribution):
         with problem.plain_modes():
             return are_members(problem, self._aligned(value, problem.batch_shape))
 
-    @disable_compile
+    @public_call
     def enumerate_support(self, expand: bool = True) -> Any:
         """All structures, (n, *batch, *event), or with batch dimensions of 1 unless ``expand``; for small sizes."""
         if missing := missing_ability(self.oracle, Enumerable):

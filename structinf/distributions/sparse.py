@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from ..api import infer
 from ..calls.resolution import prepare_oracle
-from ..compile.decorators import disable_compile
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts, tupled
@@ -93,7 +93,7 @@ class SparseDistribution(StructureDistribution):
         super().__init__(weights.shape[1:], event, validate_args=validate_args)
 
     @classmethod
-    @disable_compile
+    @public_call
     def of(
         cls,
         theta: Parts,
@@ -123,7 +123,7 @@ class SparseDistribution(StructureDistribution):
         return cls(support, solution.weights, validate_args=validate_args)
 
     @classmethod
-    @disable_compile
+    @public_call
     def topk(
         cls, theta: Parts, oracle: str | Oracle, k: int, *, validate_args: bool | None = None, **options: Any
     ) -> Self:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..calls.resolution import prepare
-from ..compile.decorators import disable_compile
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Parts
@@ -70,7 +70,7 @@ def get_estimator(estimator: str | Estimator, **options: Any) -> Estimator:
     return ESTIMATORS.get(estimator, **options)
 
 
-@disable_compile
+@public_call
 def expect(
     f: Callable[..., Tensor],
     theta: Parts,

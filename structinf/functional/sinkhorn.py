@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..calls.problem import Problem
 from ..calls.resolution import get_relaxation
-from ..compile.decorators import disable_compile
-from ..compile.functorch import functorch_compatible
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import TransportPolytope
 from ..solution import Solution
@@ -75,8 +74,7 @@ def sinkhorn(
 ) -> Solution: ...
 
 
-@disable_compile
-@functorch_compatible
+@public_call(functorch=True)
 def sinkhorn(
     theta: Tensor,
     rows: Tensor | None = None,

@@ -7,8 +7,7 @@ import math
 from torch import Tensor
 
 from ..autograd import piecewise_linear
-from ..compile.decorators import as_custom_op
-from ..compile.functorch import functorch_compatible
+from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..kernels.arrays import widened
 from ..kernels.permutahedron import projection
@@ -19,8 +18,7 @@ from ..validation import check_floating
 __all__ = ["soft_rank", "soft_sort"]
 
 
-@as_custom_op()
-@functorch_compatible
+@public_call(operator=OperatorSpec(), functorch=True)
 def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Float[Tensor, "*shape"]:
     """The rank of each number among the n along ``dim``, 1 for the lowest and n for the highest, made smooth.
 
@@ -69,8 +67,7 @@ def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Floa
     return _project(theta, temperature, dim, is_sorting=False)
 
 
-@as_custom_op()
-@functorch_compatible
+@public_call(operator=OperatorSpec(), functorch=True)
 def soft_sort(
     theta: Tensor, temperature: float = 1.0, *, dim: int = -1, descending: bool = False
 ) -> Float[Tensor, "*shape"]:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from ..calls.problem import Problem, renamed
 from ..calls.resolution import bind_problem, get_oracle, prepare_oracle
-from ..compile.decorators import disable_compile
-from ..compile.functorch import functorch_compatible
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, like_potentials, map_parts, tupled
@@ -61,8 +60,7 @@ class SPOPlusLoss(nn.Module):
             )
         self.reduction: Reduction = check_reduction(reduction)
 
-    @disable_compile
-    @functorch_compatible
+    @public_call(functorch=True)
     def forward(self, theta: Parts, true_theta: Parts, **instance_data: Any) -> Float[Tensor, "*batch"]:
         """The loss of predicted potentials ``theta`` (..., *event), given the true ones.
 
@@ -105,7 +103,7 @@ class SPOPlusLoss(nn.Module):
         return f"oracle={self.oracle!r}, reduction={self.reduction!r}"
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any) -> Float[Tensor, "*batch"]:
     """⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩, what the structures that are best for θ lose when the true potentials are t.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..autograd import CappedMap
-from ..compile.decorators import as_custom_op
+from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..shapes import Float
 from .forms import AlongDim, apply_along, check_parameter, check_scores, extent, row_parameter
@@ -16,7 +16,7 @@ __all__ = ["Budget", "budget"]
 _CAPPED = CappedMap()
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """The nearest point of the capped simplex along ``dim``: a soft choice of k things.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..autograd.simplex_gap import simplex_gap
 from ..autograd.value_check import inspected
-from ..compile.decorators import as_custom_op
+from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction
 from ..shapes import Float, Int
@@ -19,13 +19,17 @@ from .forms import check_scores, to_last
 __all__ = ["simplex_loss"]
 
 
-def _like_losses(
+def _losses_like(
     x: Tensor, target: Tensor, entropy: Entropy, *, dim: int = -1, reduction: Reduction = "mean", **_: Any
 ) -> Tensor:
     return x.new_empty([] if reduction != "none" else to_last(x, dim).shape[:-1])
 
 
-@as_custom_op(_like_losses, is_number=lambda *_, reduction="mean", **__: reduction != "none")
+def _is_scalar(*_: Any, reduction: Reduction = "mean", **__: Any) -> bool:
+    return reduction != "none"
+
+
+@public_call(operator=OperatorSpec(_losses_like, is_scalar=_is_scalar))
 def simplex_loss(
     x: Tensor,
     target: Tensor,

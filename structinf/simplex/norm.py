@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..autograd.simplex import SimplexMap, one_of, simplex_point
-from ..compile.decorators import as_custom_op
+from ..compile.public_call import OperatorSpec, public_call
 from ..kernels.simplex.torch_backend import largest_score, power
 from ..shapes import Float
 from .forms import AlongDim, check_parameter, check_scores, restored, row_parameter, to_last
@@ -68,7 +68,7 @@ def norm_of(p: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows 1"]:
     return top * torch.where(total != 0, total, 1.0).pow(1 / alpha)
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> Float[Tensor, "*shape"]:
     """α-normmax along ``dim``, for any α above 1: sparse, and near to uniform among what is left.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..autograd.simplex import simplex_point
-from ..compile.decorators import as_custom_op
+from ..compile.public_call import OperatorSpec, public_call
 from ..kernels.arrays import widened
 from ..shapes import Float
 from ..validation import check_k
@@ -15,7 +15,7 @@ from .tsallis import TsallisMap
 __all__ = ["TopkSparsemax", "topk_sparsemax"]
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def topk_sparsemax(x: Tensor, k: int, dim: int = -1) -> Float[Tensor, "*shape"]:
     """The nearest probabilities of which at most k are not 0, along ``dim``: the sparsemax of the k highest scores.
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from ..autograd.simplex import SimplexMap, one_of
-from ..compile.decorators import as_custom_op
+from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..kernels.simplex import dispatch as compiled
 from ..kernels.simplex import torch_backend
@@ -59,7 +59,7 @@ def _softmax(x: Tensor) -> Tensor:
 _SOFTMAX, _ENTMAX15, _SPARSEMAX, _ENTMAX = TsallisMap(1.0), TsallisMap(1.5), TsallisMap(2.0), TsallisMap()
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def softmax(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Softmax along ``dim``: torch.softmax, but 0 with gradient 0 in a row of −inf alone.
 
@@ -90,7 +90,7 @@ def softmax(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     return apply_along(_SOFTMAX, x, dim)
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def sparsemax(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Sparsemax along ``dim``: the nearest point of the simplex, which is α-entmax for α = 2.
 
@@ -119,7 +119,7 @@ def sparsemax(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     return apply_along(_SPARSEMAX, x, dim)
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def entmax15(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """α-entmax along ``dim`` for α = 1.5: sparse as sparsemax, but smooth.
 
@@ -146,7 +146,7 @@ def entmax15(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     return apply_along(_ENTMAX15, x, dim)
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> Float[Tensor, "*shape"]:
     """α-entmax along ``dim``, for any α of at least 1: the larger it is, the sparser the probabilities.
 

@@ -13,7 +13,7 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.nn.functional import logsigmoid
 
-from ...compile.decorators import disable_compile
+from ...compile.public_call import public_call
 from ...errors import InvalidInputError
 from ...noise import Logistic
 from ...validation import check_positive
@@ -150,7 +150,7 @@ def _stretches(stretch: Any) -> bool:
     return -math.inf < stretch[0] < 0 and 1 < stretch[1] < math.inf
 
 
-@disable_compile
+@public_call
 @functools.lru_cache
 def _quadrature(temperature: float, low: float, high: float) -> tuple[list[float], list[float]]:
     """Nodes from 0 to 1, both included, and their weights."""
