@@ -16,9 +16,8 @@ from .oracle import GibbsOracle, KBest, Oracle, Samplable
 from .parts import Parts, as_tuple, inner, map_parts, scale
 from .regularizers import Regularizer, SquaredL2, get_regularizer
 from .relaxation import missing_ability
-from .relaxations.marginals import LogPartition
 from .shapes import Float
-from .smoothing import Smoothable
+from .smoothing import Smoothable, log_partition_function
 from .solvers.perturbation import tile, untile
 from .validation import check_generator
 
@@ -220,7 +219,7 @@ def entropy(
 
 def gibbs_entropy(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
     """log Z − ⟨θ, μ⟩, (B,), for θ (B | 1, *event) in float64; differentiable in it."""
-    value, mean = autograd.value_and_gradient(LogPartition(oracle), theta)
+    value, mean = autograd.value_and_gradient(log_partition_function(oracle), theta)
     return (value - inner(theta, mean)).clamp(min=0)
 
 

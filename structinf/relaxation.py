@@ -14,7 +14,7 @@ from typing_extensions import Self
 from . import autograd
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
-from .parts import Parts, as_tuple, map_parts, scale
+from .parts import Parts, as_tuple, like_potentials, map_parts, scale
 from .registry import Registry
 from .shapes import Float
 from .smoothing import Smoothable
@@ -200,20 +200,22 @@ class GradientRelaxation(RegularizedRelaxation):
     temperature: Any  # a float, once the relaxation is made
 
     @abc.abstractmethod
-    def function(self, oracle: Oracle) -> autograd.ConvexFunction:
-        """f, an object that knows its derivatives."""
+    def convex_function(self, oracle: Oracle) -> autograd.ConvexFunction:
+        """f, with its derivatives."""
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
-        value, mean = autograd.value_and_gradient(self.function(oracle), self._scaled(theta))
+        value, mean = autograd.value_and_gradient(self.convex_function(oracle), self._scaled(theta))
         return Solution(mean=mean, value=self._unscaled(value))
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        return autograd.gradient(self.function(oracle), self._scaled(theta))
+        tensors = as_tuple(self._scaled(theta))
+        means = autograd.Gradient.apply(self.convex_function(oracle), isinstance(theta, tuple), *tensors)
+        return like_potentials(means, theta)
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """temperature · f(θ / temperature), (B,)."""
-        return self._unscaled(autograd.value(self.function(oracle), self._scaled(theta)))
+        return self._unscaled(autograd.value(self.convex_function(oracle), self._scaled(theta)))
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """0, (B,): nothing is random, and no choice open, where the mean is a structure."""

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import abc
+import functools
 
 from torch import Tensor
 
-from .autograd import routed_max, smooth_argmax, smooth_max
+from .autograd import ConvexFunction, routed_max, smooth_argmax, smooth_max
 from .oracle import GibbsOracle, Oracle
 from .parts import Parts, as_tuple, gradient_by_autograd, hessian_product_by_autograd, reduce_like, scale_per_instance
 from .regularizers import GIBBS, Regularizer
 
-__all__ = ["Smoothable", "SmoothableGibbs", "compiled_alpha", "routed_max", "smooth_argmax", "smooth_max"]
+__all__ = [
+    "Smoothable",
+    "SmoothableGibbs",
+    "compiled_alpha",
+    "log_partition_function",
+    "routed_max",
+    "smooth_argmax",
+    "smooth_max",
+    "smoothed_function",
+]
 
 
 class Smoothable(Oracle):
@@ -77,6 +87,39 @@ class SmoothableGibbs(GibbsOracle, Smoothable):
 
     def covariance_product(self, theta: Parts, v: Parts) -> Parts:
         return self.smoothed_hessian_product(theta, v, GIBBS)
+
+
+def smoothed_function(oracle: Smoothable, regularizer: Regularizer) -> ConvexFunction:
+    """DP_Ω of ``oracle``, with its derivatives."""
+    return ConvexFunction(
+        *(functools.partial(getattr(oracle, name), regularizer=regularizer) for name in _SMOOTHED_METHODS.values())
+    )
+
+
+def log_partition_function(oracle: GibbsOracle) -> ConvexFunction:
+    """log Z of ``oracle``, with its derivatives: means and covariances of the Gibbs distribution.
+
+    Methods that only forward to the smoothed recursion are skipped, since every call passes through them.
+    """
+    kind = type(oracle)
+    return ConvexFunction(
+        *(
+            functools.partial(getattr(oracle, smoothed), regularizer=GIBBS)
+            if getattr(kind, name) is getattr(SmoothableGibbs, name)
+            else getattr(oracle, name)
+            for name, smoothed in _SMOOTHED_METHODS.items()
+        )
+    )
+
+
+# The maps of a ConvexFunction in order, by the methods of GibbsOracle and of Smoothable.
+_SMOOTHED_METHODS = {
+    "log_partition": "smoothed_value",
+    "marginals": "smoothed_mean",
+    "log_partition_and_marginals": "smoothed_value_and_mean",
+    "log_partition_vjp": "smoothed_vjp",
+    "covariance_product": "smoothed_hessian_product",
+}
 
 
 def compiled_alpha(theta: Parts, regularizer: Regularizer) -> float | None:

@@ -7,7 +7,9 @@ third and later ones are taken by autograd through f's own differentiable value.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,31 +29,34 @@ from ..parts import (
 from ..shapes import Float
 from .forms import as_form, zeros_for_missing
 
-__all__ = ["ConvexFunction", "gradient", "value", "value_and_gradient"]
+__all__ = ["ConvexFunction", "Gradient", "gradient", "value", "value_and_gradient"]
 
 
-class ConvexFunction(Protocol):
-    """A function of θ, instance by instance, that knows its derivatives. Called under no_grad but for ``value``."""
+@dataclass(frozen=True)
+class ConvexFunction:
+    """A convex function f of θ, instance by instance, as the five maps that its derivatives need.
 
-    def value(self, theta: Parts) -> Tensor:
-        """f(θ), (B,); differentiable by autograd to any order wherever an entry of θ requires grad."""
-        ...
+    All are called under no_grad, except ``value``.
 
-    def gradient(self, theta: Parts) -> Parts:
-        """∇f, (B, *event)."""
-        ...
+    Attributes
+    ----------
+    value : callable
+        θ ↦ f(θ), (B,); differentiable by autograd to any order if an entry of θ requires grad.
+    gradient : callable
+        θ ↦ ∇f, (B, *event).
+    value_and_gradient : callable
+        θ ↦ both, from one pass where an algorithm has one.
+    vjp : callable
+        (θ, weight) ↦ Σ_b weight_b ∇f_b in the form of θ, without an array for each instance that shares a tensor.
+    hessian_product : callable
+        (θ, v) ↦ ∇²f v, (B, *event).
+    """
 
-    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:
-        """Both, for the price of the gradient where one pass makes them."""
-        ...
-
-    def vjp(self, theta: Parts, weight: Tensor) -> Parts:
-        """Σ_b weight_b ∇f_b in θ's own form, without an array for each instance of a shared tensor."""
-        ...
-
-    def hessian_product(self, theta: Parts, v: Parts) -> Parts:
-        """∇²f v, (B, *event)."""
-        ...
+    value: Callable[[Any], Tensor]
+    gradient: Callable[[Any], Parts]
+    value_and_gradient: Callable[[Any], tuple[Tensor, Parts]]
+    vjp: Callable[[Any, Tensor], Parts]
+    hessian_product: Callable[[Any, Any], Parts]
 
 
 def value(function: ConvexFunction, theta: Parts) -> Float[Tensor, " batch"]:
@@ -67,7 +72,7 @@ def value(function: ConvexFunction, theta: Parts) -> Float[Tensor, " batch"]:
 
 def gradient(function: ConvexFunction, theta: Parts) -> Parts:
     """∇f, (B, *event), whose Jacobian is the Hessian of f."""
-    return like_potentials(_Gradient.apply(function, isinstance(theta, tuple), *as_tuple(theta)), theta)
+    return like_potentials(Gradient.apply(function, isinstance(theta, tuple), *as_tuple(theta)), theta)
 
 
 def value_and_gradient(function: ConvexFunction, theta: Parts) -> tuple[Tensor, Parts]:
@@ -117,7 +122,9 @@ class _Vjp(Function):
         return None, None, grad_weight, *as_tuple(reduce_like(weighted, form))
 
 
-class _Gradient(Function):
+class Gradient(Function):
+    """∇f; ``Gradient.apply(f, isinstance(theta, tuple), *as_tuple(theta))`` returns the tuple of its tensors."""
+
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
         return as_tuple(function.gradient(as_form(theta, is_tuple)))
@@ -149,7 +156,7 @@ class _ValueAndGradient(Function):
     @staticmethod
     def backward(ctx: Any, weight: Tensor | None, *v: Tensor | None) -> Any:
         n = len(v)
-        saved = ctx.saved_tensors  # read once alone, or else checkpointing objects
+        saved = ctx.saved_tensors  # read once: checkpointing refuses a second read
         theta, gradients = saved[:n], saved[n:]
         total = None if weight is None else as_tuple(scale_per_instance(gradients, weight))
         if any(z is not None for z in v):

@@ -22,8 +22,9 @@ from ..oracle import Enumerable, GibbsOracle, Oracle, Samplable
 from ..parts import Parts, as_tuple, inner, like_potentials, map_parts, scale, tupled
 from ..queries import gibbs_entropy
 from ..relaxation import Relaxation, missing_ability, named
-from ..relaxations.marginals import LogPartition, Marginals
+from ..relaxations.marginals import Marginals
 from ..relaxations.stochastic import Stochastic
+from ..smoothing import log_partition_function
 from ..solvers.argmax import best_score, best_structure
 from ..validation import check_generator
 from .base import Members, Size, StructureDistribution, agreed, apart, is_labels
@@ -183,7 +184,7 @@ class Gibbs(StructureDistribution):
             )
         with p.plain_modes():
             own, others = self._exact(p), other._exact(q)
-            value, mean = autograd.value_and_gradient(LogPartition(_gibbs(p)), own)
+            value, mean = autograd.value_and_gradient(log_partition_function(_gibbs(p)), own)
             # Infinite ones are told from the rest before anything is multiplied: they get the gradient 0.
             forbidden = map_parts(lambda t: t.isneginf().to(t), others)
             infinite = inner(forbidden, map_parts(torch.Tensor.detach, mean)) > 0
@@ -254,7 +255,7 @@ class Gibbs(StructureDistribution):
         problem = self._problem()
         with problem.plain_modes():
             if problem.oracle.are_indicators(problem.theta):
-                mean = autograd.gradient(LogPartition(_gibbs(problem)), self._exact(problem))
+                mean = autograd.gradient(log_partition_function(_gibbs(problem)), self._exact(problem))
                 return problem.restore_parts(map_parts(lambda m: (m * (1 - m)).clamp(min=0), mean))
             return problem.restore_parts(variances(_gibbs(problem), self._exact(problem)))
 
@@ -319,7 +320,7 @@ class Gibbs(StructureDistribution):
         return scale(map_parts(torch.Tensor.double, problem.theta), self.temperature)
 
     def _log_partition(self, problem: Problem) -> Tensor:
-        return autograd.value(LogPartition(_gibbs(problem)), self._exact(problem))
+        return autograd.value(log_partition_function(_gibbs(problem)), self._exact(problem))
 
     def _front(self, value: Any) -> torch.Size | None:
         return value.shape[: value.ndim - self.oracle.label_ndim] if is_labels(value) else super()._front(value)

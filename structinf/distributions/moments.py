@@ -18,7 +18,7 @@ from ..parts import (
     recording,
     sum_of_products,
 )
-from ..relaxations.marginals import LogPartition
+from ..smoothing import log_partition_function
 from ..solvers.perturbation import tile
 
 __all__ = ["variances"]
@@ -52,7 +52,7 @@ def _along(oracle: GibbsOracle, theta: Parts, directions: tuple[Tensor, ...], si
     v = map_parts(lambda t, d: d.repeat_interleave(size, 0).view_as(t), copies, directions)
     with recording():
         leaves = map_parts(lambda t: t if t.requires_grad and is_recorded else t.detach().requires_grad_(), copies)
-        mean = autograd.gradient(LogPartition(oracle.repeat(n)), leaves)
+        mean = autograd.gradient(log_partition_function(oracle.repeat(n)), leaves)
         total = sum_of_products(as_tuple(mean), as_tuple(v))
         products = differentiate(total, as_tuple(leaves), create_graph=is_recorded)
     return inner(like_potentials(products, theta), v).view(n, size)

@@ -14,8 +14,8 @@ from ..calls.problem import Problem
 from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, Oracle
 from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
-from ..relaxations.marginals import LogPartition
 from ..shapes import Float
+from ..smoothing import log_partition_function
 from ..solvers.perturbation import untile
 from .equality import numbered, one_of_each
 
@@ -158,7 +158,7 @@ def scores(oracle: Oracle, theta: Parts, terms: WeightedStructures) -> Float[Ten
 
 def log_partition(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
     """log Z, (B,), with the gradient E[Y]."""
-    return autograd.value(LogPartition(oracle), theta)
+    return autograd.value(log_partition_function(oracle), theta)
 
 
 def needs_gradient(theta: Parts) -> bool:

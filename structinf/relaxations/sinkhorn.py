@@ -180,8 +180,15 @@ class EntropicPlans:
         else:
             # Flipped by the shape alone, so that an instance does not depend on the slack of others.
             flip = theta.shape[1] < theta.shape[2]
-            self._unrolled, self._function = None, Transport(t, *stopping, first, flip)
-            found = self._function.plan(self._problem)
+            transport = Transport(t, *stopping, first, flip)
+            self._unrolled, found = None, transport.plan(self._problem)
+            self._function = autograd.ConvexFunction(
+                transport.value,
+                transport.gradient,
+                transport.value_and_gradient,
+                transport.vjp,
+                transport.hessian_product,
+            )
         self.residual = found.residual.to(theta.dtype)
         self.converged = found.residual <= found.goal.clamp(max=max(options.tolerance, WORST))
 
