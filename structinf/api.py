@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .calls.problem import Problem, renamed, shapes
+from .calls.problem import Problem, blame_argument, shapes
 from .calls.resolution import prepare, prepare_oracle, resolve, without_instance_data
 from .compile.functorch import functorch_compatible
 from .compile.public_call import UNKNOWN_TENSOR, OperatorSpec, public_call
 from .errors import InvalidInputError
 from .oracle import Oracle
-from .parts import Parts, as_tuple, like_potentials, map_parts, tupled
+from .parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
 from .relaxation import RELAXATIONS, Relaxation
 from .solution import Solution
 
@@ -23,11 +23,11 @@ __all__ = ["decode", "encode", "infer", "relax", "same_instances"]
 
 
 def _mean_like(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> Parts:
-    theta = tupled(theta)
+    theta = list_to_tuple(theta)
     options.pop("generator", None)
     batch, events = shapes(theta, resolve(oracle, relaxation, without_instance_data(oracle, options))[0])
     means = [t.new_empty(batch + event) for t, event in zip(as_tuple(theta), events, strict=True)]
-    return like_potentials(means, theta)
+    return pack_like(means, theta)
 
 
 def _is_deterministic(
@@ -37,10 +37,10 @@ def _is_deterministic(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> bool:
-    alone = without_instance_data(oracle, options)
-    if any(option is UNKNOWN_TENSOR for option in alone.values()):
+    relaxation_options = without_instance_data(oracle, options)
+    if any(option is UNKNOWN_TENSOR for option in relaxation_options.values()):
         return False  # what it makes of an option is not known yet
-    return generator is None and not resolve(oracle, relaxation, alone)[1].draws
+    return generator is None and not resolve(oracle, relaxation, relaxation_options)[1].is_stochastic
 
 
 @public_call(operator=OperatorSpec(_mean_like, _is_deterministic), functorch=True)
@@ -90,11 +90,11 @@ def relax(
     tensor([[0.8750, 0.1250],
             [0.1250, 0.8750]])
     """
-    found, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
-    found = found.seeded(generator)
+    resolved, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
+    resolved = resolved.with_generator(generator)
     with problem.plain_modes():
-        mean = found.mean(problem.oracle, problem.theta)
-    return problem.restore_parts(mean, found.sample_ndim)
+        mean = resolved.mean(problem.oracle, problem.theta)
+    return problem.restore_parts(mean, resolved.sample_ndim)
 
 
 @public_call
@@ -128,7 +128,7 @@ def infer(
     >>> sol.weights
     tensor([0.8750, 0.1250])
     """
-    solution, differentiable = _solved(theta, oracle, relaxation, warm_start, generator, options)
+    solution, differentiable = _solve_problem(theta, oracle, relaxation, warm_start, generator, options)
     make = solution.make_support
     return dataclasses.replace(
         solution, **differentiable, make_support=None if make is None else functorch_compatible(make)
@@ -136,7 +136,7 @@ def infer(
 
 
 @functorch_compatible
-def _solved(
+def _solve_problem(
     theta: Parts,
     oracle: str | Oracle,
     relaxation: str | Relaxation,
@@ -145,11 +145,11 @@ def _solved(
     options: dict[str, Any],
 ) -> tuple[Solution, dict[str, Any]]:
     """The solution, and what of it has a gradient."""
-    found, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
+    resolved, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
     with problem.plain_modes():
         start = None if warm_start is None else _flat_support(warm_start, problem)
-        solution = found.seeded(generator).solve(problem.oracle, problem.theta, start)
-    solution = solution.restored(problem.restore, problem.restore_parts, problem.oracle, found.sample_ndim)
+        solution = resolved.with_generator(generator).solve(problem.oracle, problem.theta, start)
+    solution = solution.with_batch_shape(problem.restore, problem.restore_parts, problem.oracle, resolved.sample_ndim)
     return solution, {"mean": solution.mean, "value": solution.value, "weights": solution.weights}
 
 
@@ -178,9 +178,9 @@ def encode(labels: Tensor, like: Parts, oracle: str | Oracle, **options: Any) ->
             [1., 0.]])
     """
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        came = f"a tensor of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels: a tensor of integers is needed, got {came}")
-    with renamed("like"):
+        received = f"a tensor of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels: a tensor of integers is needed, got {received}")
+    with blame_argument("like"):
         problem = prepare_oracle(like, oracle, options)
     return problem.restore_parts(problem.encode(labels, "labels"))
 
@@ -208,7 +208,7 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     """
     if isinstance(y, Tensor) and not y.is_floating_point():
         raise TypeError(f"y: a structure in floating point is needed, got {y.dtype}; call .float() first")
-    with renamed("y"):
+    with blame_argument("y"):
         problem = prepare_oracle(y, oracle, options)
     flat = problem.flatten_parts(y, "y")
     return problem.restore(problem.oracle.decode(flat))

@@ -23,15 +23,15 @@ from .parts import (
     as_tuple,
     batch_size,
     differentiate,
+    enable_autograd,
     gradient_by_autograd,
     hessian_product_by_autograd,
-    inner,
-    like_potentials,
+    inner_product,
     map_parts,
-    recording,
-    reduce_like,
+    pack_like,
     scale_per_instance,
-    sum_of_products,
+    sum_to_batch_of,
+    total_inner_product,
 )
 from .shapes import Float
 
@@ -49,12 +49,12 @@ __all__ = [
 # ----------------------------------------------------------------------------- the oracle
 
 
-def _as_data(value: Any) -> Tensor:
+def _as_instance_tensor(value: Any) -> Tensor:
     t = torch.as_tensor(value)
     return t if t.is_floating_point() or t.dtype is torch.bool else t.to(torch.int64)
 
 
-class _Bound(dict[str, Any]):
+class _InstanceData(dict[str, Any]):
     """Instance data by name; what is missing is the user's to give."""
 
     def __missing__(self, key: str) -> Any:
@@ -92,7 +92,7 @@ class Oracle(abc.ABC):
     name: ClassVar[str] = ""
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Set on the instance by bind(); not a dataclass field, so that equality, hash and repr are the options' alone.
-    bound: ClassVar[Mapping[str, Any]] = _Bound()
+    bound: ClassVar[Mapping[str, Any]] = _InstanceData()
 
     @abc.abstractmethod
     def argmax(self, theta: Parts) -> Parts:
@@ -106,7 +106,7 @@ class Oracle(abc.ABC):
     # -- hooks with defaults ---------------------------------------------------------------
 
     @property
-    def takes_costs(self) -> bool:
+    def requires_nonpositive_theta(self) -> bool:
         """Whether potentials must be 0 or less, minus the costs of an algorithm that knows no gains.
 
         Of a positive one, ``argmax`` makes an InvalidInputError.
@@ -118,14 +118,14 @@ class Oracle(abc.ABC):
         """Whether smaller structures stand in where parts of −inf leave none, so that nothing is infeasible."""
         return False
 
-    def are_indicators(self, theta: Parts) -> bool:
+    def has_binary_parts(self, theta: Parts) -> bool:
         """Whether all parts of all structures are 0 or 1, so that a part's variance is that of a coin.
 
         Law: False unless that is certain.
         """
         return False
 
-    def event_ndims(self, theta: Parts) -> tuple[int, ...]:
+    def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
         """Trailing event dimensions of each tensor of ``theta`` as the user passed it.
 
         The default is :attr:`event_ndim`; oracles that accept several forms look at the shapes.
@@ -135,8 +135,8 @@ class Oracle(abc.ABC):
         wanted = self.event_ndim if isinstance(self.event_ndim, tuple) else (self.event_ndim,)
         if len(as_tuple(theta)) != len(wanted) or isinstance(theta, tuple) != isinstance(self.event_ndim, tuple):
             form = "one tensor" if not isinstance(self.event_ndim, tuple) else f"a tuple of {len(wanted)} tensors"
-            came = f"a tuple of {len(theta)} tensors" if isinstance(theta, tuple) else "one tensor"
-            raise InvalidInputError(f"theta: {self.label()} takes {form}, got {came}")
+            received = f"a tuple of {len(theta)} tensors" if isinstance(theta, tuple) else "one tensor"
+            raise InvalidInputError(f"theta: {self.label()} takes {form}, got {received}")
         return wanted
 
     def validate(self, theta: Parts) -> None:
@@ -165,11 +165,11 @@ class Oracle(abc.ABC):
         The default differentiates :meth:`readout`, which is linear.
         """
         size = batch_size(theta)
-        with recording():
+        with enable_autograd():
             origin = map_parts(lambda t: torch.zeros_like(t.expand(size, *t.shape[1:])).requires_grad_(), theta)
             image = as_tuple(self.readout(origin))
-            along = sum_of_products(image, as_tuple(r))
-            return like_potentials(differentiate(along, as_tuple(origin)), theta)
+            along = total_inner_product(image, as_tuple(r))
+            return pack_like(differentiate(along, as_tuple(origin)), theta)
 
     def hamming_cost(self, y: Parts) -> Parts:
         """Parts' costs c such that ⟨c, y'⟩ − ⟨c, y⟩ is the Hamming distance from ``y`` to y'.
@@ -202,7 +202,7 @@ class Oracle(abc.ABC):
 
     def score(self, theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
         """⟨θ, y⟩ for each instance, (B,), with −inf · 0 = 0."""
-        return inner(theta, y)
+        return inner_product(theta, y)
 
     def bind(self, **instance_data: Any) -> Self:
         """A copy of this oracle with instance data attached, each (B, *its event dims): a tensor, or a list of numbers.
@@ -213,22 +213,22 @@ class Oracle(abc.ABC):
         if unknown:
             known = ", ".join(self.instance_ndim) or "none"
             raise TypeError(f"{self.label()} takes no instance data {unknown[0]!r} (it takes: {known})")
-        new = {key: _as_data(value) for key, value in instance_data.items() if value is not None}
-        return self._with_bound({**self.bound, **new})
+        new = {key: _as_instance_tensor(value) for key, value in instance_data.items() if value is not None}
+        return self._with_instance_data({**self.bound, **new})
 
     def __getitem__(self, rows: Any) -> Self:
         """This oracle for the instances ``rows`` (a slice, a boolean mask or indices of the flat batch)."""
-        return self._with_bound({key: value[rows] for key, value in self.bound.items()}) if self.bound else self
+        return self._with_instance_data({key: value[rows] for key, value in self.bound.items()}) if self.bound else self
 
     def repeat(self, n: int) -> Self:
         """This oracle for the batch tiled ``n`` times: instance b stands at b, B + b, 2B + b, ..."""
         if not self.bound:
             return self
-        return self._with_bound({key: v.repeat(n, *[1] * (v.ndim - 1)) for key, v in self.bound.items()})
+        return self._with_instance_data({key: v.repeat(n, *[1] * (v.ndim - 1)) for key, v in self.bound.items()})
 
-    def _with_bound(self, bound: Mapping[str, Any]) -> Self:
+    def _with_instance_data(self, bound: Mapping[str, Any]) -> Self:
         new = copy.copy(self)
-        object.__setattr__(new, "bound", _Bound(bound))
+        object.__setattr__(new, "bound", _InstanceData(bound))
         return new
 
 
@@ -264,7 +264,7 @@ class GibbsOracle(Oracle):
         ----------
         weight : (B,) Tensor
         """
-        return reduce_like(scale_per_instance(self.marginals(theta), weight), theta)
+        return sum_to_batch_of(scale_per_instance(self.marginals(theta), weight), theta)
 
     def covariance_product(self, theta: Parts, v: Parts) -> Parts:
         """Cov[Y] v, the product of the Hessian of log Z with ``v``; (B, *event).

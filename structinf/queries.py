@@ -13,29 +13,29 @@ from .compile.public_call import public_call
 from .dp import HypergraphProgram
 from .errors import UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Samplable
-from .parts import Parts, as_tuple, inner, map_parts, scale
+from .parts import Parts, as_tuple, divide_by_temperature, inner_product, map_parts
 from .regularizers import Regularizer, SquaredL2, get_regularizer
-from .relaxation import missing_ability
+from .relaxation import missing_ability_reason
 from .shapes import Float
 from .smoothing import Smoothable, log_partition_function
-from .solvers.perturbation import tile, untile
+from .solvers.perturbation import flatten_samples, tile
 from .validation import check_generator
 
 __all__ = [
-    "Best",
     "Support",
+    "TopK",
     "count",
     "entropy",
     "enumerate_support",
     "gibbs_entropy",
     "log_prob",
     "sample",
-    "sparsemax_of_best",
+    "sparsemax_over_topk",
     "topk",
 ]
 
 
-class Best(NamedTuple):
+class TopK(NamedTuple):
     """The k best structures, best first.
 
     Attributes
@@ -68,7 +68,7 @@ class Support(NamedTuple):
 
 @public_call
 @torch.no_grad()
-def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> Best:
+def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> TopK:
     """The k structures of highest score of each instance.
 
     Parameters
@@ -93,19 +93,21 @@ def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> Best:
     """
     problem = prepare_oracle(theta, oracle, options)
     with problem.plain_modes():
-        structures, scores, valid = _able(problem.oracle, KBest).topk(problem.theta, k)
-    return Best(problem.restore_parts(structures, 1), problem.restore(scores, 1), problem.restore(valid, 1))
+        structures, scores, valid = _require_ability(problem.oracle, KBest).topk(problem.theta, k)
+    return TopK(problem.restore_parts(structures, 1), problem.restore(scores, 1), problem.restore(valid, 1))
 
 
-def sparsemax_of_best(oracle: Oracle, theta: Parts, k: int, temperature: float = 1.0) -> tuple[Parts, Tensor]:
+def sparsemax_over_topk(oracle: Oracle, theta: Parts, k: int, temperature: float = 1.0) -> tuple[Parts, Tensor]:
     """The k best structures, (k, B, *event), and the sparsemax of their scores / temperature, (k, B), differentiable.
 
     It is the sparsemax over all structures wherever one of the k has weight 0.
     """
     with torch.no_grad():
-        structures, _, valid = _able(oracle, KBest).topk(map_parts(Tensor.detach, theta), k)
-    exact = scale(map_parts(Tensor.double, theta), temperature)
-    scores = inner(tile(exact, len(valid)), untile(map_parts(Tensor.double, structures))).view(valid.shape)
+        structures, _, valid = _require_ability(oracle, KBest).topk(map_parts(Tensor.detach, theta), k)
+    theta64 = divide_by_temperature(map_parts(Tensor.double, theta), temperature)
+    scores = inner_product(tile(theta64, len(valid)), flatten_samples(map_parts(Tensor.double, structures))).view(
+        valid.shape
+    )
     weights = autograd.smooth_argmax(SquaredL2(), torch.where(valid, scores, -torch.inf), 0)
     return structures, weights.to(as_tuple(theta)[0].dtype)
 
@@ -149,15 +151,17 @@ def sample(
     check_generator(generator)
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
-    found: Any = problem.oracle
+    bound_oracle: Any = problem.oracle
     with problem.plain_modes():
         if omega.alpha == 1:
-            drawn = _able(found, Samplable).sample(scale(problem.theta, omega.temperature), n, generator)
-        elif hasattr(found, "smoothed_sample"):
-            drawn = found.smoothed_sample(problem.theta, n, omega, generator)
+            samples = _require_ability(bound_oracle, Samplable).sample(
+                divide_by_temperature(problem.theta, omega.temperature), n, generator
+            )
+        elif hasattr(bound_oracle, "smoothed_sample"):
+            samples = bound_oracle.smoothed_sample(problem.theta, n, omega, generator)
         else:
-            raise _unsupported(found, "no random walk along other regularizers than the negative entropy")
-    return problem.restore_parts(drawn, 1)
+            raise _unsupported(bound_oracle, "no random walk along other regularizers than the negative entropy")
+    return problem.restore_parts(samples, 1)
 
 
 @public_call
@@ -177,7 +181,7 @@ def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
     """
     problem = prepare_oracle(theta, oracle, options)
     with problem.plain_modes():
-        return _program(problem.oracle).count(problem.theta)
+        return _require_hypergraph(problem.oracle).count(problem.theta)
 
 
 @public_call
@@ -209,18 +213,18 @@ def entropy(
     """
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
-    found = problem.oracle
+    bound_oracle = problem.oracle
     with problem.plain_modes():
-        if isinstance(found, HypergraphProgram):
-            return problem.restore(found.entropy(problem.theta, omega))
-        exact = map_parts(lambda t: t.double(), scale(problem.theta, omega.temperature))
-        return problem.restore(gibbs_entropy(_gibbs(found, omega), exact))
+        if isinstance(bound_oracle, HypergraphProgram):
+            return problem.restore(bound_oracle.entropy(problem.theta, omega))
+        theta64 = map_parts(lambda t: t.double(), divide_by_temperature(problem.theta, omega.temperature))
+        return problem.restore(gibbs_entropy(_require_gibbs(bound_oracle, omega), theta64))
 
 
 def gibbs_entropy(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
     """log Z − ⟨θ, μ⟩, (B,), for θ (B | 1, *event) in float64; differentiable in it."""
     value, mean = autograd.value_and_gradient(log_partition_function(oracle), theta)
-    return (value - inner(theta, mean)).clamp(min=0)
+    return (value - inner_product(theta, mean)).clamp(min=0)
 
 
 @public_call
@@ -255,13 +259,17 @@ def log_prob(
     """
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
-    found, gold = problem.oracle, problem.gold(y, "y")
+    bound_oracle, gold = problem.oracle, problem.gold(y, "y")
     with problem.plain_modes():
-        if isinstance(found, HypergraphProgram):
-            return problem.restore(found.log_prob(problem.theta, gold, omega))
-        exact, own = (map_parts(lambda t: t.double(), t) for t in (scale(problem.theta, omega.temperature), gold))
+        if isinstance(bound_oracle, HypergraphProgram):
+            return problem.restore(bound_oracle.log_prob(problem.theta, gold, omega))
+        theta64, target = (
+            map_parts(lambda t: t.double(), t) for t in (divide_by_temperature(problem.theta, omega.temperature), gold)
+        )
         # A structure that has nearly all of the probability would, by rounding, have more than that.
-        return problem.restore((inner(exact, own) - _gibbs(found, omega).log_partition(exact)).clamp(max=0))
+        return problem.restore(
+            (inner_product(theta64, target) - _require_gibbs(bound_oracle, omega).log_partition(theta64)).clamp(max=0)
+        )
 
 
 @public_call
@@ -272,7 +280,7 @@ def enumerate_support(
     *,
     regularizer: str | Regularizer = "squared_l2",
     temperature: float | None = None,
-    most: int = 10_000,
+    max_structures: int = 10_000,
     **options: Any,
 ) -> Support:
     """All structures that the random walk of a regularizer can make: with a sparse one a few, the paper's Figure 6.
@@ -281,7 +289,7 @@ def enumerate_support(
     ----------
     theta, oracle, regularizer, temperature, **options
         As for :func:`sample`; with "negentropy" it lists all structures of finite score.
-    most : int
+    max_structures : int
         InvalidInputError if an instance has more.
 
     References
@@ -299,30 +307,32 @@ def enumerate_support(
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
     with problem.plain_modes():
-        structures, probabilities = _program(problem.oracle).enumerate_support(problem.theta, omega, most)
+        structures, probabilities = _require_hypergraph(problem.oracle).enumerate_support(
+            problem.theta, omega, max_structures
+        )
     return Support(problem.restore_parts(structures, 1), problem.restore(probabilities, 1))
 
 
 # ----------------------------------------------------------------------------- who can
 
 
-def _able(oracle: Oracle, ability: type[Oracle]) -> Any:
-    if missing := missing_ability(oracle, ability):
+def _require_ability(oracle: Oracle, ability: type[Oracle]) -> Any:
+    if missing := missing_ability_reason(oracle, ability):
         raise UnsupportedError(missing)
     return oracle
 
 
-def _program(oracle: Oracle) -> HypergraphProgram:
+def _require_hypergraph(oracle: Oracle) -> HypergraphProgram:
     if not isinstance(oracle, HypergraphProgram):
         raise _unsupported(oracle, "no graph of its structures, as a HypergraphProgram has")
     return oracle
 
 
-def _gibbs(oracle: Oracle, omega: Regularizer) -> GibbsOracle:
+def _require_gibbs(oracle: Oracle, omega: Regularizer) -> GibbsOracle:
     if omega.alpha != 1:
-        _able(oracle, Smoothable)
+        _require_ability(oracle, Smoothable)
         raise _unsupported(oracle, "no graph to walk along with other regularizers than the negative entropy")
-    return _able(oracle, GibbsOracle)
+    return _require_ability(oracle, GibbsOracle)
 
 
 def _unsupported(oracle: Oracle, lack: str) -> UnsupportedError:

@@ -7,19 +7,26 @@ import functools
 
 from torch import Tensor
 
-from .autograd import ConvexFunction, routed_max, smooth_argmax, smooth_max
+from .autograd import ConvexFunction, smooth_argmax, smooth_max, smooth_max_with_backward
 from .oracle import GibbsOracle, Oracle
-from .parts import Parts, as_tuple, gradient_by_autograd, hessian_product_by_autograd, reduce_like, scale_per_instance
-from .regularizers import GIBBS, Regularizer
+from .parts import (
+    Parts,
+    as_tuple,
+    gradient_by_autograd,
+    hessian_product_by_autograd,
+    scale_per_instance,
+    sum_to_batch_of,
+)
+from .regularizers import NEGENTROPY, Regularizer
 
 __all__ = [
     "Smoothable",
     "SmoothableGibbs",
-    "compiled_alpha",
+    "kernel_alpha",
     "log_partition_function",
-    "routed_max",
     "smooth_argmax",
     "smooth_max",
+    "smooth_max_with_backward",
     "smoothed_function",
 ]
 
@@ -58,7 +65,7 @@ class Smoothable(Oracle):
         ----------
         weight : (B,) Tensor
         """
-        return reduce_like(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
+        return sum_to_batch_of(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
 
     def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
         """∇²DP_Ω(θ) v, (B, *event).
@@ -74,19 +81,19 @@ class SmoothableGibbs(GibbsOracle, Smoothable):
     """An oracle whose sums over structures are its own recursion, smoothed by the negative entropy."""
 
     def log_partition(self, theta: Parts) -> Tensor:
-        return self.smoothed_value(theta, GIBBS)
+        return self.smoothed_value(theta, NEGENTROPY)
 
     def marginals(self, theta: Parts) -> Parts:
-        return self.smoothed_mean(theta, GIBBS)
+        return self.smoothed_mean(theta, NEGENTROPY)
 
     def log_partition_and_marginals(self, theta: Parts) -> tuple[Tensor, Parts]:
-        return self.smoothed_value_and_mean(theta, GIBBS)
+        return self.smoothed_value_and_mean(theta, NEGENTROPY)
 
     def log_partition_vjp(self, theta: Parts, weight: Tensor) -> Parts:
-        return self.smoothed_vjp(theta, weight, GIBBS)
+        return self.smoothed_vjp(theta, weight, NEGENTROPY)
 
     def covariance_product(self, theta: Parts, v: Parts) -> Parts:
-        return self.smoothed_hessian_product(theta, v, GIBBS)
+        return self.smoothed_hessian_product(theta, v, NEGENTROPY)
 
 
 def smoothed_function(oracle: Smoothable, regularizer: Regularizer) -> ConvexFunction:
@@ -104,7 +111,7 @@ def log_partition_function(oracle: GibbsOracle) -> ConvexFunction:
     kind = type(oracle)
     return ConvexFunction(
         *(
-            functools.partial(getattr(oracle, smoothed), regularizer=GIBBS)
+            functools.partial(getattr(oracle, smoothed), regularizer=NEGENTROPY)
             if getattr(kind, name) is getattr(SmoothableGibbs, name)
             else getattr(oracle, name)
             for name, smoothed in _SMOOTHED_METHODS.items()
@@ -122,7 +129,7 @@ _SMOOTHED_METHODS = {
 }
 
 
-def compiled_alpha(theta: Parts, regularizer: Regularizer) -> float | None:
+def kernel_alpha(theta: Parts, regularizer: Regularizer) -> float | None:
     """The α by which compiled loops know the regularizer; None where they do not serve: on other devices, for others.
 
     So near to 1 that rounding outweighs the difference, it is 1.

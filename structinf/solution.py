@@ -60,7 +60,7 @@ class Solution:
         """
         return self.make_support() if self.make_support is not None else None
 
-    def restored(
+    def with_batch_shape(
         self,
         restore: Callable[[Tensor, int], Tensor],
         restore_parts: Callable[[Parts, int], Parts],

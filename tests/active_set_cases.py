@@ -14,7 +14,7 @@ from structinf.errors import InfeasibleError
 from structinf.oracle import Oracle
 from structinf.parts import as_tuple
 from structinf.solvers.active_set import active_set, run
-from structinf.solvers.active_set_torch import BatchedPrograms
+from structinf.solvers.active_set_torch import TorchQuadraticPrograms
 from structinf.solvers.coordinates import Objective
 
 
@@ -53,7 +53,7 @@ class Listed(Oracle):
 def batched(oracle, theta, *, readout=False, tolerance, max_iter, warm_start=None):
     """The solver with the programs that serve other devices."""
     with torch.no_grad():
-        programs = BatchedPrograms(Objective(oracle, theta, readout))
+        programs = TorchQuadraticPrograms(Objective(oracle, theta, readout))
         return run(programs, tolerance=tolerance, max_iter=max_iter, warm_start=warm_start)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import structinf as si
 from structinf.noise import Normal
-from structinf.solvers.perturbation import factors_of
+from structinf.solvers.perturbation import lognormal_factors
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -24,7 +24,7 @@ def standard_error(x: Tensor) -> Tensor:
 
 def test_factors_have_mean_1() -> None:
     u = Normal().sample((100_000,), dtype=torch.float64, device=torch.device("cpu"), generator=generator())
-    factors = factors_of(u, 0.8)
+    factors = lognormal_factors(u, 0.8)
     assert abs(factors.mean().item() - 1) < 3 * standard_error(factors).item()
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.kernels.noise import counter_rng as kernels
-from structinf.kernels.noise.gamma import mixture
+from structinf.kernels.noise.gamma import negative_binomial_mixture
 from structinf.noise import Exponential, Gumbel, Logistic, Noise, NoNoise, Normal, SumOfGamma, get_noise
-from structinf.solvers.perturbation import along_samples, weigh_samples
+from structinf.solvers.perturbation import inner_products_with_samples, weighted_sum_of_samples
 
 DENSE = {Gumbel(): stats.gumbel_r, Normal(): stats.norm, Logistic(): stats.logistic, Exponential(): stats.expon}
 SMOOTH = (Gumbel(), Normal(), Logistic())
@@ -123,7 +123,7 @@ def test_right_tails_of_gumbel_reach_beyond_24_bits() -> None:
 
 @pytest.mark.parametrize(("k", "terms"), [(1, 10), (10, 10), (2, 1), (7, 40)])
 def test_mixtures_have_the_mean_of_the_negative_binomials(k: int, terms: int) -> None:
-    none, below, _ = mixture(1 / k, terms)
+    none, below, _ = negative_binomial_mixture(1 / k, terms)
     probability = np.diff(np.minimum(below, 1), prepend=0)
     assert probability[0] == pytest.approx(none)
     expected = sum((terms - i) / i for i in range(1, terms + 1)) / k
@@ -245,8 +245,8 @@ def test_products_of_samples_are_sums_over_them(dtype: torch.dtype) -> None:
     samples, v, weights = (draw(Normal(), *shape, dtype=dtype) for shape in ((5, 3, 2, 70), (3, 2, 70), (5, 3)))
     for y in (samples, samples.transpose(2, 3).contiguous().transpose(2, 3), samples[:, :, :, :0]):
         z = v[..., : y.shape[3]]
-        torch.testing.assert_close(along_samples(y, z), torch.einsum("sbij,bij->sb", y, z))
-        torch.testing.assert_close(weigh_samples(y, weights), torch.einsum("sbij,sb->bij", y, weights))
+        torch.testing.assert_close(inner_products_with_samples(y, z), torch.einsum("sbij,bij->sb", y, z))
+        torch.testing.assert_close(weighted_sum_of_samples(y, weights), torch.einsum("sbij,sb->bij", y, weights))
 
 
 # ----------------------------------------------------------------------------- by name

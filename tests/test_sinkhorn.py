@@ -14,7 +14,7 @@ import structinf as si
 from sinkhorn_cases import backwards, draw, margins, residual
 from structinf import ConvergenceError, ConvergenceWarning, InfeasibleError, InvalidInputError
 from structinf.solvers import sinkhorn_torch
-from structinf.solvers.sinkhorn import forbid_unused
+from structinf.solvers.sinkhorn import mask_unusable_cells
 
 COST = [[0.0, 1.0, 2.0], [1.0, 0.0, 3.0], [0.5, 2.0, 0.0]]
 ROWS, COLUMNS = [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]
@@ -83,7 +83,7 @@ def test_margins_of_all_sizes_far_below_the_scores(n: int, m: int) -> None:
             assert si.sinkhorn(scores, rows, columns, temperature, record=True).converged.all()
     if n >= m:
         found = sinkhorn_torch.solve(scores, rows, columns, temperature, 0.0, 1e-12, 10_000)
-        assert (found.residual <= found.goal).all()
+        assert (found.residual <= found.target_residual).all()
 
 
 def best_by_scipy(theta: np.ndarray, rows: np.ndarray, columns: np.ndarray, temperature: float) -> np.ndarray:
@@ -190,7 +190,7 @@ def test_forbidden_cells_against_all_permutations(seed: int) -> None:
     every = oracle.enumerate((5, 5))
     allowed = every[(every.bool() & torch.isneginf(scores)).flatten(1).any(1).logical_not()]
     ones = torch.ones(1, 5, dtype=torch.float64)
-    usable = ~torch.isneginf(forbid_unused(scores, ones, ones))
+    usable = ~torch.isneginf(mask_unusable_cells(scores, ones, ones))
     assert torch.equal(usable[0], allowed.sum(0) > 0)
 
 
@@ -273,7 +273,7 @@ def test_a_loose_tolerance_ends_each_instance_by_itself(backward: str) -> None:
 def test_annealing_gives_the_same_plan(backward: str) -> None:
     theta = draw(3, 5, 5)
     plain = si.sinkhorn(theta, temperature=0.3)
-    annealed = si.sinkhorn(theta, temperature=0.3, anneal_from=5.0, backward=backward)
+    annealed = si.sinkhorn(theta, temperature=0.3, initial_temperature=5.0, backward=backward)
     torch.testing.assert_close(annealed, plain, atol=1e-11, rtol=0)
 
 

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import structinf as si
 from sinkhorn_cases import backwards, draw, margins
 from structinf.solvers import sinkhorn_torch
-from structinf.solvers.sinkhorn import Transport, forbid_unused, with_slack
+from structinf.solvers.sinkhorn import EntropicTransport, add_slack, mask_unusable_cells
 
 # ----------------------------------------------------------------------------- derivatives
 
@@ -76,7 +76,7 @@ def test_derivatives_are_linear_in_the_cotangent(scale: float, reference: bool) 
     margins_of_both = (torch.ones(1, 4).double() * 0.75, torch.ones(1, 3).double())
 
     def product(v: Tensor) -> Tensor:
-        function = Transport(0.1, 1e-12, 1000)
+        function = EntropicTransport(0.1, 1e-12, 1000)
         if reference:
             return sinkhorn_torch.tangent(function.plan((theta, *margins_of_both)).plan, v, *none, 0.1)[0]
         return function.hessian_product((theta, *margins_of_both), (v, *none))[0]
@@ -116,8 +116,8 @@ def test_torch_and_compiled_loops_agree(n: int, m: int, temperature: float) -> N
         theta[0, 0, 0] = -torch.inf
         rows = torch.cat([torch.zeros(3, 1).double(), margins(3, n - 1)], 1)
         rows[0] = margins(n)
-    problem = (forbid_unused(theta, rows, columns), rows, columns)
-    compiled = Transport(temperature, 1e-12, 1000)
+    problem = (mask_unusable_cells(theta, rows, columns), rows, columns)
+    compiled = EntropicTransport(temperature, 1e-12, 1000)
     found = compiled.plan(problem)
     expected = sinkhorn_torch.solve(*problem, temperature, 0.0, 1e-12, 1000)
     torch.testing.assert_close(found.plan, expected.plan, atol=1e-12, rtol=0)
@@ -142,11 +142,11 @@ def test_cuda() -> None:
 
 def test_slack_is_added_only_where_it_is_needed() -> None:
     ones = torch.ones(1, 3, dtype=torch.float64)
-    scores, rows, columns = with_slack(draw(2, 3, 3), ones, ones * (1 + 1e-15), None)
+    scores, rows, columns = add_slack(draw(2, 3, 3), ones, ones * (1 + 1e-15), None)
     assert scores.shape == (2, 3, 3)
-    scores, rows, columns = with_slack(draw(2, 3, 3), ones, 2 * ones, None)
+    scores, rows, columns = add_slack(draw(2, 3, 3), ones, 2 * ones, None)
     assert scores.shape == (2, 4, 3)
     assert rows[0].tolist() == [1, 1, 1, 3]
     assert columns[0].tolist() == [2, 2, 2]
     single = torch.full((1, 7), 1 / 7), torch.full((1, 3), 1 / 3)
-    assert with_slack(draw(2, 7, 3), *single, None)[0].shape == (2, 7, 3)
+    assert add_slack(draw(2, 7, 3), *single, None)[0].shape == (2, 7, 3)

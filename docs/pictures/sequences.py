@@ -27,7 +27,7 @@ def semi_markov() -> Figure:
     return plot.segments(solution, x=x, labels=["rest", "walk", "run"], title="Activities, by the strength of movement")
 
 
-def beats(n: int, places: list[float], width: float) -> torch.Tensor:
+def bumps(n: int, places: list[float], width: float) -> torch.Tensor:
     """A series of bumps."""
     t = torch.linspace(0, 1, n)
     return sum(((-(((t - place) / width) ** 2)).exp() for place in places), torch.zeros(n))
@@ -35,7 +35,7 @@ def beats(n: int, places: list[float], width: float) -> torch.Tensor:
 
 @picture
 def dtw() -> Figure:
-    x, y = beats(40, [0.2, 0.45, 0.8], 0.06), beats(50, [0.3, 0.65, 0.85], 0.05)
+    x, y = bumps(40, [0.2, 0.45, 0.8], 0.06), bumps(50, [0.3, 0.65, 0.85], 0.05)
     theta = -si.pairwise_cost(x, y)
     solution = si.infer(theta, "dtw", "sparsemap", temperature=0.05)
     return plot.alignment(solution, x=x, y=y, title="Two series, aligned")
@@ -53,7 +53,7 @@ def grid_path() -> Figure:
 @picture
 def monotonic_alignment() -> Figure:
     letters, frames = "hello", 28
-    loudness = beats(frames, [0.3, 0.78], 0.16)
+    loudness = bumps(frames, [0.3, 0.78], 0.16)
     expected = torch.tensor([0.1, 1.0, 0.4, 0.3, 0.9])
     theta = -(loudness - expected[:, None]).square()
     solution = si.infer(theta, "monotonic_alignment", "sparsemap", surjective=True, temperature=0.2)

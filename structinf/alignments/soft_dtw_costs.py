@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..calls.problem import Problem, broadcasts, renamed
+from ..calls.problem import Problem, blame_argument, broadcasts
 from ..calls.resolution import bind_problem, get_oracle, get_relaxation
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError
@@ -16,7 +16,7 @@ from ..relaxations.smoothed import Smoothed
 from ..shapes import Float, Int
 from ..validation import check_floating
 
-__all__ = ["alignment_matrix", "alignment_path", "check_band", "choose_smoothing", "soft_dtw"]
+__all__ = ["alignment_matrix", "alignment_path", "check_band", "resolve_regularizer", "soft_dtw"]
 
 
 @public_call(functorch=True)
@@ -146,13 +146,13 @@ def alignment_path(
             [ 2,  1],
             [-1, -1]])
     """
-    problem = _bind(cost, band, lengths)
+    problem = _bind_band_and_lengths(cost, band, lengths)
     with problem.plain_modes(), torch.no_grad():
         labels = problem.oracle.decode(problem.oracle.argmax(problem.theta))
     return problem.restore(labels)
 
 
-def choose_smoothing(temperature: float | None, regularizer: str | Regularizer) -> Regularizer:
+def resolve_regularizer(temperature: float | None, regularizer: str | Regularizer) -> Regularizer:
     """The regularizer with this temperature; none at all at 0."""
     if temperature is not None:
         check_temperature(temperature, hard=True)
@@ -170,16 +170,16 @@ def check_band(band: int | Tensor | None) -> int | Tensor | None:
 def _prepare(
     cost: Tensor, temperature: float | None, regularizer: str | Regularizer, band: Any, lengths: Any
 ) -> tuple[Problem, Smoothed]:
-    smoothed = get_relaxation("smoothed", regularizer=choose_smoothing(temperature, regularizer))
-    return _bind(cost, band, lengths), cast(Smoothed, smoothed)
+    smoothed = get_relaxation("smoothed", regularizer=resolve_regularizer(temperature, regularizer))
+    return _bind_band_and_lengths(cost, band, lengths), cast(Smoothed, smoothed)
 
 
-def _bind(cost: Tensor, band: Any, lengths: Any) -> Problem:
+def _bind_band_and_lengths(cost: Tensor, band: Any, lengths: Any) -> Problem:
     check_floating("cost", cost)
     if lengths is not None:
         _check_lengths(lengths, cost)
     try:
-        with renamed("cost", but="theta holds"):
+        with blame_argument("cost", but="theta holds"):
             return bind_problem(-cost, get_oracle("dtw"), {"band": band, "lengths": lengths})
     except InvalidInputError as error:
         hint = " (theta is minus the cost)" if "theta" in str(error) else ""

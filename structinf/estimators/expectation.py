@@ -146,7 +146,7 @@ def expect(
         raise TypeError(f"f: a function of structures is needed, got {type(f).__name__}; f comes first, then theta")
     check_generator(generator)
     found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options)
-    if isinstance(estimator, str) and found.remembers:
+    if isinstance(estimator, str) and found.has_state:
         raise InvalidInputError(
             f"estimator: {found.label()} with these options remembers what it has seen, and one given by name is made "
             "anew at each call; make it once with get_estimator(...) and pass the object"

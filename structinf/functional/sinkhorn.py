@@ -15,7 +15,7 @@ from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import TransportPolytope
 from ..solution import Solution
-from ..solvers.sinkhorn import rounding_of_totals
+from ..solvers.sinkhorn import totals_tolerance
 from ..validation import check_flag
 
 __all__ = ["sinkhorn"]
@@ -106,7 +106,7 @@ def sinkhorn(
         Return the whole :class:`structinf.Solution`, with its value, residual and whether it converged, in place of the
         plan.
     **options
-        ``tolerance``, ``max_iter``, ``anneal_from``, ``backward`` and ``on_failure``, as for the ``sinkhorn``
+        ``tolerance``, ``max_iter``, ``initial_temperature``, ``backward`` and ``on_failure``, as for the ``sinkhorn``
         relaxation, :class:`structinf.relaxations.sinkhorn.Sinkhorn`.
 
     Returns
@@ -129,8 +129,8 @@ def sinkhorn(
             [0.1345, 0.3655]])
     """
     if not isinstance(theta, Tensor) or theta.ndim < 2:
-        came = f"shape {tuple(theta.shape)}" if isinstance(theta, Tensor) else f"a {type(theta).__name__}"
-        raise InvalidInputError(f"theta: scores of rows and columns, a tensor (..., n, m), are needed, got {came}")
+        received = f"shape {tuple(theta.shape)}" if isinstance(theta, Tensor) else f"a {type(theta).__name__}"
+        raise InvalidInputError(f"theta: scores of rows and columns, a tensor (..., n, m), are needed, got {received}")
     check_flag("slack", slack)
     check_flag("record", record)
     relaxation = get_relaxation("sinkhorn", temperature=temperature, **options)
@@ -144,7 +144,7 @@ def sinkhorn(
     with problem.plain_modes():
         if record:
             solution = relaxation.solve(problem.oracle, problem.theta)
-            return solution.restored(problem.restore, problem.restore_parts, problem.oracle)
+            return solution.with_batch_shape(problem.restore, problem.restore_parts, problem.oracle)
         plan = problem.restore_parts(relaxation.mean(problem.oracle, problem.theta))
     assert isinstance(plan, Tensor)
     return plan
@@ -168,7 +168,7 @@ def _margins(name: str, value: Any, theta: Tensor) -> Tensor:
 
 def _check_totals(bound: Mapping[str, Tensor], slack: bool) -> None:
     rows, columns = (bound[name].detach().double().sum(1) for name in ("rows", "columns"))
-    rounding = rounding_of_totals(bound["rows"], bound["columns"])
+    rounding = totals_tolerance(bound["rows"], bound["columns"])
     if not slack:
         wrong = (rows - columns).abs() > rounding * torch.maximum(rows, columns)
         what = "add up to {:.10g} and columns to {:.10g}; they must agree, or slack=True makes the larger ones bounds"

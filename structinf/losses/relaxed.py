@@ -96,8 +96,8 @@ class RelaxedLoss(StructuredLoss):
         if callable(self.distance):
             losses, size = self.distance(gold, mean), len(as_tuple(mean)[0])
             if not isinstance(losses, Tensor) or losses.shape != (size,):
-                came = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-                raise InvalidInputError(f"distance(y, mean) must return a tensor of shape ({size},), got {came}")
+                received = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+                raise InvalidInputError(f"distance(y, mean) must return a tensor of shape ({size},), got {received}")
             return losses
         y, read = (as_tuple(problem.oracle.readout(p)) for p in (gold, mean))
         if self.distance == "area":

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..calls.problem import Problem, renamed
+from ..calls.problem import Problem, blame_argument
 from ..calls.resolution import bind_problem, get_oracle, prepare_oracle
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, like_potentials, map_parts, tupled
+from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
 from ..shapes import Float
 from ..solvers.argmax import best_score, best_structure
 from .reduction import Reduction, check_reduction, reduce_losses
@@ -53,7 +53,7 @@ class SPOPlusLoss(nn.Module):
     def __init__(self, oracle: str | Oracle, *, reduction: Reduction = "mean", **options: Any) -> None:
         super().__init__()
         self.oracle = get_oracle(oracle, **options)
-        if self.oracle.takes_costs:
+        if self.oracle.requires_nonpositive_theta:
             raise UnsupportedError(
                 f"{self.oracle!r} takes potentials of at most 0, and 2θ − t, of which SPO+ needs the best structure, "
                 "may be above; train with FenchelYoungLoss or through a Layer of blackbox"
@@ -137,13 +137,13 @@ def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any
 
 def _true(true_theta: Any, theta: Parts, problem: Problem) -> Parts:
     """The true potentials as the problem's own are: flat, validated, in their dtype, with 0 in the padding."""
-    given = as_tuple(tupled(theta))
-    true = as_tuple(tupled(true_theta))
-    came = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in true]
+    given = as_tuple(list_to_tuple(theta))
+    true = as_tuple(list_to_tuple(true_theta))
+    received = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in true]
     wanted = [tuple(t.shape) for t in given]
-    if came != wanted or isinstance(true_theta, tuple | list) != isinstance(theta, tuple | list):
-        raise InvalidInputError(f"true_theta must have the form of theta, tensors of shapes {wanted}, got {came}")
+    if received != wanted or isinstance(true_theta, tuple | list) != isinstance(theta, tuple | list):
+        raise InvalidInputError(f"true_theta must have the form of theta, tensors of shapes {wanted}, got {received}")
     likes = as_tuple(problem.theta)
     converted = [t.to(like) for t, like in zip(true, likes, strict=True)]
-    with renamed("true_theta"):
-        return Problem.build(like_potentials(converted, problem.theta), problem.oracle, {}).theta
+    with blame_argument("true_theta"):
+        return Problem.build(pack_like(converted, problem.theta), problem.oracle, {}).theta

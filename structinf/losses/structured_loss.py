@@ -14,7 +14,7 @@ from ..calls.resolution import bind_problem
 from ..compile.functorch import refuse_function
 from ..compile.public_call import OperatorSpec, public_call
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, tupled
+from ..parts import Parts, as_tuple, list_to_tuple
 from ..relaxation import Relaxation
 from ..shapes import Float
 from .reduction import Reduction, reduce_losses
@@ -26,7 +26,7 @@ __all__ = ["StructuredLoss"]
 
 
 def _losses_like(loss: StructuredLoss, theta: Parts, y: Parts, **_: Any) -> Tensor:
-    theta = tupled(theta)
+    theta = list_to_tuple(theta)
     dtype = functools.reduce(torch.promote_types, [t.dtype for t in as_tuple(theta)])
     batch = shapes(theta, loss.oracle)[0] if loss.reduction == "none" else []
     return as_tuple(theta)[0].new_empty(batch, dtype=dtype)
@@ -35,7 +35,7 @@ def _losses_like(loss: StructuredLoss, theta: Parts, y: Parts, **_: Any) -> Tens
 def _is_deterministic(
     loss: StructuredLoss, theta: Parts, y: Parts, generator: torch.Generator | None = None, **_: Any
 ) -> bool:
-    return generator is None and not loss.relaxation.draws and not callable(loss._option_of_user()[1])
+    return generator is None and not loss.relaxation.is_stochastic and not callable(loss._option_of_user()[1])
 
 
 def _is_scalar(loss: StructuredLoss, *_: Any, **__: Any) -> bool:
@@ -92,7 +92,7 @@ class StructuredLoss(nn.Module, abc.ABC):
         """
         problem = bind_problem(theta, self.oracle, instance_data)
         with problem.plain_modes():
-            losses = self._losses(problem, problem.gold(y, "y"), self.relaxation.seeded(generator))
+            losses = self._losses(problem, problem.gold(y, "y"), self.relaxation.with_generator(generator))
         total = reduce_losses(losses, self.reduction)
         return problem.restore(losses) if self.reduction == "none" else total.to(problem.dtype)
 

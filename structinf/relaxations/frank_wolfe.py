@@ -13,15 +13,15 @@ from torch import Tensor
 from .. import autograd
 from ..errors import UnsupportedError
 from ..oracle import EntropyProjectable, Oracle, Projectable
-from ..parts import Parts, as_tuple, map_parts, scale
+from ..parts import Parts, as_tuple, divide_by_temperature, map_parts
 from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
 from ..solvers.active_set import active_set
-from ..solvers.convergence import OnFailure, check_stopping, report_unfinished
+from ..solvers.convergence import OnFailure, check_stopping, report_unconverged
 from ..solvers.coordinates import Coordinates
-from ..solvers.frank_wolfe import OmegaName, Variant, frank_wolfe, regularizer_of
+from ..solvers.frank_wolfe import MeanRegularizerName, Variant, frank_wolfe, get_mean_regularizer
 from ..validation import check_choice, check_flag
 
 __all__ = ["FrankWolfe", "Omega"]
@@ -42,12 +42,12 @@ class _Solved(autograd.WeightedMean, Protocol):
 class Omega:
     """temperature · Ω as a function of an oracle's structures: what the option ``omega`` becomes."""
 
-    of: OmegaName | Callable[[Parts], Tensor]
+    of: MeanRegularizerName | Callable[[Parts], Tensor]
     temperature: float
 
     def __call__(self, oracle: Oracle, y: Parts) -> Tensor:
         coordinates = Coordinates(y)
-        omega = regularizer_of(self.of, coordinates)
+        omega = get_mean_regularizer(self.of, coordinates)
         return (self.temperature * omega.value(omega.lift(coordinates.join(y)))).to(coordinates.dtype)
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class FrankWolfe(RegularizedRelaxation):
         check_temperature(self.temperature)
         given = self.omega.of if isinstance(self.omega, Omega) else self.omega
         if isinstance(given, str) or not callable(given):
-            check_choice("omega", given, get_args(OmegaName), "a function of the mean")
+            check_choice("omega", given, get_args(MeanRegularizerName), "a function of the mean")
         object.__setattr__(self, "omega", Omega(cast(Any, given), self.temperature))
         check_choice("variant", self.variant, get_args(Variant))
         check_choice("backward", self.backward, ("implicit", "unrolled", "central_differences"))
@@ -142,7 +142,7 @@ class FrankWolfe(RegularizedRelaxation):
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
     def missing(self, oracle: Oracle) -> str | None:
-        if not oracle.takes_costs or self._closed_form(oracle) is not None:
+        if not oracle.requires_nonpositive_theta or self._closed_form(oracle) is not None:
             return super().missing(oracle)
         why = f"{oracle.label()} takes potentials of at most 0, and "
         if self.omega.of != "squared_l2":
@@ -161,12 +161,12 @@ class FrankWolfe(RegularizedRelaxation):
                 gap=torch.zeros_like(value),
                 converged=torch.ones_like(value, dtype=torch.bool),
             )
-        scaled = scale(theta, self.temperature)
+        scaled = divide_by_temperature(theta, self.temperature)
         result = self._run(oracle, scaled, warm_start)
         mean, weights = self._attach(result, oracle, scaled)
         return Solution(
             mean=mean,
-            value=autograd.envelope(self.temperature * result.value, theta, mean),
+            value=autograd.attach_envelope_gradient(self.temperature * result.value, theta, mean),
             weights=weights,
             gap=self.temperature * result.gap,
             converged=result.converged,
@@ -175,7 +175,7 @@ class FrankWolfe(RegularizedRelaxation):
         )
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        scaled = scale(theta, self.temperature)
+        scaled = divide_by_temperature(theta, self.temperature)
         closed_form = self._closed_form(oracle)
         if closed_form is not None:
             return closed_form(scaled)
@@ -204,7 +204,7 @@ class FrankWolfe(RegularizedRelaxation):
                 return self._run(oracle, theta, result.support()).mean
 
             derivative = _CentralDifferences(result.mean, result.weights, scaled, nearby, self.tolerance)
-        return autograd.attach_support(derivative, scaled, f"{self.label()} of {oracle.label()}")
+        return autograd.attach_vjp(derivative, scaled, f"{self.label()} of {oracle.label()}")
 
     def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> _Solved:
         options: dict[str, Any] = {"tolerance": self.tolerance, "max_iter": self.max_iter, "warm_start": warm_start}
@@ -216,7 +216,7 @@ class FrankWolfe(RegularizedRelaxation):
                 unroll = self.backward == "unrolled"
                 result = frank_wolfe(oracle, fixed, self.omega.of, variant=self.variant, unroll=unroll, **options)
         what = f"{self.label()} of {oracle.label()}"
-        report_unfinished(what, result, self.max_iter, self.tolerance, self.on_failure)
+        report_unconverged(what, result, self.max_iter, self.tolerance, self.on_failure)
         return result
 
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from .. import autograd
 from ..oracle import Oracle, Projectable
-from ..parts import Parts, as_tuple, map_parts, scale
+from ..parts import Parts, as_tuple, divide_by_temperature, map_parts
 from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
-from ..solvers.active_set import ActiveSet, active_set
-from ..solvers.convergence import OnFailure, check_stopping, report_unfinished
+from ..solvers.active_set import ActiveSetSolution, active_set
+from ..solvers.convergence import OnFailure, check_stopping, report_unconverged
 from ..validation import check_choice
 
 __all__ = ["SparseMAP"]
@@ -70,13 +70,13 @@ class SparseMAP(RegularizedRelaxation):
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
-        scaled = scale(theta, self.temperature)
+        scaled = divide_by_temperature(theta, self.temperature)
         result = self._run(oracle, scaled, warm_start)
         mean, weights = self._attach(result, oracle, scaled)
         value = result.value if self.temperature == 1 else result.value * self.temperature
         return Solution(
             mean=mean,
-            value=autograd.envelope(value, theta, mean),
+            value=autograd.attach_envelope_gradient(value, theta, mean),
             weights=weights,
             gap=result.gap * self.temperature,
             converged=result.converged,
@@ -85,7 +85,7 @@ class SparseMAP(RegularizedRelaxation):
         )
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        scaled = scale(theta, self.temperature)
+        scaled = divide_by_temperature(theta, self.temperature)
         if self._has_closed_form(oracle):
             return oracle.project(scaled)
         return self._attach(self._run(oracle, scaled, None), oracle, scaled)[0]
@@ -106,10 +106,10 @@ class SparseMAP(RegularizedRelaxation):
         penalises_all = self.penalty == "all" or type(oracle).readout is Oracle.readout
         return penalises_all and isinstance(oracle, Projectable)
 
-    def _attach(self, result: ActiveSet, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
-        return autograd.attach_support(result, scaled, f"{self.label()} of {oracle.label()}")
+    def _attach(self, result: ActiveSetSolution, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
+        return autograd.attach_vjp(result, scaled, f"{self.label()} of {oracle.label()}")
 
-    def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> ActiveSet:
+    def _run(self, oracle: Oracle, theta: Parts, warm_start: Parts | None) -> ActiveSetSolution:
         with torch.no_grad():
             result = active_set(
                 oracle,
@@ -120,5 +120,5 @@ class SparseMAP(RegularizedRelaxation):
                 warm_start=warm_start,
             )
         what = f"{self.label()} of {oracle.label()}"
-        report_unfinished(what, result, self.max_iter, self.tolerance, self.on_failure)
+        report_unconverged(what, result, self.max_iter, self.tolerance, self.on_failure)
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..autograd import CappedMap
+from ..autograd import CappedSimplexMap
 from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..shapes import Float
@@ -13,7 +13,7 @@ from .forms import AlongDim, apply_along, check_parameter, check_scores, extent,
 __all__ = ["Budget", "budget"]
 
 
-_CAPPED = CappedMap()
+_CAPPED = CappedSimplexMap()
 
 
 @public_call(operator=OperatorSpec())
@@ -67,7 +67,7 @@ def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> Float[Tensor, "*shape
         raise InvalidInputError(f"k must be at most {size}, the size of x along dim {dim}, got {largest:g}")
     if isinstance(k, Tensor):
         return apply_along(_CAPPED, x, dim, row_parameter("k", k, x, dim))
-    return apply_along(CappedMap(float(k)), x, dim)
+    return apply_along(CappedSimplexMap(float(k)), x, dim)
 
 
 class Budget(AlongDim):

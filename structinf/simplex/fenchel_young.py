@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..autograd.simplex_gap import simplex_gap
-from ..autograd.value_check import inspected
+from ..autograd.simplex_gap import fenchel_young_gap
+from ..autograd.value_check import check_under_vmap
 from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction
@@ -96,7 +96,7 @@ def simplex_loss(
     check_reduction(reduction)
     if not isinstance(entropy, Entropy):
         raise TypeError(f"entropy: an Entropy such as TsallisEntropy(1.5) is needed, got {type(entropy).__name__}")
-    scores = entropy.widened(to_last(x, dim))
+    scores = entropy.upcast_half(to_last(x, dim))
     lead, classes = scores.shape[:-1], scores.shape[-1]
     scores = scores.reshape(lead.numel(), classes)
     _check_table("cost", cost, (classes, classes))
@@ -135,22 +135,22 @@ def _of_classes(scores: Tensor, labels: Tensor, entropy: Entropy, cost: Tensor |
         return scores.sum(1)
     scores = scores if cost is None else scores + cost.to(scores)[labels]
     right = scores[torch.arange(len(labels), device=labels.device), labels]  # gather would keep the scores for backward
-    return simplex_gap(entropy, scores, entropy.probabilities(scores), right, torch.zeros_like(right))
+    return fenchel_young_gap(entropy, scores, entropy.probabilities(scores), right, torch.zeros_like(right))
 
 
 def _of_probabilities(scores: Tensor, y: Tensor, entropy: Entropy, cost: Tensor | None) -> Float[Tensor, " rows"]:
     """The same for probabilities ``y`` (rows, K) in float64."""
     scores = scores if cost is None else scores + (y @ cost.to(y)).to(scores.dtype)
     right = torch.where(y > 0, y * torch.where(y > 0, scores, 0.0), 0.0).sum(1)
-    return simplex_gap(entropy, scores, entropy.probabilities(scores), right, entropy(y))
+    return fenchel_young_gap(entropy, scores, entropy.probabilities(scores), right, entropy(y))
 
 
 def _labels(target: Tensor, lead: torch.Size, classes: int, ignore_index: int) -> tuple[Int[Tensor, " rows"], bool]:
     """``target``, flat, in int64, and whether any is to be ignored."""
     if not isinstance(target, Tensor) or target.dtype is torch.bool or target.is_complex():
-        came = f"a tensor of {target.dtype}" if isinstance(target, Tensor) else type(target).__name__
+        received = f"a tensor of {target.dtype}" if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(
-            f"target: a tensor of integers (classes) or floating point (probabilities) is needed, got {came}"
+            f"target: a tensor of integers (classes) or floating point (probabilities) is needed, got {received}"
         )
     if target.shape != lead:
         raise InvalidInputError(
@@ -172,7 +172,7 @@ def _labels(target: Tensor, lead: torch.Size, classes: int, ignore_index: int) -
                 f"{int(labels[index])} at {index}"
             )
 
-    return inspected(target.long(), check).reshape(-1), any_ignored
+    return check_under_vmap(target.long(), check).reshape(-1), any_ignored
 
 
 def _probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
@@ -193,12 +193,12 @@ def _probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
                 f"{index}"
             )
 
-    y = inspected(to_last(target, dim).double(), check)
+    y = check_under_vmap(to_last(target, dim).double(), check)
     # To rounding of their own dtype, the sum is 1; the loss must not change if a number is added to all scores.
     return y / y.sum(-1, keepdim=True)
 
 
 def _check_table(name: str, table: Tensor | None, shape: tuple[int, ...]) -> None:
     if table is not None and (not isinstance(table, Tensor) or table.shape != shape):
-        came = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
-        raise InvalidInputError(f"{name}: a tensor of shape {shape} is needed for {shape[0]} classes, got {came}")
+        received = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
+        raise InvalidInputError(f"{name}: a tensor of shape {shape} is needed for {shape[0]} classes, got {received}")

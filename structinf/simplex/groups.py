@@ -27,13 +27,13 @@ class _GroupedMap(SimplexMap):
         return (groups.fusedmax if self.is_chain else groups.oscarmax)(x, self.weight)
 
     def pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         means = groups.group_means if p.is_cpu else groups.differentiable_group_means
         return means(p, g, self.is_chain), None
 
-    def differentiable_pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    def differentiable_vjp(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         return groups.differentiable_group_means(p, g, self.is_chain), None
 

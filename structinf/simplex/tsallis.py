@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ..autograd.simplex import SimplexMap, one_of
+from ..autograd.simplex import SimplexMap, fixed_or_given
 from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..kernels.simplex import dispatch as compiled
@@ -28,22 +28,24 @@ class TsallisMap(SimplexMap):
     def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
         if self.alpha == 1:
             return _softmax(x)
-        return (compiled if x.is_cpu else torch_backend).entmax(x, one_of(self.alpha, parameter))
+        return (compiled if x.is_cpu else torch_backend).entmax(x, fixed_or_given(self.alpha, parameter))
 
     def pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         if not p.is_cpu:
-            return self.differentiable_pull_back(p, parameter, g, with_slope)
-        product, slope = compiled.pull_back(p, g, one_of(self.alpha, parameter), with_slope=with_slope)
+            return self.differentiable_vjp(p, parameter, g, with_parameter_grad)
+        product, slope = compiled.pull_back(
+            p, g, fixed_or_given(self.alpha, parameter), with_parameter_grad=with_parameter_grad
+        )
         return product, slope if slope is None or parameter is None else slope.to(parameter.dtype)
 
-    def differentiable_pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    def differentiable_vjp(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
-        alpha = one_of(self.alpha, parameter)
-        product = torch_backend.entmax_product(p, g, alpha)
-        slope = torch_backend.entmax_slope(p, g, alpha) if with_slope else None
+        alpha = fixed_or_given(self.alpha, parameter)
+        product = torch_backend.entmax_vjp(p, g, alpha)
+        slope = torch_backend.entmax_alpha_vjp(p, g, alpha) if with_parameter_grad else None
         return product, slope
 
 
@@ -53,7 +55,7 @@ def _softmax(x: Tensor) -> Tensor:
     # A row of NaN comes of NaN, of +inf, or of −inf alone; to look for one costs little, but would make GPUs wait.
     if x.is_cpu and not (x.numel() and bool(p[..., 0].isnan().any())):
         return p
-    return p.masked_fill(torch_backend.largest_score(x).isneginf(), 0.0)
+    return p.masked_fill(torch_backend.max_score(x).isneginf(), 0.0)
 
 
 _SOFTMAX, _ENTMAX15, _SPARSEMAX, _ENTMAX = TsallisMap(1.0), TsallisMap(1.5), TsallisMap(2.0), TsallisMap()

@@ -17,7 +17,7 @@ from ..oracle import Oracle
 from ..parts import Parts, map_parts
 from .coordinates import Objective
 
-__all__ = ["ActiveSet", "Outcome", "Programs", "active_set", "run"]
+__all__ = ["ActiveSetSolution", "Outcome", "Programs", "active_set", "run"]
 
 
 def active_set(
@@ -28,7 +28,7 @@ def active_set(
     tolerance: float,
     max_iter: int,
     warm_start: Parts | None = None,
-) -> ActiveSet:
+) -> ActiveSetSolution:
     """max ⟨θ, μ⟩ − ½ ‖μ‖² over μ = Σ_k p_k y_k in conv(Y), for each instance.
 
     Vertices enter one by one, each the oracle's answer to the objective's gradient at μ; between
@@ -76,17 +76,17 @@ def _programs(objective: Objective) -> Programs:
         from .active_set_compiled import CompiledPrograms
 
         return CompiledPrograms(objective)
-    from .active_set_torch import BatchedPrograms
+    from .active_set_torch import TorchQuadraticPrograms
 
-    return BatchedPrograms(objective)
+    return TorchQuadraticPrograms(objective)
 
 
-def run(programs: Programs, *, tolerance: float, max_iter: int, warm_start: Parts | None = None) -> ActiveSet:
+def run(programs: Programs, *, tolerance: float, max_iter: int, warm_start: Parts | None = None) -> ActiveSetSolution:
     """:func:`active_set` on programs without vertices yet."""
     objective = programs.objective
     oracle, size = objective.oracle, objective.batch
     if warm_start is not None and size:
-        for structure in objective.unstack(warm_start):
+        for structure in objective.iterate_structures(warm_start):
             programs.collect(objective.vertices(structure, oracle, size))
         programs.settle()
     calls = 0
@@ -97,7 +97,7 @@ def run(programs: Programs, *, tolerance: float, max_iter: int, warm_start: Part
         y = oracle.argmax(programs.direction(oracle))
         programs.advance(objective.vertices(y, oracle, size), tolerance, last=calls == max_iter)
         calls += 1
-    return ActiveSet(programs, calls)
+    return ActiveSetSolution(programs, calls)
 
 
 @dataclass
@@ -163,7 +163,7 @@ class Programs(abc.ABC):
         """Product with the transposed Jacobian, (B, coordinates), of (B, coordinates) and (B, slots)."""
 
 
-class ActiveSet:
+class ActiveSetSolution:
     """Solutions of a batch with their supports.
 
     Attributes

@@ -127,7 +127,7 @@ class CompiledPrograms(Programs):
     def _retire(self, status: np.ndarray) -> None:
         """Let finished instances go: unfinished ones from the end take their places."""
         if (status == kernels.INVALID).any():
-            raise self.objective.reject(int(self._rows[status == kernels.INVALID].min()))
+            raise self.objective.invalid_vertex_error(int(self._rows[status == kernels.INVALID].min()))
         staying = np.flatnonzero(status == kernels.RUNNING)
         n = len(staying)
         free, movers = np.flatnonzero(status[:n] != kernels.RUNNING), staying[staying >= n]

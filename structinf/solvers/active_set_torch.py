@@ -12,12 +12,12 @@ from ..parts import Parts
 from .active_set import Outcome, Programs
 from .coordinates import Objective
 
-__all__ = ["BatchedPrograms"]
+__all__ = ["TorchQuadraticPrograms"]
 
 _RUNNING, _CONVERGED, _EXHAUSTED = 0, 1, 2
 
 
-class BatchedPrograms(Programs):
+class TorchQuadraticPrograms(Programs):
     """Programs that all take each step together, those that have no use for it masked out.
 
     Vertices stay in their slots. Over the slots in use ``inverse`` is A⁻¹, where A = R Rᵀ + 1 1ᵀ; its
@@ -84,7 +84,7 @@ class BatchedPrograms(Programs):
         running = self.status == _RUNNING
         invalid = running & ~score.isfinite()
         if bool(invalid.any()):
-            raise self.objective.reject(int(invalid.nonzero()[0]))
+            raise self.objective.invalid_vertex_error(int(invalid.nonzero()[0]))
         self.scale = torch.where(running, self.scale.maximum(scale), self.scale)
         slope = score - (vertex * self.penalised * self.mean).sum(1)
         gram, gradient = self._products(vertex)

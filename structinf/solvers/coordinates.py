@@ -133,8 +133,8 @@ class Objective:
         tensors = as_tuple(y)
         form = isinstance(y, tuple) == coordinates.is_tuple and len(tensors) == len(self.theta)
         if not (form and all(isinstance(t, Tensor) for t in tensors)):
-            came = f"({', '.join(type(t).__name__ for t in y)})" if isinstance(y, tuple) else type(y).__name__
-            raise PluginError(f"{oracle.label()}: argmax must return a structure of the form of theta, got {came}")
+            received = f"({', '.join(type(t).__name__ for t in y)})" if isinstance(y, tuple) else type(y).__name__
+            raise PluginError(f"{oracle.label()}: argmax must return a structure of the form of theta, got {received}")
         if coordinates.extra:
             tensors = (*as_tuple(oracle.readout(y)), *tensors)
         for tensor, shape in zip(tensors, coordinates.shapes, strict=True):
@@ -155,7 +155,7 @@ class Objective:
         moves = zip(theta, as_tuple(image), self.moved, strict=True)
         return coordinates.like([t - i if moved else t for t, i, moved in moves])
 
-    def unstack(self, structures: Parts) -> Iterator[Parts]:
+    def iterate_structures(self, structures: Parts) -> Iterator[Parts]:
         """The potentials (B, *event), in float64, that are stacked in ``structures`` (K, B, *event)."""
         tensors = as_tuple(structures)
         wanted = [(self.batch, *shape) for shape in self.coordinates.shapes[self.coordinates.extra :]]
@@ -167,7 +167,7 @@ class Objective:
         for k in range(tensors[0].shape[0]):
             yield self.coordinates.like([t[k].to(self.theta[0]) for t in tensors])
 
-    def reject(self, index: int) -> PluginError:
+    def invalid_vertex_error(self, index: int) -> PluginError:
         """What to raise for a vertex of non-finite score."""
         return PluginError(
             f"{self.oracle.label()}: argmax returned a structure whose score is -inf or nan for batch index {index}; "

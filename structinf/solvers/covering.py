@@ -58,7 +58,7 @@ class Answers:
         vertex = torch.cat(self.objective.vertices(y, oracle, len(rows)), 1)
         wrong = ((vertex != 0) & self.forbidden[rows] | ~vertex.isfinite()).any(1)
         if bool(wrong.any()):
-            raise self.objective.reject(int(rows[wrong.nonzero()[0, 0]]))
+            raise self.objective.invalid_vertex_error(int(rows[wrong.nonzero()[0, 0]]))
         x = self.omega.lift(vertex)
         self.omega.check(x, rows, oracle)
         return x
@@ -66,7 +66,7 @@ class Answers:
     def given(self, structures: Parts) -> list[tuple[Tensor, Tensor]]:
         """Those of (K, B, *event) one by one, (B, D) each, and which of them are structures of a finite score."""
         found = []
-        for y in self.objective.unstack(structures):
+        for y in self.objective.iterate_structures(structures):
             vertex = torch.cat(self.objective.vertices(y, self.objective.oracle, self.objective.batch), 1)
             apt = (vertex != 0).any(1) & ~((vertex != 0) & self.forbidden).any(1)
             found.append((self.omega.lift(vertex), apt))

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Found", "Search", "by_lbfgs", "by_optimizer"]
+__all__ = ["DescentProblem", "Found", "minimize_lbfgs", "minimize_with_optimizer"]
 
 
-class Search(NamedTuple):
+class DescentProblem(NamedTuple):
     """A differentiable loss to minimise, and when to stop.
 
     Attributes
@@ -41,10 +41,10 @@ class Found(NamedTuple):
 
     point: Tensor
     losses: list[float]
-    trouble: str
+    failure: str
 
 
-def by_lbfgs(search: Search) -> Found:
+def minimize_lbfgs(search: DescentProblem) -> Found:
     """By scipy's L-BFGS."""
     from scipy.optimize import minimize
 
@@ -74,11 +74,11 @@ def by_lbfgs(search: Search) -> Found:
         callback=lambda _: losses.append(latest),  # at the point that was evaluated last
         options={"maxiter": search.max_iter, "ftol": search.tolerance, "gtol": search.tolerance},
     )
-    trouble = {0: "", 1: "max_iter was reached"}.get(result.status, "the line search failed")
-    return Found(to_point(result.x), losses, trouble)
+    failure = {0: "", 1: "max_iter was reached"}.get(result.status, "the line search failed")
+    return Found(to_point(result.x), losses, failure)
 
 
-def by_optimizer(make: Callable[[list[Tensor]], torch.optim.Optimizer], search: Search) -> Found:
+def minimize_with_optimizer(make: Callable[[list[Tensor]], torch.optim.Optimizer], search: DescentProblem) -> Found:
     """By the torch optimizer that ``make`` makes of a list of one parameter."""
     z = search.start.clone().requires_grad_()
     optimizer = make([z])
@@ -89,7 +89,7 @@ def by_optimizer(make: Callable[[list[Tensor]], torch.optim.Optimizer], search: 
         value.backward()
         return value
 
-    best, losses, trouble = z.detach().clone(), [search.loss(z).item()], "max_iter was reached"
+    best, losses, failure = z.detach().clone(), [search.loss(z).item()], "max_iter was reached"
     for _ in range(search.max_iter):
         optimizer.step(closure)  # type: ignore[arg-type]
         with torch.no_grad():
@@ -97,6 +97,6 @@ def by_optimizer(make: Callable[[list[Tensor]], torch.optim.Optimizer], search: 
         if losses[-1] < min(losses[:-1]):
             best = z.detach().clone()
         if abs(losses[-2] - losses[-1]) <= search.tolerance * max(search.cost, abs(losses[-1])):
-            trouble = ""
+            failure = ""
             break
-    return Found(best, losses, trouble)
+    return Found(best, losses, failure)

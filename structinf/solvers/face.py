@@ -71,7 +71,7 @@ def widen(corral: Corral, answers: Answers) -> None:
     that its best vertex gains nothing, the face lies in the hull. The face's vertices are best for the gradient, which
     the direction only perturbs.
     """
-    if answers.objective.oracle.takes_costs or answers.theta.shape[1] == 0:
+    if answers.objective.oracle.requires_nonpositive_theta or answers.theta.shape[1] == 0:
         return
     generator = torch.Generator().manual_seed(0)
     width = answers.theta.shape[1]

@@ -24,13 +24,13 @@ from .covering import Answers, cover
 from .face import make_independent, tangent_product, widen
 from .frank_wolfe_steps import RULES
 from .frank_wolfe_unrolled import Round, replayed_gradient
-from .mean_regularizers import BinaryEntropy, Entropy, MeanRegularizer, OwnRegularizer, SquaredNorm
+from .mean_regularizers import BinaryEntropy, CustomRegularizer, Entropy, MeanRegularizer, SquaredNorm
 
-__all__ = ["FrankWolfe", "OmegaName", "Variant", "frank_wolfe", "regularizer_of"]
+__all__ = ["FrankWolfe", "MeanRegularizerName", "Variant", "frank_wolfe", "get_mean_regularizer"]
 
 Variant = Literal["fully_corrective", "pairwise", "away_step", "vanilla"]
 
-OmegaName = Literal["squared_l2", "entropy", "binary_entropy"]
+MeanRegularizerName = Literal["squared_l2", "entropy", "binary_entropy"]
 
 _NAMED: dict[str, Callable[[], MeanRegularizer]] = {
     "squared_l2": SquaredNorm,
@@ -46,7 +46,7 @@ _UNDERFLOW = 1e-290  # a gap that numbers near the smallest ones leave, whatever
 def frank_wolfe(
     oracle: Oracle,
     theta: Parts,
-    omega: OmegaName | Callable[[Parts], Tensor],
+    omega: MeanRegularizerName | Callable[[Parts], Tensor],
     *,
     variant: Variant = "fully_corrective",
     tolerance: float,
@@ -103,13 +103,15 @@ def frank_wolfe(
     """
     with torch.no_grad():
         objective = Objective(oracle, theta, readout=False)
-        regularizer = regularizer_of(omega, objective.coordinates)
+        regularizer = get_mean_regularizer(omega, objective.coordinates)
         return _Run(objective, regularizer, variant, tolerance, max_iter, warm_start, unroll).result()
 
 
-def regularizer_of(omega: OmegaName | Callable[[Parts], Tensor], coordinates: Coordinates) -> MeanRegularizer:
+def get_mean_regularizer(
+    omega: MeanRegularizerName | Callable[[Parts], Tensor], coordinates: Coordinates
+) -> MeanRegularizer:
     """Ω by name or from a function, for vectors of these coordinates."""
-    return OwnRegularizer(omega, coordinates) if callable(omega) else _NAMED[omega]()
+    return CustomRegularizer(omega, coordinates) if callable(omega) else _NAMED[omega]()
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..parts import differentiate, recording
+from ..parts import differentiate, enable_autograd
 from .corral import Corral, Step
 from .frank_wolfe_steps import Direction
 
@@ -29,7 +29,7 @@ def replayed_gradient(corral: Corral, start: Tensor, rounds: list[Round], cotang
     other is a zero t of the slope φ(t) = ⟨θ − ∇Ω(x + t v), v⟩, with derivative dt = dφ / ⟨v, ∇²Ω v⟩.
     """
     start = torch.nn.functional.pad(start, (0, corral.weight.shape[1] - start.shape[1]))
-    with recording():
+    with enable_autograd():
         theta = corral.theta.clone().requires_grad_()
         weight = start.clone()
         for at in rounds:

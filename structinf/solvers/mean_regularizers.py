@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import Parts, differentiate, recording
+from ..parts import Parts, differentiate, enable_autograd
 from .coordinates import Coordinates
 
-__all__ = ["BinaryEntropy", "Entropy", "MeanRegularizer", "OwnRegularizer", "SquaredNorm"]
+__all__ = ["BinaryEntropy", "CustomRegularizer", "Entropy", "MeanRegularizer", "SquaredNorm"]
 
 _MOST = 2**22  # numbers in the rows of one Hessian product
 
@@ -155,7 +155,7 @@ class BinaryEntropy(Entropy):
         return of_parts - of_rest
 
 
-class OwnRegularizer(MeanRegularizer):
+class CustomRegularizer(MeanRegularizer):
     """A user's function of means (B, *event), each instance by itself, to (B,), differentiated by autograd."""
 
     def __init__(self, function: Callable[[Parts], Tensor], coordinates: Coordinates) -> None:
@@ -166,7 +166,7 @@ class OwnRegularizer(MeanRegularizer):
             return self._call(x).detach()
 
     def gradient(self, x: Tensor) -> Tensor:
-        with recording():
+        with enable_autograd():
             leaf = _leaf(x)
             return differentiate(self._call(leaf).sum(), [leaf])[0]
 
@@ -185,7 +185,7 @@ class OwnRegularizer(MeanRegularizer):
 
     def _products(self, x: Tensor, v: Tensor) -> Tensor:
         """∇²Ω(x) v, row by row."""
-        with recording():
+        with enable_autograd():
             leaf = _leaf(x)
             (gradient,) = differentiate(self._call(leaf).sum(), [leaf], create_graph=True)
             # Where v is 0, a slope may be infinite.
@@ -197,9 +197,9 @@ class OwnRegularizer(MeanRegularizer):
             return x.sum(1)
         value = self.function(self.coordinates.like(self.coordinates.parts(x)))
         if not isinstance(value, Tensor) or value.shape != (len(x),):
-            came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            received = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise InvalidInputError(
-                f"omega must map means of {len(x)} instances to a tensor of shape ({len(x)},), got {came}"
+                f"omega must map means of {len(x)} instances to a tensor of shape ({len(x)},), got {received}"
             )
         return value
 

@@ -12,22 +12,22 @@ from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy
 from ..noise import Noise
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
+from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
 
 __all__ = [
-    "Copies",
-    "along_samples",
+    "PerturbedBatch",
     "draw_noise",
-    "factors_of",
+    "flatten_samples",
+    "inner_products_with_samples",
+    "lognormal_factors",
     "perturb",
     "tile",
-    "untile",
-    "weigh_samples",
+    "weighted_sum_of_samples",
 ]
 
 
 @dataclass(frozen=True)
-class Copies:
+class PerturbedBatch:
     """θ + σU for n draws of U, or θ exp(σU − σ²/2): copy s of instance b stands at s B + b.
 
     Attributes
@@ -55,18 +55,18 @@ def perturb(
     *,
     multiplicative: bool = False,
     antithetic: bool = False,
-) -> Copies:
+) -> PerturbedBatch:
     """``samples`` noisy copies of ``theta``, (B | 1, *event), as which they are differentiable."""
     drawn = draw_noise(oracle, theta, noise, samples, generator, antithetic=antithetic)
     if multiplicative:
         # A factor may underflow to 0, and what is forbidden would be NaN.
-        copies = map_parts(lambda t, u: torch.where(t.isinf(), t, t * factors_of(u, scale)), theta, drawn)
+        copies = map_parts(lambda t, u: torch.where(t.isinf(), t, t * lognormal_factors(u, scale)), theta, drawn)
     else:
         copies = map_parts(lambda t, u: torch.add(t, u, alpha=scale), theta, drawn)
-    return Copies(oracle.repeat(samples), untile(copies), drawn)
+    return PerturbedBatch(oracle.repeat(samples), flatten_samples(copies), drawn)
 
 
-def factors_of(u: Tensor, scale: float) -> Tensor:
+def lognormal_factors(u: Tensor, scale: float) -> Tensor:
     """exp(σu − σ²/2), of mean 1 for normal u."""
     return (scale * u - 0.5 * scale * scale).exp()
 
@@ -90,12 +90,14 @@ def draw_noise(
         shape = (samples // 2 if antithetic else samples, size, *t.shape[1:])
         u = noise.sample(shape, dtype=t.dtype, device=t.device, generator=generator)
         if not isinstance(u, Tensor) or u.shape != shape or u.dtype != t.dtype:
-            came = f"shape {tuple(u.shape)} and {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
-            raise InvalidInputError(f"noise: sample() of {noise!r} must give shape {shape} and {t.dtype}, got {came}")
+            received = f"shape {tuple(u.shape)} and {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
+            raise InvalidInputError(
+                f"noise: sample() of {noise!r} must give shape {shape} and {t.dtype}, got {received}"
+            )
         if type(noise).__module__ != Noise.__module__ and not bool(u.isfinite().all()):  # ours are tested to be
             raise InvalidInputError(f"noise: sample() of {noise!r} gave NaN or infinity; draws must be finite")
         drawn.append(torch.cat([u, -u]) if antithetic else u)
-    form = like_potentials(drawn, theta)
+    form = pack_like(drawn, theta)
     # Of each instance, also for tensors that the batch shares: what is one's padding may be inside another.
     masks = oracle.valid_parts(map_parts(lambda u: u[0], form))
     if masks is None:
@@ -110,12 +112,12 @@ def tile(theta: Parts, samples: int) -> Parts:
     return map_parts(lambda t: t.expand(samples, size, *t.shape[1:]).reshape(samples * size, *t.shape[1:]), theta)
 
 
-def untile(copies: Parts) -> Parts:
+def flatten_samples(copies: Parts) -> Parts:
     """(samples, B, *event) as one batch, (samples B, *event)."""
     return map_parts(lambda t: t.flatten(0, 1), copies)
 
 
-def along_samples(samples: Tensor, v: Tensor) -> Tensor:
+def inner_products_with_samples(samples: Tensor, v: Tensor) -> Tensor:
     """⟨y, v⟩, (n, B), for each y of the ``samples`` (n, B, *event) and its instance's v (B, *event)."""
     samples, v = samples.unsqueeze(-1).flatten(2), v.unsqueeze(-1).flatten(1)
     if not samples.is_cpu:
@@ -128,7 +130,7 @@ def along_samples(samples: Tensor, v: Tensor) -> Tensor:
     return torch.from_numpy(products)
 
 
-def weigh_samples(samples: Tensor, weights: Tensor) -> Tensor:
+def weighted_sum_of_samples(samples: Tensor, weights: Tensor) -> Tensor:
     """Σ wᵢ yᵢ, (B, *event), of ``samples`` (n, B, *event) with their weights (n, B)."""
     flat = samples.unsqueeze(-1).flatten(2)
     if not samples.is_cpu:

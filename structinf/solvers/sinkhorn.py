@@ -9,22 +9,22 @@ from torch import Tensor
 
 from ..kernels import parallel_rows, to_numpy
 from ..kernels.logsumexp import logsumexp
-from ..parts import Parts, reduce_like, scale_per_instance
+from ..parts import Parts, scale_per_instance, sum_to_batch_of
 from ..shapes import Float
 from ..validation import check_feasible
 from . import sinkhorn_torch
-from .sinkhorn_torch import Plan
+from .sinkhorn_torch import SinkhornResult
 
-__all__ = ["Plan", "Transport", "forbid_unused", "rounding_of_totals", "with_slack"]
+__all__ = ["EntropicTransport", "SinkhornResult", "add_slack", "mask_unusable_cells", "totals_tolerance"]
 
 
-def rounding_of_totals(rows: Tensor, columns: Tensor) -> float:
+def totals_tolerance(rows: Tensor, columns: Tensor) -> float:
     """How far apart, relative to them, the totals of margins that are meant to agree may be in these dtypes."""
     eps = max(torch.finfo(margins.dtype).eps for margins in (rows, columns))
     return max(1e-9, 4 * eps, 64 * min(eps, torch.finfo(torch.float32).eps))
 
 
-def with_slack(
+def add_slack(
     scores: Tensor, rows: Tensor, columns: Tensor, total: Tensor | None
 ) -> tuple[Float[Tensor, "batch rows columns"], Tensor, Tensor]:
     """The problem with equal totals: a row and a column of score 0, where needed, take what must not be shipped.
@@ -37,7 +37,7 @@ def with_slack(
     total : (B,) Tensor, optional
         Of the plan; the smaller one of the margins' totals if None.
     """
-    rounding = rounding_of_totals(rows, columns)
+    rounding = totals_tolerance(rows, columns)
     rows, columns = rows.double(), columns.double()
     row_total, column_total = rows.sum(1), columns.sum(1)
     shipped = torch.minimum(row_total, column_total) if total is None else total
@@ -67,7 +67,7 @@ def _alike(a: Tensor, b: Tensor) -> list[Tensor]:
     return [t.expand(size, t.shape[1]) for t in (a, b)]
 
 
-def forbid_unused(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def mask_unusable_cells(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Scores with −inf in every cell that no plan can use; InfeasibleError where there is no plan at all."""
     size, n, m = scores.shape
     if n == 0 or m == 0:
@@ -87,7 +87,7 @@ def forbid_unused(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 @dataclass
-class Transport:
+class EntropicTransport:
     """V(S, a, b) = max ⟨S, P⟩ − T Σ P log P over P ≥ 0 with P 1 = a, Pᵀ 1 = b: a ConvexFunction of (S, a, b).
 
     (It is convex in S and concave in the margins; either way its derivatives are these.) Its gradient is the plan and
@@ -103,27 +103,27 @@ class Transport:
     tolerance : float
         On the largest difference of a sum of rows or columns from its margin, relative to the largest margin.
     max_iter : int
-    first : float
+    initial_temperature : float
         A temperature to begin at, if higher.
-    flip : bool
+    transpose : bool
         Solve for the rows' prices in place of the columns', for where there are fewer rows.
     """
 
     temperature: float
     tolerance: float
     max_iter: int
-    first: float = 0.0
-    flip: bool = False
-    _found: Plan | None = None
+    initial_temperature: float = 0.0
+    transpose: bool = False
+    _found: SinkhornResult | None = None
 
-    def plan(self, theta: Parts) -> Plan:
+    def plan(self, theta: Parts) -> SinkhornResult:
         """The solution for scores (B, n, m) and margins (B | 1, n), (B | 1, m), in float64, of equal totals."""
         if self._found is None:
             scores, rows, columns = (t.detach() for t in theta)
             with torch.no_grad():
-                if self.flip:
+                if self.transpose:
                     plan, f, g, *status = self._solve(scores.mT, columns, rows)
-                    self._found = Plan(plan.mT, g, f, *status)
+                    self._found = SinkhornResult(plan.mT, g, f, *status)
                 else:
                     self._found = self._solve(scores, rows, columns)
         return self._found
@@ -139,7 +139,7 @@ class Transport:
             solve = sinkhorn_torch.laplacian(found.plan)
             exact = torch.zeros_like(g)  # differences are 0 here, and what counts is how they change
             for _ in range(2):
-                sums = sinkhorn_torch.row_plans(scores, rows, g, self.temperature).sum(1)
+                sums = sinkhorn_torch.plan_from_column_potentials(scores, rows, g, self.temperature).sum(1)
                 g = g + self.temperature * solve(columns - sums, exact)
         used, positive = torch.where(columns > 0, g, 0.0), rows > 0
         lse = logsumexp((scores + g[:, None]) / self.temperature, 2)
@@ -155,7 +155,7 @@ class Transport:
         return self.value(theta), self.gradient(theta)
 
     def vjp(self, theta: Parts, weight: Tensor) -> Parts:
-        return reduce_like(scale_per_instance(self.gradient(theta), weight), theta)
+        return sum_to_batch_of(scale_per_instance(self.gradient(theta), weight), theta)
 
     def hessian_product(self, theta: Parts, v: Parts) -> Parts:
         plan = self.plan(theta).plan
@@ -176,18 +176,18 @@ class Transport:
             change, x, y = change.mT, y, x
         return change, -self.temperature * x, -self.temperature * y
 
-    def _solve(self, scores: Tensor, rows: Tensor, columns: Tensor) -> Plan:
+    def _solve(self, scores: Tensor, rows: Tensor, columns: Tensor) -> SinkhornResult:
         size, n, m = scores.shape
-        settings = (self.temperature, self.first, self.tolerance, self.max_iter)
+        settings = (self.temperature, self.initial_temperature, self.tolerance, self.max_iter)
         if not scores.is_cpu or n == 0 or m == 0:
             return sinkhorn_torch.solve(scores, rows, columns, *settings)
         from ..kernels.transport.plans import solve
 
         plan = torch.empty(size, n, m, dtype=torch.float64)
         f, g = (torch.empty(size, k, dtype=torch.float64) for k in (n, m))
-        residual, goal = torch.empty(2, size, dtype=torch.float64)
+        residual, target_residual = torch.empty(2, size, dtype=torch.float64)
         iterations = torch.zeros(size, dtype=torch.int64)
-        found = Plan(plan, f, g, residual, goal, iterations)
+        found = SinkhornResult(plan, f, g, residual, target_residual, iterations)
         arrays, results = to_numpy(scores, rows, columns), to_numpy(*found)
         parallel_rows(solve, size, *arrays, *map(float, settings[:3]), self.max_iter, *results, work=64 * plan.numel())
         return found
