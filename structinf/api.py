@@ -119,7 +119,8 @@ def infer(
     Returns
     -------
     Solution
-        mean, value, support, weights, gap, converged, oracle_calls.
+        mean, value, support, weights, gap, converged, oracle_calls. Support and weights may differ between machines
+        where several supports have the same mean; see :attr:`Solution.support`.
 
     Examples
     --------

@@ -44,6 +44,9 @@ class SparseDistribution(StructureDistribution):
     :func:`structinf.infer` found. All is exact, and all but ``sample`` and ``mode`` is differentiable in the weights
     and, through them, in potentials.
 
+    Several distributions can have the mean of a relaxation. Which of them ``of`` and ``from_solution`` return may then
+    differ between machines, and the entropy and probabilities with it; see :attr:`structinf.Solution.support`.
+
     Parameters
     ----------
     structures : (K, *batch, *event) Tensor, or tuple of them
