@@ -53,7 +53,7 @@ from .oracle import (
     TransportPolytope,
 )
 from .parts import Parts
-from .queries import Support, TopK, count, entropy, enumerate_support, log_prob, sample, topk
+from .queries import Support, TopK, count, entropy, enumerate_support, log_partition, log_prob, sample, topk
 from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from .relaxation import RegularizedRelaxation, Relaxation
 from .smoothing import Smoothable
@@ -126,6 +126,7 @@ __all__ = [
     "list_estimators",
     "list_oracles",
     "list_relaxations",
+    "log_partition",
     "log_prob",
     "noise",
     "pairwise_cost",

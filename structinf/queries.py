@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from . import autograd
+from .calls.problem import Problem
 from .calls.resolution import prepare_oracle
 from .compile.public_call import public_call
 from .dp import HypergraphProgram
 from .errors import UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Samplable
 from .parts import Parts, as_tuple, divide_by_temperature, inner_product, map_parts
-from .regularizers import Regularizer, SquaredL2, get_regularizer
+from .regularizers import Regularizer, SquaredL2, check_temperature, get_regularizer
 from .relaxation import missing_ability_reason
 from .shapes import Float
 from .smoothing import Smoothable, log_partition_function
@@ -28,6 +29,7 @@ __all__ = [
     "entropy",
     "enumerate_support",
     "gibbs_entropy",
+    "log_partition",
     "log_prob",
     "sample",
     "sparsemax_over_topk",
@@ -244,13 +246,14 @@ def log_prob(
     ----------
     theta, oracle, regularizer, temperature, **options
         As for :func:`sample`.
-    y : (..., *event) Tensor, or tuple of them, or integer labels
-        One structure for each instance.
+    y : (*samples, ..., *event) Tensor, or tuple of them, or integer labels (*samples, ..., *labels)
+        Structures of each instance, with any number of sample dimensions in front of the batch.
 
     Returns
     -------
     Tensor
-        (...), −inf where ``y`` is impossible; without a gradient (a loss of the relaxation ``marginals`` has one).
+        (*samples, ...), −inf where ``y`` is impossible; without a gradient (a loss of the relaxation ``marginals`` has
+        one).
 
     Examples
     --------
@@ -259,17 +262,67 @@ def log_prob(
     """
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
-    bound_oracle, gold = problem.oracle, problem.gold(y, "y")
+    samples = _sample_shape(y, problem)
+    copies = problem.repeat(samples) if samples else problem
+    target = copies.gold(y, "y")
     with problem.plain_modes():
-        if isinstance(bound_oracle, HypergraphProgram):
-            return problem.restore(bound_oracle.log_prob(problem.theta, gold, omega))
-        theta64, target = (
-            map_parts(lambda t: t.double(), t) for t in (divide_by_temperature(problem.theta, omega.temperature), gold)
-        )
+        if isinstance(copies.oracle, HypergraphProgram):
+            return copies.restore(copies.oracle.log_prob(copies.theta, target, omega))
+        gibbs = _require_gibbs(problem.oracle, omega)
+        theta64 = map_parts(Tensor.double, divide_by_temperature(problem.theta, omega.temperature))
+        score = inner_product(tile(theta64, samples.numel()), map_parts(Tensor.double, target))
         # A structure that has nearly all of the probability would, by rounding, have more than that.
-        return problem.restore(
-            (inner_product(theta64, target) - _require_gibbs(bound_oracle, omega).log_partition(theta64)).clamp(max=0)
-        )
+        log_probs = score.view(samples.numel(), -1) - gibbs.log_partition(theta64)
+        return copies.restore(log_probs.clamp(max=0).flatten())
+
+
+def _sample_shape(y: Any, problem: Problem) -> torch.Size:
+    """The dimensions that ``y``, structures or labels, has in front of the batch."""
+    first = y[0] if isinstance(y, tuple | list) and len(y) else y
+    if not isinstance(first, Tensor):
+        return torch.Size()  # an error, which Problem.gold raises
+    is_structure = first.is_floating_point() or first.dtype is torch.bool or first is not y
+    own = as_tuple(problem.theta)[0].ndim - 1 if is_structure else problem.oracle.label_ndim
+    return first.shape[: max(first.ndim - own - len(problem.batch_shape), 0)]
+
+
+@public_call(functorch=True)
+def log_partition(
+    theta: Parts, oracle: str | Oracle, *, temperature: float = 1.0, **options: Any
+) -> Float[Tensor, "*batch"]:
+    """log Σ exp(⟨θ, y⟩ / temperature) over all structures y, differentiable to any order.
+
+    The gradient is the mean of the Gibbs distribution over the temperature. With :func:`structinf.Gibbs`, the same
+    number comes as an attribute of a distribution.
+
+    Parameters
+    ----------
+    theta, oracle, **options
+        As for :func:`structinf.relax`.
+    temperature : float
+        Above 0.
+
+    Returns
+    -------
+    Tensor
+        (...), in the dtype of θ, computed in float64.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle cannot sum over its structures.
+
+    Examples
+    --------
+    >>> log_partition(torch.zeros(4, 4), "arborescence").exp()  # (n + 1)^(n − 1) trees of n = 3 words
+    tensor(16.0000)
+    """
+    check_temperature(temperature)
+    problem = prepare_oracle(theta, oracle, options)
+    gibbs = _require_ability(problem.oracle, GibbsOracle)
+    with problem.plain_modes():
+        theta64 = divide_by_temperature(map_parts(Tensor.double, problem.theta), temperature)
+        return problem.restore(autograd.value(log_partition_function(gibbs), theta64))
 
 
 @public_call

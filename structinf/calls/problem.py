@@ -7,6 +7,7 @@ half precision lifted to float32, padding overwritten, batch dimensions flattene
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import re
@@ -22,6 +23,7 @@ from ..errors import InstanceError, InvalidInputError, UnsupportedError
 from ..kernels.arrays import HALF_DTYPES, upcast_half
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
+from ..solvers.perturbation import tile
 
 __all__ = ["Problem", "blame_argument", "broadcasts", "mask_hint", "shapes"]
 
@@ -168,6 +170,13 @@ class Problem:
             return form
         # Not a product: 0 · NaN is NaN, and where() gives the padding a gradient of exactly 0.
         return map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
+
+    def repeat(self, shape: torch.Size) -> Problem:
+        """The problem with the dimensions ``shape`` in front of its batch: that many copies of all instances."""
+        n = shape.numel()
+        return dataclasses.replace(
+            self, oracle=self.oracle.repeat(n), theta=tile(self.theta, n), batch_shape=shape + self.batch_shape
+        )
 
     # -- the way back -------------------------------------------------------------------------
 
