@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from .compile.functorch import functorch_compatible
 from .compile.public_call import UNKNOWN_TENSOR, OperatorSpec, public_call
 from .errors import InvalidInputError
 from .oracle import Oracle
-from .parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
+from .parts import Parts, PartsT, as_tuple, list_to_tuple, map_parts, pack_like
 from .relaxation import RELAXATIONS, Relaxation
 from .solution import Solution
 
@@ -45,13 +45,13 @@ def _is_deterministic(
 
 @public_call(operator=OperatorSpec(_mean_like, _is_deterministic), functorch=True)
 def relax(
-    theta: Parts,
+    theta: PartsT,
     oracle: str | Oracle,
     relaxation: str | Relaxation = "sparsemap",
     *,
     generator: torch.Generator | None = None,
     **options: Any,
-) -> Parts:
+) -> PartsT:
     """The relaxed structure μ(θ) = argmax ⟨θ, μ⟩ − Ω(μ) over conv(Y), differentiable in θ.
 
     Parameters
@@ -94,7 +94,7 @@ def relax(
     resolved = resolved.with_generator(generator)
     with problem.plain_modes():
         mean = resolved.mean(problem.oracle, problem.theta)
-    return problem.restore_parts(mean, resolved.sample_ndim)
+    return cast(PartsT, problem.restore_parts(mean, resolved.sample_ndim))
 
 
 @public_call
@@ -155,7 +155,7 @@ def _solve_problem(
 
 
 @public_call
-def encode(labels: Tensor, like: Parts, oracle: str | Oracle, **options: Any) -> Parts:
+def encode(labels: Tensor, like: PartsT, oracle: str | Oracle, **options: Any) -> PartsT:
     """The structure that integer labels describe, in the form of potentials ``like``.
 
     Parameters
@@ -183,7 +183,7 @@ def encode(labels: Tensor, like: Parts, oracle: str | Oracle, **options: Any) ->
         raise TypeError(f"labels: a tensor of integers is needed, got {received}")
     with blame_argument("like"):
         problem = prepare_oracle(like, oracle, options)
-    return problem.restore_parts(problem.encode(labels, "labels"))
+    return cast(PartsT, problem.restore_parts(problem.encode(labels, "labels")))
 
 
 @public_call

@@ -19,6 +19,7 @@ from typing_extensions import Self
 
 from .errors import InvalidInputError, PluginError, UnsupportedError
 from .parts import (
+    AnyParts,
     Parts,
     as_tuple,
     batch_size,
@@ -95,7 +96,7 @@ class Oracle(abc.ABC):
     bound: ClassVar[Mapping[str, Any]] = _InstanceData()
 
     @abc.abstractmethod
-    def argmax(self, theta: Parts) -> Parts:
+    def argmax(self, theta: AnyParts) -> Parts:
         """A structure of highest score, max ⟨θ, y⟩ over y ∈ Y, for each instance.
 
         Laws: the result is a vertex even on ties, has θ's form, dtype and device with the full
@@ -118,14 +119,14 @@ class Oracle(abc.ABC):
         """Whether smaller structures stand in where parts of −inf leave none, so that nothing is infeasible."""
         return False
 
-    def has_binary_parts(self, theta: Parts) -> bool:
+    def has_binary_parts(self, theta: AnyParts) -> bool:
         """Whether all parts of all structures are 0 or 1, so that a part's variance is that of a coin.
 
         Law: False unless that is certain.
         """
         return False
 
-    def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
+    def resolve_event_ndim(self, theta: AnyParts) -> tuple[int, ...]:
         """Trailing event dimensions of each tensor of ``theta`` as the user passed it.
 
         The default is :attr:`event_ndim`; oracles that accept several forms look at the shapes.
@@ -139,13 +140,13 @@ class Oracle(abc.ABC):
             raise InvalidInputError(f"theta: {self.label()} takes {form}, got {received}")
         return wanted
 
-    def validate(self, theta: Parts) -> None:
+    def validate(self, theta: AnyParts) -> None:
         """Raise InvalidInputError if the event shapes or the bound data are not acceptable.
 
         Called once by the public functions, with θ already flat; the values of θ are checked elsewhere.
         """
 
-    def valid_parts(self, theta: Parts) -> Parts | None:
+    def valid_parts(self, theta: AnyParts) -> Parts | None:
         """Boolean masks, (B | 1, *event), of the parts that lie inside each instance's length; None if all do.
 
         A tensor that all instances share needs one row, of the parts inside any instance's length.
@@ -155,11 +156,11 @@ class Oracle(abc.ABC):
         """
         return None
 
-    def readout(self, y: Parts) -> Parts:
+    def readout(self, y: AnyParts) -> Parts:
         """Linear map to the coordinates that a quadratic penalty sees (SparseMAP's ``penalty="readout"``)."""
         return y
 
-    def readout_transpose(self, r: Parts, theta: Parts) -> Parts:
+    def readout_transpose(self, r: AnyParts, theta: AnyParts) -> Parts:
         """Transpose of :meth:`readout`, mapping ``r`` back to the form of a structure for ``theta``.
 
         The default differentiates :meth:`readout`, which is linear.
@@ -171,7 +172,7 @@ class Oracle(abc.ABC):
             along = total_inner_product(image, as_tuple(r))
             return pack_like(differentiate(along, as_tuple(origin)), theta)
 
-    def hamming_cost(self, y: Parts) -> Parts:
+    def hamming_cost(self, y: AnyParts) -> Parts:
         """Parts' costs c such that ⟨c, y'⟩ − ⟨c, y⟩ is the Hamming distance from ``y`` to y'.
 
         The default counts half the readout parts in which the two differ: with one part a token,
@@ -179,13 +180,13 @@ class Oracle(abc.ABC):
         """
         return self.readout_transpose(map_parts(lambda r: 0.5 - r, self.readout(y)), y)
 
-    def encode(self, labels: Tensor, like: Parts) -> Parts:
+    def encode(self, labels: Tensor, like: AnyParts) -> Parts:
         """The structure, of the form of θ = ``like``, that integer ``labels`` (B, ...) describe."""
         raise UnsupportedError(
             f"{self.label()} has no integer labels; pass a structure of the shape and dtype of theta: y.to(theta.dtype)"
         )
 
-    def decode(self, y: Parts) -> Tensor:
+    def decode(self, y: AnyParts) -> Tensor:
         """Integer labels (B, ...) of a structure; the inverse of :meth:`encode`."""
         raise UnsupportedError(f"{self.label()} has no integer labels; use the structure itself")
 
@@ -242,22 +243,22 @@ class GibbsOracle(Oracle):
     """
 
     @abc.abstractmethod
-    def log_partition(self, theta: Parts) -> Tensor:
+    def log_partition(self, theta: AnyParts) -> Tensor:
         """log Σ_y exp⟨θ, y⟩, (B,).
 
         Laws: differentiable by autograd, to any order, whenever an entry of θ requires grad (a
         kernel may serve otherwise); −inf parts have gradient 0; InfeasibleError if the sum is empty.
         """
 
-    def marginals(self, theta: Parts) -> Parts:
+    def marginals(self, theta: AnyParts) -> Parts:
         """E[Y] under p(y) ∝ exp⟨θ, y⟩, the gradient of log Z; (B, *event)."""
         return gradient_by_autograd(self.log_partition, theta)
 
-    def log_partition_and_marginals(self, theta: Parts) -> tuple[Tensor, Parts]:
+    def log_partition_and_marginals(self, theta: AnyParts) -> tuple[Tensor, Parts]:
         """Both, (B,) and (B, *event); override it where they come out of one pass."""
         return self.log_partition(theta), self.marginals(theta)
 
-    def log_partition_vjp(self, theta: Parts, weight: Tensor) -> Parts:
+    def log_partition_vjp(self, theta: AnyParts, weight: Tensor) -> Parts:
         """Σ_b weight_b ∇ log Z_b in θ's own form: the sum runs over the instances that share a tensor.
 
         Parameters
@@ -266,7 +267,7 @@ class GibbsOracle(Oracle):
         """
         return sum_to_batch_of(scale_per_instance(self.marginals(theta), weight), theta)
 
-    def covariance_product(self, theta: Parts, v: Parts) -> Parts:
+    def covariance_product(self, theta: AnyParts, v: AnyParts) -> Parts:
         """Cov[Y] v, the product of the Hessian of log Z with ``v``; (B, *event).
 
         Parameters
@@ -280,7 +281,7 @@ class Samplable(Oracle):
     """An oracle that draws exact samples of p(y) ∝ exp⟨θ, y⟩."""
 
     @abc.abstractmethod
-    def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
+    def sample(self, theta: AnyParts, n: int, generator: torch.Generator | None = None) -> Parts:
         """``n`` independent exact samples for each instance, (n, B, *event)."""
 
 
@@ -288,7 +289,7 @@ class KBest(Oracle):
     """An oracle that lists the best structures."""
 
     @abc.abstractmethod
-    def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
+    def topk(self, theta: AnyParts, k: int) -> tuple[Parts, Tensor, Tensor]:
         """The ``k`` highest-scoring structures, best first.
 
         Returns
@@ -304,7 +305,7 @@ class Projectable(Oracle):
     """An oracle with a closed form for the projection onto conv(Y)."""
 
     @abc.abstractmethod
-    def project(self, theta: Parts) -> Parts:
+    def project(self, theta: AnyParts) -> Parts:
         """argmin ‖θ − μ‖² over μ ∈ conv(Y), (B, *event); differentiable by autograd."""
 
 
@@ -312,7 +313,7 @@ class EntropyProjectable(Oracle):
     """An oracle with a closed form for the mean of most entropy over conv(Y)."""
 
     @abc.abstractmethod
-    def project_entropy(self, theta: Parts, *, binary: bool) -> Parts:
+    def project_entropy(self, theta: AnyParts, *, binary: bool) -> Parts:
         """argmax ⟨θ, μ⟩ − Σ μ log μ over μ ∈ conv(Y), (B, *event); differentiable by autograd.
 
         Parameters
@@ -331,7 +332,7 @@ class TransportPolytope(Oracle):
     """
 
     @abc.abstractmethod
-    def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def margins(self, theta: AnyParts) -> tuple[Tensor, Tensor, Tensor | None]:
         """The sums r (B | 1, n) and c (B | 1, m), at least 0, for θ (B, n, m), and the total Σ μ.
 
         Returns

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from .kernels.arrays import empty
 from .shapes import Float
 
 __all__ = [
+    "AnyParts",
     "Parts",
+    "PartsT",
     "as_tuple",
     "batch_size",
     "broadcast_shapes",
@@ -39,6 +41,12 @@ __all__ = [
 
 Parts: TypeAlias = Tensor | tuple[Tensor, ...]
 """Scores of the parts, or anything of that form (structures, means, gradients)."""
+
+AnyParts: TypeAlias = Any
+"""Parts as an argument of methods that oracles override: each may declare the form that it takes, such as Tensor."""
+
+PartsT = TypeVar("PartsT", bound=Parts)
+"""Parts whose form, a tensor or a tuple, is that of another argument or of the result."""
 
 _LARGE_BYTES = 2**19  # bytes
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from .autograd import ConvexFunction, smooth_argmax, smooth_max, smooth_max_with_backward
 from .oracle import GibbsOracle, Oracle
 from .parts import (
+    AnyParts,
     Parts,
     as_tuple,
     gradient_by_autograd,
@@ -43,22 +44,22 @@ class Smoothable(Oracle):
     """
 
     @abc.abstractmethod
-    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Tensor:
+    def smoothed_value(self, theta: AnyParts, regularizer: Regularizer) -> Tensor:
         """DP_Ω(θ), (B,).
 
         Laws: convex in θ; differentiable by autograd, to any order, whenever an entry of θ requires grad (a
         kernel may serve otherwise); −inf parts have gradient 0; InfeasibleError if it is −inf.
         """
 
-    def smoothed_mean(self, theta: Parts, regularizer: Regularizer) -> Parts:
+    def smoothed_mean(self, theta: AnyParts, regularizer: Regularizer) -> Parts:
         """∇DP_Ω(θ), the expected structure of a random walk through the recursion; (B, *event), in conv(Y)."""
         return gradient_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta)
 
-    def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
+    def smoothed_value_and_mean(self, theta: AnyParts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
         """Both, (B,) and (B, *event); override it where they come out of one pass."""
         return self.smoothed_value(theta, regularizer), self.smoothed_mean(theta, regularizer)
 
-    def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
+    def smoothed_vjp(self, theta: AnyParts, weight: Tensor, regularizer: Regularizer) -> Parts:
         """Σ_b weight_b ∇DP_Ω(θ)_b in θ's own form: the sum runs over the instances that share a tensor.
 
         Parameters
@@ -67,7 +68,7 @@ class Smoothable(Oracle):
         """
         return sum_to_batch_of(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
 
-    def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
+    def smoothed_hessian_product(self, theta: AnyParts, v: AnyParts, regularizer: Regularizer) -> Parts:
         """∇²DP_Ω(θ) v, (B, *event).
 
         Parameters
@@ -80,19 +81,19 @@ class Smoothable(Oracle):
 class SmoothableGibbs(GibbsOracle, Smoothable):
     """An oracle whose sums over structures are its own recursion, smoothed by the negative entropy."""
 
-    def log_partition(self, theta: Parts) -> Tensor:
+    def log_partition(self, theta: AnyParts) -> Tensor:
         return self.smoothed_value(theta, NEGENTROPY)
 
-    def marginals(self, theta: Parts) -> Parts:
+    def marginals(self, theta: AnyParts) -> Parts:
         return self.smoothed_mean(theta, NEGENTROPY)
 
-    def log_partition_and_marginals(self, theta: Parts) -> tuple[Tensor, Parts]:
+    def log_partition_and_marginals(self, theta: AnyParts) -> tuple[Tensor, Parts]:
         return self.smoothed_value_and_mean(theta, NEGENTROPY)
 
-    def log_partition_vjp(self, theta: Parts, weight: Tensor) -> Parts:
+    def log_partition_vjp(self, theta: AnyParts, weight: Tensor) -> Parts:
         return self.smoothed_vjp(theta, weight, NEGENTROPY)
 
-    def covariance_product(self, theta: Parts, v: Parts) -> Parts:
+    def covariance_product(self, theta: AnyParts, v: AnyParts) -> Parts:
         return self.smoothed_hessian_product(theta, v, NEGENTROPY)
 
 
