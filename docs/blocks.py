@@ -22,8 +22,8 @@ FENCE = re.compile(
     r"^[ \t]*(?P=fence)[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
-SHOWN = re.compile(r"!\[[^\]]*\]\(pictures/(\w+)\.svg\)")
-DRAWS = re.compile(r"^figure = ", re.MULTILINE)
+OUTPUT_COMMENT = re.compile(r"!\[[^\]]*\]\(pictures/(\w+)\.svg\)")
+PICTURE_COMMENT = re.compile(r"^figure = ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class Block:
 
 def blocks(text: str) -> list[Block]:
     """The blocks of a page that are to be run."""
-    found = []
+    parsed_blocks = []
     for match in FENCE.finditer(text):
         if match["reason"] is None:
             line = text.count("\n", 0, match.start("code")) + 1
             code = textwrap.dedent(match["code"])
             before_next = FENCE.split(text[match.end() :], 1)[0]
-            shown = SHOWN.search(before_next) if DRAWS.search(code) else None
-            found.append(Block(code, line, shown and shown[1]))
-    return found
+            shown = OUTPUT_COMMENT.search(before_next) if PICTURE_COMMENT.search(code) else None
+            parsed_blocks.append(Block(code, line, shown and shown[1]))
+    return parsed_blocks
 
 
 def run(block: Block, page: str, namespace: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ class Docstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring:
-            obj.docstring.value = in_markdown(obj.docstring.value, obj)
+            obj.docstring.value = to_markdown(obj.docstring.value, obj)
 
     def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
         """``*args`` and ``**options`` have no defaults, which would be shown; shapes stand in the text."""
@@ -39,9 +39,9 @@ class Docstrings(griffe.Extension):
                 parameter.default = None
 
 
-def in_markdown(text: str, scope: griffe.Object) -> str:
+def to_markdown(text: str, scope: griffe.Object) -> str:
     """The docstring ``text`` of ``scope``."""
-    text = PARAMETERS.sub(lambda section: GROUP.sub(apart, section[0]), text)
+    text = PARAMETERS.sub(lambda section: GROUP.sub(split_group, section[0]), text)
     text = TABLE.sub(table, text)
     return ROLE.sub(lambda role: link(role[1], role[2] or role[1], scope), text)
 
@@ -52,12 +52,12 @@ def in_markdown(text: str, scope: griffe.Object) -> str:
 def link(title: str, target: str, scope: griffe.Object) -> str:
     """A link to what ``target`` names in ``scope``, if the reference has it; else the ``title`` alone, as code."""
     shown = title.rpartition(".")[2] if title.startswith("~") else title.lstrip(".")
-    path = resolved(target.lstrip("~"), scope)
+    path = resolve_name(target.lstrip("~"), scope)
     code = f"<code>{shown}</code>"
     return f'<autoref identifier="{path}" optional>{code}</autoref>' if path else code
 
 
-def resolved(name: str, scope: griffe.Object) -> str | None:
+def resolve_name(name: str, scope: griffe.Object) -> str | None:
     """The full path of ``name``, which may begin with a dot: in the same package."""
     if name.startswith("."):
         package = scope.module if scope.module.is_init_module else scope.module.parent
@@ -77,7 +77,7 @@ def resolved(name: str, scope: griffe.Object) -> str | None:
 # ------------------------------------------------------------------------------ groups and tables
 
 
-def apart(group: re.Match[str]) -> str:
+def split_group(group: re.Match[str]) -> str:
     """An entry for each name of a ``group``, so that each has the type and the default of its own in the signature."""
     return "\n".join(name + group["rest"] for name in group["names"].split(", "))
 
@@ -85,12 +85,12 @@ def apart(group: re.Match[str]) -> str:
 def table(found: re.Match[str]) -> str:
     """A simple table of reStructuredText, in which a line without a first column goes on with the row above."""
     starts = [len(found["indent"]) + column.start() for column in re.finditer("=+", found["rule"])]
-    head = rows_of(found["head"] or "", starts) or [[""] * len(starts)]
-    rows = [*head, ["---"] * len(starts), *rows_of(found["body"], starts)]
+    head = table_rows(found["head"] or "", starts) or [[""] * len(starts)]
+    rows = [*head, ["---"] * len(starts), *table_rows(found["body"], starts)]
     return "\n".join(f"{found['indent']}| {' | '.join(row)} |" for row in rows)
 
 
-def rows_of(lines: str, starts: list[int]) -> list[list[str]]:
+def table_rows(lines: str, starts: list[int]) -> list[list[str]]:
     """The cells of each row."""
     rows: list[list[str]] = []
     for line in lines.splitlines():

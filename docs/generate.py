@@ -50,7 +50,7 @@ def code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def alike(values: Mapping[str, K]) -> dict[K, list[str]]:
+def group_by_value(values: Mapping[str, K]) -> dict[K, list[str]]:
     """The names of each value."""
     found: dict[K, list[str]] = {}
     for name, value in values.items():
@@ -61,16 +61,21 @@ def alike(values: Mapping[str, K]) -> dict[K, list[str]]:
 # ----------------------------------------------------------------------------- what works with what
 
 
-def what_works() -> str:
+def support_table() -> str:
     """A row for all built-in structures, and a column for all relaxations, that answer alike; most ticks first."""
-    works = answers(*([p.name for p in entry_points(group=r.group) if _is_own(p)] for r in (ORACLES, RELAXATIONS)))
-    columns = alike({way: tuple(row[way] for row in works.values()) for way in next(iter(works.values()))})
-    ways = [names for _, names in sorted(columns.items(), key=lambda item: -sum(item[0]))]
-    rows = alike({oracle: tuple(row[names[0]] for names in ways) for oracle, row in works.items()})
+    supported = answers(*([p.name for p in entry_points(group=r.group) if _is_own(p)] for r in (ORACLES, RELAXATIONS)))
+    columns = group_by_value(
+        {
+            relaxation: tuple(row[relaxation] for row in supported.values())
+            for relaxation in next(iter(supported.values()))
+        }
+    )
+    relaxations = [names for _, names in sorted(columns.items(), key=lambda item: -sum(item[0]))]
+    rows = group_by_value({oracle: tuple(row[names[0]] for names in relaxations) for oracle, row in supported.items()})
     return table(
-        ["structures", *map(code, ways)],
+        ["structures", *map(code, relaxations)],
         (
-            [code(names), *("✓" if ticked else "" for ticked in ticks)]
+            [code(names), *("✓" if has_tick else "" for has_tick in ticks)]
             for ticks, names in sorted(rows.items(), key=lambda item: -sum(item[0]))
         ),
     )
@@ -85,27 +90,28 @@ def _is_own(point: EntryPoint) -> bool:
 
 def layers() -> str:
     """The modules of the engine in a stack: each above all that it imports, as low as it can be."""
-    floors = alike(heights(imports()))
-    drawn = [f"┌{'─' * WIDTH}┐"]
+    floors = group_by_value(layer_heights(imports()))
+    lines = [f"┌{'─' * WIDTH}┐"]
     for height in sorted(floors, reverse=True):
         line = ""
         for name in sorted(floors[height]):
             if len(line) + len(name) + 2 > WIDTH:
-                drawn.append(f"│{line:{WIDTH}}│")
+                lines.append(f"│{line:{WIDTH}}│")
                 line = ""
             line += f"  {name}"
-        drawn += [f"│{line:{WIDTH}}│", f"├{'─' * WIDTH}┤"]
-    drawn[-1] = f"└{'─' * WIDTH}┘"
-    return "\n".join(["```text", *drawn, "```"])
+        lines += [f"│{line:{WIDTH}}│", f"├{'─' * WIDTH}┤"]
+    lines[-1] = f"└{'─' * WIDTH}┘"
+    return "\n".join(["```text", *lines, "```"])
 
 
 def modules() -> str:
     """What each module is, as it says, and what it imports that no other of its imports brings along."""
     graph = imports()
-    height = heights(graph)
+    height = layer_heights(graph)
     order = sorted(graph, key=lambda name: (-height[name], name))
     return table(
-        ["module", "is", "stands on"], ([code([name]), summary(name), code(nearest(graph, name))] for name in order)
+        ["module", "is", "stands on"],
+        ([code([name]), summary(name), code(direct_imports(graph, name))] for name in order),
     )
 
 
@@ -116,7 +122,7 @@ def summary(module: str) -> str:
     return " ".join(first.replace("``", "`").replace("|", "\\|").split())
 
 
-def heights(graph: Graph) -> dict[str, int]:
+def layer_heights(graph: Graph) -> dict[str, int]:
     """One more than the highest of what a module imports."""
     found: dict[str, int] = {}
     for module in TopologicalSorter(graph).static_order():
@@ -124,7 +130,7 @@ def heights(graph: Graph) -> dict[str, int]:
     return found
 
 
-def nearest(graph: Graph, module: str) -> list[str]:
+def direct_imports(graph: Graph, module: str) -> list[str]:
     """The imports of ``module`` that are not imports of its imports too."""
     order = reversed(list(TopologicalSorter(graph).static_order()))
     kept: list[str] = []
@@ -132,11 +138,11 @@ def nearest(graph: Graph, module: str) -> list[str]:
     for other in (name for name in order if name in graph[module]):
         if other not in reached:
             kept.append(other)
-            reached |= below(graph, other)
+            reached |= transitive_imports(graph, other)
     return sorted(kept)
 
 
-def below(graph: Graph, module: str) -> set[str]:
+def transitive_imports(graph: Graph, module: str) -> set[str]:
     """All that a module imports, and what that imports, and so on."""
     found: set[str] = set()
     left = list(graph[module])
@@ -190,7 +196,7 @@ def _at_runtime(node: ast.AST) -> Iterator[ast.AST]:
 
 
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
-    ("README.md", "what works with what"): what_works,
+    ("README.md", "what works with what"): support_table,
     ("docs/architecture.md", "layers"): layers,
     ("docs/architecture.md", "modules"): modules,
 }

@@ -53,7 +53,7 @@ from .oracle import (
     TransportPolytope,
 )
 from .parts import Parts
-from .queries import Best, Support, count, entropy, enumerate_support, log_prob, sample, topk
+from .queries import Support, TopK, count, entropy, enumerate_support, log_partition, log_prob, sample, topk
 from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from .relaxation import RegularizedRelaxation, Relaxation
 from .smoothing import Smoothable
@@ -63,7 +63,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Barycenter",
-    "Best",
     "ConvergenceError",
     "ConvergenceWarning",
     "EntropyProjectable",
@@ -101,6 +100,7 @@ __all__ = [
     "StructuredAttention",
     "StructuredMultiheadAttention",
     "Support",
+    "TopK",
     "TransportPolytope",
     "Tsallis",
     "UnboundedError",
@@ -126,6 +126,7 @@ __all__ = [
     "list_estimators",
     "list_oracles",
     "list_relaxations",
+    "log_partition",
     "log_prob",
     "noise",
     "pairwise_cost",

@@ -4,55 +4,54 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from .calls.problem import Problem, renamed, shapes
+from .calls.problem import Problem, blame_argument, shapes
 from .calls.resolution import prepare, prepare_oracle, resolve, without_instance_data
-from .compile.decorators import SOME_TENSOR, as_custom_op, disable_compile
 from .compile.functorch import functorch_compatible
+from .compile.public_call import UNKNOWN_TENSOR, OperatorSpec, public_call
 from .errors import InvalidInputError
 from .oracle import Oracle
-from .parts import Parts, as_tuple, like_potentials, map_parts, tupled
+from .parts import Parts, PartsT, as_tuple, list_to_tuple, map_parts, pack_like
 from .relaxation import RELAXATIONS, Relaxation
 from .solution import Solution
 
 __all__ = ["decode", "encode", "infer", "relax", "same_instances"]
 
 
-def _like_mean(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> Parts:
-    theta = tupled(theta)
+def _mean_like(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> Parts:
+    theta = list_to_tuple(theta)
     options.pop("generator", None)
     batch, events = shapes(theta, resolve(oracle, relaxation, without_instance_data(oracle, options))[0])
     means = [t.new_empty(batch + event) for t, event in zip(as_tuple(theta), events, strict=True)]
-    return like_potentials(means, theta)
+    return pack_like(means, theta)
 
 
-def _draws_nothing(
+def _is_deterministic(
     theta: Any,
     oracle: str | Oracle,
     relaxation: str | Relaxation = "sparsemap",
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> bool:
-    alone = without_instance_data(oracle, options)
-    if any(option is SOME_TENSOR for option in alone.values()):
+    relaxation_options = without_instance_data(oracle, options)
+    if any(option is UNKNOWN_TENSOR for option in relaxation_options.values()):
         return False  # what it makes of an option is not known yet
-    return generator is None and not resolve(oracle, relaxation, alone)[1].draws
+    return generator is None and not resolve(oracle, relaxation, relaxation_options)[1].is_stochastic
 
 
-@as_custom_op(_like_mean, _draws_nothing)
-@functorch_compatible
+@public_call(operator=OperatorSpec(_mean_like, _is_deterministic), functorch=True)
 def relax(
-    theta: Parts,
+    theta: PartsT,
     oracle: str | Oracle,
     relaxation: str | Relaxation = "sparsemap",
     *,
     generator: torch.Generator | None = None,
     **options: Any,
-) -> Parts:
+) -> PartsT:
     """The relaxed structure μ(θ) = argmax ⟨θ, μ⟩ − Ω(μ) over conv(Y), differentiable in θ.
 
     Parameters
@@ -91,14 +90,14 @@ def relax(
     tensor([[0.8750, 0.1250],
             [0.1250, 0.8750]])
     """
-    found, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
-    found = found.seeded(generator)
+    resolved, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
+    resolved = resolved.with_generator(generator)
     with problem.plain_modes():
-        mean = found.mean(problem.oracle, problem.theta)
-    return problem.restore_parts(mean, found.sample_ndim)
+        mean = resolved.mean(problem.oracle, problem.theta)
+    return cast(PartsT, problem.restore_parts(mean, resolved.sample_ndim))
 
 
-@disable_compile
+@public_call
 def infer(
     theta: Parts,
     oracle: str | Oracle,
@@ -120,7 +119,8 @@ def infer(
     Returns
     -------
     Solution
-        mean, value, support, weights, gap, converged, oracle_calls.
+        mean, value, support, weights, gap, converged, oracle_calls. Support and weights may differ between machines
+        where several supports have the same mean; see :attr:`Solution.support`.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def infer(
     >>> sol.weights
     tensor([0.8750, 0.1250])
     """
-    solution, differentiable = _solved(theta, oracle, relaxation, warm_start, generator, options)
+    solution, differentiable = _solve_problem(theta, oracle, relaxation, warm_start, generator, options)
     make = solution.make_support
     return dataclasses.replace(
         solution, **differentiable, make_support=None if make is None else functorch_compatible(make)
@@ -137,7 +137,7 @@ def infer(
 
 
 @functorch_compatible
-def _solved(
+def _solve_problem(
     theta: Parts,
     oracle: str | Oracle,
     relaxation: str | Relaxation,
@@ -146,16 +146,16 @@ def _solved(
     options: dict[str, Any],
 ) -> tuple[Solution, dict[str, Any]]:
     """The solution, and what of it has a gradient."""
-    found, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
+    resolved, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
     with problem.plain_modes():
         start = None if warm_start is None else _flat_support(warm_start, problem)
-        solution = found.seeded(generator).solve(problem.oracle, problem.theta, start)
-    solution = solution.restored(problem.restore, problem.restore_parts, problem.oracle, found.sample_ndim)
+        solution = resolved.with_generator(generator).solve(problem.oracle, problem.theta, start)
+    solution = solution.with_batch_shape(problem.restore, problem.restore_parts, problem.oracle, resolved.sample_ndim)
     return solution, {"mean": solution.mean, "value": solution.value, "weights": solution.weights}
 
 
-@disable_compile
-def encode(labels: Tensor, like: Parts, oracle: str | Oracle, **options: Any) -> Parts:
+@public_call
+def encode(labels: Tensor, like: PartsT, oracle: str | Oracle, **options: Any) -> PartsT:
     """The structure that integer labels describe, in the form of potentials ``like``.
 
     Parameters
@@ -179,14 +179,14 @@ def encode(labels: Tensor, like: Parts, oracle: str | Oracle, **options: Any) ->
             [1., 0.]])
     """
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        came = f"a tensor of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels: a tensor of integers is needed, got {came}")
-    with renamed("like"):
+        received = f"a tensor of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels: a tensor of integers is needed, got {received}")
+    with blame_argument("like"):
         problem = prepare_oracle(like, oracle, options)
-    return problem.restore_parts(problem.encode(labels, "labels"))
+    return cast(PartsT, problem.restore_parts(problem.encode(labels, "labels")))
 
 
-@disable_compile
+@public_call
 def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     """Integer labels of structures ``y`` (..., *event); the inverse of :func:`encode`, −1 in the padding.
 
@@ -209,7 +209,7 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     """
     if isinstance(y, Tensor) and not y.is_floating_point():
         raise TypeError(f"y: a structure in floating point is needed, got {y.dtype}; call .float() first")
-    with renamed("y"):
+    with blame_argument("y"):
         problem = prepare_oracle(y, oracle, options)
     flat = problem.flatten_parts(y, "y")
     return problem.restore(problem.oracle.decode(flat))

@@ -45,7 +45,7 @@ class InstanceError(StructinfError):
         super().__init__(message if "batch index" in message else f"{message} (batch index {batch_index})")
         self.batch_index = batch_index
 
-    def locate(self, shape: Sequence[int]) -> None:
+    def add_batch_position(self, shape: Sequence[int]) -> None:
         """Say in the message where the instance is in a batch of several dimensions, of this ``shape``."""
         if len(shape) > 1 and self.batch_index < math.prod(shape):
             place, left = [], self.batch_index
@@ -93,10 +93,10 @@ class ConvergenceWarning(UserWarning):
 
 def warn_user(message: str, category: type[Warning]) -> None:
     """Warn of the line that called the library."""
-    warnings.warn(message, category, stacklevel=_level_of_user(sys._getframe()))
+    warnings.warn(message, category, stacklevel=_user_stacklevel(sys._getframe()))
 
 
-def _level_of_user(frame: FrameType) -> int:
+def _user_stacklevel(frame: FrameType) -> int:
     """The stacklevel, for a warning given in ``frame``, of the line that called the library."""
     level = found = 1
     # The caller of our outermost frame, past torch's and whatever wraps a call in between.

@@ -10,7 +10,7 @@ from torch import nn
 from .api import infer, relax
 from .calls.resolution import resolve
 from .oracle import Oracle
-from .parts import Parts
+from .parts import Parts, PartsT
 from .relaxation import Relaxation, inner_modules
 from .solution import Solution
 
@@ -48,7 +48,7 @@ class Layer(nn.Module):
         if inner := inner_modules(self.relaxation):
             self.inner = nn.ModuleList(inner)
 
-    def forward(self, theta: Parts, *, generator: torch.Generator | None = None, **instance_data: Any) -> Parts:
+    def forward(self, theta: PartsT, *, generator: torch.Generator | None = None, **instance_data: Any) -> PartsT:
         """μ(θ), (..., *event), for potentials of that shape; ``instance_data`` is instance data such as lengths."""
         return relax(theta, self.oracle, self.relaxation, generator=generator, **instance_data)
 

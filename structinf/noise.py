@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .compile.torch_private import standard_gamma
 from .errors import InvalidInputError, UnsupportedError
 from .kernels.threads import parallel_rows
 from .validation import check_natural
@@ -82,7 +83,7 @@ class Noise(abc.ABC):
         )
 
 
-class _Wanted(NamedTuple):
+class _SampleSpec(NamedTuple):
     """What is to be drawn, and where from."""
 
     shape: tuple[int, ...]
@@ -91,7 +92,7 @@ class _Wanted(NamedTuple):
     generator: torch.Generator | None
 
 
-class _Counted(Noise):
+class _CounterNoise(Noise):
     """Noise that compiled loops draw on the CPU, by counters, and torch draws on other devices."""
 
     def sample(
@@ -102,19 +103,19 @@ class _Counted(Noise):
         device: torch.device,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        wanted = _Wanted(tuple(shape), dtype, device, generator)
-        return self._on_cpu(wanted) if device.type == "cpu" else self._elsewhere(wanted)
+        spec = _SampleSpec(tuple(shape), dtype, device, generator)
+        return self._sample_cpu(spec) if device.type == "cpu" else self._sample_torch(spec)
 
-    def _on_cpu(self, wanted: _Wanted) -> Tensor:
-        return _compiled(self.name.upper(), wanted)
+    def _sample_cpu(self, spec: _SampleSpec) -> Tensor:
+        return _fill_compiled(self.name.upper(), spec)
 
     @abc.abstractmethod
-    def _elsewhere(self, wanted: _Wanted) -> Tensor:
+    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
         """Draws in torch's operations."""
 
 
 @dataclass(frozen=True)
-class Gumbel(_Counted):
+class Gumbel(_CounterNoise):
     """Standard Gumbel: p(u) = exp(−u − e⁻ᵘ); argmax(θ + U) over single items is a draw of softmax(θ).
 
     Examples
@@ -129,8 +130,8 @@ class Gumbel(_Counted):
     def mean(self) -> float:
         return 0.57721566490153286
 
-    def _elsewhere(self, wanted: _Wanted) -> Tensor:
-        return -_unit_exponential(wanted).log()
+    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
+        return -_unit_exponential(spec).log()
 
     def log_prob(self, u: Tensor) -> Tensor:
         return -u - (-u).exp()
@@ -140,7 +141,7 @@ class Gumbel(_Counted):
 
 
 @dataclass(frozen=True)
-class Normal(_Counted):
+class Normal(_CounterNoise):
     """Standard normal.
 
     Examples
@@ -156,8 +157,8 @@ class Normal(_Counted):
     def mean(self) -> float:
         return 0.0
 
-    def _elsewhere(self, wanted: _Wanted) -> Tensor:
-        shape, dtype, device, generator = wanted
+    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
+        shape, dtype, device, generator = spec
         return torch.randn(shape, dtype=dtype, device=device, generator=generator)
 
     def log_prob(self, u: Tensor) -> Tensor:
@@ -168,7 +169,7 @@ class Normal(_Counted):
 
 
 @dataclass(frozen=True)
-class Logistic(_Counted):
+class Logistic(_CounterNoise):
     """Standard logistic, the difference of two Gumbel: log U − log(1 − U) of a uniform U.
 
     Examples
@@ -184,9 +185,9 @@ class Logistic(_Counted):
     def mean(self) -> float:
         return 0.0
 
-    def _elsewhere(self, wanted: _Wanted) -> Tensor:
-        u = _uniform(wanted)
-        return (u.log() - (-u).log1p()).to(wanted.dtype)
+    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
+        u = _uniform(spec)
+        return (u.log() - (-u).log1p()).to(spec.dtype)
 
     def log_prob(self, u: Tensor) -> Tensor:
         return -u - 2 * torch.nn.functional.softplus(-u)
@@ -196,7 +197,7 @@ class Logistic(_Counted):
 
 
 @dataclass(frozen=True)
-class Exponential(_Counted):
+class Exponential(_CounterNoise):
     """Exponential of rate 1. Its density jumps at 0, so that it has no score.
 
     Examples
@@ -211,15 +212,15 @@ class Exponential(_Counted):
     def mean(self) -> float:
         return 1.0
 
-    def _elsewhere(self, wanted: _Wanted) -> Tensor:
-        return _unit_exponential(wanted)
+    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
+        return _unit_exponential(spec)
 
     def log_prob(self, u: Tensor) -> Tensor:
         return torch.where(u >= 0, -u, -torch.inf)
 
 
 @dataclass(frozen=True)
-class SumOfGamma(_Counted):
+class SumOfGamma(_CounterNoise):
     """(Σᵢ Gamma(1/k, scale k/i) − log s) / k for i = 1, ..., s: the sum of k of them is close to a Gumbel.
 
     Parameters
@@ -255,14 +256,13 @@ class SumOfGamma(_Counted):
     def mean(self) -> float:
         return (sum(1 / i for i in range(1, self.iterations + 1)) - math.log(self.iterations)) / self.k
 
-    def _on_cpu(self, wanted: _Wanted) -> Tensor:
-        return _compiled_sum_of_gamma(self, wanted)
+    def _sample_cpu(self, spec: _SampleSpec) -> Tensor:
+        return _fill_sum_of_gamma(self, spec)
 
-    def _elsewhere(self, wanted: _Wanted) -> Tensor:
-        # torch._standard_gamma takes a generator; distributions.Gamma does not.
-        shape, dtype, device, generator = wanted
+    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
+        shape, dtype, device, generator = spec
         concentration = torch.full((self.iterations, *shape), 1 / self.k, dtype=dtype, device=device)
-        terms = torch._standard_gamma(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
+        terms = standard_gamma(concentration, generator)
         rates = torch.arange(1, self.iterations + 1, dtype=dtype, device=device) / self.k
         total = (terms / rates.view(-1, *[1] * len(shape))).sum(0)
         return (total - math.log(self.iterations)) / self.k
@@ -331,43 +331,43 @@ def get_noise(noise: str | Noise) -> Noise:
 # ----------------------------------------------------------------------------- draws on the CPU
 
 
-def _compiled(law: str, wanted: _Wanted) -> Tensor:
+def _fill_compiled(distribution: str, spec: _SampleSpec) -> Tensor:
     from .kernels.noise import counter_rng as kernels
 
-    if wanted.dtype is torch.float64:
-        return _in_chunks(kernels.fill64, kernels.CHUNK, 6, wanted, getattr(kernels, law))
-    return _in_chunks(kernels.fill32, 2 * kernels.CHUNK, 6, wanted, getattr(kernels, law))
+    if spec.dtype is torch.float64:
+        return _fill_chunks(kernels.fill64, kernels.CHUNK, 6, spec, getattr(kernels, distribution))
+    return _fill_chunks(kernels.fill32, 2 * kernels.CHUNK, 6, spec, getattr(kernels, distribution))
 
 
-def _compiled_sum_of_gamma(noise: SumOfGamma, wanted: _Wanted) -> Tensor:
+def _fill_sum_of_gamma(noise: SumOfGamma, spec: _SampleSpec) -> Tensor:
     from .kernels.noise import gamma as kernels
     from .kernels.noise.counter_rng import CHUNK
 
     k, terms = noise.k, noise.iterations
     # In units of k / s, the scale of the last term.
-    options = terms / k, *kernels.mixture(1 / k, terms), 1 / terms, -math.log(terms) / k
-    return _in_chunks(kernels.fill, CHUNK, 100, wanted, *options)
+    options = terms / k, *kernels.negative_binomial_mixture(1 / k, terms), 1 / terms, -math.log(terms) / k
+    return _fill_chunks(kernels.fill, CHUNK, 100, spec, *options)
 
 
-def _in_chunks(fill: Any, chunk: int, work: int, wanted: _Wanted, *options: Any) -> Tensor:
+def _fill_chunks(fill: Any, chunk: int, work: int, spec: _SampleSpec, *options: Any) -> Tensor:
     """What ``fill`` makes, ``chunk`` numbers at a time, of a key from the generator, at ``work`` for each number."""
-    key = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=wanted.generator))
-    count = math.prod(wanted.shape)
+    key = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=spec.generator))
+    count = math.prod(spec.shape)
     chunks = -(-count // chunk)
-    out = np.empty(chunks * chunk, np.float64 if wanted.dtype is torch.float64 else np.float32)
+    out = np.empty(chunks * chunk, np.float64 if spec.dtype is torch.float64 else np.float32)
     parallel_rows(fill, chunks, np.uint64(key), *options, out, work=work * count)
-    return torch.from_numpy(out[:count].reshape(wanted.shape))
+    return torch.from_numpy(out[:count].reshape(spec.shape))
 
 
 # ----------------------------------------------------------------------------- draws by torch
 
 
-def _uniform(wanted: _Wanted) -> Tensor:
+def _uniform(spec: _SampleSpec) -> Tensor:
     """In (0, 1), neither end included, in float64: midpoints of 2⁵² equal intervals."""
-    drawn = torch.randint(2**52, wanted.shape, device=wanted.device, generator=wanted.generator)
+    drawn = torch.randint(2**52, spec.shape, device=spec.device, generator=spec.generator)
     return (drawn.double() + 0.5) * 2.0**-52
 
 
-def _unit_exponential(wanted: _Wanted) -> Tensor:
+def _unit_exponential(spec: _SampleSpec) -> Tensor:
     """Above 0, and finite."""
-    return -_uniform(wanted).log().to(wanted.dtype)
+    return -_uniform(spec).log().to(spec.dtype)

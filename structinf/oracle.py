@@ -19,19 +19,20 @@ from typing_extensions import Self
 
 from .errors import InvalidInputError, PluginError, UnsupportedError
 from .parts import (
+    AnyParts,
     Parts,
     as_tuple,
     batch_size,
     differentiate,
+    enable_autograd,
     gradient_by_autograd,
     hessian_product_by_autograd,
-    inner,
-    like_potentials,
+    inner_product,
     map_parts,
-    recording,
-    reduce_like,
+    pack_like,
     scale_per_instance,
-    sum_of_products,
+    sum_to_batch_of,
+    total_inner_product,
 )
 from .shapes import Float
 
@@ -49,12 +50,12 @@ __all__ = [
 # ----------------------------------------------------------------------------- the oracle
 
 
-def _as_data(value: Any) -> Tensor:
+def _as_instance_tensor(value: Any) -> Tensor:
     t = torch.as_tensor(value)
     return t if t.is_floating_point() or t.dtype is torch.bool else t.to(torch.int64)
 
 
-class _Bound(dict[str, Any]):
+class _InstanceData(dict[str, Any]):
     """Instance data by name; what is missing is the user's to give."""
 
     def __missing__(self, key: str) -> Any:
@@ -92,10 +93,10 @@ class Oracle(abc.ABC):
     name: ClassVar[str] = ""
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Set on the instance by bind(); not a dataclass field, so that equality, hash and repr are the options' alone.
-    bound: ClassVar[Mapping[str, Any]] = _Bound()
+    bound: ClassVar[Mapping[str, Any]] = _InstanceData()
 
     @abc.abstractmethod
-    def argmax(self, theta: Parts) -> Parts:
+    def argmax(self, theta: AnyParts) -> Parts:
         """A structure of highest score, max ⟨θ, y⟩ over y ∈ Y, for each instance.
 
         Laws: the result is a vertex even on ties, has θ's form, dtype and device with the full
@@ -106,7 +107,7 @@ class Oracle(abc.ABC):
     # -- hooks with defaults ---------------------------------------------------------------
 
     @property
-    def takes_costs(self) -> bool:
+    def requires_nonpositive_theta(self) -> bool:
         """Whether potentials must be 0 or less, minus the costs of an algorithm that knows no gains.
 
         Of a positive one, ``argmax`` makes an InvalidInputError.
@@ -118,14 +119,14 @@ class Oracle(abc.ABC):
         """Whether smaller structures stand in where parts of −inf leave none, so that nothing is infeasible."""
         return False
 
-    def are_indicators(self, theta: Parts) -> bool:
+    def has_binary_parts(self, theta: AnyParts) -> bool:
         """Whether all parts of all structures are 0 or 1, so that a part's variance is that of a coin.
 
         Law: False unless that is certain.
         """
         return False
 
-    def event_ndims(self, theta: Parts) -> tuple[int, ...]:
+    def resolve_event_ndim(self, theta: AnyParts) -> tuple[int, ...]:
         """Trailing event dimensions of each tensor of ``theta`` as the user passed it.
 
         The default is :attr:`event_ndim`; oracles that accept several forms look at the shapes.
@@ -135,17 +136,17 @@ class Oracle(abc.ABC):
         wanted = self.event_ndim if isinstance(self.event_ndim, tuple) else (self.event_ndim,)
         if len(as_tuple(theta)) != len(wanted) or isinstance(theta, tuple) != isinstance(self.event_ndim, tuple):
             form = "one tensor" if not isinstance(self.event_ndim, tuple) else f"a tuple of {len(wanted)} tensors"
-            came = f"a tuple of {len(theta)} tensors" if isinstance(theta, tuple) else "one tensor"
-            raise InvalidInputError(f"theta: {self.label()} takes {form}, got {came}")
+            received = f"a tuple of {len(theta)} tensors" if isinstance(theta, tuple) else "one tensor"
+            raise InvalidInputError(f"theta: {self.label()} takes {form}, got {received}")
         return wanted
 
-    def validate(self, theta: Parts) -> None:
+    def validate(self, theta: AnyParts) -> None:
         """Raise InvalidInputError if the event shapes or the bound data are not acceptable.
 
         Called once by the public functions, with θ already flat; the values of θ are checked elsewhere.
         """
 
-    def valid_parts(self, theta: Parts) -> Parts | None:
+    def valid_parts(self, theta: AnyParts) -> Parts | None:
         """Boolean masks, (B | 1, *event), of the parts that lie inside each instance's length; None if all do.
 
         A tensor that all instances share needs one row, of the parts inside any instance's length.
@@ -155,23 +156,23 @@ class Oracle(abc.ABC):
         """
         return None
 
-    def readout(self, y: Parts) -> Parts:
+    def readout(self, y: AnyParts) -> Parts:
         """Linear map to the coordinates that a quadratic penalty sees (SparseMAP's ``penalty="readout"``)."""
         return y
 
-    def readout_transpose(self, r: Parts, theta: Parts) -> Parts:
+    def readout_transpose(self, r: AnyParts, theta: AnyParts) -> Parts:
         """Transpose of :meth:`readout`, mapping ``r`` back to the form of a structure for ``theta``.
 
         The default differentiates :meth:`readout`, which is linear.
         """
         size = batch_size(theta)
-        with recording():
+        with enable_autograd():
             origin = map_parts(lambda t: torch.zeros_like(t.expand(size, *t.shape[1:])).requires_grad_(), theta)
             image = as_tuple(self.readout(origin))
-            along = sum_of_products(image, as_tuple(r))
-            return like_potentials(differentiate(along, as_tuple(origin)), theta)
+            along = total_inner_product(image, as_tuple(r))
+            return pack_like(differentiate(along, as_tuple(origin)), theta)
 
-    def hamming_cost(self, y: Parts) -> Parts:
+    def hamming_cost(self, y: AnyParts) -> Parts:
         """Parts' costs c such that ⟨c, y'⟩ − ⟨c, y⟩ is the Hamming distance from ``y`` to y'.
 
         The default counts half the readout parts in which the two differ: with one part a token,
@@ -179,13 +180,13 @@ class Oracle(abc.ABC):
         """
         return self.readout_transpose(map_parts(lambda r: 0.5 - r, self.readout(y)), y)
 
-    def encode(self, labels: Tensor, like: Parts) -> Parts:
+    def encode(self, labels: Tensor, like: AnyParts) -> Parts:
         """The structure, of the form of θ = ``like``, that integer ``labels`` (B, ...) describe."""
         raise UnsupportedError(
             f"{self.label()} has no integer labels; pass a structure of the shape and dtype of theta: y.to(theta.dtype)"
         )
 
-    def decode(self, y: Parts) -> Tensor:
+    def decode(self, y: AnyParts) -> Tensor:
         """Integer labels (B, ...) of a structure; the inverse of :meth:`encode`."""
         raise UnsupportedError(f"{self.label()} has no integer labels; use the structure itself")
 
@@ -202,7 +203,7 @@ class Oracle(abc.ABC):
 
     def score(self, theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
         """⟨θ, y⟩ for each instance, (B,), with −inf · 0 = 0."""
-        return inner(theta, y)
+        return inner_product(theta, y)
 
     def bind(self, **instance_data: Any) -> Self:
         """A copy of this oracle with instance data attached, each (B, *its event dims): a tensor, or a list of numbers.
@@ -213,22 +214,22 @@ class Oracle(abc.ABC):
         if unknown:
             known = ", ".join(self.instance_ndim) or "none"
             raise TypeError(f"{self.label()} takes no instance data {unknown[0]!r} (it takes: {known})")
-        new = {key: _as_data(value) for key, value in instance_data.items() if value is not None}
-        return self._with_bound({**self.bound, **new})
+        new = {key: _as_instance_tensor(value) for key, value in instance_data.items() if value is not None}
+        return self._with_instance_data({**self.bound, **new})
 
     def __getitem__(self, rows: Any) -> Self:
         """This oracle for the instances ``rows`` (a slice, a boolean mask or indices of the flat batch)."""
-        return self._with_bound({key: value[rows] for key, value in self.bound.items()}) if self.bound else self
+        return self._with_instance_data({key: value[rows] for key, value in self.bound.items()}) if self.bound else self
 
     def repeat(self, n: int) -> Self:
         """This oracle for the batch tiled ``n`` times: instance b stands at b, B + b, 2B + b, ..."""
         if not self.bound:
             return self
-        return self._with_bound({key: v.repeat(n, *[1] * (v.ndim - 1)) for key, v in self.bound.items()})
+        return self._with_instance_data({key: v.repeat(n, *[1] * (v.ndim - 1)) for key, v in self.bound.items()})
 
-    def _with_bound(self, bound: Mapping[str, Any]) -> Self:
+    def _with_instance_data(self, bound: Mapping[str, Any]) -> Self:
         new = copy.copy(self)
-        object.__setattr__(new, "bound", _Bound(bound))
+        object.__setattr__(new, "bound", _InstanceData(bound))
         return new
 
 
@@ -242,31 +243,31 @@ class GibbsOracle(Oracle):
     """
 
     @abc.abstractmethod
-    def log_partition(self, theta: Parts) -> Tensor:
+    def log_partition(self, theta: AnyParts) -> Tensor:
         """log Σ_y exp⟨θ, y⟩, (B,).
 
         Laws: differentiable by autograd, to any order, whenever an entry of θ requires grad (a
         kernel may serve otherwise); −inf parts have gradient 0; InfeasibleError if the sum is empty.
         """
 
-    def marginals(self, theta: Parts) -> Parts:
+    def marginals(self, theta: AnyParts) -> Parts:
         """E[Y] under p(y) ∝ exp⟨θ, y⟩, the gradient of log Z; (B, *event)."""
         return gradient_by_autograd(self.log_partition, theta)
 
-    def log_partition_and_marginals(self, theta: Parts) -> tuple[Tensor, Parts]:
+    def log_partition_and_marginals(self, theta: AnyParts) -> tuple[Tensor, Parts]:
         """Both, (B,) and (B, *event); override it where they come out of one pass."""
         return self.log_partition(theta), self.marginals(theta)
 
-    def log_partition_vjp(self, theta: Parts, weight: Tensor) -> Parts:
+    def log_partition_vjp(self, theta: AnyParts, weight: Tensor) -> Parts:
         """Σ_b weight_b ∇ log Z_b in θ's own form: the sum runs over the instances that share a tensor.
 
         Parameters
         ----------
         weight : (B,) Tensor
         """
-        return reduce_like(scale_per_instance(self.marginals(theta), weight), theta)
+        return sum_to_batch_of(scale_per_instance(self.marginals(theta), weight), theta)
 
-    def covariance_product(self, theta: Parts, v: Parts) -> Parts:
+    def covariance_product(self, theta: AnyParts, v: AnyParts) -> Parts:
         """Cov[Y] v, the product of the Hessian of log Z with ``v``; (B, *event).
 
         Parameters
@@ -280,7 +281,7 @@ class Samplable(Oracle):
     """An oracle that draws exact samples of p(y) ∝ exp⟨θ, y⟩."""
 
     @abc.abstractmethod
-    def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
+    def sample(self, theta: AnyParts, n: int, generator: torch.Generator | None = None) -> Parts:
         """``n`` independent exact samples for each instance, (n, B, *event)."""
 
 
@@ -288,7 +289,7 @@ class KBest(Oracle):
     """An oracle that lists the best structures."""
 
     @abc.abstractmethod
-    def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
+    def topk(self, theta: AnyParts, k: int) -> tuple[Parts, Tensor, Tensor]:
         """The ``k`` highest-scoring structures, best first.
 
         Returns
@@ -304,7 +305,7 @@ class Projectable(Oracle):
     """An oracle with a closed form for the projection onto conv(Y)."""
 
     @abc.abstractmethod
-    def project(self, theta: Parts) -> Parts:
+    def project(self, theta: AnyParts) -> Parts:
         """argmin ‖θ − μ‖² over μ ∈ conv(Y), (B, *event); differentiable by autograd."""
 
 
@@ -312,7 +313,7 @@ class EntropyProjectable(Oracle):
     """An oracle with a closed form for the mean of most entropy over conv(Y)."""
 
     @abc.abstractmethod
-    def project_entropy(self, theta: Parts, *, binary: bool) -> Parts:
+    def project_entropy(self, theta: AnyParts, *, binary: bool) -> Parts:
         """argmax ⟨θ, μ⟩ − Σ μ log μ over μ ∈ conv(Y), (B, *event); differentiable by autograd.
 
         Parameters
@@ -331,7 +332,7 @@ class TransportPolytope(Oracle):
     """
 
     @abc.abstractmethod
-    def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def margins(self, theta: AnyParts) -> tuple[Tensor, Tensor, Tensor | None]:
         """The sums r (B | 1, n) and c (B | 1, m), at least 0, for θ (B, n, m), and the total Σ μ.
 
         Returns

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -19,28 +19,36 @@ from .kernels.arrays import empty
 from .shapes import Float
 
 __all__ = [
+    "AnyParts",
     "Parts",
+    "PartsT",
     "as_tuple",
     "batch_size",
-    "broadcast",
+    "broadcast_shapes",
     "differentiate",
+    "divide_by_temperature",
+    "enable_autograd",
     "gradient_by_autograd",
     "hessian_product_by_autograd",
-    "inner",
-    "like_potentials",
+    "inner_product",
+    "list_to_tuple",
     "map_parts",
-    "recording",
-    "reduce_like",
-    "scale",
+    "pack_like",
     "scale_per_instance",
-    "sum_of_products",
-    "tupled",
+    "sum_to_batch_of",
+    "total_inner_product",
 ]
 
 Parts: TypeAlias = Tensor | tuple[Tensor, ...]
 """Scores of the parts, or anything of that form (structures, means, gradients)."""
 
-_LARGE = 2**19  # bytes
+AnyParts: TypeAlias = Any
+"""Parts as an argument of methods that oracles override: each may declare the form that it takes, such as Tensor."""
+
+PartsT = TypeVar("PartsT", bound=Parts)
+"""Parts whose form, a tensor or a tuple, is that of another argument or of the result."""
+
+_LARGE_BYTES = 2**19  # bytes
 
 
 def as_tuple(theta: Parts) -> tuple[Tensor, ...]:
@@ -48,12 +56,12 @@ def as_tuple(theta: Parts) -> tuple[Tensor, ...]:
     return theta if isinstance(theta, tuple) else (theta,)
 
 
-def tupled(theta: Any) -> Any:
+def list_to_tuple(theta: Any) -> Any:
     """``theta``, a list of tensors as the tuple that it stands for."""
     return tuple(theta) if isinstance(theta, list) else theta
 
 
-def like_potentials(tensors: Sequence[Tensor], theta: Parts) -> Parts:
+def pack_like(tensors: Sequence[Tensor], theta: Parts) -> Parts:
     """``tensors`` as a tuple if ``theta`` is one, else the only tensor."""
     return tuple(tensors) if isinstance(theta, tuple) else tensors[0]
 
@@ -61,7 +69,7 @@ def like_potentials(tensors: Sequence[Tensor], theta: Parts) -> Parts:
 def map_parts(function, theta: Parts, *others: Parts) -> Parts:
     """Apply ``function`` to each tensor of ``theta`` (and to its fellows in ``others``)."""
     columns = zip(as_tuple(theta), *map(as_tuple, others), strict=True)
-    return like_potentials([function(*column) for column in columns], theta)
+    return pack_like([function(*column) for column in columns], theta)
 
 
 def batch_size(theta: Parts) -> int:
@@ -70,7 +78,7 @@ def batch_size(theta: Parts) -> int:
     return next((size for size in sizes if size != 1), 1)
 
 
-def broadcast(*shapes: Sequence[int]) -> torch.Size:
+def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
     """The shape that these are broadcast to; ValueError if they cannot be.
 
     By numpy: torch's own way imports sympy, which takes a third of a second.
@@ -78,7 +86,7 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
     return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))
 
 
-def inner(theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
+def inner_product(theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
     """⟨θ, y⟩ for each instance, with −inf · 0 = 0.
 
     Parameters
@@ -90,23 +98,23 @@ def inner(theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
     Tensor
         (B,)
     """
-    total = _dot(as_tuple(theta)[0], as_tuple(y)[0])
+    total = _row_inner_products(as_tuple(theta)[0], as_tuple(y)[0])
     for t, z in zip(as_tuple(theta)[1:], as_tuple(y)[1:], strict=True):
-        total = total + _dot(t, z)
+        total = total + _row_inner_products(t, z)
     return total
 
 
-def _dot(t: Tensor, z: Tensor) -> Tensor:
+def _row_inner_products(t: Tensor, z: Tensor) -> Tensor:
     """⟨t, z⟩ along all dimensions but the first, of which either may be 1."""
     t, z = t.unsqueeze(-1).flatten(1), z.unsqueeze(-1).flatten(1)
-    value = _matrix_dot(t, z)
+    value = _broadcast_vecdot(t, z)
     if bool(value.isnan().any()):
         # ∞ · 0: a part that no structure uses adds nothing, however it is scored.
-        value = _matrix_dot(torch.where((z == 0) & t.isinf(), 0.0, t), z)
+        value = _broadcast_vecdot(torch.where((z == 0) & t.isinf(), 0.0, t), z)
     return value
 
 
-def _matrix_dot(t: Tensor, z: Tensor) -> Tensor:
+def _broadcast_vecdot(t: Tensor, z: Tensor) -> Tensor:
     """Row by row; a single row of either goes with all rows of the other."""
     if t.shape[0] == 1 and z.shape[0] != 1:
         return z @ t[0]
@@ -115,36 +123,36 @@ def _matrix_dot(t: Tensor, z: Tensor) -> Tensor:
     return torch.linalg.vecdot(t, z)
 
 
-def sum_of_products(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
-    """Σ ⟨t, z⟩ over all instances, a scalar to differentiate: other than :func:`inner`, also where a z is 0."""
+def total_inner_product(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
+    """Σ ⟨t, z⟩ over all instances, a scalar to differentiate: other than :func:`inner_product`, also where a z is 0."""
     return torch.stack([(t * z).sum() for t, z in zip(tensors, others, strict=True)]).sum()
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[None]:
+def enable_autograd() -> Iterator[None]:
     """Autograd records inside, also under no_grad and inference_mode (where enable_grad alone records nothing)."""
     with torch.inference_mode(False), torch.enable_grad(), bypass_saved_tensor_hooks():
         yield
 
 
-def reduce_like(gradient: Parts, theta: Parts) -> Parts:
+def sum_to_batch_of(gradient: Parts, theta: Parts) -> Parts:
     """Sum a (B, *event) gradient over the batch wherever ``theta`` is shared by all instances."""
     return map_parts(lambda g, t: g.sum(0, keepdim=True) if t.shape[0] == 1 and g.shape[0] != 1 else g, gradient, theta)
 
 
 def scale_per_instance(parts: Parts, weight: Float[Tensor, " batch"]) -> Parts:
     """``parts`` (B, *event), each instance's times its ``weight``."""
-    return map_parts(lambda t: _times(t, weight.view(-1, *[1] * (t.ndim - 1))), parts)
+    return map_parts(lambda t: _multiply_rows(t, weight.view(-1, *[1] * (t.ndim - 1))), parts)
 
 
-def _times(t: Tensor, factors: Tensor) -> Tensor:
+def _multiply_rows(t: Tensor, factors: Tensor) -> Tensor:
     records = torch.is_grad_enabled() and (t.requires_grad or factors.requires_grad)
-    if records or not t.is_cpu or t.nbytes < _LARGE or t.shape[0] != factors.shape[0] or t.dtype != factors.dtype:
+    if records or not t.is_cpu or t.nbytes < _LARGE_BYTES or t.shape[0] != factors.shape[0] or t.dtype != factors.dtype:
         return t * factors
     return torch.mul(t, factors, out=empty(*t.shape, dtype=t.dtype))
 
 
-def scale(theta: Parts, temperature: float) -> Parts:
+def divide_by_temperature(theta: Parts, temperature: float) -> Parts:
     """θ / temperature; θ itself at 1. InvalidInputError if that overflows."""
     if temperature == 1:
         return theta
@@ -167,17 +175,17 @@ def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = 
 
 def gradient_by_autograd(function: Callable[[Parts], Tensor], theta: Parts) -> Parts:
     """The gradient of each instance's value, (B, *event), of a ``function`` that maps θ to (B,)."""
-    with recording():
+    with enable_autograd():
         leaves = _leaves(theta)
-        return like_potentials(differentiate(function(like_potentials(leaves, theta)).sum(), leaves), theta)
+        return pack_like(differentiate(function(pack_like(leaves, theta)).sum(), leaves), theta)
 
 
 def hessian_product_by_autograd(function: Callable[[Parts], Tensor], theta: Parts, v: Parts) -> Parts:
     """The product of the Hessian of each instance's value with ``v``, (B, *event)."""
-    with recording():
+    with enable_autograd():
         leaves = _leaves(theta)
-        gradients = differentiate(function(like_potentials(leaves, theta)).sum(), leaves, create_graph=True)
-        return like_potentials(differentiate(sum_of_products(gradients, as_tuple(v)), leaves), theta)
+        gradients = differentiate(function(pack_like(leaves, theta)).sum(), leaves, create_graph=True)
+        return pack_like(differentiate(total_inner_product(gradients, as_tuple(v)), leaves), theta)
 
 
 def _leaves(theta: Parts) -> list[Tensor]:

@@ -8,35 +8,36 @@ import torch
 from torch import Tensor
 
 from . import autograd
+from .calls.problem import Problem
 from .calls.resolution import prepare_oracle
-from .compile.decorators import disable_compile
+from .compile.public_call import public_call
 from .dp import HypergraphProgram
 from .errors import UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Samplable
-from .parts import Parts, as_tuple, inner, map_parts, scale
-from .regularizers import Regularizer, SquaredL2, get_regularizer
-from .relaxation import missing_ability
-from .relaxations.marginals import LogPartition
+from .parts import Parts, as_tuple, divide_by_temperature, inner_product, map_parts
+from .regularizers import Regularizer, SquaredL2, check_temperature, get_regularizer
+from .relaxation import missing_ability_reason
 from .shapes import Float
-from .smoothing import Smoothable
+from .smoothing import Smoothable, log_partition_function
 from .solvers.perturbation import merge_samples, repeat_instances
 from .validation import check_generator
 
 __all__ = [
-    "Best",
     "Support",
+    "TopK",
     "count",
     "entropy",
     "enumerate_support",
     "gibbs_entropy",
+    "log_partition",
     "log_prob",
     "sample",
-    "sparsemax_of_best",
+    "sparsemax_over_topk",
     "topk",
 ]
 
 
-class Best(NamedTuple):
+class TopK(NamedTuple):
     """The k best structures, best first.
 
     Attributes
@@ -67,9 +68,9 @@ class Support(NamedTuple):
     probabilities: Tensor
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
-def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> Best:
+def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> TopK:
     """The k structures of highest score of each instance.
 
     Parameters
@@ -94,26 +95,26 @@ def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> Best:
     """
     problem = prepare_oracle(theta, oracle, options)
     with problem.plain_modes():
-        structures, scores, valid = _able(problem.oracle, KBest).topk(problem.theta, k)
-    return Best(problem.restore_parts(structures, 1), problem.restore(scores, 1), problem.restore(valid, 1))
+        structures, scores, valid = _require_ability(problem.oracle, KBest).topk(problem.theta, k)
+    return TopK(problem.restore_parts(structures, 1), problem.restore(scores, 1), problem.restore(valid, 1))
 
 
-def sparsemax_of_best(oracle: Oracle, theta: Parts, k: int, temperature: float = 1.0) -> tuple[Parts, Tensor]:
+def sparsemax_over_topk(oracle: Oracle, theta: Parts, k: int, temperature: float = 1.0) -> tuple[Parts, Tensor]:
     """The k best structures, (k, B, *event), and the sparsemax of their scores / temperature, (k, B), differentiable.
 
     It is the sparsemax over all structures wherever one of the k has weight 0.
     """
     with torch.no_grad():
-        structures, _, valid = _able(oracle, KBest).topk(map_parts(Tensor.detach, theta), k)
-    exact = scale(map_parts(Tensor.double, theta), temperature)
-    scores = inner(repeat_instances(exact, len(valid)), merge_samples(map_parts(Tensor.double, structures))).view(
-        valid.shape
-    )
+        structures, _, valid = _require_ability(oracle, KBest).topk(map_parts(Tensor.detach, theta), k)
+    theta64 = divide_by_temperature(map_parts(Tensor.double, theta), temperature)
+    scores = inner_product(
+        repeat_instances(theta64, len(valid)), merge_samples(map_parts(Tensor.double, structures))
+    ).view(valid.shape)
     weights = autograd.smooth_argmax(SquaredL2(), torch.where(valid, scores, -torch.inf), 0)
     return structures, weights.to(as_tuple(theta)[0].dtype)
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def sample(
     theta: Parts,
@@ -152,18 +153,20 @@ def sample(
     check_generator(generator)
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
-    found: Any = problem.oracle
+    bound_oracle: Any = problem.oracle
     with problem.plain_modes():
         if omega.alpha == 1:
-            drawn = _able(found, Samplable).sample(scale(problem.theta, omega.temperature), n, generator)
-        elif hasattr(found, "smoothed_sample"):
-            drawn = found.smoothed_sample(problem.theta, n, omega, generator)
+            samples = _require_ability(bound_oracle, Samplable).sample(
+                divide_by_temperature(problem.theta, omega.temperature), n, generator
+            )
+        elif hasattr(bound_oracle, "smoothed_sample"):
+            samples = bound_oracle.smoothed_sample(problem.theta, n, omega, generator)
         else:
-            raise _unsupported(found, "no random walk along other regularizers than the negative entropy")
-    return problem.restore_parts(drawn, 1)
+            raise _unsupported(bound_oracle, "no random walk along other regularizers than the negative entropy")
+    return problem.restore_parts(samples, 1)
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
     """The exact number of structures of finite score, for each instance of the flattened batch.
@@ -180,10 +183,10 @@ def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
     """
     problem = prepare_oracle(theta, oracle, options)
     with problem.plain_modes():
-        return _program(problem.oracle).count(problem.theta)
+        return _require_hypergraph(problem.oracle).count(problem.theta)
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def entropy(
     theta: Parts,
@@ -212,21 +215,21 @@ def entropy(
     """
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
-    found = problem.oracle
+    bound_oracle = problem.oracle
     with problem.plain_modes():
-        if isinstance(found, HypergraphProgram):
-            return problem.restore(found.entropy(problem.theta, omega))
-        exact = map_parts(lambda t: t.double(), scale(problem.theta, omega.temperature))
-        return problem.restore(gibbs_entropy(_gibbs(found, omega), exact))
+        if isinstance(bound_oracle, HypergraphProgram):
+            return problem.restore(bound_oracle.entropy(problem.theta, omega))
+        theta64 = map_parts(lambda t: t.double(), divide_by_temperature(problem.theta, omega.temperature))
+        return problem.restore(gibbs_entropy(_require_gibbs(bound_oracle, omega), theta64))
 
 
 def gibbs_entropy(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
     """log Z − ⟨θ, μ⟩, (B,), for θ (B | 1, *event) in float64; differentiable in it."""
-    value, mean = autograd.value_and_gradient(LogPartition(oracle), theta)
-    return (value - inner(theta, mean)).clamp(min=0)
+    value, mean = autograd.value_and_gradient(log_partition_function(oracle), theta)
+    return (value - inner_product(theta, mean)).clamp(min=0)
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def log_prob(
     theta: Parts,
@@ -243,13 +246,14 @@ def log_prob(
     ----------
     theta, oracle, regularizer, temperature, **options
         As for :func:`sample`.
-    y : (..., *event) Tensor, or tuple of them, or integer labels
-        One structure for each instance.
+    y : (*samples, ..., *event) Tensor, or tuple of them, or integer labels (*samples, ..., *labels)
+        Structures of each instance, with any number of sample dimensions in front of the batch.
 
     Returns
     -------
     Tensor
-        (...), −inf where ``y`` is impossible; without a gradient (a loss of the relaxation ``marginals`` has one).
+        (*samples, ...), −inf where ``y`` is impossible; without a gradient (a loss of the relaxation ``marginals`` has
+        one).
 
     Examples
     --------
@@ -258,16 +262,70 @@ def log_prob(
     """
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
-    found, gold = problem.oracle, problem.gold(y, "y")
+    samples = _sample_shape(y, problem)
+    copies = problem.repeat(samples) if samples else problem
+    target = copies.gold(y, "y")
     with problem.plain_modes():
-        if isinstance(found, HypergraphProgram):
-            return problem.restore(found.log_prob(problem.theta, gold, omega))
-        exact, own = (map_parts(lambda t: t.double(), t) for t in (scale(problem.theta, omega.temperature), gold))
+        if isinstance(copies.oracle, HypergraphProgram):
+            return copies.restore(copies.oracle.log_prob(copies.theta, target, omega))
+        gibbs = _require_gibbs(problem.oracle, omega)
+        theta64 = map_parts(Tensor.double, divide_by_temperature(problem.theta, omega.temperature))
+        score = inner_product(repeat_instances(theta64, samples.numel()), map_parts(Tensor.double, target))
         # A structure that has nearly all of the probability would, by rounding, have more than that.
-        return problem.restore((inner(exact, own) - _gibbs(found, omega).log_partition(exact)).clamp(max=0))
+        log_probs = score.view(samples.numel(), -1) - gibbs.log_partition(theta64)
+        return copies.restore(log_probs.clamp(max=0).flatten())
 
 
-@disable_compile
+def _sample_shape(y: Any, problem: Problem) -> torch.Size:
+    """The dimensions that ``y``, structures or labels, has in front of the batch."""
+    first = y[0] if isinstance(y, tuple | list) and len(y) else y
+    if not isinstance(first, Tensor):
+        return torch.Size()  # an error, which Problem.gold raises
+    is_structure = first.is_floating_point() or first.dtype is torch.bool or first is not y
+    target = as_tuple(problem.theta)[0].ndim - 1 if is_structure else problem.oracle.label_ndim
+    return first.shape[: max(first.ndim - target - len(problem.batch_shape), 0)]
+
+
+@public_call(functorch=True)
+def log_partition(
+    theta: Parts, oracle: str | Oracle, *, temperature: float = 1.0, **options: Any
+) -> Float[Tensor, "*batch"]:
+    """log Σ exp(⟨θ, y⟩ / temperature) over all structures y, differentiable to any order.
+
+    The gradient is the mean of the Gibbs distribution over the temperature. With :func:`structinf.Gibbs`, the same
+    number comes as an attribute of a distribution.
+
+    Parameters
+    ----------
+    theta, oracle, **options
+        As for :func:`structinf.relax`.
+    temperature : float
+        Above 0.
+
+    Returns
+    -------
+    Tensor
+        (...), in the dtype of θ, computed in float64.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle cannot sum over its structures.
+
+    Examples
+    --------
+    >>> log_partition(torch.zeros(4, 4), "arborescence").exp()  # (n + 1)^(n − 1) trees of n = 3 words
+    tensor(16.0000)
+    """
+    check_temperature(temperature)
+    problem = prepare_oracle(theta, oracle, options)
+    gibbs = _require_ability(problem.oracle, GibbsOracle)
+    with problem.plain_modes():
+        theta64 = divide_by_temperature(map_parts(Tensor.double, problem.theta), temperature)
+        return problem.restore(autograd.value(log_partition_function(gibbs), theta64))
+
+
+@public_call
 @torch.no_grad()
 def enumerate_support(
     theta: Parts,
@@ -275,7 +333,7 @@ def enumerate_support(
     *,
     regularizer: str | Regularizer = "squared_l2",
     temperature: float | None = None,
-    most: int = 10_000,
+    max_structures: int = 10_000,
     **options: Any,
 ) -> Support:
     """All structures that the random walk of a regularizer can make: with a sparse one a few, the paper's Figure 6.
@@ -284,7 +342,7 @@ def enumerate_support(
     ----------
     theta, oracle, regularizer, temperature, **options
         As for :func:`sample`; with "negentropy" it lists all structures of finite score.
-    most : int
+    max_structures : int
         InvalidInputError if an instance has more.
 
     References
@@ -302,30 +360,32 @@ def enumerate_support(
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
     with problem.plain_modes():
-        structures, probabilities = _program(problem.oracle).enumerate_support(problem.theta, omega, most)
+        structures, probabilities = _require_hypergraph(problem.oracle).enumerate_support(
+            problem.theta, omega, max_structures
+        )
     return Support(problem.restore_parts(structures, 1), problem.restore(probabilities, 1))
 
 
 # ----------------------------------------------------------------------------- who can
 
 
-def _able(oracle: Oracle, ability: type[Oracle]) -> Any:
-    if missing := missing_ability(oracle, ability):
+def _require_ability(oracle: Oracle, ability: type[Oracle]) -> Any:
+    if missing := missing_ability_reason(oracle, ability):
         raise UnsupportedError(missing)
     return oracle
 
 
-def _program(oracle: Oracle) -> HypergraphProgram:
+def _require_hypergraph(oracle: Oracle) -> HypergraphProgram:
     if not isinstance(oracle, HypergraphProgram):
         raise _unsupported(oracle, "no graph of its structures, as a HypergraphProgram has")
     return oracle
 
 
-def _gibbs(oracle: Oracle, omega: Regularizer) -> GibbsOracle:
+def _require_gibbs(oracle: Oracle, omega: Regularizer) -> GibbsOracle:
     if omega.alpha != 1:
-        _able(oracle, Smoothable)
+        _require_ability(oracle, Smoothable)
         raise _unsupported(oracle, "no graph to walk along with other regularizers than the negative entropy")
-    return _able(oracle, GibbsOracle)
+    return _require_ability(oracle, GibbsOracle)
 
 
 def _unsupported(oracle: Oracle, lack: str) -> UnsupportedError:

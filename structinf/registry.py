@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeGuard, TypeVar, overload
 
 from .errors import PluginError, UnknownNameError
 
-__all__ = ["Registry", "did_you_mean", "options_of"]
+__all__ = ["Registry", "did_you_mean", "signature_options"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,9 +34,9 @@ class Registry(Generic[T]):
         self.kind = kind
         self.base = base
         self.group = group
-        self._local: dict[str, Callable[..., T]] = {}
+        self._registered: dict[str, Callable[..., T]] = {}
         # Looking into distributions takes milliseconds: once a name.
-        self._loaded: dict[str, Callable[..., T]] = {}
+        self._factories: dict[str, Callable[..., T]] = {}
         self._options: dict[str, dict[str, bool]] = {}
 
     @overload
@@ -53,57 +53,63 @@ class Registry(Generic[T]):
             return lambda f: self.register(name, f)
         if not _is_callable(factory):
             raise TypeError(f"register {self.kind} {name!r}: a class or function is needed, got {factory!r}")
-        if isinstance(factory, self.base) or _is_other_class(factory, self.base):
+        if isinstance(factory, self.base) or _is_unrelated_class(factory, self.base):
             raise TypeError(
                 f"register {self.kind} {name!r}: a subclass of {self.base.__name__}, or a function that makes one, is "
                 f"needed, got {factory!r}"
             )
-        taken = self._local.get(name)
-        if taken is not None and _address(taken) != _address(factory):
+        registered = self._registered.get(name)
+        if registered is not None and _qualified_name(registered) != _qualified_name(factory):
             raise PluginError(
-                f"{self.kind} name {name!r} is taken by {_address(taken)}; "
-                f"register {_address(factory)} under another name"
+                f"{self.kind} name {name!r} is taken by {_qualified_name(registered)}; "
+                f"register {_qualified_name(factory)} under another name"
             )
-        for point in self._declared.get(name, []):
-            if _package(point.value) != _package(_address(factory)):
-                raise PluginError(f"{self.kind} name {name!r} is taken by {_owner(point)}; register another name")
-        self._local[name] = factory
-        self._loaded.pop(name, None)
+        for entry_point in self._entry_points.get(name, []):
+            if _package(entry_point.value) != _package(_qualified_name(factory)):
+                raise PluginError(
+                    f"{self.kind} name {name!r} is taken by {_describe_entry_point(entry_point)}; register another name"
+                )
+        self._registered[name] = factory
+        self._factories.pop(name, None)
         self._options.pop(name, None)
-        _give_name(factory, name)
+        _set_registered_name(factory, name)
         return factory
 
     def names(self) -> list[str]:
         """All known names, sorted; loads no plugin."""
-        return sorted({*self._local, *self._declared})
+        return sorted({*self._registered, *self._entry_points})
 
     def factory(self, name: str) -> Callable[..., T]:
         """What makes the object called ``name``; loads its plugin."""
-        if name in self._loaded:
-            return self._loaded[name]
-        declared = self._declared.get(name, [])
-        local = self._local.get(name)
-        owners = {point.value.replace(":", "."): _owner(point) for point in declared}
+        if name in self._factories:
+            return self._factories[name]
+        declared = self._entry_points.get(name, [])
+        local = self._registered.get(name)
+        owners = {entry_point.value.replace(":", "."): _describe_entry_point(entry_point) for entry_point in declared}
         if local is not None:
-            owners.setdefault(_address(local), f"{_address(local)}, registered at run time")
+            owners.setdefault(_qualified_name(local), f"{_qualified_name(local)}, registered at run time")
         if len(owners) > 1:
             raise PluginError(
                 f"{self.kind} name {name!r} is declared twice: by {' and by '.join(owners.values())}; "
                 "uninstall one or pass the object itself instead of its name"
             )
         if local is None and not declared:
-            raise UnknownNameError(self._unknown(name))
-        factory = self._loaded[name] = local if local is not None else self._load(name, declared[0])
+            raise UnknownNameError(self._unknown_name_message(name))
+        factory = self._factories[name] = local if local is not None else self._load(name, declared[0])
         return factory
 
-    def _load(self, name: str, point: EntryPoint) -> Callable[..., T]:
+    def _load(self, name: str, entry_point: EntryPoint) -> Callable[..., T]:
         try:
-            factory = point.load()
+            factory = entry_point.load()
         except Exception as error:
-            raise PluginError(f"{self.kind} {name!r} of {_owner(point)} cannot be loaded: {error!r}") from error
+            raise PluginError(
+                f"{self.kind} {name!r} of {_describe_entry_point(entry_point)} cannot be loaded: {error!r}"
+            ) from error
         if not _is_callable(factory):
-            raise PluginError(f"{self.kind} {name!r} of {_owner(point)} is no class or function: {factory!r}")
-        _give_name(factory, name)
+            raise PluginError(
+                f"{self.kind} {name!r} of {_describe_entry_point(entry_point)} is no class or function: {factory!r}"
+            )
+        _set_registered_name(factory, name)
         return factory
 
     def get(self, item: str | T, **options: Any) -> T:
@@ -126,10 +132,10 @@ class Registry(Generic[T]):
         missing = [key for key in self.required(item) if key not in options]
         if missing:
             raise TypeError(f"{self.kind} {item!r} needs the option {missing[0]!r}: pass {missing[0]}=...")
-        made = factory(**options)
-        if not isinstance(made, self.base):
-            raise PluginError(f"{self.kind} {item!r} made {made!r}, which is no {self.base.__name__}")
-        return made
+        instance = factory(**options)
+        if not isinstance(instance, self.base):
+            raise PluginError(f"{self.kind} {item!r} made {instance!r}, which is no {self.base.__name__}")
+        return instance
 
     def options(self, name: str) -> list[str]:
         """Names of the options that the object called ``name`` takes."""
@@ -143,26 +149,26 @@ class Registry(Generic[T]):
         """Names of the options, and whether each is needed; looked up once a name."""
         # No lru_cache: torch.compile warns of it, and looks through it.
         if name not in self._options:
-            self._options[name] = options_of(self.factory(name))
+            self._options[name] = signature_options(self.factory(name))
         return self._options[name]
 
     @cached_property
-    def _declared(self) -> dict[str, list[EntryPoint]]:
+    def _entry_points(self) -> dict[str, list[EntryPoint]]:
         """Entry points by name; the same object declared again by another copy of its metadata counts once."""
         found: dict[str, list[EntryPoint]] = {}
-        for point in entry_points(group=self.group):
-            rows = found.setdefault(point.name, [])
-            if all(row.value != point.value for row in rows):
-                rows.append(point)
+        for entry_point in entry_points(group=self.group):
+            rows = found.setdefault(entry_point.name, [])
+            if all(row.value != entry_point.value for row in rows):
+                rows.append(entry_point)
         return found
 
-    def _unknown(self, name: str) -> str:
+    def _unknown_name_message(self, name: str) -> str:
         known = self.names()
         close = did_you_mean(name, known) or "."
         return f"no {self.kind} is called {name!r}{close} Known: {', '.join(known) or 'none'}"
 
 
-def options_of(factory: Callable[..., Any]) -> dict[str, bool]:
+def signature_options(factory: Callable[..., Any]) -> dict[str, bool]:
     """Names of the options that ``factory`` takes, and whether each is needed; none of a class written in C."""
     try:
         parameters = inspect.signature(factory).parameters.values()
@@ -181,11 +187,11 @@ def _is_callable(factory: Any) -> TypeGuard[Callable[..., Any]]:
     return callable(factory)
 
 
-def _address(factory: Any) -> str:
+def _qualified_name(factory: Any) -> str:
     return f"{getattr(factory, '__module__', '?')}.{getattr(factory, '__qualname__', repr(factory))}"
 
 
-def _is_other_class(factory: Any, base: type) -> bool:
+def _is_unrelated_class(factory: Any, base: type) -> bool:
     return inspect.isclass(factory) and not issubclass(factory, base)
 
 
@@ -193,13 +199,13 @@ def _package(address: str) -> str:
     return address.split(":")[0].split(".")[0]
 
 
-def _owner(point: EntryPoint) -> str:
-    distribution = point.dist
+def _describe_entry_point(entry_point: EntryPoint) -> str:
+    distribution = entry_point.dist
     origin = f"distribution {distribution.name} {distribution.version}" if distribution else "an unknown distribution"
-    return f"{point.value} ({origin})"
+    return f"{entry_point.value} ({origin})"
 
 
-def _give_name(factory: Any, name: str) -> None:
+def _set_registered_name(factory: Any, name: str) -> None:
     """Messages call an object by its registered name unless its class says otherwise."""
     if inspect.isclass(factory) and not factory.__dict__.get("name"):
         factory.name = name  # type: ignore[attr-defined]

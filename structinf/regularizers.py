@@ -25,15 +25,15 @@ from torch import Tensor
 from typing_extensions import Self
 
 from .errors import InvalidInputError, UnknownNameError
-from .kernels.arrays import widened
+from .kernels.arrays import upcast_half
 from .kernels.logsumexp import logsumexp
 from .kernels.simplex import dispatch as compiled
-from .kernels.simplex.torch_backend import entmax_product, largest_score, solve
+from .kernels.simplex.torch_backend import entmax_dual, entmax_vjp, max_score
 from .registry import did_you_mean
 
 __all__ = [
-    "GIBBS",
-    "HARD",
+    "NEGENTROPY",
+    "UNREGULARIZED",
     "Negentropy",
     "Regularizer",
     "SquaredL2",
@@ -41,8 +41,8 @@ __all__ = [
     "Unregularized",
     "check_temperature",
     "get_regularizer",
-    "probabilities",
-    "smoothed_maximum",
+    "smooth_max_gradient",
+    "smooth_max_value",
 ]
 
 
@@ -104,18 +104,18 @@ def check_temperature(temperature: float, *, hard: bool = False) -> None:
     if not is_number or not (0 < temperature < math.inf or (hard and temperature == 0)):
         least = "of at least 0, which is no smoothing" if hard else "above 0"
         hint = "" if is_number else "; a Python number is needed, and one that is learnt divides the potentials instead"
-        came = f"a {type(temperature).__name__}" if isinstance(temperature, Tensor) else repr(temperature)
-        raise InvalidInputError(f"temperature must be a finite number {least}, got {came}{hint}")
+        received = f"a {type(temperature).__name__}" if isinstance(temperature, Tensor) else repr(temperature)
+        raise InvalidInputError(f"temperature must be a finite number {least}, got {received}{hint}")
 
 
-def smoothed_maximum(regularizer: Regularizer, x: Tensor) -> Tensor:
+def smooth_max_value(regularizer: Regularizer, x: Tensor) -> Tensor:
     """max_Ω(x), (...); −inf where all entries of x (..., n) are, whatever a regularizer of a user's makes of that."""
-    return regularizer.value(x).masked_fill(largest_score(x).squeeze(-1).isneginf(), -torch.inf)
+    return regularizer.value(x).masked_fill(max_score(x).squeeze(-1).isneginf(), -torch.inf)
 
 
-def probabilities(regularizer: Regularizer, x: Tensor) -> Tensor:
+def smooth_max_gradient(regularizer: Regularizer, x: Tensor) -> Tensor:
     """∇max_Ω(x), (..., n); 0 where all entries are −inf."""
-    return regularizer.gradient(x).masked_fill(largest_score(x).isneginf(), 0.0)
+    return regularizer.gradient(x).masked_fill(max_score(x).isneginf(), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,13 +131,13 @@ class Negentropy(Regularizer):
     alpha: ClassVar[float] = 1.0
 
     def value(self, x: Tensor) -> Tensor:
-        return logsumexp(widened(x), -1).to(x.dtype)
+        return logsumexp(upcast_half(x), -1).to(x.dtype)
 
     def gradient(self, x: Tensor) -> Tensor:
-        return torch.softmax(widened(x), -1).masked_fill(largest_score(x).isneginf(), 0.0).to(x.dtype)
+        return torch.softmax(upcast_half(x), -1).masked_fill(max_score(x).isneginf(), 0.0).to(x.dtype)
 
     def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
-        return entmax_product(q, z, self.alpha)
+        return entmax_vjp(q, z, self.alpha)
 
 
 class _Entmax(Regularizer):
@@ -147,25 +147,25 @@ class _Entmax(Regularizer):
 
     def value(self, x: Tensor) -> Tensor:
         a = self.alpha - 1
-        top, log_sum, q = solve(widened(x), a)
+        top, log_sum, q = entmax_dual(upcast_half(x), a)
         # The dual objective max x + (1 + t) / a + Σ (q^α − q) / α, stationary at the optimal t.
         value = top - torch.expm1(-a * log_sum) / a + (q.pow(self.alpha).sum(-1, keepdim=True) - 1) / self.alpha
         return value.squeeze(-1).to(x.dtype)
 
     def gradient(self, x: Tensor) -> Tensor:
-        if _is_for_loops(x):
-            return compiled.entmax(widened(x), self.alpha).to(x.dtype)
-        top, _, q = solve(widened(x), self.alpha - 1)
+        if _uses_compiled_kernel(x):
+            return compiled.entmax(upcast_half(x), self.alpha).to(x.dtype)
+        top, _, q = entmax_dual(upcast_half(x), self.alpha - 1)
         return q.masked_fill(top.isneginf(), 0.0).to(x.dtype)
 
     def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
-        return entmax_product(q, z, self.alpha)
+        return entmax_vjp(q, z, self.alpha)
 
 
-def _is_for_loops(x: Tensor) -> bool:
+def _uses_compiled_kernel(x: Tensor) -> bool:
     """Whether compiled loops, which autograd does not follow, serve for scores x: not for many rows of few."""
-    followed = torch.is_grad_enabled() and x.requires_grad
-    return x.is_cpu and not followed and (x.shape[-1] > 16 or x.numel() <= 1024)
+    needs_grad = torch.is_grad_enabled() and x.requires_grad
+    return x.is_cpu and not needs_grad and (x.shape[-1] > 16 or x.numel() <= 1024)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,10 +223,10 @@ class Unregularized(Regularizer):
     alpha: ClassVar[float] = math.inf
 
     def value(self, x: Tensor) -> Tensor:
-        return largest_score(x).squeeze(-1)
+        return max_score(x).squeeze(-1)
 
     def gradient(self, x: Tensor) -> Tensor:
-        top = largest_score(x)
+        top = max_score(x)
         maximal = (x == top) & ~top.isneginf()
         return (maximal & (maximal.cumsum(-1) == 1)).to(x.dtype)
 
@@ -234,9 +234,9 @@ class Unregularized(Regularizer):
         return 0.0 * (q * z)  # rather than new zeros, so that autograd finds its way to higher derivatives
 
 
-GIBBS, HARD = Negentropy(), Unregularized()
+NEGENTROPY, UNREGULARIZED = Negentropy(), Unregularized()
 
-_CLASSES: dict[str, type[Regularizer]] = {
+_REGULARIZERS: dict[str, type[Regularizer]] = {
     "negentropy": Negentropy,
     "none": Unregularized,
     "squared_l2": SquaredL2,
@@ -267,24 +267,24 @@ def get_regularizer(regularizer: str | Regularizer, temperature: float | None = 
     Tsallis(temperature=0.5, alpha=1.25)
     """
     if isinstance(regularizer, str):
-        made = _make(regularizer, options)
+        resolved = _make_regularizer(regularizer, options)
     elif not isinstance(regularizer, Regularizer):
         hint = f"; call it first: {regularizer.__name__}(...)" if isinstance(regularizer, type) else ""
         raise TypeError(f"a name or Regularizer object is needed, got {regularizer!r}{hint}")
     elif options:
         raise TypeError(f"options {sorted(options)} go with a name; {regularizer!r} has its options already")
     else:
-        made = regularizer
-    return made if temperature is None else made.with_temperature(temperature)
+        resolved = regularizer
+    return resolved if temperature is None else resolved.with_temperature(temperature)
 
 
-def _make(name: str, options: dict[str, Any]) -> Regularizer:
-    if name not in _CLASSES:
-        close = did_you_mean(name, list(_CLASSES)) or "."
-        raise UnknownNameError(f"no regularizer is called {name!r}{close} Known: {', '.join(_CLASSES)}")
-    known = [field.name for field in fields(_CLASSES[name])]
+def _make_regularizer(name: str, options: dict[str, Any]) -> Regularizer:
+    if name not in _REGULARIZERS:
+        close = did_you_mean(name, list(_REGULARIZERS)) or "."
+        raise UnknownNameError(f"no regularizer is called {name!r}{close} Known: {', '.join(_REGULARIZERS)}")
+    known = [field.name for field in fields(_REGULARIZERS[name])]
     for option in options:
         if option not in known:
             has, close = ", ".join(known), did_you_mean(option, known)
             raise TypeError(f"regularizer {name!r} has no option {option!r} (it has: {has}){close}")
-    return _CLASSES[name](**options)
+    return _REGULARIZERS[name](**options)

@@ -14,7 +14,7 @@ from typing_extensions import Self
 from . import autograd
 from .errors import InvalidInputError, UnsupportedError
 from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
-from .parts import Parts, as_tuple, map_parts, scale
+from .parts import Parts, as_tuple, divide_by_temperature, map_parts, pack_like
 from .registry import Registry
 from .shapes import Float
 from .smoothing import Smoothable
@@ -27,13 +27,13 @@ __all__ = [
     "RegularizedRelaxation",
     "Relaxation",
     "inner_modules",
-    "missing_ability",
-    "named",
-    "no_omega",
-    "why_no_noise",
+    "missing_ability_reason",
+    "noise_unsupported_reason",
+    "resolve_relaxation",
+    "zero_omega",
 ]
 
-_WHAT: dict[type[Oracle], str] = {
+_ABILITY_METHODS: dict[type[Oracle], str] = {
     GibbsOracle: "log_partition(theta)",
     Samplable: "sample(theta, n, generator)",
     KBest: "topk(theta, k)",
@@ -44,18 +44,18 @@ _WHAT: dict[type[Oracle], str] = {
 }
 
 
-def missing_ability(oracle: Oracle, ability: type[Oracle]) -> str | None:
+def missing_ability_reason(oracle: Oracle, ability: type[Oracle]) -> str | None:
     """Why ``oracle`` lacks ``ability``, in a clause; None if it has it."""
     if isinstance(oracle, ability):
         return None
     reason = oracle.unsupported.get(ability.__name__)
-    method = f", the method {_WHAT[ability]}" if ability in _WHAT else ""
+    method = f", the method {_ABILITY_METHODS[ability]}" if ability in _ABILITY_METHODS else ""
     return f"{oracle.label()} lacks the ability {ability.__name__}{method}" + (f": {reason}" if reason else "")
 
 
-def why_no_noise(oracle: Oracle, but: str = "") -> str | None:
+def noise_unsupported_reason(oracle: Oracle, but: str = "") -> str | None:
     """Why noise cannot be added to the oracle's potentials, in a clause, and what can be done instead; or None."""
-    if not oracle.takes_costs:
+    if not oracle.requires_nonpositive_theta:
         return None
     return f"{oracle.label()} takes potentials of at most 0, and noise that is added makes others" + (
         f"; {but} does not" if but else ""
@@ -81,7 +81,7 @@ class Relaxation(abc.ABC):
     generator: ClassVar[torch.Generator | None] = None
 
     @property
-    def draws(self) -> bool:
+    def is_stochastic(self) -> bool:
         """Whether it draws noise, so that its results differ from call to call."""
         return False
 
@@ -90,13 +90,13 @@ class Relaxation(abc.ABC):
         """1 where the mean, and all else in the record, has samples in front: (n, B, *event); else 0."""
         return 0
 
-    def seeded(self, generator: torch.Generator | None) -> Self:
+    def with_generator(self, generator: torch.Generator | None) -> Self:
         """A copy that draws from ``generator`` alone; from torch's own one if it is None.
 
         A relaxation that holds another seeds that one too.
         """
         check_generator(generator)
-        if generator is None or not self.draws:
+        if generator is None or not self.is_stochastic:
             return self
         new = copy.copy(self)
         object.__setattr__(new, "generator", generator)
@@ -128,7 +128,7 @@ class Relaxation(abc.ABC):
 
     def missing(self, oracle: Oracle) -> str | None:
         """Why this relaxation cannot work over ``oracle``, in a clause; None if it can."""
-        return missing_ability(oracle, self.requires)
+        return missing_ability_reason(oracle, self.requires)
 
     def label(self) -> str:
         """How messages call this relaxation."""
@@ -166,7 +166,7 @@ class RegularizedRelaxation(Relaxation):
     def _conjugate_at(self, mean: Parts, oracle: Oracle, theta: Parts) -> Tensor:
         """Ω*(θ), (B,), where the ``mean`` is known and Ω is defined there: ⟨θ, μ⟩ − Ω(μ), by the envelope theorem."""
         fixed, at = (map_parts(Tensor.detach, parts) for parts in (mean, theta))
-        return autograd.envelope(oracle.score(at, fixed) - self.omega(oracle, fixed), theta, mean)
+        return autograd.attach_envelope_gradient(oracle.score(at, fixed) - self.omega(oracle, fixed), theta, mean)
 
     def conjugate_and_omega(self, oracle: Oracle, theta: Parts, y: Parts) -> tuple[Tensor, Tensor]:
         """Ω*(θ) and Ω(y), (B,) each; override it where the two are estimates from the same draws.
@@ -179,7 +179,7 @@ class RegularizedRelaxation(Relaxation):
 RELAXATIONS: Registry[Relaxation] = Registry("relaxation", Relaxation, "structinf.relaxations")
 
 
-def named(relaxation: str | Relaxation, temperature: float | None = None) -> Relaxation:
+def resolve_relaxation(relaxation: str | Relaxation, temperature: float | None = None) -> Relaxation:
     """The relaxation that another one holds, by name or as an object, with this ``temperature`` if one is given."""
     found = RELAXATIONS.get(relaxation)
     if temperature is None:
@@ -189,7 +189,7 @@ def named(relaxation: str | Relaxation, temperature: float | None = None) -> Rel
     return dataclasses.replace(found, temperature=temperature)
 
 
-def no_omega(y: Parts) -> Float[Tensor, " batch"]:
+def zero_omega(y: Parts) -> Float[Tensor, " batch"]:
     """0 for each structure: what :meth:`RegularizedRelaxation.omega` is where Ω is 0 at all of them."""
     return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
 
@@ -200,27 +200,29 @@ class GradientRelaxation(RegularizedRelaxation):
     temperature: Any  # a float, once the relaxation is made
 
     @abc.abstractmethod
-    def function(self, oracle: Oracle) -> autograd.ConvexFunction:
-        """f, an object that knows its derivatives."""
+    def convex_function(self, oracle: Oracle) -> autograd.ConvexFunction:
+        """f, with its derivatives."""
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
-        value, mean = autograd.value_and_gradient(self.function(oracle), self._scaled(theta))
+        value, mean = autograd.value_and_gradient(self.convex_function(oracle), self._scaled(theta))
         return Solution(mean=mean, value=self._unscaled(value))
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        return autograd.gradient(self.function(oracle), self._scaled(theta))
+        tensors = as_tuple(self._scaled(theta))
+        means = autograd.Gradient.apply(self.convex_function(oracle), isinstance(theta, tuple), *tensors)
+        return pack_like(means, theta)
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """temperature · f(θ / temperature), (B,)."""
-        return self._unscaled(autograd.value(self.function(oracle), self._scaled(theta)))
+        return self._unscaled(autograd.value(self.convex_function(oracle), self._scaled(theta)))
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """0, (B,): nothing is random, and no choice open, where the mean is a structure."""
-        return no_omega(y)
+        return zero_omega(y)
 
     def _scaled(self, theta: Parts) -> Parts:
-        return scale(theta, self.temperature)
+        return divide_by_temperature(theta, self.temperature)
 
     def _unscaled(self, value: Tensor) -> Tensor:
         return value if self.temperature == 1 else value * self.temperature

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import abc
+import functools
 
 from torch import Tensor
 
-from .autograd import routed_max, smooth_argmax, smooth_max
+from .autograd import ConvexFunction, smooth_argmax, smooth_max, smooth_max_with_backward
 from .oracle import GibbsOracle, Oracle
-from .parts import Parts, as_tuple, gradient_by_autograd, hessian_product_by_autograd, reduce_like, scale_per_instance
-from .regularizers import GIBBS, Regularizer
+from .parts import (
+    AnyParts,
+    Parts,
+    as_tuple,
+    gradient_by_autograd,
+    hessian_product_by_autograd,
+    scale_per_instance,
+    sum_to_batch_of,
+)
+from .regularizers import NEGENTROPY, Regularizer
 
-__all__ = ["Smoothable", "SmoothableGibbs", "compiled_alpha", "routed_max", "smooth_argmax", "smooth_max"]
+__all__ = [
+    "Smoothable",
+    "SmoothableGibbs",
+    "kernel_alpha",
+    "log_partition_function",
+    "smooth_argmax",
+    "smooth_max",
+    "smooth_max_with_backward",
+    "smoothed_function",
+]
 
 
 class Smoothable(Oracle):
@@ -26,31 +44,31 @@ class Smoothable(Oracle):
     """
 
     @abc.abstractmethod
-    def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Tensor:
+    def smoothed_value(self, theta: AnyParts, regularizer: Regularizer) -> Tensor:
         """DP_Ω(θ), (B,).
 
         Laws: convex in θ; differentiable by autograd, to any order, whenever an entry of θ requires grad (a
         kernel may serve otherwise); −inf parts have gradient 0; InfeasibleError if it is −inf.
         """
 
-    def smoothed_mean(self, theta: Parts, regularizer: Regularizer) -> Parts:
+    def smoothed_mean(self, theta: AnyParts, regularizer: Regularizer) -> Parts:
         """∇DP_Ω(θ), the expected structure of a random walk through the recursion; (B, *event), in conv(Y)."""
         return gradient_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta)
 
-    def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
+    def smoothed_value_and_mean(self, theta: AnyParts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
         """Both, (B,) and (B, *event); override it where they come out of one pass."""
         return self.smoothed_value(theta, regularizer), self.smoothed_mean(theta, regularizer)
 
-    def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
+    def smoothed_vjp(self, theta: AnyParts, weight: Tensor, regularizer: Regularizer) -> Parts:
         """Σ_b weight_b ∇DP_Ω(θ)_b in θ's own form: the sum runs over the instances that share a tensor.
 
         Parameters
         ----------
         weight : (B,) Tensor
         """
-        return reduce_like(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
+        return sum_to_batch_of(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
 
-    def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
+    def smoothed_hessian_product(self, theta: AnyParts, v: AnyParts, regularizer: Regularizer) -> Parts:
         """∇²DP_Ω(θ) v, (B, *event).
 
         Parameters
@@ -63,23 +81,56 @@ class Smoothable(Oracle):
 class SmoothableGibbs(GibbsOracle, Smoothable):
     """An oracle whose sums over structures are its own recursion, smoothed by the negative entropy."""
 
-    def log_partition(self, theta: Parts) -> Tensor:
-        return self.smoothed_value(theta, GIBBS)
+    def log_partition(self, theta: AnyParts) -> Tensor:
+        return self.smoothed_value(theta, NEGENTROPY)
 
-    def marginals(self, theta: Parts) -> Parts:
-        return self.smoothed_mean(theta, GIBBS)
+    def marginals(self, theta: AnyParts) -> Parts:
+        return self.smoothed_mean(theta, NEGENTROPY)
 
-    def log_partition_and_marginals(self, theta: Parts) -> tuple[Tensor, Parts]:
-        return self.smoothed_value_and_mean(theta, GIBBS)
+    def log_partition_and_marginals(self, theta: AnyParts) -> tuple[Tensor, Parts]:
+        return self.smoothed_value_and_mean(theta, NEGENTROPY)
 
-    def log_partition_vjp(self, theta: Parts, weight: Tensor) -> Parts:
-        return self.smoothed_vjp(theta, weight, GIBBS)
+    def log_partition_vjp(self, theta: AnyParts, weight: Tensor) -> Parts:
+        return self.smoothed_vjp(theta, weight, NEGENTROPY)
 
-    def covariance_product(self, theta: Parts, v: Parts) -> Parts:
-        return self.smoothed_hessian_product(theta, v, GIBBS)
+    def covariance_product(self, theta: AnyParts, v: AnyParts) -> Parts:
+        return self.smoothed_hessian_product(theta, v, NEGENTROPY)
 
 
-def compiled_alpha(theta: Parts, regularizer: Regularizer) -> float | None:
+def smoothed_function(oracle: Smoothable, regularizer: Regularizer) -> ConvexFunction:
+    """DP_Ω of ``oracle``, with its derivatives."""
+    return ConvexFunction(
+        *(functools.partial(getattr(oracle, name), regularizer=regularizer) for name in _SMOOTHED_METHODS.values())
+    )
+
+
+def log_partition_function(oracle: GibbsOracle) -> ConvexFunction:
+    """log Z of ``oracle``, with its derivatives: means and covariances of the Gibbs distribution.
+
+    Methods that only forward to the smoothed recursion are skipped, since every call passes through them.
+    """
+    kind = type(oracle)
+    return ConvexFunction(
+        *(
+            functools.partial(getattr(oracle, smoothed), regularizer=NEGENTROPY)
+            if getattr(kind, name) is getattr(SmoothableGibbs, name)
+            else getattr(oracle, name)
+            for name, smoothed in _SMOOTHED_METHODS.items()
+        )
+    )
+
+
+# The maps of a ConvexFunction in order, by the methods of GibbsOracle and of Smoothable.
+_SMOOTHED_METHODS = {
+    "log_partition": "smoothed_value",
+    "marginals": "smoothed_mean",
+    "log_partition_and_marginals": "smoothed_value_and_mean",
+    "log_partition_vjp": "smoothed_vjp",
+    "covariance_product": "smoothed_hessian_product",
+}
+
+
+def kernel_alpha(theta: Parts, regularizer: Regularizer) -> float | None:
     """The α by which compiled loops know the regularizer; None where they do not serve: on other devices, for others.
 
     So near to 1 that rounding outweighs the difference, it is 1.

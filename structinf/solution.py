@@ -28,6 +28,7 @@ class Solution:
         max ⟨θ, μ⟩ − Ω(μ): the best score (map), log-partition (marginals) or objective (sparsemap).
     weights : (K, ...) Tensor or None
         Probabilities of the support's structures, 0 beyond an instance's own; differentiable where the mean is.
+        They may differ between machines, as :attr:`support` says.
     gap : (...) Tensor or None
         Upper bound on how far ``value`` is from the optimum, for iterative solvers.
     residual : (...) Tensor or None
@@ -57,10 +58,14 @@ class Solution:
         """(K, ..., *event): the structures with μ = Σ_k weights[k] · support[k]; None if the relaxation keeps none.
 
         Built on first use, since it is much larger than the mean.
+
+        The mean is the same on every machine to rounding. Weights and support are the same where the smallest face of
+        conv(Y) that contains the mean is a simplex. Elsewhere several supports have this mean, and rounding decides
+        which of them the solver returns.
         """
         return self.make_support() if self.make_support is not None else None
 
-    def restored(
+    def with_batch_shape(
         self,
         restore: Callable[[Tensor, int], Tensor],
         restore_parts: Callable[[Parts, int], Parts],

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from structinf.parts import as_tuple, inner, map_parts
+from structinf.parts import as_tuple, inner_product, map_parts
 from structinf_oracles.chain import Chain
 
 CHAIN = Chain()
@@ -118,7 +118,7 @@ class Exact:
         v = map_parts(lambda t: t.double(), v)
 
         def along(b, tags, y):
-            return float(inner(map_parts(lambda t: t[min(b, len(t) - 1)][None], v), y))
+            return float(inner_product(map_parts(lambda t: t[min(b, len(t) - 1)][None], v), y))
 
         mean, size = self.mean(), len(self.sequences)
         expected = [

@@ -25,7 +25,7 @@ class Tagger(nn.Module):
         return self.loss((self.linear(x), self.transition), (x[..., 0] > 0).long())
 
 
-class Hard(nn.Module):
+class ViterbiTagger(nn.Module):
     """The best tags of a chain, whose gradient is 0, but there: a parameter without one is an error."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Hard(nn.Module):
         return self.layer((self.linear(x), self.transition))[0].square().sum()
 
 
-class Reader(nn.Module):
+class AttentionReader(nn.Module):
     """Segmentation attention, its transition trained along."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Matcher(nn.Module):
         return (self.layer(self.linear(x)) - wanted).square().mean()
 
 
-MODELS = {"loss": Tagger, "map": Hard, "attention": Reader, "adaptive": Matcher}
+MODELS = {"loss": Tagger, "map": ViterbiTagger, "attention": AttentionReader, "adaptive": Matcher}
 
 
 def made(name: str) -> tuple[nn.Module, Tensor]:

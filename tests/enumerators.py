@@ -61,7 +61,7 @@ def arborescence(nodes: int, single_root: bool, length: int | None = None) -> It
     words = range(1, nodes if length is None else length + 1)
     for heads in itertools.product(range(len(words) + 1), repeat=len(words)):
         tree = dict(zip(words, heads, strict=True))
-        if any(tree[m] == m for m in words) or not all(_reaches_root(m, tree) for m in words):
+        if any(tree[m] == m for m in words) or not all(_leads_to_root(m, tree) for m in words):
             continue
         if single_root and list(heads).count(0) != 1:
             continue
@@ -71,7 +71,7 @@ def arborescence(nodes: int, single_root: bool, length: int | None = None) -> It
         yield (y,)
 
 
-def _reaches_root(word: int, tree: dict[int, int]) -> bool:
+def _leads_to_root(word: int, tree: dict[int, int]) -> bool:
     seen = set()
     while word and word not in seen:
         seen.add(word)

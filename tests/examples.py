@@ -13,13 +13,13 @@ from examples_of_combinations import COMBINATIONS
 from examples_of_programs import PROGRAMS
 from structinf import Oracle
 
-TABLE = (*COMBINATIONS, *PROGRAMS)
+ORACLE_EXAMPLES = (*COMBINATIONS, *PROGRAMS)
 
 REGISTERED = structinf.list_oracles()
 
-EXAMPLES = [example for example in TABLE if example.name in REGISTERED]
+EXAMPLES = [example for example in ORACLE_EXAMPLES if example.name in REGISTERED]
 
-MISSING = sorted(set(REGISTERED) - {example.name for example in TABLE})
+ORACLES_WITHOUT_EXAMPLE = sorted(set(REGISTERED) - {example.name for example in ORACLE_EXAMPLES})
 
 
 def one_for_each(

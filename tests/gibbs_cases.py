@@ -8,7 +8,7 @@ import torch
 
 import structinf as si
 from examples import EXAMPLES
-from structinf.parts import as_tuple, like_potentials
+from structinf.parts import as_tuple, pack_like
 
 BATCH = 2
 
@@ -27,9 +27,9 @@ one_each = pytest.mark.parametrize("example", first_of_each_name(), ids=str)
 def draw(example, seed=0, batch=(BATCH,)):
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(*batch, *shape, dtype=torch.float64, generator=generator) for shape in example.shapes]
-    if example.oracle().takes_costs:
+    if example.oracle().requires_nonpositive_theta:
         tensors = [-t.abs() for t in tensors]
-    return like_potentials(tensors, (0,) if example.is_tuple else None)
+    return pack_like(tensors, (0,) if example.is_tuple else None)
 
 
 def close(found, expected, atol=1e-9):

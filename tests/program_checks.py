@@ -18,7 +18,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from alphas import FAMILY
 from programs import FORBIDDEN, INF, NORMAL, TIES, Batch, Program, kinds_for
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf.parts import Parts, as_tuple, like_potentials, map_parts
+from structinf.parts import Parts, as_tuple, map_parts, pack_like
 
 __all__ = ["Program", "every_query"]
 
@@ -205,7 +205,7 @@ def differentiate(function: Callable[[Parts], Tensor], given: Batch, count: int)
     rows = [t[:count].clone(memory_format=torch.contiguous_format) for t in as_tuple(given.theta)]
     leaves = [t.requires_grad_() for t in rows]
     for check in (gradcheck, gradgradcheck):
-        assert check(lambda *tensors: function(like_potentials(tensors, given.theta)), leaves, fast_mode=True)
+        assert check(lambda *tensors: function(pack_like(tensors, given.theta)), leaves, fast_mode=True)
 
 
 # ----------------------------------------------------------------------------- batches

@@ -15,13 +15,13 @@ import enumerators
 from enumerators import Structure
 from hyperedges import INF, Derivation, Grammar, Hyperedges, Recursion, of_grammar
 from structinf.dp import HypergraphProgram
-from structinf.parts import Parts, as_tuple, like_potentials, map_parts
+from structinf.parts import Parts, as_tuple, map_parts, pack_like
 
 # ----------------------------------------------------------------------------- kinds of potentials
 
 
 @dataclass(frozen=True)
-class Kind:
+class ThetaKind:
     """Of potentials. Of those forbidden, a third is −inf where one structure is not."""
 
     scale: float = 1.0
@@ -35,17 +35,17 @@ class Kind:
         return 1e-9 if self.dtype is torch.float64 else 3e-6
 
 
-NORMAL = Kind()
-TIES = Kind(ties=True)
-FORBIDDEN = Kind(forbidden=True)
+NORMAL = ThetaKind()
+TIES = ThetaKind(ties=True)
+FORBIDDEN = ThetaKind(forbidden=True)
 EVERY = (
-    *(exact := (NORMAL, FORBIDDEN, Kind(1e-3), Kind(1e3), Kind(1e3, forbidden=True))),
+    *(exact := (NORMAL, FORBIDDEN, ThetaKind(1e-3), ThetaKind(1e3), ThetaKind(1e3, forbidden=True))),
     *(replace(kind, dtype=torch.float32) for kind in exact),
     TIES,
 )
 
 
-def kinds_for(place: int, programs: int) -> Sequence[Kind]:
+def kinds_for(place: int, programs: int) -> Sequence[ThetaKind]:
     """Those of all programs, and those that fall to number ``place`` of so many: others fall to two or more of them."""
     common = (NORMAL, FORBIDDEN, TIES)
     others, step = [kind for kind in EVERY if kind not in common], max(programs // 2, 1)
@@ -74,7 +74,7 @@ class Program:
     listing: Callable[[Any], list[Structure]]
     grammar: Callable[[Any], Grammar]
     lengths: Sequence[Any] = ()
-    kinds: Sequence[Kind] = EVERY
+    kinds: Sequence[ThetaKind] = EVERY
     _plain: dict[Any, Plain] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Program:
     def bound(self, lengths: Sequence[Any]) -> HypergraphProgram:
         return self.oracle if lengths[0] is None else self.oracle.bind(lengths=torch.tensor(lengths))
 
-    def batches(self, *kinds: Kind) -> Iterator[Batch]:
+    def batches(self, *kinds: ThetaKind) -> Iterator[Batch]:
         """Of each kind one without lengths and one with all of them, at least two."""
         own = list(self.lengths)
         for kind in kinds:
@@ -128,7 +128,7 @@ class Batch:
     """Potentials of a kind for instances of these lengths, with noise in the padding, which nothing may read."""
 
     program: Program
-    kind: Kind
+    kind: ThetaKind
     lengths: Sequence[Any]
 
     @cached_property
@@ -211,7 +211,7 @@ class Instance:
         theta = map_parts(lambda t: t[self.index].expand(count, *t.shape[1:]), self.batch.theta)
         columns = [np.stack(column) for column in zip(*self.plain.structures, strict=True)]
         tensors = [torch.from_numpy(c).to(t) for c, t in zip(columns, as_tuple(theta), strict=True)]
-        return oracle, theta, like_potentials(tensors, theta)
+        return oracle, theta, pack_like(tensors, theta)
 
 
 # ----------------------------------------------------------------------------- forms

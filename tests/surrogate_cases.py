@@ -26,7 +26,7 @@ class Listed:
 
     structures: list[Structure]
     inside: Structure
-    takes_costs: bool
+    requires_nonpositive_theta: bool
 
     def best(self, theta: Structure) -> Structure:
         """The one of highest score."""
@@ -35,7 +35,7 @@ class Listed:
     def beside(self, theta: Structure, v: Structure, step: float) -> Structure:
         """The best for θ + step v, where costs stay costs."""
         tilted = add(theta, v, step)
-        return self.best(tuple(np.minimum(t, 0) for t in tilted) if self.takes_costs else tilted)
+        return self.best(tuple(np.minimum(t, 0) for t in tilted) if self.requires_nonpositive_theta else tilted)
 
     def mean(self, theta: Structure) -> Structure:
         """E[Y] under p(y) ∝ exp⟨θ, y⟩."""
@@ -171,7 +171,7 @@ def draw(example: Example, batch: int, seed: int = 0) -> tuple[si.Parts, si.Part
     """Potentials without ties, and cotangents, (batch, *event) in float64."""
     g = torch.Generator().manual_seed(seed)
     theta = [torch.randn(batch, *shape, generator=g, dtype=torch.float64) for shape in example.shapes]
-    if example.oracle().takes_costs:
+    if example.oracle().requires_nonpositive_theta:
         theta = [-t.abs() for t in theta]
     v = [torch.randn(batch, *shape, generator=g, dtype=torch.float64) for shape in example.shapes]
     return (tuple(theta), tuple(v)) if example.is_tuple else (theta[0], v[0])
@@ -184,7 +184,7 @@ def listed(example: Example, lengths: Any = None) -> Listed:
     theta = draw(example, 1)[0]
     masks = oracle.valid_parts(theta)
     inside = map_parts(lambda t: torch.ones_like(t, dtype=torch.bool), theta) if masks is None else masks
-    return Listed(list(example.listing(lengths)), instance(inside, 0), oracle.takes_costs)
+    return Listed(list(example.listing(lengths)), instance(inside, 0), oracle.requires_nonpositive_theta)
 
 
 def instance(parts: si.Parts, b: int) -> Structure:

@@ -200,7 +200,7 @@ def test_too_few_iterations(method):
         ([torch.zeros(3)], {"length": -1, "init": torch.zeros(4)}, "length must be an integer of at least 1"),
         ([torch.zeros(3)], {"length": 3, "init": torch.zeros(4)}, "contradict"),
         ([torch.zeros(3)], {"init": "mean"}, "init: a tensor, or a list of numbers, is needed, got 'mean'"),
-        ([torch.zeros(3)], {"init": 1.0}, r"init: a finite series of 1 features is needed, got one of shape \(\)"),
+        ([torch.zeros(3)], {"init": 1.0}, r"init: a finite series of 1 features is needed, got shape \(\)"),
         ([torch.zeros(3)] * 2, {"weights": "equal"}, "weights: a tensor, or a list of numbers, is needed"),
         (torch.zeros(2, 4, 1), {"lengths": [4.0, 2.5]}, r"2 integers from 1 to 4 are needed, got \[4.0, 2.5\]"),
         (torch.zeros(2, 4, 1), {"lengths": [True, True]}, "2 integers from 1 to 4"),

@@ -14,7 +14,7 @@ from benchmarks import timing
 from benchmarks.device import timings
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import report
-from benchmarks.speed.case import Case, Contender, StandIn, Target
+from benchmarks.speed.case import Case, Contender, EstimatedPeer, Target
 from benchmarks.speed.cases import CASES
 
 # Peers, where installed, warn as they like.
@@ -103,7 +103,7 @@ def test_a_peer_known_to_fail_is_timed_even_so() -> None:
 def test_a_missing_peer_is_listed_and_may_have_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.speed.peers.PEERS", {"nowhere": "no_such_module"})
     contenders = [Contender("structinf", lambda: torch.zeros(2)), Contender("yardstick", lambda: None, read=None)]
-    case = toy(contenders, peers=("nowhere",), target=Target(1e9), stand_in=StandIn("nowhere", "yardstick", 3.0))
+    case = toy(contenders, peers=("nowhere",), target=Target(1e9), stand_in=EstimatedPeer("nowhere", "yardstick", 3.0))
     record = case.measure(1)
     assert record["missing"] == ["nowhere"]
     assert record["rows"]["nowhere, estimated"]["ratio"] == pytest.approx(3 * record["rows"]["yardstick"]["ratio"])

@@ -14,19 +14,19 @@ from torch import Tensor
 
 from structinf import InfeasibleError, Oracle, Parts
 from structinf.parts import as_tuple, map_parts
-from structinf.relaxations.map import Map
+from structinf.relaxations.map import MAP
 from structinf.relaxations.marginals import Marginals
 from structinf.relaxations.sparsemap import SparseMAP
 from structinf.solution import Solution
 from structinf.testing import (
+    CheckError,
+    CheckReport,
     Enumeration,
-    LawError,
-    Report,
     check_oracle,
     check_relaxation,
-    oracle_laws,
-    oracle_results,
-    relaxation_laws,
+    list_oracle_checks,
+    list_relaxation_checks,
+    run_oracle_checks,
 )
 from toys import SHAPES, Cube, Explicit, Knapsack, Walk
 
@@ -223,11 +223,11 @@ BROKEN: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("law", "oracle"), BROKEN, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_broken_oracle_is_caught_by_the_right_law(law: str, oracle: Oracle) -> None:
     shape = next((shape for base, shape in SHAPES.items() if isinstance(oracle, base)), (4,))
-    with pytest.raises(LawError) as error:
+    with pytest.raises(CheckError) as error:
         check_oracle(oracle, shape, dtypes=(torch.float64,) if isinstance(oracle, Walk) else DTYPES)
     assert error.value.law == law, error.value
     message = str(error.value)
-    sentence = next(rule.sentence for rule in oracle_laws() if rule.name == law)
+    sentence = next(rule.sentence for rule in list_oracle_checks() if rule.name == law)
     assert message.startswith(f"{oracle!r} breaks the law {law!r}: {sentence}\n")
     assert "The smallest input found:\n    " in message
     assert "theta = " in message
@@ -299,7 +299,7 @@ BROKEN_RELAXATIONS: list[tuple[str, Any]] = [
     ("form", of_mean(Marginals, lambda mean: mean / 0 * 0)),
     ("input_untouched", relaxation(Marginals, solve=_writing)),
     ("repeatable", relaxation(SparseMAP, mean=lambda self, oracle, theta: map_parts(torch.zeros_like, theta))),
-    ("repeatable", of_mean(Map, lambda mean: mean + 1e-3 * torch.rand(()))),
+    ("repeatable", of_mean(MAP, lambda mean: mean + 1e-3 * torch.rand(()))),
     ("batch_independence", of_mean(Marginals, lambda mean: mean.flip(0))),
     ("support", relaxation(SparseMAP, solve=_heavy)),
     ("warm_start", relaxation(SparseMAP, solve=_cold)),
@@ -319,11 +319,11 @@ BROKEN_RELAXATIONS: list[tuple[str, Any]] = [
     ("law", "broken"), BROKEN_RELAXATIONS, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_a_broken_relaxation_is_caught_by_the_right_law(law: str, broken: Any) -> None:
-    with pytest.raises(LawError) as error:
+    with pytest.raises(CheckError) as error:
         check_relaxation(broken, Explicit(), SHAPES[Explicit])
     assert error.value.law == law, error.value
     message = str(error.value)
-    sentence = next(rule.sentence for rule in relaxation_laws() if rule.name == law)
+    sentence = next(rule.sentence for rule in list_relaxation_checks() if rule.name == law)
     assert message.startswith(f"{broken!r} of {Explicit()!r} breaks the law {law!r}: {sentence}\n")
     assert "The smallest input found:\n    " in message
 
@@ -332,14 +332,14 @@ def test_a_broken_relaxation_is_caught_by_the_right_law(law: str, broken: Any) -
 
 
 def test_a_plugin_that_crashes_is_told_so():
-    with pytest.raises(LawError, match=r"ZeroDivisionError was raised: .*\nThe smallest") as error:
+    with pytest.raises(CheckError, match=r"ZeroDivisionError was raised: .*\nThe smallest") as error:
         check_oracle(variant(Knapsack, 6, argmax=lambda self, theta: theta / (1 // 0)), (4,))
     assert isinstance(error.value.__cause__, ZeroDivisionError)
 
 
 def test_the_smallest_input_can_be_run_again():
     oracle = variant(Explicit, argmax=_worst)
-    with pytest.raises(LawError) as error:
+    with pytest.raises(CheckError) as error:
         check_oracle(oracle, (4,))
     code = textwrap.dedent(str(error.value).split("The smallest input found:\n")[1])
     namespace: dict[str, Any] = {"torch": torch, "BrokenExplicit": type(oracle)}
@@ -352,10 +352,10 @@ def test_the_smallest_input_can_be_run_again():
 
 
 def test_instance_data_and_forbidden_parts_are_printed():
-    with pytest.raises(LawError) as error:
+    with pytest.raises(CheckError) as error:
         check_oracle(variant(Walk, listed=lambda self, theta: Walk().listed(theta)), SHAPES[Walk])
     assert "oracle = BrokenWalk().bind(lengths=torch.tensor([" in str(error.value)
-    with pytest.raises(LawError) as error:
+    with pytest.raises(CheckError) as error:
         check_oracle(variant(Explicit, argmax=_big_constant), (4,))
     assert "from math import inf\n" in str(error.value)
     assert "-inf" in str(error.value)
@@ -363,13 +363,13 @@ def test_instance_data_and_forbidden_parts_are_printed():
 
 def test_results_go_on_past_a_broken_law():
     oracle = variant(Explicit, argmax=_worst, sample=_uniform)
-    results = {result.law: result for result in oracle_results(oracle, (4,))}
-    assert list(results) == [law.name for law in oracle_laws()]
+    results = {result.law: result for result in run_oracle_checks(oracle, (4,))}
+    assert list(results) == [law.name for law in list_oracle_checks()]
     assert results["optimal"].status == results["frequencies"].status == "broken"
     assert results["log_partition"].status == "holds"
     assert results["log_partition"].inputs > 10
     assert results["lengths"].status == "does not apply"
-    report = Report("it", tuple(results.values()))
+    report = CheckReport("it", tuple(results.values()))
     assert report.broken == [name for name, result in results.items() if result.error]
-    with pytest.raises(LawError, match="breaks the law"):
-        report.raise_if_broken()
+    with pytest.raises(CheckError, match="breaks the law"):
+        report.raise_if_failed()

@@ -9,7 +9,7 @@ import torch
 
 from chain_cases import CHAIN, FORMS, NEG, B, S, T, assert_equal_parts, bound, copies, indicators, potentials, sequences
 from structinf.errors import InvalidInputError
-from structinf.parts import as_tuple, inner, map_parts
+from structinf.parts import as_tuple, inner_product, map_parts
 
 
 @pytest.mark.parametrize("form", ["shared", "own", "steps", "edges"])
@@ -31,7 +31,7 @@ def test_labels_round_trip_over_all_sequences(form, length):
     encoded = chain.repeat(count).encode(padded.int(), theta)
     assert all(t.dtype == torch.float32 for t in as_tuple(encoded))
     assert_equal_parts(map_parts(lambda t: t.double(), encoded), every)
-    total = inner(map_parts(lambda t: t.double(), theta), every).logsumexp(0)
+    total = inner_product(map_parts(lambda t: t.double(), theta), every).logsumexp(0)
     torch.testing.assert_close(chain.log_partition(theta)[0].double(), total, atol=1e-5, rtol=0)
 
 
@@ -84,7 +84,7 @@ def test_hamming_cost_counts_wrong_tags(form, length):
         gold = tuple(t[None] for t in y) if isinstance(theta, tuple) else y[0][None]
         cost = chain.hamming_cost(gold)
         assert all(t.shape == g.shape for t, g in zip(as_tuple(cost), as_tuple(gold), strict=True))
-        distance = inner(cost, every) - inner(cost, gold)
+        distance = inner_product(cost, every) - inner_product(cost, gold)
         assert torch.equal(distance, (labels != labels[row]).sum(1).double())
         padding = as_tuple(cost)[0][:, length - (form == "edges") :]
         assert not bool(padding.any())
@@ -138,7 +138,7 @@ def test_padding_is_marked_and_never_used(form):
 def test_event_dimensions_of_each_form():
     def ndims(*shapes):
         tensors = tuple(torch.zeros(shape) for shape in shapes)
-        return CHAIN.event_ndims(tensors if len(tensors) > 1 else tensors[0])
+        return CHAIN.resolve_event_ndim(tensors if len(tensors) > 1 else tensors[0])
 
     assert ndims((4, 2, 2)) == ndims((7, 4, 2, 2)) == (3,)
     assert ndims((5, 2), (2, 2)) == ndims((7, 5, 2), (2, 2)) == ndims((6, 7, 5, 2), (2, 2)) == (2, 2)

@@ -16,10 +16,10 @@ from structinf.errors import InfeasibleError
 from structinf.parts import (
     as_tuple,
     hessian_product_by_autograd,
-    like_potentials,
     map_parts,
-    reduce_like,
+    pack_like,
     scale_per_instance,
+    sum_to_batch_of,
 )
 from structinf.regularizers import Tsallis
 from structinf.relaxations.smoothed import Smoothed
@@ -63,7 +63,7 @@ def test_dense_loops_equal_the_hypergraph(alpha, form, shape, scale, cut):
     close(chain.smoothed_mean(theta, regularizer), mean, rounding)
     product = generic.smoothed_hessian_product(chain, theta, v, regularizer)
     close(chain.smoothed_hessian_product(theta, v, regularizer), product, 10 * rounding)
-    vjp = reduce_like(scale_per_instance(mean, weight), theta)
+    vjp = sum_to_batch_of(scale_per_instance(mean, weight), theta)
     close(chain.smoothed_vjp(theta, weight, regularizer), vjp, rounding)
 
     single, loss = map_parts(lambda t: t.float(), theta), tolerance(map_parts(lambda t: t.float(), theta))
@@ -260,16 +260,16 @@ def test_every_derivative(alpha, form):
     chain, leaves = CHAIN.bind(lengths=torch.tensor([3, 2])), as_tuple(copies(theta))
 
     def value(*tensors):
-        return chain.smoothed_value(like_potentials(tensors, theta), regularizer)
+        return chain.smoothed_value(pack_like(tensors, theta), regularizer)
 
     assert torch.autograd.gradcheck(value, leaves, fast_mode=True)
     assert torch.autograd.gradgradcheck(value, leaves, fast_mode=True)
 
     relaxation = Smoothed(regularizer=regularizer, temperature=0.7)
-    lengths, batched = torch.tensor([3, 2]), like_potentials(leaves, theta)
+    lengths, batched = torch.tensor([3, 2]), pack_like(leaves, theta)
 
     def mean(*tensors):
-        return structinf.relax(like_potentials(tensors, batched), CHAIN, relaxation, lengths=lengths)
+        return structinf.relax(pack_like(tensors, batched), CHAIN, relaxation, lengths=lengths)
 
     assert torch.autograd.gradcheck(mean, leaves, fast_mode=True)
     assert torch.autograd.gradgradcheck(mean, leaves, fast_mode=True)

@@ -27,7 +27,7 @@ from chain_cases import (
     potentials,
     tolerance,
 )
-from structinf.parts import as_tuple, inner, map_parts
+from structinf.parts import as_tuple, inner_product, map_parts
 from structinf_oracles.chain_form import original_form
 from structinf_oracles.kernels.chain import torch_backend
 
@@ -192,7 +192,7 @@ def test_counts(form, dtype):
 
 def entropy(chain, theta):
     mean = chain.marginals(theta)
-    return chain.log_partition(theta) - inner(theta, mean)
+    return chain.log_partition(theta) - inner_product(theta, mean)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -19,7 +19,7 @@ import structinf as si
 from structinf.calls import resolution
 from structinf.command_line.main import main
 from structinf.estimators.base import ESTIMATORS
-from structinf.relaxations.map import Map
+from structinf.relaxations.map import MAP
 from toys import Knapsack
 
 
@@ -36,7 +36,7 @@ class Crowded(si.Oracle):
 @pytest.fixture
 def registered(monkeypatch):
     """Registers an oracle for one test."""
-    return lambda name, factory: monkeypatch.setitem(resolution.ORACLES._local, name, factory)
+    return lambda name, factory: monkeypatch.setitem(resolution.ORACLES._registered, name, factory)
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def declared(monkeypatch):
     """Declares an entry point for one test."""
 
     def declare(registry, name, value):
-        known = {**registry._declared, name: [EntryPoint(name, value, registry.group)]}
-        monkeypatch.setitem(registry.__dict__, "_declared", known)
+        known = {**registry._entry_points, name: [EntryPoint(name, value, registry.group)]}
+        monkeypatch.setitem(registry.__dict__, "_entry_points", known)
 
     return declare
 
@@ -141,14 +141,14 @@ def test_list_has_every_combination_and_its_reason(capsys, kind):
 
 def test_list_fits_a_terminal(capsys, registered, monkeypatch):
     @dataclass(frozen=True)
-    class Picky(Map):
+    class Picky(MAP):
         good: str = ""
 
         def missing(self, oracle):
             return None if oracle.label() == self.good else f"is not {self.good}"
 
     for name in si.list_oracles():
-        monkeypatch.setitem(resolution.RELAXATIONS._local, f"only_for_{name}", partial(Picky, good=name))
+        monkeypatch.setitem(resolution.RELAXATIONS._registered, f"only_for_{name}", partial(Picky, good=name))
     code, out, _ = run(capsys, "list")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 120
@@ -225,7 +225,7 @@ def test_check_prints_every_law(capsys):
     assert code == 0
     assert out.splitlines()[0] == "Categorical(), potentials of shape (3,)"
     marks = {words[1]: words[0] for words in map(str.split, out.splitlines()) if len(words) > 1}
-    assert {law.name: marks[law.name] for law in si.testing.oracle_laws()}.keys() <= marks.keys()
+    assert {law.name: marks[law.name] for law in si.testing.list_oracle_checks()}.keys() <= marks.keys()
     assert marks["optimal"] == "ok"
     assert marks["lengths"] == "-"
     assert "0 are broken" in out
@@ -274,12 +274,12 @@ def test_check_takes_options_and_a_class_by_its_module(capsys):
     assert out.startswith("Knapsack(capacity=3), potentials of shape (3,)")
 
 
-@pytest.mark.parametrize(("name", "starts"), [("map", "Map() of Assignment("), ("imle", "IMLE(")])
+@pytest.mark.parametrize(("name", "starts"), [("map", "MAP() of Assignment("), ("imle", "IMLE(")])
 def test_check_of_a_relaxation(capsys, name, starts):
     code, out, _ = run(capsys, "check", "assignment", "--relaxation", name, "--event-shape", "2,1")
     assert code == 0, out
     assert out.startswith(starts)
-    draws = si.get_relaxation(name).draws
+    draws = si.get_relaxation(name).is_stochastic
     assert ("ok      own_generator" in out) == draws
     assert ("ok      batch_independence" in out) != draws
 
@@ -294,7 +294,7 @@ def test_check_of_a_relaxation(capsys, name, starts):
     ],
 )
 def test_shapes(capsys, monkeypatch, name, given, shape):
-    monkeypatch.setattr(si.testing, "oracle_results", lambda *_, **__: iter(()))
+    monkeypatch.setattr(si.testing, "run_oracle_checks", lambda *_, **__: iter(()))
     code, out, _ = run(capsys, "check", name, *given)
     assert code == 0
     assert out.splitlines()[0].endswith(f"potentials of shape {shape}")

@@ -16,7 +16,7 @@ from compile_cases import assert_equal, every_backend, marks, scores, whole
 from structinf import simplex
 from structinf.attention import StructuredMultiheadAttention
 from structinf.compile import custom_op
-from structinf.compile.custom_op import step
+from structinf.compile.custom_op import call_operator
 from structinf.parts import map_parts
 
 pytestmark = marks
@@ -310,21 +310,21 @@ def test_pull_backs_need_no_trace():
     x = scores(2, 3, 3)
     f = whole(lambda t: si.relax(t, "assignment", "sparsemap"), "aot_eager")
     torch.autograd.grad(f(x).square().sum(), x)
-    assert custom_op._STEPS
-    assert not any(key.startswith(("d[", "v[")) for key in custom_op._STEPS)
+    assert custom_op._FUNCTIONS
+    assert not any(key.startswith(("vjp[", "grad[")) for key in custom_op._FUNCTIONS)
 
 
 class _Constant:
     def run(self, tensors: Any) -> tuple[Tensor, ...]:
         return (tensors[0].detach() + 1,)
 
-    def like(self, tensors: Any) -> tuple[Tensor, ...]:
+    def output_like(self, tensors: Any) -> tuple[Tensor, ...]:
         return (tensors[0],)
 
 
 def test_gradients_of_what_does_not_depend_on_the_tensors():
     x = scores(2, 4)
-    (found,) = step(custom_op.key_of("constant", _Constant(), lambda _: False), [x])
+    (found,) = call_operator(custom_op.register_function("constant", _Constant(), lambda _: False), [x])
     assert torch.equal(*torch.autograd.grad(found.sum(), x), torch.zeros_like(x))
 
 
@@ -380,7 +380,7 @@ def test_opcheck(name):
     keys: list[str] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-        keys.extend(node.args[0] for node in graph.graph.nodes if "structinf.step" in str(node.target))
+        keys.extend(node.args[0] for node in graph.graph.nodes if "structinf.call" in str(node.target))
         return graph
 
     if name == "chain":
@@ -393,4 +393,4 @@ def test_opcheck(name):
         tensors = (scores(3, 5),)
         torch.compile(simplex.sparsemax, backend=backend, fullgraph=True)(*tensors)
     (key,) = keys
-    assert set(torch.library.opcheck(step, (key, list(tensors))).values()) == {"SUCCESS"}
+    assert set(torch.library.opcheck(call_operator, (key, list(tensors))).values()) == {"SUCCESS"}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from structinf.parts import as_tuple, like_potentials, map_parts, reduce_like
+from structinf.parts import as_tuple, map_parts, pack_like, sum_to_batch_of
 
 pytestmark = pytest.mark.cuda
 
@@ -188,7 +188,7 @@ def test_second_derivatives(name: str, i: int) -> None:
     there = leaves(on_device(theta))
 
     def mean(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return as_tuple(si.relax(like_potentials(tensors, there), name, "marginals", **instance_data))
+        return as_tuple(si.relax(pack_like(tensors, there), name, "marginals", **instance_data))
 
     assert torch.autograd.gradcheck(mean, as_tuple(there), fast_mode=True)
     assert torch.autograd.gradgradcheck(mean, as_tuple(there), fast_mode=True)
@@ -264,7 +264,7 @@ def test_autocast(name: str, relaxation: str, i: int) -> None:
 @pytest.mark.parametrize(("name", "i"), CASES)
 def test_bad_input(name: str, i: int) -> None:
     theta, instance_data = draw(name, i, torch.float32)
-    allowed = reduce_like(si.relax(theta, name, "map", **instance_data), theta)
+    allowed = sum_to_batch_of(si.relax(theta, name, "map", **instance_data), theta)
     used = map_parts(lambda y: y != 0, allowed)
     for value, message in ((torch.nan, "NaN"), (torch.inf, r"\+inf")):
         spoilt = map_parts(lambda t, u, v=value: t.masked_fill(u, v), theta, used)

@@ -27,7 +27,7 @@ PAGES = [
 def registries(monkeypatch):
     """Registries of its own for a page, so that what it registers is forgotten after it."""
     for registry in (resolution.ORACLES, resolution.RELAXATIONS):
-        monkeypatch.setattr(registry, "_local", dict(registry._local))
+        monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
 
 @pytest.mark.usefixtures("registries")

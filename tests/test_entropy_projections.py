@@ -11,7 +11,7 @@ from scipy.optimize import Bounds, LinearConstraint, minimize
 from torch.autograd import gradcheck, gradgradcheck
 
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf.testing import LawError, check_oracle
+from structinf.testing import CheckError, check_oracle
 from structinf_oracles.bits import Bits
 from structinf_oracles.categorical import Categorical
 from structinf_oracles.subset import Subset
@@ -236,6 +236,6 @@ class Detached(Subset):
 
 @pytest.mark.parametrize("kind", [Lazy, Rough, Detached])
 def test_the_law_catches_what_is_wrong(kind):
-    with pytest.raises(LawError) as error:
+    with pytest.raises(CheckError) as error:
         check_oracle(kind(2), (4,), dtypes=(DOUBLE,))
     assert error.value.law == "entropy_projection"

@@ -224,7 +224,7 @@ class Costly(Listed):
     event_ndim = 2
 
     @property
-    def takes_costs(self):
+    def requires_nonpositive_theta(self):
         return True
 
     def argmax(self, theta):

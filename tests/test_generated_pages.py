@@ -9,7 +9,7 @@ import pytest
 
 import structinf as si
 from structinf.calls.resolution import ORACLES
-from structinf.registry import options_of
+from structinf.registry import signature_options
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,7 +29,7 @@ def test_a_page_is_up_to_date(generate, page):
 
 
 def test_the_table_is_what_the_relaxations_say(generate):
-    first, _, *rows = (line.strip("|").split("|") for line in generate.what_works().splitlines())
+    first, _, *rows = (line.strip("|").split("|") for line in generate.support_table().splitlines())
     for row in rows:
         for structure in row[0].replace("`", "").split(","):
             answers = [
@@ -38,13 +38,13 @@ def test_the_table_is_what_the_relaxations_say(generate):
                 for relaxation in names.replace("`", "").split(",")
             ]
             factory = ORACLES.factory(structure.strip())
-            oracle = factory() if not any(options_of(factory).values()) else object.__new__(factory)
+            oracle = factory() if not any(signature_options(factory).values()) else object.__new__(factory)
             for relaxation, cell in answers:
                 assert (cell == "✓") == (si.get_relaxation(relaxation).missing(oracle) is None)
 
 
 def test_plugins_are_no_part_of_the_table(generate, registries):
-    before = generate.what_works()
+    before = generate.support_table()
 
     @si.register_oracle("of_a_plugin")
     class OfAPlugin(si.Oracle):
@@ -54,12 +54,12 @@ def test_plugins_are_no_part_of_the_table(generate, registries):
             return theta
 
     assert "of_a_plugin" in si.list_oracles()
-    assert generate.what_works() == before
+    assert generate.support_table() == before
 
 
 @pytest.fixture
 def registries(monkeypatch):
-    monkeypatch.setattr(ORACLES, "_local", dict(ORACLES._local))
+    monkeypatch.setattr(ORACLES, "_registered", dict(ORACLES._registered))
 
 
 def test_the_graph_is_that_of_import_linter(generate):
@@ -84,6 +84,6 @@ def test_every_module_stands_above_what_it_imports(generate):
 def test_what_is_left_out_comes_along(generate):
     graph = generate.imports()
     for module, imported in graph.items():
-        near = generate.nearest(graph, module)
-        assert imported == imported & set(near).union(*(generate.below(graph, other) for other in near))
-        assert not any(one in generate.below(graph, other) for one in near for other in near)
+        near = generate.direct_imports(graph, module)
+        assert imported == imported & set(near).union(*(generate.transitive_imports(graph, other) for other in near))
+        assert not any(one in generate.transitive_imports(graph, other) for one in near for other in near)

@@ -159,8 +159,8 @@ def test_a_positive_potential_is_refused() -> None:
         InvalidInputError, match=r"got 0.25 for part \(1, 2\) at batch index 1; .* .*softplus.*\"down-right\""
     ):
         si.relax(theta, "grid_path", moves="4-neighbours")
-    assert si.get_oracle("grid_path", moves="4-neighbours").takes_costs
-    assert not si.get_oracle("grid_path").takes_costs
+    assert si.get_oracle("grid_path", moves="4-neighbours").requires_nonpositive_theta
+    assert not si.get_oracle("grid_path").requires_nonpositive_theta
     theta[1, 1, 2] = 0.0
     si.relax(theta, "grid_path", moves="4-neighbours")
 

@@ -218,7 +218,7 @@ def test_same_state_same_next_gradient() -> None:
 
 def test_copies_that_draw_elsewhere_share_the_state() -> None:
     _, relaxation = layer_of()
-    seeded = relaxation.seeded(generator())
+    seeded = relaxation.with_generator(generator())
     assert seeded is not relaxation
     assert seeded.alpha is relaxation.alpha
     assert relaxation.generator is None

@@ -7,7 +7,7 @@ import pytest
 
 from structinf.kernels.jit import jit
 from structinf.kernels.simd.exp_log import exp, log
-from structinf.kernels.simd.vector import LANES, add_up, largest, load, maximum, minimum, spread, store, where_less
+from structinf.kernels.simd.vector import LANES, largest, load, maximum, minimum, reduce_sum, spread, store, where_less
 
 DTYPES = [np.float32, np.float64]
 
@@ -42,7 +42,7 @@ def sums_of_columns(x, weight, out):
 @jit
 def reduce(x, out):
     lanes = load(x, 3)
-    out[0], out[1] = add_up(lanes), largest(lanes)
+    out[0], out[1] = reduce_sum(lanes), largest(lanes)
     store(out, 2, spread(x, 5))
 
 

@@ -56,7 +56,7 @@ def draw(example: Example, dtype: torch.dtype = torch.float64, scale: float = 1.
     """Normal potentials (BATCH, *event), or costs of their sizes."""
     generator = torch.Generator().manual_seed(seed)
     drawn = tuple(torch.randn(BATCH, *s, generator=generator, dtype=torch.float64) * scale for s in example.shapes)
-    if example.oracle().takes_costs:
+    if example.oracle().requires_nonpositive_theta:
         drawn = tuple(-t.abs() for t in drawn)
     return map_parts(lambda t: t.to(dtype), drawn if example.is_tuple else drawn[0])
 
@@ -88,7 +88,7 @@ def pairs(
         for example in filter(wanted, examples.EXAMPLES)
         for name in names
         if isinstance(structinf.get_relaxation(name), kind)
-        and not structinf.get_relaxation(name).draws
+        and not structinf.get_relaxation(name).is_stochastic
         and structinf.get_relaxation(name).missing(example.oracle()) is None
     ]
     return pytest.mark.parametrize(("example", "relaxation"), found)
@@ -175,7 +175,7 @@ def test_losses_have_their_textbook_values(example: Example, cost: str | None) -
 
         Where there are only costs, the parts that are missed.
         """
-        if cost and oracle.takes_costs:
+        if cost and oracle.requires_nonpositive_theta:
             return (gold[0] > z[0]).sum()
         return (np.abs(z[0] - gold[0]) ** example.power).sum() * example.part_cost if cost else 0.0
 

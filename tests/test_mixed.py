@@ -233,9 +233,9 @@ def test_hard_concrete_draws_have_its_distribution():
     assert ((z.mean(0) - law.mean).abs() < 4 * (law.variance / len(z)).sqrt()).all()
     levels = torch.tensor([0.5, 0.7, 0.9, 0.95], dtype=torch.float64)
     inner = law.icdf(levels)
-    between = (inner > 0) & (inner < 1)
-    assert between.any()
-    torch.testing.assert_close(law.cdf(inner)[between], levels[between])
+    edges_between = (inner > 0) & (inner < 1)
+    assert edges_between.any()
+    torch.testing.assert_close(law.cdf(inner)[edges_between], levels[edges_between])
 
 
 def test_gates():

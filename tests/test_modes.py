@@ -155,9 +155,9 @@ def test_a_broken_relaxation_does_not_hide_why_another_cannot_be(monkeypatch):
 
     from structinf.calls import resolution
 
-    declared = dict(resolution.RELAXATIONS._declared)
+    declared = dict(resolution.RELAXATIONS._entry_points)
     declared["broken"] = [EntryPoint("broken", "no_such_module:Nothing", "structinf.relaxations")]
-    monkeypatch.setattr(resolution.RELAXATIONS, "_declared", declared)
+    monkeypatch.setattr(resolution.RELAXATIONS, "_entry_points", declared)
     with pytest.raises(si.UnsupportedError, match="#P-complete"):
         si.Layer("assignment", "marginals")
 

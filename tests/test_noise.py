@@ -14,7 +14,7 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.kernels.noise import counter_rng as kernels
-from structinf.kernels.noise.gamma import mixture
+from structinf.kernels.noise.gamma import negative_binomial_mixture
 from structinf.noise import Exponential, Gumbel, Logistic, Noise, NoNoise, Normal, SumOfGamma, get_noise
 from structinf.solvers.perturbation import sample_inner_products, weighted_sum_of_samples
 
@@ -123,7 +123,7 @@ def test_right_tails_of_gumbel_reach_beyond_24_bits() -> None:
 
 @pytest.mark.parametrize(("k", "terms"), [(1, 10), (10, 10), (2, 1), (7, 40)])
 def test_mixtures_have_the_mean_of_the_negative_binomials(k: int, terms: int) -> None:
-    none, below, _ = mixture(1 / k, terms)
+    none, below, _ = negative_binomial_mixture(1 / k, terms)
     probability = np.diff(np.minimum(below, 1), prepend=0)
     assert probability[0] == pytest.approx(none)
     expected = sum((terms - i) / i for i in range(1, terms + 1)) / k

@@ -28,7 +28,7 @@ def test_without_a_score_the_last_epoch_is_kept():
         seen.append(model.weight.item())
         return model(batch).square().sum()
 
-    result = fit(model, [loss] * 3, lambda: [torch.ones(1, 1)], rate=0.1, about="", decay=False)
+    result = fit(model, [loss] * 3, lambda: [torch.ones(1, 1)], rate=0.1, description="", decay=False)
     assert result.dev != result.dev  # nan
     assert seen == pytest.approx([1.0, 0.9, 0.8], abs=1e-2)
     assert model.weight.item() == pytest.approx(0.7, abs=1e-2)
@@ -173,13 +173,13 @@ def test_a_reader_that_knows_the_costs_scores_all():
     oracle = matching_digits.matching(4)
     grids = matching_digits.draw(digits.digits, 4, 10, torch.Generator().manual_seed(0))
 
-    class Known(matching_digits.Reader):
+    class Known(matching_digits.EdgeScorer):
         def forward(self, images, grids):
             first, second = digits.digits[grids][:, self.ends].unbind(2)
             return -(10.0 * first + second)
 
     assert matching_digits.score(Known(4), digits, grids, oracle) == (100, 100, 0)
-    assert matching_digits.score(matching_digits.Reader(4), digits, grids, oracle).excess > 0
+    assert matching_digits.score(matching_digits.EdgeScorer(4), digits, grids, oracle).excess > 0
 
 
 @pytest.mark.slow
@@ -223,7 +223,7 @@ def test_subsets_of_a_review():
     corpus = rationale_subsets.Corpus(folder("vader_reviews"), rationale_subsets.Sizes(reviews=50, subsets=(2,)))
     batch = corpus.batch(corpus.test)
     for relaxation in rationale_subsets.RELAXATIONS.values():
-        model = rationale_subsets.Explainer(corpus.lexicon.known_count, 2, relaxation, 8).eval()
+        model = rationale_subsets.SubsetRegressor(corpus.lexicon.known_count, 2, relaxation, 8).eval()
         chosen = model.subset(batch)
         expected = batch.lengths.float() if relaxation is None else torch.full((len(chosen),), 2.0)
         torch.testing.assert_close(chosen.sum(1), expected)

@@ -182,7 +182,7 @@ def test_what_can_be_won(symbols, candidates):
     m = 256 // symbols
     ways = [math.comb(m - 1, c) * math.comb(256 - m, candidates - 1 - c) for c in range(min(m, candidates))]
     mean = sum(way / (1 + c) for c, way in enumerate(ways)) / math.comb(255, candidates - 1)
-    assert game.attainable(game.Sizes(symbols=symbols, candidates=candidates)) == pytest.approx(100 * mean)
+    assert game.max_success_rate(game.Sizes(symbols=symbols, candidates=candidates)) == pytest.approx(100 * mean)
 
 
 def test_players_with_a_name_for_each_object_win():
@@ -194,7 +194,7 @@ def test_players_with_a_name_for_each_object_win():
         model.hear.weight.copy_(model.objects.T)
     rounds = game.draw(600, 16, torch.Generator().manual_seed(0))
     assert game.success(model, rounds) == 100
-    assert game.used(model) == 256
+    assert game.num_symbols_used(model) == 256
     assert model.calls == 0
 
 

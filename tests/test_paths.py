@@ -15,7 +15,7 @@ import torch
 import enumerators_paths as listed
 from program_checks import Program, every_query
 from structinf.calls.problem import Problem
-from structinf.dp.paths import Dag, path_graph
+from structinf.dp.paths import DAG, path_graph
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf_oracles.dag_path import DagPath
 from structinf_oracles.grid_path import GridPath
@@ -75,7 +75,7 @@ def test_every_form_of_a_graph_is_the_same() -> None:
         np.array(EDGES),
         np.array(EDGES, np.uint8),
         torch.tensor(EDGES),
-        Dag.of(EDGES),
+        DAG.of(EDGES),
         networkx.MultiDiGraph(EDGES),
         (edge for edge in EDGES),
     ]

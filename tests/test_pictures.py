@@ -8,13 +8,19 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("ortools")
+import structinf
+import structinf.distributions.sparse
 from docs.blocks import blocks
 from docs.pictures import HERE, PICTURES, save
 from docs.pictures.pages import PAGES, draw
 from figures import words_of_svg
+from structinf.parts import map_parts
+from structinf.plot.drawn import Mixture
+from uniqueness import find_rivals
 
 ROOT = Path(__file__).parent.parent
 TEXTS = {path: path.read_text("utf-8") for path in sorted(HERE.parent.glob("*.md"))}
@@ -44,6 +50,45 @@ def test_the_file_is_what_is_drawn(name):
     drawn = io.BytesIO()
     save(PICTURES[name](), name, drawn)
     assert words_of_svg(drawn.getvalue()) == words_of_svg((HERE / f"{name}.svg").read_bytes()), "run `make pictures`"
+
+
+@pytest.fixture
+def drawn_calls(monkeypatch):
+    """Arguments of each call of ``infer`` whose solution is drawn. The potentials get relative noise of 1e-6."""
+    infer, read = structinf.infer, Mixture.of
+    generator = torch.Generator().manual_seed(0)
+    calls, drawn = {}, []
+
+    def noisy(t):
+        return t * (1 + 1e-6 * torch.randn(t.shape, dtype=t.dtype, generator=generator))
+
+    def recording_infer(theta, *arguments, generator=None, **options):
+        theta = map_parts(noisy, theta)
+        solution = infer(theta, *arguments, generator=generator, **options)
+        if generator is None:  # the weights of samples are no decomposition of a mean
+            calls[id(solution.weights)] = solution, (theta, *arguments), options
+        return solution
+
+    def recording_read(solution):
+        mixture = read(solution)
+        if mixture.weights is not None and id(mixture.weights) in calls:
+            drawn.append(calls[id(mixture.weights)][1:])
+        return mixture
+
+    for module in (structinf, structinf.distributions.sparse):
+        monkeypatch.setattr(module, "infer", recording_infer)
+    monkeypatch.setattr(Mixture, "of", recording_read)
+    return drawn
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_rounding_changes_nothing(name, drawn_calls):
+    """The words stay the same under noise, and all weights that are drawn are unique."""
+    drawn = io.BytesIO()
+    save(PICTURES[name](), name, drawn)
+    assert words_of_svg(drawn.getvalue()) == words_of_svg((HERE / f"{name}.svg").read_bytes())
+    for arguments, options in drawn_calls:
+        assert not find_rivals(*arguments, **options), "take an example whose minimal face is a simplex"
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib")
 from figures import colours, cut_off, percentages, render, texts
 from structinf import plot
 from structinf.plot.dependencies import find_ends, find_levels
-from structinf.plot.style import BLUE, SOFT, as_percent
+from structinf.plot.style import BLUE, GREY, as_percent
 
 # ----------------------------------------------------------------------------- assignments
 
@@ -19,14 +19,14 @@ from structinf.plot.style import BLUE, SOFT, as_percent
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 5), (5, 3), (8, 8)])
 def test_assignment_shows_the_mean_and_every_structure(shape):
     solution = si.infer(torch.randn(shape), "assignment", "sparsemap")
-    figure = plot.assignment(solution, title="a title", most=100)
+    figure = plot.assignment(solution, title="a title", max_structures=100)
     assert render(figure).startswith(b"\x89PNG")
     shown = texts(figure)
     assert "a title" in shown
     assert [text for text in shown if text.endswith("%")] == percentages(solution)
     entries = [text for text in shown if text.startswith(".")]
-    between = solution.mean[(solution.mean > 0.005) & (solution.mean <= 0.995)]
-    assert sorted(entries) == sorted(f"{v:.2f}".removeprefix("0") for v in between.tolist())
+    edges_between = solution.mean[(solution.mean > 0.005) & (solution.mean <= 0.995)]
+    assert sorted(entries) == sorted(f"{v:.2f}".removeprefix("0") for v in edges_between.tolist())
 
 
 def test_assignment_names_rows_and_columns():
@@ -47,7 +47,7 @@ def test_structures_beyond_the_most_are_counted():
     solution = si.infer(torch.zeros(4, 4) + 0.1 * torch.rand(4, 4), "assignment", "sparsemap")
     count = int((solution.weights > 0).sum())
     assert count > 2
-    shown = texts(plot.assignment(solution, most=2))
+    shown = texts(plot.assignment(solution, max_structures=2))
     assert [text for text in shown if text.endswith("%")] == percentages(solution)[:2]
     left = solution.weights.sort(descending=True).values[2:].sum()
     assert f"and {count - 2} more of {as_percent(left.item())} together" in shown
@@ -66,7 +66,7 @@ def test_one_assignment_of_map():
 def test_trees_show_every_word_in_every_tree(n):
     solution = si.infer(torch.randn(n + 1, n + 1), "arborescence", "sparsemap")
     words = [f"word{i}" for i in range(n)]
-    figure = plot.trees(solution, words, title="a title", most=100)
+    figure = plot.trees(solution, words, title="a title", max_structures=100)
     assert render(figure).startswith(b"\x89PNG")
     trees = percentages(solution)
     assert [text for text in texts(figure) if text.endswith("%")] == trees
@@ -136,7 +136,7 @@ def test_labels_of_arcs_are_written_beside_them():
     render(figure)
     assert sorted(text for text in texts(figure) if text.endswith("ject")) == ["object", *["subject"] * 3]
     # The arc that all trees have, but not with the same label, is not one of all.
-    assert sorted(colours(patch for axes in figure.axes for patch in axes.patches)) == sorted([SOFT, BLUE] * 2)
+    assert sorted(colours(patch for axes in figure.axes for patch in axes.patches)) == sorted([GREY, BLUE] * 2)
 
 
 @pytest.mark.parametrize("title", ["", "short", "a title that is much longer than a tree over two words"])

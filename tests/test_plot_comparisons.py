@@ -100,7 +100,7 @@ def test_a_distribution_of_a_solution_is_drawn_as_the_solution():
 def test_the_structures_of_a_distribution_have_a_picture_each():
     structures, weights = si.enumerate_support(CHAIN, "chain", regularizer="squared_l2")
     p = si.SparseDistribution(structures, weights)
-    figure = plot.support(p, plot.lattice, most=20)
+    figure = plot.support(p, plot.lattice, max_structures=20)
     assert [word for word in words_of(figure) if word.endswith("%")] == [f"{w:.0%}" for w in weights.tolist() if w > 0]
 
 
@@ -129,7 +129,7 @@ def test_what_is_no_solution_is_refused():
         plot.comparison([found], plot.selection)
 
 
-@pytest.mark.parametrize("most", [-1, 2.0, "all"])
-def test_wrong_numbers_of_structures_are_refused(most):
-    with pytest.raises(si.InvalidInputError, match="most must be an integer of at least 0"):
-        plot.selection(si.infer(SCORES, "subset", "sparsemap", k=2), most=most)
+@pytest.mark.parametrize("max_structures", [-1, 2.0, "all"])
+def test_wrong_numbers_of_structures_are_refused(max_structures):
+    with pytest.raises(si.InvalidInputError, match="max_structures must be an integer of at least 0"):
+        plot.selection(si.infer(SCORES, "subset", "sparsemap", k=2), max_structures=max_structures)

@@ -16,7 +16,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from figures import arrows, colours, cut_off, decimals, percentages, render, shown_decimals, shown_percentages, texts
 from structinf import plot
-from structinf.plot.style import BLUE, ORANGE, SOFT
+from structinf.plot.style import BLUE, GREY, ORANGE
 
 EDGES = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "b")]
 
@@ -66,11 +66,11 @@ def test_listed_edges_are_all_drawn(form):
     assert not cut_off(figure)
     assert set("0123" if form == "array" else "abcd") <= set(texts(figure))
     assert len(arrows(figure)) == len(EDGES)
-    drawn = [BLUE if p > 0 else SOFT for p in solution.mean]
+    drawn = [BLUE if p > 0 else GREY for p in solution.mean]
     heaviest = solution.support[solution.weights.argmax()]
     drawn = [ORANGE if chosen else color for chosen, color in zip(heaviest, drawn, strict=True)]
     assert colours(arrows(figure)) == drawn
-    assert SOFT in drawn
+    assert GREY in drawn
     assert {"not used", "z"} <= set(texts(figure))
 
 
@@ -153,7 +153,7 @@ def test_graphs_of_one_node_and_of_none():
     alone = si.infer(torch.full((1,), -1.0), "matching", "map", edges=[("a", "b")], perfect=False)
     figure = plot.network(alone, [("a", "b")], positions=[[0, 0], [0, 0]])
     render(figure)
-    assert colours(arrows(figure)) == [SOFT]
+    assert colours(arrows(figure)) == [GREY]
 
 
 def test_wrong_graphs_are_refused():
@@ -190,7 +190,7 @@ def test_ranking_shows_ranks_and_rankings(n, with_scores):
     theta = torch.randn(n)
     solution = si.infer(theta, "ranking", "sparsemap")
     names = [f"name{i}" for i in range(n)]
-    figure = plot.ranking(solution, theta if with_scores else None, names=names, title="a title", most=100)
+    figure = plot.ranking(solution, theta if with_scores else None, names=names, title="a title", max_structures=100)
     assert render(figure).startswith(b"\x89PNG")
     assert not cut_off(figure)
     assert shown_percentages(figure) == percentages(solution)
@@ -211,7 +211,7 @@ def test_ranking_shows_ranks_and_rankings(n, with_scores):
 
 def test_rankings_beyond_the_most_are_counted():
     solution = si.infer(torch.tensor([0.1, 0.0, 0.2, 0.3]), "ranking", "sparsemap")
-    figure = plot.ranking(solution, torch.zeros(4), most=1)
+    figure = plot.ranking(solution, torch.zeros(4), max_structures=1)
     assert shown_percentages(figure) == percentages(solution)[:1]
     assert any(text.startswith("and ") for text in texts(figure))
 
@@ -232,7 +232,7 @@ def test_wrong_scores_are_refused():
 @pytest.mark.parametrize(("name", "options"), [("bits", {}), ("milp", {"A": [[1, 2, 2, 1]], "upper": [3]})])
 def test_selections(name, options):
     solution = si.infer(torch.randn(4), name, "sparsemap", **options)
-    figure = plot.selection(solution, names="abcd", most=100)
+    figure = plot.selection(solution, names="abcd", max_structures=100)
     render(figure)
     assert shown_percentages(figure) == percentages(solution)
     assert shown_decimals(figure) == decimals(solution.mean)
@@ -247,7 +247,7 @@ def test_only_selections_are_drawn_as_such():
 def test_plans_show_amounts():
     theta = torch.tensor([[0.5, 0.0, 0.2], [0.1, 0.3, 0.0]])
     solution = si.infer(3 * theta, "transportation", "sparsemap", supplies=[3, 2], demands=[2, 2, 1])
-    figure = plot.assignment(solution, most=100)
+    figure = plot.assignment(solution, max_structures=100)
     render(figure)
     main, *panels = figure.axes
     assert sorted(text.get_text() for text in main.texts) == amounts(

@@ -15,7 +15,7 @@ from matplotlib.patches import Circle, Rectangle
 
 from figures import colours, cut_off, decimals, percentages, render, shown_decimals, shown_percentages, texts
 from structinf import plot
-from structinf.plot.style import LABELS, ORANGE, SOFT
+from structinf.plot.style import GREY, LABELS, ORANGE
 
 # ----------------------------------------------------------------------------- alignments
 
@@ -146,7 +146,7 @@ def chain_of(solution):
 def test_lines_are_as_thick_as_the_taggings_weigh():
     solution = si.infer(chain("shared", 4, 3), "chain", "sparsemap")
     (axes,) = plot.lattice(solution).axes
-    grey = [line for line in axes.lines if line.get_color() == SOFT]
+    grey = [line for line in axes.lines if line.get_color() == GREY]
     flow = {}
     for k, weight in enumerate(solution.weights.tolist()):
         tags = solution.support[0][k].argmax(1).tolist()
@@ -162,7 +162,7 @@ def test_lattice_of_marginals():
     own = si.infer(chain("own", 3, 2), "chain", "marginals")
     figure = plot.lattice(own, words="abc", tags="xy")
     render(figure)
-    assert set(colours(figure.axes[0].lines)) == {SOFT}
+    assert set(colours(figure.axes[0].lines)) == {GREY}
     assert shown_decimals(figure) == decimals(own.mean[0])
 
 
@@ -200,7 +200,7 @@ def segments(form: str, steps: int, longest: int, labels: int):
 def test_segments_show_every_segmentation(form, size):
     pairwise = {"pairwise": True} if form == "pairwise" else {}
     solution = si.infer(segments(form, *size), "semi_markov", "sparsemap", **pairwise)
-    figure = plot.segments(solution, labels=[f"l{s}" for s in range(size[2])], title="a title", most=100)
+    figure = plot.segments(solution, labels=[f"l{s}" for s in range(size[2])], title="a title", max_structures=100)
     assert render(figure).startswith(b"\x89PNG")
     assert not cut_off(figure)
     assert shown_percentages(figure) == percentages(solution)

@@ -14,10 +14,10 @@ from matplotlib.patches import FancyBboxPatch
 
 from figures import arrows, colours, cut_off, decimals, percentages, render, shown_decimals, shown_percentages, texts
 from structinf import plot
-from structinf.dp.paths import Dag
+from structinf.dp.paths import DAG
 from structinf.plot.brackets import find_parts, place_spans
 from structinf.plot.layering import lay_out
-from structinf.plot.style import BLUE, FAINT, ORANGE, SOFT
+from structinf.plot.style import BLUE, GREY, LIGHT_GREY, ORANGE
 
 # ----------------------------------------------------------------------------- selections
 
@@ -29,7 +29,7 @@ from structinf.plot.style import BLUE, FAINT, ORANGE, SOFT
 def test_selection_shows_the_mean_and_every_selection(name, options):
     solution = si.infer(torch.randn(5), name, "sparsemap", **options)
     names = [f"item{i}" for i in range(5)]
-    figure = plot.selection(solution, names=names, title="a title", most=100)
+    figure = plot.selection(solution, names=names, title="a title", max_structures=100)
     assert render(figure).startswith(b"\x89PNG")
     assert not cut_off(figure)
     assert [text for text in texts(figure) if text.startswith("item")] == names
@@ -40,7 +40,7 @@ def test_selection_shows_the_mean_and_every_selection(name, options):
     drawn = colours(figure.axes[0].patches)[bars:]  # a cell for each element of each selection
     assert len(drawn) == structures.numel()
     shared = structures.all(0)
-    assert drawn.count(FAINT) == int((structures == 0).sum())
+    assert drawn.count(LIGHT_GREY) == int((structures == 0).sum())
     assert drawn.count(BLUE) == int((structures[:, shared] > 0).sum())
     assert drawn.count(ORANGE) == int((structures[:, ~shared] > 0).sum())
 
@@ -52,13 +52,13 @@ def test_neighbours_selected_together_are_joined():
     render(figure)
     pairs = solution.support[1][solution.weights > 0]
     drawn = colours(figure.axes[0].patches)
-    assert drawn.count(SOFT) == int((solution.mean[1] > 0).sum()) + int(pairs.sum())
+    assert drawn.count(GREY) == int((solution.mean[1] > 0).sum()) + int(pairs.sum())
     assert "both neighbours" in texts(figure)
 
 
 def test_selections_beyond_the_most_are_counted():
     solution = si.infer(torch.zeros(6), "categorical", "sparsemap")
-    figure = plot.selection(solution, most=2)
+    figure = plot.selection(solution, max_structures=2)
     assert shown_percentages(figure) == ["17%", "17%"]
     assert "and 4 more of 67% together" in texts(figure)
 
@@ -95,7 +95,7 @@ def test_wrong_names_are_refused():
 def test_constituents_show_every_word_and_bracket(n):
     solution = si.infer(torch.randn(n, n), "binary_tree", "sparsemap")
     words = [f"word{i}" for i in range(n)]
-    figure = plot.constituents(solution, words, title="a title", most=100)
+    figure = plot.constituents(solution, words, title="a title", max_structures=100)
     assert render(figure).startswith(b"\x89PNG")
     assert not cut_off(figure)
     trees = percentages(solution)
@@ -116,7 +116,7 @@ def test_labels_stand_at_the_spans():
     assert shown.count("part") == 2 * 4
     assert shown.count("whole") == 2
     for axes in figure.axes:
-        assert sorted(colours(axes.lines)) == sorted([SOFT, BLUE])
+        assert sorted(colours(axes.lines)) == sorted([GREY, BLUE])
 
 
 def test_a_span_is_above_its_parts_and_between_them():
@@ -196,7 +196,7 @@ def test_wrong_edges_are_refused():
 
 
 def test_layers_are_longest_paths():
-    layout = lay_out(Dag.of(EDGES))
+    layout = lay_out(DAG.of(EDGES))
     assert layout.layer.tolist() == [0, 2, 1, 3]  # home, bus, train, work
     assert [len(heights) for heights in layout.passes] == [1, 0, 0, 0, 1, 2]
 
@@ -204,7 +204,7 @@ def test_layers_are_longest_paths():
 def test_what_shares_a_layer_lies_apart():
     generator = np.random.default_rng(0)
     edges = [(i, j) for i in range(12) for j in range(i + 1, 12) if generator.random() < 0.3 or j == i + 1]
-    dag = Dag.of(edges)
+    dag = DAG.of(edges)
     layout = lay_out(dag)
     places = [[] for _ in range(layout.layer.max() + 1)]
     for layer, height in zip(layout.layer, layout.height, strict=True):
@@ -217,7 +217,7 @@ def test_what_shares_a_layer_lies_apart():
 
 
 def test_two_chains_do_not_cross():
-    dag = Dag.of([("s", "a"), ("s", "b"), ("b", "d"), ("a", "c"), ("c", "t"), ("d", "t")])
+    dag = DAG.of([("s", "a"), ("s", "b"), ("b", "d"), ("a", "c"), ("c", "t"), ("d", "t")])
     height = dict(zip(dag.nodes, lay_out(dag).height, strict=True))
     assert (height["a"] - height["b"]) * (height["c"] - height["d"]) > 0
     assert height["a"] == pytest.approx(height["c"])

@@ -58,7 +58,7 @@ def test_what_is_left_out_is_not_explained():
     structures = torch.tensor([[[1.0, 0, 0], [0, 1, 0], [0, 0, 1]], [[0, 1, 0], [0, 0, 1], [1, 0, 0]]])
     left_out = torch.tensor([[[0.0, 0, 1], [1, 0, 0], [0, 1, 0]]])
     solution = si.SparseDistribution(torch.cat([structures, left_out]), torch.tensor([0.4, 0.35, 0.25]))
-    shown = texts(plot.assignment(solution, most=2))
+    shown = texts(plot.assignment(solution, max_structures=2))
     assert "in some" in shown
     assert "in all assignments" not in shown
 
@@ -86,4 +86,4 @@ def test_small_weights_are_not_zero():
     p = torch.tensor([0.994, 0.004, 0.002])
     solution = si.SparseDistribution(torch.eye(3), p)
     assert {"99%", "<1%"} <= set(texts(plot.support(solution, plot.selection)))
-    assert "and 2 more of 1% together" in texts(plot.selection(solution, most=1))
+    assert "and 2 more of 1% together" in texts(plot.selection(solution, max_structures=1))

@@ -35,7 +35,7 @@ def solve(name: str):
 @pytest.mark.parametrize("name", ["chain", "dag_path", "dtw", "spanning_tree"])
 def test_each_structure_has_a_picture_with_its_weight(name):
     solution, picture, args = solve(name)
-    figure = plot.support(solution, picture, *args, title="a title", most=100)
+    figure = plot.support(solution, picture, *args, title="a title", max_structures=100)
     assert render(figure).startswith(b"\x89PNG")
     assert not cut_off(figure)
     assert len(percentages(solution)) > 1
@@ -45,7 +45,7 @@ def test_each_structure_has_a_picture_with_its_weight(name):
 
 def test_each_picture_draws_its_own_structure():
     solution, picture, _ = solve("dtw")
-    figure = plot.support(solution, picture, most=100)
+    figure = plot.support(solution, picture, max_structures=100)
     structures = solution.support[solution.weights.argsort(descending=True)]
     for axes, structure in zip(figure.axes, structures, strict=False):
         (line,) = [line for line in axes.lines if colours([line]) == [ORANGE]]
@@ -64,7 +64,7 @@ def test_pictures_are_as_large_as_alone():
 
 def test_structures_beyond_the_most_are_counted():
     solution, picture, _ = solve("dtw")
-    figure = plot.support(solution, picture, most=1)
+    figure = plot.support(solution, picture, max_structures=1)
     weights = solution.weights[solution.weights > 0].sort(descending=True).values
     assert len(figure.subfigs) == 1
     assert f"and {len(weights) - 1} more of {as_percent(weights[1:].sum().item())} together" in words_of(figure)
@@ -72,7 +72,7 @@ def test_structures_beyond_the_most_are_counted():
 
 def test_pictures_of_all_structures_are_themselves():
     solution = si.infer(torch.randn(3, 3), "assignment", "sparsemap")
-    figure = plot.support(solution, plot.assignment, title="a title", most=2, columns=list("xyz"))
+    figure = plot.support(solution, plot.assignment, title="a title", max_structures=2, columns=list("xyz"))
     assert not figure.subfigs
     assert shown_percentages(figure) == percentages(solution)[:2]
     assert {"a title", "x", "y", "z"} <= set(texts(figure))
@@ -103,7 +103,7 @@ def test_equal_structures_add_their_weights_in_the_order_of_the_first():
     assert torch.equal(structures[1], torch.tensor([[1.0], [0]]))
     torch.testing.assert_close(merged, torch.tensor([0.7, 0.3]))
     assert rest == ""
-    (ties,), _, rest = find_heaviest(torch.eye(3)[[2, 0, 1]], torch.full((3,), 1 / 3), most=2)
+    (ties,), _, rest = find_heaviest(torch.eye(3)[[2, 0, 1]], torch.full((3,), 1 / 3), max_structures=2)
     assert torch.equal(ties, torch.eye(3)[[2, 0]])
     assert rest == "and 1 more of 33% together"
 

@@ -33,21 +33,21 @@ NAMES = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: :|$)", re.MULTILINE)
 # What comes out of another public call, whose example shows it.
 SHOWN_BY = {
     "structinf.Barycenter": "structinf.soft_dtw_barycenter",
-    "structinf.Best": "structinf.topk",
+    "structinf.TopK": "structinf.topk",
     "structinf.Quantized": "structinf.VectorQuantizer",
     "structinf.Solution": "structinf.infer",
     "structinf.Support": "structinf.enumerate_support",
-    "structinf.dp.Dag": "structinf.dp.path_graph",
+    "structinf.dp.DAG": "structinf.dp.path_graph",
     "structinf.dp.Hypergraph": "structinf.dp.path_graph",
-    "structinf.dp.SMax": "structinf.dp.DynamicProgram",
-    "structinf.testing.Law": "structinf.testing.oracle_laws",
-    "structinf.testing.Report": "structinf.testing.check_oracle",
-    "structinf.testing.Result": "structinf.testing.oracle_results",
+    "structinf.dp.SmoothMax": "structinf.dp.DynamicProgram",
+    "structinf.testing.Law": "structinf.testing.list_oracle_checks",
+    "structinf.testing.CheckReport": "structinf.testing.check_oracle",
+    "structinf.testing.CheckResult": "structinf.testing.run_oracle_checks",
 }
 
 # Names of what needs none, and why.
 WITHOUT_EXAMPLE = {
-    "structinf.estimators.Evaluated": "made by `expect`, for baselines",
+    "structinf.estimators.FunctionValues": "made by `expect`, for baselines",
     **dict.fromkeys(
         ("structinf.register_estimator", "structinf.register_oracle", "structinf.register_relaxation"),
         "what it registers would be there in the tests that run after it; docs/ has examples",

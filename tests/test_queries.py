@@ -1,4 +1,4 @@
-"""topk, sample, count, entropy, log_prob and nonzero, against enumeration, for every structure that has them."""
+"""What queries answer, against enumeration, for every structure that has them."""
 
 from __future__ import annotations
 
@@ -228,3 +228,55 @@ def test_lengths_bound_by_hand_cannot_lead_loops_astray(name, wrong, method):
     more = {"topk": (2,), "sample": (3,)}.get(method, ())
     with pytest.raises(si.InvalidInputError, match="lengths"):
         getattr(bound, method)(theta, *more)
+
+
+# ----------------------------------------------------------------------------- log-partitions, samples in front
+
+
+@pytest.mark.parametrize("name", ["arborescence", "chain", "dtw"])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+def test_log_prob_takes_sample_dimensions_as_gibbs_does(name, batch):
+    torch.manual_seed(0)
+    theta = (torch.randn(*batch, 4, 3), torch.randn(*batch, 3, 3)) if name == "chain" else torch.randn(*batch, 4, 4)
+    y = si.sample(theta, name, 5)
+    expected = si.Gibbs(theta, name).log_prob(y)
+    found = si.log_prob(theta, y, name)
+    assert found.shape == (5, *batch)
+    torch.testing.assert_close(found, expected)
+    if name != "dtw" and not batch:  # a structure of the samples as a batch has the same labels
+        torch.testing.assert_close(si.log_prob(theta, si.decode(y, name), name), expected)
+    several = map_parts(lambda t: t.expand(2, *t.shape), y)
+    assert si.log_prob(theta, several, name).shape == (2, 5, *batch)
+
+
+def test_log_prob_of_samples_with_lengths_and_a_shared_transition():
+    theta, lengths = (torch.randn(2, 4, 3), torch.randn(3, 3)), [4, 2]
+    y = si.sample(theta, "chain", 6, lengths=lengths)
+    found = si.log_prob(theta, y, "chain", lengths=lengths)
+    one_by_one = torch.stack([si.log_prob(theta, (u, t), "chain", lengths=lengths) for u, t in zip(*y, strict=True)])
+    torch.testing.assert_close(found, one_by_one)
+    assert si.log_prob(theta, map_parts(lambda t: t[:0], y), "chain", lengths=lengths).shape == (0, 2)
+
+
+def test_log_prob_of_a_wrong_batch_is_refused():
+    with pytest.raises(si.InvalidInputError, match="y must have shape"):
+        si.log_prob(torch.zeros(2, 3, 3), torch.zeros(5, 3, 3, 3), "arborescence")
+
+
+@pytest.mark.parametrize("name", ["arborescence", "chain", "bits", "subset"])
+def test_log_partition(name):
+    options = {"k": 2} if name == "subset" else {}
+    theta = torch.randn(2, *{"arborescence": (4, 4), "chain": (3, 2, 2), "bits": (5,), "subset": (5,)}[name]).double()
+    theta.requires_grad_()
+    value = si.log_partition(theta, name, temperature=0.7, **options)
+    torch.testing.assert_close(value, si.Gibbs(theta, name, temperature=0.7, **options).log_partition)
+    (gradient,) = torch.autograd.grad(value.sum(), theta, create_graph=True)
+    torch.testing.assert_close(0.7 * gradient, si.relax(theta, name, "marginals", temperature=0.7, **options))
+    assert torch.autograd.gradgradcheck(lambda t: si.log_partition(t, name, temperature=0.7, **options), theta)
+
+
+def test_log_partition_is_refused_where_nothing_can_be_summed():
+    with pytest.raises(si.UnsupportedError, match="GibbsOracle"):
+        si.log_partition(torch.zeros(3, 3), "assignment")
+    with pytest.raises(si.InvalidInputError, match="temperature"):
+        si.log_partition(torch.zeros(3, 3), "arborescence", temperature=0.0)

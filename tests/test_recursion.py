@@ -31,7 +31,7 @@ from recursions import (
 from structinf import autograd
 from structinf.parts import as_tuple, map_parts, scale_per_instance
 from structinf.regularizers import SquaredL2
-from structinf.relaxations.smoothed import SmoothedValue
+from structinf.smoothing import smoothed_function
 
 # ----------------------------------------------------------------------------- the grammars
 
@@ -121,13 +121,13 @@ def test_smoothed_hessian_product(example, alpha):
 @every_example
 @every_smooth
 @pytest.mark.parametrize(
-    "attach", [SmoothedValue.value, autograd.value, autograd.gradient], ids=["plain", "value", "mean"]
+    "attach", [lambda f, theta: f.value(theta), autograd.value, autograd.gradient], ids=["plain", "value", "mean"]
 )
 def test_derivatives_of_every_order(example, alpha, attach):
     inputs = [t.requires_grad_() for t in as_tuple(example.draw())]
 
     def function(*tensors):
-        return attach(SmoothedValue(example.bound, REGULARIZERS[alpha]), formed(list(tensors), example.event_shape))
+        return attach(smoothed_function(example.bound, REGULARIZERS[alpha]), formed(list(tensors), example.event_shape))
 
     assert gradcheck(function, inputs, fast_mode=True)
     assert gradgradcheck(function, inputs, fast_mode=True)

@@ -14,7 +14,7 @@ from structinf.dp.recursion import DynamicProgram
 from structinf.errors import InfeasibleError, PluginError, UnsupportedError
 from structinf.parts import as_tuple, map_parts
 from structinf.regularizers import Negentropy, SquaredL2
-from structinf.smoothing import routed_max
+from structinf.smoothing import smooth_max_with_backward
 
 # ----------------------------------------------------------------------------- the laws
 
@@ -35,7 +35,7 @@ def test_laws(oracle, event_shape, instance_data, dtype):
 def test_laws_of_counts():
     # Pieces are counted, up to four of a length: no cost of a piece adds up to a Hamming distance then.
     broken = [
-        r.law for r in si.testing.oracle_results(Rod(length=4), (3,), dtypes=[torch.float64]) if r.error is not None
+        r.law for r in si.testing.run_oracle_checks(Rod(length=4), (3,), dtypes=[torch.float64]) if r.error is not None
     ]
     assert broken == ["hamming_cost"]
 
@@ -183,7 +183,7 @@ def test_value_is_neither_theta_nor_of_another_dtype():
 
 def test_walks_have_no_second_derivative():
     x = torch.randn(2, 3, requires_grad=True)
-    value = routed_max(Negentropy(), x, -1, lambda x, g: torch.zeros_like(x))
+    value = smooth_max_with_backward(Negentropy(), x, -1, lambda x, g: torch.zeros_like(x))
     with pytest.raises(UnsupportedError, match="no derivative"):
         torch.autograd.grad(value.sum(), x, create_graph=True)
 

@@ -38,10 +38,10 @@ def test_pages_show_no_restructured_text(tmp_path):
 
 def test_roles_name_what_there_is(monkeypatch):
     named: dict[str, str | None] = {}
-    resolved = docstrings.resolved
+    resolve_name = docstrings.resolve_name
 
     def noted(name: str, scope: Any) -> str | None:
-        named[f"{name} in {scope.path}"] = path = resolved(name, scope)
+        named[f"{name} in {scope.path}"] = path = resolve_name(name, scope)
         return path
 
     monkeypatch.setattr(docstrings, "resolved", noted)

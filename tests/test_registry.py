@@ -34,7 +34,7 @@ class Threshold(Oracle):
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone afterwards, names given to classes too."""
     for registry in (resolution.ORACLES, resolution.RELAXATIONS):
-        monkeypatch.setattr(registry, "_local", dict(registry._local))
+        monkeypatch.setattr(registry, "_registered", dict(registry._registered))
     monkeypatch.setattr(Threshold, "name", "", raising=False)
 
 
@@ -203,7 +203,7 @@ def test_a_class_instead_of_an_object():
     with pytest.raises(TypeError, match=r"call it first: Threshold\(\.\.\.\)"):
         si.get_oracle(Threshold)
     with pytest.raises(
-        TypeError, match=r"a name or Relaxation object is needed, got <class .*call it first: Map\(\.\.\.\)"
+        TypeError, match=r"a name or Relaxation object is needed, got <class .*call it first: MAP\(\.\.\.\)"
     ):
         si.relax(torch.zeros(2), Threshold(), type(si.get_relaxation("map")))
 
@@ -312,7 +312,7 @@ def test_a_local_name_and_a_declared_one(install, registry):
 def test_a_declared_name_that_came_later(install, registry):
     registry.register("mine", Threshold)
     install("toy-plugin", {"mine": "toy_plugin:Mine"}, CODE)
-    del registry._declared
+    del registry._entry_points
     with pytest.raises(
         PluginError, match=r"declared twice: by toy_plugin:Mine .* and by test_registry\.Threshold, registered"
     ):

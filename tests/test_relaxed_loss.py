@@ -149,8 +149,8 @@ def test_what_is_refused():
         RelaxedLoss("categorical", distance="area")(torch.zeros(2, 3), torch.tensor([0, 1]))
 
 
-def test_state_of_what_a_relaxation_holds_is_the_losss() -> None:
+def test_state_of_inner_relaxations_is_in_the_loss() -> None:
     inner = si.get_relaxation("adaptive_imle")
     loss = si.RelaxedLoss("categorical", "stochastic", base_relaxation=inner)
-    assert set(loss.state_dict()) == {"held.0.alpha", "held.0.nonzeros"}
-    assert "held" not in dict(si.RelaxedLoss("categorical", inner).named_children())
+    assert set(loss.state_dict()) == {"inner.0.alpha", "inner.0.nonzeros"}
+    assert "inner" not in dict(si.RelaxedLoss("categorical", inner).named_children())

@@ -12,7 +12,7 @@ from torch import nn
 import structinf as si
 from estimator_cases import GIBBS, Listed, cost, flat, generator, gradients, potentials, repeated, tensors
 from example import Example
-from structinf.estimators import Baseline, Evaluated, MovingAverage, ScoreFunction
+from structinf.estimators import Baseline, FunctionValues, MovingAverage, ScoreFunction
 
 CATEGORICAL = GIBBS[0]
 
@@ -207,7 +207,7 @@ def test_a_copy_keeps_its_own_average():
 
 def test_a_baseline_of_one_s_own():
     class Half(Baseline):
-        def forward(self, found: Evaluated, samples: int) -> torch.Tensor:
+        def forward(self, found: FunctionValues, samples: int) -> torch.Tensor:
             return torch.full_like(found.values, 0.5)
 
     theta = potentials(CATEGORICAL, 2)

@@ -216,9 +216,9 @@ def test_shapes_that_do_not_fit():
         with pytest.raises(InvalidInputError, match=r"takes segments .* after the batch dimensions"):
             SemiMarkov(pairwise=isinstance(theta, torch.Tensor) and theta.ndim == 5).validate(theta)
     with pytest.raises(InvalidInputError, match="got 2 tensors with pairwise=True"):
-        SemiMarkov(pairwise=True).event_ndims((segments, torch.zeros(4, 4)))
+        SemiMarkov(pairwise=True).resolve_event_ndim((segments, torch.zeros(4, 4)))
     with pytest.raises(InvalidInputError, match="got 3 tensors"):
-        SemiMarkov().event_ndims((segments,) * 3)
+        SemiMarkov().resolve_event_ndim((segments,) * 3)
     with pytest.raises(InvalidInputError, match=r"lengths must lie between 1 and 3 .*index 1"):
         SemiMarkov().bind(lengths=torch.tensor([3, 0])).validate(segments)
     with pytest.raises(InvalidInputError, match="pairwise must be True or False, got 'yes'"):

@@ -190,7 +190,7 @@ class Blind(si.Oracle):
     """What a plugin for costs may be: an argmax alone."""
 
     event_ndim = 1
-    takes_costs = True
+    requires_nonpositive_theta = True
 
     def argmax(self, theta):
         return Path(ROADS[:6], "a", "d").argmax(theta)

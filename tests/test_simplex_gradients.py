@@ -135,15 +135,15 @@ def test_products_are_with_the_published_jacobian(alpha, n, dtype):
     expected = torch.stack([jacobian(q, alpha) @ v for q, v in zip(p.double(), g.double(), strict=True)])
     rtol = 1e-5 if dtype == torch.float32 else 1e-9
     torch.testing.assert_close(product.double(), expected, rtol=rtol, atol=rtol * expected.abs().max().item())
-    again = torch_backend.entmax_product(p.double(), g.double(), alpha)
+    again = torch_backend.entmax_vjp(p.double(), g.double(), alpha)
     torch.testing.assert_close(again, expected, rtol=1e-9, atol=1e-9 * expected.abs().max().item())
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.5])
 def test_compiled_slopes_are_those_of_torch(alpha):
     p, g = compiled.entmax(3 * torch.randn(4, 70, dtype=DOUBLE), alpha), torch.randn(4, 70, dtype=DOUBLE)
-    slope = compiled.pull_back(p, g, alpha, with_slope=True)[1]
-    expected = torch_backend.entmax_slope(p, g, alpha)
+    slope = compiled.pull_back(p, g, alpha, with_parameter_grad=True)[1]
+    expected = torch_backend.entmax_alpha_vjp(p, g, alpha)
     torch.testing.assert_close(slope, expected, rtol=1e-11, atol=1e-12)
 
 
@@ -155,7 +155,7 @@ def test_one_tiny_probability_does_not_drown_the_others():
     s = p**-2
     expected = s * (g - g[3])  # what is left where s[3] is infinite
     expected[3] = -expected[:3].sum()
-    for product in (compiled.pull_back(p, g, alpha)[0], torch_backend.entmax_product(p, g, alpha)):
+    for product in (compiled.pull_back(p, g, alpha)[0], torch_backend.entmax_vjp(p, g, alpha)):
         torch.testing.assert_close(product, expected, rtol=1e-12, atol=0)
 
 
@@ -168,8 +168,8 @@ def test_weights_that_overflow_leave_what_is_finite(alpha):
         change = s * (g[1] - g[0]).item()
         for product in (
             compiled.pull_back(p[None], g[None], alpha)[0][0],
-            torch_backend.entmax_product(p, g, alpha),
-            torch_backend.entmax_product(p, g, torch.tensor([alpha])),
+            torch_backend.entmax_vjp(p, g, alpha),
+            torch_backend.entmax_vjp(p, g, torch.tensor([alpha])),
         ):
             torch.testing.assert_close(product, double(-change, change, 0), rtol=1e-9, atol=0)
 
@@ -205,10 +205,10 @@ def test_slopes_beyond_all_numbers_are_infinite_and_not_nan(dtype):
     assert by_x[0].tolist() == [-math.inf] * 50 + [math.inf] * 50
     assert by_alpha.tolist() == [[0.0], [0.0]]
     p, g = torch.full((100,), 0.01, dtype=dtype), torch.arange(100, dtype=dtype)
-    assert torch_backend.entmax_product(p, g, 400.0).tolist() == [-math.inf] * 50 + [math.inf] * 50
-    assert torch_backend.entmax_product(p, torch.ones_like(p), 400.0).tolist() == [0.0] * 100
+    assert torch_backend.entmax_vjp(p, g, 400.0).tolist() == [-math.inf] * 50 + [math.inf] * 50
+    assert torch_backend.entmax_vjp(p, torch.ones_like(p), 400.0).tolist() == [0.0] * 100
     g = g.roll(30)  # infinities of both signs beside the number that the others are compared with
-    for product in (compiled.pull_back(p, g, 400.0)[0], torch_backend.entmax_product(p, g, 400.0)):
+    for product in (compiled.pull_back(p, g, 400.0)[0], torch_backend.entmax_vjp(p, g, 400.0)):
         assert product.tolist() == [math.inf if number > 49 else -math.inf for number in g.tolist()]
 
 

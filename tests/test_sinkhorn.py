@@ -83,7 +83,7 @@ def test_margins_of_all_sizes_far_below_the_scores(n: int, m: int) -> None:
             assert si.sinkhorn(scores, rows, columns, temperature, record=True).converged.all()
     if n >= m:
         found = sinkhorn_torch.solve(scores, rows, columns, temperature, 0.0, 1e-12, 10_000)
-        assert (found.residual <= found.goal).all()
+        assert (found.residual <= found.target_residual).all()
 
 
 def best_by_scipy(theta: np.ndarray, rows: np.ndarray, columns: np.ndarray, temperature: float) -> np.ndarray:
@@ -273,7 +273,7 @@ def test_a_loose_tolerance_ends_each_instance_by_itself(backward: str) -> None:
 def test_annealing_gives_the_same_plan(backward: str) -> None:
     theta = draw(3, 5, 5)
     plain = si.sinkhorn(theta, temperature=0.3)
-    annealed = si.sinkhorn(theta, temperature=0.3, anneal_from=5.0, backward=backward)
+    annealed = si.sinkhorn(theta, temperature=0.3, initial_temperature=5.0, backward=backward)
     torch.testing.assert_close(annealed, plain, atol=1e-11, rtol=0)
 
 
@@ -309,7 +309,7 @@ def test_too_few_iterations(backward: str) -> None:
         ({"total": torch.ones(3), "slack": True}, r"total of shape \(3,\)"),
         ({"slack": 1}, "slack must be True or False"),
         ({"temperature": 0.0}, "temperature"),
-        ({"anneal_from": -1.0}, "temperature"),
+        ({"initial_temperature": -1.0}, "temperature"),
         ({"temperature": 1e-320}, "too small"),
         ({"backward": "autograd"}, '"implicit" or "unrolled"'),
         ({"max_iter": 0}, "max_iter"),

@@ -26,7 +26,7 @@ def test_loss_gradient_and_regret_are_the_definitions(example: Example) -> None:
         p, t = instance(theta, b), instance(true, b)
         lost = enumerators.score(t, every.best(t)) - enumerators.score(t, every.best(p))
         assert regrets[b].item() == pytest.approx(lost, abs=1e-12)
-    if oracle.takes_costs:
+    if oracle.requires_nonpositive_theta:
         with pytest.raises(UnsupportedError, match="takes potentials of at most 0, and 2θ − t"):
             si.SPOPlusLoss(oracle)
         return

@@ -153,7 +153,7 @@ def test_padding_and_forbidden_parts_stay_0() -> None:
 def test_none_is_the_relaxation_itself() -> None:
     theta = torch.randn(2, 4)
     layer = si.Layer("categorical", "stochastic", base_relaxation="marginals", noise="none")
-    assert not layer.relaxation.draws
+    assert not layer.relaxation.is_stochastic
     torch.testing.assert_close(layer(theta), theta.softmax(1))
 
 
@@ -205,7 +205,7 @@ def test_state_of_the_base_relaxation_is_in_the_layer() -> None:
 def test_noise_within_noise_is_seeded_too() -> None:
     inner = si.get_relaxation("perturbed", samples=4)
     layer, theta = si.Layer("categorical", "stochastic", base_relaxation=inner, noise="none"), torch.zeros(6, 5)
-    assert layer.relaxation.draws
+    assert layer.relaxation.is_stochastic
     assert torch.equal(layer(theta, generator=generator()), layer(theta, generator=generator()))
     assert not torch.equal(layer(theta), layer(theta))
 

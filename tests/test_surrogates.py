@@ -93,7 +93,7 @@ def test_spigot_projects_onto_the_structures_that_are_allowed(variant: str) -> N
 
 
 def test_costs_stay_costs() -> None:
-    example = next(e for e in examples.EXAMPLES if e.oracle().takes_costs and e.listing is not None)
+    example = next(e for e in examples.EXAMPLES if e.oracle().requires_nonpositive_theta and e.listing is not None)
     theta, v = draw(example, 4)
     relaxation, rule = RULES["blackbox"]
     found = gradients(theta, map_parts(lambda z: 100 * z, v), example.oracle(), relaxation)  # θ − λv is above 0 here
@@ -202,8 +202,8 @@ def test_straight_through_needs_and_draws_as_what_it_holds() -> None:
     with pytest.raises(UnsupportedError, match="lacks the ability GibbsOracle"):
         si.Layer("assignment", "straight_through", backward="marginals")
     held = si.get_relaxation("straight_through", backward="perturbed")
-    assert held.draws
-    assert not si.get_relaxation("straight_through").draws
+    assert held.is_stochastic
+    assert not si.get_relaxation("straight_through").is_stochastic
     found = [
         gradients(THETA, V, "categorical", held, generator=torch.Generator().manual_seed(seed))[0] for seed in (0, 0, 1)
     ]
@@ -226,7 +226,7 @@ def test_record(relaxation: si.Relaxation) -> None:
     assert sol.weights.shape == (n, 2, 3)
     assert sol.support.shape == (n, 2, 3, 4)
     close((sol.weights[..., None] * sol.support).sum(0), sol.mean.detach())
-    if not relaxation.draws:
+    if not relaxation.is_stochastic:
         close(sol.value, (theta * sol.mean).sum(-1))
     sol.value.sum().backward()
     assert theta.grad is not None

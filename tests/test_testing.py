@@ -13,16 +13,16 @@ from torch import Tensor
 import structinf
 from structinf import InfeasibleError, InvalidInputError, Oracle, Parts, UnsupportedError
 from structinf.testing import (
+    CheckError,
+    CheckResult,
     Enumeration,
-    LawError,
-    Result,
     check_oracle,
     check_relaxation,
+    list_oracle_checks,
+    list_relaxation_checks,
     nearest_point,
-    oracle_laws,
-    oracle_results,
-    relaxation_laws,
-    relaxation_results,
+    run_oracle_checks,
+    run_relaxation_checks,
 )
 from structinf.testing.cases import Subject
 from toys import SHAPES, Cube, Explicit, Knapsack, Listing, Walk
@@ -108,10 +108,10 @@ def test_a_relaxation_that_does_not_work_is_no_broken_law():
 
 
 def test_progress_and_report():
-    seen: list[Result] = []
+    seen: list[CheckResult] = []
     report = check_oracle(Knapsack(6), (4,), on_result=seen.append)
     assert report.results == tuple(seen)
-    assert [r.law for r in seen] == [law.name for law in oracle_laws()]
+    assert [r.law for r in seen] == [law.name for law in list_oracle_checks()]
     assert (
         report.not_applicable["log_partition"]
         == "toy_knapsack lacks the ability GibbsOracle, the method log_partition(theta)"
@@ -120,31 +120,31 @@ def test_progress_and_report():
     assert not set(report.held) & set(report.not_applicable)
     assert f"{len(report.held)} of {len(seen)} laws checked and held" in str(report)
     assert "optimal" in str(report)
-    report.raise_if_broken()
+    report.raise_if_failed()
 
 
 def test_the_results_of_relaxations_come_law_by_law():
-    results = list(relaxation_results("map", Explicit(), (4,)))
-    assert [result.law for result in results] == [law.name for law in relaxation_laws()]
+    results = list(run_relaxation_checks("map", Explicit(), (4,)))
+    assert [result.law for result in results] == [law.name for law in list_relaxation_checks()]
     assert not any(result.error for result in results)
 
 
 def test_an_error_is_an_assertion_and_of_the_family():
-    error = LawError("what happened", "optimal")
+    error = CheckError("what happened", "optimal")
     assert isinstance(error, AssertionError)
     assert isinstance(error, structinf.StructinfError)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.law) == ("what happened", "optimal")
 
 
-@pytest.mark.parametrize("laws", [oracle_laws(), relaxation_laws()])
+@pytest.mark.parametrize("laws", [list_oracle_checks(), list_relaxation_checks()])
 def test_laws_have_names_and_sentences(laws):
     assert len({law.name for law in laws}) == len({law.sentence for law in laws}) == len(laws)
     assert all(law.name.isidentifier() and len(law.sentence) > 20 for law in laws)
 
 
 def test_the_same_seed_draws_the_same_inputs():
-    first, second = (list(oracle_results(Knapsack(6), (4,), seed=3)) for _ in range(2))
+    first, second = (list(run_oracle_checks(Knapsack(6), (4,), seed=3)) for _ in range(2))
     assert [(r.law, r.inputs, r.status) for r in first] == [(r.law, r.inputs, r.status) for r in second]
 
 
@@ -188,7 +188,7 @@ class StumblesAlways(Choice):
         (StumblesOverNobody(), "empty_batch", "theta = torch.zeros((0, 3), dtype=torch.float64)"),
     ],
 )
-@pytest.mark.parametrize("of", [oracle_results, lambda *args: relaxation_results("map", *args)])
+@pytest.mark.parametrize("of", [run_oracle_checks, lambda *args: run_relaxation_checks("map", *args)])
 def test_the_input_is_shown_as_the_law_had_changed_it(of, oracle, law, shown):
     (error,) = (result.error for result in of(oracle, (3,)) if result.law == law)
     assert shown in str(error)
@@ -199,7 +199,7 @@ def test_the_input_is_shown_as_the_law_had_changed_it(of, oracle, law, shown):
 
 
 def test_one_fault_is_known_again_in_other_laws():
-    errors = [result.error for result in oracle_results(StumblesAlways(), (3,)) if result.error]
+    errors = [result.error for result in run_oracle_checks(StumblesAlways(), (3,)) if result.error]
     assert len(errors) > 10
     assert len({error.fault for error in errors}) == 1
     assert len({str(error) for error in errors}) > 10

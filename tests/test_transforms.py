@@ -214,23 +214,25 @@ def test_vmap_over_what_is_shared_or_integers():
 def test_forward_mode_is_refused(name):
     case = CASES[name]
     module, x = case.make(), case.draw()
-    with pytest.raises(si.UnsupportedError, match=r"forward-mode derivatives .* are not offered; take reverse mode"):
+    with pytest.raises(
+        si.UnsupportedError, match=r"structured calls have no forward-mode derivatives .* use reverse mode"
+    ):
         jvp(lambda x: case.call(module, x), (x,), (x,))
 
 
 @imports_more_of_torch
 def test_hessians_by_forward_mode_are_refused():
-    with pytest.raises(si.UnsupportedError, match="take reverse mode"):
+    with pytest.raises(si.UnsupportedError, match="use reverse mode"):
         hessian(si.Layer("assignment", "sparsemap"))(torch.randn(3, 3))
 
 
 def test_vmap_of_more_than_tensors_is_refused():
-    with pytest.raises(si.UnsupportedError, match=r"infer does, is not offered; take structinf\.relax"):
+    with pytest.raises(si.UnsupportedError, match=r"those of structinf\.infer; use structinf\.relax"):
         vmap(lambda x: si.infer(x, "categorical", "marginals").value)(torch.zeros(2, 3))
 
 
 def test_vmap_of_nothing_is_refused():
-    with pytest.raises(si.UnsupportedError, match="vmap over no slices"):
+    with pytest.raises(si.UnsupportedError, match="vmap over a dimension of size 0"):
         vmap(si.Layer("categorical", "map"))(torch.zeros(0, 3))
 
 
@@ -262,7 +264,10 @@ def test_a_function_of_what_a_transform_follows_is_refused():
         return si.RelaxedLoss("categorical", "marginals", distance=lambda y, mu: (w * (y - mu)).sum(1))(x, y)
 
     for function, option in ((with_cost, "cost"), (with_distance, "distance")):
-        with pytest.raises(si.UnsupportedError, match=f"^{option}: a function is not followed"):
+        with pytest.raises(
+            si.UnsupportedError,
+            match=f"^{option}: torch.func cannot differentiate through an option that is a function",
+        ):
             grad(function)(torch.tensor(0.5))
 
 
@@ -270,7 +275,7 @@ def test_a_tensor_that_a_transform_follows_must_be_an_argument():
     def with_cost(w):
         return si.FenchelYoungLoss("categorical", "marginals", cost=w)(torch.zeros(4), torch.tensor(1))
 
-    with pytest.raises(si.UnsupportedError, match=r"^cost: .* tensors must be arguments of the call itself"):
+    with pytest.raises(si.UnsupportedError, match=r"^cost: .* pass the tensor as an argument of the call"):
         grad(with_cost)(torch.randn(4))
 
 
@@ -289,5 +294,5 @@ def test_gradients_in_instance_data_that_is_an_argument_alone():
     def bound(cost):
         return si.relax(torch.zeros(1, 2), Held().bind(cost=cost[None]), "map").sum()
 
-    with pytest.raises(si.UnsupportedError, match=r"^cost: .* tensors must be arguments of the call itself"):
+    with pytest.raises(si.UnsupportedError, match=r"^cost: .* pass the tensor as an argument of the call"):
         grad(bound)(torch.zeros(2))

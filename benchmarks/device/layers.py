@@ -97,15 +97,15 @@ def make(device: str, structure: str, relaxation: str, quick: bool) -> Callable[
     oracle = si.get_oracle(structure, **options)
     layer = si.Layer(oracle, relaxation).to(device)
     generator = torch.Generator().manual_seed(0)
-    drawn = [
+    tensors = [
         torch.randn(2 if quick else BATCH, *shape, generator=generator)
         for shape in (size.quick if quick else size.shapes)
     ]
     if structure in ("chain", "needleman_wunsch"):
-        drawn[1] = drawn[1][0]  # shared by the batch
-    if oracle.takes_costs:
-        drawn = [-t.abs() for t in drawn]
-    leaves = tuple(t.to(device).requires_grad_() for t in drawn)
+        tensors[1] = tensors[1][0]  # shared by the batch
+    if oracle.requires_nonpositive_theta:
+        tensors = [-t.abs() for t in tensors]
+    leaves = tuple(t.to(device).requires_grad_() for t in tensors)
     theta = leaves if len(leaves) > 1 else leaves[0]
 
     def run() -> Any:

@@ -91,7 +91,7 @@ class Case:
     def measure(self, devices: list[str], quick: bool = False) -> dict[str, Any]:
         """Milliseconds on each device, and how many times as fast the last is as the first."""
         size = self.quick if quick else self.size
-        functions = {device: _waited_for(device, self.make(device, **size)) for device in devices}
+        functions = {device: _synchronized(device, self.make(device, **size)) for device in devices}
         for function in functions.values():
             function()  # compiles, allocates
         samples = alternate(functions, 1 if quick else REPEATS, self.seconds)
@@ -101,7 +101,7 @@ class Case:
         return record
 
 
-def _waited_for(device: str, function: Callable[[], Any]) -> Callable[[], Any]:
+def _synchronized(device: str, function: Callable[[], Any]) -> Callable[[], Any]:
     """``function``, whose call ends when the GPU is done."""
     if device == "cpu":
         return function

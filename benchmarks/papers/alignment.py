@@ -226,7 +226,7 @@ def learn(objective: Objective, start: Classifier, batch: Batch, steps: int) -> 
 # ----------------------------------------------------------------------------- errors
 
 
-class Deviation(NamedTuple):
+class MeanAbsoluteDeviation(NamedTuple):
     """Mean absolute deviations from the right alignment.
 
     Attributes
@@ -241,7 +241,7 @@ class Deviation(NamedTuple):
     expected: float
 
 
-def deviation(theta: Tensor, batch: Batch, temperature: float) -> Deviation:
+def deviation(theta: Tensor, batch: Batch, temperature: float) -> MeanAbsoluteDeviation:
     """The mean over the segments."""
     best = si.relax(theta, DTW, "map", lengths=batch.lengths)
     mean = si.relax(theta, DTW, "marginals", temperature=temperature, lengths=batch.lengths)
@@ -251,20 +251,20 @@ def deviation(theta: Tensor, batch: Batch, temperature: float) -> Deviation:
         right, hard, soft = segment.path(), hard[:frames, :events], soft[:frames, :events]
         median = (soft.cumsum(1) < 0.5 * soft.sum(1, keepdim=True)).sum(1)
         late = (
-            begun(hard) - begun(right),
+            last_begun_event(hard) - last_begun_event(right),
             (hard.argmax(0) - right.argmax(0)) * 1000 * HOP,
-            median - begun(right),
+            median - last_begun_event(right),
         )
         of_segments.append(torch.stack([x.double().abs().mean() for x in late]))
-    return Deviation(*torch.stack(of_segments).mean(0).tolist())
+    return MeanAbsoluteDeviation(*torch.stack(of_segments).mean(0).tolist())
 
 
-def begun(path: Tensor) -> Tensor:
+def last_begun_event(path: Tensor) -> Tensor:
     """The last event begun in or before each frame."""
     return (path * torch.arange(path.shape[1])).amax(1)
 
 
-def straight(batch: Batch) -> Tensor:
+def diagonal_scores(batch: Batch) -> Tensor:
     """Scores of which only the cells along the diagonal are worth a path."""
     theta = torch.zeros_like(batch.path)
     for b, (frames, events) in enumerate(batch.lengths.tolist()):
@@ -276,13 +276,17 @@ def straight(batch: Batch) -> Tensor:
 # ----------------------------------------------------------------------------- experiment
 
 
-def evaluate(train: Batch, test: Batch, steps: int, seeds: Sequence[int]) -> Iterator[tuple[str, Deviation, Deviation]]:
+def evaluate(
+    train: Batch, test: Batch, steps: int, seeds: Sequence[int]
+) -> Iterator[tuple[str, MeanAbsoluteDeviation, MeanAbsoluteDeviation]]:
     """Methods, with their deviations on training and test segments; random scores come once for each seed."""
     sizes = train.segments[0].features.shape[1], train.segments[0].events.shape[1]
     start = torch.zeros(sizes, dtype=torch.float64), torch.zeros(sizes[1], dtype=torch.float64)
     pretrained = learn(likelihood, start, train, steps)
 
-    def both(theta: Callable[[Batch], Tensor], temperature: float = 1.0) -> tuple[Deviation, Deviation]:
+    def both(
+        theta: Callable[[Batch], Tensor], temperature: float = 1.0
+    ) -> tuple[MeanAbsoluteDeviation, MeanAbsoluteDeviation]:
         return deviation(theta(train), train, temperature), deviation(theta(test), test, temperature)
 
     for temperature in TEMPERATURES:
@@ -292,14 +296,14 @@ def evaluate(train: Batch, test: Batch, steps: int, seeds: Sequence[int]) -> Ite
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         yield "random θ", *both(lambda batch, g=generator: torch.randn(batch.path.shape, generator=g).double())
-    yield "straight line", *both(straight)
+    yield "straight line", *both(diagonal_scores)
 
 
 def compare(
     folds: Sequence[tuple[Sequence[Segment], Sequence[Segment]]], steps: int, seeds: Sequence[int], report: Report
 ) -> None:
     """A table of the methods' deviations over all folds, each a list of training and a list of test segments."""
-    errors: defaultdict[str, list[tuple[Deviation, Deviation]]] = defaultdict(list)
+    errors: defaultdict[str, list[tuple[MeanAbsoluteDeviation, MeanAbsoluteDeviation]]] = defaultdict(list)
     for train, test in tqdm(folds, desc="folds", leave=False, disable=None):
         for name, *both in evaluate(collate(train), collate(test), steps, seeds):
             errors[name].append((both[0], both[1]))

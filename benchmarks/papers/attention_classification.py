@@ -181,7 +181,7 @@ def train(corpus: Corpus, name: str, size: Sizes, seed: int) -> tuple[Classifier
         lambda: [corpus.batch(bucket) for bucket in buckets(corpus.train, size.batch, generator)],
         lambda: score(model, corpus, corpus.dev).accuracy,
         rate=3e-3,
-        about=f"{name}, seed {seed}",
+        description=f"{name}, seed {seed}",
     )
     return model.eval(), result
 

@@ -208,7 +208,7 @@ def rate(posterior: Posterior, code: Code) -> Tensor:
     return posterior.negative_entropy() + math.log(len(code.all))
 
 
-class Bound(NamedTuple):
+class EvidenceBound(NamedTuple):
     """In nats for each image: −log p(x), and what bounds it, −E log p(x | y) + KL(q ‖ p), with its two terms."""
 
     surprise: float
@@ -218,7 +218,7 @@ class Bound(NamedTuple):
 
 
 @torch.no_grad()
-def score(model: Autoencoder, method: Method, middle: float, images: Tensor, code: Code) -> Bound:
+def score(model: Autoencoder, method: Method, middle: float, images: Tensor, code: Code) -> EvidenceBound:
     """By sums over all codes, without noise."""
     logits, calls = model.decode(code.all), model.calls
     likelihoods = images @ logits.T - nn.functional.softplus(logits).sum(1)
@@ -227,8 +227,8 @@ def score(model: Autoencoder, method: Method, middle: float, images: Tensor, cod
     found = [model.log_likelihood(y, images) for y in posterior.codes]
     model.calls = calls
     lost = -(torch.stack(found) * posterior.probabilities).sum(0)
-    paid = rate(posterior, code)
-    return Bound(*(t.mean().item() for t in (surprise, lost + paid, lost, paid)))
+    decoder_calls = rate(posterior, code)
+    return EvidenceBound(*(t.mean().item() for t in (surprise, lost + decoder_calls, lost, decoder_calls)))
 
 
 class Result(NamedTuple):
@@ -254,7 +254,7 @@ def train(name: str, method: Method, images: Tensor, size: Sizes, seed: int) -> 
         calls.append(model.calls)
         return [images[rows] for rows in torch.randperm(len(images), generator=generator).split(size.batch)]
 
-    result = fit(model, [loss] * size.epochs, batches, rate=size.rate, about=f"{name}, seed {seed}")
+    result = fit(model, [loss] * size.epochs, batches, rate=size.rate, description=f"{name}, seed {seed}")
     calls.append(model.calls)
     return model.eval(), Result(result, *((calls[i + 1] - calls[i]) / len(images) for i in (0, -2)))
 
@@ -282,7 +282,7 @@ def experiment(size: Sizes, seeds: Sequence[int], report: Report) -> None:
                 model, result = train(name, method, images, size, seed)
                 bounds.append(score(model, method, method.middle.get(name, 0.0), tests, code))
                 results.append(result)
-            cells = [[getattr(b, of) for b in bounds] for of in Bound._fields]
+            cells = [[getattr(b, of) for b in bounds] for of in EvidenceBound._fields]
             calls = [[getattr(r, when) for r in results] for when in ("first", "last")]
             report.row(name, title, *cells, *calls, f"{sum(r.fit.seconds for r in results):.0f}")
 

@@ -70,7 +70,7 @@ def features() -> Tensor:
     return nn.functional.one_hot(values, VALUES).flatten(1).float()
 
 
-def attainable(size: Sizes) -> float:
+def max_success_rate(size: Sizes) -> float:
     """Share of rounds, in per cent, that are won at most.
 
     With m objects to a symbol, c of whose others are among the candidates, the receiver guesses 1 of 1 + c. The mean
@@ -135,7 +135,7 @@ def success(model: Players, rounds: Rounds) -> float:
 
 
 @torch.no_grad()
-def used(model: Players) -> int:
+def num_symbols_used(model: Players) -> int:
     """How many symbols are said of some object."""
     return len(model.say(model.objects).argmax(1).unique())
 
@@ -164,7 +164,7 @@ def train(name: str, size: Sizes, seed: int) -> tuple[Players, Result]:
         calls.append(model.calls)
         return draw(size.steps * size.batch, size.candidates, generator).split(size.batch)
 
-    result = fit(model, [loss] * size.epochs, batches, rate=size.rate, about=f"{name}, seed {seed}")
+    result = fit(model, [loss] * size.epochs, batches, rate=size.rate, description=f"{name}, seed {seed}")
     calls.append(model.calls)
     played = size.steps * size.batch
     return model.eval(), Result(result, *((calls[i + 1] - calls[i]) / played for i in (0, -2)))
@@ -188,11 +188,11 @@ def experiment(size: Sizes, seeds: Sequence[int], report: Report) -> None:
             test = draw(size.test, size.candidates, torch.Generator().manual_seed(len(seeds)))
             model, result = train(name, size, seed)
             won.append(success(model, test))
-            said.append(float(used(model)))
+            said.append(float(num_symbols_used(model)))
             results.append(result)
         calls = [[getattr(r, when) for r in results] for when in ("first", "last")]
         report.row(name, won, said, *calls, f"{sum(r.fit.seconds for r in results):.0f}")
-    report.row("a perfect code", attainable(size), float(size.symbols), "", "", "")
+    report.row("a perfect code", max_success_rate(size), float(size.symbols), "", "", "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -104,9 +104,9 @@ def train(
     make: Callable[[], nn.Module],
     loss: Loss,
     data: Decisions,
-    how: Training,
+    training_options: Training,
     seed: int,
-    about: str,
+    description: str,
     score: Callable[[nn.Module], float] | None = None,
 ) -> tuple[nn.Module, Fit]:
     """A model from features to values, as it is after the last epoch, or after that of the highest score."""
@@ -115,15 +115,18 @@ def train(
     model = make()
 
     def batches() -> Sequence[Decisions]:
-        return [data.take(rows) for rows in torch.randperm(len(data.best), generator=generator).split(how.batch)]
+        return [
+            data.take(rows)
+            for rows in torch.randperm(len(data.best), generator=generator).split(training_options.batch)
+        ]
 
     result = fit(
         model,
-        [lambda batch: loss(model(batch.features), batch)] * how.epochs,
+        [lambda batch: loss(model(batch.features), batch)] * training_options.epochs,
         batches,
         None if score is None else lambda: score(model),
-        rate=how.rate,
-        about=about,
+        rate=training_options.rate,
+        description=description,
         decay=False,
         clip=torch.inf,
     )

@@ -276,7 +276,7 @@ def score(model: Network, expressions: Sequence[Expression]) -> Score:
 
 
 def train(
-    trees: Trees | None, data: Sequence[Expression], dev: Sequence[Expression], size: Sizes, seed: int, about: str
+    trees: Trees | None, data: Sequence[Expression], dev: Sequence[Expression], size: Sizes, seed: int, description: str
 ) -> tuple[Network, Fit]:
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -287,7 +287,7 @@ def train(
         lambda: [collate(bucket) for bucket in buckets(data, size.batch, generator)],
         lambda: score(model, dev).accuracy,
         rate=3e-3,
-        about=about,
+        description=description,
     )
     return model.eval(), result
 

@@ -77,7 +77,7 @@ def draw(digits: Tensor, side: int, count: int, generator: torch.Generator) -> G
 # ----------------------------------------------------------------------------- model
 
 
-class Reader(nn.Module):
+class EdgeScorer(nn.Module):
     """Scores (B, E) of the edges, from what a network sees in the images at their two ends.
 
     The grids are numbers of images (B, k²).
@@ -107,7 +107,7 @@ class Reader(nn.Module):
         return self.edge(seen[:, self.ends].flatten(2)).squeeze(2)
 
 
-class DigitReader(Reader):
+class DigitEdgeScorer(EdgeScorer):
     """The same from the digits that the network takes the images for, each by itself; it learns from the digits."""
 
     def __init__(self, side: int, features: int = 16) -> None:
@@ -150,7 +150,7 @@ class Score(NamedTuple):
 
 
 @torch.no_grad()
-def score(model: Reader, digits: Digits, grids: Grids, oracle: si.Oracle) -> Score:
+def score(model: EdgeScorer, digits: Digits, grids: Grids, oracle: si.Oracle) -> Score:
     theta = torch.cat([model(digits.images, rows) for rows in grids.images.split(64)])
     chosen = relax(theta, oracle)
     paid, least = ((grids.costs * y).sum(1) for y in (chosen, grids.best))
@@ -158,11 +158,11 @@ def score(model: Reader, digits: Digits, grids: Grids, oracle: si.Oracle) -> Sco
     return Score(*(100 * x.item() for x in ((paid == least).float().mean(), found, (paid - least).sum() / least.sum())))
 
 
-def train(side: int, loss: Loss, digits: Digits, size: Sizes, seed: int, about: str) -> tuple[Reader, Fit]:
+def train(side: int, loss: Loss, digits: Digits, size: Sizes, seed: int, description: str) -> tuple[EdgeScorer, Fit]:
     """A reader of grids that are drawn anew for each epoch."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    model = Reader(side)
+    model = EdgeScorer(side)
 
     def batches() -> list[tuple[Tensor, Tensor]]:
         grids = draw(digits.digits, side, size.train, generator)
@@ -173,22 +173,22 @@ def train(side: int, loss: Loss, digits: Digits, size: Sizes, seed: int, about: 
         [lambda batch: loss(model(digits.images, batch[0]), batch[1])] * size.epochs,
         batches,
         rate=size.rate,
-        about=about,
+        description=description,
     )
     return model.eval(), result
 
 
-def train_on_digits(side: int, digits: Digits, seed: int, about: str) -> tuple[Reader, Fit]:
+def train_on_digits(side: int, digits: Digits, seed: int, description: str) -> tuple[EdgeScorer, Fit]:
     """A reader of the digits."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    model = DigitReader(side)
+    model = DigitEdgeScorer(side)
     result = fit(
         model,
         [lambda rows: cross_entropy(model.digit(model.image(digits.images[rows])), digits.digits[rows])] * 40,
         lambda: torch.randperm(len(digits.digits), generator=generator).split(32),
         rate=3e-3,
-        about=about,
+        description=description,
     )
     return model.eval(), result
 
@@ -222,18 +222,18 @@ def experiment(size: Sizes, seeds: Sequence[int], report: Report) -> None:
         for name, loss in {"digits read first": None, **losses(oracle)}.items():
             fits, scores, fitted = [], [], []
             for seed in seeds:
-                about = f"k = {side}, {name}, seed {seed}"
+                description = f"k = {side}, {name}, seed {seed}"
                 model, result = (
-                    train_on_digits(side, digits, seed, about)
+                    train_on_digits(side, digits, seed, description)
                     if loss is None
-                    else train(side, loss, digits, size, seed, about)
+                    else train(side, loss, digits, size, seed, description)
                 )
                 fits.append(result)
                 scores.append(score(model, others, grids, oracle))
                 fitted.append(score(model, digits, known, oracle).optimal)
-            first, *means = ([getattr(s, field) for s in scores] for field in Score._fields)
+            first, *mean_scores = ([getattr(s, field) for s in scores] for field in Score._fields)
             last = [f.losses[-1] for f in fits]
-            report.row(name, side, first, fitted, *means, last, f"{sum(f.seconds for f in fits):.0f}")
+            report.row(name, side, first, fitted, *mean_scores, last, f"{sum(f.seconds for f in fits):.0f}")
         if side in PUBLISHED:
             report.row("blackbox, published", side, PUBLISHED[side], "", "", "", "", "")
 

@@ -44,7 +44,7 @@ RELAXED = {
     for name, omega in REGULARIZERS.items()
     if not isinstance(omega, si.Unregularized)  # its tags do not change under small changes of the scores
 }
-HINGE = si.FenchelYoungLoss(CHAIN, "smoothed", regularizer="none", cost="hamming")
+COST_AUGMENTED = si.FenchelYoungLoss(CHAIN, "smoothed", regularizer="none", cost="hamming")
 
 
 @dataclass(frozen=True)
@@ -105,16 +105,16 @@ Entity = tuple[str, int, int]
 
 def entities(tags: Sequence[str]) -> set[Entity]:
     """Types of the well-formed entities, with their first and last words."""
-    found, begun = set(), ("", 0)
+    found, current_entity = set(), ("", 0)
     for i, tag in enumerate(tags):
         place, _, kind = tag.partition("-")
         if place in "BS":
-            begun = kind, i
-        elif place == "O" or begun[0] != kind:
-            begun = "", 0
-        if place in "ES" and begun[0]:
-            found.add((kind, begun[1], i))
-            begun = "", 0
+            current_entity = kind, i
+        elif place == "O" or current_entity[0] != kind:
+            current_entity = "", 0
+        if place in "ES" and current_entity[0]:
+            found.add((kind, current_entity[1], i))
+            current_entity = "", 0
     return found
 
 
@@ -195,7 +195,7 @@ def score(model: Tagger, corpus: Corpus, sentences: Sequence[Sentence]) -> float
     return f1(right, found)
 
 
-def train(corpus: Corpus, losses: Sequence[nn.Module], size: Sizes, seed: int, about: str) -> tuple[Tagger, Fit]:
+def train(corpus: Corpus, losses: Sequence[nn.Module], size: Sizes, seed: int, description: str) -> tuple[Tagger, Fit]:
     """Train with one loss after another, an epoch each."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -210,7 +210,7 @@ def train(corpus: Corpus, losses: Sequence[nn.Module], size: Sizes, seed: int, a
         lambda: [corpus.batch(bucket) for bucket in buckets(corpus.train, size.batch, generator)],
         lambda: score(model, corpus, corpus.dev),
         rate=3e-3,
-        about=about,
+        description=description,
     )
     return model.eval(), result
 
@@ -322,7 +322,7 @@ def schedules(epochs: int) -> dict[tuple[str, str], list[nn.Module]]:
         found[name, "surrogate"] = [SURROGATE[name]] * epochs
         if name in RELAXED:
             found[name, "relaxed"] = [SURROGATE[name], *[RELAXED[name]] * (epochs - 1)]
-    return {**found, ("none", "hinge"): [HINGE] * epochs}
+    return {**found, ("none", "hinge"): [COST_AUGMENTED] * epochs}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -224,7 +224,7 @@ def score(model: Parser, corpus: Corpus, sentences: Sequence[Sentence]) -> F1:
     return f1(right, parses)
 
 
-def train(corpus: Corpus, loss: nn.Module, size: Sizes, seed: int, about: str) -> tuple[Parser, Fit]:
+def train(corpus: Corpus, loss: nn.Module, size: Sizes, seed: int, description: str) -> tuple[Parser, Fit]:
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = Parser(corpus, size.hidden)
@@ -234,7 +234,7 @@ def train(corpus: Corpus, loss: nn.Module, size: Sizes, seed: int, about: str) -
         lambda: [corpus.batch(bucket) for bucket in buckets(corpus.train, size.batch, generator)],
         lambda: score(model, corpus, corpus.dev).labelled,
         rate=2e-3,
-        about=about,
+        description=description,
     )
     return model.eval(), result
 

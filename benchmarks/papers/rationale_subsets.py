@@ -103,7 +103,7 @@ class Corpus:
 # ----------------------------------------------------------------------------- model
 
 
-class Explainer(nn.Module):
+class SubsetRegressor(nn.Module):
     """Ratings (B,), of what a relaxed subset of k words leaves; of all words, without a relaxation."""
 
     def __init__(self, words: int, k: int, relaxation: si.Relaxation | None, hidden: int) -> None:
@@ -142,7 +142,7 @@ class Score(NamedTuple):
 
 
 @torch.no_grad()
-def score(model: Explainer, corpus: Corpus, reviews: Sequence[Review]) -> Score:
+def score(model: SubsetRegressor, corpus: Corpus, reviews: Sequence[Review]) -> Score:
     sums = torch.zeros(4, dtype=torch.float64)
     for bucket in buckets(reviews, 64):
         batch = corpus.batch(bucket)
@@ -153,17 +153,17 @@ def score(model: Explainer, corpus: Corpus, reviews: Sequence[Review]) -> Score:
     return Score(*(sums / len(reviews)).tolist())
 
 
-def train(corpus: Corpus, k: int, name: str, size: Sizes, seed: int) -> tuple[Explainer, Fit]:
+def train(corpus: Corpus, k: int, name: str, size: Sizes, seed: int) -> tuple[SubsetRegressor, Fit]:
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    model = Explainer(corpus.lexicon.known_count, k, RELAXATIONS[name], size.hidden)
+    model = SubsetRegressor(corpus.lexicon.known_count, k, RELAXATIONS[name], size.hidden)
     result = fit(
         model,
         [lambda batch: (model(batch) - batch.ratings).square().mean()] * size.epochs,
         lambda: [corpus.batch(bucket) for bucket in buckets(corpus.train, size.batch, generator)],
         lambda: -score(model, corpus, corpus.dev).error,
         rate=5e-3,
-        about=f"{name}, k = {k}, seed {seed}",
+        description=f"{name}, k = {k}, seed {seed}",
     )
     return model.eval(), result
 

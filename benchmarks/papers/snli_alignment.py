@@ -231,7 +231,7 @@ def score(model: Network, corpus: Corpus, pairs: Sequence[Pair]) -> Score:
     return Score(100 * right / len(pairs), 100 * nonzero / cells)
 
 
-def train(corpus: Corpus, align: Alignment, size: Sizes, seed: int, about: str) -> tuple[Network, Fit]:
+def train(corpus: Corpus, align: Alignment, size: Sizes, seed: int, description: str) -> tuple[Network, Fit]:
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = Network(corpus, align, size.hidden)
@@ -241,7 +241,7 @@ def train(corpus: Corpus, align: Alignment, size: Sizes, seed: int, about: str) 
         lambda: [corpus.batch(bucket) for bucket in buckets(corpus.train, size.batch, generator)],
         lambda: score(model, corpus, corpus.dev).accuracy,
         rate=2e-3,
-        about=about,
+        description=description,
     )
     return model.eval(), result
 

@@ -47,13 +47,13 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """Of scores (B, n, n), of each number for each place, and the numbers, (B, n)."""
 
 
-def in_order(relaxation: str, **options: Any) -> Loss:
+def sorted_list_loss(relaxation: str, **options: Any) -> Loss:
     """The squared distance of the list that the relaxed permutation μ makes, μᵀx, from the sorted one."""
 
     def loss(theta: Tensor, numbers: Tensor) -> Tensor:
         mean = relax(theta, ASSIGNMENT, relaxation, **options)
-        made = (mean * numbers[:, :, None]).sum(1)
-        return (made - numbers.sort(1).values).square().sum(1).mean()
+        soft_sorted = (mean * numbers[:, :, None]).sum(1)
+        return (soft_sorted - numbers.sort(1).values).square().sum(1).mean()
 
     return loss
 
@@ -70,15 +70,15 @@ def places(numbers: Tensor) -> Tensor:
 
 
 # What is left of a gap or a residual below this does no harm to a gradient.
-LOOSE = {"tolerance": 1e-6, "on_failure": "ignore"}
+LOOSE_TOLERANCE = {"tolerance": 1e-6, "on_failure": "ignore"}
 LOSSES: dict[tuple[str, str], Loss] = {
-    ("in order", "Sinkhorn"): in_order("sinkhorn", **LOOSE),
-    ("in order", "Sinkhorn, 10 iterations"): in_order(
+    ("in order", "Sinkhorn"): sorted_list_loss("sinkhorn", **LOOSE_TOLERANCE),
+    ("in order", "Sinkhorn, 10 iterations"): sorted_list_loss(
         "sinkhorn", backward="unrolled", max_iter=10, on_failure="ignore"
     ),
-    ("in order", "SparseMAP"): in_order("sparsemap", **LOOSE),
-    ("Fenchel-Young", "Sinkhorn"): right_permutation("sinkhorn", **LOOSE),
-    ("Fenchel-Young", "SparseMAP"): right_permutation("sparsemap", **LOOSE),
+    ("in order", "SparseMAP"): sorted_list_loss("sparsemap", **LOOSE_TOLERANCE),
+    ("Fenchel-Young", "Sinkhorn"): right_permutation("sinkhorn", **LOOSE_TOLERANCE),
+    ("Fenchel-Young", "SparseMAP"): right_permutation("sparsemap", **LOOSE_TOLERANCE),
     ("Fenchel-Young", "perceptron"): right_permutation("map"),
     ("Fenchel-Young", "hinge"): right_permutation("map", cost="hamming"),
 }
@@ -113,7 +113,7 @@ def errors(model: Network, numbers: Tensor) -> Errors:
     return Errors(100 * wrong.double().mean().item(), 100 * wrong.any(1).double().mean().item())
 
 
-def train(length: int, loss: Loss, size: Sizes, seed: int, about: str) -> tuple[Network, Fit]:
+def train(length: int, loss: Loss, size: Sizes, seed: int, description: str) -> tuple[Network, Fit]:
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = Network(length)
@@ -122,7 +122,7 @@ def train(length: int, loss: Loss, size: Sizes, seed: int, about: str) -> tuple[
         [lambda numbers: loss(model(numbers), numbers)] * size.epochs,
         lambda: list(torch.rand(size.steps, size.batch, length, generator=generator)),
         rate=0.1,
-        about=about,
+        description=description,
     )
     return model.eval(), result
 

@@ -13,36 +13,36 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["Encoder", "Lexicon", "Worded", "buckets", "bytes_of", "lines_of", "pad"]
+__all__ = ["Encoder", "HasWords", "Lexicon", "buckets", "bytes_of", "lines_of", "pad"]
 
 PADDING, UNKNOWN = 0, 1
 LONGEST_SPELLING = 20
 
 
-class Worded(Protocol):
+class HasWords(Protocol):
     """A sentence, of any task."""
 
     @property
     def words(self) -> Sequence[str]: ...
 
 
-AnySentence = TypeVar("AnySentence", bound=Worded)
+AnySentence = TypeVar("AnySentence", bound=HasWords)
 
 
 def lines_of(folder: Path, name: str) -> Iterator[str]:
     """Lines of the file ``name``, or of ``name``.xz, without their ends."""
-    with io.TextIOWrapper(_opened(folder, name), encoding="utf-8") as file:
+    with io.TextIOWrapper(_open_text(folder, name), encoding="utf-8") as file:
         for line in file:
             yield line.rstrip("\n")
 
 
 def bytes_of(folder: Path, name: str) -> bytes:
     """What the file ``name`` holds, or ``name``.xz."""
-    with _opened(folder, name) as file:
+    with _open_text(folder, name) as file:
         return file.read()
 
 
-def _opened(folder: Path, name: str) -> IO[bytes]:
+def _open_text(folder: Path, name: str) -> IO[bytes]:
     plain, compressed = folder / name, folder / f"{name}.xz"
     if not plain.exists() and not compressed.exists():
         raise FileNotFoundError(f"{folder} holds no {name} and no {name}.xz")
@@ -82,7 +82,7 @@ class Lexicon:
         Numbers of its characters.
     """
 
-    def __init__(self, training: Sequence[Worded], others: Sequence[Worded]) -> None:
+    def __init__(self, training: Sequence[HasWords], others: Sequence[HasWords]) -> None:
         counts = Counter(word.lower() for s in training for word in s.words)
         known = {w: i for i, w in enumerate((w for w, count in counts.items() if count > 1), UNKNOWN + 1)}
         characters = {
@@ -95,7 +95,7 @@ class Lexicon:
         self.spelling = pad([[PADDING] * LONGEST_SPELLING, *spelling])
         self.known_count, self.character_count = len(known) + 2, len(characters) + 2
 
-    def __call__(self, sentences: Sequence[Worded]) -> tuple[Tensor, Tensor]:
+    def __call__(self, sentences: Sequence[HasWords]) -> tuple[Tensor, Tensor]:
         """Numbers of the words, (B, T), and lengths, (B,)."""
         return pad([[self.number[w] for w in s.words] for s in sentences]), torch.tensor(
             [len(s.words) for s in sentences]

@@ -37,7 +37,7 @@ def fit(
     score: Callable[[], float] | None = None,
     *,
     rate: float,
-    about: str,
+    description: str,
     decay: bool = True,
     clip: float = 5.0,
 ) -> Fit:
@@ -53,7 +53,7 @@ def fit(
         Makes those of an epoch.
     rate : float
         Adam's at first.
-    about : str
+    description : str
         What the progress bar says.
     decay : bool
         Whether the rate falls, linearly with the epochs.
@@ -66,8 +66,10 @@ def fit(
     for epoch, loss in enumerate(losses, 1):
         model.train()
         total, start = 0.0, time.perf_counter()
-        made = batches()
-        for batch in tqdm(made, desc=f"{about}, epoch {epoch} of {len(losses)}", leave=False, disable=None):
+        epoch_batches = batches()
+        for batch in tqdm(
+            epoch_batches, desc=f"{description}, epoch {epoch} of {len(losses)}", leave=False, disable=None
+        ):
             value = loss(batch)
             optimizer.zero_grad()
             value.backward()
@@ -76,7 +78,7 @@ def fit(
             total += value.item()
         schedule.step()
         seconds += time.perf_counter() - start
-        means.append(total / len(made))
+        means.append(total / len(epoch_batches))
         model.eval()
         if score is not None:
             with torch.no_grad():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES", "root_on_diagonal"]
 
@@ -38,7 +38,7 @@ def argmax(modules: Mapping[str, ModuleType], batch: int, words: int, single_roo
     """The best tree; the peer knows no single root, so that it is called once for each root word."""
     theta = _scores(batch, words)
     layer = si.Layer("arborescence", "map", single_root=single_root)
-    yield Contender(OURS, lambda: layer(theta), _to_heads)
+    yield Contender(STRUCTINF, lambda: layer(theta), _to_heads)
     if package := modules.get(UFAL):
         solve = _best_of_roots if single_root else _best_heads
         search = partial(solve, package.chu_liu_edmonds, theta)
@@ -74,7 +74,7 @@ def marginals(modules: Mapping[str, ModuleType], batch: int, words: int) -> Iter
     """Marginals of all arcs, several root arcs allowed; compared without the arcs that no tree has."""
     theta = _scores(batch, words)
     layer = si.Layer("arborescence", "marginals")
-    yield Contender(OURS, lambda: layer(theta), _arcs)
+    yield Contender(STRUCTINF, lambda: layer(theta), _arcs)
     yield from _marginal_contenders(modules, theta, create_graph=False)
 
 
@@ -87,7 +87,7 @@ def marginals_backward(modules: Mapping[str, ModuleType], batch: int, words: int
     leaf = theta.clone().requires_grad_()
 
     layer = si.Layer("arborescence", "marginals")
-    yield Contender(OURS, lambda: torch.autograd.grad((layer(leaf) * weight).sum(), leaf)[0], _arcs)
+    yield Contender(STRUCTINF, lambda: torch.autograd.grad((layer(leaf) * weight).sum(), leaf)[0], _arcs)
     yield from _marginal_contenders(modules, theta, create_graph=True, weight=weight)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES"]
 
@@ -23,7 +23,7 @@ def argmax(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Co
     """The best assignment, whose column of each row is compared."""
     theta = torch.randn(batch, n, n, generator=torch.Generator().manual_seed(0))
     layer = si.Layer("assignment", "map")
-    yield Contender(OURS, lambda: layer(theta), lambda y: y.argmax(-1))
+    yield Contender(STRUCTINF, lambda: layer(theta), lambda y: y.argmax(-1))
     yield Contender(SCIPY, lambda: [linear_sum_assignment(s, maximize=True)[1] for s in theta.numpy()], _stack)
     if package := modules.get("lapx"):
         # Costs for it are made anew each time, as a caller who has scores must.

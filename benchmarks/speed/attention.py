@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.timing import alternate
 from structinf.attention import SegmentationWeights, StructuredAttention
 
-from .case import OURS, Case, Contender, Limit, Target
+from .case import STRUCTINF, Case, Contender, Limit, Target
 from .smoothing import PLAIN
 
 __all__ = ["CASES", "LIMITS", "Translator"]
@@ -130,7 +130,7 @@ def layer(modules: Mapping[str, ModuleType], regularizer: str, batch: int, queri
         selected = _selected(regularizer, *inputs)
         return selected / selected.sum(-1, keepdim=True)
 
-    yield Contender(OURS, partial(with_gradient, lambda: weights(scores)))
+    yield Contender(STRUCTINF, partial(with_gradient, lambda: weights(scores)))
     yield Contender(LOOP, partial(with_gradient, plainly))
     yield Contender("softmax", partial(_softmax_step, scores, direction), read=None)
 
@@ -151,7 +151,7 @@ def kinds(modules: Mapping[str, ModuleType], batch: int, words: int) -> Iterator
     def step(attention: StructuredAttention) -> Tensor:
         return torch.autograd.grad(attention.attend(scores, value)[0].square().sum(), scores)[0]
 
-    yield Contender(OURS, partial(step, StructuredAttention()))
+    yield Contender(STRUCTINF, partial(step, StructuredAttention()))
     for name, options in KINDS.items():
         yield Contender(name, partial(step, StructuredAttention(**options)), read=None)
 

@@ -14,9 +14,9 @@ from benchmarks.timing import alternate, quartiles, ratio
 
 from . import peers
 
-__all__ = ["Case", "Contender", "Limit", "StandIn", "Target"]
+__all__ = ["Case", "Contender", "EstimatedPeer", "Limit", "Target"]
 
-OURS = "structinf"
+STRUCTINF = "structinf"
 SECONDS = 6.0  # that one contender's samples may take
 
 
@@ -53,7 +53,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class StandIn:
+class EstimatedPeer:
     """For a ``peer`` that cannot be run here: it is taken to need ``factor`` times what ``yardstick`` needs."""
 
     peer: str
@@ -86,7 +86,7 @@ class Case:
     quick: Mapping[str, Any]
     peers: tuple[str, ...] = ()
     target: Target | None = None
-    stand_in: StandIn | None = None
+    stand_in: EstimatedPeer | None = None
     tolerance: float = 1e-4
 
     def describe(self, quick: bool = False) -> str:
@@ -102,7 +102,7 @@ class Case:
         samples = alternate(fit, repeats, SECONDS)
         for name, seconds in samples.items():
             low, middle, high = (1e3 * s for s in quartiles(seconds))
-            rows[name] |= {"ms": middle, "low": low, "high": high, "ratio": ratio(seconds, samples[OURS])}
+            rows[name] |= {"ms": middle, "low": low, "high": high, "ratio": ratio(seconds, samples[STRUCTINF])}
         compared = {c.name: rows[c.name].get("ratio") for c in contenders[1:] if c.read is not None}
         missing = [name for name in self.peers if name not in modules]
         if self.stand_in and self.stand_in.peer in missing:

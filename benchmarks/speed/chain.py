@@ -11,7 +11,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES", "log_partition_loop"]
 
@@ -119,7 +119,7 @@ def log_likelihood(modules: Mapping[str, ModuleType], batch: int, steps: int, st
         return run
 
     crf_loss = si.FenchelYoungLoss("chain", "marginals", reduction="sum")
-    yield Contender(OURS, with_gradient(lambda: crf_loss((unary, transition), tags)))
+    yield Contender(STRUCTINF, with_gradient(lambda: crf_loss((unary, transition), tags)))
     loop = with_gradient(lambda: log_partition_loop(unary, transition).sum() - gold(unary, transition))
     yield Contender(LOOP, loop)
     if package := modules.get("pytorch-crf"):
@@ -144,7 +144,7 @@ def edge_marginals(modules: Mapping[str, ModuleType], batch: int, steps: int, st
     ones = torch.nn.functional.one_hot(torch.zeros(batch, steps, dtype=torch.int64), states)
 
     layer = si.Layer("chain", "marginals")
-    yield Contender(OURS, lambda: layer(edges), _to_nodes)
+    yield Contender(STRUCTINF, lambda: layer(edges), _to_nodes)
     yield Contender(LOOP, lambda: torch.autograd.grad(edge_log_partition_loop(leaf).sum(), leaf)[0], _to_nodes)
     if package := modules.get("pytorch-crf"):
         crf, zeros = _crf(package, transition), torch.zeros(batch, steps, dtype=torch.int64)
@@ -179,7 +179,7 @@ def edge_marginals_backward(
         return torch.autograd.grad(edge_log_partition_loop(leaf).sum(), leaf, create_graph=True)[0]
 
     layer = si.Layer("chain", "marginals")
-    yield Contender(OURS, through(lambda: layer(leaf), leaf, weight), _to_nodes)
+    yield Contender(STRUCTINF, through(lambda: layer(leaf), leaf, weight), _to_nodes)
     yield Contender(LOOP, through(looped, leaf, weight), _to_nodes)
     if package := modules.get("supar"):
         chain = package.LinearChainCRF
@@ -191,7 +191,7 @@ def viterbi(modules: Mapping[str, ModuleType], batch: int, steps: int, states: i
     """The best path of a shared transition."""
     unary, transition = (t.detach() for t in _inputs(batch, steps, states))
     layer = si.Layer("chain", "map")
-    yield Contender(OURS, lambda: layer((unary, transition)), lambda y: y[0].argmax(-1))
+    yield Contender(STRUCTINF, lambda: layer((unary, transition)), lambda y: y[0].argmax(-1))
     yield Contender(LOOP, lambda: viterbi_loop(unary, transition))
     if package := modules.get("pytorch-crf"):
         crf = _crf(package, transition)
@@ -207,7 +207,7 @@ def sampling(modules: Mapping[str, ModuleType], batch: int, steps: int, states: 
     theta = (unary, transition.unsqueeze(0))
     oracle = si.get_oracle("chain")
     generator = torch.Generator().manual_seed(1)
-    yield Contender(OURS, lambda: oracle.sample(theta, 1, generator), lambda y: y[0][0].sum(-1))
+    yield Contender(STRUCTINF, lambda: oracle.sample(theta, 1, generator), lambda y: y[0][0].sum(-1))
     yield Contender(LOOP, lambda: sample_loop(unary, transition), lambda tags: torch.ones(tags.shape))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES"]
 
@@ -59,7 +59,7 @@ def _contenders(
         y = flows if isinstance(flows, Tensor) else torch.from_numpy(np.stack(flows))
         return (theta.double() * y).sum(1)
 
-    yield Contender(OURS, ours, scores)
+    yield Contender(STRUCTINF, ours, scores)
     if package := modules.get("ortools"):
         tails, heads = np.ascontiguousarray(ends.T, np.int32)
         nodes = np.arange(len(supplies), dtype=np.int32)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES"]
 
@@ -36,7 +36,7 @@ def argmax(modules: Mapping[str, ModuleType], batch: int, n: int, ends: Any) -> 
     pairs = ends(n)
     theta = torch.randn(batch, len(pairs), generator=torch.Generator().manual_seed(0))
     layer = si.Layer(si.get_oracle("matching", edges=pairs), "map")
-    yield Contender(OURS, lambda: layer(theta))
+    yield Contender(STRUCTINF, lambda: layer(theta))
     if (package := modules.get("rustworkx")) is None:
         return
     nodes, number = int(pairs.max()) + 1, {tuple(pair): e for e, pair in enumerate(pairs.tolist())}

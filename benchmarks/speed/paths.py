@@ -14,7 +14,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES"]
 
@@ -26,7 +26,7 @@ def grid(modules: Mapping[str, ModuleType], batch: int, n: int, peer: str) -> It
     """The best path by eight neighbours through n × n cells with costs."""
     costs = torch.rand(batch, n, n, generator=torch.Generator().manual_seed(0))
     layer = si.Layer("grid_path", "map", moves="8-neighbours")
-    yield Contender(OURS, lambda: layer(-costs), lambda y: y.flatten(1))
+    yield Contender(STRUCTINF, lambda: layer(-costs), lambda y: y.flatten(1))
     if peer == PYTHON:
         yield Contender(PYTHON, lambda: [_dijkstra(c) for c in costs.tolist()], _stack)
         return
@@ -48,7 +48,7 @@ def roads(modules: Mapping[str, ModuleType], batch: int, nodes: int) -> Iterator
     ends = np.unique(np.sort(ends[ends[:, 0] != ends[:, 1]], 1), axis=0)
     costs = torch.rand(batch, len(ends), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     layer = si.Layer(si.get_oracle("path", graph=ends, source=0, target=nodes - 1, directed=False), "map")
-    yield Contender(OURS, lambda: layer(-costs), lambda y: (y * costs).sum(1))
+    yield Contender(STRUCTINF, lambda: layer(-costs), lambda y: (y * costs).sum(1))
     tail, head = np.append(*ends.T), np.append(*ends.T[::-1])
     order = np.lexsort((head, tail))
     offset = np.append(0, np.bincount(tail, minlength=nodes).cumsum())

@@ -18,7 +18,7 @@ from structinf.noise import SumOfGamma, get_noise
 from structinf.parts import as_tuple, map_parts
 from structinf.solvers.perturbation import perturb
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES"]
 
@@ -90,7 +90,7 @@ def overhead(
             copies.oracle.argmax(copies.theta)
         return copies.oracle.argmax(copies.theta)
 
-    yield Contender(OURS, _trained(layer, theta), lambda result: _amount(result)[:, 0])
+    yield Contender(STRUCTINF, _trained(layer, theta), lambda result: _amount(result)[:, 0])
     yield Contender(BARE, bare, lambda y: as_tuple(y)[0].view(samples, batch, -1).mean(0).sum(1))
 
 
@@ -141,7 +141,7 @@ def subsets(
     """The k best of n under noise."""
     _free_much()
     theta = _potentials((batch, n))
-    yield Contender(OURS, _trained(_ours(si.get_oracle("subset", k=k), peer, samples, k), theta), _amount)
+    yield Contender(STRUCTINF, _trained(_ours(si.get_oracle("subset", k=k), peer, samples, k), theta), _amount)
     if peer in modules:
         yield Contender(peer, _trained(_peer(modules, peer, _best_subsets(k), samples, k), theta), _amount)
 
@@ -156,7 +156,7 @@ def paths(modules: Mapping[str, ModuleType], peer: str, batch: int, n: int, samp
         return torch.stack([mean[:, 0, 0], mean[:, -1, -1], gradient.isfinite().flatten(1).all(1).float()], 1).detach()
 
     oracle = si.get_oracle("grid_path", moves="with-diagonal")
-    yield Contender(OURS, _trained(_ours(oracle, peer, samples, n), theta), corners)
+    yield Contender(STRUCTINF, _trained(_ours(oracle, peer, samples, n), theta), corners)
     if peer in modules:
         yield Contender(peer, _trained(_peer(modules, peer, _best_paths, samples, n), theta), corners)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 from .rows import forward_and_backward, random_rows
 
 __all__ = ["CASES"]
@@ -24,7 +24,7 @@ EXACT = False
 def soft_rank(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
     """Soft ranks at temperature 1, and the gradient of their product with random numbers."""
     theta, weight = random_rows(batch, n)
-    yield forward_and_backward(OURS, si.soft_rank, theta, weight)
+    yield forward_and_backward(STRUCTINF, si.soft_rank, theta, weight)
     if package := modules.get("torchsort"):
         yield forward_and_backward("torchsort", package.soft_rank, theta, weight, exact=EXACT)
     yield Contender("scipy in a loop", lambda: _published(theta.numpy(), weight.numpy()))
@@ -33,7 +33,7 @@ def soft_rank(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator
 def soft_sort(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
     """The same of numbers softly sorted."""
     theta, weight = random_rows(batch, n)
-    yield forward_and_backward(OURS, si.soft_sort, theta, weight)
+    yield forward_and_backward(STRUCTINF, si.soft_sort, theta, weight)
     if package := modules.get("torchsort"):
         yield forward_and_backward("torchsort", package.soft_sort, theta, weight, exact=EXACT)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from structinf import simplex
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 from .rows import forward_and_backward, random_rows
 
 __all__ = ["CASES"]
@@ -19,7 +19,7 @@ __all__ = ["CASES"]
 def sorted_maps(modules: Mapping[str, ModuleType], batch: int, n: int, name: str) -> Iterator[Contender]:
     """Sparsemax or entmax 1.5, for which the package sorts rows, or, with k, the highest scores alone."""
     x, weight = random_rows(batch, n)
-    yield forward_and_backward(OURS, getattr(simplex, name), x, weight)
+    yield forward_and_backward(STRUCTINF, getattr(simplex, name), x, weight)
     if package := modules.get("entmax"):
         peer = getattr(package, name)
         yield forward_and_backward("entmax", peer, x, weight)
@@ -33,7 +33,7 @@ def bisected_maps(
     """Maps that the package finds by 50 bisections."""
     x, weight = random_rows(batch, n)
     ours = getattr(simplex, name)
-    yield forward_and_backward(OURS, lambda leaf: ours(leaf, parameter), x, weight)
+    yield forward_and_backward(STRUCTINF, lambda leaf: ours(leaf, parameter), x, weight)
     if package := modules.get("entmax"):
         peer = getattr(package, f"{name}_bisect")
         yield forward_and_backward("entmax, bisection", lambda leaf: peer(leaf, parameter), x, weight)

@@ -12,7 +12,7 @@ import structinf as si
 from structinf.dp import HypergraphProgram
 from structinf.regularizers import get_regularizer
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES"]
 
@@ -99,7 +99,7 @@ def hessian_product(
     def read(product: si.Parts) -> tuple[Tensor, ...]:
         return (product,) if isinstance(product, Tensor) else (product[0], product[1].sum(0))
 
-    yield Contender(OURS, lambda: chain.smoothed_hessian_product(flat(theta), flat(v), omega), read)
+    yield Contender(STRUCTINF, lambda: chain.smoothed_hessian_product(flat(theta), flat(v), omega), read)
     # In float32 a loop that lets scores grow finds other supports now and then.
     yield Contender(LOOP, through(looped), exact=regularizer == "negentropy")
     yield Contender(LAYER, through(layered))
@@ -112,7 +112,7 @@ def mean(
     theta, _ = _inputs(form, batch, steps, states)
     omega, chain = get_regularizer(regularizer), si.get_oracle("chain")
     flat = theta[0] if form == "edges" else (theta[0], theta[1].unsqueeze(0))
-    yield Contender(OURS, lambda: HypergraphProgram.smoothed_value_and_mean(chain, flat, omega)[1])
+    yield Contender(STRUCTINF, lambda: HypergraphProgram.smoothed_value_and_mean(chain, flat, omega)[1])
     yield Contender(DENSE, lambda: chain.smoothed_mean(flat, omega))
 
 

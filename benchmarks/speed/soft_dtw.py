@@ -10,7 +10,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES", "soft_dtw_recursion"]
 
@@ -61,7 +61,7 @@ def value_and_gradient(modules: Mapping[str, ModuleType], batch: int, n: int) ->
     """Soft-DTW of given costs and its gradient in them."""
     cost = _costs(batch, n)
     series = torch.zeros(batch, n, 1)  # of which the packages would compute the costs themselves
-    yield Contender(OURS, _with_gradient(lambda: si.soft_dtw(cost), cost))
+    yield Contender(STRUCTINF, _with_gradient(lambda: si.soft_dtw(cost), cost))
     if package := modules.get("tslearn"):
         tslearn = package.SoftDTWLossPyTorch(gamma=1.0, dist_func=lambda x, y: cost)
         yield Contender("tslearn", _with_gradient(lambda: tslearn(series, series), cost), exact=False)
@@ -82,7 +82,7 @@ def second_order(modules: Mapping[str, ModuleType], batch: int, n: int) -> Itera
     def by_autograd() -> Tensor:
         return torch.autograd.grad(soft_dtw_recursion(cost).sum(), cost, create_graph=True)[0]
 
-    yield Contender(OURS, through(lambda: si.alignment_matrix(cost)))
+    yield Contender(STRUCTINF, through(lambda: si.alignment_matrix(cost)))
     yield Contender(RECURSION, through(by_autograd), exact=False)
 
 

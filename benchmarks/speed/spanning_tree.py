@@ -14,7 +14,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES"]
 
@@ -27,7 +27,7 @@ def argmax(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Co
     theta = torch.randn(batch, n, n, generator=torch.Generator().manual_seed(0))
     layer = si.Layer("spanning_tree", "map")
     low, high = np.triu_indices(n, 1)
-    yield Contender(OURS, lambda: layer(theta), lambda y: y[:, low, high])
+    yield Contender(STRUCTINF, lambda: layer(theta), lambda y: y[:, low, high])
     # No score is 0, which scipy would take for an edge that is not there.
     yield Contender(SCIPY, lambda: [minimum_spanning_tree(costs) for costs in -theta.triu(1).numpy()], _of_matrices)
     yield from _rustworkx(modules, theta[:, low, high], np.stack([low, high], 1), n)
@@ -41,7 +41,7 @@ def argmax_of_list(modules: Mapping[str, ModuleType], batch: int, n: int, degree
     ends = np.unique(np.concatenate([cycle, chords[chords[:, 0] < chords[:, 1]]]), axis=0)
     theta = torch.randn(batch, len(ends), generator=torch.Generator().manual_seed(0))
     layer = si.Layer(si.get_oracle("spanning_tree", edges=ends), "map")
-    yield Contender(OURS, lambda: layer(theta))
+    yield Contender(STRUCTINF, lambda: layer(theta))
 
     def solve() -> list[Any]:
         return [minimum_spanning_tree(csr_array((costs, ends.T), shape=(n, n))) for costs in -theta.numpy()]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, StandIn, Target
+from .case import STRUCTINF, Case, Contender, EstimatedPeer, Target
 from .chain import log_partition_loop
 
 __all__ = ["CASES"]
@@ -57,7 +57,7 @@ def _ours(theta: tuple[Tensor, ...], oracle: str, backward: bool, **options: Any
             "converged": f"{int(solution.converged.sum())} of {len(solution.converged)}",
         }
 
-    return Contender(OURS, run, torch.Tensor.detach, facts)
+    return Contender(STRUCTINF, run, torch.Tensor.detach, facts)
 
 
 # ----------------------------------------------------------------------------- theirs
@@ -197,7 +197,7 @@ CASES = (
             {"batch": 2, "steps": 4, "states": 3, "scale": scale},
             peers=(LP_SPARSEMAP,),
             target=target,
-            stand_in=StandIn(LP_SPARSEMAP, CHAIN_LOOP, milliseconds / 51),
+            stand_in=EstimatedPeer(LP_SPARSEMAP, CHAIN_LOOP, milliseconds / 51),
             tolerance=1e-3,
         )
         for scale, milliseconds, target in ((1, 97, Target(2)), (0.5, 257, None), (5, 37, None))
@@ -211,7 +211,7 @@ CASES = (
             {"batch": 2, "n": 4, "scale": scale},
             peers=(VENE,),
             target=target,
-            stand_in=StandIn(VENE, SCIPY, milliseconds / 8.1),
+            stand_in=EstimatedPeer(VENE, SCIPY, milliseconds / 8.1),
             tolerance=1e-3,
         )
         for n, scale, milliseconds, target in (
@@ -231,7 +231,7 @@ CASES = (
             {"batch": 2, "words": 4},
             peers=(LP_SPARSEMAP,),
             target=target,
-            stand_in=StandIn(LP_SPARSEMAP, CHAIN_LOOP, milliseconds / 51),
+            stand_in=EstimatedPeer(LP_SPARSEMAP, CHAIN_LOOP, milliseconds / 51),
             tolerance=1e-3,
         )
         for n, milliseconds, target in ((20, 59, None), (40, 660, Target(3)))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import structinf as si
 
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES"]
 
@@ -30,7 +30,7 @@ def plan(modules: Mapping[str, ModuleType], batch: int, n: int, temperature: flo
         (gradient,) = torch.autograd.grad((found * direction).sum(), leaf)
         return found.detach(), gradient
 
-    yield Contender(OURS, ours)
+    yield Contender(STRUCTINF, ours)
     if pot_batch := modules.get("POT"):
 
         def pot() -> tuple[Tensor, Tensor]:

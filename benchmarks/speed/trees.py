@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 import structinf as si
 
 from .arborescence import root_on_diagonal
-from .case import OURS, Case, Contender, Target
+from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES"]
 
@@ -64,7 +64,7 @@ def marginals(
         mean = torch.autograd.grad(log_partition(leaf).sum(), leaf, create_graph=backward)[0]
         return torch.autograd.grad((mean * weight).sum(), leaf)[0] if backward else mean
 
-    yield Contender(OURS, ours, read)
+    yield Contender(STRUCTINF, ours, read)
     for name, log_partition in _sums(oracle, modules):
         yield Contender(name, partial(theirs, log_partition), read)
 

@@ -16,8 +16,8 @@ def arborescence() -> Figure:
     """An arc crosses another one: on the issue is what the hearing is about. The root's arc has no head."""
     words = ["A", "hearing", "is", "scheduled", "on", "the", "issue", "today"]
     scores = {("", "is"): 2.0, ("is", "hearing"): 2.0, ("hearing", "A"): 2.0, ("is", "scheduled"): 2.0}
-    scores |= {("issue", "the"): 2.0, ("on", "issue"): 2.0, ("scheduled", "today"): 1.1, ("is", "today"): 0.7}
-    scores |= {("hearing", "on"): 1.2, ("scheduled", "on"): 1.0}
+    scores |= {("issue", "the"): 2.0, ("on", "issue"): 2.0, ("scheduled", "today"): 1.1}
+    scores |= {("hearing", "on"): 1.2, ("scheduled", "on"): 1.0, ("is", "on"): 0.9}
     theta = torch.full((9, 9), -3.0)
     for (head, dependent), score in scores.items():
         theta[["", *words].index(head), ["", *words].index(dependent)] = score

@@ -27,7 +27,7 @@ def semi_markov() -> Figure:
     return plot.segments(solution, x=x, labels=["rest", "walk", "run"], title="Activities, by the strength of movement")
 
 
-def beats(n: int, places: list[float], width: float) -> torch.Tensor:
+def bumps(n: int, places: list[float], width: float) -> torch.Tensor:
     """A series of bumps."""
     t = torch.linspace(0, 1, n)
     return sum(((-(((t - place) / width) ** 2)).exp() for place in places), torch.zeros(n))
@@ -35,35 +35,37 @@ def beats(n: int, places: list[float], width: float) -> torch.Tensor:
 
 @picture
 def dtw() -> Figure:
-    x, y = beats(40, [0.2, 0.45, 0.8], 0.06), beats(50, [0.3, 0.65, 0.85], 0.05)
+    x, y = bumps(24, [0.2, 0.45, 0.8], 0.12), bumps(30, [0.3, 0.65, 0.85], 0.1)
     theta = -si.pairwise_cost(x, y)
-    solution = si.infer(theta, "dtw", "sparsemap", temperature=0.05)
+    solution = si.infer(theta, "dtw", "sparsemap", temperature=0.005)
     return plot.alignment(solution, x=x, y=y, title="Two series, aligned")
 
 
 @picture
 def grid_path() -> Figure:
     i, j = torch.meshgrid(torch.arange(12.0), torch.arange(18.0), indexing="ij")
-    hills = torch.exp(-((i - 5.5) ** 2 + (j - 8) ** 2) / 8) + 0.6 * torch.exp(-((i - 11) ** 2 + (j - 14) ** 2) / 6)
-    theta = -2 * hills - 0.25
-    solution = si.infer(theta, "grid_path", "sparsemap", moves="with-diagonal")
+    hill = torch.exp(-((i - 5.7) ** 2 + (j - 8.6) ** 2) / 9)
+    theta = -2 * hill - 0.25
+    solution = si.infer(theta, "grid_path", "sparsemap", moves="with-diagonal", temperature=0.03)
     return plot.alignment(solution, title="Ways around a hill")
 
 
 @picture
 def monotonic_alignment() -> Figure:
     letters, frames = "hello", 28
-    loudness = beats(frames, [0.3, 0.78], 0.16)
+    loudness = bumps(frames, [0.3, 0.78], 0.16)
     expected = torch.tensor([0.1, 1.0, 0.4, 0.3, 0.9])
     theta = -(loudness - expected[:, None]).square()
-    solution = si.infer(theta, "monotonic_alignment", "sparsemap", surjective=True, temperature=0.2)
+    solution = si.infer(theta, "monotonic_alignment", "sparsemap", surjective=True, temperature=0.03)
     return plot.alignment(solution, x=letters, y=loudness, title="Letters, and the loudness of a voice")
 
 
 @picture
 def needleman_wunsch() -> Figure:
+    """Letters of one kind, A and G or C and U, replace each other more often than letters of different kinds."""
     one, other = "GATTACA", "GCATGCU"
-    same = torch.tensor([[float(a == b) for b in other] for a in one])
-    theta = (2 * same - 1, torch.tensor([-0.6, -0.6]))
-    solution = si.infer(theta, "needleman_wunsch", "sparsemap")
+    kind = dict.fromkeys("AG", "purine") | dict.fromkeys("CTU", "pyrimidine")
+    match = [[1.0 if a == b else -0.5 if kind[a] == kind[b] else -1.0 for b in other] for a in one]
+    theta = (torch.tensor(match), torch.tensor([-0.6, -0.6]))
+    solution = si.infer(theta, "needleman_wunsch", "sparsemap", temperature=0.7)
     return plot.alignment(solution, x=one, y=other, title="Matches of two sequences")

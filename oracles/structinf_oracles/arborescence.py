@@ -80,7 +80,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     def __post_init__(self) -> None:
         check_flag("single_root", self.single_root)
 
-    def are_indicators(self, theta: Parts) -> bool:
+    def has_binary_parts(self, theta: Parts) -> bool:
         return True
 
     def validate(self, theta: Tensor) -> None:

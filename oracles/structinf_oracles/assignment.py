@@ -103,7 +103,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
 
     # -- shapes and labels -----------------------------------------------------------------
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def validate(self, theta: Tensor) -> None:

@@ -96,7 +96,7 @@ class BinaryTree(HypergraphProgram):
         """3 if labelled, else 2."""
         return 3 if self.labelled else 2
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def build(self, event_shape: Any) -> Hypergraph:

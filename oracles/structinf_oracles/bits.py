@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.oracle import EntropyProjectable, GibbsOracle, Projectable
-from structinf.parts import scale
+from structinf.parts import divide_by_temperature
 from structinf.regularizers import Regularizer
 from structinf.shapes import Float
 from structinf.validation import check_count
@@ -54,7 +54,7 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:
@@ -102,7 +102,7 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
         self, theta: Tensor, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
     ) -> Tensor:
         check_count(n)
-        scores = cast(Tensor, scale(theta, regularizer.temperature)).double()
+        scores = cast(Tensor, divide_by_temperature(theta, regularizer.temperature)).double()
         mean = self.marginals(scores) if regularizer.alpha == 1 else self.smoothed_mean(scores, regularizer)
         p = cast(Tensor, mean)
         device = p.device if generator is None else generator.device

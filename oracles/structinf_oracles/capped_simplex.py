@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
-from structinf.autograd import CappedMap, simplex_point
+from structinf.autograd import CappedSimplexMap, apply_simplex_map
 from structinf.kernels.logsumexp import logsumexp
 from structinf.shapes import Float
 
@@ -35,10 +35,10 @@ def last_and_next(scores: Float[Tensor, "batch d"], k: int) -> tuple[Tensor, Ten
 
 def nearest(scores: Float[Tensor, "batch d"], k: int, *, at_most: bool = False) -> Float[Tensor, "batch d"]:
     """argmin ‖θ − μ‖²: μ = clip(θ − τ, 0, 1)."""
-    of_sum_k = CappedMap(float(k))
+    of_sum_k = CappedSimplexMap(float(k))
     if not at_most:
-        return simplex_point(of_sum_k, scores)
-    return _within(k, scores.clamp(0, 1), simplex_point(of_sum_k, scores.clamp(min=0)))
+        return apply_simplex_map(of_sum_k, scores)
+    return _within(k, scores.clamp(0, 1), apply_simplex_map(of_sum_k, scores.clamp(min=0)))
 
 
 # ----------------------------------------------------------------------------- points of most entropy

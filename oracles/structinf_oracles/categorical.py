@@ -45,7 +45,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 0
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def validate(self, theta: Tensor) -> None:

@@ -18,15 +18,15 @@ from structinf.parts import (
     Parts,
     as_tuple,
     batch_size,
+    divide_by_temperature,
     hessian_product_by_autograd,
     map_parts,
-    reduce_like,
-    scale,
     scale_per_instance,
+    sum_to_batch_of,
 )
-from structinf.regularizers import Regularizer, probabilities, smoothed_maximum
+from structinf.regularizers import Regularizer, smooth_max_gradient, smooth_max_value
 from structinf.shapes import Float
-from structinf.smoothing import compiled_alpha, smooth_max
+from structinf.smoothing import kernel_alpha, smooth_max
 from structinf.validation import (
     bound_lengths,
     check_count,
@@ -96,7 +96,7 @@ class Chain(HypergraphProgram):
 
     # -- forms -----------------------------------------------------------------------------
 
-    def event_ndims(self, theta: Parts) -> tuple[int, ...]:
+    def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
         if not isinstance(theta, tuple):
             return (3,)
         if len(theta) != 2:
@@ -118,7 +118,7 @@ class Chain(HypergraphProgram):
             )
         return 2, event
 
-    def are_indicators(self, theta: Parts) -> bool:
+    def has_binary_parts(self, theta: Parts) -> bool:
         return not _is_shared(theta)  # a transition that all steps share is counted
 
     def validate(self, theta: Parts) -> None:
@@ -126,10 +126,10 @@ class Chain(HypergraphProgram):
         steps, states = unary.shape[1:]
         wanted = (transition.shape[1] if _is_shared(theta) else steps - 1, states, states)
         if steps < 1 or states < 1 or tuple(transition.shape[1:]) != wanted:
-            came = " and ".join(str(tuple(t.shape[1:])) for t in as_tuple(theta))
+            received = " and ".join(str(tuple(t.shape[1:])) for t in as_tuple(theta))
             raise InvalidInputError(
                 "theta: chain takes unary (T, S) with transition (S, S) or (T - 1, S, S), or edges (T - 1, S, S), "
-                f"with T and S at least 1, got {came} after the batch dimension"
+                f"with T and S at least 1, got {received} after the batch dimension"
                 + (f"; {_STEPS_SHARED_BY_ALL}" if _is_shared(theta) else "")
             )
         if "lengths" in self.bound:
@@ -265,7 +265,7 @@ class Chain(HypergraphProgram):
     def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         unary, transition, lengths = self._inputs(theta)
         recorded = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
-        alpha = compiled_alpha(unary, regularizer)
+        alpha = kernel_alpha(unary, regularizer)
         if recorded or alpha is None:
             from .kernels.chain.torch_backend import value
 
@@ -285,7 +285,7 @@ class Chain(HypergraphProgram):
             y = self.argmax(theta)
             return self.score(theta, y), y
         unary, transition, lengths = self._inputs(theta)
-        alpha = compiled_alpha(unary, regularizer)
+        alpha = kernel_alpha(unary, regularizer)
         if alpha is None:
             from .kernels.chain.torch_backend import mean
 
@@ -299,9 +299,9 @@ class Chain(HypergraphProgram):
 
     def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
         unary, transition, lengths = self._inputs(theta)
-        alpha = compiled_alpha(unary, regularizer)
+        alpha = kernel_alpha(unary, regularizer)
         if alpha in (None, math.inf):
-            return reduce_like(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
+            return sum_to_batch_of(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
         from .kernels.chain.dispatch import mean
 
         value, nodes, edges = mean(unary, transition, lengths, alpha, weight)
@@ -312,7 +312,7 @@ class Chain(HypergraphProgram):
         if regularizer.alpha == math.inf:
             return map_parts(torch.zeros_like, self.argmax(theta))
         unary, transition, lengths = self._inputs(theta)
-        alpha = compiled_alpha(unary, regularizer)
+        alpha = kernel_alpha(unary, regularizer)
         if alpha is None:
             return hessian_product_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta, v)
         from .kernels.chain.dispatch import hessian_product
@@ -331,7 +331,7 @@ class Chain(HypergraphProgram):
             return map_parts(lambda y: y.expand(n, *y.shape).clone(), self.argmax(theta))
         from .kernels.chain.dispatch import sample
 
-        unary, transition, lengths = self._inputs(scale(theta, regularizer.temperature))
+        unary, transition, lengths = self._inputs(divide_by_temperature(theta, regularizer.temperature))
         device = "cpu" if generator is None else generator.device
         shape = n, len(lengths), unary.shape[1]
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
@@ -388,9 +388,9 @@ def _torch_maximum(regularizer: Regularizer) -> dict[str, Any]:
         return {}
 
     def smax(x: Tensor, dim: int) -> Tensor:
-        return smoothed_maximum(regularizer, x.movedim(dim, -1))
+        return smooth_max_value(regularizer, x.movedim(dim, -1))
 
     def choices(x: Tensor, _: Tensor) -> Tensor:
-        return probabilities(regularizer, x.movedim(1, -1)).movedim(-1, 1)
+        return smooth_max_gradient(regularizer, x.movedim(1, -1)).movedim(-1, 1)
 
     return {"smax": smax, "choices": choices}

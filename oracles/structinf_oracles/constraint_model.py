@@ -101,17 +101,17 @@ class ConstraintModel(SolverOracle, Enumerable):
 
     @functools.cached_property
     def _built(self) -> tuple[tuple[int, ...], ConstraintProgram]:
-        came = self.build()
-        if not isinstance(came, tuple) or len(came) != 2 or not hasattr(came[0], "add_exactly_one"):
-            raise InvalidInputError(f"build must return a CpModel and an array of its variables, got {came!r}")
-        variables = np.array(came[1], dtype=object)
+        received = self.build()
+        if not isinstance(received, tuple) or len(received) != 2 or not hasattr(received[0], "add_exactly_one"):
+            raise InvalidInputError(f"build must return a CpModel and an array of its variables, got {received!r}")
+        variables = np.array(received[1], dtype=object)
         if variables.size == 0:
             raise InvalidInputError("build returned no variables; return those that theta is to score")
         if variables.ndim == 0:
             raise InvalidInputError(
-                f"build must return a list or an array of variables, got {came[1]!r}; put it in one"
+                f"build must return a list or an array of variables, got {received[1]!r}; put it in one"
             )
-        return variables.shape, ConstraintProgram(came[0], variables.ravel().tolist())
+        return variables.shape, ConstraintProgram(received[0], variables.ravel().tolist())
 
     def __getstate__(self) -> dict[str, Any]:
         """Models cannot be pickled; the function that makes them can."""

@@ -64,7 +64,7 @@ class CorrelatedSubset(HypergraphProgram):
     def __post_init__(self) -> None:
         check_natural("k", self.k, 0)
 
-    def are_indicators(self, theta: Parts) -> bool:
+    def has_binary_parts(self, theta: Parts) -> bool:
         return True
 
     def build(self, event_shape: Any) -> Hypergraph:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphProgram
-from structinf.dp.paths import Dag, path_graph
+from structinf.dp.paths import DAG, path_graph
 from structinf.errors import InvalidInputError
 from structinf.shapes import Int
 
@@ -65,13 +65,13 @@ class DagPath(HypergraphProgram):
     target: Hashable | None = None
 
     def __post_init__(self) -> None:
-        dag = Dag.of(self.graph)
+        dag = DAG.of(self.graph)
         source, target = dag.terminals(self.source, self.target)
-        dag.between(source, target)
+        dag.edges_between(source, target)
         for name, value in (("graph", dag), ("source", source), ("target", target)):
             object.__setattr__(self, name, value)
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:

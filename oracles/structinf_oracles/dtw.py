@@ -15,10 +15,10 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.parts import Parts, hessian_product_by_autograd, scale
-from structinf.regularizers import Regularizer, probabilities, smoothed_maximum
+from structinf.parts import Parts, divide_by_temperature, hessian_product_by_autograd
+from structinf.regularizers import Regularizer, smooth_max_gradient, smooth_max_value
 from structinf.shapes import Float
-from structinf.smoothing import compiled_alpha, smooth_max
+from structinf.smoothing import kernel_alpha, smooth_max
 from structinf.validation import check_count, check_feasible, check_instances, check_k
 
 from .grid_form import cells_in_use, cells_of, check_cells, check_grid, grid_of, sizes_in_use
@@ -94,7 +94,7 @@ class DTW(HypergraphProgram):
                 f"band must be None or a number of cells, an integer of at least 0, got {self.band!r}"
             )
 
-    def are_indicators(self, theta: Parts) -> bool:
+    def has_binary_parts(self, theta: Parts) -> bool:
         return True
 
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:
@@ -178,7 +178,7 @@ class DTW(HypergraphProgram):
             return cast(Tensor, super().smoothed_sample(theta, n, regularizer, generator))
         from .kernels.alignment.dispatch import sample
 
-        theta = cast(Tensor, scale(theta, regularizer.temperature))
+        theta = cast(Tensor, divide_by_temperature(theta, regularizer.temperature))
         batch, rows, columns = theta.shape
         device = "cpu" if generator is None else generator.device
         shape = n, batch, rows + columns - 1
@@ -203,7 +203,7 @@ class DTW(HypergraphProgram):
     # -- sums over paths, and smoothed maxima --------------------------------------------------
 
     def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, " batch"]:
-        extent, alpha = self._extent(theta), compiled_alpha(theta, regularizer)
+        extent, alpha = self._extent(theta), kernel_alpha(theta, regularizer)
         if torch.is_grad_enabled() and theta.requires_grad:
             from .kernels.alignment.torch_backend import smoothed_value
 
@@ -211,7 +211,7 @@ class DTW(HypergraphProgram):
         elif alpha is None:
             from .kernels.alignment.torch_backend import smoothed_value
 
-            value = smoothed_value(theta, *extent, partial(smoothed_maximum, regularizer))
+            value = smoothed_value(theta, *extent, partial(smooth_max_value, regularizer))
         else:
             from .kernels.alignment.dispatch import smoothed_value
 
@@ -228,11 +228,11 @@ class DTW(HypergraphProgram):
         return self._value_and_vjp(theta, theta.new_ones(len(theta)), regularizer)
 
     def _value_and_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
-        extent, alpha = self._extent(theta), compiled_alpha(theta, regularizer)
+        extent, alpha = self._extent(theta), kernel_alpha(theta, regularizer)
         if alpha is None:
             from .kernels.alignment.torch_backend import smoothed_mean
 
-            smax, choices = partial(smoothed_maximum, regularizer), partial(probabilities, regularizer)
+            smax, choices = partial(smooth_max_value, regularizer), partial(smooth_max_gradient, regularizer)
             value, mean = smoothed_mean(theta, *extent, smax, choices)
             mean *= weight.view(-1, 1, 1)
         else:
@@ -242,7 +242,7 @@ class DTW(HypergraphProgram):
         return value.to(theta.dtype), _checked(value, mean, theta)
 
     def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Parts:
-        alpha = compiled_alpha(theta, regularizer)
+        alpha = kernel_alpha(theta, regularizer)
         if alpha is None:
             return hessian_product_by_autograd(lambda t: self.smoothed_value(cast(Tensor, t), regularizer), theta, v)
         from .kernels.alignment.dispatch import hessian_product

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from structinf.dp.graph import Graph
-from structinf.dp.paths import Dag
+from structinf.dp.paths import DAG
 from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable
 from structinf.shapes import Float
@@ -148,7 +148,7 @@ class Flow(Enumerable):
         """All flows, (|Y|, E) in float64, by the amounts on the edges in order; at most a million."""
         unlimited = np.flatnonzero(np.isinf(self.capacities))
         try:
-            Dag(self.graph.nodes, self.graph.ends[unlimited])
+            DAG(self.graph.nodes, self.graph.ends[unlimited])
         except InvalidInputError as error:
             raise InvalidInputError(f"there is no end of flows, as capacities are unlimited: {error}") from None
         return torch.from_numpy(self._network.all())

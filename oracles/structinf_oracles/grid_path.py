@@ -67,7 +67,7 @@ class GridPath(HypergraphProgram):
         elif self.moves not in _NAMED:
             raise InvalidInputError(f"moves must be {' or '.join(map(repr, _NAMED))}, or pairs, got {self.moves!r}")
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:

@@ -23,7 +23,7 @@ from structinf.errors import (
     warn_user,
 )
 from structinf.kernels import to_numpy
-from structinf.kernels.threads import pool_team
+from structinf.kernels.threads import run_in_thread_pool
 from structinf.oracle import Oracle
 from structinf.shapes import Float, Float64, Int64
 
@@ -198,7 +198,7 @@ def _solve_all(solve: Maximiser, scores: np.ndarray) -> list[Outcome]:
                 outcomes[index] = error
 
     # Not in torch's OpenMP team, inside which numpy's linear algebra may hang.
-    pool_team(serve, max(min(len(scores), torch.get_num_threads()), 1))
+    run_in_thread_pool(serve, max(min(len(scores), torch.get_num_threads()), 1))
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome

@@ -67,7 +67,7 @@ class Knapsack(HypergraphProgram):
         object.__setattr__(self, "weights", _checked(self.weights))
         check_natural("capacity", self.capacity, 0)
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:

@@ -102,7 +102,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         if self.edges is not None:
             self._check_even(np.array([len(self.edges.nodes)]), "edges: ")
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def validate(self, theta: Tensor) -> None:

@@ -71,7 +71,7 @@ class MonotonicAlignment(HypergraphProgram):
     def __post_init__(self) -> None:
         check_flag("surjective", self.surjective)
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:

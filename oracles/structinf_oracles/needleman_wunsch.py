@@ -154,8 +154,8 @@ class NeedlemanWunsch(HypergraphProgram):
 
     # -- shapes and labels -----------------------------------------------------------------
 
-    def event_ndims(self, theta: Parts) -> tuple[int, ...]:
-        linear = super().event_ndims(theta)
+    def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
+        linear = super().resolve_event_ndim(theta)
         return (2, 2) if self.affine else linear
 
     def validate(self, theta: Parts) -> None:

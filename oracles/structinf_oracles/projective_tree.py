@@ -82,7 +82,7 @@ class ProjectiveTree(HypergraphProgram):
         """2 if labelled, else 1."""
         return 2 if self.labelled else 1
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def build(self, event_shape: Any) -> Hypergraph:

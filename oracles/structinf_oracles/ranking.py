@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from structinf.autograd import piecewise_linear
+from structinf.autograd import attach_jacobian
 from structinf.errors import InvalidInputError
 from structinf.kernels.permutahedron import projection
 from structinf.oracle import Enumerable, Projectable
@@ -103,7 +103,7 @@ class Ranking(Projectable, Enumerable):
     def project(self, theta: Tensor) -> Float[Tensor, "batch n"]:
         """argmin ‖θ − μ‖² over the permutahedron; in blocks of elements, μ is θ and a constant."""
         value, blocks = self._project(theta, 1.0)
-        return piecewise_linear(value, theta, blocks.jvp, blocks.vjp)
+        return attach_jacobian(value, theta, blocks.jvp, blocks.vjp)
 
     def _project(self, theta: Tensor, temperature: float) -> tuple[Tensor, projection.Blocks]:
         check_feasible((theta > -torch.inf).all(1), "ranking")

@@ -82,7 +82,7 @@ class ShortestPath(Enumerable):
     """What else takes potentials of any sign, for messages."""
 
     @property
-    def takes_costs(self) -> bool:
+    def requires_nonpositive_theta(self) -> bool:
         return True
 
     def hamming_cost(self, y: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ class SemiMarkov(HypergraphProgram):
 
     # -- the recursion ---------------------------------------------------------------------
 
-    def are_indicators(self, theta: Parts) -> bool:
+    def has_binary_parts(self, theta: Parts) -> bool:
         return not isinstance(theta, tuple)  # transitions are counted
 
     def build(self, event_shape: Any) -> Hypergraph:
@@ -122,7 +122,7 @@ class SemiMarkov(HypergraphProgram):
         """Of a single tensor."""
         return 4 if self.pairwise else 3
 
-    def event_ndims(self, theta: Parts) -> tuple[int, ...]:
+    def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
         if not isinstance(theta, tuple):
             return (self.event_ndim,)
         if self.pairwise or len(theta) != 2:

@@ -147,7 +147,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     # -- the best tree ---------------------------------------------------------------------
 
-    def are_indicators(self, theta: Parts) -> bool:
+    def has_binary_parts(self, theta: Parts) -> bool:
         return True
 
     def argmax(self, theta: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         check_natural("k", self.k, 0)
         check_flag("at_most", self.at_most)
 
-    def are_indicators(self, theta: Tensor) -> bool:
+    def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:

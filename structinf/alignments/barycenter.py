@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import InvalidInputError
-from ..parts import recording
+from ..parts import enable_autograd
 from ..regularizers import Regularizer
 from ..shapes import Float
-from ..solvers.convergence import OnFailure, check_stopping, report_failure
+from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergence
 from ..solvers.minimize import MinimizationProblem, minimize_by_lbfgs, minimize_by_optimizer
 from ..validation import check_floating, check_natural
 from .pairwise import Metric, pairwise_cost
@@ -126,34 +126,36 @@ def soft_dtw_barycenter(
     if not callable(method) and method != "l-bfgs":
         raise InvalidInputError(f'method must be "l-bfgs" or what makes a torch optimizer, got {method!r}')
     options = {"temperature": temperature, "metric": metric, "regularizer": regularizer, "band": band}
-    with recording():
-        given = _gather(series, lengths, weights)
-        start = _initial(given, init, length)
+    with enable_autograd():
+        given = _pad_series(series, lengths, weights)
+        start = _initial_series(given, init, length)
         loss = _objective(given, len(start), divergence, functools.partial(soft_dtw_between, **options))
         search = MinimizationProblem(
-            loss, start, max_iter, tolerance, _arbitrary_cost(start, given, metric), _spread(start, given)
+            loss, start, max_iter, tolerance, _typical_cost(start, given, metric), _value_range(start, given)
         )
-        z, losses, trouble = minimize_by_lbfgs(search) if method == "l-bfgs" else minimize_by_optimizer(method, search)
-    if trouble:
-        report_failure(
-            f"soft_dtw_barycenter did not converge: {trouble} after {len(losses) - 1} iterations, at a loss of "
+        z, losses, failure = minimize_by_lbfgs(search) if method == "l-bfgs" else minimize_by_optimizer(method, search)
+    if failure:
+        report_nonconvergence(
+            f"soft_dtw_barycenter did not converge: {failure} after {len(losses) - 1} iterations, at a loss of "
             f"{losses[-1]:.6g}; raise max_iter or tolerance, or the temperature, which smooths the loss",
             on_failure,
         )
     z = z.to(given.dtype)
-    return Barycenter(z.squeeze(1) if given.flat else z, torch.tensor(losses, dtype=torch.float64), not trouble)
+    return Barycenter(z.squeeze(1) if given.flat else z, torch.tensor(losses, dtype=torch.float64), not failure)
 
 
 def _objective(
-    given: _Series, length: int, divergence: bool, between: Callable[..., Tensor]
+    given: _Series, length: int, divergence: bool, edges_between: Callable[..., Tensor]
 ) -> Callable[[Tensor], Tensor]:
     """The weighted mean of the costs between a series of this ``length`` and those given."""
     sides = torch.stack([torch.full_like(given.lengths, length), given.lengths], 1)
     if not divergence:
-        return lambda z: given.weights @ between(z, given.items, lengths=sides)
+        return lambda z: given.weights @ edges_between(z, given.items, lengths=sides)
     with torch.no_grad():
-        own = given.weights @ between(given.items, given.items, lengths=sides[:, [1, 1]])
-    return lambda z: given.weights @ between(z, given.items, lengths=sides) - 0.5 * (own + between(z, z))
+        self_cost = given.weights @ edges_between(given.items, given.items, lengths=sides[:, [1, 1]])
+    return lambda z: (
+        given.weights @ edges_between(z, given.items, lengths=sides) - 0.5 * (self_cost + edges_between(z, z))
+    )
 
 
 # ----------------------------------------------------------------------------- what is averaged
@@ -177,7 +179,7 @@ class _Series(NamedTuple):
         return [x[:n] for x, n in zip(self.items, self.lengths.tolist(), strict=True)]
 
 
-def _gather(series: Any, lengths: Any, weights: Any) -> _Series:
+def _pad_series(series: Any, lengths: Any, weights: Any) -> _Series:
     if isinstance(series, Tensor):
         if series.ndim != 3:
             raise InvalidInputError(f"series: a tensor of series is (N, n, d), got {tuple(series.shape)}")
@@ -213,8 +215,8 @@ def _check_rows(rows: list[Any]) -> None:
         check_floating(f"series[{i}]", row)
         if row.ndim not in (1, 2) or row.numel() == 0:
             raise InvalidInputError(f"series[{i}]: (n, d) or (n,), not empty, is needed, got {tuple(row.shape)}")
-        mine, first = ((t.ndim, t.shape[1:], t.dtype, t.device) for t in (row, rows[0]))
-        if mine != first:
+        row_form, first = ((t.ndim, t.shape[1:], t.dtype, t.device) for t in (row, rows[0]))
+        if row_form != first:
             raise InvalidInputError(
                 f"series[{i}] is {tuple(row.shape)} in {row.dtype} on {row.device}, which does not go with series[0], "
                 f"{tuple(rows[0].shape)} in {rows[0].dtype} on {rows[0].device}"
@@ -232,18 +234,18 @@ def _check_weights(weights: Any, count: int) -> Tensor:
     return w
 
 
-def _initial(given: _Series, init: Any, length: int | None) -> Tensor:
+def _initial_series(given: _Series, init: Any, length: int | None) -> Tensor:
     """The series (length, d) to start from, in float64."""
     if length is not None:
         check_natural("length", length)
     if init is None:
         count = int(given.lengths.max()) if length is None else length
-        return torch.tensordot(given.weights, torch.stack([_stretch(row, count) for row in given.rows]), 1)
-    came = _as_tensor("init", init).to(given.items)
-    start = came.unsqueeze(1) if given.flat and came.ndim == 1 else came
+        return torch.tensordot(given.weights, torch.stack([_resample(row, count) for row in given.rows]), 1)
+    received = _as_tensor("init", init).to(given.items)
+    start = received.unsqueeze(1) if given.flat and received.ndim == 1 else received
     if start.ndim != 2 or len(start) == 0 or start.shape[1] != given.items.shape[2] or not bool(start.isfinite().all()):
         raise InvalidInputError(
-            f"init: a finite series of {given.items.shape[2]} features is needed, got one of shape {tuple(came.shape)}"
+            f"init: a finite series of {given.items.shape[2]} features is needed, got shape {tuple(received.shape)}"
         )
     if length is not None and length != len(start):
         raise InvalidInputError(f"length {length} and init of length {len(start)} contradict each other")
@@ -258,7 +260,7 @@ def _as_tensor(name: str, value: Any) -> Tensor:
         raise InvalidInputError(f"{name}: a tensor, or a list of numbers, is needed, got {value!r}") from error
 
 
-def _stretch(series: Tensor, count: int) -> Tensor:
+def _resample(series: Tensor, count: int) -> Tensor:
     """``series`` (n, d) read off at ``count`` places evenly spread from its first item to its last."""
     place = torch.linspace(0, len(series) - 1, count, dtype=series.dtype, device=series.device)
     below = place.long().clamp(max=max(len(series) - 2, 0))
@@ -266,7 +268,7 @@ def _stretch(series: Tensor, count: int) -> Tensor:
     return torch.lerp(series[below], series[above], (place - below).unsqueeze(1))
 
 
-def _arbitrary_cost(start: Tensor, given: _Series, metric: Metric) -> float:
+def _typical_cost(start: Tensor, given: _Series, metric: Metric) -> float:
     """What a path through arbitrary cells costs; 1 if nothing."""
     with torch.no_grad():
         cells = [pairwise_cost(start, row, metric).abs().mean() for row in given.rows]
@@ -274,7 +276,7 @@ def _arbitrary_cost(start: Tensor, given: _Series, metric: Metric) -> float:
     return cost if 0 < cost < math.inf else 1.0
 
 
-def _spread(start: Tensor, given: _Series) -> float:
+def _value_range(start: Tensor, given: _Series) -> float:
     """How far apart the numbers of all series are; 1 if they are the same."""
     numbers = torch.cat([start, *given.rows])
     return float(numbers.max() - numbers.min()) or 1.0

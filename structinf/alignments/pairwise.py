@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..compile.decorators import disable_compile
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError
-from ..kernels.arrays import widened
-from ..parts import broadcast
+from ..kernels.arrays import upcast_half
+from ..parts import broadcast_shapes
 from ..shapes import Float
 from ..validation import check_floating
 
@@ -22,7 +22,7 @@ __all__ = ["Metric", "check_metric", "check_series", "pairwise_cost"]
 Metric = Literal["squared_euclidean", "euclidean", "l1", "absolute", "cosine"] | Callable[[Tensor, Tensor], Tensor]
 
 
-@disable_compile
+@public_call
 def pairwise_cost(x: Tensor, y: Tensor, metric: Metric = "squared_euclidean") -> Float[Tensor, "*batch n m"]:
     """The cost of matching item i of series ``x`` with item j of series ``y``, for all i and j.
 
@@ -68,8 +68,8 @@ def pairwise_cost(x: Tensor, y: Tensor, metric: Metric = "squared_euclidean") ->
         cost = metric(x, y) if callable(metric) else _METRICS[metric](x, y)
     wanted = (x.shape[-2], y.shape[-2])
     if not isinstance(cost, Tensor) or cost.shape[-2:] != wanted:
-        came = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
-        raise InvalidInputError(f"metric(x, y) must return a tensor (..., {wanted[0]}, {wanted[1]}), got {came}")
+        received = tuple(cost.shape) if isinstance(cost, Tensor) else type(cost).__name__
+        raise InvalidInputError(f"metric(x, y) must return a tensor (..., {wanted[0]}, {wanted[1]}), got {received}")
     return cost
 
 
@@ -98,12 +98,12 @@ def check_series(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if x.shape[-1] == 0:
         raise InvalidInputError(f"x and y have no features: shapes {tuple(x.shape)} and {tuple(y.shape)}")
     try:
-        broadcast(x.shape[:-2], y.shape[:-2])
+        broadcast_shapes(x.shape[:-2], y.shape[:-2])
     except ValueError:
         raise InvalidInputError(
             f"the batch dimensions of x and y, of shapes {tuple(x.shape)} and {tuple(y.shape)}, do not agree"
         ) from None
-    return widened(x), widened(y)
+    return upcast_half(x), upcast_half(y)
 
 
 # ----------------------------------------------------------------------------- metrics of (..., n, d) and (..., m, d)
@@ -134,8 +134,8 @@ def _expanded_squares(x: Tensor, y: Tensor) -> Tensor:
 def _euclidean(x: Tensor, y: Tensor) -> Tensor:
     # Not by a product: next to equal items the root would magnify its rounding without bound.
     square = _sum_over_features(lambda a, b: (a - b).square(), x, y)
-    apart = square > 0
-    return torch.where(apart, torch.where(apart, square, 1.0).sqrt(), 0.0)
+    is_different = square > 0
+    return torch.where(is_different, torch.where(is_different, square, 1.0).sqrt(), 0.0)
 
 
 def _l1(x: Tensor, y: Tensor) -> Tensor:

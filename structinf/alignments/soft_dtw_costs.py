@@ -7,21 +7,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..calls.problem import Problem, broadcasts, renamed
+from ..calls.problem import Problem, blame_argument, broadcasts
 from ..calls.resolution import bind_problem, get_oracle, get_relaxation
-from ..compile.decorators import disable_compile
-from ..compile.functorch import functorch_compatible
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
 from ..relaxations.smoothed import Smoothed
 from ..shapes import Float, Int
 from ..validation import check_floating
 
-__all__ = ["alignment_matrix", "alignment_path", "check_band", "choose_smoothing", "soft_dtw"]
+__all__ = ["alignment_matrix", "alignment_path", "check_band", "resolve_regularizer", "soft_dtw"]
 
 
-@disable_compile
-@functorch_compatible
+@public_call(functorch=True)
 def soft_dtw(
     cost: Tensor,
     temperature: float | None = None,
@@ -85,7 +83,7 @@ def soft_dtw(
     return problem.restore(0 - value)  # a cost of 0, not of −0
 
 
-@disable_compile
+@public_call
 def alignment_matrix(
     cost: Tensor,
     temperature: float | None = None,
@@ -124,7 +122,7 @@ def alignment_matrix(
     return cast(Tensor, problem.restore_parts(mean))
 
 
-@disable_compile
+@public_call
 def alignment_path(
     cost: Tensor, *, band: int | Tensor | None = None, lengths: Any = None
 ) -> Int[Tensor, "*batch steps 2"]:
@@ -148,13 +146,13 @@ def alignment_path(
             [ 2,  1],
             [-1, -1]])
     """
-    problem = _bind(cost, band, lengths)
+    problem = _bind_band_and_lengths(cost, band, lengths)
     with problem.plain_modes(), torch.no_grad():
         labels = problem.oracle.decode(problem.oracle.argmax(problem.theta))
     return problem.restore(labels)
 
 
-def choose_smoothing(temperature: float | None, regularizer: str | Regularizer) -> Regularizer:
+def resolve_regularizer(temperature: float | None, regularizer: str | Regularizer) -> Regularizer:
     """The regularizer with this temperature; none at all at 0."""
     if temperature is not None:
         check_temperature(temperature, hard=True)
@@ -172,16 +170,16 @@ def check_band(band: int | Tensor | None) -> int | Tensor | None:
 def _prepare(
     cost: Tensor, temperature: float | None, regularizer: str | Regularizer, band: Any, lengths: Any
 ) -> tuple[Problem, Smoothed]:
-    smoothed = get_relaxation("smoothed", regularizer=choose_smoothing(temperature, regularizer))
-    return _bind(cost, band, lengths), cast(Smoothed, smoothed)
+    smoothed = get_relaxation("smoothed", regularizer=resolve_regularizer(temperature, regularizer))
+    return _bind_band_and_lengths(cost, band, lengths), cast(Smoothed, smoothed)
 
 
-def _bind(cost: Tensor, band: Any, lengths: Any) -> Problem:
+def _bind_band_and_lengths(cost: Tensor, band: Any, lengths: Any) -> Problem:
     check_floating("cost", cost)
     if lengths is not None:
         _check_lengths(lengths, cost)
     try:
-        with renamed("cost", but="theta holds"):
+        with blame_argument("cost", but="theta holds"):
             return bind_problem(-cost, get_oracle("dtw"), {"band": band, "lengths": lengths})
     except InvalidInputError as error:
         hint = " (theta is minus the cost)" if "theta" in str(error) else ""

@@ -7,21 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..compile.decorators import disable_compile
-from ..compile.functorch import functorch_compatible
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction, reduce_losses
-from ..parts import broadcast
+from ..parts import broadcast_shapes
 from ..regularizers import Regularizer
 from ..shapes import Float
 from .pairwise import Metric, check_metric, check_series, pairwise_cost
-from .soft_dtw_costs import check_band, choose_smoothing, soft_dtw
+from .soft_dtw_costs import check_band, resolve_regularizer, soft_dtw
 
 __all__ = ["SoftDTWLoss", "soft_dtw_between", "soft_dtw_divergence"]
 
 
-@disable_compile
-@functorch_compatible
+@public_call(functorch=True)
 def soft_dtw_between(
     x: Tensor,
     y: Tensor,
@@ -63,8 +61,7 @@ def soft_dtw_between(
     return soft_dtw(cost, temperature, regularizer=regularizer, band=band, lengths=own).to(x.dtype)
 
 
-@disable_compile
-@functorch_compatible
+@public_call(functorch=True)
 def soft_dtw_divergence(
     x: Tensor,
     y: Tensor,
@@ -104,11 +101,11 @@ def soft_dtw_divergence(
     """
     a, b, both = _without_padding(*check_series(x, y), band, lengths)
 
-    def between(s: Tensor, t: Tensor, sides: list[int]) -> Tensor:
+    def edges_between(s: Tensor, t: Tensor, sides: list[int]) -> Tensor:
         own = None if both is None else both[..., sides]
         return soft_dtw(pairwise_cost(s, t, metric), temperature, regularizer=regularizer, band=band, lengths=own)
 
-    return (between(a, b, [0, 1]) - 0.5 * (between(a, a, [0, 0]) + between(b, b, [1, 1]))).to(x.dtype)
+    return (edges_between(a, b, [0, 1]) - 0.5 * (edges_between(a, a, [0, 0]) + edges_between(b, b, [1, 1]))).to(x.dtype)
 
 
 def _without_padding(x: Tensor, y: Tensor, band: Any, lengths: Any) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -116,7 +113,7 @@ def _without_padding(x: Tensor, y: Tensor, band: Any, lengths: Any) -> tuple[Ten
 
     Where lengths or bands belong to instances, both series get all batch dimensions.
     """
-    batch = broadcast(x.shape[:-2], y.shape[:-2])
+    batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
     if lengths is not None or isinstance(band, Tensor):
         x, y = x.expand(*batch, *x.shape[-2:]), y.expand(*batch, *y.shape[-2:])
     if lengths is None:
@@ -163,7 +160,7 @@ class SoftDTWLoss(nn.Module):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
-        self.regularizer = choose_smoothing(temperature, regularizer)
+        self.regularizer = resolve_regularizer(temperature, regularizer)
         self.metric = check_metric(metric)
         self.band, self.divergence = check_band(band), divergence
         self.reduction: Reduction = check_reduction(reduction)

@@ -22,13 +22,13 @@ from .weights import AttentionWeights
 __all__ = ["choose_weights"]
 
 # Oracles whose potentials are more than scores of queries and keys, or have the keys first.
-_BY_NAME: dict[str, Callable[..., AttentionWeights]] = {
+_WEIGHTS_BY_ORACLE: dict[str, Callable[..., AttentionWeights]] = {
     "arborescence": DependencyWeights,
     "chain": SegmentationWeights,
     "monotonic_alignment": functools.partial(GridWeights, transposed=True),
     "projective_tree": DependencyWeights,
 }
-_BY_DIMENSIONS: dict[Any, Callable[..., AttentionWeights]] = {1: RowWeights, 2: GridWeights}
+_WEIGHTS_BY_EVENT_NDIM: dict[Any, Callable[..., AttentionWeights]] = {1: RowWeights, 2: GridWeights}
 
 
 def choose_weights(
@@ -60,14 +60,14 @@ def choose_weights(
             "of that name goes with an object: oracle=get_oracle(..., weights=...)"
         )
     name = oracle if isinstance(oracle, str) else oracle.name
-    make = _BY_NAME.get(name) or _BY_DIMENSIONS.get(_event_ndim(oracle, options))
-    if make is None:
+    weights_class = _WEIGHTS_BY_ORACLE.get(name) or _WEIGHTS_BY_EVENT_NDIM.get(_event_ndim(oracle, options))
+    if weights_class is None:
         raise UnsupportedError(
             f"{name}: its potentials are no vectors or matrices of scores, and how they are made of the scores of "
             "queries and keys is not known; say so in the mean() of a subclass of StructuredWeights, and pass that"
         )
-    chosen = {} if relaxation is None else {"relaxation": relaxation}
-    return make(oracle=oracle, **chosen, **options)
+    given_options = {} if relaxation is None else {"relaxation": relaxation}
+    return weights_class(oracle=oracle, **given_options, **options)
 
 
 def _event_ndim(oracle: str | Oracle, options: dict[str, Any]) -> Any:
@@ -75,6 +75,8 @@ def _event_ndim(oracle: str | Oracle, options: dict[str, Any]) -> Any:
         # What an oracle takes may depend on its options.
         known = {key: value for key, value in options.items() if key in ORACLES.options(oracle)}
         factory = ORACLES.factory(oracle)
-        found = getattr(factory, "event_ndim", None) if inspect.isclass(factory) else None
-        return found if isinstance(found, int | tuple) else ORACLES.get(oracle, **known).event_ndim
+        class_event_ndim = getattr(factory, "event_ndim", None) if inspect.isclass(factory) else None
+        return (
+            class_event_ndim if isinstance(class_event_ndim, int | tuple) else ORACLES.get(oracle, **known).event_ndim
+        )
     return getattr(oracle, "event_ndim", None)

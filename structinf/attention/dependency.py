@@ -60,7 +60,7 @@ class DependencyWeights(StructuredWeights):
         super().__init__(oracle, relaxation, False, options)  # their sums are 1 already
 
     @property
-    def is_square(self) -> bool:
+    def is_self_attention(self) -> bool:
         return True
 
     def mean(
@@ -69,5 +69,5 @@ class DependencyWeights(StructuredWeights):
         root = scores.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
         theta = pad(torch.cat([root, scores.mT], -2), (1, 0))
         lengths = None if keys is None else keys.expand(scores.shape[:-2])
-        arcs = self.relaxed(theta, lengths, generator)
+        arcs = self.relaxed_mean(theta, lengths, generator)
         return arcs[..., 1:, 1:].mT + torch.diag_embed(arcs[..., 0, 1:])

@@ -75,14 +75,14 @@ class GridWeights(StructuredWeights):
         self.transposed = transposed
 
     @property
-    def is_square(self) -> bool:
+    def is_self_attention(self) -> bool:
         return self.layer.oracle.instance_ndim.get("lengths") == 0
 
     def mean(
         self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
         theta = scores.mT if self.transposed else scores
-        weights = self.relaxed(theta, self._lengths(scores, queries, keys), generator)
+        weights = self.relaxed_mean(theta, self._lengths(scores, queries, keys), generator)
         return weights.mT if self.transposed else weights
 
     def _lengths(self, scores: Tensor, queries: Tensor | None, keys: Tensor | None) -> Tensor | None:
@@ -98,7 +98,7 @@ class GridWeights(StructuredWeights):
             torch.full(batch, size, device=scores.device) if found is None else found.expand(batch)
             for found, size in ((queries, n), (keys, m))
         ]
-        if self.is_square:
+        if self.is_self_attention:
             return sides[1]
         return torch.stack(sides[::-1] if self.transposed else sides, -1)
 

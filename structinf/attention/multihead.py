@@ -89,8 +89,8 @@ class StructuredMultiheadAttention(nn.Module):
             return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
 
         self.register_parameter("in_proj_weight", parameter(3 * embed_dim, embed_dim) if is_packed else None)
-        for one, size in sizes.items():
-            self.register_parameter(f"{one}_proj_weight", None if is_packed else parameter(embed_dim, size))
+        for input_name, size in sizes.items():
+            self.register_parameter(f"{input_name}_proj_weight", None if is_packed else parameter(embed_dim, size))
         self.register_parameter("in_proj_bias", parameter(3 * embed_dim) if bias else None)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self.attention = StructuredAttention(
@@ -150,16 +150,16 @@ class StructuredMultiheadAttention(nn.Module):
                 "query, key and value must all have 3 dimensions, or 2 without a batch, got shapes "
                 f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
             )
-        for name, given, size in (
+        for name, padding_mask, size in (
             ("query", query, self.embed_dim),
             ("key", key, self.kdim),
             ("value", value, self.vdim),
         ):
-            if given.shape[-1] != size:
-                raise InvalidInputError(f"{name} must have shape (..., {size}), got {tuple(given.shape)}")
+            if padding_mask.shape[-1] != size:
+                raise InvalidInputError(f"{name} must have shape (..., {size}), got {tuple(padding_mask.shape)}")
         if query is key and query_padding_mask is None:
-            query_padding_mask = self.attention.padding_of_self(key_padding_mask)
-        q, k, v = self._projected(query, key, value)
+            query_padding_mask = self.attention.self_attention_padding(key_padding_mask)
+        q, k, v = self._project(query, key, value)
         of_keys = _for_heads("key_padding_mask", key_padding_mask, k, floating=True)
         of_queries = _for_heads("query_padding_mask", query_padding_mask, q)
         if attn_mask is not None and attn_mask.ndim == 3:
@@ -179,19 +179,21 @@ class StructuredMultiheadAttention(nn.Module):
             return out.squeeze(-3), None if weights is None else weights.squeeze(-3 - (not average_attn_weights))
         return out if self.batch_first else out.transpose(-3, -2), weights
 
-    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """What the heads see of each, (B, heads, length, embed_dim / heads)."""
         packed = self.in_proj_weight
         if packed is not None and query is key is value:
-            found = linear(query, packed, self.in_proj_bias).chunk(3, -1)
+            projections = linear(query, packed, self.in_proj_bias).chunk(3, -1)
         else:
             names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
             weights = [getattr(self, name) for name in names] if packed is None else packed.chunk(3)
             biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-            found = [linear(*each) for each in zip((query, key, value), weights, biases, strict=True)]
-        return tuple(self._of_heads(one) for one in found)
+            projections = [
+                linear(*linear_args) for linear_args in zip((query, key, value), weights, biases, strict=True)
+            ]
+        return tuple(self._split_heads(input_name) for input_name in projections)
 
-    def _of_heads(self, projected: Tensor) -> Tensor:
+    def _split_heads(self, projected: Tensor) -> Tensor:
         if projected.ndim == 2:
             projected = projected.unsqueeze(0)
         elif not self.batch_first:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ..calls.problem import broadcasts
+from ..compile.torch_private import is_functorch_wrapped_tensor
 from ..errors import InvalidInputError
 
-__all__ = ["Side", "apply_masks", "check_mask", "is_padding"]
+__all__ = ["PaddedDim", "apply_masks", "check_mask", "is_padding"]
 
 
-class Side:
+class PaddedDim:
     """The queries (``dim`` −2) or the keys (``dim`` −1) of scores, of which some are padding, wherever they stand.
 
     Attributes
@@ -38,34 +38,34 @@ class Side:
         """Scores of what is no padding, in its order, and then zeros; what the padding holds is not read."""
         if self._padding is None:
             return scores
-        scores = scores.masked_fill(self._along(self._padding), 0)
-        return scores if self._order is None else self._in_order(scores, self._order)
+        scores = scores.masked_fill(self._broadcast_mask(self._padding), 0)
+        return scores if self._order is None else self._gather(scores, self._order)
 
     def unpack(self, weights: Tensor) -> Tensor:
         """Weights in the order of the scores before :meth:`pack`, 0 in the padding."""
         if self._padding is None:
             return weights
         if self._order is not None:
-            weights = self._in_order(weights, self._order.argsort(-1))
-        return weights.masked_fill(self._along(self._padding), 0)
+            weights = self._gather(weights, self._order.argsort(-1))
+        return weights.masked_fill(self._broadcast_mask(self._padding), 0)
 
-    def _in_order(self, t: Tensor, order: Tensor) -> Tensor:
-        return t.gather(self._dim, self._along(order).expand_as(t))
+    def _gather(self, t: Tensor, order: Tensor) -> Tensor:
+        return t.gather(self._dim, self._broadcast_mask(order).expand_as(t))
 
-    def _along(self, t: Tensor) -> Tensor:
+    def _broadcast_mask(self, t: Tensor) -> Tensor:
         return t.unsqueeze(-3 - self._dim)
 
 
 def check_mask(name: str, mask: Tensor, shape: Sequence[int], *, floating: bool = False) -> None:
     """Raise unless ``mask`` is boolean, or in floating point where that is taken, and broadcasts to ``shape``."""
     if not isinstance(mask, Tensor) or not (mask.dtype is torch.bool or (floating and mask.is_floating_point())):
-        came = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        received = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
         added = " or one in floating point, which is added to the scores," if floating else ""
-        raise TypeError(f"{name}: a boolean tensor, True where it is masked,{added} is needed, got {came}")
-    wanted = torch.Size(shape)
-    if not broadcasts(mask.shape, wanted) or mask.shape[-1:] != wanted[-1:]:
+        raise TypeError(f"{name}: a boolean tensor, True where it is masked,{added} is needed, got {received}")
+    expected_shape = torch.Size(shape)
+    if not broadcasts(mask.shape, expected_shape) or mask.shape[-1:] != expected_shape[-1:]:
         raise InvalidInputError(
-            f"{name} must have shape {tuple(wanted)}, or one that broadcasts to it, got {tuple(mask.shape)}"
+            f"{name} must have shape {tuple(expected_shape)}, or one that broadcasts to it, got {tuple(mask.shape)}"
         )
 
 

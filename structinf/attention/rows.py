@@ -18,7 +18,7 @@ from ..oracle import Oracle
 from ..registry import did_you_mean
 from ..relaxation import Relaxation
 from ..shapes import Float
-from .padding import Side, check_mask
+from .padding import PaddedDim, check_mask
 from .weights import AttentionWeights, StructuredWeights
 
 __all__ = ["RowWeights", "SimplexWeights"]
@@ -60,7 +60,7 @@ class SimplexWeights(AttentionWeights):
     def __init__(self, function: str | Callable[..., Tensor] = "softmax", **options: Any) -> None:
         super().__init__()
         if isinstance(function, str):
-            function = _named(function, options)
+            function = _resolve_simplex_map(function, options)
         elif options:
             raise TypeError(f"options {sorted(options)} go with a name; {function!r} has its own already")
         elif not callable(function) or inspect.isclass(function):
@@ -80,8 +80,8 @@ class SimplexWeights(AttentionWeights):
         else:
             check_mask("key_padding_mask", key_padding_mask, (*scores.shape[:-2], scores.shape[-1]))
             if _reads_order(self.function):
-                keys = Side(key_padding_mask, -1)
-                weights = keys.unpack(self._map(_up_to(keys.lengths, keys.pack(scores))))
+                keys = PaddedDim(key_padding_mask, -1)
+                weights = keys.unpack(self._map(_mask_after(keys.lengths, keys.pack(scores))))
             else:
                 weights = self._map(scores.masked_fill(key_padding_mask.unsqueeze(-2), -math.inf))
         if query_padding_mask is not None:
@@ -91,13 +91,13 @@ class SimplexWeights(AttentionWeights):
 
     def _map(self, scores: Tensor) -> Tensor:
         if isinstance(self.function, nn.Module):
-            return without_keys(self.function, scores)
+            return zero_where_all_masked(self.function, scores)
         function = functools.partial(self.function, dim=-1)
         # Those of the library give rows of −inf zeros by themselves.
-        return function(scores) if _is_own(self.function) else without_keys(function, scores)
+        return function(scores) if _is_library_function(self.function) else zero_where_all_masked(function, scores)
 
     def extra_repr(self) -> str:
-        return "" if isinstance(self.function, nn.Module) else _shown(self.function)
+        return "" if isinstance(self.function, nn.Module) else _function_repr(self.function)
 
 
 class RowWeights(StructuredWeights):
@@ -135,16 +135,16 @@ class RowWeights(StructuredWeights):
         super().__init__(oracle, relaxation, normalized, options)
 
     @property
-    def keeps_places(self) -> bool:
+    def masks_padding_in_place(self) -> bool:
         return self.layer.oracle.padding_stays_in_place
 
     def mean(
         self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
-        return without_keys(lambda rows: self.relaxed(rows, None, generator), _up_to(keys, scores))
+        return zero_where_all_masked(lambda rows: self.relaxed_mean(rows, None, generator), _mask_after(keys, scores))
 
 
-def _up_to(keys: Tensor | None, scores: Tensor) -> Tensor:
+def _mask_after(keys: Tensor | None, scores: Tensor) -> Tensor:
     """The scores of so many keys, and −inf for the others."""
     if keys is None:
         return scores
@@ -152,13 +152,13 @@ def _up_to(keys: Tensor | None, scores: Tensor) -> Tensor:
     return scores.masked_fill(place >= keys[..., None, None], -math.inf)
 
 
-def without_keys(function: Callable[[Tensor], Tensor], scores: Tensor) -> Float[Tensor, "*batch keys"]:
+def zero_where_all_masked(function: Callable[[Tensor], Tensor], scores: Tensor) -> Float[Tensor, "*batch keys"]:
     """``function`` of the scores, along the last dimension; zeros with a gradient of 0 where all of them are −inf."""
     empty = scores.isneginf().all(-1, keepdim=True)
     return function(scores.masked_fill(empty, 0)).masked_fill(empty, 0)
 
 
-def _named(name: str, options: dict[str, Any]) -> Callable[..., Tensor]:
+def _resolve_simplex_map(name: str, options: dict[str, Any]) -> Callable[..., Tensor]:
     if name not in _FUNCTIONS:
         is_structure = name in ORACLES.names()
         hint = f"; it is a structure: oracle={name!r}." if is_structure else did_you_mean(name, list(_FUNCTIONS)) or "."
@@ -172,21 +172,21 @@ def _named(name: str, options: dict[str, Any]) -> Callable[..., Tensor]:
     return functools.partial(function, **options) if options else function
 
 
-def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
     return function.func if isinstance(function, functools.partial) else function
 
 
-def _is_own(function: Callable[..., Any]) -> bool:
-    return _inner(function) in _FUNCTIONS.values()
+def _is_library_function(function: Callable[..., Any]) -> bool:
+    return _unwrap_partial(function) in _FUNCTIONS.values()
 
 
 def _reads_order(function: Callable[..., Any]) -> bool:
     """Whether neighbours matter, so that padding between keys must not be left where it is."""
-    return _inner(function) is simplex.fusedmax or isinstance(function, simplex.Fusedmax)
+    return _unwrap_partial(function) is simplex.fusedmax or isinstance(function, simplex.Fusedmax)
 
 
-def _shown(function: Callable[..., Any]) -> str:
+def _function_repr(function: Callable[..., Any]) -> str:
     if isinstance(function, functools.partial):
         options = "".join(f", {key}={value!r}" for key, value in function.keywords.items())
-        return _shown(function.func) + options
+        return _function_repr(function.func) + options
     return getattr(function, "__name__", repr(function))

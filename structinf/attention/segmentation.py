@@ -95,5 +95,5 @@ class SegmentationWeights(StructuredWeights):
     ) -> Tensor:
         unary = torch.stack([torch.zeros_like(scores), scores], -1)
         lengths = None if keys is None else keys.unsqueeze(-1).expand(scores.shape[:-1])
-        nodes, _ = self.relaxed((unary, self.transition), lengths, generator)
+        nodes, _ = self.relaxed_mean((unary, self.transition), lengths, generator)
         return nodes[..., 1]

@@ -134,7 +134,7 @@ class StructuredAttention(nn.Module):
         all queries, where forbidden pairs may leave no structure, it is an InfeasibleError.
         """
         if query is key and query_padding_mask is None:
-            query_padding_mask = self.padding_of_self(key_padding_mask)
+            query_padding_mask = self.self_attention_padding(key_padding_mask)
         return self.attend(
             self.score(query, key),
             value,
@@ -145,9 +145,9 @@ class StructuredAttention(nn.Module):
             generator=generator,
         )
 
-    def padding_of_self(self, key_padding_mask: Tensor | None) -> Tensor | None:
+    def self_attention_padding(self, key_padding_mask: Tensor | None) -> Tensor | None:
         """The ``query_padding_mask`` of self-attention, where a structure over all queries needs one."""
-        if key_padding_mask is None or not self.weights.joins_queries:
+        if key_padding_mask is None or not self.weights.couples_queries:
             return None
         check_mask("key_padding_mask", key_padding_mask, key_padding_mask.shape, floating=True)
         return is_padding(key_padding_mask)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InvalidInputError, UnsupportedError
-from ..kernels.arrays import widened
+from ..kernels.arrays import upcast_half
 from ..layers import Layer
 from ..oracle import Oracle
 from ..relaxation import Relaxation
 from ..shapes import Float
 from ..validation import check_flag
-from .padding import Side, check_mask
+from .padding import PaddedDim, check_mask
 
 __all__ = ["AttentionWeights", "StructuredWeights", "normalize"]
 
@@ -30,7 +30,7 @@ class AttentionWeights(nn.Module, abc.ABC):
     """
 
     @property
-    def joins_queries(self) -> bool:
+    def couples_queries(self) -> bool:
         """Whether one structure is over all queries, so that it would change with queries that are padding."""
         return False
 
@@ -91,16 +91,16 @@ class StructuredWeights(AttentionWeights):
             )
 
     @property
-    def joins_queries(self) -> bool:
+    def couples_queries(self) -> bool:
         return self.event_ndim == 2
 
     @property
-    def keeps_places(self) -> bool:
+    def masks_padding_in_place(self) -> bool:
         """Whether keys that are padding are forbidden where they stand, rather than left out."""
         return False
 
     @property
-    def is_square(self) -> bool:
+    def is_self_attention(self) -> bool:
         """Whether queries and keys are the same sequence, so that what is padding as either is padding as both."""
         return False
 
@@ -130,16 +130,16 @@ class StructuredWeights(AttentionWeights):
                 check_mask(f"{name}_padding_mask", mask, (*scores.shape[:-2], scores.shape[dim]))
         if not (scores.shape[-2] and scores.shape[-1]):
             return scores.clone()  # structures without a single part are few oracles' business
-        if key_padding_mask is not None and self.keeps_places:
+        if key_padding_mask is not None and self.masks_padding_in_place:
             scores, key_padding_mask = scores.masked_fill(key_padding_mask.unsqueeze(-2), -math.inf), None
-        if self.is_square:
-            key_padding_mask = query_padding_mask = self._of_both(scores, key_padding_mask, query_padding_mask)
-        queries, keys = Side(query_padding_mask, -2), Side(key_padding_mask, -1)
-        weights = self.mean(keys.pack(queries.pack(widened(scores))), queries.lengths, keys.lengths, generator)
+        if self.is_self_attention:
+            key_padding_mask = query_padding_mask = self._merge_padding(scores, key_padding_mask, query_padding_mask)
+        queries, keys = PaddedDim(query_padding_mask, -2), PaddedDim(key_padding_mask, -1)
+        weights = self.mean(keys.pack(queries.pack(upcast_half(scores))), queries.lengths, keys.lengths, generator)
         weights = queries.unpack(keys.unpack(weights))
         return (normalize(weights) if self.normalized else weights).to(scores.dtype)
 
-    def _of_both(self, scores: Tensor, of_keys: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
+    def _merge_padding(self, scores: Tensor, of_keys: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
         """What is padding of the one sequence that queries and keys are."""
         if scores.shape[-2] != scores.shape[-1]:
             raise InvalidInputError(
@@ -148,7 +148,7 @@ class StructuredWeights(AttentionWeights):
             )
         return of_keys if of_queries is None else of_queries if of_keys is None else of_keys | of_queries
 
-    def relaxed(self, theta: Any, lengths: Tensor | None, generator: torch.Generator | None) -> Any:
+    def relaxed_mean(self, theta: Any, lengths: Tensor | None, generator: torch.Generator | None) -> Any:
         """The layer's mean, with ``lengths``, if there are any, of at least 1: oracles know no empty side."""
         data = {} if lengths is None else {"lengths": lengths.clamp(min=1)}
         return cast(Any, self.layer(theta, generator=generator, **data))

@@ -1,24 +1,25 @@
 """The only torch.autograd.Functions of the library: algorithms outside, gradients attached here."""
 
-from .capped import CappedMap
-from .convex import ConvexFunction, gradient, value, value_and_gradient
-from .maxima import routed_max, smooth_argmax, smooth_max
-from .optima import WeightedMean, attach_support, envelope, piecewise_linear
-from .simplex import SimplexMap, simplex_point
+from .capped import CappedSimplexMap
+from .convex import ConvexFunction, Gradient, gradient, value, value_and_gradient
+from .maxima import smooth_argmax, smooth_max, smooth_max_with_backward
+from .optima import WeightedMean, attach_envelope_gradient, attach_jacobian, attach_vjp
+from .simplex import SimplexMap, apply_simplex_map
 
 __all__ = [
-    "CappedMap",
+    "CappedSimplexMap",
     "ConvexFunction",
+    "Gradient",
     "SimplexMap",
     "WeightedMean",
-    "attach_support",
-    "envelope",
+    "apply_simplex_map",
+    "attach_envelope_gradient",
+    "attach_jacobian",
+    "attach_vjp",
     "gradient",
-    "piecewise_linear",
-    "routed_max",
-    "simplex_point",
     "smooth_argmax",
     "smooth_max",
+    "smooth_max_with_backward",
     "value",
     "value_and_gradient",
 ]

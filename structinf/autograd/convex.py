@@ -7,7 +7,9 @@ third and later ones are taken by autograd through f's own differentiable value.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,40 +20,43 @@ from ..parts import (
     as_tuple,
     batch_size,
     differentiate,
-    inner,
-    like_potentials,
-    reduce_like,
+    inner_product,
+    pack_like,
     scale_per_instance,
-    sum_of_products,
+    sum_to_batch_of,
+    total_inner_product,
 )
 from ..shapes import Float
-from .forms import as_form, zeros_for_missing
+from .forms import pack, zeros_for_missing
 
-__all__ = ["ConvexFunction", "gradient", "value", "value_and_gradient"]
+__all__ = ["ConvexFunction", "Gradient", "gradient", "value", "value_and_gradient"]
 
 
-class ConvexFunction(Protocol):
-    """A function of θ, instance by instance, that knows its derivatives. Called under no_grad but for ``value``."""
+@dataclass(frozen=True)
+class ConvexFunction:
+    """A convex function f of θ, instance by instance, as the five maps that its derivatives need.
 
-    def value(self, theta: Parts) -> Tensor:
-        """f(θ), (B,); differentiable by autograd to any order wherever an entry of θ requires grad."""
-        ...
+    All are called under no_grad, except ``value``.
 
-    def gradient(self, theta: Parts) -> Parts:
-        """∇f, (B, *event)."""
-        ...
+    Attributes
+    ----------
+    value : callable
+        θ ↦ f(θ), (B,); differentiable by autograd to any order if an entry of θ requires grad.
+    gradient : callable
+        θ ↦ ∇f, (B, *event).
+    value_and_gradient : callable
+        θ ↦ both, from one pass where an algorithm has one.
+    vjp : callable
+        (θ, weight) ↦ Σ_b weight_b ∇f_b in the form of θ, without an array for each instance that shares a tensor.
+    hessian_product : callable
+        (θ, v) ↦ ∇²f v, (B, *event).
+    """
 
-    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:
-        """Both, for the price of the gradient where one pass makes them."""
-        ...
-
-    def vjp(self, theta: Parts, weight: Tensor) -> Parts:
-        """Σ_b weight_b ∇f_b in θ's own form, without an array for each instance of a shared tensor."""
-        ...
-
-    def hessian_product(self, theta: Parts, v: Parts) -> Parts:
-        """∇²f v, (B, *event)."""
-        ...
+    value: Callable[[Any], Tensor]
+    gradient: Callable[[Any], Parts]
+    value_and_gradient: Callable[[Any], tuple[Tensor, Parts]]
+    vjp: Callable[[Any, Tensor], Parts]
+    hessian_product: Callable[[Any, Any], Parts]
 
 
 def value(function: ConvexFunction, theta: Parts) -> Float[Tensor, " batch"]:
@@ -67,19 +72,19 @@ def value(function: ConvexFunction, theta: Parts) -> Float[Tensor, " batch"]:
 
 def gradient(function: ConvexFunction, theta: Parts) -> Parts:
     """∇f, (B, *event), whose Jacobian is the Hessian of f."""
-    return like_potentials(_Gradient.apply(function, isinstance(theta, tuple), *as_tuple(theta)), theta)
+    return pack_like(Gradient.apply(function, isinstance(theta, tuple), *as_tuple(theta)), theta)
 
 
 def value_and_gradient(function: ConvexFunction, theta: Parts) -> tuple[Tensor, Parts]:
     """:func:`value` and :func:`gradient` from one pass, where f has it."""
-    found, *gradients = _ValueAndGradient.apply(function, isinstance(theta, tuple), *as_tuple(theta))
-    return found, like_potentials(gradients, theta)
+    result, *gradients = _ValueAndGradient.apply(function, isinstance(theta, tuple), *as_tuple(theta))
+    return result, pack_like(gradients, theta)
 
 
 class _Value(Function):
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> Tensor:
-        return function.value(as_form(theta, is_tuple))
+        return function.value(pack(theta, is_tuple))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -97,7 +102,7 @@ class _Vjp(Function):
 
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, weight: Tensor, *theta: Tensor) -> tuple[Tensor, ...]:
-        return as_tuple(function.vjp(as_form(theta, is_tuple), weight))
+        return as_tuple(function.vjp(pack(theta, is_tuple), weight))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -108,19 +113,23 @@ class _Vjp(Function):
     def backward(ctx: Any, *v: Tensor) -> Any:
         # ⟨v, Σ_b w_b μ_b⟩ has gradient Σ_b w_b H_b v in θ, and ⟨v, μ_b⟩ in w_b.
         weight, *theta = ctx.saved_tensors
-        form = as_form(tuple(theta), ctx.is_tuple)
-        grad_weight = inner(as_form(v, ctx.is_tuple), gradient(ctx.function, form)) if ctx.needs_input_grad[2] else None
+        form = pack(tuple(theta), ctx.is_tuple)
+        grad_weight = (
+            inner_product(pack(v, ctx.is_tuple), gradient(ctx.function, form)) if ctx.needs_input_grad[2] else None
+        )
         if not any(ctx.needs_input_grad[3:]):
             return None, None, grad_weight, *[None] * len(theta)
         products = _HessianProduct.apply(ctx.function, ctx.is_tuple, len(theta), *theta, *v)
-        weighted = scale_per_instance(as_form(products, ctx.is_tuple), weight)
-        return None, None, grad_weight, *as_tuple(reduce_like(weighted, form))
+        weighted = scale_per_instance(pack(products, ctx.is_tuple), weight)
+        return None, None, grad_weight, *as_tuple(sum_to_batch_of(weighted, form))
 
 
-class _Gradient(Function):
+class Gradient(Function):
+    """∇f; ``Gradient.apply(f, isinstance(theta, tuple), *as_tuple(theta))`` returns the tuple of its tensors."""
+
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
-        return as_tuple(function.gradient(as_form(theta, is_tuple)))
+        return as_tuple(function.gradient(pack(theta, is_tuple)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -131,14 +140,14 @@ class _Gradient(Function):
     def backward(ctx: Any, *v: Tensor) -> Any:
         theta = ctx.saved_tensors
         products = _HessianProduct.apply(ctx.function, ctx.is_tuple, len(theta), *theta, *v)
-        return None, None, *as_tuple(reduce_like(as_form(products, ctx.is_tuple), as_form(theta, ctx.is_tuple)))
+        return None, None, *as_tuple(sum_to_batch_of(pack(products, ctx.is_tuple), pack(theta, ctx.is_tuple)))
 
 
 class _ValueAndGradient(Function):
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
-        found, gradients = function.value_and_gradient(as_form(theta, is_tuple))
-        return found, *as_tuple(gradients)
+        result, gradients = function.value_and_gradient(pack(theta, is_tuple))
+        return result, *as_tuple(gradients)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -149,7 +158,7 @@ class _ValueAndGradient(Function):
     @staticmethod
     def backward(ctx: Any, weight: Tensor | None, *v: Tensor | None) -> Any:
         n = len(v)
-        saved = ctx.saved_tensors  # read once alone, or else checkpointing objects
+        saved = ctx.saved_tensors  # read once: checkpointing refuses a second read
         theta, gradients = saved[:n], saved[n:]
         total = None if weight is None else as_tuple(scale_per_instance(gradients, weight))
         if any(z is not None for z in v):
@@ -157,7 +166,7 @@ class _ValueAndGradient(Function):
             total = products if total is None else tuple(map(torch.add, total, products))
         if total is None:
             return None, None, *[None] * n
-        return None, None, *as_tuple(reduce_like(tuple(total), tuple(theta)))
+        return None, None, *as_tuple(sum_to_batch_of(tuple(total), tuple(theta)))
 
 
 class _HessianProduct(Function):
@@ -165,7 +174,7 @@ class _HessianProduct(Function):
 
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, n: int, *theta_v: Tensor) -> tuple[Tensor, ...]:
-        theta, v = as_form(theta_v[:n], is_tuple), as_form(theta_v[n:], is_tuple)
+        theta, v = pack(theta_v[:n], is_tuple), pack(theta_v[n:], is_tuple)
         return as_tuple(function.hessian_product(theta, v))
 
     @staticmethod
@@ -184,9 +193,9 @@ class _HessianProduct(Function):
                 t.requires_grad_()
             theta, v = inputs[: ctx.n], inputs[ctx.n :]
             size = w[0].shape[0]
-            spread = [t.expand(size, *t.shape[1:]) for t in theta]
-            total = ctx.function.value(as_form(tuple(spread), ctx.is_tuple)).sum()
-            means = differentiate(total, spread, create_graph=True)
-            products = differentiate(sum_of_products(means, v), spread, create_graph=True)
-            gradients = differentiate(sum_of_products(products, w), inputs, create_graph=create_graph)
+            expanded = [t.expand(size, *t.shape[1:]) for t in theta]
+            total = ctx.function.value(pack(tuple(expanded), ctx.is_tuple)).sum()
+            means = differentiate(total, expanded, create_graph=True)
+            products = differentiate(total_inner_product(means, v), expanded, create_graph=True)
+            gradients = differentiate(total_inner_product(products, w), inputs, create_graph=create_graph)
         return None, None, None, *gradients

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from ..parts import Parts
 
-__all__ = ["as_form", "zeros_for_missing"]
+__all__ = ["pack", "zeros_for_missing"]
 
 
-def as_form(tensors: tuple[Tensor, ...], is_tuple: bool) -> Parts:
+def pack(tensors: tuple[Tensor, ...], is_tuple: bool) -> Parts:
     """``tensors`` as a tuple, or the only one."""
     return tensors if is_tuple else tensors[0]
 

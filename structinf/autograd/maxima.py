@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ..errors import UnsupportedError
-from ..regularizers import Regularizer, probabilities, smoothed_maximum
+from ..regularizers import Regularizer, smooth_max_gradient, smooth_max_value
 
-__all__ = ["routed_max", "smooth_argmax", "smooth_max"]
+__all__ = ["smooth_argmax", "smooth_max", "smooth_max_with_backward"]
 
 
 def smooth_max(regularizer: Regularizer, x: Tensor, dim: int = -1) -> Tensor:
@@ -28,7 +28,7 @@ def smooth_argmax(regularizer: Regularizer, x: Tensor, dim: int = -1) -> Tensor:
 class _SmoothMax(Function):
     @staticmethod
     def forward(regularizer: Regularizer, x: Tensor) -> Tensor:
-        return smoothed_maximum(regularizer, x)
+        return smooth_max_value(regularizer, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -44,7 +44,7 @@ class _SmoothMax(Function):
 class _SmoothArgmax(Function):
     @staticmethod
     def forward(regularizer: Regularizer, x: Tensor) -> Tensor:
-        return probabilities(regularizer, x)
+        return smooth_max_gradient(regularizer, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -58,22 +58,25 @@ class _SmoothArgmax(Function):
         return None, ctx.regularizer.hessian_product(q, z)
 
 
-def routed_max(regularizer: Regularizer, x: Tensor, dim: int, route: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """:func:`smooth_max` whose backward sends on ``route(x, g)``, (..., n), where that one's sends the adjoint g q.
+def smooth_max_with_backward(
+    regularizer: Regularizer, x: Tensor, dim: int, backward_rule: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """:func:`smooth_max` with another backward pass: ``backward_rule(x, g)``, (..., n), in the place of g q.
 
-    Walks through a recursion are made of it: an adjoint g (...) says how often they come by. First derivatives only.
+    Samples of a recursion are drawn in the backward pass: the adjoint g (...) counts the samples that reach a node.
+    First derivatives only.
     """
-    return _RoutedMax.apply(regularizer, x.movedim(dim, -1), route)
+    return _SmoothMaxWithBackward.apply(regularizer, x.movedim(dim, -1), backward_rule)
 
 
-class _RoutedMax(Function):
+class _SmoothMaxWithBackward(Function):
     @staticmethod
-    def forward(regularizer: Regularizer, x: Tensor, route: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        return smoothed_maximum(regularizer, x)
+    def forward(regularizer: Regularizer, x: Tensor, backward_rule: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        return smooth_max_value(regularizer, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, x, ctx.route = inputs
+        _, x, ctx.backward_rule = inputs
         ctx.save_for_backward(x)
 
     @staticmethod
@@ -81,4 +84,4 @@ class _RoutedMax(Function):
         if torch.is_grad_enabled():
             raise UnsupportedError("a walk through a recursion has no derivative; the smoothed value and mean have")
         (x,) = ctx.saved_tensors
-        return None, ctx.route(x, g), None
+        return None, ctx.backward_rule(x, g), None

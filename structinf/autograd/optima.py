@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ..errors import UnsupportedError
-from ..parts import Parts, as_tuple, like_potentials, reduce_like
+from ..parts import Parts, as_tuple, pack_like, sum_to_batch_of
 from ..shapes import Float
-from .forms import as_form, zeros_for_missing
+from .forms import pack, zeros_for_missing
 
-__all__ = ["WeightedMean", "attach_support", "envelope", "piecewise_linear"]
+__all__ = ["WeightedMean", "attach_envelope_gradient", "attach_jacobian", "attach_vjp"]
 
 
 # ----------------------------------------------------------------------------- optimal values, piecewise linear maps
 
 
-def envelope(value: Tensor, theta: Parts, mean: Parts) -> Float[Tensor, " batch"]:
+def attach_envelope_gradient(value: Tensor, theta: Parts, mean: Parts) -> Float[Tensor, " batch"]:
     """``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), given the gradient μ that the envelope theorem says it has.
 
     The solver is not differentiated for it; the Hessian is that of the ``mean``'s own gradient rule.
@@ -49,7 +49,7 @@ class _Envelope(Function):
         return None, None, *gradients, *[None] * ctx.n
 
 
-def piecewise_linear(value: Tensor, theta: Tensor, jvp: Callable[..., Tensor], vjp: Callable[..., Tensor]) -> Tensor:
+def attach_jacobian(value: Tensor, theta: Tensor, jvp: Callable[..., Tensor], vjp: Callable[..., Tensor]) -> Tensor:
     """``value``, of a piecewise linear map at ``theta``, given products with its Jacobian there and the transpose."""
     return _PiecewiseLinear.apply(value, theta, jvp, vjp) if torch.is_grad_enabled() and theta.requires_grad else value
 
@@ -65,7 +65,7 @@ class _PiecewiseLinear(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        return None, piecewise_linear(ctx.vjp(g), g, ctx.vjp, ctx.jvp), None, None  # linear in g, constant in θ
+        return None, attach_jacobian(ctx.vjp(g), g, ctx.vjp, ctx.jvp), None, None  # linear in g, constant in θ
 
 
 # ----------------------------------------------------------------------------- means of a few structures
@@ -83,29 +83,31 @@ class WeightedMean(Protocol):
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts: ...
 
 
-_TWICE = "a Fenchel-Young loss of it has second ones, and the marginals relaxation is twice differentiable"
+_SECOND_ORDER_HINT = "a Fenchel-Young loss of it has second ones, and the marginals relaxation is twice differentiable"
 
 
-def attach_support(result: WeightedMean, theta: Parts, what: str, instead: str = _TWICE) -> tuple[Parts, Tensor]:
+def attach_vjp(
+    result: WeightedMean, theta: Parts, solver_name: str, alternative: str = _SECOND_ORDER_HINT
+) -> tuple[Parts, Tensor]:
     """The mean and weights of ``result``, with ``result.vjp`` as their gradient in ``theta``.
 
-    Asking for a second derivative is an UnsupportedError that names ``what``, and says what has one ``instead``.
+    A second derivative raises UnsupportedError with ``solver_name`` and the ``alternative`` that has one.
     """
     tensors = as_tuple(theta)
-    *mean, weights = _AttachSupport.apply(
-        result, isinstance(theta, tuple), f"{what} offers first derivatives only; {instead}", *tensors
+    *mean, weights = _AttachVJP.apply(
+        result, isinstance(theta, tuple), f"{solver_name} offers first derivatives only; {alternative}", *tensors
     )
-    return like_potentials(mean, theta), weights
+    return pack_like(mean, theta), weights
 
 
-class _AttachSupport(Function):
+class _AttachVJP(Function):
     @staticmethod
-    def forward(result: WeightedMean, is_tuple: bool, refusal: str, *theta: Tensor) -> tuple[Tensor, ...]:
+    def forward(result: WeightedMean, is_tuple: bool, second_order_message: str, *theta: Tensor) -> tuple[Tensor, ...]:
         return *(m.clone() for m in as_tuple(result.mean)), result.weights.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.result, ctx.is_tuple, ctx.refusal, *theta = inputs
+        ctx.result, ctx.is_tuple, ctx.second_order_message, *theta = inputs
         ctx.save_for_backward(*theta)
         ctx.set_materialize_grads(False)
 
@@ -116,30 +118,30 @@ class _AttachSupport(Function):
             return None, None, None, *[None] * len(theta)
         mean = as_tuple(ctx.result.mean)
         *v, weights = cotangents
-        v_mean = as_form(zeros_for_missing(tuple(v), mean), ctx.is_tuple) if any(c is not None for c in v) else None
+        v_mean = pack(zeros_for_missing(tuple(v), mean), ctx.is_tuple) if any(c is not None for c in v) else None
         with torch.no_grad():
-            gradients = as_tuple(reduce_like(ctx.result.vjp(v_mean, weights), as_form(theta, ctx.is_tuple)))
+            gradients = as_tuple(sum_to_batch_of(ctx.result.vjp(v_mean, weights), pack(theta, ctx.is_tuple)))
         if torch.is_grad_enabled():
             sources = [t for t in (*theta, *cotangents) if t is not None]
-            gradients = _FirstOrderOnly.apply(ctx.refusal, len(gradients), *gradients, *sources)
+            gradients = _FirstOrderOnly.apply(ctx.second_order_message, len(gradients), *gradients, *sources)
         return None, None, None, *gradients
 
 
 # torch asks for it at every call, and working it out takes as long as all the rest of the call.
-_AttachSupport.forward.__signature__ = inspect.signature(_AttachSupport.forward)
+_AttachVJP.forward.__signature__ = inspect.signature(_AttachVJP.forward)
 
 
 class _FirstOrderOnly(Function):
     """The identity on its first ``n`` tensors, which depend on the others in a way that is not offered."""
 
     @staticmethod
-    def forward(refusal: str, n: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(second_order_message: str, n: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(t.clone() for t in tensors[:n])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.refusal = inputs[0]
+        ctx.second_order_message = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise UnsupportedError(ctx.refusal)
+        raise UnsupportedError(ctx.second_order_message)

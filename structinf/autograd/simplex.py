@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 from ..shapes import Float
 
-__all__ = ["SimplexMap", "batched", "one_of", "simplex_point"]
+__all__ = ["SimplexMap", "apply_simplex_map", "batched", "fixed_or_given"]
 
 
 class SimplexMap(abc.ABC):
@@ -25,29 +25,29 @@ class SimplexMap(abc.ABC):
         """p, (..., n)."""
 
     def pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The products of g (..., n) with the derivatives of p in x, (..., n), and in the parameter, (..., 1).
 
-        Override it where compiled loops are faster than :meth:`differentiable_pull_back`.
+        Override it where compiled loops are faster than :meth:`differentiable_vjp`.
         """
-        return self.differentiable_pull_back(p, parameter, g, with_slope)
+        return self.differentiable_vjp(p, parameter, g, with_parameter_grad)
 
     @abc.abstractmethod
-    def differentiable_pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    def differentiable_vjp(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The same in torch operations that autograd can follow."""
 
 
-def one_of(own: float | None, given: Tensor | None) -> float | Tensor:
+def fixed_or_given(own: float | None, given: Tensor | None) -> float | Tensor:
     """The parameter of a map: its own, or where it has none that of each row."""
     found = given if own is None else own
     assert found is not None
     return found
 
 
-def simplex_point(
+def apply_simplex_map(
     function: SimplexMap, x: Float[Tensor, "*rows n"], parameter: Tensor | None = None
 ) -> Float[Tensor, "*rows n"]:
     """``function``'s point for x; the derivative in the ``parameter`` (..., 1), of as many dimensions, is its own."""
@@ -71,11 +71,11 @@ class _Point(Function):
             return None, None, None
         # The derivatives are functions of the point, which is this Function's output: all orders follow.
         p, parameter = ctx.saved_tensors
-        with_slope = ctx.needs_input_grad[2]
+        with_parameter_grad = ctx.needs_input_grad[2]
         if torch.is_grad_enabled():
-            product, slope = ctx.function.differentiable_pull_back(p, parameter, g, with_slope)
+            product, slope = ctx.function.differentiable_vjp(p, parameter, g, with_parameter_grad)
         else:
-            product, slope = ctx.function.pull_back(p, parameter, g, with_slope)
+            product, slope = ctx.function.pull_back(p, parameter, g, with_parameter_grad)
         return None, product, slope
 
     @staticmethod
@@ -84,7 +84,7 @@ class _Point(Function):
         x = batched(x, x_dim, info.batch_size)
         if parameter is not None:
             parameter = batched(parameter, parameter_dim, info.batch_size)
-        return simplex_point(function, x, parameter), 0
+        return apply_simplex_map(function, x, parameter), 0
 
 
 def batched(t: Tensor, dim: int | None, size: int) -> Tensor:

@@ -11,10 +11,10 @@ from torch.autograd import Function
 from ..shapes import Float
 from .simplex import batched
 
-__all__ = ["SimplexMaximum", "simplex_gap"]
+__all__ = ["EntropyMaximum", "fenchel_young_gap"]
 
 
-class SimplexMaximum(Protocol):
+class EntropyMaximum(Protocol):
     """An entropy H that knows the value of its maximum."""
 
     def maximum(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
@@ -22,8 +22,8 @@ class SimplexMaximum(Protocol):
         ...
 
 
-def simplex_gap(
-    function: SimplexMaximum,
+def fenchel_young_gap(
+    function: EntropyMaximum,
     x: Float[Tensor, "*rows n"],
     p: Float[Tensor, "*rows n"],
     right: Float[Tensor, "*rows"],
@@ -39,7 +39,7 @@ def simplex_gap(
 
 class _Gap(Function):
     @staticmethod
-    def forward(function: SimplexMaximum, x: Tensor, p: Tensor, right: Tensor, of_target: Tensor) -> Tensor:
+    def forward(function: EntropyMaximum, x: Tensor, p: Tensor, right: Tensor, of_target: Tensor) -> Tensor:
         impossible = right.isneginf()
         # What is right is taken off first, so that small losses are not lost beside large scores.
         value = function.maximum(x, p, right.masked_fill(impossible, 0.0)) - of_target
@@ -58,7 +58,7 @@ class _Gap(Function):
         return None, g.unsqueeze(-1) * p, None, -g, -g
 
     @staticmethod
-    def vmap(info: Any, dims: Any, function: SimplexMaximum, *tensors: Tensor) -> Any:
-        return simplex_gap(
+    def vmap(info: Any, dims: Any, function: EntropyMaximum, *tensors: Tensor) -> Any:
+        return fenchel_young_gap(
             function, *(batched(t, d, info.batch_size) for t, d in zip(tensors, dims[1:], strict=True))
         ), 0

@@ -8,15 +8,15 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
-__all__ = ["inspected"]
+__all__ = ["check_under_vmap"]
 
 
-def inspected(t: Tensor, check: Callable[[Tensor], None]) -> Tensor:
+def check_under_vmap(t: Tensor, check: Callable[[Tensor], None]) -> Tensor:
     """``t``, after ``check`` has seen it: with dimensions in front that vmap hides elsewhere."""
-    return _Inspected.apply(t, check)
+    return _CheckUnderVmap.apply(t, check)
 
 
-class _Inspected(Function):
+class _CheckUnderVmap(Function):
     @staticmethod
     def forward(t: Tensor, check: Callable[[Tensor], None]) -> Tensor:
         check(t)
@@ -32,4 +32,4 @@ class _Inspected(Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, t: Tensor, check: Callable[[Tensor], None]) -> Any:
-        return inspected(t.movedim(dims[0], 0), check), 0
+        return check_under_vmap(t.movedim(dims[0], 0), check), 0

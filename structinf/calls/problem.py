@@ -7,6 +7,7 @@ half precision lifted to float32, padding overwritten, batch dimensions flattene
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import re
@@ -17,13 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compile.functorch import check_not_hidden
+from ..compile.functorch import check_not_captured
 from ..errors import InstanceError, InvalidInputError, UnsupportedError
-from ..kernels.arrays import HALF, widened
+from ..kernels.arrays import HALF_DTYPES, upcast_half
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, broadcast, like_potentials, map_parts, tupled
+from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
+from ..solvers.perturbation import repeat_instances
 
-__all__ = ["Problem", "broadcasts", "mask_hint", "renamed", "shapes"]
+__all__ = ["Problem", "blame_argument", "broadcasts", "mask_hint", "shapes"]
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,13 @@ class Problem:
     def build(cls, theta: Any, oracle: Oracle, instance_data: Mapping[str, Any]) -> Problem:
         """Validate and flatten. InvalidInputError or TypeError say what is wrong and where."""
         theta = _check_tensors(theta)
-        ndims = oracle.event_ndims(theta)
+        ndims = oracle.resolve_event_ndim(theta)
         tensors = as_tuple(theta)
         batch_shape = _batch_shape(tensors, ndims, oracle)
-        flat = [widened(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
-        form = like_potentials(flat, theta)
+        flat = [upcast_half(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
+        form = pack_like(flat, theta)
         for name, t in oracle.bound.items():
-            check_not_hidden(name, t)
+            check_not_captured(name, t)
         given = {name: value for name, value in instance_data.items() if value is not None}
         try:
             bound = {
@@ -98,10 +100,10 @@ class Problem:
 
         ``instead`` is what messages about its form add: what else may be meant.
         """
-        came = y
-        y = tupled(y)
+        received = y
+        y = list_to_tuple(y)
         if isinstance(y, tuple) != isinstance(self.theta, tuple) or len(as_tuple(y)) != len(as_tuple(self.theta)):
-            raise InvalidInputError(f"{what}: the form of theta is needed, got {_describe(came)}{instead}")
+            raise InvalidInputError(f"{what}: the form of theta is needed, got {_describe(received)}{instead}")
         flat = []
         for i, (t, like) in enumerate(zip(as_tuple(y), as_tuple(self.theta), strict=True)):
             event = like.shape[1:]
@@ -115,10 +117,10 @@ class Problem:
                     f"{where} must have shape {_shape(self.batch_shape + event)} "
                     f"(batch {_shape(self.batch_shape)}, structure {_shape(event)}), got {_shape(t.shape)}{instead}"
                 )
-            check_not_hidden(what, t)
+            check_not_captured(what, t)
             t = t.to(like).expand(self.batch_shape + event)
             flat.append(t.reshape(math.prod(self.batch_shape), *event))
-        form = self.without_padding(like_potentials(flat, self.theta))
+        form = self.without_padding(pack_like(flat, self.theta))
         for t in as_tuple(form):
             if not bool(t.isfinite().all()):
                 index = int((~t.isfinite()).nonzero()[0, 0])
@@ -169,6 +171,16 @@ class Problem:
         # Not a product: 0 · NaN is NaN, and where() gives the padding a gradient of exactly 0.
         return map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
 
+    def repeat(self, shape: torch.Size) -> Problem:
+        """The problem with the dimensions ``shape`` in front of its batch: that many copies of all instances."""
+        n = shape.numel()
+        return dataclasses.replace(
+            self,
+            oracle=self.oracle.repeat(n),
+            theta=repeat_instances(self.theta, n),
+            batch_shape=shape + self.batch_shape,
+        )
+
     # -- the way back -------------------------------------------------------------------------
 
     @property
@@ -187,7 +199,7 @@ class Problem:
             t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :]).to(dtype)
             for t, dtype in zip(as_tuple(parts), self.dtypes, strict=True)
         ]
-        return like_potentials(restored, self.theta)
+        return pack_like(restored, self.theta)
 
     @contextlib.contextmanager
     def plain_modes(self) -> Iterator[None]:
@@ -205,7 +217,7 @@ class Problem:
             try:
                 yield
             except InstanceError as error:
-                error.locate(self.batch_shape)
+                error.add_batch_position(self.batch_shape)
                 raise
 
 
@@ -214,7 +226,7 @@ class Problem:
 
 def shapes(theta: Parts, oracle: Oracle) -> tuple[torch.Size, tuple[torch.Size, ...]]:
     """The batch's shape, and that of each tensor's parts."""
-    tensors, ndims = as_tuple(theta), oracle.event_ndims(theta)
+    tensors, ndims = as_tuple(theta), oracle.resolve_event_ndim(theta)
     batch = torch.broadcast_shapes(*(t.shape[: t.ndim - n] for t, n in zip(tensors, ndims, strict=True)))
     return batch, tuple(t.shape[t.ndim - n :] for t, n in zip(tensors, ndims, strict=True))
 
@@ -223,7 +235,7 @@ def shapes(theta: Parts, oracle: Oracle) -> tuple[torch.Size, tuple[torch.Size, 
 
 
 def _check_tensors(theta: Any) -> Parts:
-    theta = tupled(theta)
+    theta = list_to_tuple(theta)
     for i, t in enumerate(as_tuple(theta)):
         name = f"theta[{i}]" if isinstance(theta, tuple) else "theta"
         if not isinstance(t, Tensor):
@@ -239,7 +251,7 @@ def _check_tensors(theta: Any) -> Parts:
     if not tensors:
         raise InvalidInputError("theta: an empty tuple holds no potentials")
     # Half precision is lifted to float32 anyhow, and autocast mixes the two: a layer's output and a parameter.
-    lifted = [torch.float32 if t.dtype in HALF else t.dtype for t in tensors]
+    lifted = [torch.float32 if t.dtype in HALF_DTYPES else t.dtype for t in tensors]
     for what, values in (("device", [t.device for t in tensors]), ("dtype", lifted)):
         if any(v != values[0] for v in values):
             raise InvalidInputError(f"theta: all tensors must have one {what}, got {' and '.join(map(str, values))}")
@@ -259,10 +271,10 @@ def _batch_shape(tensors: tuple[Tensor, ...], ndims: tuple[int, ...], oracle: Or
     if len(shapes) == 1:
         return shapes[0]
     try:
-        return broadcast(*shapes)
+        return broadcast_shapes(*shapes)
     except ValueError:
-        came = " and ".join(_shape(t.shape) for t in tensors)
-        raise InvalidInputError(f"theta: the batch dimensions of shapes {came} do not agree") from None
+        received = " and ".join(_shape(t.shape) for t in tensors)
+        raise InvalidInputError(f"theta: the batch dimensions of shapes {received} do not agree") from None
 
 
 def _flatten(t: Tensor, ndim: int, batch_shape: torch.Size) -> Tensor:
@@ -355,7 +367,7 @@ def mask_hint(name: str, known: Iterable[str]) -> str:
 
 
 @contextlib.contextmanager
-def renamed(name: str, but: str = "") -> Iterator[None]:
+def blame_argument(name: str, but: str = "") -> Iterator[None]:
     """Messages call the potentials by their ``name`` in the call at hand, except those that start with ``but``."""
     try:
         yield

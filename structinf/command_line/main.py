@@ -20,7 +20,7 @@ import torch
 from .. import Oracle, __version__, testing
 from ..calls import resolution
 from ..errors import InvalidInputError, PluginError, StructinfError
-from ..registry import options_of
+from ..registry import signature_options
 from . import listing
 
 __all__ = ["main"]
@@ -188,12 +188,12 @@ def _check(arguments: argparse.Namespace) -> int:
     oracle = _make(arguments.name, dict(arguments.options))
     shape = _event_shape(oracle, arguments.event_shape)
     if arguments.relaxation is None:
-        subject, results = repr(oracle), testing.oracle_results(oracle, shape, seed=arguments.seed)
+        subject, results = repr(oracle), testing.run_oracle_checks(oracle, shape, seed=arguments.seed)
     else:
         relaxation = resolution.get_relaxation(arguments.relaxation)
         resolution.check_supported(oracle, relaxation)
         subject = f"{relaxation!r} of {oracle!r}"
-        results = testing.relaxation_results(relaxation, oracle, shape, seed=arguments.seed)
+        results = testing.run_relaxation_checks(relaxation, oracle, shape, seed=arguments.seed)
     print(f"{subject}, potentials of shape {shape}\n")
     count: Counter[str] = Counter()
     faults: dict[str, str] = {}  # and the first law that each of them breaks
@@ -220,7 +220,7 @@ def _make(name: str, options: dict[str, Any]) -> Oracle:
         if colon and "" not in sys.path:
             sys.path.insert(0, "")  # a module of the current folder, as with python -m
         factory = getattr(importlib.import_module(module), attribute) if colon else resolution.ORACLES.factory(name)
-        if missing := [key for key, needed in options_of(factory).items() if needed and key not in options]:
+        if missing := [key for key, needed in signature_options(factory).items() if needed and key not in options]:
             raise InvalidInputError(f"{name} needs options: pass {' '.join(f'-o {key}=...' for key in missing)}")
         made = factory(**options) if colon else resolution.get_oracle(name, **options)
         if not isinstance(made, Oracle):

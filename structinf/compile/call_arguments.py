@@ -1,4 +1,4 @@
-"""Arguments of calls inside torch.compile, taken apart into tensors and constants, and made again from them."""
+"""Arguments of calls inside torch.compile, taken apart into tensors and constants, and rebuilt from them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Parameter
 
-__all__ = ["flatten", "holds_no_parameters", "identity", "is_same", "rebuilt"]
+from .torch_private import mark_constant, value_of_scalar
+
+__all__ = ["flatten", "has_no_parameters", "identity", "is_same_constant", "rebuild"]
 
 
 def flatten(value: Any, tensors: list[Tensor], constants: list[Any]) -> Any:
-    """How ``value`` is made of tensors and constants, which are put into the lists.
+    """The form of ``value``, for :func:`rebuild`; its tensors and constants are appended to the two lists.
 
-    The compiler traces it, and so compiles anew when a constant is another one. It makes a symbol of a number that
-    changes, unless that is asked for its value.
+    The compiler traces this function, so that it compiles again when a constant changes.
     """
     if isinstance(value, Tensor):
         tensors.append(value)
@@ -30,13 +31,11 @@ def flatten(value: Any, tensors: list[Tensor], constants: list[Any]) -> Any:
     if isinstance(value, dict):
         return "dict", tuple(value), tuple([flatten(each, tensors, constants) for each in value.values()])
     if isinstance(value, int | float):
-        from torch.fx.experimental.symbolic_shapes import guard_scalar  # takes seconds, and is there by now
-
-        constants.append(guard_scalar(value))
+        constants.append(value_of_scalar(value))
         return "constant"
     kind, names = "object", getattr(type(value), "settable", None)
-    if hasattr(type(value), "__dataclass_fields__") and (made_of := _made_of(identity(value), value)) is not None:
-        kind, names = "new", made_of
+    if hasattr(type(value), "__dataclass_fields__") and (own := _fields_of_new(identity(value), value)) is not None:
+        kind, names = "new", own
     constants.append(type(value) if kind == "new" else value)
     if names is None:
         return "constant"
@@ -44,48 +43,44 @@ def flatten(value: Any, tensors: list[Tensor], constants: list[Any]) -> Any:
 
 
 def identity(constant: Any) -> int:
-    """That of an object, 0 for what has no attributes.
+    """The identity of an object, 0 for values without attributes.
 
-    Of an object that the compiled program itself makes, the compiler has but an empty shell, of another identity than
-    it says.
+    For an object that the compiled program creates, the compiler has a placeholder of another identity.
     """
     return 0 if constant is None or isinstance(constant, str | int | float | type) else id(constant)
 
 
-def _made_of(said: int, value: Any) -> tuple[str, ...] | None:
-    """The fields that say all of a dataclass's object that the compiled program makes; None of other objects."""
-    if said == identity(value) or not value.__dataclass_params__.frozen:
+@mark_constant
+def _fields_of_new(traced_identity: int, value: Any) -> tuple[str, ...] | None:
+    """The fields of a frozen dataclass object that the compiled program creates; None for all other objects."""
+    if traced_identity == identity(value) or not value.__dataclass_params__.frozen:
         return None
     return tuple(field.name for field in fields(value) if field.init)
 
 
-# As torch.compiler.assume_constant_result, which imports the whole compiler.
-_made_of._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
-
-
-def rebuilt(form: Any, tensors: Iterator[Any], constants: Iterator[Any]) -> Any:
-    """What :func:`flatten` took apart; of objects, copies with the attributes that they had then."""
+def rebuild(form: Any, tensors: Iterator[Any], constants: Iterator[Any]) -> Any:
+    """The value that :func:`flatten` took apart; objects are copies with the attributes of that time."""
     if form == "tensor":
         return next(tensors)
     if form == "constant":
         return next(constants)
     kind, names, parts = form
     base = next(constants) if kind in ("object", "new") else None
-    values = [rebuilt(part, tensors, constants) for part in parts]
+    values = [rebuild(part, tensors, constants) for part in parts]
     if base is None:
         return dict(zip(names, values, strict=True)) if kind == "dict" else {"list": list, "tuple": tuple}[kind](values)
-    named = dict(zip(names, values, strict=True))
+    attributes = dict(zip(names, values, strict=True))
     if kind == "new":
-        return base(**named)
-    held = copy.copy(base)
-    vars(held).update(named)  # neither checked nor registered again
-    return held
+        return base(**attributes)
+    result = copy.copy(base)
+    vars(result).update(attributes)  # neither checked nor registered again
+    return result
 
 
-def holds_no_parameters(value: Any, seen: set[int]) -> bool:
-    """Whether no tensor in ``value``, at any depth, is to be differentiated in; of functions, that is unknown.
+def has_no_parameters(value: Any, seen: set[int]) -> bool:
+    """Whether ``value`` holds, at any depth, no tensor to differentiate in; False for functions, which may.
 
-    A frozen parameter may be unfrozen, of which the compiled program would hear nothing.
+    A frozen parameter counts, since the compiled program would not notice when it is unfrozen.
     """
     if id(value) in seen or isinstance(value, type):
         return True
@@ -97,13 +92,13 @@ def holds_no_parameters(value: Any, seen: set[int]) -> bool:
     if isinstance(value, tuple | list | set | frozenset):
         parts = list(value)
     elif is_dataclass(value):
-        # And not what it remembers of earlier calls.
+        # Fields only: other attributes are caches of earlier calls.
         parts = [getattr(value, field.name, None) for field in fields(value)]
     else:
         parts = list((value if isinstance(value, Mapping) else getattr(value, "__dict__", {})).values())
-    return all(holds_no_parameters(part, seen) for part in parts)
+    return all(has_no_parameters(part, seen) for part in parts)
 
 
-def is_same(a: Any, b: Any) -> bool:
-    """Whether two constants stand for the same: objects by identity, text and numbers by value."""
+def is_same_constant(a: Any, b: Any) -> bool:
+    """Whether two constants are equal: objects by identity, text and numbers by value."""
     return a is b or (type(a) is type(b) and isinstance(a, str | int | float) and repr(a) == repr(b))

@@ -1,8 +1,8 @@
-"""Steps: functions of tensors as the operator ``structinf::step``, so that torch.compile's graphs are whole.
+"""The operator ``structinf::call``: a function of tensors as one node of torch.compile's graphs.
 
-The operator takes tensors and the key of a step, which runs as it is. The pull-back of a step is a step too: it runs
-that one once more and differentiates it, so that derivatives are had in all orders that it has. A number comes with
-its gradient instead, which is had for little more while it is computed.
+The operator takes tensors and the key of a registered function. Its backward pass is the same operator with the key of
+the function's vector-Jacobian product, which runs the function again and differentiates it; so every order of
+derivative exists that the function supports. A scalar result comes with its gradient instead, computed on the way.
 """
 
 from __future__ import annotations
@@ -16,160 +16,166 @@ from torch import Tensor
 
 from .saved_tensors import bypass_saved_tensor_hooks
 
-__all__ = ["Step", "key_of", "number_step", "step"]
+__all__ = ["TensorFunction", "call_operator", "call_scalar_operator", "register_function"]
 
 
-class Step(Protocol):
-    """A function of tensors whose results are of known shapes, and the same each time."""
+class TensorFunction(Protocol):
+    """A deterministic function of tensors whose outputs have known shapes."""
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The results, which autograd follows to the tensors."""
+        """The outputs, which autograd follows to the tensors."""
         ...
 
-    def like(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Tensors of the results' shapes and dtypes."""
+    def output_like(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Tensors of the shapes and dtypes of the outputs."""
         ...
 
 
 @dataclass(frozen=True)
-class _PullBack:
-    """From tensors and the cotangents of ``step``'s results, the products with the Jacobian in the ``wanted`` ones."""
+class _Vjp:
+    """From the ``inputs`` tensors of ``function`` and the cotangents of its outputs to the gradients in ``indices``."""
 
-    step: Step
-    count: int
-    wanted: tuple[int, ...]
+    function: TensorFunction
+    inputs: int
+    indices: tuple[int, ...]
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return _differentiated(self.step, tensors[: self.count], self.wanted, tensors[self.count :])[1]
+        return _outputs_and_vjp(self.function, tensors[: self.inputs], self.indices, tensors[self.inputs :])[1]
 
-    def like(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(tensors[i] for i in self.wanted)
+    def output_like(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(tensors[i] for i in self.indices)
 
 
 @dataclass(frozen=True)
-class _WithGradient:
-    """From tensors, the number that ``step`` makes of them, and its gradients in the ``wanted`` ones."""
+class _ScalarAndGradient:
+    """From tensors to the scalar that ``function`` makes of them and its gradients in the tensors ``indices``."""
 
-    step: Step
-    wanted: tuple[int, ...]
+    function: TensorFunction
+    indices: tuple[int, ...]
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        (number,), gradients = _differentiated(self.step, tensors, self.wanted)
-        return number, *gradients
+        (scalar,), gradients = _outputs_and_vjp(self.function, tensors, self.indices)
+        return scalar, *gradients
 
-    def like(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return *self.step.like(tensors), *(tensors[i] for i in self.wanted)
+    def output_like(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return *self.function.output_like(tensors), *(tensors[i] for i in self.indices)
 
 
-def _differentiated(
-    step: Step, tensors: Sequence[Tensor], wanted: Sequence[int], cotangents: Sequence[Tensor] | None = None
+def _outputs_and_vjp(
+    function: TensorFunction,
+    tensors: Sequence[Tensor],
+    indices: Sequence[int],
+    cotangents: Sequence[Tensor] | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Results of ``step``, and their cotangents (ones, if not given) times the Jacobian in the ``wanted`` tensors."""
+    """Outputs of ``function``, and their cotangents (ones by default) times the Jacobian in the tensors ``indices``."""
     create_graph = torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *(cotangents or ())))
     with torch.enable_grad():
         # Aliases, so that gradients stop here unless a graph of higher order is being built.
         inputs = [t.view_as(t) if create_graph else t.detach() for t in tensors]
-        sources = [inputs[i].requires_grad_() for i in wanted]
-        results = step.run(inputs)
-        pairs = zip(results, map(torch.ones_like, results) if cotangents is None else cotangents, strict=True)
-        moving = [pair for pair in pairs if pair[0].requires_grad]
-        if not moving:
-            return results, tuple(torch.zeros_like(t) for t in sources)
-        ends, given = zip(*moving, strict=True)
-        return results, torch.autograd.grad(ends, sources, given, create_graph=create_graph, materialize_grads=True)
+        sources = [inputs[i].requires_grad_() for i in indices]
+        outputs = function.run(inputs)
+        pairs = zip(outputs, map(torch.ones_like, outputs) if cotangents is None else cotangents, strict=True)
+        differentiable = [pair for pair in pairs if pair[0].requires_grad]
+        if not differentiable:
+            return outputs, tuple(torch.zeros_like(t) for t in sources)
+        ends, weights = zip(*differentiable, strict=True)
+        return outputs, torch.autograd.grad(ends, sources, weights, create_graph=create_graph, materialize_grads=True)
 
 
 # ----------------------------------------------------------------------------- keys
 
 
-# Kept for good, as compiled programs are, and with them the objects whose identity these depend on.
-_STEPS: dict[str, Step] = {}
+# Kept for good, as compiled programs are, and with them the objects whose identity they depend on.
+_FUNCTIONS: dict[str, TensorFunction] = {}
 
 
-def key_of(label: str, made: Step, is_same: Callable[[Any], bool]) -> str:
-    """The key of a step as ``made``, whose text is the same in each process that makes the same steps."""
+def register_function(label: str, function: TensorFunction, is_same: Callable[[Any], bool]) -> str:
+    """The key of ``function``: ``label``, numbered if another function has that label.
+
+    The key is the same text in every process that registers the same functions in the same order.
+    """
     key, n = label, 1
-    while key in _STEPS and not is_same(_STEPS[key]):
+    while key in _FUNCTIONS and not is_same(_FUNCTIONS[key]):
         key, n = f"{label}#{n}", n + 1
-    _STEPS.setdefault(key, made)
+    _FUNCTIONS.setdefault(key, function)
     return key
 
 
-def _step_of(key: str) -> Step:
-    """What ``key`` stands for.
+def _function_of(key: str) -> TensorFunction:
+    """The function of a ``key``.
 
-    Those that differentiate say themselves what they are, "d[inputs]/their number key" and "v[inputs] key": a compiled
-    backward pass may come from a cache of another process, and is then never traced in this one.
+    The keys of derivatives describe them: "vjp[indices]/inputs key" and "grad[indices] key". A compiled backward pass
+    may come from the cache of another process, and this process then never traces it.
     """
     head, _, inner = key.partition(" ")
-    if head.startswith("v["):
-        return _WithGradient(_step_of(inner), _wanted(key))
-    if head.startswith("d["):
-        return _PullBack(_step_of(inner), int(head.partition("/")[2]), _wanted(key))
-    return _STEPS[key]
+    if head.startswith("grad["):
+        return _ScalarAndGradient(_function_of(inner), _indices(key))
+    if head.startswith("vjp["):
+        return _Vjp(_function_of(inner), int(head.partition("/")[2]), _indices(key))
+    return _FUNCTIONS[key]
 
 
-def _wanted(key: str) -> tuple[int, ...]:
-    return tuple(map(int, key[2 : key.index("]")].split(",")))
+def _indices(key: str) -> tuple[int, ...]:
+    return tuple(map(int, key[key.index("[") + 1 : key.index("]")].split(",")))
 
 
 # ----------------------------------------------------------------------------- the operator
 
 
-def number_step(key: str, tensors: Sequence[Tensor]) -> Tensor:
-    """The number that the step of ``key`` makes, with its gradient where that may be wanted."""
-    wanted = [i for i, t in enumerate(tensors) if t.requires_grad] if torch.is_grad_enabled() else []
-    # Where the number may be scaled lest gradients vanish, they are rounded after that.
-    if not wanted or any(tensors[i].dtype == torch.float16 for i in wanted):
-        return step(key, tensors)[0]
-    return step(f"v[{','.join(map(str, wanted))}] {key}", tensors)[0]
+def call_scalar_operator(key: str, tensors: Sequence[Tensor]) -> Tensor:
+    """The scalar that the function of ``key`` returns, computed together with its gradient if autograd records."""
+    indices = [i for i, t in enumerate(tensors) if t.requires_grad] if torch.is_grad_enabled() else []
+    # A float16 gradient may need the loss scaled first, so it is not rounded before the scale is known.
+    if not indices or any(tensors[i].dtype == torch.float16 for i in indices):
+        return call_operator(key, tensors)[0]
+    return call_operator(f"grad[{','.join(map(str, indices))}] {key}", tensors)[0]
 
 
-@torch.library.custom_op("structinf::step", mutates_args=(), schema="(str key, Tensor[] tensors) -> Tensor[]")
-def step(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The results of the step that ``key`` stands for."""
-    # The dispatcher has turned autograd off below this; without inference mode, it is there for whom it is enabled.
+@torch.library.custom_op("structinf::call", mutates_args=(), schema="(str key, Tensor[] tensors) -> Tensor[]")
+def call_operator(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs of the function of ``key``."""
+    # The dispatcher has turned autograd off below this; without inference mode, functions can turn it on.
     with torch.inference_mode(False), torch.no_grad(), bypass_saved_tensor_hooks():
-        found = _step_of(key).run([t.clone() if t.is_inference() else t for t in tensors])
-    taken = {t.untyped_storage().data_ptr() for t in tensors}
+        outputs = _function_of(key).run([t.clone() if t.is_inference() else t for t in tensors])
+    storages = {t.untyped_storage().data_ptr() for t in tensors}
     results = []
-    for t in found:
+    for t in outputs:
         t = t.detach().contiguous()
-        # An operator's results share memory neither with its arguments nor with one another.
-        results.append(t.clone() if t.untyped_storage().data_ptr() in taken else t)
-        taken.add(results[-1].untyped_storage().data_ptr())
+        # The results of an operator share memory neither with its arguments nor with one another.
+        results.append(t.clone() if t.untyped_storage().data_ptr() in storages else t)
+        storages.add(results[-1].untyped_storage().data_ptr())
     return results
 
 
-@step.register_fake
+@call_operator.register_fake
 def _(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [t.new_empty(t.shape) for t in _step_of(key).like(tensors)]
+    return [t.new_empty(t.shape) for t in _function_of(key).output_like(tensors)]
 
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.key, tensors = inputs
     ctx.set_materialize_grads(False)
-    ctx.count = len(tensors)
-    ctx.save_for_backward(*tensors, *(output[1:] if ctx.key.startswith("v[") else ()))
-    ctx.results = [(t.shape, t.dtype, t.device) for t in output]
+    ctx.inputs = len(tensors)
+    ctx.save_for_backward(*tensors, *(output[1:] if ctx.key.startswith("grad[") else ()))
+    ctx.outputs = [(t.shape, t.dtype, t.device) for t in output]
 
 
 def _backward(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
-    saved = ctx.saved_tensors  # read once alone, or else checkpointing objects
-    tensors, gradients = saved[: ctx.count], saved[ctx.count :]
-    wanted = tuple(i for i, needs in enumerate(ctx.needs_input_grad[1]) if needs)
+    saved = ctx.saved_tensors  # read once: checkpointing refuses a second read
+    tensors, gradients = saved[: ctx.inputs], saved[ctx.inputs :]
+    indices = tuple(i for i, needed in enumerate(ctx.needs_input_grad[1]) if needed)
     cotangent, *others = cotangents
-    if gradients and wanted == _wanted(ctx.key) and cotangent is not None and not any(c is not None for c in others):
-        found = [cotangent * gradient for gradient in gradients]
+    if gradients and indices == _indices(ctx.key) and cotangent is not None and not any(c is not None for c in others):
+        products = [cotangent * gradient for gradient in gradients]
     else:
-        key = f"d[{','.join(map(str, wanted))}]/{len(tensors)} {ctx.key}"
-        given = [
+        key = f"vjp[{','.join(map(str, indices))}]/{len(tensors)} {ctx.key}"
+        dense = [
             torch.zeros(shape, dtype=dtype, device=device) if c is None else c
-            for c, (shape, dtype, device) in zip(cotangents, ctx.results, strict=True)
+            for c, (shape, dtype, device) in zip(cotangents, ctx.outputs, strict=True)
         ]
-        found = step(key, [*tensors, *given])
-    of_wanted = dict(zip(wanted, found, strict=True))
-    return None, [of_wanted.get(i) for i in range(len(tensors))]
+        products = call_operator(key, [*tensors, *dense])
+    by_index = dict(zip(indices, products, strict=True))
+    return None, [by_index.get(i) for i in range(len(tensors))]
 
 
-step.register_autograd(_backward, setup_context=_setup_context)
+call_operator.register_autograd(_backward, setup_context=_setup_context)

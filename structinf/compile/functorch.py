@@ -1,4 +1,4 @@
-"""Public calls within torch.func's transforms: solved on plain tensors, with autograd's own record for the gradient."""
+"""Public calls inside the transforms of torch.func: solved on plain tensors, differentiated along autograd's record."""
 
 from __future__ import annotations
 
@@ -9,128 +9,132 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import Function
-from torch.utils import _pytree as pytree
 
 from ..errors import UnsupportedError
+from .torch_private import functorch_is_active, is_functorch_wrapped_tensor, pytree
 
-__all__ = ["check_not_hidden", "functorch_compatible", "refuse_function"]
+__all__ = ["check_not_captured", "functorch_compatible", "refuse_function"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def functorch_compatible(function: Callable[P, T], check: Callable[..., None] | None = None) -> Callable[P, T]:
-    """``function`` of tensors and other things, also in tuples, to such, that torch.func can differentiate too.
+    """Make ``function`` differentiable by torch.func.
 
-    A transform hides values from solvers. Within one, the call is a Function whose forward sees them: it records there
-    what autograd would outside, and goes back along that, to any order that is offered. Elsewhere it costs one flag.
-    Under vmap it is called for one slice after the other, and jvp is an UnsupportedError. Derivatives are those in the
-    tensors that it is given; ``check``, of the same arguments, raises where others matter.
+    A transform hides the values of its tensors, which solvers must see. Inside a transform the call therefore becomes
+    one autograd Function. Its forward pass runs ``function`` on plain tensors under autograd, and its backward pass
+    follows that record, to every order that ``function`` supports. Under vmap the slices run one after the other.
+    Forward mode (jvp) raises UnsupportedError. Outside of transforms the cost is one flag.
+
+    Parameters
+    ----------
+    function : callable
+        Of tensors and other objects, also nested in tuples, lists and dicts; so is its result.
+    check : callable, optional
+        Of the same arguments. Raises if the result depends on tensors that are not among the arguments.
     """
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not _transforms():
+        if not functorch_is_active():
             return function(*args, **kwargs)
         if check is not None:
             check(*args, **kwargs)
-        given, form = pytree.tree_flatten((args, kwargs))
-        places = [i for i, each in enumerate(given) if isinstance(each, Tensor)]
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
         def of_tensors(*tensors: Tensor) -> tuple[list[Tensor], Any]:
-            filled = dict(enumerate(given)) | dict(zip(places, tensors, strict=True))
-            plain, named = pytree.tree_unflatten(filled.values(), form)
-            found, own_form = pytree.tree_flatten(cast(Callable[..., T], function)(*plain, **named))
-            return [t for t in found if isinstance(t, Tensor)], (found, own_form)
+            filled = dict(enumerate(leaves)) | dict(zip(places, tensors, strict=True))
+            plain_args, plain_kwargs = pytree.tree_unflatten(filled.values(), structure)
+            result = cast(Callable[..., T], function)(*plain_args, **plain_kwargs)
+            result_leaves, result_structure = pytree.tree_flatten(result)
+            return [t for t in result_leaves if isinstance(t, Tensor)], (result_leaves, result_structure)
 
-        record = _Record(of_tensors, generators=[each for each in given if isinstance(each, torch.Generator)])
-        outputs = iter(_Recorded.apply(record, *(given[i] for i in places)))
-        found, own_form = record.rest
-        return pytree.tree_unflatten([next(outputs) if isinstance(t, Tensor) else t for t in found], own_form)
+        record = _Record(of_tensors, generators=[leaf for leaf in leaves if isinstance(leaf, torch.Generator)])
+        outputs = iter(_RecordedCall.apply(record, *(leaves[i] for i in places)))
+        result_leaves, result_structure = record.result
+        with_outputs = [next(outputs) if isinstance(t, Tensor) else t for t in result_leaves]
+        return pytree.tree_unflatten(with_outputs, result_structure)
 
     return call
 
 
 def refuse_function(name: str, option: Any) -> None:
-    """UnsupportedError if the ``option`` is a function: what it reads would count as constant in a recorded call."""
+    """Raise UnsupportedError if the ``option`` is a function: a recorded call takes what it reads for constant."""
     if callable(option):
         raise UnsupportedError(
-            f"{name}: a function is not followed within the transforms of torch.func; take structinf.relax, which is, "
-            "and the function of what it returns"
+            f"{name}: torch.func cannot differentiate through an option that is a function; call structinf.relax in "
+            "the transform and apply the function to its result"
         )
 
 
-def check_not_hidden(name: str, t: Tensor) -> None:
-    """UnsupportedError if a transform is to follow ``t``, which a recorded call was not given as an argument."""
-    if not _transforms() and is_functorch_wrapped_tensor(t):
+def check_not_captured(name: str, t: Tensor) -> None:
+    """Raise UnsupportedError if a transform differentiates in ``t``, but ``t`` is not an argument of the call."""
+    if not functorch_is_active() and is_functorch_wrapped_tensor(t):
         raise UnsupportedError(
-            f"{name}: torch.func is to differentiate in this tensor, which an object holds; within its transforms "
-            "tensors must be arguments of the call itself"
+            f"{name}: torch.func differentiates in this tensor, but an object holds it; inside a transform, pass the "
+            "tensor as an argument of the call"
         )
-
-
-def _transforms() -> bool:
-    return torch._C._are_functorch_transforms_active()
 
 
 @dataclass
 class _Record:
-    """A call on plain tensors, and autograd's record of it from ``leaves`` to ``outputs``; the ``rest`` it returned.
+    """A call on plain tensors, with autograd's record from ``leaves`` to ``outputs``, and its whole ``result``.
 
-    Under vmap there are ``slices`` instead, each a call of its own. A call that goes back along another record, the
-    ``source``, has that one's ``known`` inputs in front of its own.
+    Under vmap, ``slices`` holds one record for each slice instead. The record of a backward pass names its ``source``,
+    the record that it follows; its first ``source_inputs`` tensors are the inputs of the source.
     """
 
     function: Callable[..., tuple[list[Tensor], Any]]
     leaves: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
-    rest: Any = None
+    result: Any = None
     slices: list[_Record] = field(default_factory=list)
     source: _Record | None = None
-    known: int = 0
+    source_inputs: int = 0
     generators: list[torch.Generator] = field(default_factory=list)
 
     def run(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The function's outputs; the first ``tensors`` are leaves already if an earlier record goes on from them."""
+        """The outputs of the function; the first ``tensors`` are leaves already if the record follows another one."""
         with torch.enable_grad():
-            own = tensors[len(self.leaves) :]
-            self.leaves = [*self.leaves, *(t.detach().requires_grad_(t.is_floating_point()) for t in own)]
-            self.outputs, self.rest = self.function(*self.leaves)
+            new = tensors[len(self.leaves) :]
+            self.leaves = [*self.leaves, *(t.detach().requires_grad_(t.is_floating_point()) for t in new)]
+            self.outputs, self.result = self.function(*self.leaves)
         return tuple(t.detach() for t in self.outputs)
 
     @property
-    def moving(self) -> list[int]:
+    def differentiable(self) -> list[int]:
         """Which outputs have a gradient."""
         if self.slices:
-            return self.slices[0].moving
+            return self.slices[0].differentiable
         return [i for i, t in enumerate(self.outputs) if t.requires_grad]
 
-    def again(self, k: int, dims: Sequence[int | None]) -> _Record:
-        """The same call for slice k of tensors in ``dims``, not run."""
+    def for_slice(self, k: int, dims: Sequence[int | None]) -> _Record:
+        """A record, not yet run, of the same call for slice k of tensors whose vmap dimensions are ``dims``."""
         if self.source is None:
             return _Record(self.function, generators=self.generators)
-        # Either the call was sliced already, or only the cotangents of one call are.
-        is_split = any(dim is not None for dim in dims[: self.known])
-        return _back_along(self.source.slices[k] if is_split else self.source, self.known)
+        # Either the source was sliced already, or only the cotangents of one call are.
+        is_split = any(dim is not None for dim in dims[: self.source_inputs])
+        return _backward_record(self.source.slices[k] if is_split else self.source, self.source_inputs)
 
 
-def _back_along(record: _Record, known: int) -> _Record:
-    """From the ``known`` tensors that ``record`` is a call of and its outputs' cotangents, the gradients in floats."""
-    moving, leaves = record.moving, record.leaves
+def _backward_record(record: _Record, inputs: int) -> _Record:
+    """The backward pass of ``record``: from its ``inputs`` and the cotangents of its outputs to the gradients."""
+    differentiable, leaves = record.differentiable, record.leaves
 
-    # In the cotangents too, so that what was found has derivatives in them and in the leaves.
-    def pull_back(*inputs: Tensor) -> tuple[list[Tensor], Any]:
-        along = [inputs[known + i] for i in moving]
-        ends, starts = [record.outputs[i] for i in moving], [t for t in leaves if t.requires_grad]
-        found = torch.autograd.grad(ends, starts, along, create_graph=True, materialize_grads=True)
-        return list(found), None
+    # The cotangents are inputs too, so that the gradients can be differentiated in them and in the leaves.
+    def vjp(*tensors: Tensor) -> tuple[list[Tensor], Any]:
+        cotangents = [tensors[inputs + i] for i in differentiable]
+        outputs, sources = [record.outputs[i] for i in differentiable], [t for t in leaves if t.requires_grad]
+        gradients = torch.autograd.grad(outputs, sources, cotangents, create_graph=True, materialize_grads=True)
+        return list(gradients), None
 
-    return _Record(pull_back, leaves, source=record, known=known)
+    return _Record(vjp, leaves, source=record, source_inputs=inputs)
 
 
-class _Recorded(Function):
+class _RecordedCall(Function):
     @staticmethod
     def forward(record: _Record, *tensors: Tensor) -> tuple[Tensor, ...]:
         return record.run(tensors)
@@ -143,52 +147,53 @@ class _Recorded(Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         tensors = ctx.saved_tensors
-        if not ctx.record.moving:
+        if not ctx.record.differentiable:
             return None, *[None] * len(tensors)
-        found = iter(_Recorded.apply(_back_along(ctx.record, len(tensors)), *tensors, *cotangents))
-        return None, *(next(found) if t.is_floating_point() else None for t in tensors)
+        backward = _backward_record(ctx.record, len(tensors))
+        gradients = iter(_RecordedCall.apply(backward, *tensors, *cotangents))
+        return None, *(next(gradients) if t.is_floating_point() else None for t in tensors)
 
     @staticmethod
     def vmap(info: Any, dims: Any, record: _Record, *tensors: Tensor) -> Any:
         """One call after the other: solvers look at values, and tensors may differ in their batch dimensions."""
         if not info.batch_size:
-            raise UnsupportedError("torch.func.vmap over no slices of a structured call is not offered")
+            raise UnsupportedError("torch.func.vmap over a dimension of size 0 does not work for structured calls")
         dims, results = dims[1:], []
-        sources = [*record.generators, *_default_generators(tensors)]
-        states = [source.get_state() for source in sources]
+        generators = [*record.generators, *_default_generators(tensors)]
+        states = [generator.get_state() for generator in generators]
         for k in range(info.batch_size):
             if info.randomness == "same":
-                for source, state in zip(sources, states, strict=True):
-                    source.set_state(state)
-            record.slices.append(record.again(k, dims))
+                for generator, state in zip(generators, states, strict=True):
+                    generator.set_state(state)
+            record.slices.append(record.for_slice(k, dims))
             parts = [t if dim is None else t.select(dim, k) for t, dim in zip(tensors, dims, strict=True)]
-            results.append(_Recorded.apply(record.slices[k], *parts))
-        after = [source.get_state() for source in sources]
+            results.append(_RecordedCall.apply(record.slices[k], *parts))
+        after = [generator.get_state() for generator in generators]
         if info.randomness == "error" and not all(map(torch.equal, states, after)):
             raise UnsupportedError("a call that draws noise, within vmap, needs randomness='different', or 'same'")
-        record.rest = record.slices[-1].rest
-        _check_plain(record.rest)
+        record.result = record.slices[-1].result
+        _check_same_for_all_slices(record.result)
         return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> NoReturn:
         raise UnsupportedError(
-            "forward-mode derivatives (torch.func.jvp, jacfwd) of a structured call are not offered; take reverse "
-            "mode: torch.func.grad, vjp or jacrev"
+            "structured calls have no forward-mode derivatives (torch.func.jvp, jacfwd); use reverse mode: "
+            "torch.func.grad, vjp or jacrev"
         )
 
 
 def _default_generators(tensors: Sequence[Tensor]) -> list[torch.Generator]:
-    """torch's own, of the CPU and of the devices that the tensors are on."""
+    """The default generators of torch: of the CPU and of the devices that the tensors are on."""
     devices = {t.device.index for t in tensors if t.is_cuda}
     return [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
 
 
-def _check_plain(rest: Any) -> None:
-    """UnsupportedError unless what a call returned beside tensors may be the same for all slices."""
-    found = [] if rest is None else rest[0]
-    if not all(each is None or isinstance(each, Tensor | int | float | str) for each in found):
+def _check_same_for_all_slices(result: Any) -> None:
+    """Raise UnsupportedError if a call returned other objects than tensors, numbers and strings."""
+    leaves = [] if result is None else result[0]
+    if not all(leaf is None or isinstance(leaf, Tensor | int | float | str) for leaf in leaves):
         raise UnsupportedError(
-            "torch.func.vmap over a call that returns more than tensors, as structinf.infer does, is not offered; take "
-            "structinf.relax, or give the tensors their batch dimensions, which every call takes in front"
+            "torch.func.vmap cannot stack results that hold more than tensors, such as those of structinf.infer; use "
+            "structinf.relax, or give the tensors leading batch dimensions, which every call accepts"
         )

@@ -1,28 +1,25 @@
-"""What autograd saves while it records, out of reach of hooks around the call."""
+"""Recording by autograd without the hooks that a caller sets for saved tensors."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-__all__ = ["bypass_saved_tensor_hooks"]
+from .torch_private import has_saved_tensor_hooks
 
-# torch 2.8 and later say which hooks there are; without them, saving takes a detour through Python for nothing.
-_TOP_HOOKS = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # pyright: ignore[reportAttributeAccessIssue]
+__all__ = ["bypass_saved_tensor_hooks"]
 
 
 def bypass_saved_tensor_hooks() -> AbstractContextManager[None]:
-    """A context in which tensors are saved as they are.
+    """A context in which autograd saves tensors unchanged, whatever hooks are set around the call.
 
-    Checkpointing would compute its region anew each time that a call reads what it saved for itself.
+    Checkpointing sets such hooks. It would run its region again each time that a call reads a tensor which it saved
+    for its own use.
     """
-    if _TOP_HOOKS is not None and _TOP_HOOKS(True) is None:
-        return nullcontext()
-    return saved_tensors_hooks(_same, _same)
+    return saved_tensors_hooks(_unchanged, _unchanged) if has_saved_tensor_hooks() else nullcontext()
 
 
-def _same(t: Tensor) -> Tensor:
+def _unchanged(t: Tensor) -> Tensor:
     return t

@@ -70,8 +70,8 @@ def evaluate(method: Method, averages: Tensor, test: Recordings) -> Result:
     """Costs are hard DTW's, to compare methods; cells are those of the method's own alignments."""
     costs = si.pairwise_cost(test.series[:, None], averages)  # (series, classes, n, n)
     hard = si.soft_dtw(costs, temperature=0)
-    own = costs[torch.arange(len(costs)), test.classes]
-    matrices = si.alignment_matrix(own, method.temperature, regularizer=method.regularizer)
+    own_class_cost = costs[torch.arange(len(costs)), test.classes]
+    matrices = si.alignment_matrix(own_class_cost, method.temperature, regularizer=method.regularizer)
     return Result(
         hard.gather(1, test.classes[:, None]).mean().item(),
         (hard.argmin(1) == test.classes).double().mean().item(),
@@ -83,8 +83,8 @@ def find_pair(series: Tensor, temperature: float) -> Pair:
     """The two series whose best alignment strays furthest from the diagonal, and their alignments."""
     costs = si.pairwise_cost(series[:, None], series)
     paths = si.alignment_path(costs)
-    strays = (paths[..., 0] - paths[..., 1]).abs().sum(-1)
-    i, j = divmod(int(strays.argmax()), len(series))
+    distance_from_diagonal = (paths[..., 0] - paths[..., 1]).abs().sum(-1)
+    i, j = divmod(int(distance_from_diagonal.argmax()), len(series))
     matrices = {
         title: si.alignment_matrix(costs[i, j], temperature, regularizer=regularizer)
         for title, regularizer in (("soft-DTW, negentropy", "negentropy"), ("soft-DTW, squared l2", "squared_l2"))

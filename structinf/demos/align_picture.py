@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..plot.shading import shade
 from ..plot.sides import draw_series
-from ..plot.style import BLUE, INK, ORANGE, SOFT, draw_frame
+from ..plot.style import BLUE, GREY, INK, ORANGE, draw_frame
 
 __all__ = ["Average", "Pair", "draw"]
 
@@ -43,7 +43,7 @@ def draw(pair: Pair, series: Tensor, averages: Sequence[Average]) -> Figure:
     panels = figure.add_gridspec(1, len(averages), left=0.04, right=0.97, top=0.255, bottom=0.03, wspace=0.06)
     for k, (title, average) in enumerate(averages):
         axes = figure.add_subplot(panels[k])
-        axes.plot(series.T.numpy(), color=SOFT, lw=0.5, alpha=0.45)
+        axes.plot(series.T.numpy(), color=GREY, lw=0.5, alpha=0.45)
         axes.plot(average.numpy(), color=BLUE, lw=2)
         axes.set_title(title, fontsize=10, color=INK)
         axes.set(xticks=[], yticks=[], ylim=(series.min().item() - 0.2, series.max().item() + 0.2))

@@ -103,14 +103,14 @@ def draw_picture(model: Parser, encoder: Encoder, sentences: list[Sentence], pat
     """The sentence of 5 to 12 words whose few candidate trees are hardest to choose between."""
     model.eval()
     chosen: tuple[Sentence, si.Solution] | None = None
-    doubt = -1.0
+    largest_ambiguity = -1.0
     for sentence in sentences:
         if 5 <= len(sentence.words) <= 12:
             solution = si.infer(model(encoder([sentence]))[0], TREE, "sparsemap")
             weights = cast(Tensor, solution.weights)
-            here = 1 - weights.max().item() if (weights > 0).sum() <= 4 else -0.5
-            if here > doubt:
-                chosen, doubt = (sentence, solution), here
+            ambiguity = 1 - weights.max().item() if (weights > 0).sum() <= 4 else -0.5
+            if ambiguity > largest_ambiguity:
+                chosen, largest_ambiguity = (sentence, solution), ambiguity
     if chosen is None:
         print("no picture: the development set has no sentence of 5 to 12 words")
         return

@@ -111,8 +111,8 @@ def draw_picture(model: Ranker, sets: Sets, path: Path) -> None:
     """The test set whose few candidate orders are hardest to choose between, its rows in the right order."""
     scores = model(sets.pixels)
     weights = cast(Tensor, si.infer(scores, "assignment", "sparsemap").weights)
-    few = (weights > 0).sum(0) <= 4
-    index = int(torch.where(few, 1 - weights.amax(0), -1).argmax())
+    num_orders = (weights > 0).sum(0) <= 4
+    index = int(torch.where(num_orders, 1 - weights.amax(0), -1).argmax())
     order = sets.ranks[index].argsort()
     figure = plot.assignment(
         si.infer(scores[index, order], "assignment", "sparsemap"),
@@ -155,8 +155,8 @@ def draw_sets(images: Images, count: int, generator: torch.Generator) -> Sets:
     by_digit = images.digits.argsort(stable=True)
     sizes = images.digits.bincount(minlength=10)
     first = sizes.cumsum(0) - sizes
-    drawn = (torch.rand(count, SIZE, generator=generator, dtype=torch.float64) * sizes[digits]).long()
-    return Sets(images.pixels[by_digit[first[digits] + drawn]], digits.argsort(1).argsort(1))
+    indices = (torch.rand(count, SIZE, generator=generator, dtype=torch.float64) * sizes[digits]).long()
+    return Sets(images.pixels[by_digit[first[digits] + indices]], digits.argsort(1).argsort(1))
 
 
 # ----------------------------------------------------------------------------- the demo

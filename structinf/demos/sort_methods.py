@@ -31,7 +31,7 @@ class Method(NamedTuple):
         that are standardised cannot all be equal.
         """
         smooth = isinstance(self.relaxation, si.RegularizedRelaxation) and not self.relaxation.piecewise_constant
-        return not (smooth or self.relaxation.draws)
+        return not (smooth or self.relaxation.is_stochastic)
 
 
 def list_methods() -> list[str]:

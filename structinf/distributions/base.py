@@ -12,14 +12,21 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
 from ..errors import InvalidInputError
-from ..parts import Parts, as_tuple, broadcast, map_parts
+from ..parts import Parts, as_tuple, broadcast_shapes, map_parts
 
-__all__ = ["Members", "Size", "StructureDistribution", "agreed", "apart", "is_labels"]
+__all__ = [
+    "Size",
+    "StructureConstraint",
+    "StructureDistribution",
+    "broadcast_batch_shapes",
+    "is_labels",
+    "unflatten_samples",
+]
 
 Size = Sequence[int]
 
 
-class Members(Constraint):
+class StructureConstraint(Constraint):
     """A set of structures, given by the function that says of values (..., *event) which are of it, (...) bool."""
 
     is_discrete = True
@@ -66,14 +73,14 @@ class StructureDistribution(Distribution, abc.ABC):
         shapes = tuple(lead + event for event in self.event_shapes)
         return shapes[0] if isinstance(self._event_shape, torch.Size) else shapes
 
-    def _expanded_shape(self, batch_shape: Size) -> torch.Size:
+    def _check_expand(self, batch_shape: Size) -> torch.Size:
         """``batch_shape``; InvalidInputError unless the distribution's own can be expanded to it."""
         shape = torch.Size(batch_shape)
-        if agreed(self.batch_shape, shape, what="batch_shape") != shape:
+        if broadcast_batch_shapes(self.batch_shape, shape, what="batch_shape") != shape:
             raise InvalidInputError(f"batch_shape: {tuple(self.batch_shape)} cannot be expanded to {tuple(shape)}")
         return shape
 
-    def _front(self, value: Any) -> torch.Size | None:
+    def _leading_shapes(self, value: Any) -> torch.Size | None:
         """The dimensions in front of the event's in ``value``; None if it has not the form of an event."""
         tensors, is_one = as_tuple(value), isinstance(self._event_shape, torch.Size)
         if isinstance(value, tuple) == is_one or len(tensors) != len(self.event_shapes):
@@ -83,14 +90,14 @@ class StructureDistribution(Distribution, abc.ABC):
             if not isinstance(t, Tensor) or t.shape[t.ndim - len(event) :] != event:
                 return None
             fronts.append(t.shape[: t.ndim - len(event)])
-        return agreed(*fronts, what="value")
+        return broadcast_batch_shapes(*fronts, what="value")
 
     def _shape_of(self, value: Any) -> torch.Size:
         """The dimensions in front of the event's in ``value``, broadcast with the batch; the batch's if it has none."""
-        return agreed(self._front(value) or (), self.batch_shape, what="value")
+        return broadcast_batch_shapes(self._leading_shapes(value) or (), self.batch_shape, what="value")
 
 
-def apart(drawn: Parts, sample_shape: torch.Size) -> Parts:
+def unflatten_samples(drawn: Parts, sample_shape: torch.Size) -> Parts:
     """Samples (n, ...) as (*sample, ...)."""
     return map_parts(lambda t: t.reshape(sample_shape + t.shape[1:]), drawn)
 
@@ -101,10 +108,10 @@ def is_labels(value: Any) -> bool:
     return is_tensor and not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
 
 
-def agreed(*shapes: Size, what: str) -> torch.Size:
+def broadcast_batch_shapes(*shapes: Size, what: str) -> torch.Size:
     """The shape that these are broadcast to; InvalidInputError, of ``what``, if they cannot be."""
     try:
-        return broadcast(*shapes)
+        return broadcast_shapes(*shapes)
     except ValueError:
-        came = " and ".join(str(tuple(shape)) for shape in shapes)
-        raise InvalidInputError(f"{what}: the batch dimensions {came} do not agree") from None
+        received = " and ".join(str(tuple(shape)) for shape in shapes)
+        raise InvalidInputError(f"{what}: the batch dimensions {received} do not agree") from None

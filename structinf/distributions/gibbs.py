@@ -16,17 +16,18 @@ from .. import autograd
 from ..api import same_instances
 from ..calls.problem import Problem
 from ..calls.resolution import check_supported, prepare_oracle
-from ..compile.decorators import disable_compile
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Enumerable, GibbsOracle, Oracle, Samplable
-from ..parts import Parts, as_tuple, inner, like_potentials, map_parts, scale, tupled
+from ..parts import Parts, as_tuple, divide_by_temperature, inner_product, list_to_tuple, map_parts, pack_like
 from ..queries import gibbs_entropy
-from ..relaxation import Relaxation, missing_ability, named
-from ..relaxations.marginals import LogPartition, Marginals
+from ..relaxation import Relaxation, missing_ability_reason, resolve_relaxation
+from ..relaxations.marginals import Marginals
 from ..relaxations.stochastic import Stochastic
+from ..smoothing import log_partition_function
 from ..solvers.argmax import best_score, best_structure
 from ..validation import check_generator
-from .base import Members, Size, StructureDistribution, agreed, apart, is_labels
+from .base import Size, StructureConstraint, StructureDistribution, broadcast_batch_shapes, is_labels, unflatten_samples
 from .membership import are_members, checked
 from .moments import variances
 
@@ -80,7 +81,7 @@ class Gibbs(StructureDistribution):
     # θ is checked where it is read, not here: what lies in the padding may be anything.
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
-    @disable_compile
+    @public_call
     def __init__(
         self,
         theta: Parts,
@@ -92,19 +93,19 @@ class Gibbs(StructureDistribution):
         **options: Any,
     ) -> None:
         problem = prepare_oracle(theta, oracle, options)
-        if missing := missing_ability(problem.oracle, GibbsOracle):
+        if missing := missing_ability_reason(problem.oracle, GibbsOracle):
             raise UnsupportedError(
                 f"there is no Gibbs distribution to compute with: {missing}. SparseDistribution.of(theta, oracle) is a "
                 "distribution for any oracle, and the relaxation perturbed has random structures of any"
             )
         Marginals(temperature=temperature)  # raises if it is no temperature
-        noisy = None if relaxation is None else _stochastic(relaxation, problem.oracle)
-        self._set(tupled(theta), problem.oracle, temperature, noisy)
+        noisy = None if relaxation is None else _stochastic_relaxation(relaxation, problem.oracle)
+        self._set_attributes(list_to_tuple(theta), problem.oracle, temperature, noisy)
         shapes = tuple(t.shape[1:] for t in as_tuple(problem.theta))
         event: Any = shapes if isinstance(problem.theta, tuple) else shapes[0]
         super().__init__(problem.batch_shape, event, validate_args=validate_args)
 
-    def _set(self, theta: Parts, oracle: Any, temperature: float, relaxation: Stochastic | None) -> None:
+    def _set_attributes(self, theta: Parts, oracle: Any, temperature: float, relaxation: Stochastic | None) -> None:
         self.theta, self.oracle = theta, oracle
         self.temperature, self.relaxation = temperature, relaxation
         self.has_rsample = relaxation is not None
@@ -112,8 +113,8 @@ class Gibbs(StructureDistribution):
 
     def expand(self, batch_shape: Size, _instance: Any = None) -> Self:
         new: Any = self._get_checked_instance(Gibbs, _instance)
-        shape = self._expanded_shape(batch_shape)
-        new._set(*self._expanded(shape), self.temperature, self.relaxation)
+        shape = self._check_expand(batch_shape)
+        new._set_attributes(*self._expanded(shape), self.temperature, self.relaxation)
         StructureDistribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -127,14 +128,14 @@ class Gibbs(StructureDistribution):
     # -- probabilities ------------------------------------------------------------------------
 
     @property
-    @disable_compile
+    @public_call
     def log_partition(self) -> Tensor:
         """log Σ exp(⟨θ, y⟩ / temperature), (*batch)."""
         problem = self._problem()
         with problem.plain_modes():
             return problem.restore(self._log_partition(problem))
 
-    @disable_compile
+    @public_call
     def log_prob(self, value: Any) -> Tensor:
         """log p(y), (*sample, *batch), at most 0; −inf for a structure that uses a part of −inf.
 
@@ -152,29 +153,29 @@ class Gibbs(StructureDistribution):
         copies = problem if shape == self.batch_shape else self._problem(shape)
         with problem.plain_modes():
             y = self._structures(value, copies)
-            score = inner(self._exact(copies), map_parts(torch.Tensor.double, y)).view(shape)
+            score = inner_product(self._scaled_float64(copies), map_parts(torch.Tensor.double, y)).view(shape)
             # A structure that has nearly all of the probability would, by rounding, have more than that.
             found = (score - self._log_partition(problem).view(self.batch_shape)).clamp(max=0)
             return found.to(problem.dtype)
 
-    @disable_compile
+    @public_call
     def entropy(self) -> Tensor:
         """−Σ p(y) log p(y) in nats, (*batch)."""
         problem = self._problem()
         with problem.plain_modes():
-            return problem.restore(gibbs_entropy(_gibbs(problem), self._exact(problem)))
+            return problem.restore(gibbs_entropy(_require_gibbs(problem), self._scaled_float64(problem)))
 
-    @disable_compile
+    @public_call
     def cross_entropy(self, other: Gibbs) -> Tensor:
         """−Σ p(y) log q(y) for q = ``other``, of the same structures; inf where q excludes one that p does not.
 
         The batches are broadcast.
         """
-        return self._compared(other, relative=False)
+        return self._cross_entropy(other, relative=False)
 
-    def _compared(self, other: Gibbs, *, relative: bool) -> Tensor:
+    def _cross_entropy(self, other: Gibbs, *, relative: bool) -> Tensor:
         """The cross-entropy, or, less the entropy, the divergence."""
-        shape = agreed(self.batch_shape, other.batch_shape, what="the two distributions")
+        shape = broadcast_batch_shapes(self.batch_shape, other.batch_shape, what="the two distributions")
         p, q = self._problem(shape), other._problem(shape)
         if self.event_shape != other.event_shape or not same_instances(p.oracle, q.oracle):
             raise UnsupportedError(
@@ -182,35 +183,35 @@ class Gibbs(StructureDistribution):
                 f"data), got {self!r} and {other!r}"
             )
         with p.plain_modes():
-            own, others = self._exact(p), other._exact(q)
-            value, mean = autograd.value_and_gradient(LogPartition(_gibbs(p)), own)
+            own, others = self._scaled_float64(p), other._scaled_float64(q)
+            value, mean = autograd.value_and_gradient(log_partition_function(_require_gibbs(p)), own)
             # Infinite ones are told from the rest before anything is multiplied: they get the gradient 0.
             forbidden = map_parts(lambda t: t.isneginf().to(t), others)
-            infinite = inner(forbidden, map_parts(torch.Tensor.detach, mean)) > 0
+            infinite = inner_product(forbidden, map_parts(torch.Tensor.detach, mean)) > 0
 
             def change(new: Tensor, old: Tensor) -> Tensor:
                 return torch.where(new.isneginf() | old.isneginf(), 0.0, new - old if relative else new)
 
-            found = other._log_partition(q) - inner(map_parts(change, others, own), mean)
+            found = other._log_partition(q) - inner_product(map_parts(change, others, own), mean)
             found = found - value if relative else found
             return p.restore(torch.where(infinite, math.inf, found.clamp(min=0)))
 
     # -- structures ---------------------------------------------------------------------------
 
-    @disable_compile
+    @public_call
     @torch.no_grad()
     def sample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
         """Independent exact samples, (*sample, *batch, *event), drawn from ``generator`` alone if one is given."""
-        if missing := missing_ability(self.oracle, Samplable):
+        if missing := missing_ability_reason(self.oracle, Samplable):
             raise UnsupportedError(f"sample: {missing}")
         check_generator(generator)
         problem, shape = self._problem(), torch.Size(sample_shape)
         found: Any = problem.oracle
         with problem.plain_modes():
-            drawn = found.sample(scale(problem.theta, self.temperature), shape.numel(), generator)
-        return apart(problem.restore_parts(drawn, 1), shape)
+            drawn = found.sample(divide_by_temperature(problem.theta, self.temperature), shape.numel(), generator)
+        return unflatten_samples(problem.restore_parts(drawn, 1), shape)
 
-    @disable_compile
+    @public_call
     def rsample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
         """Relaxed structures at noisy potentials, (*sample, *batch, *event), differentiable in θ."""
         if self.relaxation is None:
@@ -220,13 +221,13 @@ class Gibbs(StructureDistribution):
             )
         problem, shape = self._problem(), torch.Size(sample_shape)
         n = shape.numel()
-        noisy = dataclasses.replace(self.relaxation, samples=max(n, 1), reduction="none").seeded(generator)
+        noisy = dataclasses.replace(self.relaxation, samples=max(n, 1), reduction="none").with_generator(generator)
         with problem.plain_modes():
-            drawn = noisy.mean(problem.oracle, scale(problem.theta, self.temperature))
-        return apart(problem.restore_parts(map_parts(lambda t: t[:n], drawn), 1), shape)
+            drawn = noisy.mean(problem.oracle, divide_by_temperature(problem.theta, self.temperature))
+        return unflatten_samples(problem.restore_parts(map_parts(lambda t: t[:n], drawn), 1), shape)
 
     @property
-    @disable_compile
+    @public_call
     @torch.no_grad()
     def mode(self) -> Any:
         """A most probable structure, (*batch, *event)."""
@@ -237,7 +238,7 @@ class Gibbs(StructureDistribution):
         return problem.restore_parts(y)
 
     @property
-    @disable_compile
+    @public_call
     def mean(self) -> Any:
         """E[Y], the marginals of the parts, (*batch, *event)."""
         problem = self._problem()
@@ -245,7 +246,7 @@ class Gibbs(StructureDistribution):
             return problem.restore_parts(Marginals(temperature=self.temperature).mean(problem.oracle, problem.theta))
 
     @property
-    @disable_compile
+    @public_call
     def variance(self) -> Any:
         """Of each part, (*batch, *event): mean · (1 − mean) of parts that are 0 or 1.
 
@@ -253,31 +254,31 @@ class Gibbs(StructureDistribution):
         """
         problem = self._problem()
         with problem.plain_modes():
-            if problem.oracle.are_indicators(problem.theta):
-                mean = autograd.gradient(LogPartition(_gibbs(problem)), self._exact(problem))
+            if problem.oracle.has_binary_parts(problem.theta):
+                mean = autograd.gradient(log_partition_function(_require_gibbs(problem)), self._scaled_float64(problem))
                 return problem.restore_parts(map_parts(lambda m: (m * (1 - m)).clamp(min=0), mean))
-            return problem.restore_parts(variances(_gibbs(problem), self._exact(problem)))
+            return problem.restore_parts(variances(_require_gibbs(problem), self._scaled_float64(problem)))
 
     @property
-    def support(self) -> Members:
+    def support(self) -> StructureConstraint:
         """The structures, also those that θ forbids.
 
         Labels tell them by a round trip. Of an oracle that has none, its own answers tell all structures from all
         other values if their parts are 0 or 1; what has other parts is taken for one.
         """
-        return Members(self.oracle.label(), len(self.event_shapes[0]), self._contains)
+        return StructureConstraint(self.oracle.label(), len(self.event_shapes[0]), self._contains)
 
     def _contains(self, value: Any) -> Tensor:
         problem = self._problem(self._shape_of(value))
-        if self._front(value) is None:
+        if self._leading_shapes(value) is None:
             return torch.zeros(problem.batch_shape, dtype=torch.bool, device=as_tuple(problem.theta)[0].device)
         with problem.plain_modes():
-            return are_members(problem, self._aligned(value, problem.batch_shape))
+            return are_members(problem, self._expand_batch(value, problem.batch_shape))
 
-    @disable_compile
+    @public_call
     def enumerate_support(self, expand: bool = True) -> Any:
         """All structures, (n, *batch, *event), or with batch dimensions of 1 unless ``expand``; for small sizes."""
-        if missing := missing_ability(self.oracle, Enumerable):
+        if missing := missing_ability_reason(self.oracle, Enumerable):
             raise UnsupportedError(f"enumerate_support: {missing}")
         for name, data in self.oracle.bound.items():
             if bool((data != data[:1]).any()):
@@ -312,40 +313,42 @@ class Gibbs(StructureDistribution):
             .reshape(shape.numel(), *v.shape[1:])
             for name, v in self.oracle.bound.items()
         }
-        return like_potentials(theta, self.theta), self.oracle.bind(**bound)
+        return pack_like(theta, self.theta), self.oracle.bind(**bound)
 
-    def _exact(self, problem: Problem) -> Parts:
+    def _scaled_float64(self, problem: Problem) -> Parts:
         """θ / temperature, in float64 since what follows are differences of large numbers."""
-        return scale(map_parts(torch.Tensor.double, problem.theta), self.temperature)
+        return divide_by_temperature(map_parts(torch.Tensor.double, problem.theta), self.temperature)
 
     def _log_partition(self, problem: Problem) -> Tensor:
-        return autograd.value(LogPartition(_gibbs(problem)), self._exact(problem))
+        return autograd.value(log_partition_function(_require_gibbs(problem)), self._scaled_float64(problem))
 
-    def _front(self, value: Any) -> torch.Size | None:
-        return value.shape[: value.ndim - self.oracle.label_ndim] if is_labels(value) else super()._front(value)
+    def _leading_shapes(self, value: Any) -> torch.Size | None:
+        return (
+            value.shape[: value.ndim - self.oracle.label_ndim] if is_labels(value) else super()._leading_shapes(value)
+        )
 
-    def _aligned(self, value: Any, batch_shape: torch.Size) -> Any:
+    def _expand_batch(self, value: Any, batch_shape: torch.Size) -> Any:
         """``value``, of a right form, with all batch dimensions."""
         events = [value.shape[value.ndim - self.oracle.label_ndim :]] if is_labels(value) else self.event_shapes
         tensors = zip(as_tuple(value), events, strict=True)
-        return like_potentials([t.expand(batch_shape + event) for t, event in tensors], value)
+        return pack_like([t.expand(batch_shape + event) for t, event in tensors], value)
 
     def _structures(self, value: Any, problem: Problem) -> Parts:
         """``value`` as structures (B, *event) of the problem's."""
-        if self._front(value) is not None:
-            value = self._aligned(value, problem.batch_shape)
+        if self._leading_shapes(value) is not None:
+            value = self._expand_batch(value, problem.batch_shape)
         if self._validate_args:
             return checked(problem, value)
         return problem.encode(value, "value") if is_labels(value) else problem.flatten_parts(value, "value")
 
 
-def _gibbs(problem: Problem) -> GibbsOracle:
+def _require_gibbs(problem: Problem) -> GibbsOracle:
     return cast(GibbsOracle, problem.oracle)
 
 
-def _stochastic(relaxation: str | Relaxation, oracle: Oracle) -> Stochastic:
+def _stochastic_relaxation(relaxation: str | Relaxation, oracle: Oracle) -> Stochastic:
     """What draws the relaxed structures; UnsupportedError if the oracle cannot have it."""
-    found = named(relaxation)
+    found = resolve_relaxation(relaxation)
     check_supported(oracle, found)
     noisy = found if isinstance(found, Stochastic) else Stochastic(base_relaxation=found)
     check_supported(oracle, cast(Relaxation, noisy))
@@ -355,4 +358,4 @@ def _stochastic(relaxation: str | Relaxation, oracle: Oracle) -> Stochastic:
 @register_kl(Gibbs, Gibbs)
 def _kl_of_two(p: Gibbs, q: Gibbs) -> Tensor:
     """Σ p(y) log (p(y) / q(y)), infinite where q excludes a structure that p does not."""
-    return p._compared(q, relative=True)
+    return p._cross_entropy(q, relative=True)

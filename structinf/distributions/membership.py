@@ -25,9 +25,9 @@ def checked(problem: Problem, value: Any) -> Parts:
     """
     y = problem.gold(value, "value")
     oracle = problem.oracle
-    if type(oracle).decode is Oracle.decode and not oracle.takes_costs:
+    if type(oracle).decode is Oracle.decode and not oracle.requires_nonpositive_theta:
         best = best_structure(oracle, problem.without_padding(map_parts(lambda t: 2 * t - 1, y)))
-        wrong = _binary(y) & _binary(best) & _rows(torch.ne, y, best)
+        wrong = _is_binary(y) & _is_binary(best) & _any_part_of_instance(torch.ne, y, best)
         if bool(wrong.any()):
             index = int(wrong.nonzero()[0, 0])
             raise InvalidInputError(f"value is no structure of {oracle.label()} at batch index {index}")
@@ -59,12 +59,12 @@ def _row(problem: Problem, b: int) -> Problem:
     return dataclasses.replace(problem, oracle=problem.oracle[b : b + 1], theta=own, batch_shape=torch.Size())
 
 
-def _binary(y: Parts) -> Tensor:
+def _is_binary(y: Parts) -> Tensor:
     """Which instances have parts of 0 and 1 alone, (B,) bool."""
-    return ~_rows(lambda t, _: (t != 0) & (t != 1), y, y)
+    return ~_any_part_of_instance(lambda t, _: (t != 0) & (t != 1), y, y)
 
 
-def _rows(holds: Any, y: Parts, z: Parts) -> Tensor:
+def _any_part_of_instance(holds: Any, y: Parts, z: Parts) -> Tensor:
     """For which instances this ``holds`` of some part of the two, (B,) bool."""
     each = [holds(s, t).flatten(1).any(1) for s, t in zip(as_tuple(y), as_tuple(z), strict=True)]
     return torch.stack(each).any(0)

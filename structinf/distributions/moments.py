@@ -12,18 +12,18 @@ from ..parts import (
     as_tuple,
     batch_size,
     differentiate,
-    inner,
-    like_potentials,
+    enable_autograd,
+    inner_product,
     map_parts,
-    recording,
-    sum_of_products,
+    pack_like,
+    total_inner_product,
 )
-from ..relaxations.marginals import LogPartition
+from ..smoothing import log_partition_function
 from ..solvers.perturbation import repeat_instances
 
 __all__ = ["variances"]
 
-_NUMBERS = 2**22  # in one call of the oracle
+_MAX_ELEMENTS = 2**22  # in one call of the oracle
 
 
 def variances(oracle: GibbsOracle, theta: Parts) -> Parts:
@@ -34,25 +34,27 @@ def variances(oracle: GibbsOracle, theta: Parts) -> Parts:
     shapes, size = [t.shape[1:] for t in as_tuple(theta)], batch_size(theta)
     counts = [shape.numel() for shape in shapes]
     parts = torch.arange(sum(counts), device=as_tuple(theta)[0].device)
-    step = max(_NUMBERS // max(size * len(parts), 1), 1)
+    step = max(_MAX_ELEMENTS // max(size * len(parts), 1), 1)
     found = torch.cat(
         [
-            _along(oracle, theta, (some[:, None] == parts).to(as_tuple(theta)[0]).split(counts, 1), size)
-            for some in parts.split(step)
+            _variance_along(
+                oracle, theta, (direction_chunk[:, None] == parts).to(as_tuple(theta)[0]).split(counts, 1), size
+            )
+            for direction_chunk in parts.split(step)
         ]
     )
     diagonals = zip(found.clamp(min=0).split(counts), shapes, strict=True)
-    return like_potentials([v.T.reshape(size, *shape) for v, shape in diagonals], theta)
+    return pack_like([v.T.reshape(size, *shape) for v, shape in diagonals], theta)
 
 
-def _along(oracle: GibbsOracle, theta: Parts, directions: tuple[Tensor, ...], size: int) -> Tensor:
+def _variance_along(oracle: GibbsOracle, theta: Parts, directions: tuple[Tensor, ...], size: int) -> Tensor:
     """vᵀ Cov[Y] v for each direction v, (n, B)."""
     n, is_recorded = len(directions[0]), torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
     copies = repeat_instances(theta, n)
     v = map_parts(lambda t, d: d.repeat_interleave(size, 0).view_as(t), copies, directions)
-    with recording():
+    with enable_autograd():
         leaves = map_parts(lambda t: t if t.requires_grad and is_recorded else t.detach().requires_grad_(), copies)
-        mean = autograd.gradient(LogPartition(oracle.repeat(n)), leaves)
-        total = sum_of_products(as_tuple(mean), as_tuple(v))
+        mean = autograd.gradient(log_partition_function(oracle.repeat(n)), leaves)
+        total = total_inner_product(as_tuple(mean), as_tuple(v))
         products = differentiate(total, as_tuple(leaves), create_graph=is_recorded)
-    return inner(like_potentials(products, theta), v).view(n, size)
+    return inner_product(pack_like(products, theta), v).view(n, size)

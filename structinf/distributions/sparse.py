@@ -14,15 +14,15 @@ from typing_extensions import Self
 
 from ..api import infer
 from ..calls.resolution import prepare_oracle
-from ..compile.decorators import disable_compile
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, map_parts, tupled
-from ..queries import sparsemax_of_best
+from ..parts import Parts, as_tuple, list_to_tuple, map_parts
+from ..queries import sparsemax_over_topk
 from ..relaxation import Relaxation
 from ..solution import Solution
 from ..validation import check_generator
-from .base import Members, Size, StructureDistribution, agreed, apart, is_labels
+from .base import Size, StructureConstraint, StructureDistribution, broadcast_batch_shapes, is_labels, unflatten_samples
 from .gibbs import Gibbs
 
 __all__ = ["SparseDistribution"]
@@ -43,6 +43,9 @@ class SparseDistribution(StructureDistribution):
     ``of`` makes it of potentials and a relaxation, ``topk`` of the best structures, ``from_solution`` of what
     :func:`structinf.infer` found. All is exact, and all but ``sample`` and ``mode`` is differentiable in the weights
     and, through them, in potentials.
+
+    Several distributions can have the mean of a relaxation. Which of them ``of`` and ``from_solution`` return may then
+    differ between machines, and the entropy and probabilities with it; see :attr:`structinf.Solution.support`.
 
     Parameters
     ----------
@@ -71,29 +74,29 @@ class SparseDistribution(StructureDistribution):
     has_enumerate_support = True
 
     def __init__(self, structures: Parts, weights: Tensor, *, validate_args: bool | None = None) -> None:
-        structures = tupled(structures)
+        structures = list_to_tuple(structures)
         for t in (*as_tuple(structures), weights):
             if not isinstance(t, Tensor) or not t.is_floating_point():
-                came = t.dtype if isinstance(t, Tensor) else type(t).__name__
-                raise TypeError(f"structures and weights: floating-point tensors are needed, got {came}")
+                received = t.dtype if isinstance(t, Tensor) else type(t).__name__
+                raise TypeError(f"structures and weights: floating-point tensors are needed, got {received}")
         if weights.ndim == 0 or any(t.shape[: weights.ndim] != weights.shape for t in as_tuple(structures)):
-            came = " and ".join(str(tuple(t.shape)) for t in as_tuple(structures))
+            received = " and ".join(str(tuple(t.shape)) for t in as_tuple(structures))
             raise InvalidInputError(
                 "structures (K, *batch, *event) and weights (K, *batch) must begin with the same dimensions, got "
-                f"shapes {came} and {tuple(weights.shape)}"
+                f"shapes {received} and {tuple(weights.shape)}"
             )
         if not len(weights):
             if weights.shape[1:].numel():
                 raise InvalidInputError("weights: each instance needs at least one structure, got none")
             # A row of no numbers, since reductions over none are errors.
-            structures, weights = map_parts(_one_row, structures), _one_row(weights)
+            structures, weights = map_parts(_first_row, structures), _first_row(weights)
         self.structures, self.weights = structures, weights
         shapes = tuple(t.shape[weights.ndim :] for t in as_tuple(structures))
         event: Any = shapes if isinstance(structures, tuple) else shapes[0]
         super().__init__(weights.shape[1:], event, validate_args=validate_args)
 
     @classmethod
-    @disable_compile
+    @public_call
     def of(
         cls,
         theta: Parts,
@@ -123,7 +126,7 @@ class SparseDistribution(StructureDistribution):
         return cls(support, solution.weights, validate_args=validate_args)
 
     @classmethod
-    @disable_compile
+    @public_call
     def topk(
         cls, theta: Parts, oracle: str | Oracle, k: int, *, validate_args: bool | None = None, **options: Any
     ) -> Self:
@@ -133,12 +136,12 @@ class SparseDistribution(StructureDistribution):
         """
         problem = prepare_oracle(theta, oracle, options)
         with problem.plain_modes():
-            structures, weights = sparsemax_of_best(problem.oracle, problem.theta, k)
+            structures, weights = sparsemax_over_topk(problem.oracle, problem.theta, k)
         return cls(problem.restore_parts(structures, 1), problem.restore(weights, 1), validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Any = None) -> Self:
         new: Any = self._get_checked_instance(SparseDistribution, _instance)
-        shape = self._expanded_shape(batch_shape)
+        shape = self._check_expand(batch_shape)
 
         def wide(t: Tensor) -> Tensor:
             event = t.shape[self.weights.ndim :]
@@ -160,10 +163,10 @@ class SparseDistribution(StructureDistribution):
     def log_prob(self, value: Parts) -> Tensor:
         """log p(y), (*sample, *batch), for structures (*sample, *batch, *event), −inf for those without a weight."""
         if not self._has_form(value):
-            came = " and ".join(_describe(t) for t in as_tuple(value))
+            received = " and ".join(_describe(t) for t in as_tuple(value))
             raise InvalidInputError(
                 "value: structures of shape (*sample, *batch, *event) in floating point are needed, with event "
-                f"{self.event_shape}, got {came}; structinf.encode makes them of labels"
+                f"{self.event_shape}, got {received}; structinf.encode makes them of labels"
             )
         p = self._probability(value)
         # The logarithm must not see 0, where its slope is infinite.
@@ -178,26 +181,26 @@ class SparseDistribution(StructureDistribution):
 
         The batches are broadcast.
         """
-        return self._expected(other, lambda _, y: -other.log_prob(y))
+        return self._expectation(other, lambda _, y: -other.log_prob(y))
 
-    def _expected(self, other: SparseDistribution | Gibbs, f: Callable[[SparseDistribution, Parts], Tensor]) -> Any:
+    def _expectation(self, other: SparseDistribution | Gibbs, f: Callable[[SparseDistribution, Parts], Tensor]) -> Any:
         """Σ p(y) f(p, y), for p expanded to the batch that it has with another distribution; inf if an f is."""
-        p = self.expand(agreed(self.batch_shape, other.batch_shape, what="the two distributions"))
+        p = self.expand(broadcast_batch_shapes(self.batch_shape, other.batch_shape, what="the two distributions"))
         used = p.weights > 0
         # What fills the supports up need not be a structure, so that the first one stands in.
-        first = p._chosen(p.weights.argmax(0)[None])
-        values = f(p, map_parts(lambda t, one: torch.where(_beside(used, t), t, one), p.structures, first))
+        first = p._select_structures(p.weights.argmax(0)[None])
+        values = f(p, map_parts(lambda t, one: torch.where(_weights_like(used, t), t, one), p.structures, first))
         infinite = used & values.isinf()
-        total = (p._lifted * torch.where(used & ~infinite, values, 0.0)).sum(0)
+        total = (p._float32_weights * torch.where(used & ~infinite, values, 0.0)).sum(0)
         return torch.where(infinite.any(0), math.inf, total).to(self.weights.dtype)
 
     def _has_form(self, value: Any) -> bool:
         """Whether structures may have the form of ``value``."""
-        return self._front(value) is not None and not is_labels(as_tuple(value)[0])
+        return self._leading_shapes(value) is not None and not is_labels(as_tuple(value)[0])
 
     def _probability(self, value: Parts) -> Tensor:
-        total = self._lifted.new_zeros(self._shape_of(value))
-        for k, weight in enumerate(self._lifted):
+        total = self._float32_weights.new_zeros(self._shape_of(value))
+        for k, weight in enumerate(self._float32_weights):
             same = [
                 (t == y[k]).unsqueeze(-1).flatten(-1 - len(event)).all(-1)
                 for t, y, event in zip(as_tuple(value), as_tuple(self.structures), self.event_shapes, strict=True)
@@ -206,7 +209,7 @@ class SparseDistribution(StructureDistribution):
         return total
 
     @property
-    def _lifted(self) -> Tensor:
+    def _float32_weights(self) -> Tensor:
         """The weights in single precision at least."""
         return self.weights.to(torch.promote_types(self.weights.dtype, torch.float32))
 
@@ -222,13 +225,13 @@ class SparseDistribution(StructureDistribution):
         uniforms = torch.rand(*self.batch_shape, shape.numel(), dtype=torch.float64, generator=generator, device=device)
         # The first sum above the number: one of weight 0 adds nothing to the sum before it, and the last sum is 1.
         index = torch.searchsorted(cumulative, uniforms.to(cumulative.device), right=True)
-        return apart(self._chosen(index.movedim(-1, 0)), shape)
+        return unflatten_samples(self._select_structures(index.movedim(-1, 0)), shape)
 
-    def _chosen(self, index: Tensor) -> Parts:
+    def _select_structures(self, index: Tensor) -> Parts:
         """Structures (n, *batch, *event) for indices (n, *batch)."""
 
         def pick(t: Tensor) -> Tensor:
-            return t.gather(0, _beside(index, t).expand(*index.shape, *t.shape[index.ndim :]))
+            return t.gather(0, _weights_like(index, t).expand(*index.shape, *t.shape[index.ndim :]))
 
         return map_parts(pick, self.structures)
 
@@ -236,7 +239,7 @@ class SparseDistribution(StructureDistribution):
     @torch.no_grad()
     def mode(self) -> Any:
         """The most probable structure, (*batch, *event)."""
-        return map_parts(lambda t: t[0], self._chosen(self._probability(self.structures).argmax(0)[None]))
+        return map_parts(lambda t: t[0], self._select_structures(self._probability(self.structures).argmax(0)[None]))
 
     @property
     def mean(self) -> Any:
@@ -249,12 +252,12 @@ class SparseDistribution(StructureDistribution):
         return map_parts(lambda t, m: self._average((t - m).square()), self.structures, self.mean)
 
     def _average(self, t: Tensor) -> Tensor:
-        return (_beside(self._lifted, t) * t).sum(0).to(t.dtype)
+        return (_weights_like(self._float32_weights, t) * t).sum(0).to(t.dtype)
 
     @property
-    def support(self) -> Members:
+    def support(self) -> StructureConstraint:
         """The structures that have a weight."""
-        return Members("structures of positive weight", len(self.event_shapes[0]), self._contains)
+        return StructureConstraint("structures of positive weight", len(self.event_shapes[0]), self._contains)
 
     def _contains(self, value: Any) -> Tensor:
         if not self._has_form(value):
@@ -274,7 +277,7 @@ class SparseDistribution(StructureDistribution):
         return self.structures
 
 
-def _one_row(t: Tensor) -> Tensor:
+def _first_row(t: Tensor) -> Tensor:
     return t.new_zeros(1, *t.shape[1:])
 
 
@@ -282,7 +285,7 @@ def _describe(t: Any) -> str:
     return f"{tuple(t.shape)} of {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}"
 
 
-def _beside(weights: Tensor, t: Tensor) -> Tensor:
+def _weights_like(weights: Tensor, t: Tensor) -> Tensor:
     """``weights`` (K, *batch) with the dimensions of ``t``, (K, *batch, *event)."""
     return weights.reshape(weights.shape + (1,) * (t.ndim - weights.ndim))
 
@@ -291,4 +294,4 @@ def _beside(weights: Tensor, t: Tensor) -> Tensor:
 @register_kl(SparseDistribution, Gibbs)
 def _kl_of_sparse(p: SparseDistribution, q: SparseDistribution | Gibbs) -> Tensor:
     """Σ p(y) log (p(y) / q(y)), infinite where q lacks a structure that p has."""
-    return p._expected(q, lambda wide, y: wide.log_prob(y) - q.log_prob(y))
+    return p._expectation(q, lambda wide, y: wide.log_prob(y) - q.log_prob(y))

@@ -2,8 +2,8 @@
 
 from .builder import HypergraphBuilder
 from .hypergraph import Hypergraph
-from .paths import Dag, path_graph
+from .paths import DAG, path_graph
 from .program import HypergraphProgram
-from .recursion import DynamicProgram, SMax
+from .recursion import DynamicProgram, SmoothMax
 
-__all__ = ["Dag", "DynamicProgram", "Hypergraph", "HypergraphBuilder", "HypergraphProgram", "SMax", "path_graph"]
+__all__ = ["DAG", "DynamicProgram", "Hypergraph", "HypergraphBuilder", "HypergraphProgram", "SmoothMax", "path_graph"]

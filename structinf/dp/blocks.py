@@ -28,7 +28,7 @@ class Blocks(NamedTuple):
         The rows of block k are those from ``row_offset[k]`` up to ``row_offset[k + 1]`` of the following two.
     row_part : (R,) uint32
         The part of each row, rising in each block.
-    row_is_first : (R,) bool
+    row_is_first_write : (R,) bool
         Whether a walk through the blocks from the last one down meets the part here first.
     degree : int
         The largest number of hyperedges of a node.
@@ -45,7 +45,7 @@ class Blocks(NamedTuple):
     node_offset: np.ndarray
     row_offset: np.ndarray
     row_part: np.ndarray
-    row_is_first: np.ndarray
+    row_is_first_write: np.ndarray
     degree: int
     height: int
     depth: int

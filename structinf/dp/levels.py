@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..regularizers import Regularizer, probabilities, smoothed_maximum
+from ..regularizers import Regularizer, smooth_max_gradient, smooth_max_value
 from ..shapes import Float
 from ..smoothing import smooth_max
 from .hypergraph import Hypergraph
@@ -138,8 +138,8 @@ def edge_probabilities(
     q = theta.new_zeros(len(theta), graph.edges + 1, dtype=torch.float64)
 
     def step(bucket: Bucket, x: Tensor) -> Tensor:
-        q[:, bucket.edges] = probabilities(regularizer, x)
-        return smoothed_maximum(regularizer, x)
+        q[:, bucket.edges] = smooth_max_gradient(regularizer, x)
+        return smooth_max_value(regularizer, x)
 
     return recur(graph, theta.double(), step), q[:, :-1]
 

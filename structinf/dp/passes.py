@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy, zeros
 from ..regularizers import Regularizer
-from ..smoothing import compiled_alpha
+from ..smoothing import kernel_alpha
 from . import levels
 from .hypergraph import Hypergraph
 
@@ -55,7 +55,7 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
 
 def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer) -> Tensor:
     """DP_Ω, (B,) float64, of θ (B, P); autograd can follow it where θ requires grad."""
-    alpha = compiled_alpha(theta, regularizer)
+    alpha = kernel_alpha(theta, regularizer)
     if alpha is None or (torch.is_grad_enabled() and theta.requires_grad):
         return levels.value(graph, theta, goal, regularizer)
     from ..kernels.hypergraph import passes as kernels
@@ -69,7 +69,7 @@ def gradient(
     graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,) float64, and its gradient, (B, P), times each instance's ``weight``, (B,)."""
-    alpha = compiled_alpha(theta, regularizer)
+    alpha = kernel_alpha(theta, regularizer)
     if alpha is None:
         found, parts = levels.gradient(graph, theta, goal, regularizer)
         return found, (parts if weight is None else parts * weight.unsqueeze(1)).to(theta.dtype)
@@ -86,7 +86,7 @@ def hessian_product(
     graph: Hypergraph, theta: Tensor, direction: Tensor, goal: Tensor, regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,) float64, and ∇²DP_Ω times ``direction``, both (B, P)."""
-    alpha = compiled_alpha(theta, regularizer)
+    alpha = kernel_alpha(theta, regularizer)
     if alpha is None:
         found, parts = levels.hessian_product(graph, theta, direction, goal, regularizer)
         return found, parts.to(theta.dtype)
@@ -118,13 +118,13 @@ def sample(
             f"(more than {_MOST_DRAWN} hyperedges)"
         )
     parts, own = zeros(n, *theta.shape, dtype=theta.dtype), theta.detach().cpu()
-    alpha = compiled_alpha(own, regularizer)
+    alpha = kernel_alpha(own, regularizer)
     if alpha is None:
         v, q = levels.edge_probabilities(graph, theta, regularizer)
         out = levels.at(v, goal)
         if bool(out.isneginf().any()):
             return out, parts.to(theta.device)  # there is nothing to choose from
-        kernel, given, tables = kernels.sample_given, (q, goal, graph), 0
+        kernel, given, tables = kernels.sample_from_probabilities, (q, goal, graph), 0
     else:
         out = torch.empty(len(theta), dtype=torch.float64)
         kernel, given, tables = kernels.sample, (_exact(own, alpha), goal, graph, alpha, out), 3

@@ -15,7 +15,7 @@ from .builder import HypergraphBuilder
 from .graph import Graph, listed
 from .hypergraph import Hypergraph
 
-__all__ = ["Dag", "path_graph"]
+__all__ = ["DAG", "path_graph"]
 
 
 def path_graph(graph: Any, source: Hashable | None = None, target: Hashable | None = None) -> Hypergraph:
@@ -39,9 +39,9 @@ def path_graph(graph: Any, source: Hashable | None = None, target: Hashable | No
     >>> path_graph([("home", "bus"), ("home", "train"), ("bus", "work"), ("train", "work"), ("train", "bus")])
     Hypergraph(4 nodes, 6 hyperedges, 5 parts)
     """
-    dag = Dag.of(graph)
+    dag = DAG.of(graph)
     source, target = dag.terminals(source, target)
-    edges = dag.between(source, target)
+    edges = dag.edges_between(source, target)
     builder = HypergraphBuilder((len(dag.ends),))
     node = builder.nodes(len(dag.nodes))
     start, end = dag.ends[edges].T
@@ -51,7 +51,7 @@ def path_graph(graph: Any, source: Hashable | None = None, target: Hashable | No
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Dag(Graph):
+class DAG(Graph):
     """A directed acyclic graph; :meth:`of` makes it of the forms that :func:`path_graph` takes."""
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Dag(Graph):
 
     # -- paths -----------------------------------------------------------------------------
 
-    def between(self, source: Hashable, target: Hashable) -> Int[np.ndarray, " edges"]:
+    def edges_between(self, source: Hashable, target: Hashable) -> Int[np.ndarray, " edges"]:
         """The numbers of the edges on some path; InvalidInputError if there is no path."""
         after = self._reached(self.number(source), *self.ends.T)
         before = self._reached(self.number(target), *self.ends.T[::-1])

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..errors import InvalidInputError, PluginError
 from ..oracle import Enumerable, KBest, Samplable
-from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts, reduce_like, scale
-from ..regularizers import GIBBS, HARD, Regularizer
+from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, map_parts, pack_like, sum_to_batch_of
+from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer
 from ..shapes import Float
 from ..smoothing import SmoothableGibbs
 from ..validation import check_count, check_enumerable, check_feasible, check_instances, check_k
@@ -74,10 +74,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     def hypergraph(self, theta: Parts) -> Hypergraph:
         """The hypergraph for potentials with one batch dimension; built once for each shape."""
-        return self._hypergraph_of(like_potentials([tuple(t.shape[1:]) for t in as_tuple(theta)], theta))  # pyright: ignore
+        return self._hypergraph_of(pack_like([tuple(t.shape[1:]) for t in as_tuple(theta)], theta))  # pyright: ignore
 
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
-        unbound = self._with_bound({})
+        unbound = self._with_instance_data({})
         # What a cached property keeps is no option.
         options = tuple(
             (name, value)
@@ -112,7 +112,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         """Parts (..., P) in the form of θ, with the full batch."""
         sizes = [math.prod(t.shape[1:]) for t in as_tuple(theta)]
         pieces = zip(parts.split(sizes, -1), as_tuple(theta), strict=True)
-        return like_potentials([p.reshape(*p.shape[:-1], *t.shape[1:]) for p, t in pieces], theta)
+        return pack_like([p.reshape(*p.shape[:-1], *t.shape[1:]) for p, t in pieces], theta)
 
     def _problem(self, theta: Parts) -> tuple[Hypergraph, Tensor, Tensor]:
         """The graph, the parts (B, P), and the goals (B,) on θ's device."""
@@ -154,7 +154,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         graph, flat, goal = self._problem(theta)
         value, parts = passes.gradient(graph, flat, goal, regularizer, weight)
         self._check(value)
-        return reduce_like(self._split(parts, theta), theta)
+        return sum_to_batch_of(self._split(parts, theta), theta)
 
     def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
         graph, flat, goal = self._problem(theta)
@@ -167,10 +167,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     def argmax(self, theta: Parts) -> Parts:
         """A best structure; ties go to the hyperedge added first, from the goal down."""
-        return self.smoothed_mean(theta, HARD)
+        return self.smoothed_mean(theta, UNREGULARIZED)
 
     def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
-        return self.smoothed_sample(theta, n, GIBBS, generator)
+        return self.smoothed_sample(theta, n, NEGENTROPY, generator)
 
     def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
         check_k(k)
@@ -196,24 +196,24 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     ) -> Parts:
         """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
         check_count(n)
-        graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
+        graph, flat, goal = self._problem(divide_by_temperature(theta, regularizer.temperature))
         value, parts = passes.sample(graph, flat, goal, regularizer, n, generator)
         self._check(value)
         return self._split(parts, theta)
 
-    def entropy(self, theta: Parts, regularizer: Regularizer = GIBBS) -> Float[Tensor, " batch"]:
+    def entropy(self, theta: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
         """Shannon entropy, (B,), in nats, of the random walk along q."""
-        graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
+        graph, flat, goal = self._problem(divide_by_temperature(theta, regularizer.temperature))
         value, entropy = queries.entropy(graph, flat, goal, regularizer)
         self._check(value)
         return entropy.to(flat.dtype)
 
-    def log_prob(self, theta: Parts, y: Parts, regularizer: Regularizer = GIBBS) -> Float[Tensor, " batch"]:
+    def log_prob(self, theta: Parts, y: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
         """Log-probability, (B,), that the random walk along q makes the structure ``y`` (B, *event); −inf off support.
 
         InvalidInputError if ``y`` is no structure.
         """
-        graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
+        graph, flat, goal = self._problem(divide_by_temperature(theta, regularizer.temperature))
         own = self._flat(y).double().expand_as(flat)
         value, log_prob, found = queries.log_prob(graph, flat, goal, own, regularizer)
         self._check(value)
@@ -227,12 +227,14 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         graph, flat, goal = self._problem(theta)
         return [queries.count(graph, int(g), row) for g, row in zip(goal, torch.isneginf(flat).cpu(), strict=True)]
 
-    def enumerate_support(self, theta: Parts, regularizer: Regularizer, most: int = 10_000) -> tuple[Parts, Tensor]:
+    def enumerate_support(
+        self, theta: Parts, regularizer: Regularizer, max_structures: int = 10_000
+    ) -> tuple[Parts, Tensor]:
         """All structures that the random walk along q can make, most probable first: with a sparse Ω, a few.
 
         Parameters
         ----------
-        most : int
+        max_structures : int
             InvalidInputError if an instance has more.
 
         Returns
@@ -241,10 +243,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         probabilities : (K, B) Tensor
             0, with a structure of 0, beyond an instance's own.
         """
-        graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
+        graph, flat, goal = self._problem(divide_by_temperature(theta, regularizer.temperature))
         v, q = levels.edge_probabilities(graph, flat, regularizer)
         self._check(levels.at(v, goal))
-        probabilities, parts = queries.support(graph, q, goal, most)
+        probabilities, parts = queries.support(graph, q, goal, max_structures)
         return self._split(parts.to(flat.dtype), theta), probabilities.to(flat.dtype)
 
 

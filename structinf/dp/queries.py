@@ -41,17 +41,19 @@ def derivations(graph: Hypergraph, goal: int, count: int) -> Tensor:
     return found.squeeze(1)
 
 
-def support(graph: Hypergraph, q: Float[Tensor, "batch edges"], goal: Tensor, most: int) -> tuple[Tensor, Tensor]:
+def support(
+    graph: Hypergraph, q: Float[Tensor, "batch edges"], goal: Tensor, max_structures: int
+) -> tuple[Tensor, Tensor]:
     """Probabilities (K, B) and parts (K, B, P) of all derivations that a walk along q can make, the likeliest first.
 
-    InvalidInputError if there are more than ``most``.
+    InvalidInputError if there are more than ``max_structures``.
     """
     counts = [count(graph, int(g), dropped_edges=row) for g, row in zip(goal, (q == 0).cpu(), strict=True)]
     largest = max(counts, default=1)
-    if largest > most:
+    if largest > max_structures:
         raise InvalidInputError(
             f"{largest} structures have a positive probability at batch index {counts.index(largest)}, more than "
-            f"most={most}; lower the temperature, or take a sparse regularizer"
+            f"most={max_structures}; lower the temperature, or take a sparse regularizer"
         )
     scores, parts = passes.listing(graph, q.log(), goal, largest)
     scores, order = scores.sort(dim=0, descending=True, stable=True)

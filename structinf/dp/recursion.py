@@ -13,16 +13,16 @@ from torch import Tensor
 
 from ..errors import PluginError
 from ..oracle import Samplable
-from ..parts import Parts, as_tuple, batch_size, gradient_by_autograd, map_parts, scale
-from ..regularizers import GIBBS, HARD, Regularizer, probabilities
+from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, gradient_by_autograd, map_parts
+from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer, smooth_max_gradient
 from ..shapes import Float
-from ..smoothing import SmoothableGibbs, routed_max, smooth_max
+from ..smoothing import SmoothableGibbs, smooth_max, smooth_max_with_backward
 from ..validation import check_count, check_feasible
 
-__all__ = ["DynamicProgram", "SMax"]
+__all__ = ["DynamicProgram", "SmoothMax"]
 
 
-class SMax(Protocol):
+class SmoothMax(Protocol):
     """The maximum that a recursion is handed."""
 
     def __call__(self, x: Tensor, dim: int = -1) -> Tensor:
@@ -82,7 +82,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
     )
 
     @abc.abstractmethod
-    def value(self, theta: Parts, smax: SMax) -> Tensor:
+    def value(self, theta: Parts, smax: SmoothMax) -> Tensor:
         """The best score, (B,), with every maximum in it written ``smax(x, dim)``.
 
         Laws: but for ``smax`` it is linear in θ and in its own intermediate results, of which it adds up whole
@@ -104,8 +104,8 @@ class DynamicProgram(SmoothableGibbs, Samplable):
             return None
         zeros = map_parts(torch.zeros_like, theta)
         generator = torch.Generator(as_tuple(theta)[0].device).manual_seed(0)
-        route = functools.partial(_everywhere, generator=generator)
-        reach = gradient_by_autograd(lambda t: self._value(t, _routed(HARD, route)), zeros)
+        backward_rule = functools.partial(_everywhere, generator=generator)
+        reach = gradient_by_autograd(lambda t: self._value(t, _routed(UNREGULARIZED, backward_rule)), zeros)
         return map_parts(lambda r, t: (r != 0).any(0, keepdim=True) if len(t) == 1 else r != 0, reach, theta)
 
     # -- smoothed recursion ------------------------------------------------------------------
@@ -118,7 +118,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
     ) -> Parts:
         """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
         check_count(n)
-        theta = scale(theta, regularizer.temperature)
+        theta = divide_by_temperature(theta, regularizer.temperature)
         size, many = batch_size(theta), self.repeat(n)
         smax = _routed(regularizer, functools.partial(_draw, regularizer=regularizer, generator=generator))
         tiled = map_parts(lambda t: t.expand(size, *t.shape[1:]).repeat(n, *[1] * (t.ndim - 1)), theta)
@@ -129,26 +129,26 @@ class DynamicProgram(SmoothableGibbs, Samplable):
 
     def argmax(self, theta: Parts) -> Parts:
         """A best structure; ties go to the first entry of each maximum."""
-        return self.smoothed_mean(theta, HARD)
+        return self.smoothed_mean(theta, UNREGULARIZED)
 
     def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
-        return self.smoothed_sample(theta, n, GIBBS, generator)
+        return self.smoothed_sample(theta, n, NEGENTROPY, generator)
 
     # -- evaluation --------------------------------------------------------------------------
 
-    def _value(self, theta: Parts, smax: SMax) -> Float[Tensor, " batch"]:
+    def _value(self, theta: Parts, smax: SmoothMax) -> Float[Tensor, " batch"]:
         """:meth:`value`, of θ with the full batch, in memory of its own."""
         size = batch_size(theta)
         value = self.value(map_parts(lambda t: t.expand(size, *t.shape[1:]), theta), smax)
         if not isinstance(value, Tensor) or value.shape != (size,):
-            came = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            received = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise PluginError(
                 f"value of {self.label()} must return a score for each of the {size} instances, "
-                f"a tensor of shape ({size},); got {came}"
+                f"a tensor of shape ({size},); got {received}"
             )
         return value.to(as_tuple(theta)[0].dtype, copy=True)
 
-    def _finite_value(self, theta: Parts, smax: SMax) -> Float[Tensor, " batch"]:
+    def _finite_value(self, theta: Parts, smax: SmoothMax) -> Float[Tensor, " batch"]:
         value = self._value(theta, smax)
         check_feasible(value.detach(), f"structure of {self.label()}")
         return value
@@ -157,8 +157,8 @@ class DynamicProgram(SmoothableGibbs, Samplable):
 # ----------------------------------------------------------------------------- walks
 
 
-def _routed(regularizer: Regularizer, route: Callable[[Tensor, Tensor], Tensor]) -> SMax:
-    return lambda x, dim=-1: routed_max(regularizer, x, dim, route)
+def _routed(regularizer: Regularizer, backward_rule: Callable[[Tensor, Tensor], Tensor]) -> SmoothMax:
+    return lambda x, dim=-1: smooth_max_with_backward(regularizer, x, dim, backward_rule)
 
 
 def _draw(
@@ -174,7 +174,7 @@ def _draw(
         raise PluginError(
             f"value must add up whole multiples of what smax returns, for structures to be drawn; one is {wrong[0]:g}"
         )
-    cumulative = probabilities(regularizer, x.unsqueeze(0).flatten(0, -2)[rows]).double().cumsum(-1)
+    cumulative = smooth_max_gradient(regularizer, x.unsqueeze(0).flatten(0, -2)[rows]).double().cumsum(-1)
     device = "cpu" if generator is None else generator.device
     while len(rows):
         uniform = torch.rand(len(rows), 1, dtype=torch.float64, generator=generator, device=device).to(x.device)

@@ -8,13 +8,13 @@ from .relaxation_estimators import PerturbedEstimator, SparseMAPEstimator
 from .score_function import ScoreFunction
 from .sum_and_sample import SumAndSample
 from .topk_sparsemax import TopKSparsemax
-from .weighted_structures import Evaluated, WeightedStructures
+from .weighted_structures import FunctionValues, WeightedStructures
 
 __all__ = [
     "Baseline",
     "Estimator",
-    "Evaluated",
     "Exact",
+    "FunctionValues",
     "Learned",
     "LeaveOneOut",
     "MovingAverage",

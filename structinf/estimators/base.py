@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from ..calls.problem import Problem
 from ..errors import InvalidInputError, PluginError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, like_potentials
+from ..parts import Parts, as_tuple, pack_like
 from ..registry import Registry
-from ..relaxation import missing_ability
+from ..relaxation import missing_ability_reason
 from ..shapes import Float
-from .weighted_structures import Evaluated, WeightedStructures
+from .weighted_structures import FunctionValues, WeightedStructures
 
 __all__ = ["ESTIMATORS", "Estimator"]
 
@@ -32,13 +32,13 @@ class Estimator(nn.Module, abc.ABC):
         The abilities that the oracle must have.
     name : str
         The name under which the estimator was registered, for messages.
-    remembers : bool
+    has_state : bool
         Whether it keeps what it has seen, which is lost on one that is made anew, by name, for each call.
     """
 
     requires: ClassVar[tuple[type[Oracle], ...]] = ()
     name: ClassVar[str] = ""
-    remembers: bool = False
+    has_state: bool = False
 
     @abc.abstractmethod
     def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
@@ -56,7 +56,7 @@ class Estimator(nn.Module, abc.ABC):
             The only source of randomness, if given.
         """
 
-    def control_variate(self, found: Evaluated) -> Tensor | None:
+    def control_variate(self, found: FunctionValues) -> Tensor | None:
         """b (N,), for Σ (f(y_i) − b_i) ∇w_i as the gradient's estimate, which may vary less; None for 0.
 
         Law: Σ b_i ∇w_i is 0 in expectation.
@@ -65,7 +65,7 @@ class Estimator(nn.Module, abc.ABC):
 
     def missing(self, oracle: Oracle) -> str | None:
         """Why this estimator cannot work over ``oracle``, in a clause; None if it can."""
-        return next(filter(None, (missing_ability(oracle, ability) for ability in self.requires)), None)
+        return next(filter(None, (missing_ability_reason(oracle, ability) for ability in self.requires)), None)
 
     def label(self) -> str:
         """How messages call this estimator."""
@@ -88,7 +88,7 @@ class Estimator(nn.Module, abc.ABC):
                 f"{self.label()} must return structinf.estimators.WeightedStructures, got {type(terms).__name__}"
             )
         values = _evaluate(f, terms, problem, rows)
-        b = self.control_variate(Evaluated(terms, values.detach(), problem, tuple(inputs)))
+        b = self.control_variate(FunctionValues(terms, values.detach(), problem, tuple(inputs)))
         w = terms.weights
         summands = w * values
         if b is not None:
@@ -118,14 +118,12 @@ def _evaluate(f: Callable[..., Tensor], terms: WeightedStructures, problem: Prob
     if not count:
         return terms.weights.new_zeros(0)
     tensors = [t.to(dtype) for t, dtype in zip(as_tuple(terms.structures), problem.dtypes, strict=True)]
-    values: Any = f(
-        like_potentials(tensors, problem.theta), *(x.index_select(0, terms.instance.to(x.device)) for x in rows)
-    )
+    values: Any = f(pack_like(tensors, problem.theta), *(x.index_select(0, terms.instance.to(x.device)) for x in rows))
     w = terms.weights
     if isinstance(values, Tensor) and values.shape == (count,) and not values.is_complex():
         return values.to(w.device, torch.promote_types(values.dtype, w.dtype))
-    came = f"one of shape {tuple(values.shape)} and {values.dtype}" if isinstance(values, Tensor) else repr(values)
+    received = f"one of shape {tuple(values.shape)} and {values.dtype}" if isinstance(values, Tensor) else repr(values)
     raise InvalidInputError(
         f"f: it is given the {count} structures of the whole batch at once and must return a real number for each, a "
-        f"tensor of shape ({count},), got {came[:80]}"
+        f"tensor of shape ({count},), got {received[:80]}"
     )

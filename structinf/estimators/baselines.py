@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import InvalidInputError
 from ..validation import check_fraction
-from .weighted_structures import Evaluated
+from .weighted_structures import FunctionValues
 
 __all__ = ["Baseline", "Learned", "LeaveOneOut", "MovingAverage", "NoBaseline", "SelfCritic", "get_baseline"]
 
@@ -22,21 +22,21 @@ class Baseline(nn.Module, abc.ABC):
     ----------
     name : str
         For messages.
-    least_samples : int
+    min_samples : int
         How many samples of an instance it needs.
-    needs_best : bool
+    needs_argmax : bool
         Whether f is also evaluated at argmax ⟨θ, y⟩, for ``found.controls()``.
-    remembers : bool
+    has_state : bool
         Whether it keeps what it has seen.
     """
 
     name: ClassVar[str] = ""
-    least_samples: ClassVar[int] = 1
-    needs_best: ClassVar[bool] = False
-    remembers: ClassVar[bool] = False
+    min_samples: ClassVar[int] = 1
+    needs_argmax: ClassVar[bool] = False
+    has_state: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+    def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
         """b (N,), for structures whose weights are their shares of so many ``samples``; None for 0.
 
         Law: a sample's b does not depend on that sample.
@@ -48,7 +48,7 @@ class NoBaseline(Baseline):
 
     name = "none"
 
-    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+    def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
         return None
 
 
@@ -61,9 +61,9 @@ class LeaveOneOut(Baseline):
     """
 
     name = "leave_one_out"
-    least_samples = 2
+    min_samples = 2
 
-    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+    def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
         total = samples * found.means()
         return (total[found.terms.instance] - found.values) / (samples - 1)
 
@@ -77,9 +77,9 @@ class SelfCritic(Baseline):
     """
 
     name = "self_critic"
-    needs_best = True
+    needs_argmax = True
 
-    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+    def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
         return found.controls()
 
 
@@ -105,7 +105,7 @@ class MovingAverage(Baseline):
     """
 
     name = "moving_average"
-    remembers = True
+    has_state = True
     average: Tensor
     calls: Tensor
 
@@ -116,7 +116,7 @@ class MovingAverage(Baseline):
         self.register_buffer("average", torch.zeros((), dtype=torch.float64))
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+    def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
         # What the weights of all calls so far sum to is 1 − decay^calls.
         known = self.average / (1 - self.decay ** self.calls.double()) if self.calls else self.average
         if self.training and len(found.values):
@@ -162,16 +162,18 @@ class Learned(Baseline):
         super().__init__()
         self.module = module
 
-    def forward(self, found: Evaluated, samples: int) -> Tensor | None:
+    def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
         batch_shape = found.problem.batch_shape
-        guess: Any = self.module(*found.contexts())
-        if not isinstance(guess, Tensor) or guess.shape != batch_shape:
-            came = f"shape {tuple(guess.shape)}" if isinstance(guess, Tensor) else type(guess).__name__
+        prediction: Any = self.module(*found.contexts())
+        if not isinstance(prediction, Tensor) or prediction.shape != batch_shape:
+            received = (
+                f"shape {tuple(prediction.shape)}" if isinstance(prediction, Tensor) else type(prediction).__name__
+            )
             raise InvalidInputError(
                 f"baseline: one number for each instance is needed, a tensor of the batch's shape "
-                f"{tuple(batch_shape)}, got {came}"
+                f"{tuple(batch_shape)}, got {received}"
             )
-        b = guess.to(found.values).reshape(-1)[found.terms.instance]
+        b = prediction.to(found.values).reshape(-1)[found.terms.instance]
         if b.requires_grad:
             slope = 2 * (b.detach() - found.values)
             b.register_hook(lambda g: g.abs() * slope)

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from .. import autograd
 from ..oracle import Enumerable, Oracle
-from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
-from ..regularizers import GIBBS, Regularizer, SquaredL2
+from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
+from ..regularizers import NEGENTROPY, Regularizer, SquaredL2
 from ..validation import check_feasible
 from .base import Estimator
-from .weighted_structures import WeightedStructures, of_instances
+from .weighted_structures import WeightedStructures, select_instances
 
 __all__ = ["Exact", "SparsemaxEstimator"]
 
 
-class _Enumerated(Estimator):
+class _EnumerationEstimator(Estimator):
     """The weights ∇max_Ω over the scores of all structures."""
 
     requires = (Enumerable,)
@@ -29,25 +29,28 @@ class _Enumerated(Estimator):
 
     def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
         first, size = as_tuple(theta)[0], batch_size(theta)
-        groups = [(rows, *_listed(oracle, theta, rows)) for rows in _alike(oracle, size, first.device)]
+        groups = [
+            (rows, *_enumerate_and_score(oracle, theta, rows))
+            for rows in _group_by_instance_data(oracle, size, first.device)
+        ]
         feasible = torch.ones(size, dtype=torch.bool, device=first.device)
         for rows, _, found in groups:
             feasible[rows] = ~found.detach().isneginf().all(1)
         check_feasible(feasible, f"structure of {oracle.label()}")
-        several = [_none(theta, size)]
+        several = [_empty_structures(theta, size)]
         for rows, structures, found in groups:
             weights = autograd.smooth_argmax(self.regularizer, found / self.regularizer.temperature).to(first.dtype)
             row, column = weights.detach().nonzero(as_tuple=True)
             chosen = map_parts(lambda y, t, i=column: y.to(t.dtype)[i], structures, theta)
             own = weights[row, column]
             several.append(WeightedStructures(chosen, rows[row], own, torch.zeros_like(own), size))
-        return WeightedStructures.joined(several).packed()
+        return WeightedStructures.concatenate(several).packed()
 
     def extra_repr(self) -> str:
         return f"{self.regularizer!r}"
 
 
-def _none(theta: Parts, size: int) -> WeightedStructures:
+def _empty_structures(theta: Parts, size: int) -> WeightedStructures:
     """No structures at all, as a function of θ, so that the empty batch can be differentiated too."""
     weights = torch.stack([t[:0].flatten(1).sum(1) for t in as_tuple(theta)]).sum(0)
     instance = torch.zeros(0, dtype=torch.int64, device=weights.device)
@@ -56,7 +59,7 @@ def _none(theta: Parts, size: int) -> WeightedStructures:
     )
 
 
-def _alike(oracle: Oracle, size: int, device: torch.device) -> list[Tensor]:
+def _group_by_instance_data(oracle: Oracle, size: int, device: torch.device) -> list[Tensor]:
     """Indices of instances that have the same structures: those of equal instance data."""
     data, groups = [value.tolist() for value in oracle.bound.values()], {}
     for b in range(size):
@@ -64,12 +67,12 @@ def _alike(oracle: Oracle, size: int, device: torch.device) -> list[Tensor]:
     return [torch.tensor(rows, device=device) for rows in groups.values()]
 
 
-def _listed(oracle: Oracle, theta: Parts, rows: Tensor) -> tuple[Parts, Tensor]:
+def _enumerate_and_score(oracle: Oracle, theta: Parts, rows: Tensor) -> tuple[Parts, Tensor]:
     """All structures (Y, *event) of the instances ``rows``, which are alike, and scores (len(rows), Y), in float64."""
-    shapes = like_potentials([tuple(t.shape[1:]) for t in as_tuple(theta)], theta)  # pyright: ignore
-    one: Any = oracle[rows[:1]]
-    structures = map_parts(lambda y, t: y.to(t.device), one.enumerate(shapes), theta)
-    own = [t.expand(len(rows), *t.shape[1:]) for t in as_tuple(of_instances(theta, rows))]
+    shapes = pack_like([tuple(t.shape[1:]) for t in as_tuple(theta)], theta)  # pyright: ignore
+    group_oracle: Any = oracle[rows[:1]]
+    structures = map_parts(lambda y, t: y.to(t.device), group_oracle.enumerate(shapes), theta)
+    own = [t.expand(len(rows), *t.shape[1:]) for t in as_tuple(select_instances(theta, rows))]
     flat = torch.cat([t.flatten(1) for t in own], 1).double()
     parts = torch.cat([y.flatten(1) for y in as_tuple(structures)], 1)
     forbidden = flat.detach().isneginf()
@@ -79,7 +82,7 @@ def _listed(oracle: Oracle, theta: Parts, rows: Tensor) -> tuple[Parts, Tensor]:
     return structures, found
 
 
-class Exact(_Enumerated):
+class Exact(_EnumerationEstimator):
     """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, by going over all structures; differentiable to any order.
 
     Structures that use a part of −inf, or whose probability is 0 to rounding, are not evaluated. One list of structures
@@ -98,10 +101,10 @@ class Exact(_Enumerated):
     """
 
     def __init__(self) -> None:
-        super().__init__(GIBBS)
+        super().__init__(NEGENTROPY)
 
 
-class SparsemaxEstimator(_Enumerated):
+class SparsemaxEstimator(_EnumerationEstimator):
     """E[f(Y)] under p = argmin ‖p − s / temperature‖² over the simplex, s the scores ⟨θ, y⟩ of all structures.
 
     Only structures with p > 0 are evaluated.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["numbered", "one_of_each"]
+__all__ = ["first_of_each_group", "numbered"]
 
 
 def numbered(parts: Sequence[Tensor]) -> Tensor:
@@ -15,7 +15,7 @@ def numbered(parts: Sequence[Tensor]) -> Tensor:
     keys = _keys([t for t in parts if t.numel()])
     if keys is not None:
         values, kind = keys.unique(return_inverse=True)
-        like = one_of_each(kind, len(values))[kind]
+        like = first_of_each_group(kind, len(values))[kind]
         merged = (like != torch.arange(len(like), device=like.device)).nonzero()[:, 0]
         if all(torch.equal(t[like[rows]], t[rows]) for t in parts for rows in merged.split(_block(t))):
             return kind
@@ -23,7 +23,7 @@ def numbered(parts: Sequence[Tensor]) -> Tensor:
     return torch.nn.functional.pad(torch.cat(list(parts), 1), (0, 1)).unique(dim=0, return_inverse=True)[1]
 
 
-def one_of_each(kind: Tensor, count: int) -> Tensor:
+def first_of_each_group(kind: Tensor, count: int) -> Tensor:
     """Where one of each of the ``count`` kinds stands in ``kind``, (count,)."""
     return kind.new_empty(count).scatter_(0, kind, torch.arange(len(kind), device=kind.device))
 
@@ -35,12 +35,12 @@ def _keys(parts: Sequence[Tensor]) -> Tensor | None:
     """
     if not parts or any(bool((b != b.round()).any()) for t in parts for b in t.split(_block(t))):
         return None
-    most = sum(t.shape[1] * float(t.abs().amax()) for t in parts)
+    max_value = sum(t.shape[1] * float(t.abs().amax()) for t in parts)
     fixed = torch.Generator().manual_seed(0)
     total = torch.zeros(len(parts[0]), dtype=torch.float64, device=parts[0].device)
     for t in parts:
         factors = torch.rand(t.shape[1], dtype=torch.float64, generator=fixed).to(t.device)
-        factors = (factors * (2.0**53 / max(most, 1.0))).floor()
+        factors = (factors * (2.0**53 / max(max_value, 1.0))).floor()
         total += torch.cat([b.double() @ factors for b in t.split(_block(t))])
     return total
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..calls.resolution import prepare
-from ..compile.decorators import disable_compile
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Parts
@@ -70,7 +70,7 @@ def get_estimator(estimator: str | Estimator, **options: Any) -> Estimator:
     return ESTIMATORS.get(estimator, **options)
 
 
-@disable_compile
+@public_call
 def expect(
     f: Callable[..., Tensor],
     theta: Parts,
@@ -146,7 +146,7 @@ def expect(
         raise TypeError(f"f: a function of structures is needed, got {type(f).__name__}; f comes first, then theta")
     check_generator(generator)
     found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options)
-    if isinstance(estimator, str) and found.remembers:
+    if isinstance(estimator, str) and found.has_state:
         raise InvalidInputError(
             f"estimator: {found.label()} with these options remembers what it has seen, and one given by name is made "
             "anew at each call; make it once with get_estimator(...) and pass the object"

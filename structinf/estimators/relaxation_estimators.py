@@ -18,7 +18,7 @@ from .weighted_structures import WeightedStructures
 __all__ = ["PerturbedEstimator", "SparseMAPEstimator"]
 
 
-class _OfRelaxation(Estimator):
+class _RelaxationEstimator(Estimator):
     """The structures and weights of a relaxation's solution."""
 
     def __init__(self, relaxation: Relaxation) -> None:
@@ -29,16 +29,16 @@ class _OfRelaxation(Estimator):
         return self.relaxation.missing(oracle)
 
     def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
-        solution: Any = self.relaxation.seeded(generator).solve(oracle, theta)
+        solution: Any = self.relaxation.with_generator(generator).solve(oracle, theta)
         terms = WeightedStructures.of(solution.support, solution.weights)
         # Samples may be alike; the vertices of an active set are not.
-        return terms.distinct() if self.relaxation.draws else terms.packed()
+        return terms.merge_equal() if self.relaxation.is_stochastic else terms.packed()
 
     def extra_repr(self) -> str:
         return f"{self.relaxation!r}"
 
 
-class SparseMAPEstimator(_OfRelaxation):
+class SparseMAPEstimator(_RelaxationEstimator):
     """E[f(Y)] under the weights p that SparseMAP finds: Σ p_y y = argmax ⟨θ, μ⟩ − ½ temperature ‖μ‖².
 
     There may be several such p; this one is what the active-set method ends at, with its gradient.
@@ -68,7 +68,7 @@ class SparseMAPEstimator(_OfRelaxation):
         super().__init__(SparseMAP(**options))
 
 
-class PerturbedEstimator(_OfRelaxation):
+class PerturbedEstimator(_RelaxationEstimator):
     """E[f(Y)] for Y = argmax ⟨θ + σU, y⟩, by Monte Carlo, with the gradient E[f(Y) ∇ν(U)] / σ for noise of exp(−ν).
 
     Value and gradient are unbiased for this distribution of Y, which for one part of K and Gumbel noise is the Gibbs

@@ -15,7 +15,14 @@ from ..solvers.argmax import best_structure
 from ..validation import check_natural
 from .base import Estimator
 from .baselines import get_baseline
-from .weighted_structures import Evaluated, WeightedStructures, log_partition, needs_gradient, scores, times_one
+from .weighted_structures import (
+    FunctionValues,
+    WeightedStructures,
+    log_partition,
+    needs_gradient,
+    one_with_log_gradient,
+    scores,
+)
 
 __all__ = ["ScoreFunction"]
 
@@ -56,10 +63,10 @@ class ScoreFunction(Estimator):
         check_natural("samples", samples)
         self.samples = samples
         self.baseline = get_baseline(baseline)
-        self.remembers = isinstance(baseline, str) and self.baseline.remembers
-        if samples < self.baseline.least_samples:
+        self.has_state = isinstance(baseline, str) and self.baseline.has_state
+        if samples < self.baseline.min_samples:
             raise InvalidInputError(
-                f'baseline="{self.baseline.name}" needs samples of at least {self.baseline.least_samples}, got '
+                f'baseline="{self.baseline.name}" needs samples of at least {self.baseline.min_samples}, got '
                 f'{samples}; "self_critic" does with one'
             )
 
@@ -69,19 +76,19 @@ class ScoreFunction(Estimator):
             drawn = oracle.sample(fixed, self.samples, generator)
             ones = as_tuple(theta)[0].new_ones(as_tuple(drawn)[0].shape[:2])
             terms = WeightedStructures.of(drawn, ones)
-            if self.baseline.needs_best:
+            if self.baseline.needs_argmax:
                 best = map_parts(lambda t: t[None], best_structure(oracle, fixed))
-                terms = WeightedStructures.joined(
+                terms = WeightedStructures.concatenate(
                     [terms, WeightedStructures.of(best, torch.zeros_like(ones[:1]), ones[:1])]
                 )
-            terms = terms.distinct()
+            terms = terms.merge_equal()
             terms = replace(terms, weights=terms.weights / self.samples)
         if not needs_gradient(theta):
             return terms
         known = scores(oracle, theta, terms) - log_partition(oracle, theta)[terms.instance]
-        return replace(terms, weights=terms.weights * times_one(known))
+        return replace(terms, weights=terms.weights * one_with_log_gradient(known))
 
-    def control_variate(self, found: Evaluated) -> Tensor | None:
+    def control_variate(self, found: FunctionValues) -> Tensor | None:
         return self.baseline(found, self.samples)
 
     def extra_repr(self) -> str:

@@ -14,13 +14,13 @@ from ..parts import Parts, as_tuple, map_parts
 from ..validation import check_choice, check_k, check_natural
 from .base import Estimator
 from .weighted_structures import (
-    Evaluated,
+    FunctionValues,
     WeightedStructures,
     log_partition,
     needs_gradient,
-    of_instances,
+    one_with_log_gradient,
     scores,
-    times_one,
+    select_instances,
 )
 
 __all__ = ["SumAndSample"]
@@ -89,17 +89,19 @@ class SumAndSample(Estimator):
         with torch.no_grad():
             mass = listed.sum(listed.weights)
             listed = replace(listed, control=listed.weights / mass[listed.instance])
-            rest = 1 - mass
-            others = self._others(oracle, fixed, best, valid[self.k] & (rest > 0), generator)
-            share = rest / -torch.expm1(self.draws * torch.log1p(-rest)) / others.sum(others.weights)
-            others = replace(others, weights=share[others.instance] * others.weights)
+            remaining_mass = 1 - mass
+            others = self._others(oracle, fixed, best, valid[self.k] & (remaining_mass > 0), generator)
+            mass_factor = (
+                remaining_mass / -torch.expm1(self.draws * torch.log1p(-remaining_mass)) / others.sum(others.weights)
+            )
+            others = replace(others, weights=mass_factor[others.instance] * others.weights)
         if needs_gradient(theta):
             known = scores(oracle, exact, others) - log_z[others.instance]
-            others = replace(others, weights=others.weights * times_one(known))
-        terms = WeightedStructures.joined([listed, others])
+            others = replace(others, weights=others.weights * one_with_log_gradient(known))
+        terms = WeightedStructures.concatenate([listed, others])
         return replace(terms, weights=terms.weights.to(as_tuple(theta)[0].dtype)).packed()
 
-    def control_variate(self, found: Evaluated) -> Tensor | None:
+    def control_variate(self, found: FunctionValues) -> Tensor | None:
         return found.controls() if self.baseline == "listed" else None
 
     def _others(
@@ -107,21 +109,21 @@ class SumAndSample(Estimator):
     ) -> WeightedStructures:
         """Samples that are not among the ``best`` (k, B, *event), each distinct one weighed by how often it came."""
         size, taken = any_left.numel(), torch.zeros_like(any_left, dtype=torch.int64)
-        rows, drawn, count = any_left.nonzero()[:, 0], 0, self.samples
+        rows, num_drawn, count = any_left.nonzero()[:, 0], 0, self.samples
         several = [
             WeightedStructures.of(map_parts(lambda t: t[:0], best), taken.new_zeros(0, size, dtype=torch.float64))
         ]
-        while len(rows) and drawn < self.draws:
-            count = min(count, self.draws - drawn)
-            y = oracle[rows].sample(of_instances(theta, rows), count, generator)
+        while len(rows) and num_drawn < self.draws:
+            count = min(count, self.draws - num_drawn)
+            y = oracle[rows].sample(select_instances(theta, rows), count, generator)
             new = ~_is_listed(y, map_parts(lambda t, rows=rows: t[:, rows], best))
             new &= new.cumsum(0) <= self.samples - taken[rows]
             taken[rows] += new.sum(0)
-            fresh = WeightedStructures.of(y, new.double())
-            several.append(replace(fresh, instance=rows[fresh.instance], batch=size).packed())
-            drawn, count = drawn + count, 2 * count
+            new_samples = WeightedStructures.of(y, new.double())
+            several.append(replace(new_samples, instance=rows[new_samples.instance], batch=size).packed())
+            num_drawn, count = num_drawn + count, 2 * count
             rows = rows[taken[rows] < self.samples]
-        return WeightedStructures.joined(several).distinct()
+        return WeightedStructures.concatenate(several).merge_equal()
 
     def extra_repr(self) -> str:
         return f"k={self.k}, samples={self.samples}, draws={self.draws}, baseline={self.baseline!r}"

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..calls.resolution import check_supported, prepare_oracle
 from ..oracle import KBest, Oracle
 from ..parts import Parts
-from ..queries import sparsemax_of_best
+from ..queries import sparsemax_over_topk
 from ..regularizers import check_temperature
 from ..validation import check_k
 from .base import ESTIMATORS, Estimator
@@ -56,7 +56,7 @@ class TopKSparsemax(Estimator):
         self.k, self.temperature = k, temperature
 
     def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
-        structures, weights = sparsemax_of_best(oracle, theta, self.k, self.temperature)
+        structures, weights = sparsemax_over_topk(oracle, theta, self.k, self.temperature)
         return WeightedStructures.of(structures, weights).packed()
 
     @torch.no_grad()
@@ -65,7 +65,7 @@ class TopKSparsemax(Estimator):
         problem = prepare_oracle(theta, oracle, options)
         check_supported(problem.oracle, self, ESTIMATORS)
         with problem.plain_modes():
-            weights = sparsemax_of_best(problem.oracle, problem.theta, self.k, self.temperature)[1]
+            weights = sparsemax_over_topk(problem.oracle, problem.theta, self.k, self.temperature)[1]
         return problem.restore((weights != 0).sum(0) < self.k)
 
     def extra_repr(self) -> str:

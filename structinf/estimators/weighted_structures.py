@@ -13,13 +13,21 @@ from .. import autograd
 from ..calls.problem import Problem
 from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, Oracle
-from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
-from ..relaxations.marginals import LogPartition
+from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
 from ..shapes import Float
+from ..smoothing import log_partition_function
 from ..solvers.perturbation import merge_samples
-from .equality import numbered, one_of_each
+from .equality import first_of_each_group, numbered
 
-__all__ = ["Evaluated", "WeightedStructures", "log_partition", "needs_gradient", "of_instances", "scores", "times_one"]
+__all__ = [
+    "FunctionValues",
+    "WeightedStructures",
+    "log_partition",
+    "needs_gradient",
+    "one_with_log_gradient",
+    "scores",
+    "select_instances",
+]
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,9 @@ class WeightedStructures:
     def of(cls, structures: Parts, weights: Tensor, control: Tensor | None = None) -> Self:
         """``structures`` (K, B, *event) with ``weights`` (K, B): the k-th of instance b stands at k B + b."""
         if weights.ndim != 2 or any(y.shape[:2] != weights.shape for y in as_tuple(structures)):
-            came = " and ".join(str(tuple(y.shape)) for y in as_tuple(structures))
+            received = " and ".join(str(tuple(y.shape)) for y in as_tuple(structures))
             raise InvalidInputError(
-                f"structures (K, B, *event) and weights (K, B) are needed, got {came} and {tuple(weights.shape)}"
+                f"structures (K, B, *event) and weights (K, B) are needed, got {received} and {tuple(weights.shape)}"
             )
         count, batch = weights.shape
         instance = torch.arange(batch, device=weights.device).expand(count, batch).flatten()
@@ -71,11 +79,11 @@ class WeightedStructures:
         return cls(merge_samples(structures), instance, weights.flatten(), control.flatten(), batch)
 
     @classmethod
-    def joined(cls, several: Sequence[Self]) -> Self:
+    def concatenate(cls, several: Sequence[Self]) -> Self:
         """All that is in one of them."""
         columns = zip(*(as_tuple(terms.structures) for terms in several), strict=True)
         return cls(
-            like_potentials([torch.cat(column) for column in columns], several[0].structures),
+            pack_like([torch.cat(column) for column in columns], several[0].structures),
             torch.cat([terms.instance for terms in several]),
             torch.cat([terms.weights for terms in several]),
             torch.cat([terms.control for terms in several]),
@@ -87,11 +95,11 @@ class WeightedStructures:
         index = self.weights.detach().nonzero()[:, 0]
         return self._at(index[self.instance[index].argsort(stable=True)])
 
-    def distinct(self) -> Self:
+    def merge_equal(self) -> Self:
         """Equal structures of an instance as one, with the sums of what they have; instance by instance."""
         kind = numbered([t.flatten(1) for t in as_tuple(self.structures)])
         key, place = (kind + self.instance * len(kind)).unique(return_inverse=True)
-        first = one_of_each(place, len(key))
+        first = first_of_each_group(place, len(key))
         weights, control = (t.new_zeros(len(key)).index_add(0, place, t) for t in (self.weights, self.control))
         return replace(self._at(first), weights=weights, control=control)
 
@@ -110,7 +118,7 @@ class WeightedStructures:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class FunctionValues:
     """What f was at the structures.
 
     Attributes
@@ -143,7 +151,7 @@ class Evaluated:
         return as_tuple(self.problem.restore_parts(map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), theta)))
 
 
-def of_instances(theta: Parts, rows: Tensor) -> Parts:
+def select_instances(theta: Parts, rows: Tensor) -> Parts:
     """Potentials (len(rows), *event) of these instances; tensors that all instances share stay as they are."""
     if batch_size(theta) == 1:
         return theta
@@ -153,12 +161,12 @@ def of_instances(theta: Parts, rows: Tensor) -> Parts:
 def scores(oracle: Oracle, theta: Parts, terms: WeightedStructures) -> Float[Tensor, " n"]:
     """⟨θ, y⟩ of each structure, (N,), in θ's dtype."""
     structures = map_parts(lambda y, t: y.to(t.dtype), terms.structures, theta)
-    return oracle.score(of_instances(theta, terms.instance), structures)
+    return oracle.score(select_instances(theta, terms.instance), structures)
 
 
 def log_partition(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
     """log Z, (B,), with the gradient E[Y]."""
-    return autograd.value(LogPartition(oracle), theta)
+    return autograd.value(log_partition_function(oracle), theta)
 
 
 def needs_gradient(theta: Parts) -> bool:
@@ -166,6 +174,6 @@ def needs_gradient(theta: Parts) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
 
 
-def times_one(known: Tensor) -> Tensor:
+def one_with_log_gradient(known: Tensor) -> Tensor:
     """1, whose gradient is that of ``known``, to any order: exp(known − known)."""
     return (known - known.detach()).exp()

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..autograd import piecewise_linear
-from ..autograd.value_check import inspected
+from ..autograd import attach_jacobian
+from ..autograd.value_check import check_under_vmap
 from ..errors import InvalidInputError
 from ..shapes import Float
 from ..validation import check_floating, check_natural, check_positive
@@ -61,7 +61,7 @@ def floor_straight_through(x: Tensor) -> Float[Tensor, "*shape"]:
 
 def _straight_through(value: Tensor, x: Tensor) -> Tensor:
     """``value`` exactly (which x + (value − x) is not), with the gradient of x."""
-    return piecewise_linear(value, x, _identity, _identity)
+    return attach_jacobian(value, x, _identity, _identity)
 
 
 def _identity(g: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class VectorQuantizer(nn.Module):
         dim = self.codebook.shape[1]
         if x.ndim == 0 or x.shape[-1] != dim:
             raise InvalidInputError(f"x: vectors (..., {dim}) are needed, got shape {tuple(x.shape)}")
-        x = inspected(x, _check_finite)
+        x = check_under_vmap(x, _check_finite)
         wide = torch.float64 if torch.float64 in (x.dtype, self.codebook.dtype) else torch.float32
         with torch.autocast(x.device.type, enabled=False):
             vectors, codebook = x.reshape(-1, dim).to(wide), self.codebook.to(wide)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..calls.problem import Problem
 from ..calls.resolution import get_relaxation
-from ..compile.decorators import disable_compile
-from ..compile.functorch import functorch_compatible
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import TransportPolytope
 from ..solution import Solution
@@ -75,8 +74,7 @@ def sinkhorn(
 ) -> Solution: ...
 
 
-@disable_compile
-@functorch_compatible
+@public_call(functorch=True)
 def sinkhorn(
     theta: Tensor,
     rows: Tensor | None = None,
@@ -108,7 +106,7 @@ def sinkhorn(
         Return the whole :class:`structinf.Solution`, with its value, residual and whether it converged, in place of the
         plan.
     **options
-        ``tolerance``, ``max_iter``, ``anneal_from``, ``backward`` and ``on_failure``, as for the ``sinkhorn``
+        ``tolerance``, ``max_iter``, ``initial_temperature``, ``backward`` and ``on_failure``, as for the ``sinkhorn``
         relaxation, :class:`structinf.relaxations.sinkhorn.Sinkhorn`.
 
     Returns
@@ -131,8 +129,8 @@ def sinkhorn(
             [0.1345, 0.3655]])
     """
     if not isinstance(theta, Tensor) or theta.ndim < 2:
-        came = f"shape {tuple(theta.shape)}" if isinstance(theta, Tensor) else f"a {type(theta).__name__}"
-        raise InvalidInputError(f"theta: scores of rows and columns, a tensor (..., n, m), are needed, got {came}")
+        received = f"shape {tuple(theta.shape)}" if isinstance(theta, Tensor) else f"a {type(theta).__name__}"
+        raise InvalidInputError(f"theta: scores of rows and columns, a tensor (..., n, m), are needed, got {received}")
     check_flag("slack", slack)
     check_flag("record", record)
     relaxation = get_relaxation("sinkhorn", temperature=temperature, **options)
@@ -146,7 +144,7 @@ def sinkhorn(
     with problem.plain_modes():
         if record:
             solution = relaxation.solve(problem.oracle, problem.theta)
-            return solution.restored(problem.restore, problem.restore_parts, problem.oracle)
+            return solution.with_batch_shape(problem.restore, problem.restore_parts, problem.oracle)
         plan = problem.restore_parts(relaxation.mean(problem.oracle, problem.theta))
     assert isinstance(plan, Tensor)
     return plan

@@ -6,11 +6,10 @@ import math
 
 from torch import Tensor
 
-from ..autograd import piecewise_linear
-from ..compile.decorators import as_custom_op
-from ..compile.functorch import functorch_compatible
+from ..autograd import attach_jacobian
+from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
-from ..kernels.arrays import widened
+from ..kernels.arrays import upcast_half
 from ..kernels.permutahedron import projection
 from ..regularizers import check_temperature
 from ..shapes import Float
@@ -19,8 +18,7 @@ from ..validation import check_floating
 __all__ = ["soft_rank", "soft_sort"]
 
 
-@as_custom_op()
-@functorch_compatible
+@public_call(operator=OperatorSpec(), functorch=True)
 def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Float[Tensor, "*shape"]:
     """The rank of each number among the n along ``dim``, 1 for the lowest and n for the highest, made smooth.
 
@@ -69,8 +67,7 @@ def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Floa
     return _project(theta, temperature, dim, is_sorting=False)
 
 
-@as_custom_op()
-@functorch_compatible
+@public_call(operator=OperatorSpec(), functorch=True)
 def soft_sort(
     theta: Tensor, temperature: float = 1.0, *, dim: int = -1, descending: bool = False
 ) -> Float[Tensor, "*shape"]:
@@ -115,13 +112,13 @@ def _project(theta: Tensor, temperature: float, dim: int, *, is_sorting: bool) -
     check_floating("theta", theta)
     if isinstance(dim, bool) or not isinstance(dim, int) or not -theta.ndim <= dim < theta.ndim:
         raise InvalidInputError(f"dim must be a dimension of theta, which has shape {tuple(theta.shape)}, got {dim!r}")
-    theta = widened(theta)
+    theta = upcast_half(theta)
     if theta.numel():
         _check_range(theta, temperature, is_sorting)
     rows = theta.movedim(dim, -1)
     flat = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
     value, blocks = projection.project(flat, temperature, is_sorting=is_sorting)
-    return piecewise_linear(value, flat, blocks.jvp, blocks.vjp).view(rows.shape).movedim(-1, dim)
+    return attach_jacobian(value, flat, blocks.jvp, blocks.vjp).view(rows.shape).movedim(-1, dim)
 
 
 def _check_range(theta: Tensor, temperature: float, is_sorting: bool) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["HALF", "empty", "to_numpy", "widened", "zeros"]
+__all__ = ["HALF_DTYPES", "empty", "to_numpy", "upcast_half", "zeros"]
 
 
 def to_numpy(*tensors: Tensor) -> list[Any]:
@@ -26,12 +26,12 @@ def empty(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.empty(shape, _numpy_dtype(dtype)))
 
 
-HALF = (torch.float16, torch.bfloat16)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
-def widened(t: Tensor) -> Tensor:
+def upcast_half(t: Tensor) -> Tensor:
     """``t``, in float32 if it has half the bits."""
-    return t.float() if t.dtype in HALF else t
+    return t.float() if t.dtype in HALF_DTYPES else t
 
 
 def _numpy_dtype(dtype: torch.dtype) -> str:

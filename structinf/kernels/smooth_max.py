@@ -22,7 +22,7 @@ import numpy as np
 
 from .jit import jit
 from .simd.exp_log import exp, log
-from .simd.memory import cast, is_zero, row, set_row, zero
+from .simd.memory import cast, is_zero, row, store_row, zero
 from .simd.vector import maximum, where_less
 
 __all__ = ["curved", "finite", "probability", "smooth_max"]
@@ -73,7 +73,7 @@ def _tsallis(x, count, top, anchor, alpha, kind):
     """
     power = 1.0 / (alpha - 1.0)
     for k in range(count):
-        set_row(kind, k, cast(row(x, k) - anchor, kind))
+        store_row(kind, k, cast(row(x, k) - anchor, kind))
     below, none = zero(kind) - power, zero(kind)
     for _ in range(_MOST_STEPS):
         total, slope, _ = _sums(kind, count, alpha, none, below)

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["parallel_rows", "pool_team"]
+__all__ = ["parallel_rows", "run_in_thread_pool"]
 
 Team = Callable[[Callable[[], None], int], None]
 """Calls a function in so many threads at once, the caller's among them, and returns when all have."""
@@ -84,7 +84,7 @@ def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float
 
     team = None if _is_forked else _openmp_team()
     # All of torch's threads, however few have work: a smaller team would end the others, for torch to start again.
-    (team or pool_team)(serve, threads if team else count)
+    (team or run_in_thread_pool)(serve, threads if team else count)
     for error in outcomes:
         if error is not None:
             raise error
@@ -111,7 +111,7 @@ def _openmp_team() -> Team | None:
     return team
 
 
-def pool_team(function: Callable[[], None], threads: int) -> None:
+def run_in_thread_pool(function: Callable[[], None], threads: int) -> None:
     """Call ``function`` in so many threads of Python's at once, the caller's among them, and return when all have."""
     pool = _get_pool()
     futures = [pool.submit(function) for _ in range(threads - 1)]

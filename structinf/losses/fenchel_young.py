@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..calls.problem import Problem
 from ..calls.resolution import resolve, works_with
-from ..compile.functorch import refuse_function
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, map_parts
@@ -117,11 +116,8 @@ class FenchelYoungLoss(StructuredLoss):
             )
         return losses
 
-    def _check_followed(self) -> None:
-        refuse_function("cost", self.cost)
-
-    def _calls_functions(self) -> bool:
-        return callable(self.cost)
+    def _option_of_user(self) -> tuple[str, Any]:
+        return "cost", self.cost
 
     def _cost(self, problem: Problem, gold: Parts) -> Parts:
         if self.cost == "hamming":

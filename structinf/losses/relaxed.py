@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ..calls.problem import Problem
 from ..calls.resolution import resolve
-from ..compile.functorch import refuse_function
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
@@ -97,8 +96,8 @@ class RelaxedLoss(StructuredLoss):
         if callable(self.distance):
             losses, size = self.distance(gold, mean), len(as_tuple(mean)[0])
             if not isinstance(losses, Tensor) or losses.shape != (size,):
-                came = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-                raise InvalidInputError(f"distance(y, mean) must return a tensor of shape ({size},), got {came}")
+                received = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+                raise InvalidInputError(f"distance(y, mean) must return a tensor of shape ({size},), got {received}")
             return losses
         y, read = (as_tuple(problem.oracle.readout(p)) for p in (gold, mean))
         if self.distance == "area":
@@ -107,11 +106,8 @@ class RelaxedLoss(StructuredLoss):
             each = [_DISTANCES[self.distance](a, b) for a, b in zip(y, read, strict=True)]
         return torch.stack(each).sum(0)
 
-    def _check_followed(self) -> None:
-        refuse_function("distance", self.distance)
-
-    def _calls_functions(self) -> bool:
-        return callable(self.distance)
+    def _option_of_user(self) -> tuple[str, Any]:
+        return "distance", self.distance
 
     @staticmethod
     def _shown(problem: Problem) -> tuple[Tensor, ...]:

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..calls.problem import Problem, renamed
+from ..calls.problem import Problem, blame_argument
 from ..calls.resolution import bind_problem, get_oracle, prepare_oracle
-from ..compile.decorators import disable_compile
-from ..compile.functorch import functorch_compatible
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, like_potentials, map_parts, tupled
+from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
 from ..shapes import Float
 from ..solvers.argmax import best_score, best_structure
 from .reduction import Reduction, check_reduction, reduce_losses
@@ -54,15 +53,14 @@ class SPOPlusLoss(nn.Module):
     def __init__(self, oracle: str | Oracle, *, reduction: Reduction = "mean", **options: Any) -> None:
         super().__init__()
         self.oracle = get_oracle(oracle, **options)
-        if self.oracle.takes_costs:
+        if self.oracle.requires_nonpositive_theta:
             raise UnsupportedError(
                 f"{self.oracle!r} takes potentials of at most 0, and 2θ − t, of which SPO+ needs the best structure, "
                 "may be above; train with FenchelYoungLoss or through a Layer of blackbox"
             )
         self.reduction: Reduction = check_reduction(reduction)
 
-    @disable_compile
-    @functorch_compatible
+    @public_call(functorch=True)
     def forward(self, theta: Parts, true_theta: Parts, **instance_data: Any) -> Float[Tensor, "*batch"]:
         """The loss of predicted potentials ``theta`` (..., *event), given the true ones.
 
@@ -105,7 +103,7 @@ class SPOPlusLoss(nn.Module):
         return f"oracle={self.oracle!r}, reduction={self.reduction!r}"
 
 
-@disable_compile
+@public_call
 @torch.no_grad()
 def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any) -> Float[Tensor, "*batch"]:
     """⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩, what the structures that are best for θ lose when the true potentials are t.
@@ -139,13 +137,13 @@ def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any
 
 def _true(true_theta: Any, theta: Parts, problem: Problem) -> Parts:
     """The true potentials as the problem's own are: flat, validated, in their dtype, with 0 in the padding."""
-    given = as_tuple(tupled(theta))
-    true = as_tuple(tupled(true_theta))
-    came = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in true]
+    given = as_tuple(list_to_tuple(theta))
+    true = as_tuple(list_to_tuple(true_theta))
+    received = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in true]
     wanted = [tuple(t.shape) for t in given]
-    if came != wanted or isinstance(true_theta, tuple | list) != isinstance(theta, tuple | list):
-        raise InvalidInputError(f"true_theta must have the form of theta, tensors of shapes {wanted}, got {came}")
+    if received != wanted or isinstance(true_theta, tuple | list) != isinstance(theta, tuple | list):
+        raise InvalidInputError(f"true_theta must have the form of theta, tensors of shapes {wanted}, got {received}")
     likes = as_tuple(problem.theta)
     converted = [t.to(like) for t, like in zip(true, likes, strict=True)]
-    with renamed("true_theta"):
-        return Problem.build(like_potentials(converted, problem.theta), problem.oracle, {}).theta
+    with blame_argument("true_theta"):
+        return Problem.build(pack_like(converted, problem.theta), problem.oracle, {}).theta

@@ -11,15 +11,42 @@ from torch import Tensor, nn
 
 from ..calls.problem import Problem, shapes
 from ..calls.resolution import bind_problem
-from ..compile.decorators import as_custom_op
-from ..compile.functorch import functorch_compatible
+from ..compile.functorch import refuse_function
+from ..compile.public_call import OperatorSpec, public_call
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, tupled
+from ..parts import Parts, as_tuple, list_to_tuple
 from ..relaxation import Relaxation
 from ..shapes import Float
 from .reduction import Reduction, reduce_losses
 
 __all__ = ["StructuredLoss"]
+
+
+# ----------------------------------------------------------------------------- for torch.compile and torch.func
+
+
+def _losses_like(loss: StructuredLoss, theta: Parts, y: Parts, **_: Any) -> Tensor:
+    theta = list_to_tuple(theta)
+    dtype = functools.reduce(torch.promote_types, [t.dtype for t in as_tuple(theta)])
+    batch = shapes(theta, loss.oracle)[0] if loss.reduction == "none" else []
+    return as_tuple(theta)[0].new_empty(batch, dtype=dtype)
+
+
+def _is_deterministic(
+    loss: StructuredLoss, theta: Parts, y: Parts, generator: torch.Generator | None = None, **_: Any
+) -> bool:
+    return generator is None and not loss.relaxation.is_stochastic and not callable(loss._option_of_user()[1])
+
+
+def _is_scalar(loss: StructuredLoss, *_: Any, **__: Any) -> bool:
+    return loss.reduction != "none"
+
+
+def _check_captured(loss: StructuredLoss, *_: Any, **__: Any) -> None:
+    refuse_function(*loss._option_of_user())
+
+
+# ----------------------------------------------------------------------------- the loss
 
 
 class StructuredLoss(nn.Module, abc.ABC):
@@ -30,14 +57,11 @@ class StructuredLoss(nn.Module, abc.ABC):
     relaxation: Relaxation
     reduction: Reduction
 
-    @as_custom_op(
-        lambda self, theta, y, **_: self._like_losses(theta),
-        lambda self, theta, y, generator=None, **_: (
-            generator is None and not self.relaxation.draws and not self._calls_functions()
-        ),
-        lambda self, *_, **__: self.reduction != "none",
+    @public_call(
+        operator=OperatorSpec(_losses_like, _is_deterministic, _is_scalar),
+        functorch=True,
+        check_captured=_check_captured,
     )
-    @functools.partial(functorch_compatible, check=lambda self, *_, **__: self._check_followed())
     def forward(
         self, theta: Parts, y: Parts, *, generator: torch.Generator | None = None, **instance_data: Any
     ) -> Float[Tensor, "*batch"]:
@@ -68,23 +92,14 @@ class StructuredLoss(nn.Module, abc.ABC):
         """
         problem = bind_problem(theta, self.oracle, instance_data)
         with problem.plain_modes():
-            losses = self._losses(problem, problem.gold(y, "y"), self.relaxation.seeded(generator))
+            losses = self._losses(problem, problem.gold(y, "y"), self.relaxation.with_generator(generator))
         total = reduce_losses(losses, self.reduction)
         return problem.restore(losses) if self.reduction == "none" else total.to(problem.dtype)
 
-    def _like_losses(self, theta: Parts) -> Tensor:
-        theta = tupled(theta)
-        dtype = functools.reduce(torch.promote_types, [t.dtype for t in as_tuple(theta)])
-        batch = shapes(theta, self.oracle)[0] if self.reduction == "none" else []
-        return as_tuple(theta)[0].new_empty(batch, dtype=dtype)
-
-    def _check_followed(self) -> None:
-        """UnsupportedError if a transform of torch.func could not follow the loss."""
-
-    def _calls_functions(self) -> bool:
-        """Whether the loss depends on functions of the user's, which may read anything."""
-        return False
+    @abc.abstractmethod
+    def _option_of_user(self) -> tuple[str, Any]:
+        """Name and value of the option that may be a function, which may read any tensor."""
 
     @abc.abstractmethod
     def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:
-        """The loss of each instance, (B,), by the loss's own relaxation, ready to draw."""
+        """The loss of each instance, (B,); ``relaxation`` draws from the generator of the call."""

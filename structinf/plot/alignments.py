@@ -8,15 +8,15 @@ from matplotlib.patches import Rectangle
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from .drawn import Picturable, read
+from .drawn import PlotInput, read
 from .shading import explain_shades, shade
-from .sides import Items, Side, draw_series
+from .sides import Items, SideLabels, draw_series
 from .style import INK, ORANGE, add_axes, as_percent, make_figure, rule_cells
 
 __all__ = ["alignment"]
 
 
-def alignment(solution: Picturable, *, x: Items | None = None, y: Items | None = None, title: str = "") -> Figure:
+def alignment(solution: PlotInput, *, x: Items | None = None, y: Items | None = None, title: str = "") -> Figure:
     """The mean of an alignment, or of a path through a grid, as shaded cells, and the heaviest one over it.
 
     Of structures of cells: ``dtw``, ``grid_path`` by any moves, ``monotonic_alignment``, ``needleman_wunsch``.
@@ -46,26 +46,26 @@ def alignment(solution: Picturable, *, x: Items | None = None, y: Items | None =
     >>> x, y = torch.linspace(0, 6, 20).sin(), torch.linspace(0, 7, 25).sin()
     >>> figure = alignment(si.infer(-si.pairwise_cost(x, y), "dtw", "sparsemap"), x=x, y=y)
     """
-    drawn = read(solution, "n m", "n m, 2", "n m, 2 2", most=1)
-    mean = drawn.mean[0]
+    data = read(solution, "n m", "n m, 2", "n m, 2 2", max_structures=1)
+    mean = data.mean[0]
     n, m = mean.shape
-    rows, columns = Side.of("x", x, n, "rows"), Side.of("y", y, m, "columns")
+    rows, columns = SideLabels.of("x", x, n, "rows"), SideLabels.of("y", y, m, "columns")
     height, width = (min(0.4 * size, 4.2) for size in (n, m))
     if 0.5 <= n / m <= 2:  # square cells
         height, width = (min(height / n, width / m) * size for size in (n, m))
-    turned = columns.widest > 0.9 * width / m
-    above = 0.8 if columns.series is not None else columns.widest + 0.1 if turned else 0.3 if columns.names else 0.0
+    is_rotated = columns.widest > 0.9 * width / m
+    above = 0.8 if columns.series is not None else columns.widest + 0.1 if is_rotated else 0.3 if columns.names else 0.0
     left = 0.25 + (0.8 if rows.series is not None else rows.widest + 0.1)
     top = (0.65 if title else 0.15) + above
-    legend = explain_shades() + [(f"heaviest, {as_percent(weight)}", ORANGE) for weight in drawn.weights.tolist()]
+    legend = explain_shades() + [(f"heaviest, {as_percent(weight)}", ORANGE) for weight in data.weights.tolist()]
     unknown = rows.unknown or columns.unknown
-    figure = make_figure(left + width + 0.25, top + height + 0.65, title, legend, drawn.rest, unknown)
+    figure = make_figure(left + width + 0.25, top + height + 0.65, title, legend, data.rest, unknown)
 
     axes = add_axes(figure, left, top, width, height)
     shade(axes, mean)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelcolor=INK)
-    axes.set_xticks(range(len(columns.names)), columns.names, font=columns.font, rotation=90 if turned else 0)
+    axes.set_xticks(range(len(columns.names)), columns.names, font=columns.font, rotation=90 if is_rotated else 0)
     axes.set_yticks(range(len(rows.names)), rows.names, font=rows.font)
     if max(n, m) <= 20:
         rule_cells(axes, n, m)
@@ -73,7 +73,7 @@ def alignment(solution: Picturable, *, x: Items | None = None, y: Items | None =
         draw_series(add_axes(figure, left - 0.75, top, 0.7, height), rows.series, down=True)
     if columns.series is not None:
         draw_series(add_axes(figure, left, top - 0.75, width, 0.7), columns.series)
-    for cells, *gaps in zip(*drawn.structures, strict=True):
+    for cells, *gaps in zip(*data.structures, strict=True):
         _draw_cells(axes, cells.nonzero(), outlined=bool(gaps))
     return figure
 

@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .drawn import Picturable, read
+from .drawn import PlotInput, read
 from .style import (
     BLUE,
     INK,
@@ -23,18 +23,18 @@ from .style import (
     make_figure,
     rule_cells,
 )
-from .words import check_count, name_all
+from .words import check_count, names_or_numbers
 
 __all__ = ["assignment"]
 
 
 def assignment(
-    solution: Picturable,
+    solution: PlotInput,
     *,
     rows: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
     title: str = "",
-    most: int = 6,
+    max_structures: int = 6,
 ) -> Figure:
     """The mean of an assignment as a matrix, and beside it the assignments that it is made of.
 
@@ -48,7 +48,7 @@ def assignment(
         What the rows stand for; numbers from 1 by default.
     columns : sequence of str, optional
     title : str
-    most : int
+    max_structures : int
         Draw no more structures than these, the heaviest first.
 
     Returns
@@ -67,10 +67,10 @@ def assignment(
     >>> solution = si.infer(torch.tensor([[1.0, 0.8], [0.5, 0.4]]), "assignment", "sparsemap")
     >>> figure = assignment(solution, rows=["Ada", "Ben"], columns=["Monday", "Tuesday"])
     """
-    drawn = read(solution, "n m", most=most)
-    (mean,), (structures,), weights = drawn.mean, drawn.structures, drawn.weights
+    data = read(solution, "n m", max_structures=max_structures)
+    (mean,), (structures,), weights = data.mean, data.structures, data.weights
     n, m = mean.shape
-    columns = name_all("columns", columns, m, "columns")
+    columns = names_or_numbers("columns", columns, m, "columns")
     if rows is not None:
         check_count("rows", len(rows), n, "rows")
     largest = max(1.0, mean.max().item()) if mean.numel() else 1.0
@@ -86,7 +86,7 @@ def assignment(
     height = top + max(n * big, lines * (n * small + gap) - gap) + 0.55
     used = {BLUE if alike else ORANGE for alike in in_all[(structures > 0).any(0)].tolist()}
     legend = colors_of({f"in all {what}": BLUE, "in some": ORANGE}, used) if len(weights) else [("mean", BLUE)]
-    figure = make_figure(width, height, title, legend, drawn.rest)
+    figure = make_figure(width, height, title, legend, data.rest)
 
     main = add_axes(figure, left, top, m * big, n * big)
     main.imshow(mean.numpy(), cmap=SHADES, vmin=0, vmax=largest, aspect="auto", interpolation="nearest")

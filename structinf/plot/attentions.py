@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from .shading import explain_shades, is_dark, shade
 from .style import INK, ORANGE, add_axes, as_decimal, make_figure, rule_cells
-from .words import check_count, typeset, width_of
+from .words import check_count, prepare_text, text_width
 
 __all__ = ["attention"]
 
@@ -70,24 +70,24 @@ def attention(
         check_count("keys", len(keys), m, "keys", of="weights are those")
     cell = _size_cells(count, n, m)
     size = min(9, 65 * cell)  # of words, in points: at most as high as a cell
-    rows, font, unknown = typeset(rows, size)
-    columns, key_font, unknown_too = typeset(keys or [], size)
-    names, name_font, unknown_name = typeset(names, 10)
+    rows, font, unknown = prepare_text(rows, size)
+    columns, key_font, other_missing_glyph_note = prepare_text(keys or [], size)
+    names, name_font, unknown_name = prepare_text(names, 10)
 
     width, height = m * cell, n * cell
-    widest = max((width_of(word, key_font) for word in columns), default=0.0)
-    turned = widest > 0.95 * cell
-    above = (widest + 0.12 if turned else 0.25) if columns else 0.1  # of a head
+    widest = max((text_width(word, key_font) for word in columns), default=0.0)
+    is_rotated = widest > 0.95 * cell
+    above = (widest + 0.12 if is_rotated else 0.25) if columns else 0.1  # of a head
     above += 0.25 if names else 0.0
-    left = 0.25 + max((width_of(word, font) + 0.1 for word in rows), default=0.0)
-    step = max(width, max((width_of(name, name_font) for name in names), default=0.0)) + GAP
+    left = 0.25 + max((text_width(word, font) + 0.1 for word in rows), default=0.0)
+    step = max(width, max((text_width(name, name_font) for name in names), default=0.0)) + GAP
     each_line = max(1, min(count, int((LINE + GAP) / step)))
     lines = -(-count // each_line)
     each_line = -(-count // lines)  # as many in each
     top = 0.65 if title else 0.15
     legend = explain_shades() + ([("run of keys", ORANGE)] if runs else [])
     down = top + lines * (above + height + GAP) - GAP + 0.5
-    notes = unknown, unknown_too, unknown_name
+    notes = unknown, other_missing_glyph_note, unknown_name
     figure = make_figure(left + each_line * step - GAP + 0.25, down, title, legend, *notes)
 
     for h, head in enumerate(maps):
@@ -95,7 +95,7 @@ def attention(
         axes = add_axes(figure, left + place * step, top + above + line * (above + height + GAP), width, height)
         shade(axes, head)
         axes.xaxis.tick_top()
-        axes.set_xticks(range(len(columns)), columns, font=key_font, rotation=90 if turned else 0)
+        axes.set_xticks(range(len(columns)), columns, font=key_font, rotation=90 if is_rotated else 0)
         axes.set_yticks(*((range(n), rows) if rows and place == 0 else ([], [])), font=font)
         if max(n, m) <= 40:
             rule_cells(axes, n, m)

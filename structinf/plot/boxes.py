@@ -6,17 +6,19 @@ from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyBboxPatch
 
-from .style import INK, SOFT
+from .style import GREY, INK
 
-__all__ = ["HEIGHT", "draw_node", "write_over"]
+__all__ = ["BOX_HEIGHT", "draw_node", "write_over"]
 
-HEIGHT = 0.3  # inches
+BOX_HEIGHT = 0.3  # inches
 
 
 def draw_node(axes: Axes, x: float, y: float, width: float, name: str, font: FontProperties) -> FancyBboxPatch:
     """A box around a place, on axes in inches."""
-    box = FancyBboxPatch((x - width / 2, y - HEIGHT / 2), width, HEIGHT, boxstyle="round,pad=0,rounding_size=0.08")
-    box.set(facecolor="white", edgecolor=SOFT, lw=1.0, zorder=3)
+    box = FancyBboxPatch(
+        (x - width / 2, y - BOX_HEIGHT / 2), width, BOX_HEIGHT, boxstyle="round,pad=0,rounding_size=0.08"
+    )
+    box.set(facecolor="white", edgecolor=GREY, lw=1.0, zorder=3)
     axes.add_patch(box)
     axes.text(x, y, name, ha="center", va="center_baseline", color=INK, fontproperties=font, zorder=4)
     return box

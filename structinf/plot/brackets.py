@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
-from .drawn import Picturable, read
+from .drawn import PlotInput, read
 from .sentences import MARGIN, Sentence
-from .style import BLUE, SOFT, colors_of, make_figure
-from .words import name_all, typeset
+from .style import BLUE, GREY, colors_of, make_figure
+from .words import names_or_numbers, prepare_text
 
 __all__ = ["constituents"]
 
@@ -18,12 +18,12 @@ LEVEL = 0.36  # inches, from a span to the higher of its parts
 
 
 def constituents(
-    solution: Picturable,
+    solution: PlotInput,
     words: Sequence[str],
     *,
     labels: Sequence[str] | None = None,
     title: str = "",
-    most: int = 4,
+    max_structures: int = 4,
 ) -> Figure:
     """The binary trees that a mean is made of, one above the other, over the words of a sentence.
 
@@ -36,7 +36,7 @@ def constituents(
     labels : sequence of str, optional
         What the L labels stand for; numbers from 1 by default.
     title : str
-    most : int
+    max_structures : int
         Draw no more trees than these, the heaviest first.
 
     Returns
@@ -57,22 +57,22 @@ def constituents(
     >>> theta[0, 1], theta[1, 3] = 1.0, 0.8
     >>> figure = constituents(si.infer(theta, "binary_tree", "sparsemap"), ["old", "men", "and", "women"])
     """
-    drawn = read(solution, "n n", "n n L", most=most, alone=False)
-    (mean,), (structures,) = drawn.mean, drawn.structures
+    data = read(solution, "n n", "n n L", max_structures=max_structures, single_instance=False)
+    (mean,), (structures,) = data.mean, data.structures
     sentence = Sentence.of(words, len(mean))
-    names = name_all("labels", labels, mean.shape[2], "labels") if mean.ndim == 3 else []
-    names, font, unknown = typeset(names, 8)
+    names = names_or_numbers("labels", labels, mean.shape[2], "labels") if mean.ndim == 3 else []
+    names, font, unknown = prepare_text(names, 8)
     drawings = [{(i, j): tuple(label) for i, j, *label in s.nonzero().tolist()} for s in structures]
     shared = set(drawings[0].items()).intersection(*(spans.items() for spans in drawings))
-    colors = [{span: SOFT if (span, spans[span]) in shared else BLUE for span in spans} for spans in drawings]
+    colors = [{span: GREY if (span, spans[span]) in shared else BLUE for span in spans} for spans in drawings]
     used = {color for each in colors for color in each.values()}
-    legend = colors_of({"in all trees": SOFT, "in some trees": BLUE}, used)
+    legend = colors_of({"in all trees": GREY, "in some trees": BLUE}, used)
     foot = 0.42 if names else 0.2  # inches from the words' base to the lines
     places = [place_spans(spans, sentence.centres, foot) for spans in drawings]
     heights = [max(y for _, y in place.values()) + 0.45 for place in places]
     top, width = 0.65 if title else 0.1, MARGIN + sentence.right + 0.2
-    figure = make_figure(width, top + sum(heights) + 0.4, title, legend, drawn.rest, sentence.unknown, unknown)
-    weights = drawn.weights.tolist()
+    figure = make_figure(width, top + sum(heights) + 0.4, title, legend, data.rest, sentence.unknown, unknown)
+    weights = data.weights.tolist()
     for spans, color_of, place, weight, height in zip(drawings, colors, places, weights, heights, strict=True):
         axes = sentence.draw(figure, top, height, weight)
         top += height

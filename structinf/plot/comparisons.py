@@ -9,14 +9,14 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..errors import InvalidInputError
-from .drawn import Picturable
+from .drawn import PlotInput
 from .panels import draw_side_by_side
 
 __all__ = ["comparison"]
 
 
 def comparison(
-    solutions: Mapping[Any, Picturable],
+    solutions: Mapping[Any, PlotInput],
     picture: Callable[..., Figure],
     *args: Any,
     title: str = "",

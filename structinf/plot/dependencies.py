@@ -14,25 +14,25 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path
 from torch import Tensor
 
-from .drawn import Picturable, read
+from .drawn import PlotInput, read
 from .sentences import MARGIN, Sentence
-from .style import BLUE, ORANGE, PALE, SOFT, colors_of, make_figure
-from .words import name_all, typeset
+from .style import BLUE, GREY, ORANGE, PALE, colors_of, make_figure
+from .words import names_or_numbers, prepare_text
 
 __all__ = ["trees"]
 
 # Inches: from one arc to the one above it, from the words' base to the arcs' ends, and from one end to the next.
-LEVEL, FOOT, APART = 0.3, 0.2, 0.11
+LEVEL, BOTTOM_MARGIN, ARC_SPACING = 0.3, 0.2, 0.11
 
 
 def trees(
-    solution: Picturable,
+    solution: PlotInput,
     words: Sequence[str],
     *,
     labels: Sequence[str] | None = None,
     gold: Tensor | None = None,
     title: str = "",
-    most: int = 4,
+    max_structures: int = 4,
 ) -> Figure:
     """The dependency trees that a mean is made of, one above the other, over the words of a sentence.
 
@@ -48,7 +48,7 @@ def trees(
     gold : (n,) integer Tensor, optional
         The right heads, 0 for the root.
     title : str
-    most : int
+    max_structures : int
         Draw no more trees than these, the heaviest first.
 
     Returns
@@ -69,25 +69,25 @@ def trees(
     >>> theta[0, 2], theta[2, 1], theta[2, 3], theta[1, 3] = 2.0, 2.0, 1.0, 0.6
     >>> figure = trees(si.infer(theta, "arborescence", "sparsemap"), ["she", "saw", "him"])
     """
-    drawn = read(solution, "n+1 n+1", "n+1 n+1 L", most=most, alone=False)
-    (mean,), (structures,) = drawn.mean, drawn.structures
+    data = read(solution, "n+1 n+1", "n+1 n+1 L", max_structures=max_structures, single_instance=False)
+    (mean,), (structures,) = data.mean, data.structures
     sentence = Sentence.of(words, len(mean) - 1)
-    names = name_all("labels", labels, mean.shape[2], "labels") if mean.ndim == 3 else []
-    names, font, unknown = typeset(names, 7)
+    names = names_or_numbers("labels", labels, mean.shape[2], "labels") if mean.ndim == 3 else []
+    names, font, unknown = prepare_text(names, 7)
     drawings = [{(h, m): tuple(label) for h, m, *label in s.nonzero().tolist()} for s in structures]
     shared = set(drawings[0].items()).intersection(*(arcs.items() for arcs in drawings))
 
     def color_of(arc: Arc, label: tuple[int, ...]) -> str:
         wrong = gold is not None and int(gold[arc[1] - 1]) != arc[0]
-        return (PALE if wrong else SOFT) if (arc, label) in shared else (ORANGE if wrong else BLUE)
+        return (PALE if wrong else GREY) if (arc, label) in shared else (ORANGE if wrong else BLUE)
 
-    meanings = {"in all trees": SOFT, "in some trees": BLUE, "wrong, in all": PALE, "wrong, in some": ORANGE}
+    meanings = {"in all trees": GREY, "in some trees": BLUE, "wrong, in all": PALE, "wrong, in some": ORANGE}
     legend = colors_of(meanings, {color_of(*item) for arcs in drawings for item in arcs.items()})
     levels = [find_levels(list(arcs)) for arcs in drawings]
     heights = [0.9 + LEVEL * max(level.values(), default=0) for level in levels]
     top, width = 0.7 if title else 0.15, MARGIN + sentence.right + 0.2
-    figure = make_figure(width, top + sum(heights) + 0.4, title, legend, drawn.rest, sentence.unknown, unknown)
-    for arcs, level, weight, height in zip(drawings, levels, drawn.weights.tolist(), heights, strict=True):
+    figure = make_figure(width, top + sum(heights) + 0.4, title, legend, data.rest, sentence.unknown, unknown)
+    for arcs, level, weight, height in zip(drawings, levels, data.weights.tolist(), heights, strict=True):
         axes = sentence.draw(figure, top, height, weight)
         top += height
         for arc, ends in find_ends(list(arcs), sentence.centres).items():
@@ -123,7 +123,7 @@ def find_ends(arcs: Sequence[Arc], centres: Sequence[float]) -> dict[Arc, tuple[
         here = [a for a in arcs if word in a]
         # From left to right: leftward arcs, the shortest first; the root's; rightward ones, the longest first.
         here.sort(key=lambda a: 0 if 0 in a else 1 / (a[0] + a[1] - 2 * word))
-        step = min(APART, min(rooms[word - 1 : word + 1]) / max(len(here), 1))
+        step = min(ARC_SPACING, min(rooms[word - 1 : word + 1]) / max(len(here), 1))
         for k, arc in enumerate(here):
             places[arc, word] = centre + step * (k - (len(here) - 1) / 2)
     return {a: (places.get((a, a[0])), places[a, a[1]]) for a in arcs}
@@ -133,12 +133,12 @@ def _draw_arc(axes: Axes, ends: tuple[float | None, float], y: float, color: str
     """A rounded arc from the head up to height ``y`` and down to the dependent; for the root, an arrow from above."""
     start, end = ends
     if start is None:
-        points, codes = [(end, y + FOOT), (end, FOOT)], [Path.MOVETO, Path.LINETO]
+        points, codes = [(end, y + BOTTOM_MARGIN), (end, BOTTOM_MARGIN)], [Path.MOVETO, Path.LINETO]
     else:
         bend = min(0.25, abs(end - start) / 2) * (1 if end > start else -1)
-        top = y + FOOT
-        points = [(start, FOOT), (start, top - 0.15), (start, top), (start + bend, top)]
-        points += [(end - bend, top), (end, top), (end, top - 0.15), (end, FOOT)]
+        top = y + BOTTOM_MARGIN
+        points = [(start, BOTTOM_MARGIN), (start, top - 0.15), (start, top), (start + bend, top)]
+        points += [(end - bend, top), (end, top), (end, top - 0.15), (end, BOTTOM_MARGIN)]
         codes = [Path.MOVETO, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO]
     arrow = FancyArrowPatch(path=Path(points, codes), arrowstyle="-|>", mutation_scale=7, shrinkA=0, shrinkB=0)
     arrow.set(color=color, lw=1.2)
@@ -151,6 +151,6 @@ def _draw_label(
     """Above the middle of an arc; beside the root's arrow."""
     start, end = ends
     if start is None:
-        axes.text(end + 0.05, y + FOOT - 0.08, label, fontproperties=font, color=color)
+        axes.text(end + 0.05, y + BOTTOM_MARGIN - 0.08, label, fontproperties=font, color=color)
     else:
-        axes.text((start + end) / 2, y + FOOT + 0.03, label, fontproperties=font, color=color, ha="center")
+        axes.text((start + end) / 2, y + BOTTOM_MARGIN + 0.03, label, fontproperties=font, color=color, ha="center")

@@ -16,7 +16,7 @@ from ..solution import Solution
 from ..validation import check_natural
 from .style import as_percent
 
-__all__ = ["Drawn", "Mixture", "Picturable", "find_heaviest", "read"]
+__all__ = ["Mixture", "PlotData", "PlotInput", "find_heaviest", "read"]
 
 
 class Mixture(NamedTuple):
@@ -27,7 +27,7 @@ class Mixture(NamedTuple):
     weights: Tensor | None
 
     @classmethod
-    def of(cls, solution: Picturable) -> Mixture:
+    def of(cls, solution: PlotInput) -> Mixture:
         """What both kinds have to be drawn; TypeError of anything else."""
         if isinstance(solution, Mixture):
             return solution
@@ -41,10 +41,10 @@ class Mixture(NamedTuple):
         return cls(solution.mean, solution.support, solution.weights)
 
 
-Picturable: TypeAlias = Solution | SparseDistribution | Mixture
+PlotInput: TypeAlias = Solution | SparseDistribution | Mixture
 
 
-class Drawn(NamedTuple):
+class PlotData(NamedTuple):
     """The tensors of the mean, each (*event), and of the structures, (K, *event), the heaviest first, on the CPU.
 
     K is 0 where the relaxation keeps no support. ``rest`` is a note on the structures that are left out.
@@ -56,11 +56,11 @@ class Drawn(NamedTuple):
     rest: str
 
 
-def read(solution: Picturable, *forms: str, most: int | None = None, alone: bool = True) -> Drawn:
-    """The mean and the ``most`` structures of largest weight.
+def read(solution: PlotInput, *forms: str, max_structures: int | None = None, single_instance: bool = True) -> PlotData:
+    """The mean and the ``max_structures`` structures of largest weight.
 
     ``forms`` are the shapes that the mean may have, as "T S, T-1 S S" for a tuple of two tensors. Unless the mean
-    can be drawn ``alone``, there must be a support.
+    can be drawn ``single_instance``, there must be a support.
     """
     solution = Mixture.of(solution)
     shapes = [tuple(t.shape) for t in as_tuple(solution.mean)]
@@ -72,19 +72,21 @@ def read(solution: Picturable, *forms: str, most: int | None = None, alone: bool
         )
     mean = tuple(t.detach().cpu() for t in as_tuple(solution.mean))
     if solution.support is None or solution.weights is None:
-        if not alone:
+        if not single_instance:
             raise InvalidInputError("solution: it has no support to draw; take one of infer(..., 'sparsemap') or 'map'")
-        return Drawn(mean, tuple(t[None][:0] for t in mean), torch.zeros(0), "")
-    return Drawn(mean, *find_heaviest(solution.support, solution.weights, most))
+        return PlotData(mean, tuple(t[None][:0] for t in mean), torch.zeros(0), "")
+    return PlotData(mean, *find_heaviest(solution.support, solution.weights, max_structures))
 
 
-def find_heaviest(support: Parts, weights: Tensor, most: int | None = None) -> tuple[tuple[Tensor, ...], Tensor, str]:
-    """The ``most`` structures of largest weight of one instance, their weights, and a note on the rest.
+def find_heaviest(
+    support: Parts, weights: Tensor, max_structures: int | None = None
+) -> tuple[tuple[Tensor, ...], Tensor, str]:
+    """The ``max_structures`` structures of largest weight of one instance, their weights, and a note on the rest.
 
     Equal structures, as of samples, are one, whose weight is the sum of theirs.
     """
-    if most is not None:
-        check_natural("most", most, 0)
+    if max_structures is not None:
+        check_natural("max_structures", max_structures, 0)
     used = weights.detach() > 0
     structures = tuple(t.detach()[used].cpu() for t in as_tuple(support))
     weights = weights.detach()[used].cpu()
@@ -95,7 +97,7 @@ def find_heaviest(support: Parts, weights: Tensor, most: int | None = None) -> t
     weights = torch.zeros_like(weights).index_add(0, first, weights)
     distinct = places[first == places]
     order = distinct[weights[distinct].argsort(descending=True, stable=True)]
-    drawn, left = order[:most], order[len(order) if most is None else most :]
+    drawn, left = order[:max_structures], order[len(order) if max_structures is None else max_structures :]
     rest = f"and {len(left)} more of {as_percent(weights[left].sum().item())} together" if len(left) else ""
     return tuple(t[drawn] for t in structures), weights[drawn], rest
 

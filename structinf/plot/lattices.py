@@ -11,9 +11,9 @@ from matplotlib.patches import Circle
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from .drawn import Drawn, Picturable, read
-from .style import INK, ORANGE, READABLE, SHADES, SOFT, add_axes, as_decimal, as_percent, make_figure, size_of
-from .words import name_all, typeset, width_of
+from .drawn import PlotData, PlotInput, read
+from .style import GREY, INK, ORANGE, READABLE, SHADES, add_axes, as_decimal, as_percent, make_figure, size_of
+from .words import names_or_numbers, prepare_text, text_width
 
 __all__ = ["lattice"]
 
@@ -22,7 +22,7 @@ THICK = 9.0  # points: a line of weight 1
 
 
 def lattice(
-    solution: Picturable, *, words: Sequence[str] | None = None, tags: Sequence[str] | None = None, title: str = ""
+    solution: PlotInput, *, words: Sequence[str] | None = None, tags: Sequence[str] | None = None, title: str = ""
 ) -> Figure:
     """The mean of a chain: the tags of each step as shaded nodes, and the taggings that lead through them.
 
@@ -54,37 +54,37 @@ def lattice(
     >>> theta = (torch.tensor([[1.0, 0.0], [0.4, 0.6]]), torch.zeros(2, 2))
     >>> figure = lattice(si.infer(theta, "chain", "sparsemap"), words=["time", "flies"], tags=["noun", "verb"])
     """
-    drawn = read(solution, "T S, S S", "T S, T-1 S S", "T-1 S S")
-    mean = _tags(drawn.mean)
+    data = read(solution, "T S, S S", "T S, T-1 S S", "T-1 S S")
+    mean = _tags(data.mean)
     steps, states = mean.shape
     if steps == 0:
         raise InvalidInputError("solution: a chain of one step that is scored by its edges alone has no tags to draw")
-    words, font, unknown = typeset(name_all("words", words, steps, "steps", padded=True))
-    tags, tag_font, unknown_too = typeset(name_all("tags", tags, states, "states"))
-    step = max(0.85, 0.2 + max(width_of(word, font) for word in words))  # inches
+    words, font, unknown = prepare_text(names_or_numbers("words", words, steps, "steps", padded=True))
+    tags, tag_font, other_missing_glyph_note = prepare_text(names_or_numbers("tags", tags, states, "states"))
+    step = max(0.85, 0.2 + max(text_width(word, font) for word in words))  # inches
     line = 0.55
-    left = 0.35 + max(width_of(tag, tag_font) for tag in tags) + RADIUS
+    left = 0.35 + max(text_width(tag, tag_font) for tag in tags) + RADIUS
     top, bottom = (0.75 if title else 0.3) + RADIUS, 0.75 + RADIUS
     width, height = left + step * (steps - 1) + 0.5, top + line * (states - 1) + bottom
-    count, heaviest = len(drawn.weights), drawn.weights[:1].tolist()
-    flow = _flow(drawn)
-    legend = [("taggings", SOFT)] if flow.any() and count != 1 else []
+    count, heaviest = len(data.weights), data.weights[:1].tolist()
+    flow = _flow(data)
+    legend = [("taggings", GREY)] if flow.any() and count != 1 else []
     legend += [(f"the heaviest, {as_percent(weight)}", ORANGE) for weight in heaviest]
     note = f"{count} taggings" if count > 1 else ""
-    figure = make_figure(width, height, title, legend, note, unknown, unknown_too)
+    figure = make_figure(width, height, title, legend, note, unknown, other_missing_glyph_note)
     axes = add_axes(figure, 0, 0, *size_of(figure))
     axes.set(xlim=(-left, size_of(figure)[0] - left), ylim=(height - top, -top))  # in inches from the first node
     axes.set_axis_off()
 
     for t, i, j in flow.gt(0.005).nonzero().tolist():
-        _draw_line(axes, [t * step, (t + 1) * step], [i * line, j * line], flow[t, i, j].item(), SOFT)
+        _draw_line(axes, [t * step, (t + 1) * step], [i * line, j * line], flow[t, i, j].item(), GREY)
     for weight in heaviest:
-        path = _tags(tuple(s[0] for s in drawn.structures))
+        path = _tags(tuple(s[0] for s in data.structures))
         used = path.any(1).nonzero()[:, 0].tolist()
         _draw_line(axes, [t * step for t in used], [int(path[t].argmax()) * line for t in used], weight, ORANGE)
     for t, s in torch.cartesian_prod(torch.arange(steps), torch.arange(states)).tolist():
         p = mean[t, s].item()
-        node = Circle((t * step, s * line), RADIUS, facecolor=SHADES(p), edgecolor=SOFT, lw=0.6, zorder=3)
+        node = Circle((t * step, s * line), RADIUS, facecolor=SHADES(p), edgecolor=GREY, lw=0.6, zorder=3)
         axes.add_patch(node)
         text = axes.text(t * step, s * line, as_decimal(p), ha="center", va="center_baseline", zorder=4)
         text.set(fontsize=8, color="white" if p > READABLE else INK)
@@ -103,13 +103,13 @@ def _tags(y: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([edges[..., :1, :, :].sum(-1), edges.sum(-2)], -2)
 
 
-def _flow(drawn: Drawn) -> Tensor:
+def _flow(data: PlotData) -> Tensor:
     """What passes from a tag to one of the next step, (T − 1, S, S); 0 where that is not known."""
-    if len(drawn.weights):
-        tags = _tags(drawn.structures)
-        return torch.einsum("k,kti,ktj->tij", drawn.weights.to(tags), tags[:, :-1], tags[:, 1:])
-    transitions = drawn.mean[-1]
-    steps, states = _tags(drawn.mean).shape
+    if len(data.weights):
+        tags = _tags(data.structures)
+        return torch.einsum("k,kti,ktj->tij", data.weights.to(tags), tags[:, :-1], tags[:, 1:])
+    transitions = data.mean[-1]
+    steps, states = _tags(data.mean).shape
     # For (S, S) the transitions are counted over all steps.
     return transitions if transitions.ndim == 3 else transitions.new_zeros(steps - 1, states, states)
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..dp.paths import Dag
+from ..dp.paths import DAG
 
-__all__ = ["Layout", "lay_out", "spread"]
+__all__ = ["Layout", "lay_out", "separate_heights"]
 
 # How strongly neighbours pull, by how many of the two are mere places of a long edge: to keep it straight.
-PULL = (1.0, 2.0, 8.0)
+BARYCENTER_WEIGHT = (1.0, 2.0, 8.0)
 
 
 class Layout(NamedTuple):
@@ -23,7 +23,7 @@ class Layout(NamedTuple):
     passes: list[np.ndarray]
 
 
-def lay_out(dag: Dag) -> Layout:
+def lay_out(dag: DAG) -> Layout:
     """Nodes by the number of edges of the longest path to them, at the height of their neighbours.
 
     After K. Sugiyama, S. Tagawa & M. Toda, Methods for visual understanding of hierarchical system structures, IEEE
@@ -35,26 +35,26 @@ def lay_out(dag: Dag) -> Layout:
     depth, chains = _depths(dag), []
     layer = depth.tolist()
     for start, end in dag.ends.tolist():
-        between = range(depth[start] + 1, depth[end])
-        chains.append([start, *range(len(layer), len(layer) + len(between)), end])
-        layer += between
+        edges_between = range(depth[start] + 1, depth[end])
+        chains.append([start, *range(len(layer), len(layer) + len(edges_between)), end])
+        layer += edges_between
     before = np.zeros((len(layer), len(layer)))  # the pull on a place by one of the layer before
     for one, other in (link for chain in chains for link in pairwise(chain)):
-        before[other, one] += PULL[(one >= len(depth)) + (other >= len(depth))]
+        before[other, one] += BARYCENTER_WEIGHT[(one >= len(depth)) + (other >= len(depth))]
     rows = [np.flatnonzero(np.equal(layer, k)) for k in range(max(layer) + 1)]
     height = np.zeros(len(layer))
     for row in rows:
-        height[row] = spread(np.zeros(len(row)))
+        height[row] = separate_heights(np.zeros(len(row)))
     for order, pull in 4 * [(rows, before), (rows[::-1], before.T)] + 8 * [(rows, before + before.T)]:
         for row in order:
             total = pull[row].sum(1)
             target = np.where(total > 0, pull[row] @ height / np.maximum(total, 1), height[row])
             row = row[target.argsort(kind="stable")]
-            height[row] = spread(np.sort(target))
+            height[row] = separate_heights(np.sort(target))
     return Layout(depth, height[: len(depth)], [height[chain[1:-1]] for chain in chains])
 
 
-def _depths(dag: Dag) -> np.ndarray:
+def _depths(dag: DAG) -> np.ndarray:
     start, end = dag.ends.T
     depth, deeper = np.full(len(dag.nodes), -1), np.zeros(len(dag.nodes), int)
     while (deeper > depth).any():
@@ -64,16 +64,16 @@ def _depths(dag: Dag) -> np.ndarray:
     return depth
 
 
-def spread(target: np.ndarray) -> np.ndarray:
+def separate_heights(target: np.ndarray) -> np.ndarray:
     """The heights nearest to rising ones, by squares, that are at least 1 apart.
 
     Less their numbers they have to rise as well, which is isotonic regression: neighbours that fall are pooled.
     """
-    pools: list[tuple[float, int]] = []  # mean and size
+    blocks: list[tuple[float, int]] = []  # mean and size
     for mean in (target - np.arange(len(target))).tolist():
         size = 1
-        while pools and pools[-1][0] >= mean:
-            other, more = pools.pop()
+        while blocks and blocks[-1][0] >= mean:
+            other, more = blocks.pop()
             mean, size = (mean * size + other * more) / (size + more), size + more
-        pools.append((mean, size))
-    return np.repeat([mean for mean, _ in pools], [size for _, size in pools]) + np.arange(len(target))
+        blocks.append((mean, size))
+    return np.repeat([mean for mean, _ in blocks], [size for _, size in blocks]) + np.arange(len(target))

@@ -17,23 +17,26 @@ from torch import Tensor
 
 from ..dp.graph import Graph
 from ..errors import InvalidInputError
-from .boxes import HEIGHT, draw_node, write_over
-from .drawn import Picturable, read
-from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, as_percent, colors_of, make_figure, size_of
-from .words import check_count, name_all, typeset, width_of
+from .boxes import BOX_HEIGHT, draw_node, write_over
+from .drawn import PlotInput, read
+from .style import BLUE, GREY, INK, ORANGE, add_axes, as_decimal, as_percent, colors_of, make_figure, size_of
+from .words import check_count, names_or_numbers, prepare_text, text_width
 
 __all__ = ["network"]
 
 Point: TypeAlias = tuple[float, float]
 
 # Inches: what given places fill at most, from one of several edges between two nodes to the next, and a loop's height.
-WIDEST, HIGHEST, APART, LOOP = 5.0, 3.6, 0.3, 0.4
-THICK = 4.0  # points, of an edge whose mean is the largest
-LONG, OFF_MIDDLE = 1.2, 0.25  # edges longer than that may cross others in their middle: how far along texts stand
+MAX_WIDTH, MAX_HEIGHT, NODE_SPACING, LOOP = 5.0, 3.6, 0.3, 0.4
+MAX_LINE_WIDTH = 4.0  # points, of an edge whose mean is the largest
+LONG_EDGE, LABEL_OFFSET = (
+    1.2,
+    0.25,
+)  # edges longer than that may cross others in their middle: how far along texts stand
 
 
 def network(
-    solution: Picturable,
+    solution: PlotInput,
     edges: Any = None,
     *,
     nodes: Sequence[str] | None = None,
@@ -83,13 +86,13 @@ def network(
     >>> solution = si.infer(torch.tensor([0.0, 0.2, 0.5]), "spanning_tree", "marginals", edges=edges)
     >>> figure = network(solution, edges, directed=False)
     """
-    drawn = read(solution, "n n" if edges is None else "E", most=1)
-    mean = drawn.mean[0]
+    data = read(solution, "n n" if edges is None else "E", max_structures=1)
+    mean = data.mean[0]
     if bool((mean < 0).any()):
         raise InvalidInputError(f"solution: amounts on edges are 0 or more, got {mean.min().item():g}")
     if edges is None:
         keys = tuple(range(len(mean)))
-        labels = name_all("nodes", nodes, len(mean), "nodes")
+        labels = names_or_numbers("nodes", nodes, len(mean), "nodes")
         ends = torch.cartesian_prod(torch.arange(len(mean)), torch.arange(len(mean))).reshape(-1, 2).numpy()
         directed = bool(mean.tril().any()) if directed is None else directed
     else:
@@ -97,11 +100,11 @@ def network(
         check_count("edges", len(graph.ends), len(mean), "edges")
         keys, ends, labels, directed = graph.nodes, graph.ends, [str(node) for node in graph.nodes], graph.directed
     amounts = mean.flatten().tolist()
-    texts = [""] * len(amounts) if names is None else name_all("names", names, len(amounts), "edges")
+    texts = [""] * len(amounts) if names is None else names_or_numbers("names", names, len(amounts), "edges")
     texts = [" ".join(filter(None, [text, as_decimal(amount)])) for text, amount in zip(texts, amounts, strict=True)]
-    labels, font, unknown = typeset(labels)
-    texts, small, unknown_too = typeset(texts, 8)
-    boxes = [width_of(label, font) + 0.24 for label in labels]
+    labels, font, unknown = prepare_text(labels)
+    texts, small, other_missing_glyph_note = prepare_text(texts, 8)
+    boxes = [text_width(label, font) + 0.24 for label in labels]
     places = _place(keys, positions, boxes)
 
     shown = [e for e, amount in enumerate(amounts) if amount > 0 or edges is not None]
@@ -109,16 +112,16 @@ def network(
     low, high = (end(places, axis=0, initial=0.0) for end in (np.min, np.max))
     # What reaches beyond the nodes' centres: boxes, arcs with their texts, and loops.
     arc = max(map(abs, bends.values()), default=0.0)
-    side = 0.25 + max(*boxes, 2 * arc + max((width_of(texts[e], small) for e in bends), default=0.0), 0.0) / 2
-    above = max(HEIGHT, arc + 0.1, LOOP + HEIGHT if any(start == end for start, end in ends[shown]) else 0.0)
+    side = 0.25 + max(*boxes, 2 * arc + max((text_width(texts[e], small) for e in bends), default=0.0), 0.0) / 2
+    above = max(BOX_HEIGHT, arc + 0.1, LOOP + BOX_HEIGHT if any(start == end for start, end in ends[shown]) else 0.0)
     top, bottom = (0.65 if title else 0.15) + above, 0.4 + above
-    heaviest = set(drawn.structures[0].sum(0).flatten().nonzero()[:, 0].tolist())
-    colors = {e: ORANGE if e in heaviest else BLUE if amounts[e] > 0 else SOFT for e in shown}
-    meanings = {"used": BLUE, "not used": SOFT}
-    meanings |= {f"the heaviest, {as_percent(weight)}": ORANGE for weight in drawn.weights.tolist()}
+    heaviest = set(data.structures[0].sum(0).flatten().nonzero()[:, 0].tolist())
+    colors = {e: ORANGE if e in heaviest else BLUE if amounts[e] > 0 else GREY for e in shown}
+    meanings = {"used": BLUE, "not used": GREY}
+    meanings |= {f"the heaviest, {as_percent(weight)}": ORANGE for weight in data.weights.tolist()}
     legend = colors_of(meanings, colors.values())
     width, height = high[0] - low[0] + 2 * side, top + high[1] - low[1] + bottom
-    figure = make_figure(width, height, title, legend, drawn.rest, unknown or unknown_too)
+    figure = make_figure(width, height, title, legend, data.rest, unknown or other_missing_glyph_note)
     axes = add_axes(figure, 0, 0, *size_of(figure))
     left, down = low[0] - side, low[1] - bottom
     axes.set(xlim=(left, left + size_of(figure)[0]), ylim=(down, down + height))  # in inches
@@ -129,7 +132,7 @@ def network(
     ]
     largest = max([1.0, *amounts])
     for e, bend in bends.items():
-        thick = 0.8 + THICK * amounts[e] / largest
+        thick = 0.8 + MAX_LINE_WIDTH * amounts[e] / largest
         start, end = ends[e].tolist()
         if start == end:
             middle = _draw_loop(axes, places[start], places.mean(0), thick, colors[e], directed)
@@ -137,7 +140,7 @@ def network(
             middle = _draw_edge(
                 axes, (patches[start], patches[end]), places[[start, end]], bend, thick, colors[e], directed
             )
-        write_over(axes, middle, texts[e], small, INK if amounts[e] > 0 else SOFT)
+        write_over(axes, middle, texts[e], small, INK if amounts[e] > 0 else GREY)
     return figure
 
 
@@ -163,18 +166,20 @@ def _place(keys: Sequence[Hashable], positions: Any, boxes: Sequence[float]) -> 
         raise InvalidInputError(f"{needed} {points.tolist()}")
     points = points - points.min(axis=0, initial=math.inf)
     span = points.max(axis=0, initial=0.0)
-    return points * min((room / size for room, size in zip((WIDEST, HIGHEST), span, strict=True) if size), default=1.0)
+    return points * min(
+        (room / size for room, size in zip((MAX_WIDTH, MAX_HEIGHT), span, strict=True) if size), default=1.0
+    )
 
 
 def _bends(ends: np.ndarray, shown: Sequence[int]) -> dict[int, float]:
     """How far to the left of its way the middle of each edge lies, in inches: edges of the same two nodes lie apart."""
-    between: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    edges_between: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for e in shown:
-        between[tuple(sorted(ends[e].tolist()))].append(e)
+        edges_between[tuple(sorted(ends[e].tolist()))].append(e)
     bends = {}
-    for pair, edges in between.items():
+    for pair, edges in edges_between.items():
         for k, e in enumerate(edges):
-            bends[e] = APART * (k - (len(edges) - 1) / 2) * (1 if ends[e, 0] == pair[0] else -1)
+            bends[e] = NODE_SPACING * (k - (len(edges) - 1) / 2) * (1 if ends[e, 0] == pair[0] else -1)
     return dict(sorted(bends.items()))
 
 
@@ -205,8 +210,8 @@ def _draw_edge(
     left = np.array([start[1] - end[1], end[0] - start[0]]) / length
     # How far along the edge leaves the one box, and how far before its end it enters the other.
     after, before = (min([0.5, *_shares(box, end - start)]) for box in nodes)
-    between = 1 - before - after
-    t = after + (OFF_MIDDLE if between * length > LONG else 0.5) * between
+    edges_between = 1 - before - after
+    t = after + (LABEL_OFFSET if edges_between * length > LONG_EDGE else 0.5) * edges_between
     x, y = (1 - t) * start + t * end + 4 * t * (1 - t) * bend * left
     return float(x), float(y)
 
@@ -220,7 +225,7 @@ def _shares(box: FancyBboxPatch, way: np.ndarray) -> list[float]:
 def _draw_loop(axes: Axes, place: np.ndarray, centre: np.ndarray, thick: float, color: str, directed: bool) -> Point:
     """An edge from a node to itself, on the side that is away from the ``centre``; where its text stands."""
     above = 1.0 if place[1] >= centre[1] else -1.0
-    x, y = place[0], place[1] + above * HEIGHT / 2
+    x, y = place[0], place[1] + above * BOX_HEIGHT / 2
     points = [(x - 0.08, y), (x - 0.35, y + LOOP * above), (x + 0.35, y + LOOP * above), (x + 0.08, y)]
     path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
     axes.add_patch(FancyArrowPatch(path=path, shrinkA=0, shrinkB=0, **_style(thick, color, directed)))

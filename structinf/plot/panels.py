@@ -7,7 +7,7 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from .style import add_part, drawn_into, make_figure, size_of
+from .style import add_part, draw_into_parts, make_figure, size_of
 
 __all__ = ["draw_side_by_side"]
 
@@ -21,13 +21,13 @@ def draw_side_by_side(
     """One figure of what the ``draws`` make; with a ``legend`` of all, or else each with its own."""
     apart = not legend
     # Once to learn the sizes, and once where these fit.
-    with drawn_into(lambda width, height: Figure((width, height), dpi=150), legends=apart):
+    with draw_into_parts(lambda width, height: Figure((width, height), dpi=150), legends=apart):
         sizes = [size_of(draw()) for draw in draws]
     corners, (width, height) = lay_out(sizes, 0.0 if apart else FOOT)
     top = 0.55 if title else 0.1
     figure = make_figure(width, top + height, title, legend, *notes)
     for draw, (left, down) in zip(draws, corners, strict=True):
-        with drawn_into(partial(add_part, figure, left, top + down), legends=apart):
+        with draw_into_parts(partial(add_part, figure, left, top + down), legends=apart):
             draw()
     return figure
 

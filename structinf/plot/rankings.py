@@ -10,10 +10,22 @@ import torch
 from matplotlib.figure import Figure
 
 from ..errors import InvalidInputError
-from .drawn import Picturable, read
-from .layering import spread
-from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, as_percent, colors_of, make_figure, size_of
-from .words import check_count, name_all, typeset, width_of
+from .drawn import PlotInput, read
+from .layering import separate_heights
+from .style import (
+    BLUE,
+    GREY,
+    INK,
+    LIGHT_GREY,
+    ORANGE,
+    add_axes,
+    as_decimal,
+    as_percent,
+    colors_of,
+    make_figure,
+    size_of,
+)
+from .words import check_count, names_or_numbers, prepare_text, text_width
 
 __all__ = ["ranking"]
 
@@ -23,12 +35,12 @@ LETTERS = 0.5  # what a line of small text takes, in ranks
 
 
 def ranking(
-    solution: Picturable,
+    solution: PlotInput,
     scores: Any = None,
     *,
     names: Sequence[str] | None = None,
     title: str = "",
-    most: int = 4,
+    max_structures: int = 4,
 ) -> Figure:
     """The mean ranks of n elements, between their scores and the rankings that these are the mean of.
 
@@ -41,7 +53,7 @@ def ranking(
     names : sequence of str, optional
         What the elements stand for; numbers from 1 by default.
     title : str
-    most : int
+    max_structures : int
         Draw no more rankings than these, the heaviest first.
 
     Returns
@@ -60,19 +72,19 @@ def ranking(
     >>> theta = torch.tensor([0.3, 1.9, 1.6])
     >>> figure = ranking(si.infer(theta, "ranking", "sparsemap"), theta, names=["Ada", "Ben", "Cleo"])
     """
-    drawn = read(solution, "n", most=most)
-    (mean,), (structures,) = drawn.mean, drawn.structures
+    data = read(solution, "n", max_structures=max_structures)
+    (mean,), (structures,) = data.mean, data.structures
     size = len(mean)
-    names, font, unknown = typeset(name_all("names", names, size, "elements", padded=True))
+    names, font, unknown = prepare_text(names_or_numbers("names", names, size, "elements", padded=True))
     columns = [("mean rank", mean.double().numpy())]
     if scores is not None:
         columns.insert(0, ("scores", _to_scale(scores, size)))
     columns += [
-        (as_percent(w), ranks.double().numpy()) for w, ranks in zip(drawn.weights.tolist(), structures, strict=True)
+        (as_percent(w), ranks.double().numpy()) for w, ranks in zip(data.weights.tolist(), structures, strict=True)
     ]
     shared = (structures == structures[:1]).all(0)
 
-    widest = max((width_of(name, font) for name in names), default=0.0)
+    widest = max((text_width(name, font) for name in names), default=0.0)
     left, top, bottom = 0.6 + widest, 1.05 if title else 0.65, 0.65
     room = ROW * max(size - 1, 0)
     colors = [BLUE if same else ORANGE for same in shared.tolist()]
@@ -80,7 +92,7 @@ def ranking(
         colors_of({"the same in all": BLUE, "not the same": ORANGE}, colors) if len(structures) else [("mean", BLUE)]
     )
     width, height = left + COLUMN * (len(columns) - 1) + 0.75, top + room + bottom
-    figure = make_figure(width, height, title, legend, drawn.rest, unknown)
+    figure = make_figure(width, height, title, legend, data.rest, unknown)
     axes = add_axes(figure, 0, 0, *size_of(figure))
     # Across in columns, and up in ranks.
     axes.set_xlim(-left / COLUMN, (size_of(figure)[0] - left) / COLUMN)
@@ -88,9 +100,9 @@ def ranking(
     axes.set_axis_off()
 
     first_rank, last = int(scores is not None), len(columns) - 1
-    axes.hlines(range(1, size + 1), first_rank, last + 0.12, color=FAINT, lw=0.8, zorder=0)
+    axes.hlines(range(1, size + 1), first_rank, last + 0.12, color=LIGHT_GREY, lw=0.8, zorder=0)
     for rank in range(1, size + 1):
-        axes.text(last + 0.2, rank, str(rank), va="center_baseline", fontsize=8, color=SOFT)
+        axes.text(last + 0.2, rank, str(rank), va="center_baseline", fontsize=8, color=GREY)
     for x, (head, _) in enumerate(columns):
         weight = "bold" if head.endswith("%") else "normal"
         axes.text(x, max(size, 1) + 0.28 / ROW, head, ha="center", fontsize=9, color=INK, weight=weight)
@@ -98,9 +110,9 @@ def ranking(
     for i, line in enumerate(heights.T):
         axes.plot(range(len(columns)), line, color=colors[i], lw=1.6, marker="o", ms=4, zorder=2 if shared[i] else 3)
     for y, i in enumerate(heights[0].argsort(kind="stable").tolist(), 1):
-        axes.plot([-0.3, -0.06], [y, heights[0, i]], color=SOFT, lw=0.6)
+        axes.plot([-0.3, -0.06], [y, heights[0, i]], color=GREY, lw=0.6)
         axes.text(-0.36, y, names[i], ha="right", va="center_baseline", color=INK, fontproperties=font)
-    for rank, y in zip(mean.tolist(), _apart(heights[first_rank], LETTERS), strict=True):
+    for rank, y in zip(mean.tolist(), _enforce_min_gap(heights[first_rank], LETTERS), strict=True):
         text = axes.text(
             first_rank + 0.08, y + 0.28, as_decimal(rank), va="center_baseline", fontsize=7, color=INK, zorder=4
         )
@@ -119,9 +131,9 @@ def _to_scale(scores: Any, size: int) -> np.ndarray:
     return (1 + (scores - low) * (size - 1) / (high - low) if high > low else middle).numpy()
 
 
-def _apart(heights: np.ndarray, least: float) -> np.ndarray:
+def _enforce_min_gap(heights: np.ndarray, least: float) -> np.ndarray:
     """The heights nearest to these, in the same order, that are at least so far from one another."""
     order = heights.argsort(kind="stable")
-    found = np.empty_like(heights)
-    found[order] = least * spread(heights[order] / least)
-    return found
+    separated = np.empty_like(heights)
+    separated[order] = least * separate_heights(heights[order] / least)
+    return separated

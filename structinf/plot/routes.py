@@ -12,19 +12,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path
 
-from ..dp.paths import Dag
-from .boxes import HEIGHT, draw_node, write_over
-from .drawn import Picturable, read
+from ..dp.paths import DAG
+from .boxes import BOX_HEIGHT, draw_node, write_over
+from .drawn import PlotInput, read
 from .layering import lay_out
-from .style import BLUE, INK, ORANGE, SOFT, add_axes, as_decimal, as_percent, make_figure, size_of
-from .words import check_count, name_all, typeset, width_of
+from .style import BLUE, GREY, INK, ORANGE, add_axes, as_decimal, as_percent, make_figure, size_of
+from .words import check_count, names_or_numbers, prepare_text, text_width
 
 __all__ = ["route"]
 
 LINE = 0.7  # inches, from one place of a layer to the next
 
 
-def route(solution: Picturable, edges: Any, *, names: Sequence[str] | None = None, title: str = "") -> Figure:
+def route(solution: PlotInput, edges: Any, *, names: Sequence[str] | None = None, title: str = "") -> Figure:
     """The mean of a path through a directed acyclic graph, and the heaviest path.
 
     Parameters
@@ -56,40 +56,40 @@ def route(solution: Picturable, edges: Any, *, names: Sequence[str] | None = Non
     >>> solution = si.infer(torch.tensor([0.5, 0.0, 0.0, 0.4]), "dag_path", "sparsemap", graph=edges)
     >>> figure = route(solution, edges, title="To work")
     """
-    drawn = read(solution, "E", most=1)
-    dag, mean = Dag.of(edges), drawn.mean[0].tolist()
+    data = read(solution, "E", max_structures=1)
+    dag, mean = DAG.of(edges), data.mean[0].tolist()
     check_count("edges", len(dag.ends), len(mean), "edges")
-    nodes, font, unknown = typeset([str(node) for node in dag.nodes])
-    edge_names = [""] * len(mean) if names is None else name_all("names", names, len(mean), "edges")
-    edge_names, small, unknown_too = typeset(edge_names, 8)
+    nodes, font, unknown = prepare_text([str(node) for node in dag.nodes])
+    edge_names = [""] * len(mean) if names is None else names_or_numbers("names", names, len(mean), "edges")
+    edge_names, small, other_missing_glyph_note = prepare_text(edge_names, 8)
     texts = [" ".join(filter(None, [name, as_decimal(p)])) for name, p in zip(edge_names, mean, strict=True)]
 
-    boxes = [width_of(node, font) + 0.24 for node in nodes]
-    places = _Places.of(dag, np.array(boxes), 0.5 + max((width_of(text, small) for text in texts), default=0.0))
-    left, top, bottom = 0.25, (0.65 if title else 0.15) + HEIGHT, 0.75
-    legend = [("probable", BLUE), ("of probability 0", SOFT)]
-    legend += [(f"the heaviest path, {as_percent(weight)}", ORANGE) for weight in drawn.weights.tolist()]
+    boxes = [text_width(node, font) + 0.24 for node in nodes]
+    places = _RouteLayout.of(dag, np.array(boxes), 0.5 + max((text_width(text, small) for text in texts), default=0.0))
+    left, top, bottom = 0.25, (0.65 if title else 0.15) + BOX_HEIGHT, 0.75
+    legend = [("probable", BLUE), ("of probability 0", GREY)]
+    legend += [(f"the heaviest path, {as_percent(weight)}", ORANGE) for weight in data.weights.tolist()]
     width, height = left + places.ends[-1] + 0.25, top + places.deepest + bottom
-    figure = make_figure(width, height, title, legend, drawn.rest, unknown or unknown_too)
+    figure = make_figure(width, height, title, legend, data.rest, unknown or other_missing_glyph_note)
     axes = add_axes(figure, 0, 0, *size_of(figure))
     axes.set(xlim=(-left, size_of(figure)[0] - left), ylim=(height - top, -top))  # in inches
     axes.set_axis_off()
 
-    on_path = set(drawn.structures[0].sum(0).nonzero().flatten().tolist())
+    on_path = set(data.structures[0].sum(0).nonzero().flatten().tolist())
     seen: Counter[tuple[int, int]] = Counter()
     for e, (start, end) in enumerate(dag.ends.tolist()):
         # The first of parallel edges is straight, and the others pass it on both sides.
         turn = seen[start, end]
         bend = 0.35 * ((turn + 1) // 2) * (-1) ** turn
         seen[start, end] += 1
-        color = ORANGE if e in on_path else BLUE if mean[e] > 0 else SOFT
+        color = ORANGE if e in on_path else BLUE if mean[e] > 0 else GREY
         gaps = places.gaps(e, start, end)
         _draw_edge(
             axes, (places.x[start] + boxes[start] / 2, places.x[end] - boxes[end] / 2), gaps, bend, mean[e], color
         )
         left_end, before, right_end, after = gaps[len(gaps) // 2]
         middle = (left_end + right_end) / 2, (before + after) / 2 + 0.75 * bend
-        write_over(axes, middle, texts[e], small, INK if mean[e] > 0 else SOFT)
+        write_over(axes, middle, texts[e], small, INK if mean[e] > 0 else GREY)
     for node, x, y, box in zip(nodes, places.x, places.y, boxes, strict=True):
         draw_node(axes, x, y, box, node, font)
     return figure
@@ -98,7 +98,7 @@ def route(solution: Picturable, edges: Any, *, names: Sequence[str] | None = Non
 Gap = tuple[float, float, float, float]  # between two layers: where an edge comes from, x and y, and where it goes
 
 
-class _Places(NamedTuple):
+class _RouteLayout(NamedTuple):
     """Where things are, in inches: the layers' two sides, the nodes' centres, and where edges pass layers."""
 
     starts: list[float]
@@ -110,7 +110,7 @@ class _Places(NamedTuple):
     deepest: float
 
     @classmethod
-    def of(cls, dag: Dag, boxes: np.ndarray, gap: float) -> _Places:
+    def of(cls, dag: DAG, boxes: np.ndarray, gap: float) -> _RouteLayout:
         layer, height, passes = lay_out(dag)
         columns = np.zeros(layer.max() + 1)
         np.maximum.at(columns, layer, boxes)
@@ -131,8 +131,8 @@ class _Places(NamedTuple):
     def gaps(self, edge: int, start: int, end: int) -> list[Gap]:
         """What an edge goes through between the layers."""
         stops = [self.y[start], *self.passes[edge], self.y[end]]
-        between = range(self.layer[start], self.layer[end])
-        return [(self.ends[k], stops[i], self.starts[k + 1], stops[i + 1]) for i, k in enumerate(between)]
+        edges_between = range(self.layer[start], self.layer[end])
+        return [(self.ends[k], stops[i], self.starts[k + 1], stops[i + 1]) for i, k in enumerate(edges_between)]
 
 
 def _draw_edge(

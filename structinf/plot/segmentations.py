@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from .drawn import Picturable, read
-from .sides import Items, Side, draw_series
-from .style import INK, LABELS, SOFT, add_axes, make_figure, write_weight
-from .words import name_all, typeset, width_of
+from .drawn import PlotInput, read
+from .sides import Items, SideLabels, draw_series
+from .style import GREY, INK, LABELS, add_axes, make_figure, write_weight
+from .words import names_or_numbers, prepare_text, text_width
 
 __all__ = ["segments"]
 
@@ -21,7 +21,12 @@ MEAN, GAP, ROW, BAR = 0.9, 0.15, 0.38, 0.28
 
 
 def segments(
-    solution: Picturable, *, x: Items | None = None, labels: Sequence[str] | None = None, title: str = "", most: int = 4
+    solution: PlotInput,
+    *,
+    x: Items | None = None,
+    labels: Sequence[str] | None = None,
+    title: str = "",
+    max_structures: int = 4,
 ) -> Figure:
     """The mean of a semi-Markov model: the labels of each step, and below them the segmentations it is made of.
 
@@ -35,7 +40,7 @@ def segments(
     labels : sequence of str, optional
         What the S labels stand for; numbers from 1 by default.
     title : str
-    most : int
+    max_structures : int
         Draw no more segmentations than these, the heaviest first.
 
     Returns
@@ -57,14 +62,14 @@ def segments(
     >>> solution = si.infer(theta, "semi_markov", "sparsemap")
     >>> figure = segments(solution, x=["to", "New", "York"], labels=["place", "other"])
     """
-    drawn = read(solution, "T D S", "T D S, S S", "T D S S", most=most)
-    mean, structures = drawn.mean[0], drawn.structures[0]
+    data = read(solution, "T D S", "T D S, S S", "T D S S", max_structures=max_structures)
+    mean, structures = data.mean[0], data.structures[0]
     if mean.ndim == 4:  # the labels before do not matter
         mean, structures = mean.sum(2), structures.sum(3)
     steps, _, kinds = mean.shape
-    labels = name_all("labels", labels, kinds, "labels")
-    names, font, _ = typeset(labels, 8)
-    side = Side.of("x", x, steps, "steps")
+    labels = names_or_numbers("labels", labels, kinds, "labels")
+    names, font, _ = prepare_text(labels, 8)
+    side = SideLabels.of("x", x, steps, "steps")
     step = max(min(0.6, 6.0 / steps), side.widest + 0.12)
     left, top = 0.75, 0.7 if title else 0.2
     width = steps * step
@@ -72,7 +77,7 @@ def segments(
     room = MEAN + GAP + ROW * len(structures)
     legend = [(name, _color(label)) for label, name in enumerate(labels)]
     height = top + above + room + below + 0.5
-    figure = make_figure(left + width + 0.25, height, title, legend, drawn.rest, side.unknown)
+    figure = make_figure(left + width + 0.25, height, title, legend, data.rest, side.unknown)
     if side.series is not None:
         draw_series(add_axes(figure, left, top, width, above - 0.1), side.series)
 
@@ -85,10 +90,10 @@ def segments(
         above_it = below_it - MEAN * share
         axes.stairs(above_it, edges, baseline=below_it, fill=True, color=_color(label), lw=0, zorder=1)
         below_it = above_it
-    axes.hlines([0, MEAN], -0.5, steps - 0.5, color=SOFT, lw=0.6, clip_on=False)
+    axes.hlines([0, MEAN], -0.5, steps - 0.5, color=GREY, lw=0.6, clip_on=False)
     for place, text in ((0, "1"), (MEAN, "0")):
-        axes.text(-0.5 - 0.08 / step, place, text, fontsize=8, color=SOFT, ha="right", va="center")
-    for k, (structure, weight) in enumerate(zip(structures, drawn.weights.tolist(), strict=True)):
+        axes.text(-0.5 - 0.08 / step, place, text, fontsize=8, color=GREY, ha="right", va="center")
+    for k, (structure, weight) in enumerate(zip(structures, data.weights.tolist(), strict=True)):
         y = MEAN + GAP + ROW * k
         write_weight(axes, -0.5 - 0.55 / step, y + BAR - 0.06, weight)
         for end, before, label in structure.nonzero().tolist():
@@ -96,7 +101,7 @@ def segments(
                 (end - before - 0.5, y), before + 1, BAR, facecolor=_color(label), edgecolor="white", lw=1.5
             )
             axes.add_patch(bar)
-            if width_of(names[label], font) + 0.1 < (before + 1) * step:
+            if text_width(names[label], font) + 0.1 < (before + 1) * step:
                 text = axes.text(end - before / 2, y + BAR / 2, names[label], ha="center", va="center_baseline")
                 text.set(color="white", fontproperties=font)
     for t, word in enumerate(side.names):

@@ -10,9 +10,9 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from .drawn import Picturable, read
-from .style import BLUE, FAINT, INK, ORANGE, SOFT, add_axes, as_decimal, colors_of, make_figure, write_weight
-from .words import name_all, typeset, width_of
+from .drawn import PlotInput, read
+from .style import BLUE, GREY, INK, LIGHT_GREY, ORANGE, add_axes, as_decimal, colors_of, make_figure, write_weight
+from .words import names_or_numbers, prepare_text, text_width
 
 __all__ = ["selection"]
 
@@ -21,7 +21,9 @@ BARS, GAP, ROW, CELL = 1.1, 0.15, 0.36, 0.26
 ROUNDING = 1e-4
 
 
-def selection(solution: Picturable, *, names: Sequence[str] | None = None, title: str = "", most: int = 6) -> Figure:
+def selection(
+    solution: PlotInput, *, names: Sequence[str] | None = None, title: str = "", max_structures: int = 6
+) -> Figure:
     """The mean of a selection as bars, and below them the selections that it is made of.
 
     Of ``categorical``, ``bits``, ``subset``, ``correlated_subset`` and ``knapsack``, of a ``milp`` whose variables are
@@ -34,7 +36,7 @@ def selection(solution: Picturable, *, names: Sequence[str] | None = None, title
     names : sequence of str, optional
         What the elements stand for; numbers from 1 by default.
     title : str
-    most : int
+    max_structures : int
         Draw no more selections than these, the heaviest first.
 
     Returns
@@ -55,41 +57,41 @@ def selection(solution: Picturable, *, names: Sequence[str] | None = None, title
     >>> solution = si.infer(torch.tensor([1.0, 0.8, 0.5, -1.0]), "subset", "sparsemap", k=2)
     >>> figure = selection(solution, names=["tea", "coffee", "water", "rain"])
     """
-    drawn = read(solution, "d", "d, d-1", most=most)
-    mean, weights = drawn.mean[0], drawn.weights
+    data = read(solution, "d", "d, d-1", max_structures=max_structures)
+    mean, weights = data.mean[0], data.weights
     size = len(mean)
     if bool((mean < -ROUNDING).any() | (mean > 1 + ROUNDING).any()):
         raise InvalidInputError(f"solution: means of elements lie between 0 and 1, got {mean.tolist()}")
-    names, font, unknown = typeset(name_all("names", names, size, "elements"))
-    widest = max((width_of(name, font) for name in names), default=0.0)
+    names, font, unknown = prepare_text(names_or_numbers("names", names, size, "elements"))
+    widest = max((text_width(name, font) for name in names), default=0.0)
     turned = widest > 0.95
     step = 0.5 if turned else max(0.5, widest + 0.12)  # inches
     left = max(0.85, 0.7 * widest if turned else 0.0)  # turned names reach that far to the left
     top, below = 0.8 if title else 0.35, 0.2 + (0.8 * widest if turned else 0.15)
     room = BARS + GAP + ROW * len(weights)
-    shared = (drawn.structures[0] > 0).all(0) if len(weights) else mean > 0
+    shared = (data.structures[0] > 0).all(0) if len(weights) else mean > 0
     colors = [BLUE if alike else ORANGE for alike in shared.tolist()]
     used = {color for color, p in zip(colors, mean.tolist(), strict=True) if p > 0}
     legend = colors_of({"in all": BLUE, "in some": ORANGE}, used) if len(weights) else [("mean", BLUE)]
-    if len(drawn.mean) == 2:
-        legend.append(("both neighbours", SOFT))
+    if len(data.mean) == 2:
+        legend.append(("both neighbours", GREY))
     height = top + room + below + 0.45
-    figure = make_figure(left + size * step + 0.25, height, title, legend, drawn.rest, unknown)
+    figure = make_figure(left + size * step + 0.25, height, title, legend, data.rest, unknown)
     axes = add_axes(figure, left, top, size * step, room + below)
     axes.set(xlim=(-0.5, size - 0.5), ylim=(room + below, 0))  # across in elements, and down in inches
     axes.set_axis_off()
 
-    axes.hlines(BARS, -0.5, size - 0.5, color=SOFT, lw=0.6)
+    axes.hlines(BARS, -0.5, size - 0.5, color=GREY, lw=0.6)
     for i, p in enumerate(mean.tolist()):
         _draw_bar(axes, i, 0.7, p, colors[i])
         axes.text(i, BARS * (1 - p) - 0.05, as_decimal(p), fontsize=9, color=INK, ha="center")
-    for pairs in drawn.mean[1:]:
+    for pairs in data.mean[1:]:
         for i, p in enumerate(pairs.tolist()):
-            _draw_bar(axes, i + 0.5, 0.1, p, SOFT)
+            _draw_bar(axes, i + 0.5, 0.1, p, GREY)
     for k, weight in enumerate(weights.tolist()):
         y = BARS + GAP + ROW * k
         write_weight(axes, -0.5 - 0.62 / step, y + CELL - 0.05, weight)
-        elements, *pairs = (t[k] > 0 for t in drawn.structures)
+        elements, *pairs = (t[k] > 0 for t in data.structures)
         _draw_row(axes, elements, pairs, colors, y)
     for i, name in enumerate(names):
         text = axes.text(i, room + 0.15, name, color=INK, fontproperties=font, ha="right" if turned else "center")
@@ -105,8 +107,8 @@ def _draw_bar(axes: Axes, x: float, width: float, height: float, color: str) -> 
 def _draw_row(axes: Axes, elements: Tensor, pairs: Sequence[Tensor], colors: Sequence[str], y: float) -> None:
     """A selection's cells: filled, or empty for what is left."""
     for i, taken in enumerate(elements.tolist()):
-        color = colors[i] if taken else FAINT
+        color = colors[i] if taken else LIGHT_GREY
         axes.add_patch(Rectangle((i - 0.35, y), 0.7, CELL, facecolor=color if taken else "white", edgecolor=color))
     for pair in pairs:
         for i in pair.nonzero()[:, 0].tolist():
-            axes.add_patch(Rectangle((i + 0.35, y + CELL / 2 - 0.03), 0.3, 0.06, color=SOFT, lw=0))
+            axes.add_patch(Rectangle((i + 0.35, y + CELL / 2 - 0.03), 0.3, 0.06, color=GREY, lw=0))

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
 from .style import INK, add_axes, size_of, write_weight
-from .words import check_count, typeset, width_of
+from .words import check_count, prepare_text, text_width
 
 __all__ = ["MARGIN", "Sentence"]
 
@@ -30,10 +30,10 @@ class Sentence(NamedTuple):
     def of(cls, words: Sequence[str], count: int) -> Sentence:
         """InvalidInputError unless there are ``count`` words."""
         check_count("words", len(words), count, "words", padded=True)
-        typed, font, unknown = typeset(words)
+        typed, font, unknown = prepare_text(words)
         centres, right = [], 0.0
         for word in typed:
-            size = max(width_of(word, font), 0.35)
+            size = max(text_width(word, font), 0.35)
             centres.append(right + size / 2)
             right += size + 0.22
         return cls(typed, font, unknown, centres, right)

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from .style import INK
-from .words import check_count, typeset, width_of
+from .words import check_count, prepare_text, text_width
 
-__all__ = ["Items", "Side", "draw_series"]
+__all__ = ["Items", "SideLabels", "draw_series"]
 
 Items: TypeAlias = Sequence[str] | Sequence[float] | Tensor
 
 
-class Side(NamedTuple):
+class SideLabels(NamedTuple):
     """Names, with the font and the inches of the widest, or else a series (n,) or (n, d), or neither."""
 
     names: list[str]
@@ -29,11 +29,11 @@ class Side(NamedTuple):
     series: Tensor | None
 
     @classmethod
-    def of(cls, argument: str, items: Items | None, count: int, what: str) -> Side:
+    def of(cls, argument: str, items: Items | None, count: int, what: str) -> SideLabels:
         """InvalidInputError unless there are ``count`` items, or none."""
         words = [] if items is None else [item for item in items if isinstance(item, str)]
-        names, font, unknown = typeset(words, 9)
-        widest = max((width_of(name, font) for name in names), default=0.0)
+        names, font, unknown = prepare_text(words, 9)
+        widest = max((text_width(name, font) for name in names), default=0.0)
         if items is None:
             return cls(names, font, unknown, widest, None)
         check_count(argument, len(items), count, what, padded=True)

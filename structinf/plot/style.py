@@ -13,32 +13,32 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.gridspec import GridSpec
 
-from .words import typeset, width_of
+from .words import prepare_text, text_width
 
 __all__ = [
     "BLUE",
-    "FAINT",
+    "GREY",
     "INK",
     "LABELS",
+    "LIGHT_GREY",
     "ORANGE",
     "PALE",
     "READABLE",
     "SHADES",
-    "SOFT",
     "add_axes",
     "add_part",
     "as_decimal",
     "as_percent",
     "colors_of",
     "draw_frame",
-    "drawn_into",
+    "draw_into_parts",
     "make_figure",
     "rule_cells",
     "size_of",
     "write_weight",
 ]
 
-INK, SOFT, FAINT = "#1f2933", "#8795a1", "#e4e9ee"
+INK, GREY, LIGHT_GREY = "#1f2933", "#8795a1", "#e4e9ee"
 BLUE, ORANGE, PALE = "#2368a2", "#d1621b", "#e9b48f"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#bcd6ec", "#5b9bd0", BLUE])
 READABLE = 0.6  # up to this shade text is dark, and white above
@@ -51,7 +51,7 @@ _place: ContextVar[tuple[Place, bool] | None] = ContextVar("place", default=None
 
 
 @contextmanager
-def drawn_into(place: Place, *, legends: bool) -> Iterator[None]:
+def draw_into_parts(place: Place, *, legends: bool) -> Iterator[None]:
     """Pictures drawn here are parts of another one, which ``place(width, height)`` makes, with legends or without."""
     token = _place.set((place, legends))
     try:
@@ -69,10 +69,12 @@ def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[
     bold = FontProperties(size=12, weight="bold")
     if not legends:
         legend, notes = (), ()
-    texts, small, unknown = typeset([text for text, _ in legend], 8)
+    texts, small, unknown = prepare_text([text for text, _ in legend], 8)
     note = "; ".join(dict.fromkeys(filter(None, [*notes, unknown])))
-    rooms = [0.35 + width_of(text, small) for text in texts]
-    width = max(width, 0.4 + width_of(title, bold), 0.4 + sum(rooms) + (0.2 + width_of(note, small) if note else 0.0))
+    rooms = [0.35 + text_width(text, small) for text in texts]
+    width = max(
+        width, 0.4 + text_width(title, bold), 0.4 + sum(rooms) + (0.2 + text_width(note, small) if note else 0.0)
+    )
     # A part of a figure has all that pictures use of one, but is not of its class.
     figure = cast(Figure, place(width, height)) if place else Figure((width, height), dpi=150, facecolor="white")
     figure.text(0.2 / width, 1 - 0.35 / height, title, fontproperties=bold, color=INK, va="center")
@@ -81,7 +83,7 @@ def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[
         figure.text(left / width, 0.15 / height, "■", fontproperties=small, color=color)
         figure.text((left + 0.13) / width, 0.15 / height, text, fontproperties=small, color=INK)
         left += room
-    figure.text(1 - 0.2 / width, 0.15 / height, note, fontproperties=small, color=SOFT, ha="right")
+    figure.text(1 - 0.2 / width, 0.15 / height, note, fontproperties=small, color=GREY, ha="right")
     return figure
 
 
@@ -123,7 +125,7 @@ def write_weight(axes: Axes, x: float, y: float, weight: float) -> None:
 def draw_frame(axes: Axes) -> None:
     """A thin line around the axes."""
     for spine in axes.spines.values():
-        spine.set_color(SOFT)
+        spine.set_color(GREY)
         spine.set_linewidth(0.6)
 
 
@@ -131,7 +133,7 @@ def rule_cells(axes: Axes, n: int, m: int) -> None:
     """Thin lines between n by m cells, and around them."""
     axes.set_xticks([j - 0.5 for j in range(m + 1)], minor=True)
     axes.set_yticks([i - 0.5 for i in range(n + 1)], minor=True)
-    axes.grid(which="minor", color=FAINT, lw=0.6)
+    axes.grid(which="minor", color=LIGHT_GREY, lw=0.6)
     axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
     draw_frame(axes)
 

@@ -9,10 +9,12 @@ from matplotlib.textpath import TextPath
 
 from ..errors import InvalidInputError
 
-__all__ = ["check_count", "name_all", "typeset", "width_of"]
+__all__ = ["check_count", "names_or_numbers", "prepare_text", "text_width"]
 
 
-def name_all(argument: str, given: Sequence[str] | None, count: int, what: str, *, padded: bool = False) -> list[str]:
+def names_or_numbers(
+    argument: str, given: Sequence[str] | None, count: int, what: str, *, padded: bool = False
+) -> list[str]:
     """The names given, or the numbers from 1; InvalidInputError unless there are ``count``."""
     if given is None:
         return [str(i + 1) for i in range(count)]
@@ -31,12 +33,12 @@ def check_count(
         )
 
 
-def width_of(word: str, font: FontProperties) -> float:
+def text_width(word: str, font: FontProperties) -> float:
     """In inches."""
     return TextPath((0, 0), word, prop=font).get_extents().width / 72 if word.strip() else 0.0
 
 
-def typeset(words: Sequence[str], size: float = 10) -> tuple[list[str], FontProperties, str]:
+def prepare_text(words: Sequence[str], size: float = 10) -> tuple[list[str], FontProperties, str]:
     """The words as text rather than mathematics, a font for them, and a note if it lacks letters, replaced by ▯.
 
     The font is matplotlib's default, or else one of this machine's that has all the letters.
@@ -46,8 +48,8 @@ def typeset(words: Sequence[str], size: float = 10) -> tuple[list[str], FontProp
     regular = (font for font in fontManager.ttflist if font.weight == 400 and font.style == "normal")
     # "Last Resort" has a placeholder for every letter there is.
     files = [default, *(font.fname for font in regular if not font.name.startswith("Last Resort"))]
-    covering = (file for file in files if letters <= get_font(file).get_charmap().keys())
-    file = next(covering, default)
+    fonts_with_letters = (file for file in files if letters <= get_font(file).get_charmap().keys())
+    file = next(fonts_with_letters, default)
     unknown = letters - get_font(file).get_charmap().keys()
     escapes = {ord("$"): r"\$", **dict.fromkeys(unknown, "▯")}
     note = "▯ no font for this letter" if unknown else ""

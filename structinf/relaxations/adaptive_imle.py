@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
 from ..parts import Parts, as_tuple, map_parts
 from ..validation import check_flag, check_fraction, check_positive
-from .surrogate import Choice, NoisySurrogate
+from .surrogate import ArgmaxResult, NoisySurrogate
 
 __all__ = ["AdaptiveIMLE"]
 
@@ -89,11 +89,11 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         self.register_buffer("alpha", torch.tensor(float(alpha)))
         self.register_buffer("nonzeros", torch.tensor(float(target)))
 
-    def pull_back(self, at: Choice, v: Parts) -> Parts:
-        size, slope = _norm(at.plain), _norm(v)
+    def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
+        size, slope = _norm(result.noiseless_theta), _norm(v)
         step = torch.where(slope == 0, 0.0, self.alpha.to(size) * (size / slope))
         step = torch.where(slope.isfinite(), step, torch.nan)
-        difference = at.difference(v, step, symmetric=self.symmetric)
+        difference = result.difference(v, step, symmetric=self.symmetric)
         rows = len(as_tuple(v)[0])
         if rows and bool(step.isfinite()):  # from a loss that is not there is nothing to learn
             count = torch.stack([d.count_nonzero() for d in as_tuple(difference)]).sum() / rows

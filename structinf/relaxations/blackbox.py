@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..parts import Parts, map_parts
 from ..validation import check_positive
-from .surrogate import Choice, Surrogate
+from .surrogate import ArgmaxResult, Surrogate
 
 __all__ = ["Blackbox"]
 
@@ -46,5 +46,5 @@ class Blackbox(Surrogate):
     def __post_init__(self) -> None:
         check_positive("lambda_", self.lambda_)
 
-    def pull_back(self, at: Choice, v: Parts) -> Parts:
-        return map_parts(lambda d: d / self.lambda_, at.difference(v, self.lambda_))
+    def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
+        return map_parts(lambda d: d / self.lambda_, result.difference(v, self.lambda_))

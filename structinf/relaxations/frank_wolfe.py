@@ -133,7 +133,7 @@ class FrankWolfe(WeightedMeanRelaxation):
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
     def missing(self, oracle: Oracle) -> str | None:
-        if not oracle.takes_costs or self._closed_form(oracle) is not None:
+        if not oracle.requires_nonpositive_theta or self._closed_form(oracle) is not None:
             return super().missing(oracle)
         why = f"{oracle.label()} takes potentials of at most 0, and "
         if self.omega.of != "squared_l2":

@@ -8,7 +8,7 @@ from typing import Literal
 from ..noise import Noise, get_noise
 from ..parts import Parts, map_parts
 from ..validation import check_flag, check_positive
-from .surrogate import Choice, NoisySurrogate
+from .surrogate import ArgmaxResult, NoisySurrogate
 
 __all__ = ["IMLE"]
 
@@ -69,5 +69,5 @@ class IMLE(NoisySurrogate):
         self._check_sampling()
         check_flag("symmetric", self.symmetric)
 
-    def pull_back(self, at: Choice, v: Parts) -> Parts:
-        return map_parts(lambda d: d / self.lambda_, at.difference(v, self.lambda_, symmetric=self.symmetric))
+    def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
+        return map_parts(lambda d: d / self.lambda_, result.difference(v, self.lambda_, symmetric=self.symmetric))

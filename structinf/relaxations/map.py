@@ -9,16 +9,16 @@ from torch import Tensor
 
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
-from ..relaxation import RegularizedRelaxation, no_omega
+from ..relaxation import RegularizedRelaxation, zero_omega
 from ..shapes import Float
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
 
-__all__ = ["Map"]
+__all__ = ["MAP"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Map(RegularizedRelaxation):
+class MAP(RegularizedRelaxation):
     """argmax ⟨θ, y⟩ over y ∈ Y, a vertex.
 
     It is piecewise constant: its gradient is zero, so it trains nothing by itself. As a loss
@@ -34,7 +34,7 @@ class Map(RegularizedRelaxation):
     Examples
     --------
     >>> import structinf as si
-    >>> si.relax(torch.tensor([[0.9, 1.0], [0.2, 0.5]]), "assignment", Map())
+    >>> si.relax(torch.tensor([[0.9, 1.0], [0.2, 0.5]]), "assignment", MAP())
     tensor([[1., 0.],
             [0., 1.]])
     """
@@ -65,7 +65,7 @@ class Map(RegularizedRelaxation):
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """0, (B,)."""
-        return no_omega(y)
+        return zero_omega(y)
 
 
 def _with_zero_gradient(y: Parts, theta: Parts) -> Parts:

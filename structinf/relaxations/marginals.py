@@ -5,36 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from torch import Tensor
-
+from ..autograd import ConvexFunction
 from ..oracle import GibbsOracle, Oracle
-from ..parts import Parts
 from ..regularizers import check_temperature
 from ..relaxation import GradientRelaxation
+from ..smoothing import log_partition_function
 
-__all__ = ["LogPartition", "Marginals"]
-
-
-@dataclass(frozen=True)
-class LogPartition:
-    """log Z of an oracle as a convex function, with its mean and covariance."""
-
-    oracle: GibbsOracle
-
-    def value(self, theta: Parts) -> Tensor:
-        return self.oracle.log_partition(theta)
-
-    def gradient(self, theta: Parts) -> Parts:
-        return self.oracle.marginals(theta)
-
-    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:
-        return self.oracle.log_partition_and_marginals(theta)
-
-    def vjp(self, theta: Parts, weight: Tensor) -> Parts:
-        return self.oracle.log_partition_vjp(theta, weight)
-
-    def hessian_product(self, theta: Parts, v: Parts) -> Parts:
-        return self.oracle.covariance_product(theta, v)
+__all__ = ["Marginals"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +47,6 @@ class Marginals(GradientRelaxation):
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
 
-    def function(self, oracle: Oracle) -> LogPartition:
+    def convex_function(self, oracle: Oracle) -> ConvexFunction:
         """log Z."""
-        return LogPartition(cast(GibbsOracle, oracle))
+        return log_partition_function(cast(GibbsOracle, oracle))

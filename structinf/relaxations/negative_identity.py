@@ -11,7 +11,7 @@ from torch import Tensor
 from ..parts import Parts, map_parts
 from ..solvers.flattening import Flattening
 from ..validation import check_choice
-from .surrogate import Choice, Surrogate
+from .surrogate import ArgmaxResult, Surrogate
 
 __all__ = ["NegativeIdentity", "Projection"]
 
@@ -63,7 +63,7 @@ class NegativeIdentity(Surrogate):
     def __post_init__(self) -> None:
         check_choice("projection", self.projection, ("none", "mean", "norm", "std"))
 
-    def pull_back(self, at: Choice, v: Parts) -> Parts:
+    def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
         if self.projection == "none":
             return v
         flattening = Flattening(v)
@@ -71,9 +71,9 @@ class NegativeIdentity(Surrogate):
         def vectors(parts: Parts) -> Tensor:
             return flattening.flatten(map_parts(lambda t, z: t.expand_as(z), parts, v))
 
-        inside = vectors(at.allowed(v)) != 0
+        inside = vectors(result.allowed_parts(v)) != 0
         number = inside.sum(1, keepdim=True)
-        x, g = torch.where(inside, vectors(at.theta), 0.0), vectors(v)
+        x, g = torch.where(inside, vectors(result.theta), 0.0), vectors(v)
 
         def centred(t: Tensor) -> Tensor:
             return torch.where(inside, t - t.sum(1, keepdim=True) / number, 0.0)

@@ -13,8 +13,8 @@ from .. import autograd
 from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, batch_size, inner, map_parts
-from ..relaxation import RegularizedRelaxation, why_no_noise
+from ..parts import Parts, as_tuple, batch_size, inner_product, map_parts
+from ..relaxation import RegularizedRelaxation, noise_unsupported_reason
 from ..shapes import Float
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
@@ -87,7 +87,7 @@ class Perturbed(RegularizedRelaxation):
         check_choice("control_variate", self.control_variate, ("leave_one_out", "argmax", "none"))
         check_choice("perturbation", self.perturbation, ("additive", "multiplicative"))
         check_flag("antithetic", self.antithetic)
-        if self._multiplies and noise != get_noise("normal"):
+        if self._is_multiplicative and noise != get_noise("normal"):
             raise InvalidInputError(f'perturbation="multiplicative" has factors of normal noise, got noise={noise!r}')
         if self.antithetic and not noise.symmetric:
             raise InvalidInputError(f"antithetic samples need symmetric noise, which {noise!r} is not")
@@ -95,15 +95,15 @@ class Perturbed(RegularizedRelaxation):
             raise InvalidInputError(f"antithetic samples come in pairs: samples must be even, got {self.samples}")
 
     @property
-    def draws(self) -> bool:
+    def is_stochastic(self) -> bool:
         return True
 
     @property
-    def _multiplies(self) -> bool:
+    def _is_multiplicative(self) -> bool:
         return self.perturbation == "multiplicative"
 
     def missing(self, oracle: Oracle) -> str | None:
-        why = None if self._multiplies else why_no_noise(oracle, 'perturbation="multiplicative"')
+        why = None if self._is_multiplicative else noise_unsupported_reason(oracle, 'perturbation="multiplicative"')
         return why or super().missing(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
@@ -112,14 +112,16 @@ class Perturbed(RegularizedRelaxation):
         mean, weights = self._attach(result, oracle, theta)
         return Solution(
             mean=mean,
-            value=autograd.envelope(result.value, theta, self._slope(result, mean, oracle, theta)),
+            value=autograd.attach_envelope_gradient(
+                result.value, theta, self._value_gradient(result, mean, oracle, theta)
+            ),
             weights=weights,
             oracle_calls=1,
             make_support=lambda: result.structures,
         )
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        return self._attach(self._run(oracle, theta, valued=False), oracle, theta)[0]
+        return self._attach(self._run(oracle, theta, with_value=False), oracle, theta)[0]
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """F(θ), (B,), the mean of the samples' best scores."""
@@ -131,18 +133,20 @@ class Perturbed(RegularizedRelaxation):
         F(θ) is at least E⟨θ + σU, y⟩, and comes as close as one likes where θ prefers y to all others.
         """
         total = torch.stack([t.flatten(1).sum(1) for t in as_tuple(y)]).sum(0)
-        return total * (0.0 if self._multiplies else -self.sigma * self._noise.mean)
+        return total * (0.0 if self._is_multiplicative else -self.sigma * self._noise.mean)
 
     def conjugate_and_omega(self, oracle: Oracle, theta: Parts, y: Parts) -> tuple[Tensor, Tensor]:
         # Ω from the samples that F is from: their errors cancel, and no structure beats the best of a sample's.
         result = self._run(oracle, theta)
         mean = self._attach(result, oracle, theta)[0]
-        value = autograd.envelope(result.value, theta, self._slope(result, mean, oracle, theta))
-        if self._multiplies:
+        value = autograd.attach_envelope_gradient(
+            result.value, theta, self._value_gradient(result, mean, oracle, theta)
+        )
+        if self._is_multiplicative:
             shift = map_parts(lambda t, w: torch.where(t.isinf(), 0.0, t) * (w.mean(0) - 1), theta, result.factors)
         else:
             shift = map_parts(lambda u: self.sigma * u.mean(0), result.noise)
-        return value, -inner(shift, y)
+        return value, -inner_product(shift, y)
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -150,45 +154,45 @@ class Perturbed(RegularizedRelaxation):
     def _noise(self) -> Noise:
         return get_noise(self.noise)
 
-    def _run(self, oracle: Oracle, theta: Parts, *, valued: bool = True) -> _Samples:
-        """Samples, ``valued`` with the mean of their best scores, else 0: scores are a pass over all of them."""
+    def _run(self, oracle: Oracle, theta: Parts, *, with_value: bool = True) -> _Samples:
+        """Samples, ``with_value`` with the mean of their best scores, else 0: scores are a pass over all of them."""
         fixed = map_parts(torch.Tensor.detach, theta)
         with torch.no_grad():
-            copies = perturb(
+            perturbed = perturb(
                 oracle,
                 fixed,
                 self._noise,
                 self.sigma,
                 self.samples,
                 self.generator,
-                multiplicative=self._multiplies,
+                multiplicative=self._is_multiplicative,
                 antithetic=self.antithetic,
             )
-            y, size = best_structure(copies.oracle, copies.theta), batch_size(theta)
-            if valued or any(bool(t.isneginf().any()) for t in as_tuple(fixed)):
-                value = best_score(copies.oracle, copies.theta, y).view(self.samples, size).mean(0)
+            y, size = best_structure(perturbed.oracle, perturbed.theta), batch_size(theta)
+            if with_value or any(bool(t.isneginf().any()) for t in as_tuple(fixed)):
+                value = best_score(perturbed.oracle, perturbed.theta, y).view(self.samples, size).mean(0)
             else:  # every structure has a finite score
                 value = as_tuple(y)[0].new_zeros(size)
             structures = map_parts(lambda t: t.view(self.samples, size, *t.shape[1:]), y)
-            return _Samples(self, oracle, fixed, copies.noise, structures, value)
+            return _Samples(self, oracle, fixed, perturbed.noise, structures, value)
 
     def _attach(self, result: _Samples, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
-        return autograd.attach_support(result, theta, f"{self.label()} of {oracle.label()}", _SECOND)
+        return autograd.attach_vjp(result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)
 
-    def _slope(self, result: _Samples, mean: Parts, oracle: Oracle, theta: Parts) -> Parts:
+    def _value_gradient(self, result: _Samples, mean: Parts, oracle: Oracle, theta: Parts) -> Parts:
         """∇F: the mean itself, or that of the structures times the factors of their potentials."""
-        if not self._multiplies:
+        if not self._is_multiplicative:
             return mean
         weighed = map_parts(torch.mul, result.factors, result.structures)
-        tilted = _Samples(self, oracle, result.theta, result.noise, weighed, result.value)
-        slope = self._attach(tilted, oracle, theta)[0]
+        factor_weighted = _Samples(self, oracle, result.theta, result.noise, weighed, result.value)
+        slope = self._attach(factor_weighted, oracle, theta)[0]
         # Noise estimates derivatives of what depends on it through x = θ exp(σU − σ²/2) alone, here E[x Y], and ∇F is
         # that over θ: hence a factor of 1 with the derivative −1/θ.
         moved = map_parts(lambda t: torch.where((t == 0) | t.isinf(), 1.0, t), theta)
         return map_parts(lambda m, t: m * (t.detach() / t), slope, moved)
 
 
-_SECOND = "a Fenchel-Young loss of it has estimates of second ones"
+_SECOND_ORDER_HINT = "a Fenchel-Young loss of it has estimates of second ones"
 
 
 @dataclass(frozen=True)
@@ -226,9 +230,9 @@ class _Samples:
             control_variate = "argmax"
         s = self.value.new_zeros(n, len(self.value))
         if mean_cotangent is not None:
-            s = s + self._along(self.structures, mean_cotangent)
+            s = s + self._inner_products(self.structures, mean_cotangent)
             if control_variate == "argmax":
-                s = s - self._along(
+                s = s - self._inner_products(
                     map_parts(lambda t: t[None], best_structure(self.oracle, self.theta)), mean_cotangent
                 )
         if weights_cotangent is not None:
@@ -236,15 +240,15 @@ class _Samples:
         # Pairs need no mean of the others: whatever is taken from both falls out, as their scores are opposite.
         if control_variate == "leave_one_out" and not self.options.antithetic:
             s = (s - s.mean(0)) * (n / (n - 1))  # s less the mean of the others
-        return map_parts(lambda t, u: self._weighed(s / n, t, u), self.theta, self.noise)
+        return map_parts(lambda t, u: self._score_weighted_sum(s / n, t, u), self.theta, self.noise)
 
     @staticmethod
-    def _along(structures: Parts, v: Parts) -> Tensor:
+    def _inner_products(structures: Parts, v: Parts) -> Tensor:
         """⟨y, v⟩, (n, B), for structures (n, B, *event)."""
         first, *others = (sample_inner_products(y, z) for y, z in zip(as_tuple(structures), as_tuple(v), strict=True))
         return sum(others, start=first)
 
-    def _weighed(self, s: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
+    def _score_weighted_sum(self, s: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
         """Σ s ∇ν(U) over the samples, per unit of θ, (B, *event); 0 at parts of −inf, and of 0 that no factor moves."""
         total = weighted_sum_of_samples(get_noise(self.options.noise).score(noise), s) / self.options.sigma
         if self.options.perturbation == "multiplicative":

@@ -16,14 +16,14 @@ from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
-from ..solvers.convergence import OnFailure, check_stopping, report_failure
+from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergence
 from ..solvers.sinkhorn import EntropicTransport, add_slack, forbid_unusable_cells
 from ..solvers.sinkhorn_torch import finite_range, unrolled_plan
 from ..validation import check_choice
 
 __all__ = ["Sinkhorn"]
 
-WORST = 1e-4  # the largest residual that rounding may excuse
+MAX_RESIDUAL = 1e-4  # the largest residual that rounding may excuse
 TINY = torch.finfo(torch.float64).tiny  # whose inverse is finite
 
 
@@ -44,7 +44,7 @@ class Sinkhorn(RegularizedRelaxation):
         up to 1e-4.
     max_iter : int
         Most sweeps and Newton steps, together.
-    anneal_from : float, optional
+    initial_temperature : float, optional
         A higher temperature to begin at. (Where sweeps would converge slowly, Newton's method comes down from a higher
         temperature of its own choice anyhow.)
     backward : "implicit" or "unrolled"
@@ -72,7 +72,7 @@ class Sinkhorn(RegularizedRelaxation):
     temperature: float = 1.0
     tolerance: float = 1e-12
     max_iter: int = 10_000
-    anneal_from: float | None = None
+    initial_temperature: float | None = None
     backward: Literal["implicit", "unrolled"] = "implicit"
     on_failure: OnFailure = "warn"
 
@@ -81,8 +81,8 @@ class Sinkhorn(RegularizedRelaxation):
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
-        if self.anneal_from is not None:
-            check_temperature(self.anneal_from)
+        if self.initial_temperature is not None:
+            check_temperature(self.initial_temperature)
         check_choice("backward", self.backward, ("implicit", "unrolled"))
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
@@ -116,7 +116,7 @@ class Sinkhorn(RegularizedRelaxation):
 
     def _report(self, what: str, residual: Tensor, converged: Tensor) -> None:
         worst = int(torch.where(converged, -1, residual).argmax())
-        report_failure(
+        report_nonconvergence(
             f"{self.label()} of {what}: {int((~converged).sum())} of {len(converged)} instances stopped after "
             f"{self.max_iter} iterations, the worst at batch index {worst} with a residual of "
             f"{residual[worst].item():.2e} where tolerance is {self.tolerance:g}; allow more iterations (max_iter), or "
@@ -130,10 +130,10 @@ def _checked_margins(oracle: TransportPolytope, theta: Tensor) -> tuple[Tensor, 
     rows, columns, total = margins = oracle.margins(theta)
     for name, sums, size in (("rows", rows, theta.shape[1]), ("columns", columns, theta.shape[2])):
         if not isinstance(sums, Tensor) or sums.ndim != 2 or sums.shape[1] != size or len(sums) not in (1, len(theta)):
-            came = f"shape {tuple(sums.shape)}" if isinstance(sums, Tensor) else f"a {type(sums).__name__}"
+            received = f"shape {tuple(sums.shape)}" if isinstance(sums, Tensor) else f"a {type(sums).__name__}"
             raise PluginError(
                 f"margins of {oracle.label()}: sums of the {name} are a tensor ({len(theta)} or 1, {size}) for theta "
-                f"of shape {tuple(theta.shape)}, got {came}"
+                f"of shape {tuple(theta.shape)}, got {received}"
             )
         wrong = ~(sums >= 0) | sums.isinf()
         if bool(wrong.any()):
@@ -173,17 +173,24 @@ class EntropicPlans:
         if not bool((torch.stack([high, low, high - low]) / t).isfinite().all()) or t < TINY:
             raise InvalidInputError(f"temperature {t!r} is too small: theta / temperature overflows")
         self._problem = forbid_unusable_cells(scores, rows, columns), rows, columns
-        first_temperature = options.anneal_from or 0.0
+        initial_temperature = options.initial_temperature or 0.0
         stopping = (options.tolerance, options.max_iter)
         if options.backward == "unrolled":
-            found = self._unrolled = unrolled_plan(*self._problem, t, first_temperature, *stopping)
+            found = self._unrolled = unrolled_plan(*self._problem, t, initial_temperature, *stopping)
         else:
             # Flipped by the shape alone, so that an instance does not depend on the slack of others.
             transpose = theta.shape[1] < theta.shape[2]
-            self._unrolled, self._function = None, EntropicTransport(t, *stopping, first_temperature, transpose)
-            found = self._function.plan(self._problem)
+            transport = EntropicTransport(t, *stopping, initial_temperature, transpose)
+            self._unrolled, found = None, transport.plan(self._problem)
+            self._function = autograd.ConvexFunction(
+                transport.value,
+                transport.gradient,
+                transport.value_and_gradient,
+                transport.vjp,
+                transport.hessian_product,
+            )
         self.residual = found.residual.to(theta.dtype)
-        self.converged = found.residual <= found.goal.clamp(max=max(options.tolerance, WORST))
+        self.converged = found.residual <= found.target_residual.clamp(max=max(options.tolerance, MAX_RESIDUAL))
 
     def plan(self) -> Float[Tensor, "batch rows columns"]:
         """The plans, in θ's dtype."""
@@ -200,7 +207,7 @@ class EntropicPlans:
             terms = torch.where(fixed > 0, self._problem[0].detach(), 0.0) * fixed
             terms = terms - self._options.temperature * torch.xlogy(fixed, fixed)
             slopes = self._unrolled.gradient(self._options.temperature)
-            value = autograd.envelope(terms.flatten(1).sum(1), self._problem, slopes)
+            value = autograd.attach_envelope_gradient(terms.flatten(1).sum(1), self._problem, slopes)
         return value.to(self._form.dtype), self._without_slack(plan)
 
     def _without_slack(self, plan: Tensor) -> Tensor:

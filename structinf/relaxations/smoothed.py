@@ -5,38 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from torch import Tensor
-
+from ..autograd import ConvexFunction
 from ..oracle import Oracle
-from ..parts import Parts
 from ..regularizers import Regularizer, Unregularized, get_regularizer
 from ..relaxation import GradientRelaxation
-from ..smoothing import Smoothable
+from ..smoothing import Smoothable, smoothed_function
 
-__all__ = ["Smoothed", "SmoothedValue"]
-
-
-@dataclass(frozen=True)
-class SmoothedValue:
-    """DP_Ω of an oracle as a convex function, with its gradient and Hessian."""
-
-    oracle: Smoothable
-    regularizer: Regularizer
-
-    def value(self, theta: Parts) -> Tensor:
-        return self.oracle.smoothed_value(theta, self.regularizer)
-
-    def gradient(self, theta: Parts) -> Parts:
-        return self.oracle.smoothed_mean(theta, self.regularizer)
-
-    def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:
-        return self.oracle.smoothed_value_and_mean(theta, self.regularizer)
-
-    def vjp(self, theta: Parts, weight: Tensor) -> Parts:
-        return self.oracle.smoothed_vjp(theta, weight, self.regularizer)
-
-    def hessian_product(self, theta: Parts, v: Parts) -> Parts:
-        return self.oracle.smoothed_hessian_product(theta, v, self.regularizer)
+__all__ = ["Smoothed"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +70,6 @@ class Smoothed(GradientRelaxation):
     def piecewise_constant(self) -> bool:
         return isinstance(self.regularizer, Unregularized)
 
-    def function(self, oracle: Oracle) -> SmoothedValue:
+    def convex_function(self, oracle: Oracle) -> ConvexFunction:
         """DP_Ω."""
-        return SmoothedValue(cast(Smoothable, oracle), cast(Regularizer, self.regularizer))
+        return smoothed_function(cast(Smoothable, oracle), cast(Regularizer, self.regularizer))

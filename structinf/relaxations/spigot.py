@@ -9,18 +9,18 @@ import torch
 
 from ..oracle import GibbsOracle, Oracle, Projectable
 from ..parts import Parts, map_parts
-from ..relaxation import missing_ability
+from ..relaxation import missing_ability_reason
 from ..validation import check_choice, check_positive
 from .sparsemap import SparseMAP
-from .surrogate import Choice, Surrogate, moved
+from .surrogate import ArgmaxResult, Surrogate, take_step
 
-__all__ = ["Spigot"]
+__all__ = ["SPIGOT"]
 
 _PROJECTION = SparseMAP()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spigot(Surrogate):
+class SPIGOT(Surrogate):
     """argmax ⟨θ, y⟩, with the gradient of a loss of θ towards a label that is pulled back from v = dL/dy.
 
     With proj the Euclidean projection onto conv(Y), exact by the active-set method or in closed form, and
@@ -69,22 +69,24 @@ class Spigot(Surrogate):
 
     def missing(self, oracle: Oracle) -> str | None:
         projects = self.variant != "exponentiated_gradient"
-        if oracle.takes_costs and not (projects and isinstance(oracle, Projectable)):
+        if oracle.requires_nonpositive_theta and not (projects and isinstance(oracle, Projectable)):
             return f"{oracle.label()} takes potentials of at most 0, and a step against the gradient makes others"
         if self.variant == "projection":
             return super().missing(oracle)
-        why = missing_ability(oracle, GibbsOracle)
+        why = missing_ability_reason(oracle, GibbsOracle)
         return why and f'variant="{self.variant}" needs marginals, and {why}'
 
-    def pull_back(self, at: Choice, v: Parts) -> Parts:
-        start = at.y if self.variant == "projection" else self._marginals(at.oracle, at.theta)
+    def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
+        start = result.y if self.variant == "projection" else self._marginals(result.oracle, result.theta)
         if self.variant == "exponentiated_gradient":
-            label = at.solved(lambda t: self._marginals(at.oracle, t), moved(at.theta, v, -self.step_size))
+            label = result.solve_where_finite(
+                lambda t: self._marginals(result.oracle, t), take_step(result.theta, v, -self.step_size)
+            )
         else:
-            stepped = moved(start, v, -self.step_size)
+            stepped = take_step(start, v, -self.step_size)
             # The face of conv(Y) that θ allows.
-            stepped = map_parts(lambda s, t: torch.where(t.isneginf(), -torch.inf, s), stepped, at.theta)
-            label = at.solved(lambda t: _PROJECTION.mean(at.oracle, t), stepped)
+            stepped = map_parts(lambda s, t: torch.where(t.isneginf(), -torch.inf, s), stepped, result.theta)
+            label = result.solve_where_finite(lambda t: _PROJECTION.mean(result.oracle, t), stepped)
         return map_parts(torch.sub, start, label)
 
     @staticmethod

@@ -14,7 +14,7 @@ from ..errors import InvalidInputError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
 from ..parts import Parts, batch_size, map_parts
-from ..relaxation import Relaxation, named, why_no_noise
+from ..relaxation import Relaxation, noise_unsupported_reason, resolve_relaxation
 from ..solution import Solution
 from ..solvers.perturbation import perturb
 from ..validation import check_choice, check_natural, check_positive
@@ -76,7 +76,7 @@ class Stochastic(Relaxation):
     name = "stochastic"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base_relaxation", named(self.base_relaxation, self.temperature))
+        object.__setattr__(self, "base_relaxation", resolve_relaxation(self.base_relaxation, self.temperature))
         object.__setattr__(self, "temperature", None)
         object.__setattr__(self, "noise", get_noise(self.noise))
         check_positive("sigma", self.sigma)
@@ -100,8 +100,8 @@ class Stochastic(Relaxation):
         return (self._base,)
 
     @property
-    def draws(self) -> bool:
-        return self._base.draws or not isinstance(self.noise, NoNoise)
+    def is_stochastic(self) -> bool:
+        return self._base.is_stochastic or not isinstance(self.noise, NoNoise)
 
     @property
     def sample_ndim(self) -> int:
@@ -111,35 +111,35 @@ class Stochastic(Relaxation):
     def piecewise_constant(self) -> bool:
         return self._base.piecewise_constant
 
-    def seeded(self, generator: torch.Generator | None) -> Self:
-        new = super().seeded(generator)
+    def with_generator(self, generator: torch.Generator | None) -> Self:
+        new = super().with_generator(generator)
         if new is not self:
-            object.__setattr__(new, "base_relaxation", self._base.seeded(generator))
+            object.__setattr__(new, "base_relaxation", self._base.with_generator(generator))
         return new
 
     def missing(self, oracle: Oracle) -> str | None:
-        why = None if isinstance(self.noise, NoNoise) else why_no_noise(oracle)
+        why = None if isinstance(self.noise, NoNoise) else noise_unsupported_reason(oracle)
         return why or self._base.missing(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
-        copies = perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator)
-        found = self._base.solve(copies.oracle, copies.theta)
-        make, apart = found.make_support, self.reduction == "none"
+        perturbed = perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator)
+        found = self._base.solve(perturbed.oracle, perturbed.theta)
+        make, keep_samples = found.make_support, self.reduction == "none"
         n, size = self.samples, batch_size(theta)
 
-        def rows(t: Tensor | None, joined: Callable[[Tensor, int], Any]) -> Tensor | None:
-            """(n B,) as (n, B), or, of the samples ``joined``, as (B,)."""
-            return None if t is None else (t.reshape(n, size) if apart else joined(t.reshape(n, size), 0))
+        def rows(t: Tensor | None, reduce: Callable[[Tensor, int], Any]) -> Tensor | None:
+            """(n B,) as (n, B), or, of the samples ``reduce``, as (B,)."""
+            return None if t is None else (t.reshape(n, size) if keep_samples else reduce(t.reshape(n, size), 0))
 
         def weights(t: Tensor) -> Tensor:
-            return t.reshape(len(t), n, size) if apart else t.reshape(len(t) * n, size) / n
+            return t.reshape(len(t), n, size) if keep_samples else t.reshape(len(t) * n, size) / n
 
         def support(y: Tensor) -> Tensor:
-            return y.reshape(*((len(y), n) if apart else (len(y) * n,)), size, *y.shape[2:])
+            return y.reshape(*((len(y), n) if keep_samples else (len(y) * n,)), size, *y.shape[2:])
 
         return Solution(
-            mean=self._reduced(found.mean),
+            mean=self._reduce_samples(found.mean),
             value=cast(Tensor, rows(found.value, torch.mean)),
             weights=None if found.weights is None else weights(found.weights),
             gap=rows(found.gap, torch.mean),
@@ -150,9 +150,9 @@ class Stochastic(Relaxation):
         )
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        copies = perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator)
-        return self._reduced(self._base.mean(copies.oracle, copies.theta))
+        perturbed = perturb(oracle, theta, self._noise, self.sigma, self.samples, self.generator)
+        return self._reduce_samples(self._base.mean(perturbed.oracle, perturbed.theta))
 
-    def _reduced(self, mean: Parts) -> Parts:
-        apart = map_parts(lambda t: t.reshape(self.samples, len(t) // self.samples, *t.shape[1:]), mean)
-        return apart if self.reduction == "none" else map_parts(lambda t: t.mean(0), apart)
+    def _reduce_samples(self, mean: Parts) -> Parts:
+        keep_samples = map_parts(lambda t: t.reshape(self.samples, len(t) // self.samples, *t.shape[1:]), mean)
+        return keep_samples if self.reduction == "none" else map_parts(lambda t: t.mean(0), keep_samples)

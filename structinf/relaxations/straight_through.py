@@ -9,9 +9,9 @@ from typing_extensions import Self
 
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, differentiate, like_potentials, map_parts, recording, sum_of_products
-from ..relaxation import Relaxation, named
-from .surrogate import Choice, Surrogate
+from ..parts import Parts, as_tuple, differentiate, enable_autograd, map_parts, pack_like, total_inner_product
+from ..relaxation import Relaxation, resolve_relaxation
+from .surrogate import ArgmaxResult, Surrogate
 
 __all__ = ["StraightThrough"]
 
@@ -56,7 +56,7 @@ class StraightThrough(Surrogate):
             if temperature is not None:
                 raise InvalidInputError('temperature: backward="identity" has none; name a relaxation')
             return
-        object.__setattr__(self, "backward", named(self.backward, temperature))
+        object.__setattr__(self, "backward", resolve_relaxation(self.backward, temperature))
         if self._backward_relaxation is not None and self._backward_relaxation.sample_ndim:
             raise InvalidInputError(
                 f"backward: {self._backward_relaxation!r} keeps samples of its own apart; take their mean there"
@@ -71,17 +71,17 @@ class StraightThrough(Surrogate):
         return () if self._backward_relaxation is None else (self._backward_relaxation,)
 
     @property
-    def draws(self) -> bool:
-        return self._backward_relaxation is not None and self._backward_relaxation.draws
+    def is_stochastic(self) -> bool:
+        return self._backward_relaxation is not None and self._backward_relaxation.is_stochastic
 
     @property
     def piecewise_constant(self) -> bool:
         return self._backward_relaxation is not None and self._backward_relaxation.piecewise_constant
 
-    def seeded(self, generator: torch.Generator | None) -> Self:
-        new = super().seeded(generator)
+    def with_generator(self, generator: torch.Generator | None) -> Self:
+        new = super().with_generator(generator)
         if new is not self and self._backward_relaxation is not None:
-            object.__setattr__(new, "backward", self._backward_relaxation.seeded(generator))
+            object.__setattr__(new, "backward", self._backward_relaxation.with_generator(generator))
         return new
 
     def missing(self, oracle: Oracle) -> str | None:
@@ -90,11 +90,11 @@ class StraightThrough(Surrogate):
         why = self._backward_relaxation.missing(oracle)
         return why and f"its backward pass is that of {self._backward_relaxation.label()}, and {why}"
 
-    def pull_back(self, at: Choice, v: Parts) -> Parts:
+    def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
         if self._backward_relaxation is None:
             return v
-        with recording():
-            theta = map_parts(lambda t: t.detach().requires_grad_(), at.theta)
-            mean = self._backward_relaxation.mean(at.oracle, theta)
-            along = sum_of_products(as_tuple(mean), as_tuple(v))
-            return like_potentials(differentiate(along, as_tuple(theta)), theta)
+        with enable_autograd():
+            theta = map_parts(lambda t: t.detach().requires_grad_(), result.theta)
+            mean = self._backward_relaxation.mean(result.oracle, theta)
+            along = total_inner_product(as_tuple(mean), as_tuple(v))
+            return pack_like(differentiate(along, as_tuple(theta)), theta)

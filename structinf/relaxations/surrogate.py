@@ -17,20 +17,20 @@ from ..errors import UnsupportedError
 from ..noise import Noise, NoNoise, get_noise
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts
-from ..relaxation import Relaxation, why_no_noise
+from ..relaxation import Relaxation, noise_unsupported_reason
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
 from ..solvers.perturbation import merge_samples, perturb, repeat_instances
 from ..validation import check_choice, check_natural, check_positive
 
-__all__ = ["Choice", "NoisySurrogate", "Surrogate", "moved"]
+__all__ = ["ArgmaxResult", "NoisySurrogate", "Surrogate", "take_step"]
 
 
 class Surrogate(Relaxation):
     """argmax ⟨θ, y⟩, a vertex, with a gradient that stands in for the derivative, which is 0."""
 
     @abc.abstractmethod
-    def pull_back(self, at: Choice, v: Parts) -> Parts:
+    def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
         """The gradient in θ that ``v`` = dL/dy, (B, *event), makes of the structures chosen; in v's form or in θ's.
 
         ``v`` is 0 at parts of −inf and in the padding. NaN marks instances of which there is none.
@@ -40,7 +40,7 @@ class Surrogate(Relaxation):
         self.refuse_warm_start(warm_start)
         y = best_structure(oracle, theta)
         fixed = map_parts(torch.Tensor.detach, theta)
-        mean, weights = self._attach(Choice(self, oracle, fixed, fixed, y), oracle, theta)
+        mean, weights = self._attach(ArgmaxResult(self, oracle, fixed, fixed, y), oracle, theta)
         return Solution(
             mean=mean,
             value=best_score(oracle, theta, y),
@@ -49,11 +49,11 @@ class Surrogate(Relaxation):
             make_support=lambda: map_parts(lambda z: z[None], y),
         )
 
-    def _attach(self, chosen: autograd.WeightedMean, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
-        return autograd.attach_support(chosen, theta, f"{self.label()} of {oracle.label()}", _NO_SECOND)
+    def _attach(self, argmax_result: autograd.WeightedMean, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
+        return autograd.attach_vjp(argmax_result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)
 
 
-_NO_SECOND = "a surrogate is no derivative and has none, and the marginals relaxation is twice differentiable"
+_SECOND_ORDER_HINT = "a surrogate is no derivative and has none, and the marginals relaxation is twice differentiable"
 
 
 class NoisySurrogate(Surrogate):
@@ -81,7 +81,7 @@ class NoisySurrogate(Surrogate):
         check_choice("reduction", self.reduction, ("mean", "none"))
 
     @property
-    def draws(self) -> bool:
+    def is_stochastic(self) -> bool:
         return not isinstance(get_noise(self.noise), NoNoise)
 
     @property
@@ -89,24 +89,24 @@ class NoisySurrogate(Surrogate):
         return int(self.reduction == "none")
 
     def missing(self, oracle: Oracle) -> str | None:
-        why = why_no_noise(oracle, 'noise="none"') if self.draws else None
+        why = noise_unsupported_reason(oracle, 'noise="none"') if self.is_stochastic else None
         return why or super().missing(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
-        n, size, apart = self.samples, batch_size(theta), self.reduction == "none"
-        copies = perturb(oracle, theta, get_noise(self.noise), self.sigma, n, self.generator)
-        y = best_structure(copies.oracle, copies.theta)
-        value = best_score(copies.oracle, copies.theta, y).view(n, size)
-        noisy, fixed = (map_parts(torch.Tensor.detach, t) for t in (copies.theta, theta))
-        drawn = _Drawn(Choice(self, copies.oracle, noisy, fixed, y), n, size, apart)
+        n, size, keep_samples = self.samples, batch_size(theta), self.reduction == "none"
+        perturbed = perturb(oracle, theta, get_noise(self.noise), self.sigma, n, self.generator)
+        y = best_structure(perturbed.oracle, perturbed.theta)
+        value = best_score(perturbed.oracle, perturbed.theta, y).view(n, size)
+        noisy, fixed = (map_parts(torch.Tensor.detach, t) for t in (perturbed.theta, theta))
+        drawn = _SampledArgmax(ArgmaxResult(self, perturbed.oracle, noisy, fixed, y), n, size, keep_samples)
         mean, weights = self._attach(drawn, oracle, theta)
         return Solution(
             mean=mean,
-            value=value if apart else value.mean(0),
+            value=value if keep_samples else value.mean(0),
             weights=weights,
             oracle_calls=1,
-            make_support=lambda: map_parts(lambda z: z[None] if apart else z, drawn.structures),
+            make_support=lambda: map_parts(lambda z: z[None] if keep_samples else z, drawn.structures),
         )
 
 
@@ -114,21 +114,21 @@ class NoisySurrogate(Surrogate):
 
 
 @dataclass(frozen=True)
-class Choice:
+class ArgmaxResult:
     """The best structures y (B, *event) for potentials θ, each of weight 1, whose gradient is the surrogate's rule.
 
     Attributes
     ----------
     theta : (B | 1, *event) Potentials
         With noise, if there is any.
-    plain : (B' | 1, *event) Potentials
+    noiseless_theta : (B' | 1, *event) Potentials
         Without; B is a multiple of B'.
     """
 
     surrogate: Surrogate
     oracle: Oracle
     theta: Parts
-    plain: Parts
+    noiseless_theta: Parts
     y: Parts
 
     @property
@@ -146,28 +146,28 @@ class Choice:
                 f"the weights of {self.surrogate.label()} are the same for all θ and carry no gradient; "
                 "train through the mean, or take sparsemap, whose weights have one"
             )
-        gradient = self.surrogate.pull_back(self, self._inside(mean_cotangent))
-        if not self._forbids:
+        gradient = self.surrogate.surrogate_gradient(self, self._mask_forbidden(mean_cotangent))
+        if not self._has_forbidden_parts:
             return gradient
         return map_parts(lambda g, t: torch.where(t.isneginf(), 0.0, g), gradient, self.theta)
 
     @functools.cached_property
-    def _forbids(self) -> bool:
+    def _has_forbidden_parts(self) -> bool:
         """Whether a part is −inf, which noise does not change: looked for without it, in fewer numbers."""
-        return any(bool(t.isneginf().any()) for t in as_tuple(self.plain))
+        return any(bool(t.isneginf().any()) for t in as_tuple(self.noiseless_theta))
 
-    def allowed(self, like: Parts) -> Parts:
+    def allowed_parts(self, like: Parts) -> Parts:
         """Boolean masks, (B | 1, *event), of the parts that a structure of ``like``'s batch (B, *event) may have."""
         finite = map_parts(lambda t: ~t.isneginf(), self.theta)
         masks = self.oracle.valid_parts(like)
         return finite if masks is None else map_parts(torch.logical_and, finite, masks)
 
-    def _inside(self, v: Parts) -> Parts:
-        if not self._forbids and self.oracle.valid_parts(v) is None:
+    def _mask_forbidden(self, v: Parts) -> Parts:
+        if not self._has_forbidden_parts and self.oracle.valid_parts(v) is None:
             return v
-        return map_parts(lambda mask, z: torch.where(mask, z, 0.0), self.allowed(v), v)
+        return map_parts(lambda mask, z: torch.where(mask, z, 0.0), self.allowed_parts(v), v)
 
-    def solved(self, solve: Callable[[Parts], Parts], potentials: Parts) -> Parts:
+    def solve_where_finite(self, solve: Callable[[Parts], Parts], potentials: Parts) -> Parts:
         """``solve(potentials)``, and NaN for instances whose ``potentials`` are not finite where θ is."""
         ends = [end for p in as_tuple(potentials) if p.numel() for end in torch.aminmax(p)]
         if all(math.isfinite(end) for end in ends):  # the usual case, in one pass
@@ -185,51 +185,51 @@ class Choice:
 
     def difference(self, v: Parts, step: float | Tensor, *, symmetric: bool = False) -> Parts:
         """y − argmax ⟨θ − step v, y⟩; or half of argmax ⟨θ + step v, y⟩ less the same."""
-        low = self._best(v, -step)
+        low = self._argmax_at_step(v, -step)
         if symmetric:
-            return map_parts(lambda a, b: (a - b) / 2, self._best(v, step), low)
+            return map_parts(lambda a, b: (a - b) / 2, self._argmax_at_step(v, step), low)
         return map_parts(torch.sub, self.y, low)
 
-    def _best(self, v: Parts, step: float | Tensor) -> Parts:
-        potentials = moved(self.theta, v, step)
-        if self.oracle.takes_costs:
+    def _argmax_at_step(self, v: Parts, step: float | Tensor) -> Parts:
+        potentials = take_step(self.theta, v, step)
+        if self.oracle.requires_nonpositive_theta:
             potentials = map_parts(lambda t: t.clamp(max=0), potentials)
-        return self.solved(lambda t: best_structure(self.oracle, t), potentials)
+        return self.solve_where_finite(lambda t: best_structure(self.oracle, t), potentials)
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _SampledArgmax:
     """Structures (n, B, *event) that were chosen as one batch: their mean, or each."""
 
-    chosen: Choice
+    argmax_result: ArgmaxResult
     samples: int
     size: int
-    apart: bool
+    keep_samples: bool
 
     @property
     def structures(self) -> Parts:
-        return self._apart(self.chosen.y)
+        return self._unflatten_samples(self.argmax_result.y)
 
     @property
     def mean(self) -> Parts:
-        return self.structures if self.apart else map_parts(lambda z: z.mean(0), self.structures)
+        return self.structures if self.keep_samples else map_parts(lambda z: z.mean(0), self.structures)
 
     @property
     def weights(self) -> Tensor:
-        weights = self.chosen.weights.view(self.samples, self.size)
-        return weights[None] if self.apart else weights / self.samples
+        weights = self.argmax_result.weights.view(self.samples, self.size)
+        return weights[None] if self.keep_samples else weights / self.samples
 
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         v = mean_cotangent
         if v is not None:
-            v = merge_samples(v) if self.apart else repeat_instances(v, self.samples)
-        each = self._apart(self.chosen.vjp(v, weights_cotangent))
-        return map_parts(lambda g: g.sum(0) if self.apart else g.mean(0), each)
+            v = merge_samples(v) if self.keep_samples else repeat_instances(v, self.samples)
+        each = self._unflatten_samples(self.argmax_result.vjp(v, weights_cotangent))
+        return map_parts(lambda g: g.sum(0) if self.keep_samples else g.mean(0), each)
 
-    def _apart(self, parts: Parts) -> Parts:
+    def _unflatten_samples(self, parts: Parts) -> Parts:
         return map_parts(lambda t: t.view(self.samples, self.size, *t.shape[1:]), parts)
 
 
-def moved(theta: Parts, v: Parts, step: float | Tensor) -> Parts:
+def take_step(theta: Parts, v: Parts, step: float | Tensor) -> Parts:
     """θ + step v, (B, *event)."""
     return map_parts(lambda t, z: t + step * z, theta, v)

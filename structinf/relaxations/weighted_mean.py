@@ -11,11 +11,11 @@ from torch import Tensor
 
 from .. import autograd
 from ..oracle import Oracle
-from ..parts import Parts, map_parts, scale
+from ..parts import Parts, divide_by_temperature, map_parts
 from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
-from ..solvers.convergence import OnFailure, report_unfinished
+from ..solvers.convergence import OnFailure, report_unconverged
 from ..solvers.weighted_mean import WeightedMeanResult
 
 __all__ = ["WeightedMeanRelaxation"]
@@ -38,12 +38,12 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         """The solver's result for ``scaled`` = θ / temperature, given its options tolerance, max_iter, warm_start."""
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
-        scaled = scale(theta, self.temperature)
+        scaled = divide_by_temperature(theta, self.temperature)
         result = self._result(oracle, scaled, warm_start)
         mean, weights = self._attach_gradient(result, oracle, scaled)
         return Solution(
             mean=mean,
-            value=autograd.envelope(self.temperature * result.value, theta, mean),
+            value=autograd.attach_envelope_gradient(self.temperature * result.value, theta, mean),
             weights=weights,
             gap=self.temperature * result.gap,
             converged=result.converged,
@@ -52,7 +52,7 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         )
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        scaled = scale(theta, self.temperature)
+        scaled = divide_by_temperature(theta, self.temperature)
         closed_form = self._closed_form(oracle)
         if closed_form is not None:
             return closed_form(scaled)
@@ -65,12 +65,12 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
 
     def _attach_gradient(self, result: autograd.WeightedMean, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
-        return autograd.attach_support(result, scaled, f"{self.label()} of {oracle.label()}")
+        return autograd.attach_vjp(result, scaled, f"{self.label()} of {oracle.label()}")
 
     def _result(self, oracle: Oracle, scaled: Parts, warm_start: Parts | None = None) -> WeightedMeanResult:
         options = {"tolerance": self.tolerance, "max_iter": self.max_iter, "warm_start": warm_start}
         with torch.no_grad():
             result = self._run_solver(oracle, map_parts(torch.Tensor.detach, scaled), options)
         what = f"{self.label()} of {oracle.label()}"
-        report_unfinished(what, result, self.max_iter, self.tolerance, self.on_failure)
+        report_unconverged(what, result, self.max_iter, self.tolerance, self.on_failure)
         return result

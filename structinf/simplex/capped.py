@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..autograd import CappedMap
-from ..compile.decorators import as_custom_op
+from ..autograd import CappedSimplexMap
+from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..shapes import Float
 from .forms import AlongDim, apply_along, check_parameter, check_scores, extent, row_parameter
@@ -13,10 +13,10 @@ from .forms import AlongDim, apply_along, check_parameter, check_scores, extent,
 __all__ = ["Budget", "budget"]
 
 
-_CAPPED = CappedMap()
+_CAPPED = CappedSimplexMap()
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """The nearest point of the capped simplex along ``dim``: a soft choice of k things.
 
@@ -67,7 +67,7 @@ def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> Float[Tensor, "*shape
         raise InvalidInputError(f"k must be at most {size}, the size of x along dim {dim}, got {largest:g}")
     if isinstance(k, Tensor):
         return apply_along(_CAPPED, x, dim, row_parameter("k", k, x, dim))
-    return apply_along(CappedMap(float(k)), x, dim)
+    return apply_along(CappedSimplexMap(float(k)), x, dim)
 
 
 class Budget(AlongDim):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..autograd.simplex import SimplexMap, simplex_point
+from ..autograd.simplex import SimplexMap, apply_simplex_map
 from ..errors import InvalidInputError
-from ..kernels.arrays import widened
+from ..kernels.arrays import upcast_half
 from ..kernels.simplex.torch_backend import power
 from ..kernels.simplex.tsallis import tsallis_maximum
 from .forms import check_parameter, check_scores, restored, to_last
@@ -49,7 +49,7 @@ class Entropy(abc.ABC):
         The loss is 0 from there on, and only there.
         """
 
-    def widened(self, x: Tensor) -> Tensor:
+    def upcast_half(self, x: Tensor) -> Tensor:
         """Scores in the dtype in which the loss is computed."""
         return x.double()
 
@@ -79,8 +79,8 @@ class ShannonEntropy(Entropy):
     def margin(self) -> float:
         return math.inf
 
-    def widened(self, x: Tensor) -> Tensor:
-        return TsallisEntropy(1.0).widened(x)
+    def upcast_half(self, x: Tensor) -> Tensor:
+        return TsallisEntropy(1.0).upcast_half(x)
 
     def maximum(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
         return TsallisEntropy(1.0).maximum(x, p, origin)
@@ -121,8 +121,8 @@ class TsallisEntropy(Entropy):
     def margin(self) -> float:
         return math.inf if self.alpha == 1 else 1 / (self.alpha - 1)
 
-    def widened(self, x: Tensor) -> Tensor:
-        return widened(x) if x.is_cpu else x.double()
+    def upcast_half(self, x: Tensor) -> Tensor:
+        return upcast_half(x) if x.is_cpu else x.double()
 
     def maximum(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
         return tsallis_maximum(x, p, origin, self.alpha) if x.is_cpu else super().maximum(x, p, origin)
@@ -233,7 +233,7 @@ def _check_number(name: str, value: float) -> None:
 
 def _in_double(function: SimplexMap, x: Tensor, dim: int) -> Tensor:
     check_scores(x, dim)
-    return restored(simplex_point(function, to_last(x, dim).double()), x, dim)
+    return restored(apply_simplex_map(function, to_last(x, dim).double()), x, dim)
 
 
 def _log_power_sum(p: Tensor, alpha: float, dim: int) -> Tensor:

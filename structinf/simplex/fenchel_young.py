@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..autograd.simplex_gap import simplex_gap
-from ..autograd.value_check import inspected
-from ..compile.decorators import as_custom_op
+from ..autograd.simplex_gap import fenchel_young_gap
+from ..autograd.value_check import check_under_vmap
+from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction
 from ..shapes import Float, Int
@@ -19,13 +19,17 @@ from .forms import check_scores, to_last
 __all__ = ["simplex_loss"]
 
 
-def _like_losses(
+def _losses_like(
     x: Tensor, target: Tensor, entropy: Entropy, *, dim: int = -1, reduction: Reduction = "mean", **_: Any
 ) -> Tensor:
     return x.new_empty([] if reduction != "none" else to_last(x, dim).shape[:-1])
 
 
-@as_custom_op(_like_losses, is_number=lambda *_, reduction="mean", **__: reduction != "none")
+def _is_scalar(*_: Any, reduction: Reduction = "mean", **__: Any) -> bool:
+    return reduction != "none"
+
+
+@public_call(operator=OperatorSpec(_losses_like, is_scalar=_is_scalar))
 def simplex_loss(
     x: Tensor,
     target: Tensor,
@@ -92,7 +96,7 @@ def simplex_loss(
     check_reduction(reduction)
     if not isinstance(entropy, Entropy):
         raise TypeError(f"entropy: an Entropy such as TsallisEntropy(1.5) is needed, got {type(entropy).__name__}")
-    scores = entropy.widened(to_last(x, dim))
+    scores = entropy.upcast_half(to_last(x, dim))
     lead, classes = scores.shape[:-1], scores.shape[-1]
     scores = scores.reshape(lead.numel(), classes)
     _check_table("cost", cost, (classes, classes))
@@ -131,22 +135,22 @@ def _of_classes(scores: Tensor, labels: Tensor, entropy: Entropy, cost: Tensor |
         return scores.sum(1)
     scores = scores if cost is None else scores + cost.to(scores)[labels]
     right = scores[torch.arange(len(labels), device=labels.device), labels]  # gather would keep the scores for backward
-    return simplex_gap(entropy, scores, entropy.probabilities(scores), right, torch.zeros_like(right))
+    return fenchel_young_gap(entropy, scores, entropy.probabilities(scores), right, torch.zeros_like(right))
 
 
 def _of_probabilities(scores: Tensor, y: Tensor, entropy: Entropy, cost: Tensor | None) -> Float[Tensor, " rows"]:
     """The same for probabilities ``y`` (rows, K) in float64."""
     scores = scores if cost is None else scores + (y @ cost.to(y)).to(scores.dtype)
     right = torch.where(y > 0, y * torch.where(y > 0, scores, 0.0), 0.0).sum(1)
-    return simplex_gap(entropy, scores, entropy.probabilities(scores), right, entropy(y))
+    return fenchel_young_gap(entropy, scores, entropy.probabilities(scores), right, entropy(y))
 
 
 def _labels(target: Tensor, lead: torch.Size, classes: int, ignore_index: int) -> tuple[Int[Tensor, " rows"], bool]:
     """``target``, flat, in int64, and whether any is to be ignored."""
     if not isinstance(target, Tensor) or target.dtype is torch.bool or target.is_complex():
-        came = f"a tensor of {target.dtype}" if isinstance(target, Tensor) else type(target).__name__
+        received = f"a tensor of {target.dtype}" if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(
-            f"target: a tensor of integers (classes) or floating point (probabilities) is needed, got {came}"
+            f"target: a tensor of integers (classes) or floating point (probabilities) is needed, got {received}"
         )
     if target.shape != lead:
         raise InvalidInputError(
@@ -168,7 +172,7 @@ def _labels(target: Tensor, lead: torch.Size, classes: int, ignore_index: int) -
                 f"{int(labels[index])} at {index}"
             )
 
-    return inspected(target.long(), check).reshape(-1), any_ignored
+    return check_under_vmap(target.long(), check).reshape(-1), any_ignored
 
 
 def _probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
@@ -189,12 +193,12 @@ def _probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
                 f"{index}"
             )
 
-    y = inspected(to_last(target, dim).double(), check)
+    y = check_under_vmap(to_last(target, dim).double(), check)
     # To rounding of their own dtype, the sum is 1; the loss must not change if a number is added to all scores.
     return y / y.sum(-1, keepdim=True)
 
 
 def _check_table(name: str, table: Tensor | None, shape: tuple[int, ...]) -> None:
     if table is not None and (not isinstance(table, Tensor) or table.shape != shape):
-        came = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
-        raise InvalidInputError(f"{name}: a tensor of shape {shape} is needed for {shape[0]} classes, got {came}")
+        received = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
+        raise InvalidInputError(f"{name}: a tensor of shape {shape} is needed for {shape[0]} classes, got {received}")

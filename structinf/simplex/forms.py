@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..autograd.simplex import SimplexMap, simplex_point
-from ..autograd.value_check import inspected
+from ..autograd.simplex import SimplexMap, apply_simplex_map
+from ..autograd.value_check import check_under_vmap
 from ..errors import InvalidInputError
-from ..kernels.arrays import widened
+from ..kernels.arrays import upcast_half
 from ..validation import check_floating
 
 __all__ = [
@@ -61,7 +61,7 @@ def apply_along(function: SimplexMap, x: Tensor, dim: int, parameter: Tensor | N
         As :func:`row_parameter` gives it.
     """
     check_scores(x, dim)
-    return restored(simplex_point(function, to_last(widened(x), dim), parameter), x, dim)
+    return restored(apply_simplex_map(function, to_last(upcast_half(x), dim), parameter), x, dim)
 
 
 def to_last(x: Tensor, dim: int) -> Tensor:
@@ -92,14 +92,14 @@ def check_parameter(name: str, value: float | Tensor, least: float, *, is_open: 
     """Raise InvalidInputError unless all of ``value`` is finite and at least ``least``, or above it if ``is_open``."""
     if isinstance(value, Tensor):
         low, high = extent(value) if value.numel() else (least + 1.0, least + 1.0)
-        is_right, came = least <= low and high < math.inf, f"a tensor from {low:g} to {high:g}"
+        is_right, received = least <= low and high < math.inf, f"a tensor from {low:g} to {high:g}"
         is_right = is_right and not (is_open and low == least)
     else:
         is_right = isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf
-        is_right, came = is_right and not (is_open and value == least), repr(value)
+        is_right, received = is_right and not (is_open and value == least), repr(value)
     if not is_right:
         bound = f"above {least:g}" if is_open else f"of at least {least:g}"
-        raise InvalidInputError(f"{name} must be a finite number {bound}, or a tensor of such numbers, got {came}")
+        raise InvalidInputError(f"{name} must be a finite number {bound}, or a tensor of such numbers, got {received}")
 
 
 def extent(value: Tensor) -> tuple[float, float]:
@@ -111,7 +111,7 @@ def extent(value: Tensor) -> tuple[float, float]:
         low, high = numbers.aminmax()
         found = low.item(), high.item()
 
-    inspected(value.detach(), look)
+    check_under_vmap(value.detach(), look)
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..autograd.simplex import SimplexMap
-from ..compile.decorators import as_custom_op
+from ..compile.public_call import OperatorSpec, public_call
 from ..kernels.simplex import groups
 from ..shapes import Float
 from .forms import AlongDim, apply_along, check_parameter
@@ -27,18 +27,18 @@ class _GroupedMap(SimplexMap):
         return (groups.fusedmax if self.is_chain else groups.oscarmax)(x, self.weight)
 
     def pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         means = groups.group_means if p.is_cpu else groups.differentiable_group_means
         return means(p, g, self.is_chain), None
 
-    def differentiable_pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    def differentiable_vjp(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         return groups.differentiable_group_means(p, g, self.is_chain), None
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Sparse probabilities that are equal over runs of neighbours, along ``dim``.
 
@@ -85,7 +85,7 @@ def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*s
     return apply_along(_GroupedMap(float(weight), True) if weight else TsallisMap(2.0), x, dim)
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def oscarmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Sparse probabilities that are equal within groups, wherever along ``dim`` these are.
 

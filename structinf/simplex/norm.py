@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..autograd.simplex import SimplexMap, one_of, simplex_point
-from ..compile.decorators import as_custom_op
-from ..kernels.simplex.torch_backend import largest_score, power
+from ..autograd.simplex import SimplexMap, apply_simplex_map, fixed_or_given
+from ..compile.public_call import OperatorSpec, public_call
+from ..kernels.simplex.torch_backend import max_score, power
 from ..shapes import Float
 from .forms import AlongDim, check_parameter, check_scores, restored, row_parameter, to_last
 from .tsallis import TsallisMap
@@ -28,8 +28,8 @@ class NormMap(SimplexMap):
 
     def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
         # So q = u^α, of sum 1, is the entmax of x α / (α − 1) for 2 − 1 / α.
-        alpha = one_of(self.alpha, parameter)
-        top, is_masked = largest_score(x), x.isneginf()
+        alpha = fixed_or_given(self.alpha, parameter)
+        top, is_masked = max_score(x), x.isneginf()
         apart = (x - torch.where(top.isneginf(), 0.0, top)).masked_fill(is_masked, 0.0)
         scaled, dual = (apart * (alpha / (alpha - 1))).masked_fill(is_masked, -torch.inf), 2 - 1 / alpha
         q = TsallisMap().point(scaled, dual) if isinstance(dual, Tensor) else TsallisMap(dual).point(scaled, None)
@@ -37,14 +37,14 @@ class NormMap(SimplexMap):
         total = u.sum(-1, keepdim=True)
         return u / torch.where(total != 0, total, 1.0)
 
-    def differentiable_pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    def differentiable_vjp(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         # With w = u^(2 − α) / (α − 1), du = w (dx − dτ), and as u keeps its norm, dτ = ⟨p, dx⟩. For N = ‖p‖_α,
         # dp = N (du − p Σ du). J is symmetric, and J 1 = 0: differences to the highest p's are exact.
         if not p.shape[-1]:
-            return g.clone(), g.sum(-1, keepdim=True) if with_slope else None
-        alpha = one_of(self.alpha, parameter)
+            return g.clone(), g.sum(-1, keepdim=True) if with_parameter_grad else None
+        alpha = fixed_or_given(self.alpha, parameter)
         norm = norm_of(p, alpha)
         u = p / norm
         w = power(u, 2 - alpha) / (alpha - 1)
@@ -52,7 +52,7 @@ class NormMap(SimplexMap):
         v = v - (p * v).sum(-1, keepdim=True)
         change = norm * w * v
         product = change - p * change.sum(-1, keepdim=True)
-        if not with_slope:
+        if not with_parameter_grad:
             return product, None
         # In α, du = −u log u / (α − 1) − w dτ, and dτ = −N / α Σ u^α log u.
         log_u = torch.where(p != 0, u, 1.0).log()
@@ -62,13 +62,13 @@ class NormMap(SimplexMap):
 
 def norm_of(p: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows 1"]:
     """‖p‖_α of probabilities (..., n), however small their powers are; 1 where all are 0."""
-    top = largest_score(p.detach())  # of which neither the value nor a derivative is
+    top = max_score(p.detach())  # of which neither the value nor a derivative is
     top = torch.where(top != 0, top, 1.0)
     total = power(p / top, alpha).sum(-1, keepdim=True)
     return top * torch.where(total != 0, total, 1.0).pow(1 / alpha)
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> Float[Tensor, "*shape"]:
     """α-normmax along ``dim``, for any α above 1: sparse, and near to uniform among what is left.
 
@@ -109,8 +109,8 @@ def normmax(x: Tensor, alpha: float | Tensor = 2.0, dim: int = -1) -> Float[Tens
     check_parameter("alpha", alpha, 1, is_open=True)
     if isinstance(alpha, Tensor):
         alpha = row_parameter("alpha", alpha, x, dim).double()
-        return restored(simplex_point(NormMap(), to_last(x, dim).double(), alpha), x, dim)
-    return restored(simplex_point(NormMap(float(alpha)), to_last(x, dim).double()), x, dim)
+        return restored(apply_simplex_map(NormMap(), to_last(x, dim).double(), alpha), x, dim)
+    return restored(apply_simplex_map(NormMap(float(alpha)), to_last(x, dim).double()), x, dim)
 
 
 class Normmax(AlongDim):

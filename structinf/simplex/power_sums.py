@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..autograd.simplex import SimplexMap
-from ..kernels.simplex.torch_backend import largest_score, power
+from ..kernels.simplex.torch_backend import max_score, power
 from ..shapes import Float
 from .norm import NormMap, norm_of
 
@@ -32,7 +32,7 @@ class RenyiMap(SimplexMap):
         n = x.shape[-1]
         if not n:
             return x.clone()
-        top, order, target = largest_score(x), 1 / (1 - self.beta), self.beta / (1 - self.beta)
+        top, order, target = max_score(x), 1 / (1 - self.beta), self.beta / (1 - self.beta)
         masked = x.isneginf()
         d = torch.where(masked | (x == top), 0.0, top - x)
 
@@ -46,8 +46,8 @@ class RenyiMap(SimplexMap):
         p = at(t).masked_fill(top.isneginf(), 0.0)
         return p.masked_fill(~(x < torch.inf).all(-1, keepdim=True), torch.nan)
 
-    def differentiable_pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    def differentiable_vjp(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         # The inverse Hessian is (Σ p^β / β) diag(p^(2 − β)) − p pᵀ.
         scale = power(p, self.beta).sum(-1, keepdim=True) / self.beta
@@ -66,7 +66,7 @@ class SquaredNormMap(SimplexMap):
     def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
         if not x.shape[-1]:
             return x.clone()
-        top = largest_score(x)
+        top = max_score(x)
         apart = x - torch.where(top.isneginf(), 0.0, top)
 
         def at(norm: Tensor) -> Tensor:
@@ -83,8 +83,8 @@ class SquaredNormMap(SimplexMap):
         )[0]
         return p + share * difference
 
-    def differentiable_pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    def differentiable_vjp(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         # The inverse Hessian is (diag((p / N)^(2 − α)) − (2 − α) p pᵀ / N²) / (α − 1).
         norm = norm_of(p, self.alpha)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..autograd.simplex import simplex_point
-from ..compile.decorators import as_custom_op
-from ..kernels.arrays import widened
+from ..autograd.simplex import apply_simplex_map
+from ..compile.public_call import OperatorSpec, public_call
+from ..kernels.arrays import upcast_half
 from ..shapes import Float
 from ..validation import check_k
 from .forms import AlongDim, check_scores, restored, to_last
@@ -15,7 +15,7 @@ from .tsallis import TsallisMap
 __all__ = ["TopkSparsemax", "topk_sparsemax"]
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def topk_sparsemax(x: Tensor, k: int, dim: int = -1) -> Float[Tensor, "*shape"]:
     """The nearest probabilities of which at most k are not 0, along ``dim``: the sparsemax of the k highest scores.
 
@@ -54,9 +54,9 @@ def topk_sparsemax(x: Tensor, k: int, dim: int = -1) -> Float[Tensor, "*shape"]:
     """
     check_scores(x, dim)
     check_k(k)
-    scores = to_last(widened(x), dim)
+    scores = to_last(upcast_half(x), dim)
     best, places = scores.topk(min(k, scores.shape[-1]), dim=-1)
-    p = simplex_point(TsallisMap(2.0), best)
+    p = apply_simplex_map(TsallisMap(2.0), best)
     rest = 0 * p.detach()[..., :1]  # NaN where p is
     return restored(rest.expand_as(scores).scatter(-1, places, p), x, dim)
 

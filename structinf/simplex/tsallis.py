@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ..autograd.simplex import SimplexMap, one_of
-from ..compile.decorators import as_custom_op
+from ..autograd.simplex import SimplexMap, fixed_or_given
+from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..kernels.simplex import dispatch as compiled
 from ..kernels.simplex import torch_backend
@@ -28,22 +28,24 @@ class TsallisMap(SimplexMap):
     def point(self, x: Tensor, parameter: Tensor | None) -> Tensor:
         if self.alpha == 1:
             return _softmax(x)
-        return (compiled if x.is_cpu else torch_backend).entmax(x, one_of(self.alpha, parameter))
+        return (compiled if x.is_cpu else torch_backend).entmax(x, fixed_or_given(self.alpha, parameter))
 
     def pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         if not p.is_cpu:
-            return self.differentiable_pull_back(p, parameter, g, with_slope)
-        product, slope = compiled.pull_back(p, g, one_of(self.alpha, parameter), with_slope=with_slope)
+            return self.differentiable_vjp(p, parameter, g, with_parameter_grad)
+        product, slope = compiled.pull_back(
+            p, g, fixed_or_given(self.alpha, parameter), with_parameter_grad=with_parameter_grad
+        )
         return product, slope if slope is None or parameter is None else slope.to(parameter.dtype)
 
-    def differentiable_pull_back(
-        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_slope: bool
+    def differentiable_vjp(
+        self, p: Tensor, parameter: Tensor | None, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
-        alpha = one_of(self.alpha, parameter)
-        product = torch_backend.entmax_product(p, g, alpha)
-        slope = torch_backend.entmax_slope(p, g, alpha) if with_slope else None
+        alpha = fixed_or_given(self.alpha, parameter)
+        product = torch_backend.entmax_vjp(p, g, alpha)
+        slope = torch_backend.entmax_alpha_vjp(p, g, alpha) if with_parameter_grad else None
         return product, slope
 
 
@@ -53,13 +55,13 @@ def _softmax(x: Tensor) -> Tensor:
     # A row of NaN comes of NaN, of +inf, or of −inf alone; to look for one costs little, but would make GPUs wait.
     if x.is_cpu and not (x.numel() and bool(p[..., 0].isnan().any())):
         return p
-    return p.masked_fill(torch_backend.largest_score(x).isneginf(), 0.0)
+    return p.masked_fill(torch_backend.max_score(x).isneginf(), 0.0)
 
 
 _SOFTMAX, _ENTMAX15, _SPARSEMAX, _ENTMAX = TsallisMap(1.0), TsallisMap(1.5), TsallisMap(2.0), TsallisMap()
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def softmax(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Softmax along ``dim``: torch.softmax, but 0 with gradient 0 in a row of −inf alone.
 
@@ -90,7 +92,7 @@ def softmax(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     return apply_along(_SOFTMAX, x, dim)
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def sparsemax(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Sparsemax along ``dim``: the nearest point of the simplex, which is α-entmax for α = 2.
 
@@ -119,7 +121,7 @@ def sparsemax(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     return apply_along(_SPARSEMAX, x, dim)
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def entmax15(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     """α-entmax along ``dim`` for α = 1.5: sparse as sparsemax, but smooth.
 
@@ -146,7 +148,7 @@ def entmax15(x: Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
     return apply_along(_ENTMAX15, x, dim)
 
 
-@as_custom_op()
+@public_call(operator=OperatorSpec())
 def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> Float[Tensor, "*shape"]:
     """α-entmax along ``dim``, for any α of at least 1: the larger it is, the sparser the probabilities.
 

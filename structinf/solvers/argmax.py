@@ -45,8 +45,8 @@ def _wrong_form(y: Any, theta: Parts) -> str | None:
         return f"it returned {'a tuple' if isinstance(y, tuple) else 'no tuple'}, unlike theta"
     size = batch_size(theta)
     for z, t in zip(as_tuple(y), as_tuple(theta), strict=True):
-        came = (tuple(z.shape), z.dtype, z.device) if isinstance(z, Tensor) else type(z).__name__
+        received = (tuple(z.shape), z.dtype, z.device) if isinstance(z, Tensor) else type(z).__name__
         wanted = ((size, *t.shape[1:]), t.dtype, t.device)
-        if came != wanted:
-            return f"it returned {came} where shape, dtype and device must be {wanted}"
+        if received != wanted:
+            return f"it returned {received} where shape, dtype and device must be {wanted}"
     return None

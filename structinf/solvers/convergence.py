@@ -9,7 +9,7 @@ from torch import Tensor
 from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn_user
 from ..validation import check_choice, check_natural
 
-__all__ = ["IterativeResult", "OnFailure", "check_stopping", "report_failure", "report_unfinished"]
+__all__ = ["IterativeResult", "OnFailure", "check_stopping", "report_nonconvergence", "report_unconverged"]
 
 OnFailure = Literal["warn", "raise", "ignore"]
 
@@ -22,7 +22,7 @@ def check_stopping(max_iter: int, tolerance: float, on_failure: OnFailure) -> No
     check_choice("on_failure", on_failure, ("warn", "raise", "ignore"))
 
 
-def report_failure(message: str, on_failure: OnFailure) -> None:
+def report_nonconvergence(message: str, on_failure: OnFailure) -> None:
     """Warn at the line that called the library, raise ConvergenceError, or do neither."""
     if on_failure == "raise":
         raise ConvergenceError(message)
@@ -38,15 +38,15 @@ class IterativeResult(Protocol):
     oracle_calls: int
 
 
-def report_unfinished(
+def report_unconverged(
     what: str, result: IterativeResult, max_iter: int, tolerance: float, on_failure: OnFailure
 ) -> None:
-    """:func:`report_failure` of ``what``, for the instances that did not converge, if there are any."""
+    """:func:`report_nonconvergence` of ``what``, for the instances that did not converge, if there are any."""
     if on_failure == "ignore" or bool(result.converged.all()):
         return
     failed = (~result.converged).nonzero()[:, 0]
     worst = int(failed[result.gap[failed].argmax()])
-    report_failure(
+    report_nonconvergence(
         f"{what}: {len(failed)} of {len(result.converged)} instances stopped after {result.oracle_calls} oracle calls, "
         f"the worst at batch index {worst} with a duality gap of {result.gap[worst].item():.2e}; max_iter is "
         f"{max_iter} and tolerance {tolerance:g}",

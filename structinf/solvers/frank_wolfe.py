@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..kernels.active_set.tolerances import ROUNDING
 from ..oracle import Oracle
-from ..parts import Parts, differentiate, recording
+from ..parts import Parts, differentiate, enable_autograd
 from .convex_combinations import ConvexCombinations
 from .mean_problem import MeanProblem
 from .mean_regularizers import RegularizerName, make_regularizer
@@ -260,7 +260,7 @@ class _UnrolledSteps(NamedTuple):
         ⟨θ − ∇Ω(x + t v), v⟩, and differentiated as that; a step that ends at the boundary has a constant length.
         """
         x, weight = self.point, torch.nn.functional.pad(self.weight, (0, cotangent.shape[1] - self.weight.shape[1]))
-        with recording():
+        with enable_autograd():
             theta = combinations.theta.clone().requires_grad_()
             for step in self.steps:
                 rows, move, p = step.rows, step.vertex - x[step.rows], weight[step.rows]

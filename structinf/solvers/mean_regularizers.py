@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import Parts, differentiate, recording
+from ..parts import Parts, differentiate, enable_autograd
 from .flattening import Flattening
 
 __all__ = ["MeanRegularizer", "RegularizerName", "make_regularizer"]
@@ -169,7 +169,7 @@ class CallableRegularizer(MeanRegularizer):
             return self._call(x).detach()
 
     def gradient(self, x: Tensor) -> Tensor:
-        with recording():
+        with enable_autograd():
             leaf = _leaf(x)
             return differentiate(self._call(leaf).sum(), [leaf])[0]
 
@@ -188,7 +188,7 @@ class CallableRegularizer(MeanRegularizer):
 
     def _products(self, x: Tensor, v: Tensor) -> Tensor:
         """∇²Ω(x) v, row by row."""
-        with recording():
+        with enable_autograd():
             leaf = _leaf(x)
             (gradient,) = differentiate(self._call(leaf).sum(), [leaf], create_graph=True)
             # Where v is 0, a slope may be infinite.
@@ -200,9 +200,9 @@ class CallableRegularizer(MeanRegularizer):
             return x.sum(1)
         value = self.function(self.flattening.as_parts(self.flattening.split(x)))
         if not isinstance(value, Tensor) or value.shape != (len(x),):
-            came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            received = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise InvalidInputError(
-                f"omega must map means of {len(x)} instances to a tensor of shape ({len(x)},), got {came}"
+                f"omega must map means of {len(x)} instances to a tensor of shape ({len(x)},), got {received}"
             )
         return value
 

@@ -12,7 +12,7 @@ from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy
 from ..noise import Noise
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, batch_size, like_potentials, map_parts
+from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
 
 __all__ = [
     "NoisyCopies",
@@ -90,12 +90,14 @@ def draw_noise(
         shape = (samples // 2 if antithetic else samples, size, *t.shape[1:])
         u = noise.sample(shape, dtype=t.dtype, device=t.device, generator=generator)
         if not isinstance(u, Tensor) or u.shape != shape or u.dtype != t.dtype:
-            came = f"shape {tuple(u.shape)} and {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
-            raise InvalidInputError(f"noise: sample() of {noise!r} must give shape {shape} and {t.dtype}, got {came}")
+            received = f"shape {tuple(u.shape)} and {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
+            raise InvalidInputError(
+                f"noise: sample() of {noise!r} must give shape {shape} and {t.dtype}, got {received}"
+            )
         if type(noise).__module__ != Noise.__module__ and not bool(u.isfinite().all()):  # ours are tested to be
             raise InvalidInputError(f"noise: sample() of {noise!r} gave NaN or infinity; draws must be finite")
         drawn.append(torch.cat([u, -u]) if antithetic else u)
-    form = like_potentials(drawn, theta)
+    form = pack_like(drawn, theta)
     # Of each instance, also for tensors that the batch shares: what is one's padding may be inside another.
     masks = oracle.valid_parts(map_parts(lambda u: u[0], form))
     if masks is None:

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from ..kernels import parallel_rows, to_numpy
 from ..kernels.logsumexp import logsumexp
-from ..parts import Parts, reduce_like, scale_per_instance
+from ..parts import Parts, scale_per_instance, sum_to_batch_of
 from ..shapes import Float
 from ..validation import check_feasible
 from . import sinkhorn_torch
-from .sinkhorn_torch import Plan
+from .sinkhorn_torch import SinkhornResult
 
-__all__ = ["EntropicTransport", "Plan", "add_slack", "forbid_unusable_cells", "margin_total_tolerance"]
+__all__ = ["EntropicTransport", "SinkhornResult", "add_slack", "forbid_unusable_cells", "margin_total_tolerance"]
 
 
 def margin_total_tolerance(rows: Tensor, columns: Tensor) -> float:
@@ -114,16 +114,16 @@ class EntropicTransport:
     max_iter: int
     first_temperature: float = 0.0
     transpose: bool = False
-    _found: Plan | None = None
+    _found: SinkhornResult | None = None
 
-    def plan(self, theta: Parts) -> Plan:
+    def plan(self, theta: Parts) -> SinkhornResult:
         """The solution for scores (B, n, m) and margins (B | 1, n), (B | 1, m), in float64, of equal totals."""
         if self._found is None:
             scores, rows, columns = (t.detach() for t in theta)
             with torch.no_grad():
                 if self.transpose:
                     plan, f, g, *status = self._solve(scores.mT, columns, rows)
-                    self._found = Plan(plan.mT, g, f, *status)
+                    self._found = SinkhornResult(plan.mT, g, f, *status)
                 else:
                     self._found = self._solve(scores, rows, columns)
         return self._found
@@ -139,7 +139,7 @@ class EntropicTransport:
             solve = sinkhorn_torch.laplacian(found.plan)
             exact = torch.zeros_like(g)  # differences are 0 here, and what counts is how they change
             for _ in range(2):
-                sums = sinkhorn_torch.row_plans(scores, rows, g, self.temperature).sum(1)
+                sums = sinkhorn_torch.plan_from_column_potentials(scores, rows, g, self.temperature).sum(1)
                 g = g + self.temperature * solve(columns - sums, exact)
         used, positive = torch.where(columns > 0, g, 0.0), rows > 0
         lse = logsumexp((scores + g[:, None]) / self.temperature, 2)
@@ -155,7 +155,7 @@ class EntropicTransport:
         return self.value(theta), self.gradient(theta)
 
     def vjp(self, theta: Parts, weight: Tensor) -> Parts:
-        return reduce_like(scale_per_instance(self.gradient(theta), weight), theta)
+        return sum_to_batch_of(scale_per_instance(self.gradient(theta), weight), theta)
 
     def hessian_product(self, theta: Parts, v: Parts) -> Parts:
         plan = self.plan(theta).plan
@@ -176,7 +176,7 @@ class EntropicTransport:
             change, x, y = change.mT, y, x
         return change, -self.temperature * x, -self.temperature * y
 
-    def _solve(self, scores: Tensor, rows: Tensor, columns: Tensor) -> Plan:
+    def _solve(self, scores: Tensor, rows: Tensor, columns: Tensor) -> SinkhornResult:
         size, n, m = scores.shape
         settings = (self.temperature, self.first_temperature, self.tolerance, self.max_iter)
         if not scores.is_cpu or n == 0 or m == 0:
@@ -185,9 +185,9 @@ class EntropicTransport:
 
         plan = torch.empty(size, n, m, dtype=torch.float64)
         f, g = (torch.empty(size, k, dtype=torch.float64) for k in (n, m))
-        residual, goal = torch.empty(2, size, dtype=torch.float64)
+        residual, target_residual = torch.empty(2, size, dtype=torch.float64)
         iterations = torch.zeros(size, dtype=torch.int64)
-        found = Plan(plan, f, g, residual, goal, iterations)
+        found = SinkhornResult(plan, f, g, residual, target_residual, iterations)
         arrays, results = to_numpy(scores, rows, columns), to_numpy(*found)
         parallel_rows(solve, size, *arrays, *map(float, settings[:3]), self.max_iter, *results, work=64 * plan.numel())
         return found

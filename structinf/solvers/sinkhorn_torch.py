@@ -13,10 +13,18 @@ from ..kernels.logsumexp import logsumexp
 from ..kernels.transport.tolerances import COARSE, COARSER, EXACT, FARTHEST, NOISE, NOTHING, ROUNDING, STEPS, TINY
 from ..shapes import Float
 
-__all__ = ["Plan", "finite_range", "laplacian", "row_plans", "solve", "tangent", "unrolled_plan"]
+__all__ = [
+    "SinkhornResult",
+    "finite_range",
+    "laplacian",
+    "plan_from_column_potentials",
+    "solve",
+    "tangent",
+    "unrolled_plan",
+]
 
 
-class Plan(NamedTuple):
+class SinkhornResult(NamedTuple):
     """P = exp((S + f 1ᵀ + 1 gᵀ) / T) for a batch.
 
     Attributes
@@ -26,7 +34,7 @@ class Plan(NamedTuple):
         f and g; −inf where the margin is 0.
     residual : (B,) Tensor
         The largest difference of a sum from its margin, relative to the largest margin.
-    goal : (B,) Tensor
+    target_residual : (B,) Tensor
         What it should come to: the tolerance, or what rounding leaves of it.
     iterations : (B,) int64 Tensor
     """
@@ -35,7 +43,7 @@ class Plan(NamedTuple):
     rows: Tensor
     columns: Tensor
     residual: Tensor
-    goal: Tensor
+    target_residual: Tensor
     iterations: Tensor
 
     def gradient(self, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -64,7 +72,7 @@ def finite_range(scores: Tensor) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def row_plans(scores: Tensor, rows: Tensor, g: Tensor, temperature: Tensor | float) -> Tensor:
+def plan_from_column_potentials(scores: Tensor, rows: Tensor, g: Tensor, temperature: Tensor | float) -> Tensor:
     """The plan (B, n, m) whose rows' sums are right for g (B, m)."""
     x = (scores + g[:, None]) / temperature
     lse = logsumexp(x, 2, keepdim=True)
@@ -79,7 +87,7 @@ def unrolled_plan(
     first_temperature: float,
     tolerance: float,
     max_iter: int,
-) -> Plan:
+) -> SinkhornResult:
     """Sweeps by logarithms of sums, all recorded by autograd, until each instance is within the tolerance.
 
     If ``first_temperature`` is higher than the temperature, sweeps begin there, and each halves it.
@@ -98,11 +106,11 @@ def unrolled_plan(
         f = t * log_rows - _shifted(t * logsumexp((scores + g[:, None]) / t, 2), rows)
         plan = ((scores + f[:, :, None] + g[:, None]) / t).exp()
         residual = (plan.detach().sum(1) - columns.detach()).abs().amax(1) / largest
-        goal = _rounding(scores.detach(), plan.detach(), g.detach(), temperature, largest, spread)
-        goal = goal.clamp(min=tolerance)
-        moving = ~(residual <= goal) if t == temperature else torch.ones_like(residual, dtype=torch.bool)
+        target_residual = _rounding(scores.detach(), plan.detach(), g.detach(), temperature, largest, spread)
+        target_residual = target_residual.clamp(min=tolerance)
+        moving = ~(residual <= target_residual) if t == temperature else torch.ones_like(residual, dtype=torch.bool)
         if t == temperature and (count >= max_iter or not bool(moving.any())):
-            return Plan(plan, f, g, residual, goal, iterations)
+            return SinkhornResult(plan, f, g, residual, target_residual, iterations)
         t, count = (temperature if count >= max_iter else max(temperature, t / 2)), count + 1
         iterations = iterations + moving
         ahead = t * log_columns - _shifted(t * logsumexp((scores + f[:, :, None]) / t, 1), columns)
@@ -178,7 +186,7 @@ def solve(
     first_temperature: float,
     tolerance: float,
     max_iter: int,
-) -> Plan:
+) -> SinkhornResult:
     """Sweeps, and Newton's method on the way down from a higher temperature where they converge slowly.
 
     The algorithm of :func:`structinf.kernels.transport.plans.solve`, with the instances in step.
@@ -188,7 +196,9 @@ def solve(
     iterations = torch.zeros(size, dtype=torch.int64, device=scores.device)
     if n == 0 or m == 0:
         residual = torch.maximum(rows.sum(1), columns.sum(1))
-        return Plan(scores, rows.log(), columns.log(), residual, torch.full_like(residual, tolerance), iterations)
+        return SinkhornResult(
+            scores, rows.log(), columns.log(), residual, torch.full_like(residual, tolerance), iterations
+        )
     largest = torch.maximum(rows.amax(1), columns.amax(1)).clamp(min=torch.finfo(scores.dtype).tiny)
     g = start = torch.where(columns > 0, 0.0, -torch.inf).to(scores)
     low, high = finite_range(scores)
@@ -197,7 +207,7 @@ def solve(
 
     def state(g: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The plan of g, its error, and what rounding leaves of that."""
-        plan = row_plans(scores, rows, g, t[:, None, None])
+        plan = plan_from_column_potentials(scores, rows, g, t[:, None, None])
         return plan, (plan.sum(1) - columns).abs().amax(1) / largest, _rounding(scores, plan, g, t, largest, spread)
 
     end = torch.full_like(largest, temperature)
@@ -224,7 +234,7 @@ def solve(
         slope = (step * (columns - plan.sum(1))).sum(1)
         part = t
         for _ in range(40):
-            ahead_plan = row_plans(scores, rows, g + part[:, None] * step, t[:, None, None])
+            ahead_plan = plan_from_column_potentials(scores, rows, g + part[:, None] * step, t[:, None, None])
             ahead = (step * (columns - ahead_plan.sum(1))).sum(1)
             too_far = moving & (ahead < -0.5 * slope.abs())
             if not bool(too_far.any()):
@@ -249,8 +259,8 @@ def solve(
         iterations += moving
         g = advance(g, end, plan, moving)
     plan, error, rounding = state(g, end)
-    goal = rounding.clamp(min=tolerance)
-    return Plan(plan, _potential(scores, rows, g, temperature, 2), g, error, goal, iterations)
+    target_residual = rounding.clamp(min=tolerance)
+    return SinkhornResult(plan, _potential(scores, rows, g, temperature, 2), g, error, target_residual, iterations)
 
 
 def _potential(scores: Tensor, margins: Tensor, other: Tensor, t: float, dim: int) -> Tensor:

@@ -136,7 +136,7 @@ def complete_face(combinations: ConvexCombinations, vertex_oracle: VertexOracle)
     face is better along it, the face lies in the hull. The oracle is called with the gradient, for which all vertices
     of the face are best, plus a small multiple of this direction.
     """
-    if vertex_oracle.problem.oracle.takes_costs or vertex_oracle.theta.shape[1] == 0:
+    if vertex_oracle.problem.oracle.requires_nonpositive_theta or vertex_oracle.theta.shape[1] == 0:
         return
     generator = torch.Generator().manual_seed(0)
     width = vertex_oracle.theta.shape[1]

@@ -3,22 +3,22 @@
 from .cases import InstanceData
 from .enumeration import Enumeration, nearest_point
 from .law import Law
-from .oracle_checks import check_oracle, oracle_laws, oracle_results
-from .relaxation_checks import check_relaxation, relaxation_laws, relaxation_results
-from .report import LawError, Report, Result
+from .oracle_checks import check_oracle, list_oracle_checks, run_oracle_checks
+from .relaxation_checks import check_relaxation, list_relaxation_checks, run_relaxation_checks
+from .report import CheckError, CheckReport, CheckResult
 
 __all__ = [
+    "CheckError",
+    "CheckReport",
+    "CheckResult",
     "Enumeration",
     "InstanceData",
     "Law",
-    "LawError",
-    "Report",
-    "Result",
     "check_oracle",
     "check_relaxation",
+    "list_oracle_checks",
+    "list_relaxation_checks",
     "nearest_point",
-    "oracle_laws",
-    "oracle_results",
-    "relaxation_laws",
-    "relaxation_results",
+    "run_oracle_checks",
+    "run_relaxation_checks",
 ]

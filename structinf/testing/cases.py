@@ -18,7 +18,7 @@ from torch import Tensor
 from ..calls.problem import Problem
 from ..errors import InfeasibleError, InvalidInputError
 from ..oracle import Enumerable, Oracle
-from ..parts import Parts, as_tuple, like_potentials, map_parts
+from ..parts import Parts, as_tuple, map_parts, pack_like
 from ..relaxation import Relaxation
 from .compare import rounding
 from .enumeration import Enumeration
@@ -67,7 +67,7 @@ class Subject:
         is_tuple = bool(event_shape) and not isinstance(event_shape[0], int)
         shapes = tuple(tuple(map(int, s)) for s in (event_shape if is_tuple else [event_shape]))
         subject = cls(oracle, shapes, is_tuple, instance_data, **rest)
-        ndims = oracle.event_ndims(subject._zeros())
+        ndims = oracle.resolve_event_ndim(subject._zeros())
         if ndims != tuple(map(len, shapes)):
             raise InvalidInputError(
                 f"event_shape: {oracle.label()} takes, in this form, tensors of {' and '.join(map(str, ndims))} "
@@ -128,7 +128,7 @@ class Subject:
 
         (Those of :func:`structinf.testing.gradients.expect_derivative`.)
         """
-        return torch.where(t == 0, t, -t.abs().clamp(min=1e-4)) if self.oracle.takes_costs else t
+        return torch.where(t == 0, t, -t.abs().clamp(min=1e-4)) if self.oracle.requires_nonpositive_theta else t
 
     def probe(self, instance_data: Mapping[str, Any]) -> None:
         """Maximise one instance of zeros, as a public call would."""
@@ -282,9 +282,9 @@ class Case:
     def relaxation(self) -> Relaxation:
         """The one that is checked, ready to draw the same noise each time that it is asked for here."""
         assert self.subject.relaxation is not None
-        return self.subject.relaxation.seeded(self.draws())
+        return self.subject.relaxation.with_generator(self.is_stochastic())
 
-    def draws(self) -> torch.Generator:
+    def is_stochastic(self) -> torch.Generator:
         """A generator for relaxations that draw noise, the same at every call."""
         return self.generator("draws")
 
@@ -301,7 +301,7 @@ class Case:
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Case:
         """The case with other potentials of the same form."""
-        return replace(self, given=like_potentials(tensors, self.given))
+        return replace(self, given=pack_like(tensors, self.given))
 
     def generator(self, salt: Any = 0) -> torch.Generator:
         """A fresh generator, the same at every call."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..parts import Parts, as_tuple, inner, map_parts
+from ..parts import Parts, as_tuple, inner_product, map_parts
 
 __all__ = ["Enumeration", "exact", "flat_parts", "nearest_point", "numbered"]
 
@@ -60,11 +60,11 @@ class Enumeration:
 
     def scores(self, theta: Parts) -> Tensor:
         """⟨θ, y⟩ of each structure, (N,)."""
-        return inner(exact(theta), self.structures)
+        return inner_product(exact(theta), self.structures)
 
     def magnitude(self, theta: Parts) -> Tensor:
         """The largest Σ |θ_i y_i| of a structure that is allowed: what rounding errors are relative to."""
-        sizes = inner(map_parts(torch.abs, exact(theta)), map_parts(torch.abs, self.structures))
+        sizes = inner_product(map_parts(torch.abs, exact(theta)), map_parts(torch.abs, self.structures))
         return sizes.where(self.allowed(theta), 0.0).max()
 
     def allowed(self, theta: Parts) -> Tensor:
@@ -93,7 +93,7 @@ class Enumeration:
 
     def covariance_product(self, theta: Parts, v: Parts) -> Parts:
         """Cov[Y] v, (1, *event)."""
-        p, along = self.probabilities(theta), inner(exact(v), self.structures)
+        p, along = self.probabilities(theta), inner_product(exact(v), self.structures)
         return self.mean(p * (along - p @ along))
 
     def position(self, y: Parts) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..parts import Parts, as_tuple, differentiate, like_potentials
+from ..parts import Parts, as_tuple, differentiate, pack_like
 from .compare import NotApplicable, fail
 
 __all__ = ["expect_derivative"]
@@ -92,7 +92,7 @@ def _projected(
         return total
 
     def scalar(leaves: list[Tensor]) -> Tensor:
-        value = project(0, as_tuple(function(like_potentials(leaves, theta))))
+        value = project(0, as_tuple(function(pack_like(leaves, theta))))
         for level in range(1, order):
             value = project(level, tuple(differentiate(value, leaves, create_graph=True)))
         return value

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from ..oracle import Oracle
-from ..relaxation import Relaxation, missing_ability
+from ..relaxation import Relaxation, missing_ability_reason
 from .cases import Case, Subject
 from .compare import Broken, NotApplicable
 from .potentials import FAMILIES
-from .report import LawError, Report, Result
+from .report import CheckError, CheckReport, CheckResult
 from .shrink import Shrinker, as_code
 
 __all__ = ["Law", "LawBook", "check", "results"]
@@ -53,7 +53,7 @@ class Law:
         """Why the law does not speak of ``subject``; None if it does."""
         if subject.relaxation is not None and not isinstance(subject.relaxation, self.kind):
             return f"{subject.relaxation.label()} is no {self.kind.__name__}"
-        return missing_ability(subject.oracle, self.ability)
+        return missing_ability_reason(subject.oracle, self.ability)
 
 
 class LawBook(list[Law]):
@@ -67,13 +67,13 @@ class LawBook(list[Law]):
         return add
 
 
-def results(laws: Sequence[Law], subject: Subject) -> Iterator[Result]:
+def results(laws: Sequence[Law], subject: Subject) -> Iterator[CheckResult]:
     """Try the laws one by one."""
     for law in laws:
         yield _try(law, subject)
 
 
-def check(laws: Sequence[Law], subject: Subject, on_result: Callable[[Result], None] | None) -> Report:
+def check(laws: Sequence[Law], subject: Subject, on_result: Callable[[CheckResult], None] | None) -> CheckReport:
     """Try the laws until one is broken, which is raised."""
     held = []
     for result in results(laws, subject):
@@ -82,15 +82,15 @@ def check(laws: Sequence[Law], subject: Subject, on_result: Callable[[Result], N
         if result.error is not None:
             raise result.error
         held.append(result)
-    return Report(repr(subject), tuple(held))
+    return CheckReport(repr(subject), tuple(held))
 
 
-def _try(law: Law, subject: Subject) -> Result:
+def _try(law: Law, subject: Subject) -> CheckResult:
     start = time.perf_counter()
 
-    def result(**outcome: object) -> Result:
+    def result(**outcome: object) -> CheckResult:
         seconds = time.perf_counter() - start
-        return Result(law.name, law.sentence, seconds=seconds, **outcome)  # type: ignore[arg-type]
+        return CheckResult(law.name, law.sentence, seconds=seconds, **outcome)  # type: ignore[arg-type]
 
     reason = law.missing(subject)
     if reason is not None:
@@ -135,7 +135,7 @@ def _origin(failure: Exception, subject: Subject) -> str | None:
     return found
 
 
-def _error(law: Law, subject: Subject, failure: Exception, case: Case | None) -> LawError:
+def _error(law: Law, subject: Subject, failure: Exception, case: Case | None) -> CheckError:
     said, origin = str(failure), None
     if not isinstance(failure, Broken):
         origin = _origin(failure, subject)
@@ -148,6 +148,6 @@ def _error(law: Law, subject: Subject, failure: Exception, case: Case | None) ->
         )
     else:
         lines += ["The smallest input found:", as_code(case)]
-    error = LawError("\n".join(lines), law.name, f"{type(failure).__name__} in {origin}" if origin else said)
+    error = CheckError("\n".join(lines), law.name, f"{type(failure).__name__} in {origin}" if origin else said)
     error.__cause__ = None if isinstance(failure, Broken) else failure
     return error

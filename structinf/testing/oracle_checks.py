@@ -12,19 +12,19 @@ from ..oracle import Oracle
 from . import oracle_form, oracle_gibbs, oracle_input, oracle_smoothed, oracle_transport, oracle_values
 from .cases import InstanceData, Subject
 from .law import Law, check, results
-from .report import Report, Result
+from .report import CheckReport, CheckResult
 
-__all__ = ["check_oracle", "oracle_laws", "oracle_results"]
+__all__ = ["check_oracle", "list_oracle_checks", "run_oracle_checks"]
 
 DTYPES = (torch.float64, torch.float32)
 
 
-def oracle_laws() -> tuple[Law, ...]:
+def list_oracle_checks() -> tuple[Law, ...]:
     """The laws of the oracle protocol, in order.
 
     Examples
     --------
-    >>> [law.name for law in oracle_laws()[:3]]
+    >>> [law.name for law in list_oracle_checks()[:3]]
     ['form', 'empty_batch', 'no_nan']
     """
     books = oracle_form, oracle_values, oracle_gibbs, oracle_smoothed, oracle_transport, oracle_input
@@ -38,8 +38,8 @@ def check_oracle(
     instance_data: InstanceData | None = None,
     dtypes: Sequence[torch.dtype] = DTYPES,
     seed: int = 0,
-    on_result: Callable[[Result], None] | None = None,
-) -> Report:
+    on_result: Callable[[CheckResult], None] | None = None,
+) -> CheckReport:
     """Check an oracle against every law of the protocol that its abilities bring up.
 
     Potentials of many kinds are drawn (random, tied, zero, tiny, huge, with forbidden parts; each
@@ -62,11 +62,11 @@ def check_oracle(
     seed : int
         What is drawn depends on it alone.
     on_result : callable, optional
-        Called with each :class:`Result` as it comes, for progress.
+        Called with each :class:`CheckResult` as it comes, for progress.
 
     Returns
     -------
-    Report
+    CheckReport
         Which laws held, and which do not apply, with the reason.
 
     Raises
@@ -80,25 +80,25 @@ def check_oracle(
     >>> "optimal" in report.held, report.broken
     (True, [])
     """
-    return check(oracle_laws(), _subject(oracle, event_shape, instance_data, dtypes, seed), on_result)
+    return check(list_oracle_checks(), _subject(oracle, event_shape, instance_data, dtypes, seed), on_result)
 
 
-def oracle_results(
+def run_oracle_checks(
     oracle: str | Oracle,
     event_shape: Any,
     *,
     instance_data: InstanceData | None = None,
     dtypes: Sequence[torch.dtype] = DTYPES,
     seed: int = 0,
-) -> Iterator[Result]:
+) -> Iterator[CheckResult]:
     """As :func:`check_oracle`, law by law and past the broken ones, whose results hold the error.
 
     Examples
     --------
-    >>> [result.law for result in oracle_results("categorical", event_shape=(3,)) if result.status == "broken"]
+    >>> [result.law for result in run_oracle_checks("categorical", event_shape=(3,)) if result.status == "broken"]
     []
     """
-    yield from results(oracle_laws(), _subject(oracle, event_shape, instance_data, dtypes, seed))
+    yield from results(list_oracle_checks(), _subject(oracle, event_shape, instance_data, dtypes, seed))
 
 
 def _subject(

@@ -13,10 +13,10 @@ from ..parts import (
     as_tuple,
     gradient_by_autograd,
     hessian_product_by_autograd,
-    inner,
+    inner_product,
     map_parts,
-    reduce_like,
     scale_per_instance,
+    sum_to_batch_of,
 )
 from .cases import Case
 from .compare import expect, expect_close, expect_equal, fail, named_tensors, rounding
@@ -46,7 +46,7 @@ def log_partition(case: Case) -> None:
         return
     theta = map_parts(torch.Tensor.double, case.theta)
     best = map_parts(torch.Tensor.double, oracle.argmax(case.theta))
-    floor = inner(theta, best)
+    floor = inner_product(theta, best)
     if isinstance(oracle, KBest):
         floor = oracle.topk(case.theta, 8)[1].double().logsumexp(0)
     room = rounding(case.dtype, magnitude(theta, best) + 1)
@@ -75,7 +75,7 @@ def log_partition_vjp(case: Case) -> None:
     means = oracle.marginals(case.theta)
     expected = scale_per_instance(means, weight)
     actual = oracle.log_partition_vjp(case.theta, weight)
-    expect_close(actual, reduce_like(expected, case.theta), 4 * case.room, "log_partition_vjp")
+    expect_close(actual, sum_to_batch_of(expected, case.theta), 4 * case.room, "log_partition_vjp")
 
 
 @LAWS("covariance_product is Cov[Y] v, the Hessian of log_partition times v", ability=GibbsOracle)

@@ -11,9 +11,9 @@ from torch import Tensor
 from ..api import relax
 from ..errors import InfeasibleError, InvalidInputError
 from ..oracle import Enumerable, GibbsOracle
-from ..parts import Parts, as_tuple, inner, map_parts
+from ..parts import Parts, as_tuple, inner_product, map_parts
 from ..relaxation import Relaxation
-from ..relaxations.map import Map
+from ..relaxations.map import MAP
 from ..relaxations.marginals import Marginals
 from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding, trying
@@ -55,7 +55,7 @@ def infeasible(case: Case) -> None:
 def refusals(case: Case) -> None:
     oracle = case.subject.oracle
     try:
-        relax(map_parts(lambda t: t.long(), case.given), oracle, Map(), **case.instance_data)
+        relax(map_parts(lambda t: t.long(), case.given), oracle, MAP(), **case.instance_data)
     except TypeError as error:
         expect("int64" in str(error), f"the error about integer potentials does not say so: {error}")
     else:
@@ -75,7 +75,7 @@ def refusals(case: Case) -> None:
             spoilt = case.with_tensors(tensors)
             try:
                 with trying(spoilt):
-                    relax(spoilt.given, oracle, Map(), **case.instance_data)
+                    relax(spoilt.given, oracle, MAP(), **case.instance_data)
             except InvalidInputError as error:
                 told = word in str(error) and (t.shape[0] == 1 or f"batch index {place[0]}" in str(error))
                 expect(told, f"the error does not say {word} and batch index {place[0]}: {error}")
@@ -152,7 +152,7 @@ def lengths(case: Case) -> None:
         )
     for wrong in (given.double() + 0.5, torch.full_like(given, -1), torch.full_like(given, 10_000)):
         try:
-            relax(case.given, case.subject.oracle, Map(), lengths=wrong, **rest)
+            relax(case.given, case.subject.oracle, MAP(), lengths=wrong, **rest)
         except InvalidInputError as error:
             expect("lengths" in str(error), f"the error about wrong lengths does not name them: {error}")
         else:
@@ -188,15 +188,15 @@ def without_structure(case: Case) -> Case:
         raise NotApplicable("the oracle has a smaller structure for any parts of −inf")
     tensors = as_tuple(case.given)
     probe = case.with_tensors([in_last_row(torch.zeros_like(t), -1.0) for t in tensors])
-    if bool(inner(probe.theta, probe.oracle.argmax(probe.theta))[-1] >= 0):
+    if bool(inner_product(probe.theta, probe.oracle.argmax(probe.theta))[-1] >= 0):
         raise NotApplicable("some structure uses no part that could be forbidden")
     return case.with_tensors([in_last_row(t, -torch.inf) for t in tensors])
 
 
 def expect_names(error: InfeasibleError, index: int, name: str) -> None:
     """The error from ``name`` is about the instance ``index``, and says so."""
-    came = error.batch_index
-    expect(came == index, f"InfeasibleError from {name} has batch_index {came}, the instance is {index}")
+    received = error.batch_index
+    expect(received == index, f"InfeasibleError from {name} has batch_index {received}, the instance is {index}")
     expect(str(index) in str(error), f"InfeasibleError from {name} does not name batch index {index}: {error}")
 
 
@@ -209,17 +209,19 @@ def expect_leading_dims(case: Case, relaxation: Relaxation, flat: Parts, room: T
 
     if size % 2 == 0:
         instance_data = {key: grouped(value) for key, value in case.instance_data.items()}
-        answer = relax(map_parts(grouped, case.given), oracle, relaxation, generator=case.draws(), **instance_data)
+        answer = relax(
+            map_parts(grouped, case.given), oracle, relaxation, generator=case.is_stochastic(), **instance_data
+        )
         shaped = map_parts(lambda t: t.reshape(2, size // 2, *t.shape[1:]), flat)
         expect_close(answer, shaped, room, f"{relaxation.label()} with two batch dimensions")
-    if not relaxation.draws:  # the noise of a batch of one is another
+    if not relaxation.is_stochastic:  # the noise of a batch of one is another
         alone = case.rows([0])
         instance_data = {key: value[0] for key, value in alone.instance_data.items()}
         answer = relax(map_parts(lambda t: t[0], alone.given), oracle, relaxation, **instance_data)
         expect_close(answer, map_parts(lambda t: t[0], flat), room, f"{relaxation.label()} without batch dimensions")
     bare = map_parts(lambda t: t if t.shape[0] == size else t[0], case.given)
     try:
-        answer = relax(bare, oracle, relaxation, generator=case.draws(), **case.instance_data)
+        answer = relax(bare, oracle, relaxation, generator=case.is_stochastic(), **case.instance_data)
     except InvalidInputError:
         return  # an oracle of several forms may not be able to tell which one this is
     expect_close(answer, flat, room, f"{relaxation.label()} with shared tensors without batch dimensions")
@@ -262,6 +264,6 @@ def padding_masks(case: Case, shared: bool = True) -> Parts:
 
 def public_answers(case: Case, given: Parts) -> Iterator[tuple[Relaxation, Any]]:
     """The structure, and the mean if there is one, of ``given`` as users get them."""
-    for relaxation in (Map(), Marginals()):
-        if isinstance(relaxation, Map) or isinstance(case.subject.oracle, GibbsOracle):
+    for relaxation in (MAP(), Marginals()):
+        if isinstance(relaxation, MAP) or isinstance(case.subject.oracle, GibbsOracle):
             yield relaxation, relax(given, case.subject.oracle, relaxation, **case.instance_data)

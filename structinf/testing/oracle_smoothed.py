@@ -13,10 +13,10 @@ from ..parts import (
     as_tuple,
     gradient_by_autograd,
     hessian_product_by_autograd,
-    inner,
+    inner_product,
     map_parts,
-    reduce_like,
     scale_per_instance,
+    sum_to_batch_of,
 )
 from ..regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
 from ..smoothing import Smoothable
@@ -60,10 +60,10 @@ WITH_OWN: Sequence[tuple[Regularizer, Regularizer]] = (
 @LAWS("smoothed with nothing, the value is the best score and the mean a best structure", ability=Smoothable)
 def smoothed_with_none(case: Case) -> None:
     oracle, hard = _smoothable(case), Unregularized()
-    best = inner(case.theta, oracle.argmax(case.theta))
+    best = inner_product(case.theta, oracle.argmax(case.theta))
     expect_close(oracle.smoothed_value(case.theta, hard), best, case.room, "the value smoothed with nothing")
     mean = oracle.smoothed_mean(case.theta, hard)
-    expect_close(inner(case.theta, mean), best, case.room, "the score of the mean smoothed with nothing")
+    expect_close(inner_product(case.theta, mean), best, case.room, "the score of the mean smoothed with nothing")
 
 
 @LAWS("smoothed with the negative entropy, the value is log_partition and the mean the marginals", ability=Smoothable)
@@ -79,7 +79,7 @@ def smoothed_with_entropy(case: Case) -> None:
 @LAWS("the smoothed value lies between the best score and log_partition", ability=Smoothable)
 def smoothed_bounds(case: Case) -> None:
     oracle = _smoothable(case)
-    least = inner(case.theta, oracle.argmax(case.theta))
+    least = inner_product(case.theta, oracle.argmax(case.theta))
     most = oracle.smoothed_value(case.theta, Negentropy())
     for regularizer in REGULARIZERS[1:]:
         value = oracle.smoothed_value(case.theta, regularizer)
@@ -105,7 +105,9 @@ def smoothed_vjp(case: Case) -> None:
     oracle = _smoothable(case)
     weight = torch.randn(case.size, generator=case.generator(), dtype=torch.float64).to(case.dtype)
     for regularizer in REGULARIZERS:
-        expected = reduce_like(scale_per_instance(oracle.smoothed_mean(case.theta, regularizer), weight), case.theta)
+        expected = sum_to_batch_of(
+            scale_per_instance(oracle.smoothed_mean(case.theta, regularizer), weight), case.theta
+        )
         actual = oracle.smoothed_vjp(case.theta, weight, regularizer)
         expect_close(actual, expected, 4 * case.room, f"smoothed_vjp with {regularizer}")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import EntropyProjectable, Enumerable, KBest, Projectable
-from ..parts import Parts, as_tuple, inner, map_parts
+from ..parts import Parts, as_tuple, inner_product, map_parts
 from .cases import Case
 from .compare import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors, rounding
 from .enumeration import Enumeration, exact, flat_parts, nearest_point, numbered
@@ -63,7 +63,7 @@ def vertex(case: Case) -> None:
 
 @LAWS("the parts of structures are 0 or 1 if are_indicators says so", families=("normal", "ties"))
 def indicators(case: Case) -> None:
-    if not case.oracle.are_indicators(case.theta):
+    if not case.oracle.has_binary_parts(case.theta):
         raise NotApplicable("the oracle's are_indicators does not say so")
     found = [case.oracle.argmax(case.theta), *(listed.structures for _, _, listed in case.enumerations())]
     for name, t in (pair for y in found for pair in named_tensors("a structure", y)):
@@ -75,9 +75,9 @@ def indicators(case: Case) -> None:
 def optimal(case: Case) -> None:
     theta = exact(case.theta)
     y = exact(case.oracle.argmax(case.theta))
-    found = inner(theta, y)
+    found = inner_product(theta, y)
     for b, other in _rivals(case):
-        better = inner(instance(theta, b), other)
+        better = inner_product(instance(theta, b), other)
         room = rounding(
             case.dtype, magnitude(instance(theta, b), instance(y, b)) + magnitude(instance(theta, b), other)
         )
@@ -109,8 +109,8 @@ def k_best(case: Case) -> None:
             continue
         k, allowed = len(enumeration) + 2, int(enumeration.allowed(theta).sum())
         _, scores, valid = case.rows([b]).oracle.topk(instance(case.theta, b), k)  # type: ignore[attr-defined]
-        came = int(valid.sum())
-        expect(came == allowed, f"topk(theta, {k}) finds {came} of {allowed} structures at batch index {b}")
+        received = int(valid.sum())
+        expect(received == allowed, f"topk(theta, {k}) finds {received} of {allowed} structures at batch index {b}")
         best = enumeration.scores(theta).sort(descending=True).values[:allowed]
         room = rounding(case.dtype, enumeration.magnitude(theta))
         expect_close(scores[:allowed, 0], best, room, f"scores of all structures from topk at batch index {b}")
@@ -127,7 +127,7 @@ def _expect_k_best(case: Case, structures: Parts, scores: Tensor, valid: Tensor,
         y = map_parts(lambda t, i=i: t[i], structures)
         size = magnitude(theta, y) + 1e-30
         room = rounding(case.dtype, size)
-        expected = inner(theta, y).where(valid[i], -torch.inf)
+        expected = inner_product(theta, y).where(valid[i], -torch.inf)
         expect_close(scores[i], expected, room, f"scores[{i}] from topk (the score of its structure is expected)")
         if i:
             falls = (scores[i] <= scores[i - 1] + room) | ~valid[i]
@@ -137,7 +137,7 @@ def _expect_k_best(case: Case, structures: Parts, scores: Tensor, valid: Tensor,
         expect(len(numbered(rows).unique()) == len(rows), f"topk lists a structure twice at batch index {b}")
         enumeration = case.enumeration(b)
         if enumeration is None:
-            best = inner(theta, exact(case.oracle.argmax(case.theta)))[b : b + 1]
+            best = inner_product(theta, exact(case.oracle.argmax(case.theta)))[b : b + 1]
         else:
             best = enumeration.scores(instance(theta, b)).sort(descending=True).values[:k]
             best = best[best > -torch.inf]
@@ -206,9 +206,12 @@ def readout(case: Case) -> None:
     back = case.oracle.readout_transpose(r, case.theta)
     for (name, t), like in zip(named_tensors("readout_transpose's result", back), as_tuple(y), strict=True):
         expect(t.shape == like.shape, f"{name} must have shape {tuple(like.shape)}, got {tuple(t.shape)}")
-    sizes = inner(map_parts(torch.abs, case.oracle.readout(y)), map_parts(torch.abs, r))
+    sizes = inner_product(map_parts(torch.abs, case.oracle.readout(y)), map_parts(torch.abs, r))
     expect_close(
-        inner(y, back), inner(case.oracle.readout(y), r), rounding(case.dtype, 1 + sizes), "⟨y, Rᵀr⟩ against ⟨Ry, r⟩"
+        inner_product(y, back),
+        inner_product(case.oracle.readout(y), r),
+        rounding(case.dtype, 1 + sizes),
+        "⟨y, Rᵀr⟩ against ⟨Ry, r⟩",
     )
 
 
@@ -216,11 +219,11 @@ def readout(case: Case) -> None:
 def hamming_cost(case: Case) -> None:
     gold = case.oracle.argmax(case.theta)
     cost = exact(case.oracle.hamming_cost(gold))
-    own = inner(cost, exact(gold))
+    own = inner_product(cost, exact(gold))
     for other in structures_of(case):
         room = rounding(case.dtype, magnitude(cost, other) + own.abs())
         expect(
-            bool((inner(cost, other) - own >= -room).all()),
+            bool((inner_product(cost, other) - own >= -room).all()),
             "hamming_cost makes some structure cheaper than the gold one",
         )
 
@@ -308,7 +311,7 @@ def _expect_exact(case: Case, y: Parts) -> None:
     indicator = [bool(((t == 0) | (t == 1)).all()) for t in as_tuple(y)]
     if any(indicator):
         # Among 0/1 vectors, ⟨2y − 1, y'⟩ is highest at y' = y alone, and ⟨y − 1, y'⟩, of costs, where y' ≤ y.
-        costs = case.oracle.takes_costs
+        costs = case.oracle.requires_nonpositive_theta
         gain, direction = (1, "y − 1") if costs else (2, "2y − 1")
         own = [gain * t - 1 if flag else torch.zeros_like(t) for t, flag in zip(as_tuple(y), indicator, strict=True)]
         again = named_tensors(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..parts import Parts, inner, map_parts
+from ..parts import Parts, inner_product, map_parts
 
 __all__ = ["FAMILIES", "forbid", "instance", "magnitude", "normal"]
 
@@ -57,4 +57,4 @@ def instance(value: Parts, b: int) -> Parts:
 def magnitude(theta: Parts, y: Parts) -> Tensor:
     """Σ |θ_i y_i| for each instance, without forbidden parts."""
     sizes = map_parts(lambda t: t.abs().nan_to_num(posinf=0), theta)
-    return inner(sizes, map_parts(torch.abs, y))
+    return inner_product(sizes, map_parts(torch.abs, y))

@@ -15,17 +15,17 @@ from . import relaxation_form, relaxation_values
 from .cases import InstanceData, Subject
 from .law import Law, check, results
 from .oracle_checks import DTYPES
-from .report import Report, Result
+from .report import CheckReport, CheckResult
 
-__all__ = ["check_relaxation", "relaxation_laws", "relaxation_results"]
+__all__ = ["check_relaxation", "list_relaxation_checks", "run_relaxation_checks"]
 
 
-def relaxation_laws() -> tuple[Law, ...]:
+def list_relaxation_checks() -> tuple[Law, ...]:
     """The laws of relaxations, in order.
 
     Examples
     --------
-    >>> [law.name for law in relaxation_laws()[:3]]
+    >>> [law.name for law in list_relaxation_checks()[:3]]
     ['form', 'empty_batch', 'input_untouched']
     """
     return (*relaxation_form.LAWS, *relaxation_values.LAWS)
@@ -39,8 +39,8 @@ def check_relaxation(
     instance_data: InstanceData | None = None,
     dtypes: Sequence[torch.dtype] = DTYPES,
     seed: int = 0,
-    on_result: Callable[[Result], None] | None = None,
-) -> Report:
+    on_result: Callable[[CheckResult], None] | None = None,
+) -> CheckReport:
     """Check a relaxation of an oracle that itself keeps the laws of :func:`check_oracle`.
 
     Parameters
@@ -51,7 +51,7 @@ def check_relaxation(
 
     Returns
     -------
-    Report
+    CheckReport
         Which laws held, and which do not apply, with the reason.
 
     Raises
@@ -67,10 +67,12 @@ def check_relaxation(
     >>> "hull" in report.held, report.broken
     (True, [])
     """
-    return check(relaxation_laws(), _subject(relaxation, oracle, event_shape, instance_data, dtypes, seed), on_result)
+    return check(
+        list_relaxation_checks(), _subject(relaxation, oracle, event_shape, instance_data, dtypes, seed), on_result
+    )
 
 
-def relaxation_results(
+def run_relaxation_checks(
     relaxation: str | Relaxation,
     oracle: str | Oracle,
     event_shape: Any,
@@ -78,16 +80,16 @@ def relaxation_results(
     instance_data: InstanceData | None = None,
     dtypes: Sequence[torch.dtype] = DTYPES,
     seed: int = 0,
-) -> Iterator[Result]:
+) -> Iterator[CheckResult]:
     """As :func:`check_relaxation`, law by law and past the broken ones, whose results hold the error.
 
     Examples
     --------
-    >>> results = relaxation_results("map", "categorical", event_shape=(3,))
+    >>> results = run_relaxation_checks("map", "categorical", event_shape=(3,))
     >>> [result.law for result in results if result.status == "broken"]
     []
     """
-    yield from results(relaxation_laws(), _subject(relaxation, oracle, event_shape, instance_data, dtypes, seed))
+    yield from results(list_relaxation_checks(), _subject(relaxation, oracle, event_shape, instance_data, dtypes, seed))
 
 
 def _subject(

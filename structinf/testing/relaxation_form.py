@@ -71,7 +71,7 @@ def repeatable(case: Case) -> None:
 
 @LAWS("noise comes from the generator alone, if one is given", families=ONE)
 def own_generator(case: Case) -> None:
-    if not case.relaxation.draws:
+    if not case.relaxation.is_stochastic:
         raise NotApplicable("the relaxation draws no noise")
     before = torch.get_rng_state()
     mean = solve(case).mean
@@ -85,7 +85,7 @@ def own_generator(case: Case) -> None:
     families=(*KINDS, "large"),
 )
 def batch_independence(case: Case) -> None:
-    if case.relaxation.draws:
+    if case.relaxation.is_stochastic:
         raise NotApplicable("the noise of an instance depends on its place in the batch")
     order = [2, 0, 3, 0, 1] if case.size == 4 else list(reversed(range(case.size)))
     with torch.no_grad():
@@ -193,7 +193,7 @@ def padding(case: Case) -> None:
 def cuda(case: Case) -> None:
     if not torch.cuda.is_available():
         raise NotApplicable("there is no CUDA GPU here")
-    if case.relaxation.draws:
+    if case.relaxation.is_stochastic:
         raise NotApplicable("a generator draws other noise on another device")
     oracle, relaxation = case.subject.oracle, case.relaxation
     expected = relax(case.given, oracle, relaxation, **case.instance_data)

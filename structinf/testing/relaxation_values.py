@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedError
 from ..losses import FenchelYoungLoss
-from ..parts import Parts, as_tuple, differentiate, inner, like_potentials, map_parts, reduce_like
+from ..parts import Parts, as_tuple, differentiate, inner_product, map_parts, pack_like, sum_to_batch_of
 from ..relaxation import RegularizedRelaxation, Relaxation
 from .cases import Case
 from .compare import NotApplicable, expect, expect_close, rounding
@@ -51,7 +51,7 @@ def temperature(case: Case) -> None:
     low = 1e-4
     fields = [f.name for f in dataclasses.fields(case.relaxation)] if dataclasses.is_dataclass(case.relaxation) else []
     relaxation, theta = case.relaxation, case.theta
-    if relaxation.draws and not isinstance(relaxation, RegularizedRelaxation):
+    if relaxation.is_stochastic and not isinstance(relaxation, RegularizedRelaxation):
         raise NotApplicable("the noise stays, however small the temperature is")
     if "temperature" in fields:
         relaxation = dataclasses.replace(relaxation, temperature=low)  # type: ignore[type-var]
@@ -61,9 +61,9 @@ def temperature(case: Case) -> None:
         raise NotApplicable("the relaxation has no temperature")
     with torch.no_grad():
         mean = relaxation.mean(case.oracle, theta)
-    best = inner(case.theta, case.oracle.argmax(case.theta))
+    best = inner_product(case.theta, case.oracle.argmax(case.theta))
     # ⟨θ, μ⟩ falls short by at most temperature times the range of Ω, which is of the order of the parts' number.
-    short = best - inner(case.theta, mean)
+    short = best - inner_product(case.theta, mean)
     expect(
         bool((short <= 10 * low * (1 + case.subject.parts)).all()),
         f"at temperature {low} the mean scores {short.max().item():.3g} less than argmax",
@@ -99,19 +99,19 @@ def second_derivative(case: Case) -> None:
 def conjugate(case: Case) -> None:
     relaxation = _regularized(case)
     leaves = [t.detach().clone().requires_grad_() for t in as_tuple(case.theta)]
-    theta = like_potentials(leaves, case.theta)
+    theta = pack_like(leaves, case.theta)
     value = relaxation.conjugate(case.oracle, theta)
     solution = solve(case)
     size = case.scale + case.subject.parts
     room = rounding(case.dtype, size, factor=64)
     expect_close(value, solution.value, room, "conjugate() (solve().value is expected)")
-    found = like_potentials(differentiate(value.sum(), leaves), case.theta)
-    expected = reduce_like(solution.mean, case.theta)
+    found = pack_like(differentiate(value.sum(), leaves), case.theta)
+    expected = sum_to_batch_of(solution.mean, case.theta)
     expect_close(found, expected, 4 * case.room, "the gradient of conjugate() (the mean is expected)")
     for y in map(case.structure_near, case.share(range(3))):
         # Both may be estimates, of the same draws.
         best, omega = _regularized(case).conjugate_and_omega(case.oracle, case.theta, y)
-        bound = inner(case.theta, y) - omega
+        bound = inner_product(case.theta, y) - omega
         low = (best - bound).double().amin().item()
         expect(low >= -room, f"the value is {-low:.3g} below ⟨θ, y⟩ − Ω(y) of a structure y")
 
@@ -143,11 +143,11 @@ def loss_derivatives(case: Case) -> None:
     y = case.structure_near(0)
     leaves = [t.detach().clone().requires_grad_() for t in as_tuple(case.given)]
     value = loss(case.with_tensors(leaves).given, y, **case.instance_data).sum()
-    found = like_potentials(differentiate(value, leaves), case.given)
+    found = pack_like(differentiate(value, leaves), case.given)
     mean = _mean(case, case.theta)
-    expected = reduce_like(map_parts(torch.sub, mean, y), case.given)
+    expected = sum_to_batch_of(map_parts(torch.sub, mean, y), case.given)
     expect_close(found, expected, 4 * case.room, "the gradient of the loss (μ − y is expected)")
-    for order in (1,) if case.relaxation.draws else (1, 2):
+    for order in (1,) if case.relaxation.is_stochastic else (1, 2):
         expect_derivative(
             lambda given: loss(given, y, **case.instance_data),
             case.given,
@@ -173,11 +173,11 @@ def _loss(case: Case) -> Callable[..., Tensor]:
     """The loss of each instance, from the same draws each time."""
     relaxation: Relaxation = case.relaxation
     loss = FenchelYoungLoss(case.subject.oracle, relaxation, reduction="none")
-    return lambda given, y, **instance_data: loss(given, y, generator=case.draws(), **instance_data)
+    return lambda given, y, **instance_data: loss(given, y, generator=case.is_stochastic(), **instance_data)
 
 
 def _expect_no_estimate(case: Case) -> None:
-    if case.relaxation.draws:
+    if case.relaxation.is_stochastic:
         raise NotApplicable("the derivative is an estimate")
 
 
@@ -187,7 +187,7 @@ def _nearest(case: Case, b: int, target: Tensor) -> Tensor:
     if listed is not None:
         rows = flat_parts(listed.structures)
         return nearest_point(lambda direction: rows[(rows @ direction).argmax()], target)
-    if case.oracle.takes_costs:
+    if case.oracle.requires_nonpositive_theta:
         raise NotApplicable("the oracle lists no structures, and tells the best for costs alone")
     one = case.rows([b])
 

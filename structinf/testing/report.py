@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from ..errors import StructinfError
 
-__all__ = ["LawError", "Report", "Result"]
+__all__ = ["CheckError", "CheckReport", "CheckResult"]
 
 
-class LawError(StructinfError, AssertionError):
+class CheckError(StructinfError, AssertionError):
     """A law of the protocol is broken.
 
     The message says which law, what came and what was expected, and prints the smallest input found.
@@ -33,7 +33,7 @@ class LawError(StructinfError, AssertionError):
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     """How one law fared.
 
     Attributes
@@ -55,7 +55,7 @@ class Result:
     sentence: str
     inputs: int = 0
     reason: str | None = None
-    error: LawError | None = None
+    error: CheckError | None = None
     seconds: float = 0.0
 
     @property
@@ -67,18 +67,18 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """The results of all laws for one subject.
 
     Attributes
     ----------
     subject : str
         The oracle, or the relaxation of an oracle, that was checked.
-    results : tuple of Result
+    results : tuple of CheckResult
     """
 
     subject: str
-    results: tuple[Result, ...]
+    results: tuple[CheckResult, ...]
 
     @property
     def held(self) -> list[str]:
@@ -95,7 +95,7 @@ class Report:
         """Names of the laws that do not apply, with the reason."""
         return {r.law: r.reason for r in self.results if r.reason is not None and r.error is None}
 
-    def raise_if_broken(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raise the error of the first broken law."""
         for result in self.results:
             if result.error is not None:

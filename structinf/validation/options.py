@@ -44,8 +44,8 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "
 def check_floating(name: str, value: Any, what: str = "a tensor") -> None:
     """Raise TypeError unless the argument called ``name`` is a tensor in floating point; ``what`` says what it is."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        came = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"{name}: {what} in floating point is needed, got {came}")
+        received = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{name}: {what} in floating point is needed, got {received}")
 
 
 def check_fraction(name: str, value: float) -> None:

@@ -11,13 +11,13 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 from typing_extensions import Self
 
-from ...kernels.arrays import widened
+from ...kernels.arrays import upcast_half
 from ...validation import check_floating
 
-__all__ = ["Mixed", "floating"]
+__all__ = ["MixedDistribution", "to_float_parameter"]
 
 
-class Mixed(Distribution):
+class MixedDistribution(Distribution):
     """What all have: draws from a generator, and the batch dimensions that their parameters have in front."""
 
     has_rsample = True
@@ -41,7 +41,7 @@ class Mixed(Distribution):
         return new
 
 
-def floating(name: str, t: Tensor) -> Tensor:
+def to_float_parameter(name: str, t: Tensor) -> Tensor:
     """``t``, in float32 if it has half the bits."""
     check_floating(name, t)
-    return widened(t)
+    return upcast_half(t)

@@ -13,16 +13,16 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.nn.functional import logsigmoid
 
-from ...compile.decorators import disable_compile
+from ...compile.public_call import public_call
 from ...errors import InvalidInputError
 from ...noise import Logistic
 from ...validation import check_positive
-from .base import Mixed, floating
+from .base import MixedDistribution, to_float_parameter
 
 __all__ = ["HardConcrete"]
 
 
-class HardConcrete(Mixed):
+class HardConcrete(MixedDistribution):
     """Z = min(1, max(0, γ + (ζ − γ) sigmoid((L + log α) / β))) for a standard logistic L: a gate that can be shut.
 
     P(Z ≤ z) = sigmoid(β log((z − γ) / (ζ − z)) − log α) for 0 ≤ z < 1: there are point masses at 0 and 1, and a density
@@ -72,14 +72,16 @@ class HardConcrete(Mixed):
         check_positive("temperature", temperature)
         if not _stretches(stretch):
             raise InvalidInputError(f"stretch must be a number below 0 and one above 1, both finite, got {stretch!r}")
-        self.log_alpha, self.temperature = floating("log_alpha", log_alpha), temperature
+        self.log_alpha, self.temperature = to_float_parameter("log_alpha", log_alpha), temperature
         self.stretch = float(stretch[0]), float(stretch[1])
         super().__init__(log_alpha.shape, validate_args=validate_args)
 
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draws (*sample_shape, ...), differentiable in log_alpha, with gradient 0 where they are 0 or 1."""
         shape, like = self._extended_shape(torch.Size(sample_shape)), self.log_alpha
-        return self._stretched(Logistic().sample(shape, dtype=like.dtype, device=like.device, generator=generator))
+        return self._stretch_and_clip(
+            Logistic().sample(shape, dtype=like.dtype, device=like.device, generator=generator)
+        )
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The logarithm of the probability at 0 and 1, of the density between, (...)."""
@@ -98,7 +100,7 @@ class HardConcrete(Mixed):
 
     def icdf(self, value: Tensor) -> Tensor:
         """The least z with P(Z ≤ z) of at least ``value``, (...)."""
-        return self._stretched(torch.logit(value))
+        return self._stretch_and_clip(torch.logit(value))
 
     @property
     def probability_nonzero(self) -> Tensor:
@@ -129,7 +131,7 @@ class HardConcrete(Mixed):
         low, high = self.stretch
         return self.temperature * ((z - low).log() - (high - z).log()) - self.log_alpha
 
-    def _stretched(self, logistic: Tensor) -> Tensor:
+    def _stretch_and_clip(self, logistic: Tensor) -> Tensor:
         low, high = self.stretch
         return (low + (high - low) * ((logistic + self.log_alpha) / self.temperature).sigmoid()).clamp(0, 1)
 
@@ -150,7 +152,7 @@ def _stretches(stretch: Any) -> bool:
     return -math.inf < stretch[0] < 0 and 1 < stretch[1] < math.inf
 
 
-@disable_compile
+@public_call
 @functools.lru_cache
 def _quadrature(temperature: float, low: float, high: float) -> tuple[list[float], list[float]]:
     """Nodes from 0 to 1, both included, and their weights."""

@@ -14,7 +14,7 @@ from ...autograd import smooth_argmax
 from ...errors import InvalidInputError, UnsupportedError
 from ...noise import Gumbel, Noise, Normal
 from ...regularizers import SquaredL2
-from .base import Mixed, floating
+from .base import MixedDistribution, to_float_parameter
 
 __all__ = ["GaussianSparsemax", "GumbelSparsemax"]
 
@@ -38,7 +38,7 @@ class _Simplex(Constraint):
         return (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() <= rounding)
 
 
-class _NoisySparsemax(Mixed):
+class _NoisySparsemax(MixedDistribution):
     """sparsemax(θ + σU) for independent U."""
 
     loc: Tensor
@@ -48,7 +48,7 @@ class _NoisySparsemax(Mixed):
     _noise: ClassVar[Noise]
 
     def __init__(self, loc: Tensor, scale: Tensor | float = 1.0, validate_args: bool | None = None) -> None:
-        self.loc = floating("loc", loc)
+        self.loc = to_float_parameter("loc", loc)
         if loc.ndim == 0 or loc.shape[-1] == 0:
             raise InvalidInputError(f"loc: scores (..., K) of at least one item are needed, got shape {(*loc.shape,)}")
         scale = torch.as_tensor(scale, dtype=self.loc.dtype, device=loc.device)
@@ -79,10 +79,10 @@ class _NoisySparsemax(Mixed):
         """(θ − z) / σ, 0 where θ is −inf, where z is above 0, and where θ is above −inf; all (..., K)."""
         if self._validate_args:
             self._validate_sample(value)
-        possible = self.loc > -torch.inf
-        standard = (torch.where(possible, self.loc, 0.0) - value) / self.scale.unsqueeze(-1)
-        value, possible = value.expand_as(standard), possible.expand_as(standard)
-        return torch.where(possible, standard, 0.0), value > 0, possible
+        is_in_support = self.loc > -torch.inf
+        standard = (torch.where(is_in_support, self.loc, 0.0) - value) / self.scale.unsqueeze(-1)
+        value, is_in_support = value.expand_as(standard), is_in_support.expand_as(standard)
+        return torch.where(is_in_support, standard, 0.0), value > 0, is_in_support
 
 
 class GumbelSparsemax(_NoisySparsemax):
@@ -128,9 +128,9 @@ class GumbelSparsemax(_NoisySparsemax):
         # all but one z_i to n_S has the determinant |S|, and with P(U ≤ u) = exp(−e⁻ᵘ),
         #     p(z) = |S| σ^−|S| ∫ exp(−Σ_S (z_i + τ − θ_i) / σ − e^(−τ/σ) Σ_k e^((θ_k − z_k) / σ)) dτ,
         # where e^(−τ/σ) as the variable makes the integral that of Γ(|S|).
-        standard, inside, possible = self._standard(value)
+        standard, inside, is_in_support = self._standard(value)
         count = inside.sum(-1).to(standard.dtype)
-        standard = standard.masked_fill(~possible, -torch.inf)
+        standard = standard.masked_fill(~is_in_support, -torch.inf)
         # Each difference by itself: two large sums would leave little of their own.
         chosen = torch.where(inside, standard - standard.logsumexp(-1, keepdim=True), 0.0).sum(-1)
         return (count + 1).lgamma() + (1 - count) * self.scale.log() + chosen
@@ -178,14 +178,18 @@ class GaussianSparsemax(_NoisySparsemax):
         """log p(z), (...)."""
         # With d = (θ − z) / σ, m its mean over S and t = m + u / √|S|, the first product of φ(t − d_i) is
         # (2π)^(−|S|/2) exp(−½ Σ_S (d_i − m)² − ½ u²).
-        standard, inside, possible = self._standard(value)
+        standard, inside, is_in_support = self._standard(value)
         count = inside.sum(-1).to(standard.dtype)
         centre = torch.where(inside, standard, 0.0).sum(-1, keepdim=True) / count.unsqueeze(-1)
-        apart = torch.where(inside, standard - centre, 0.0).square().sum(-1)
-        outside = ~inside & possible
+        squared_deviation = torch.where(inside, standard - centre, 0.0).square().sum(-1)
+        outside = ~inside & is_in_support
         integral = _log_integral(torch.where(outside, centre - standard, 0.0), outside, count.sqrt())
-        found = (1 - count) * self.scale.log() + 0.5 * (count.log() - count * math.log(2 * math.pi) - apart) + integral
-        return found.masked_fill((inside & ~possible).any(-1), -torch.inf)
+        found = (
+            (1 - count) * self.scale.log()
+            + 0.5 * (count.log() - count * math.log(2 * math.pi) - squared_deviation)
+            + integral
+        )
+        return found.masked_fill((inside & ~is_in_support).any(-1), -torch.inf)
 
 
 def _log_integral(offsets: Tensor, used: Tensor, root: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from ..simd.memory import rows
 from ..simd.vector import LANES
 from .passes import inside, last_node
 
-__all__ = ["kbest", "listing", "sample", "sample_given", "used_parts"]
+__all__ = ["kbest", "listing", "sample", "sample_from_probabilities", "used_parts"]
 
 
 @jit
@@ -73,7 +73,7 @@ def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, 
 
 
 @jit
-def sample_given(start, stop, q, goal, graph, uniforms, out):
+def sample_from_probabilities(start, stop, q, goal, graph, uniforms, out):
     """As :func:`sample`, where ``q`` (B, E) float64 is given, for the instances ``start:stop``."""
     stack = np.empty(graph.depth + 1, np.int64)
     for b in range(start, stop):

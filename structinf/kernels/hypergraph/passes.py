@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..jit import jit
-from ..simd.memory import address, cast, is_zero, row, rows, set_row
+from ..simd.memory import address, cast, is_zero, row, rows, store_row
 from ..simd.vector import LANES, maximum
 from ..smooth_max import curved, probability, smooth_max
 
@@ -58,7 +58,7 @@ def _deliver(flow, first, graph, block, out):
     """Add the ``flow`` (height + 1, LANES) of a block's parts to ``out`` (B, P); the last block comes first."""
     start, full = graph.row_offset[block], first + LANES <= len(out)
     for r in range(graph.row_offset[block + 1] - start):
-        part, is_first = graph.row_part[start + r], graph.row_is_first[start + r]
+        part, is_first = graph.row_part[start + r], graph.row_is_first_write[start + r]
         for c in range(LANES):
             if full or first + c < len(out):
                 # Not added to what is there where it is the first: the system has yet to clear that memory.
@@ -107,7 +107,7 @@ def _pass_on(flow, links, edge, w):
     for j in range(2):
         tail = links.tails[2 * edge + j]
         if tail < links.no_node:
-            set_row(w, tail, row(w, tail) + cast(flow, w))
+            store_row(w, tail, row(w, tail) + cast(flow, w))
 
 
 @jit
@@ -115,7 +115,7 @@ def _add(flow, links, edge, flows):
     """Add a hyperedge's ``flow`` to that of its part."""
     part = links.row[edge]
     if part < links.no_row:
-        set_row(flows, part, row(flows, part) + flow)
+        store_row(flows, part, row(flows, part) + flow)
 
 
 # ----------------------------------------------------------------------------- inside
@@ -162,15 +162,15 @@ def _value(i, place, links, alpha, v, top, t, own, x, kind):
     edge = links.offset[i]
     count = links.offset[i + 1] - edge
     best = _score(v, own, links, edge)
-    set_row(x, 0, best)
+    store_row(x, 0, best)
     for k in range(1, count):
         score = _score(v, own, links, edge + k)
-        set_row(x, k, score)
+        store_row(x, k, score)
         best = maximum(best, score)
     smooth, threshold = smooth_max(x, count, best, alpha, kind)
-    set_row(v, i, smooth)
-    set_row(top, place, best)
-    set_row(t, place, threshold)
+    store_row(v, i, smooth)
+    store_row(top, place, best)
+    store_row(t, place, threshold)
 
 
 @jit
@@ -303,8 +303,8 @@ def _tangent(i, links, alpha, x, top, t, v_dot, m, own_dot):
         mean += q * x_dot
         middle += s * x_dot
         total += s
-    set_row(v_dot, i, pivot + cast(mean, v_dot))
-    set_row(m, i, pivot + cast(middle / maximum(total, 1e-30), m))
+    store_row(v_dot, i, pivot + cast(mean, v_dot))
+    store_row(m, i, pivot + cast(middle / maximum(total, 1e-30), m))
 
 
 @jit

@@ -124,7 +124,7 @@ def _normal_pair32(word, other):
 
 
 @jit(fastmath=False)
-def fill32(start, stop, key, law, out):
+def fill32(start, stop, key, distribution, out):
     """Chunks ``start`` to ``stop`` of 2 CHUNK numbers each, of one of the laws above."""
     size = 2 * CHUNK
     wide = np.empty(CHUNK, np.uint64)
@@ -132,13 +132,13 @@ def fill32(start, stop, key, law, out):
     for chunk in range(start, stop):
         words(key, chunk, 0, wide)
         u = out[chunk * size : (chunk + 1) * size]
-        if law == EXPONENTIAL:
+        if distribution == EXPONENTIAL:
             for i in range(size):
                 u[i] = _exponential32(word[i])
-        elif law == GUMBEL:
+        elif distribution == GUMBEL:
             for i in range(size):
                 u[i] = -log(_exponential32(word[i]))
-        elif law == LOGISTIC:
+        elif distribution == LOGISTIC:
             for i in range(size):
                 v, rest = _uniform32(word[i])
                 u[i] = log(v / rest)
@@ -180,19 +180,19 @@ def normal_pair64(word, other):
 
 
 @jit(fastmath=False)
-def fill64(start, stop, key, law, out):
+def fill64(start, stop, key, distribution, out):
     """Chunks ``start`` to ``stop`` of CHUNK numbers each, of one of the laws above."""
     word, half = np.empty(CHUNK, np.uint64), CHUNK // 2
     for chunk in range(start, stop):
         words(key, chunk, 0, word)
         u = out[chunk * CHUNK : (chunk + 1) * CHUNK]
-        if law == EXPONENTIAL:
+        if distribution == EXPONENTIAL:
             for i in range(CHUNK):
                 u[i] = exponential64(word[i])
-        elif law == GUMBEL:
+        elif distribution == GUMBEL:
             for i in range(CHUNK):
                 u[i] = -log(exponential64(word[i]))
-        elif law == LOGISTIC:
+        elif distribution == LOGISTIC:
             for i in range(CHUNK):
                 v = uniform64(word[i])
                 u[i] = log(v / (1 - v))

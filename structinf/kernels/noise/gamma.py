@@ -26,14 +26,14 @@ from ..jit import jit
 from ..scalar.exp_log import exp, log
 from .counter_rng import CHUNK, normal_pair64, two_words, uniform64, words
 
-__all__ = ["fill", "mixture"]
+__all__ = ["fill", "negative_binomial_mixture"]
 
 _BINS = 1024
 _NOTHING = 2.0**-54
 
 
 @functools.lru_cache(maxsize=64)
-def mixture(shape: float, terms: int) -> tuple[float, np.ndarray, np.ndarray]:
+def negative_binomial_mixture(shape: float, terms: int) -> tuple[float, np.ndarray, np.ndarray]:
     """P(N = 0); P(N <= n) for all n of any weight, the last one +inf; the lowest n in each of 1024 equal intervals."""
     rates = np.arange(1, terms + 1) / terms
     size = 2 if terms == 1 else 2 + 2 * int(np.ceil(np.log(_NOTHING / terms) / np.log1p(-rates[0]) / 2))
@@ -63,7 +63,7 @@ def _attempt(shape, first, second, third):
 def fill(start, stop, key, base, none, below, guide, scale, shift, out):
     """Chunks ``start`` to ``stop`` of CHUNK numbers each: ``scale`` times a sum in units of 1/s, and a ``shift``.
 
-    ``base`` is s a, and the next three are what :func:`mixture` gives.
+    ``base`` is s a, and the next three are what :func:`negative_binomial_mixture` gives.
     """
     choice, first = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
     second, third = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)

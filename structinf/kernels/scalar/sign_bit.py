@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba import extending, types
 
-__all__ = ["is_marked", "mark", "unmark"]
+__all__ = ["clear_sign_bit", "has_sign_bit", "mark"]
 
 _intrinsic: Any = extending.intrinsic
 
@@ -34,7 +34,7 @@ def mark(typingctx, x, flag):
 
 
 @_intrinsic
-def is_marked(typingctx, x):
+def has_sign_bit(typingctx, x):
     """Whether the sign bit is set."""
 
     def codegen(context, builder, signature, args):
@@ -45,7 +45,7 @@ def is_marked(typingctx, x):
 
 
 @_intrinsic
-def unmark(typingctx, x):
+def clear_sign_bit(typingctx, x):
     """x without its sign bit."""
 
     def codegen(context, builder, signature, args):

@@ -19,7 +19,7 @@ from numba.extending import models, overload, register_model
 from ..jit import jit
 from .vector import LANES, Lanes, largest, maximum
 
-__all__ = ["address", "cast", "is_zero", "row", "rows", "set_row", "zero"]
+__all__ = ["address", "cast", "is_zero", "row", "rows", "store_row", "zero"]
 
 intrinsic: Any = _intrinsic  # a decorator that takes the first argument away, which type checkers cannot know
 
@@ -108,7 +108,7 @@ def row(typingctx, numbers, i):
 
 
 @intrinsic
-def set_row(typingctx, numbers, i, lanes):
+def store_row(typingctx, numbers, i, lanes):
     """Write row i, which is not checked."""
 
     def codegen(context, builder, sig, args):

@@ -25,7 +25,7 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import lower_builtin, lower_cast, models, register_model
 
-__all__ = ["LANES", "Lanes", "add_up", "largest", "load", "maximum", "minimum", "spread", "store", "where_less"]
+__all__ = ["LANES", "Lanes", "largest", "load", "maximum", "minimum", "reduce_sum", "spread", "store", "where_less"]
 
 intrinsic: Any = _intrinsic  # a decorator that takes the first argument away, which type checkers cannot know
 
@@ -180,7 +180,7 @@ def where_less(typingctx, a, b, x, y):
 
 
 @intrinsic
-def add_up(typingctx, lanes):
+def reduce_sum(typingctx, lanes):
     """The sum of all lanes, by halves."""
 
     def codegen(context, builder, sig, args):

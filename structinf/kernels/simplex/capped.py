@@ -15,7 +15,7 @@ import numpy as np
 
 from ..jit import jit
 from ..scalar.min_max import maximum, minimum
-from .support import BLOCK, LOWEST, block_tops, select
+from .support import BLOCK, LOWEST, block_maxima, select
 
 __all__ = ["nearest"]
 
@@ -41,7 +41,7 @@ def nearest(start, stop, x, size, budgets, out):
     z = np.empty(size)
     for row in range(start, stop):
         begin, budget = row * size, budgets[row % budgets.size]
-        top = block_tops(x, begin, size, tops)
+        top = block_maxima(x, begin, size, tops)
         if not top < np.inf:
             out[begin : begin + size] = np.nan
             continue

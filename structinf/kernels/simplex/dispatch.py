@@ -55,18 +55,18 @@ def pull_back(
     alpha: float | Tensor,
     *,
     is_capped: bool = False,
-    with_slope: bool = False,
+    with_parameter_grad: bool = False,
 ) -> tuple[Float[Tensor, "*rows n"], Float[Tensor, "*rows 1"] | None]:
     """The product of ``g`` with the Jacobian of :func:`entmax`, or of :func:`capped`, whose result was ``p``.
 
-    And, ``with_slope``, of ``g`` with the derivative in α, or in the budget, in float64.
+    And, ``with_parameter_grad``, of ``g`` with the derivative in α, or in the budget, in float64.
     """
     from .jacobian_products import pull_back as kernel
 
     out = zeros(*p.shape, dtype=p.dtype)
     points, cotangents = to_numpy(p, g)
     rows, size = p.shape[:-1].numel(), p.shape[-1]
-    slopes = empty(*p.shape[:-1], 1, dtype=torch.float64) if with_slope else None
+    slopes = empty(*p.shape[:-1], 1, dtype=torch.float64) if with_parameter_grad else None
     flat = np.empty(0) if slopes is None else slopes.numpy().ravel()
     arrays: tuple[Any, ...] = points.ravel(), cotangents.ravel(), size, _doubles(alpha), is_capped
     parallel_rows(kernel, rows, *arrays, out.numpy().ravel(), flat, work=FEW * points.size)

@@ -24,7 +24,7 @@ import numpy as np
 from ..jit import jit
 from ..scalar.exp_log import exp, log, log1p
 from ..scalar.min_max import maximum
-from .support import BLOCK, LOWEST, block_tops, select
+from .support import BLOCK, LOWEST, block_maxima, select
 
 __all__ = ["entmax"]
 
@@ -50,7 +50,7 @@ def entmax(start, stop, x, size, alphas, out):
     q = np.empty(size)
     for row in range(start, stop):
         begin, alpha = row * size, alphas[row % alphas.size]
-        top = block_tops(x, begin, size, tops)
+        top = block_maxima(x, begin, size, tops)
         if not top < np.inf:
             out[begin : begin + size] = np.nan
         elif top > -np.inf:

@@ -27,7 +27,7 @@ import numpy as np
 
 from ..jit import jit
 from ..scalar.exp_log import exp, log
-from .support import BLOCK, block_tops, select
+from .support import BLOCK, block_maxima, select
 from .torch_backend import PHI
 
 __all__ = ["pull_back"]
@@ -57,7 +57,7 @@ def pull_back(start, stop, p, g, size, alphas, is_capped, out, slopes):
         if alpha == 1 and not slopes.size:
             _softmax(p, g, begin, size, out)
             continue
-        top = block_tops(p, begin, size, tops)
+        top = block_maxima(p, begin, size, tops)
         if not top < np.inf:
             out[begin : begin + size] = np.nan
             if slopes.size:

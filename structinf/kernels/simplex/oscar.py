@@ -17,7 +17,7 @@ import numpy as np
 from ..jit import jit
 from ..permutahedron.isotonic import FEW, insertion_sort, pool, radix_sort
 from .entmax import entmax
-from .support import BLOCK, block_tops, select
+from .support import BLOCK, block_maxima, select
 
 __all__ = ["group_means", "oscarmax"]
 
@@ -89,7 +89,7 @@ def group_means(start, stop, p, g, size, is_chain, out):
     order = scratch[0]
     for row in range(start, stop):
         begin = row * size
-        top = block_tops(p, begin, size, tops)
+        top = block_maxima(p, begin, size, tops)
         if not top < np.inf:
             out[begin : begin + size] = np.nan
             continue

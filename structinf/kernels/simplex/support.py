@@ -12,7 +12,7 @@ from ..jit import jit
 from ..simd.memory import address
 from ..simd.vector import LANES, largest, load, maximum, where_less
 
-__all__ = ["BLOCK", "LOWEST", "block_tops", "select"]
+__all__ = ["BLOCK", "LOWEST", "block_maxima", "select"]
 
 BLOCK = 4 * LANES
 
@@ -21,7 +21,7 @@ LOWEST = np.finfo(np.float64).min
 
 
 @jit
-def block_tops(x, begin, size, tops):
+def block_maxima(x, begin, size, tops):
     """The largest of the ``size`` numbers at ``begin``; NaN if one is NaN or +inf, or there is none.
 
     Parameters
@@ -61,7 +61,7 @@ def select(x, begin, size, tops, low, index, values):
     Parameters
     ----------
     tops : float64
-        As :func:`block_tops` writes it.
+        As :func:`block_maxima` writes it.
     low : float
     index : (size,) int32, written
         Their places, counted from ``begin``.

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ...shapes import Float
-from ..arrays import widened
+from ..arrays import upcast_half
 
-__all__ = ["PHI", "capped", "entmax", "entmax_product", "entmax_slope", "largest_score", "power", "solve"]
+__all__ = ["PHI", "capped", "entmax", "entmax_alpha_vjp", "entmax_dual", "entmax_vjp", "max_score", "power"]
 
 _MOST_STEPS = 100
 
@@ -24,7 +24,7 @@ PHI = tuple((k + 1) / math.factorial(k + 2) for k in range(18))
 """φ(z) = (1 − e^z + z e^z) / z² = Σ_k (k + 1) / (k + 2)! z^k, to rounding where |z| ≤ 1."""
 
 
-def largest_score(x: Tensor) -> Tensor:
+def max_score(x: Tensor) -> Tensor:
     """The largest entry, (..., 1); −inf if there is none."""
     return x.amax(-1, keepdim=True) if x.shape[-1] else x.new_full((*x.shape[:-1], 1), -math.inf)
 
@@ -40,7 +40,7 @@ def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, 
     if not x.numel():
         return x.clone()
     q = _by_rows(x.double(), alpha.double()) if isinstance(alpha, Tensor) else _alike(x, alpha)
-    return _valid(x, torch.where(largest_score(x).isneginf(), 0.0, q.to(x.dtype)))
+    return _valid(x, torch.where(max_score(x).isneginf(), 0.0, q.to(x.dtype)))
 
 
 def _alike(x: Tensor, alpha: float | Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def _alike(x: Tensor, alpha: float | Tensor) -> Tensor:
     largest = alpha.max() if isinstance(alpha, Tensor) else alpha
     if largest == 1:
         return torch.softmax(x, -1)
-    return solve(x, alpha - 1)[2] if largest <= 2 else _anchored(x, alpha - 1)
+    return entmax_dual(x, alpha - 1)[2] if largest <= 2 else _anchored(x, alpha - 1)
 
 
 def _by_rows(x: Tensor, alpha: Tensor) -> Tensor:
@@ -74,12 +74,12 @@ def _valid(x: Tensor, p: Tensor) -> Tensor:
 # which is accurate for large numbers of entries and for α near 1 alike (r tends to exp d, ℓ to log Σ exp d).
 
 
-def solve(x: Tensor, a: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def entmax_dual(x: Tensor, a: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """max x, ℓ and q of rows (..., n), for a in (0, 1], a number or (..., 1).
 
     The latter two are as if a row of −inf were one of zeros.
     """
-    top = largest_score(x)
+    top = max_score(x)
     if not x.shape[-1]:
         return top, torch.zeros_like(top), x
     d = torch.where(x == top, 0.0, x - top)
@@ -131,7 +131,7 @@ def _closed_form(d: Tensor, a: float) -> Tensor:
 
 def _anchored(x: Tensor, a: float | Tensor) -> Tensor:
     """q for a > 1, as compiled loops find it (:mod:`.simplex_points`)."""
-    top, n = largest_score(x), x.shape[-1]
+    top, n = max_score(x), x.shape[-1]
     d = torch.where(x == top, 0.0, x - top).double()
     ordered, place = d.sort(-1, descending=True).values, torch.arange(n, device=x.device)
     first = torch.zeros_like(top, dtype=torch.long)  # whose q is above 0
@@ -165,9 +165,9 @@ def power(p: Tensor, exponent: float | Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, p, 1.0).pow(exponent), 0.0)
 
 
-def entmax_product(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
+def entmax_vjp(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
     """s (z − ⟨s, z⟩ / Σ s) with s = q^(2 − α), and 0 where q is (Peters et al. 2019, §3)."""
-    p, v = widened(q), widened(z)
+    p, v = upcast_half(q), upcast_half(z)
     s = power(p, 2 - alpha)
     if p.shape[-1] and (isinstance(alpha, Tensor) or alpha > 2):
         return _from_largest(p, s, v, alpha).to(z.dtype)
@@ -200,11 +200,11 @@ def _finite_at(place: Tensor, s: Tensor) -> Tensor:
     return torch.where(place & s.isinf(), 0.0, s)
 
 
-def entmax_slope(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows 1"]:
+def entmax_alpha_vjp(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows 1"]:
     """⟨z, ∂q / ∂α⟩ for ``q`` and ``z`` (..., n); the formula is that of :mod:`.simplex_products`."""
-    p, v = widened(q), widened(z)
+    p, v = upcast_half(q), upcast_half(z)
     log_p = torch.where(p != 0, p, 1.0).log()
-    rates = entmax_product(p, log_p.square() * _phi((alpha - 1) * log_p), alpha)
+    rates = entmax_vjp(p, log_p.square() * _phi((alpha - 1) * log_p), alpha)
     return -(v * rates).sum(-1, keepdim=True).to(z.dtype)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..jit import jit
 from ..scalar.exp_log import log
-from .support import BLOCK, block_tops, select
+from .support import BLOCK, block_maxima, select
 
 __all__ = ["tsallis_maximum"]
 
@@ -41,7 +41,7 @@ def tsallis_maximum(start, stop, x, p, origins, size, alpha, out):
     q, a = np.empty(size), alpha - 1.0
     for row in range(start, stop):
         begin, origin = row * size, np.float64(origins[row])
-        top = block_tops(p, begin, size, tops)
+        top = block_maxima(p, begin, size, tops)
         if not top < np.inf:
             out[row] = np.nan
             continue

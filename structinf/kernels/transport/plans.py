@@ -33,15 +33,29 @@ PERIOD = 8  # sweeps between two looks at how fast they converge
 
 @jit
 def solve(
-    start, stop, scores, rows, columns, temperature, first, tolerance, limit, plan, f, g, residual, goal, iterations
+    start,
+    stop,
+    scores,
+    rows,
+    columns,
+    temperature,
+    initial_temperature,
+    tolerance,
+    limit,
+    plan,
+    f,
+    g,
+    residual,
+    target_residual,
+    iterations,
 ):
     """The plans (B, n, m) of scores (B, n, m), with potentials f (B, n) and g (B, m), for margins (B | 1, ...).
 
     Rows and columns of margin 0 have potential −inf; others must have cells above −inf to take it. The residual (B,) is
     the largest difference of a row's or a column's sum from its margin, relative to the largest margin; iterations (B,)
     counts sweeps and Newton steps, at most ``limit`` of them. The goal (B,) for the residual is the ``tolerance``, or
-    what :func:`_rounding` leaves of it. With ``first`` above the temperature, that one comes first, and then smaller
-    ones.
+    what :func:`_rounding` leaves of it. An ``initial_temperature`` above the temperature is that of the
+    first solution; the next ones have smaller temperatures.
     """
     n, m = scores.shape[1], scores.shape[2]
     totals, weights, moved, work = np.empty(m), np.empty((m, m)), np.empty(m), np.empty((4, max(n, m)))
@@ -52,7 +66,7 @@ def solve(
             largest = maximum(largest, a[j])
         for j in range(m):
             largest = maximum(largest, b[j])
-        f[i], g[i], residual[i], goal[i], iterations[i] = 0.0, 0.0, 0.0, tolerance, 0
+        f[i], g[i], residual[i], target_residual[i], iterations[i] = 0.0, 0.0, 0.0, tolerance, 0
         for j in range(m):
             if b[j] == 0:
                 g[i, j] = -np.inf
@@ -61,10 +75,10 @@ def solve(
             continue
         spread = _spread(scores[i])
         _descend(
-            scores[i], a, b, largest, spread, temperature, maximum(first, temperature), tolerance, limit, plan[i],
-            f[i], g[i], residual[i : i + 1], iterations[i : i + 1], totals, weights, moved, work,
+            scores[i], a, b, largest, spread, temperature, maximum(initial_temperature, temperature), tolerance, limit,
+            plan[i], f[i], g[i], residual[i : i + 1], iterations[i : i + 1], totals, weights, moved, work,
         )  # fmt: skip
-        goal[i] = maximum(tolerance, _rounding(scores[i], plan[i], g[i], temperature, largest, spread))
+        target_residual[i] = maximum(tolerance, _rounding(scores[i], plan[i], g[i], temperature, largest, spread))
 
 
 @jit
@@ -218,7 +232,7 @@ def _scale_rows(plan, a, u, v, totals):
 
 
 @jit
-def _sweep(scores, a, b, t, goal, limit, plan, f, g, totals, work):
+def _sweep(scores, a, b, t, target_residual, limit, plan, f, g, totals, work):
     """Sweeps until the error is within the goal, or until Newton's method is faster: the error and their number."""
     n, m = scores.shape
     u, v, top, total = work[0], work[1], work[2], work[3]
@@ -229,7 +243,7 @@ def _sweep(scores, a, b, t, goal, limit, plan, f, g, totals, work):
         # In the log domain: exact whatever the potentials are. Where one round after the other has to be, they are far.
         error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
         rounds += 1
-        if error <= goal or count >= limit or rounds > 2 * PERIOD:
+        if error <= target_residual or count >= limit or rounds > 2 * PERIOD:
             return error, count
         count += 1
         small = np.inf
@@ -247,11 +261,11 @@ def _sweep(scores, a, b, t, goal, limit, plan, f, g, totals, work):
             for j in range(m):
                 v[j] = b[j] / totals[j] if b[j] > 0 else 0.0
             error, low, high = _scale_rows(plan, a, u, v, totals)
-            done = error <= goal or count >= limit
+            done = error <= target_residual or count >= limit
             if not done and count % PERIOD == 0:
                 if error > 0 and before < np.inf:
                     rate = np.log(before / error) / PERIOD
-                    done = rate * patience < np.log(error / goal)
+                    done = rate * patience < np.log(error / target_residual)
                 before = error
             if done or not (low > SMALL and high < LARGE):
                 break

@@ -27,7 +27,7 @@ import numpy as np
 from structinf.kernels.jit import jit
 from structinf.kernels.scalar.exp_log import exp, log
 from structinf.kernels.scalar.min_max import maximum, minimum
-from structinf.kernels.scalar.sign_bit import is_marked, mark, unmark
+from structinf.kernels.scalar.sign_bit import clear_sign_bit, has_sign_bit, mark
 
 __all__ = ["curvature", "smooth", "unpack"]
 
@@ -180,8 +180,8 @@ def _pack(width, d, q, f):
 @jit(inline=True)
 def unpack(a, b):
     """The three probabilities; the last is 1 where no score is finite."""
-    second, third = is_marked(a), is_marked(b)
-    p, r = np.float64(unmark(a)), np.float64(unmark(b))
+    second, third = has_sign_bit(a), has_sign_bit(b)
+    p, r = np.float64(clear_sign_bit(a)), np.float64(clear_sign_bit(b))
     rest = 1.0 - p - r
     return p if second | third else rest, rest if second else r if third else p, rest if third else r
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from structinf.kernels.jit import jit
-from structinf.kernels.simd.vector import LANES, add_up, largest, load, maximum, store, where_less
+from structinf.kernels.simd.vector import LANES, largest, load, maximum, reduce_sum, store, where_less
 
 from .smooth_step import D_NODE, D_V, NODE, V, advance, advance_tangent, walk_back, walk_back_tangent
 from .vector_rows import (
@@ -90,7 +90,7 @@ def _balance(room, row, width, mass):
     total = 0.0
     for at in range(0, width, LANES):
         total += load(room, row + at)
-    found = add_up(total)
+    found = reduce_sum(total)
     factor = mass / found if found != 0 else found
     _scale(room, row, width, factor)
     return factor

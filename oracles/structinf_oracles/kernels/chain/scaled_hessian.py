@@ -18,7 +18,7 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 from structinf.kernels.simd.exp_log import exp, log
-from structinf.kernels.simd.vector import LANES, add_up, largest, load, maximum, spread, store, where_less
+from structinf.kernels.simd.vector import LANES, largest, load, maximum, reduce_sum, spread, store, where_less
 
 from .scaled import floor_of
 from .vector_rows import filled, get_row, put_row, width_of
@@ -105,7 +105,7 @@ def _forward(b, unary, z_unary, length, top, floor, room, matrices, states):
     end = 0.0
     for at in range(0, width, LANES):
         end += load(room, new + A * width + at)
-    return total + log(np.float64(add_up(end)))
+    return total + log(np.float64(reduce_sum(end)))
 
 
 @jit
@@ -129,8 +129,8 @@ def _walk_back(b, length, room, matrices, states, out_unary):
     for at in range(0, width, LANES):
         total += load(room, place + A * width + at)
         mean += load(room, place + A_D_ALPHA * width + at)
-    scale = 1 / add_up(total)
-    middle = add_up(mean) * scale
+    scale = 1 / reduce_sum(total)
+    middle = reduce_sum(mean) * scale
     for at in range(0, width, LANES):
         node = load(room, place + A * width + at) * scale
         store(room, last + NODE * width + at, node)
@@ -151,9 +151,9 @@ def _walk_back(b, length, room, matrices, states, out_unary):
                 store(matrices, SUM * size + here, load(matrices, SUM * size + here) + a * c + a_d_alpha * r)
                 store(matrices, Z_SUM * size + here, load(matrices, Z_SUM * size + here) + a * r)
             alpha = room[place + A * width + i]
-            room[last + NODE * width + i] = alpha * add_up(node)
+            room[last + NODE * width + i] = alpha * reduce_sum(node)
             d_alpha = room[place + D_ALPHA * width + i]
-            room[last + D_NODE * width + i] = alpha * add_up(d_node) + d_alpha * room[last + NODE * width + i]
+            room[last + D_NODE * width + i] = alpha * reduce_sum(d_node) + d_alpha * room[last + NODE * width + i]
         put_row(room, last + D_NODE * width, out_unary, b, t - 1)
 
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 from structinf.kernels.simd.exp_log import exp, log
-from structinf.kernels.simd.vector import LANES, add_up, largest, load, maximum, spread, store, where_less
+from structinf.kernels.simd.vector import LANES, largest, load, maximum, reduce_sum, spread, store, where_less
 
 __all__ = ["advance", "advance_tangent", "walk_back", "walk_back_tangent"]
 
@@ -147,7 +147,7 @@ def walk_back(room, size, old, new, states, stride, matrix, start, power, out, f
             flow = q * load(room, NODE * size + new + at)
             total += flow * once
             store(out, first + place, flow * once + load(out, first + place) if add else flow)
-        room[NODE * size + old + i] = add_up(total)
+        room[NODE * size + old + i] = reduce_sum(total)
 
 
 @jit
@@ -167,5 +167,5 @@ def walk_back_tangent(room, size, old, new, states, stride, matrix, start, d_mat
             total += q * node * once
             d_total += flow * once
             store(out, first + place, flow * once + load(out, first + place) if add else flow)
-        room[NODE * size + old + i] = add_up(total)
-        room[D_NODE * size + old + i] = add_up(d_total)
+        room[NODE * size + old + i] = reduce_sum(total)
+        room[D_NODE * size + old + i] = reduce_sum(d_total)

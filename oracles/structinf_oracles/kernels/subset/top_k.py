@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from structinf.kernels.jit import jit
-from structinf.kernels.simd.vector import LANES, add_up, largest, load, maximum, where_less
+from structinf.kernels.simd.vector import LANES, largest, load, maximum, reduce_sum, where_less
 
 __all__ = ["highest"]
 
@@ -26,7 +26,7 @@ def _reaching(row, threshold):
         total = 0.0
         for i in range(first, min(first + _BLOCK, row.size), LANES):
             total += where_less(load(row, i), threshold, 0, 1)
-        count += int(add_up(total))
+        count += int(reduce_sum(total))
     return count
 
 
