@@ -121,8 +121,10 @@ def _simplex() -> dict[str, Case]:
         for name in names
     }
     losses = {
-        name: Case(getattr(simplex, name), (2, 5), lambda module, x: module(x, torch.tensor([1, 4])), True)
-        for name in ("SoftmaxLoss", "SparsemaxLoss", "Entmax15Loss")
+        f"{name} loss": Case(
+            lambda name=name: simplex.SimplexLoss(name), (2, 5), lambda module, x: module(x, torch.tensor([1, 4])), True
+        )
+        for name in ("softmax", "sparsemax", "entmax15")
     }
     return maps | losses
 

@@ -69,7 +69,7 @@ def test_modules_and_what_they_learn(backend):
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_losses_on_the_simplex(reduction, backend):
     def model(x: Tensor, target: Tensor) -> Tensor:
-        return simplex.entmax15_loss(2 * x, target, reduction=reduction)
+        return simplex.simplex_loss(2 * x, target, "entmax15", reduction=reduction)
 
     assert_equal(whole(model, backend), model, scores(3, 5), torch.tensor([4, -100, 0]))
     y = torch.full((3, 5), 0.2, dtype=torch.float64)
@@ -219,7 +219,9 @@ def test_second_derivatives_of_losses(relaxation):
     tensors = scores(1, 3, 2), scores(2, 2)
     assert torch.autograd.gradgradcheck(whole(lambda u, t: loss((u, t), tags) * u.sum()), tensors)
     target = torch.tensor([0, 2])
-    assert torch.autograd.gradgradcheck(whole(lambda x: simplex.entmax15_loss(x, target).square()), scores(2, 4))
+    assert torch.autograd.gradgradcheck(
+        whole(lambda x: simplex.simplex_loss(x, target, "entmax15").square()), scores(2, 4)
+    )
 
 
 def test_derivatives_of_losses_to_the_order_that_they_have():
@@ -388,7 +390,7 @@ def test_opcheck(name):
         torch.compile(lambda u, t, n: layer((u, t), lengths=n), backend=backend, fullgraph=True)(*tensors)
     elif name == "loss":
         tensors = (scores(3, 5), torch.tensor([4, 0, 1]))
-        torch.compile(simplex.entmax15_loss, backend=backend, fullgraph=True)(*tensors)
+        torch.compile(simplex.simplex_loss, backend=backend, fullgraph=True)(*tensors, "entmax15")
     else:
         tensors = (scores(3, 5),)
         torch.compile(simplex.sparsemax, backend=backend, fullgraph=True)(*tensors)

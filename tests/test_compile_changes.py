@@ -33,7 +33,7 @@ NUMBERS: dict[str, tuple[Callable[..., Tensor], list[Any]]] = {
     "budget": (simplex.budget, [1.5, 2.5, 0.5]),
     "strength": (si.soft_rank, [1.0, 0.1, 0.3]),
     "reduction": (
-        lambda x, reduction: simplex.sparsemax_loss(x, torch.tensor([0, 3]), reduction=reduction),
+        lambda x, reduction: simplex.simplex_loss(x, torch.tensor([0, 3]), "sparsemax", reduction=reduction),
         ["mean", "none", "sum"],
     ),
 }

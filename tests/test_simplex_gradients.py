@@ -131,7 +131,7 @@ def jacobian(p: torch.Tensor, alpha: float) -> torch.Tensor:
 def test_products_are_with_the_published_jacobian(alpha, n, dtype):
     x, g = torch.randn(3, n, dtype=dtype), torch.randn(3, n, dtype=dtype)
     p = compiled.entmax(x, alpha)
-    product, _ = compiled.pull_back(p, g, alpha)
+    product, _ = compiled.vjp(p, g, alpha)
     expected = torch.stack([jacobian(q, alpha) @ v for q, v in zip(p.double(), g.double(), strict=True)])
     rtol = 1e-5 if dtype == torch.float32 else 1e-9
     torch.testing.assert_close(product.double(), expected, rtol=rtol, atol=rtol * expected.abs().max().item())
@@ -142,7 +142,7 @@ def test_products_are_with_the_published_jacobian(alpha, n, dtype):
 @pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.5])
 def test_compiled_slopes_are_those_of_torch(alpha):
     p, g = compiled.entmax(3 * torch.randn(4, 70, dtype=DOUBLE), alpha), torch.randn(4, 70, dtype=DOUBLE)
-    slope = compiled.pull_back(p, g, alpha, with_parameter_grad=True)[1]
+    slope = compiled.vjp(p, g, alpha, with_parameter_grad=True)[1]
     expected = torch_backend.entmax_alpha_vjp(p, g, alpha)
     torch.testing.assert_close(slope, expected, rtol=1e-11, atol=1e-12)
 
@@ -155,7 +155,7 @@ def test_one_tiny_probability_does_not_drown_the_others():
     s = p**-2
     expected = s * (g - g[3])  # what is left where s[3] is infinite
     expected[3] = -expected[:3].sum()
-    for product in (compiled.pull_back(p, g, alpha)[0], torch_backend.entmax_vjp(p, g, alpha)):
+    for product in (compiled.vjp(p, g, alpha)[0], torch_backend.entmax_vjp(p, g, alpha)):
         torch.testing.assert_close(product, expected, rtol=1e-12, atol=0)
 
 
@@ -167,7 +167,7 @@ def test_weights_that_overflow_leave_what_is_finite(alpha):
     for g in (double(1, 3, 7), double(3, 1, 7), double(2, 2, 7)):
         change = s * (g[1] - g[0]).item()
         for product in (
-            compiled.pull_back(p[None], g[None], alpha)[0][0],
+            compiled.vjp(p[None], g[None], alpha)[0][0],
             torch_backend.entmax_vjp(p, g, alpha),
             torch_backend.entmax_vjp(p, g, torch.tensor([alpha])),
         ):
@@ -179,7 +179,7 @@ def test_cotangents_that_differ_by_little_keep_their_digits_in_float32(alpha):
     p, g = torch.softmax(torch.randn(3, 100), -1), 1e4 + torch.randn(3, 100)
     s, wide = p.double() ** (2 - alpha), g.double()
     mean = (s * wide).sum(-1, keepdim=True) / s.sum(-1, keepdim=True)
-    torch.testing.assert_close(compiled.pull_back(p, g, alpha)[0].double(), s * (wide - mean), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(compiled.vjp(p, g, alpha)[0].double(), s * (wide - mean), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [1.1, 2.5, 5.0])
@@ -208,7 +208,7 @@ def test_slopes_beyond_all_numbers_are_infinite_and_not_nan(dtype):
     assert torch_backend.entmax_vjp(p, g, 400.0).tolist() == [-math.inf] * 50 + [math.inf] * 50
     assert torch_backend.entmax_vjp(p, torch.ones_like(p), 400.0).tolist() == [0.0] * 100
     g = g.roll(30)  # infinities of both signs beside the number that the others are compared with
-    for product in (compiled.pull_back(p, g, 400.0)[0], torch_backend.entmax_vjp(p, g, 400.0)):
+    for product in (compiled.vjp(p, g, 400.0)[0], torch_backend.entmax_vjp(p, g, 400.0)):
         assert product.tolist() == [math.inf if number > 49 else -math.inf for number in g.tolist()]
 
 

@@ -13,25 +13,18 @@ from torch.nn.functional import cross_entropy
 
 from entropy_cases import every_entropy
 from simplex_cases import DOUBLE, INF, double
-from structinf.errors import InvalidInputError
+from structinf.errors import InvalidInputError, UnknownNameError
 from structinf.simplex import (
-    Entmax15Loss,
-    EntmaxLoss,
     Entropy,
-    NormmaxLoss,
-    RenyiLoss,
+    NormEntropy,
+    RenyiEntropy,
     ShannonEntropy,
     SimplexLoss,
-    SoftmaxLoss,
-    SparsemaxLoss,
-    SquaredNormLoss,
+    SquaredNormEntropy,
     TsallisEntropy,
-    entmax15_loss,
     entmax_loss,
-    normmax_loss,
     simplex_loss,
     sparsemax,
-    sparsemax_loss,
 )
 
 
@@ -88,7 +81,7 @@ def test_derivatives_of_both_orders(entropy):
 
 def test_the_hessian_is_the_jacobian_of_the_map():
     x = torch.randn(5, dtype=DOUBLE)
-    hessian = torch.autograd.functional.hessian(lambda t: sparsemax_loss(t, torch.tensor(2)), x)
+    hessian = torch.autograd.functional.hessian(lambda t: simplex_loss(t, torch.tensor(2), "sparsemax"), x)
     jacobian = torch.autograd.functional.jacobian(sparsemax, x)
     torch.testing.assert_close(hessian, jacobian)
 
@@ -118,7 +111,7 @@ def test_gradients_in_soft_targets_and_costs():
     x = torch.randn(2, 3, dtype=DOUBLE)
     z = torch.randn(2, 3, dtype=DOUBLE, requires_grad=True)
     cost = torch.rand(3, 3, dtype=DOUBLE, requires_grad=True)
-    assert gradcheck(lambda z, cost: entmax15_loss(x, torch.softmax(z, 1), cost=cost), (z, cost))
+    assert gradcheck(lambda z, cost: simplex_loss(x, torch.softmax(z, 1), "entmax15", cost=cost), (z, cost))
 
 
 # ---------------------------------------------------------------------------------------------- margins
@@ -158,12 +151,12 @@ def test_a_cost_moves_the_margin():
     cost = torch.tensor([[0.0, 2.0, 0.5], [1.0, 0.0, 0.0], [3.0, 3.0, 0.0]])
     x = torch.tensor([[3.0, 0.0, 1.5], [2.9, 0.0, 1.5], [3.0, 0.0, 1.75], [0.0, 2.0, 0.0], [0.0, 0.0, 4.0]])
     y = torch.tensor([0, 0, 0, 1, 2])
-    losses = sparsemax_loss(x, y, cost=cost, reduction="none")
+    losses = simplex_loss(x, y, "sparsemax", cost=cost, reduction="none")
     assert (losses == 0).tolist() == [True, False, False, True, True]
-    torch.testing.assert_close(losses, sparsemax_loss(x + cost[y], y, reduction="none"))
+    torch.testing.assert_close(losses, simplex_loss(x + cost[y], y, "sparsemax", reduction="none"))
     soft = torch.tensor([[0.5, 0.5, 0.0]])
-    expected = sparsemax_loss(x[:1] + cost[:2].mean(0), soft)
-    torch.testing.assert_close(sparsemax_loss(x[:1], soft, cost=cost), expected)
+    expected = simplex_loss(x[:1] + cost[:2].mean(0), soft, "sparsemax")
+    torch.testing.assert_close(simplex_loss(x[:1], soft, "sparsemax", cost=cost), expected)
 
 
 # ---------------------------------------------------------------------------------------------- as the cross-entropy
@@ -179,7 +172,7 @@ def test_cross_entropy(with_weight, reduction):
     for ignored in (-100, 7):
         target = y.masked_fill(y == -1, ignored)
         here, there = x.clone().requires_grad_(), x.clone().requires_grad_()
-        loss = SoftmaxLoss(dim=1, weight=weight, ignore_index=ignored, reduction=reduction)(here, target)
+        loss = SimplexLoss("softmax", dim=1, weight=weight, ignore_index=ignored, reduction=reduction)(here, target)
         expected = cross_entropy(there, target, weight, ignore_index=ignored, reduction=reduction)
         torch.testing.assert_close(loss, expected)
         loss.sum().backward()
@@ -200,7 +193,7 @@ def test_soft_targets_that_sum_to_1_only_nearly(entropy, dtype):
 def test_cross_entropy_with_probabilities():
     x, y = torch.randn(3, 5, 4), torch.softmax(torch.randn(3, 5, 4), 1)
     entropy = ShannonEntropy()(y, 1)
-    loss = SoftmaxLoss(dim=1, reduction="none")(x, y)
+    loss = SimplexLoss("softmax", dim=1, reduction="none")(x, y)
     torch.testing.assert_close(loss, cross_entropy(x, y, reduction="none") - entropy)
 
 
@@ -287,7 +280,7 @@ def test_classes_that_are_not_to_be_had(entropy):
 def test_the_input_stays_as_it_is():
     x, y = torch.randn(3, 4, requires_grad=True), torch.tensor([0, -100, 2])
     before = x.detach().clone()
-    sparsemax_loss(x, y).backward()
+    simplex_loss(x, y, "sparsemax").backward()
     assert torch.equal(x, before)
     assert y.tolist() == [0, -100, 2]
 
@@ -314,42 +307,56 @@ def test_the_input_stays_as_it_is():
 )
 def test_refusals(target, options, message):
     with pytest.raises(InvalidInputError, match=message):
-        sparsemax_loss(torch.zeros(2, 4), target, **options)
+        simplex_loss(torch.zeros(2, 4), target, "sparsemax", **options)
 
 
 def test_other_types():
     x = torch.zeros(2, 4)
     for target in (torch.tensor([True, False]), [0, 1]):
         with pytest.raises(TypeError, match="target"):
-            sparsemax_loss(x, target)
+            simplex_loss(x, target, "sparsemax")
     with pytest.raises(TypeError, match="scores"):
-        sparsemax_loss(x.long(), torch.tensor([0, 1]))
-    with pytest.raises(TypeError, match="entropy"):
-        simplex_loss(x, torch.tensor([0, 1]), "shannon")
-    with pytest.raises(TypeError, match="entropy"):
-        SimplexLoss("shannon")
+        simplex_loss(x.long(), torch.tensor([0, 1]), "sparsemax")
+    for entropy in (2.0, None, ShannonEntropy, sparsemax):
+        with pytest.raises(TypeError, match=r"entropy: a name or an Entropy such as TsallisEntropy\(1\.5\) is needed"):
+            simplex_loss(x, torch.tensor([0, 1]), entropy)
+        with pytest.raises(TypeError, match="entropy"):
+            SimplexLoss(entropy)
     with pytest.raises(TypeError, match="smoothing"):
-        sparsemax_loss(x, torch.tensor([0, 1]), smoothing=0.1)
-    with pytest.raises(TypeError, match=r"^SparsemaxLoss\(\) .*'label_smoothing'; pass smoothed targets"):
-        SparsemaxLoss(label_smoothing=0.1)
-    with pytest.raises(TypeError, match=r"^EntmaxLoss\(\) .*'beta'; all losses have dim, weight"):
-        EntmaxLoss(beta=1.5)
+        simplex_loss(x, torch.tensor([0, 1]), "sparsemax", smoothing=0.1)
+    with pytest.raises(TypeError, match="smoothing"):
+        entmax_loss(x, torch.tensor([0, 1]), 2, smoothing=0.1)
+    with pytest.raises(TypeError, match="label_smoothing"):
+        SimplexLoss("sparsemax", label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("loss", [SimplexLoss, lambda name: simplex_loss(torch.zeros(2), torch.tensor(0), name)])
+def test_unknown_entropies(loss):
+    with pytest.raises(
+        UnknownNameError, match=r"'sparse'; did you mean 'sparsemax'\? Known: softmax, sparsemax, entmax15"
+    ):
+        loss("sparse")
+    with pytest.raises(
+        UnknownNameError, match=r"'renyi'\. Known: .*; others are objects such as TsallisEntropy\(1\.25\)"
+    ):
+        loss("renyi")
 
 
 @pytest.mark.parametrize(
-    ("module", "function", "margin"),
+    ("entropy", "function", "margin"),
     [
-        (SoftmaxLoss(), lambda x, y: cross_entropy(x, y), INF),
-        (SparsemaxLoss(), sparsemax_loss, 1),
-        (Entmax15Loss(), entmax15_loss, 2),
-        (EntmaxLoss(1.25), lambda x, y: entmax_loss(x, y, 1.25), 4),
-        (NormmaxLoss(3), lambda x, y: normmax_loss(x, y, 3), 1),
-        (SquaredNormLoss(2), sparsemax_loss, 1),
-        (RenyiLoss(1), lambda x, y: cross_entropy(x, y), INF),
+        ("softmax", lambda x, y: cross_entropy(x, y), INF),
+        ("sparsemax", lambda x, y: simplex_loss(x, y, TsallisEntropy(2)), 1),
+        ("entmax15", lambda x, y: simplex_loss(x, y, TsallisEntropy(1.5)), 2),
+        (TsallisEntropy(1.25), lambda x, y: entmax_loss(x, y, 1.25), 4),
+        (SquaredNormEntropy(2), lambda x, y: simplex_loss(x, y, "sparsemax"), 1),
+        (NormEntropy(3), lambda x, y: simplex_loss(x, y, NormEntropy(3)), 1),
+        (RenyiEntropy(1), lambda x, y: cross_entropy(x, y), INF),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, SimplexLoss) else "",
+    ids=lambda value: "" if callable(value) and not isinstance(value, Entropy) else str(value),
 )
-def test_modules(module, function, margin):
+def test_modules(entropy, function, margin):
+    module = SimplexLoss(entropy)
     x, y = torch.randn(6, 4), torch.randint(4, (6,))
     for each in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         torch.testing.assert_close(each(x, y), function(x, y))
@@ -357,13 +364,13 @@ def test_modules(module, function, margin):
 
 
 def test_weights_and_costs_are_buffers():
-    loss = SparsemaxLoss(weight=torch.ones(3), cost=torch.ones(3, 3) - torch.eye(3), reduction="sum")
+    loss = SimplexLoss("sparsemax", weight=torch.ones(3), cost=torch.ones(3, 3) - torch.eye(3), reduction="sum")
     assert set(loss.state_dict()) == {"weight", "cost"}
     assert loss.double().cost.dtype == DOUBLE
     assert repr(loss) == (
-        "SparsemaxLoss(TsallisEntropy(alpha=2.0), dim=-1, ignore_index=-100, reduction='sum', weight=..., cost=...)"
+        "SimplexLoss(TsallisEntropy(alpha=2.0), dim=-1, ignore_index=-100, reduction='sum', weight=..., cost=...)"
     )
-    assert list(SparsemaxLoss().state_dict()) == []
+    assert list(SimplexLoss("sparsemax").state_dict()) == []
 
 
 def test_an_entropy_of_ones_own():
@@ -380,7 +387,7 @@ def test_an_entropy_of_ones_own():
 
     x, y = torch.randn(4, 3, dtype=DOUBLE, requires_grad=True), torch.tensor([0, 1, 2, 0])
     loss = SimplexLoss(Cooler())
-    torch.testing.assert_close(loss(x, y), sparsemax_loss(2 * x, y) / 2)
+    torch.testing.assert_close(loss(x, y), simplex_loss(2 * x, y, "sparsemax") / 2)
     assert gradgradcheck(loss, (x, y))
     assert loss(double(0.5, 0, 0), torch.tensor(0)) == 0
 

@@ -35,10 +35,9 @@ def last_and_next(scores: Float[Tensor, "batch d"], k: int) -> tuple[Tensor, Ten
 
 def nearest(scores: Float[Tensor, "batch d"], k: int, *, at_most: bool = False) -> Float[Tensor, "batch d"]:
     """argmin ‖θ − μ‖²: μ = clip(θ − τ, 0, 1)."""
-    of_sum_k = CappedSimplexMap(float(k))
     if not at_most:
-        return apply_simplex_map(of_sum_k, scores)
-    return _within(k, scores.clamp(0, 1), apply_simplex_map(of_sum_k, scores.clamp(min=0)))
+        return apply_simplex_map(CappedSimplexMap(), scores, float(k))
+    return _within(k, scores.clamp(0, 1), apply_simplex_map(CappedSimplexMap(), scores.clamp(min=0), float(k)))
 
 
 # ----------------------------------------------------------------------------- points of most entropy

@@ -102,10 +102,10 @@ class Ranking(Projectable, Enumerable):
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch n"]:
         """argmin ‖θ − μ‖² over the permutahedron; in blocks of elements, μ is θ and a constant."""
-        value, blocks = self._project(theta, 1.0)
-        return attach_jacobian(value, theta, blocks.jvp, blocks.vjp)
+        value, jacobian = self._project(theta, 1.0)
+        return attach_jacobian(value, theta, jacobian.jvp, jacobian.vjp)
 
-    def _project(self, theta: Tensor, temperature: float) -> tuple[Tensor, projection.Blocks]:
+    def _project(self, theta: Tensor, temperature: float) -> tuple[Tensor, projection.Jacobian]:
         check_feasible((theta > -torch.inf).all(1), "ranking")
         return projection.project(theta, temperature, self.bound.get("lengths"))
 

@@ -1,4 +1,4 @@
-"""Soft ranks and soft sorts: differentiable by all numbers, not only by those that are moved."""
+"""Soft ranks and soft sorts, which are differentiable in every number."""
 
 from __future__ import annotations
 
@@ -20,38 +20,39 @@ __all__ = ["soft_rank", "soft_sort"]
 
 @public_call(operator=OperatorSpec(), functorch=True)
 def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Float[Tensor, "*shape"]:
-    """The rank of each number among the n along ``dim``, 1 for the lowest and n for the highest, made smooth.
+    """The soft rank of each of the n numbers along ``dim``: about 1 for the lowest and n for the highest.
 
-        argmin ‖θ / temperature − μ‖²  over  μ ∈ conv{all orders of (1, ..., n)}
+        argmin ‖θ / temperature − μ‖²  over  μ ∈ conv{all permutations of (1, ..., n)}
 
     Parameters
     ----------
     theta : Tensor
-        Floating point and finite, of at least one dimension; half precision is lifted to float32.
+        Finite numbers in floating point, with at least one dimension. Half precision is computed in float32.
     temperature : float
-        Above 0. Where all numbers are further apart than it, ranks are whole and their derivatives 0; the larger it is,
-        the nearer all ranks are to (n + 1) / 2. Numbers that are equal have equal ranks.
+        Above 0. If all numbers are further apart than the temperature, the ranks are integers with derivatives 0. The
+        higher the temperature, the nearer all ranks are to (n + 1) / 2. Equal numbers have equal ranks.
     dim : int
 
     Returns
     -------
     Tensor
-        Of θ's shape, between 1 and n, of sum n (n + 1) / 2. Piecewise linear in θ: its derivative is exact, and the
-        second one 0.
+        Ranks between 1 and n with sum n (n + 1) / 2, in θ's shape. They are piecewise linear in θ: the derivative is
+        exact, and the second derivative is 0.
 
     Raises
     ------
     InvalidInputError
-        For NaN or infinity, a temperature that is not positive or makes θ / temperature overflow, an unknown ``dim``.
+        If θ has NaN or infinity or has no dimension ``dim``, or if the temperature is not positive or makes
+        θ / temperature overflow.
 
     See Also
     --------
-    soft_sort : The numbers themselves in order.
+    soft_sort : The numbers themselves in ascending order.
 
     Notes
     -----
-    A sort and an isotonic regression, in O(n) operations and memory for each row, in compiled loops on CPU threads;
-    CUDA tensors are copied once.
+    Compiled loops on CPU threads sort each row and run an isotonic regression, in O(n) operations and memory. CUDA
+    tensors are copied to the CPU and back.
 
     References
     ----------
@@ -71,21 +72,22 @@ def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Floa
 def soft_sort(
     theta: Tensor, temperature: float = 1.0, *, dim: int = -1, descending: bool = False
 ) -> Float[Tensor, "*shape"]:
-    """The n numbers along ``dim`` in order, made smooth.
+    """The n numbers along ``dim``, softly sorted in ascending order.
 
-        argmin ‖(1, ..., n) / temperature − μ‖²  over  μ ∈ conv{all orders of θ}
+        argmin ‖(1, ..., n) / temperature − μ‖²  over  μ ∈ conv{all permutations of θ}
 
     Parameters
     ----------
     theta, temperature, dim
-        As for :func:`soft_rank`. With a large temperature all numbers are near their mean.
+        As for :func:`soft_rank`. The higher the temperature, the nearer all numbers are to their mean.
     descending : bool
-        From the highest to the lowest.
+        Whether to sort from the highest to the lowest.
 
     Returns
     -------
     Tensor
-        Of θ's shape and, along ``dim``, of θ's sum. Piecewise linear in θ: its derivative is exact, the second one 0.
+        Numbers in θ's shape, with θ's sum along ``dim``. They are piecewise linear in θ: the derivative is exact, and
+        the second derivative is 0.
 
     Raises
     ------
@@ -103,8 +105,8 @@ def soft_sort(
     >>> soft_sort(theta, 0.1), soft_sort(theta), soft_sort(theta, descending=True)
     (tensor([1., 2., 5.]), tensor([1.6667, 2.6667, 3.6667]), tensor([3.6667, 2.6667, 1.6667]))
     """
-    found = _project(theta, temperature, dim, is_sorting=True)
-    return found.flip(dim) if descending else found
+    ascending = _project(theta, temperature, dim, is_sorting=True)
+    return ascending.flip(dim) if descending else ascending
 
 
 def _project(theta: Tensor, temperature: float, dim: int, *, is_sorting: bool) -> Tensor:
@@ -117,12 +119,12 @@ def _project(theta: Tensor, temperature: float, dim: int, *, is_sorting: bool) -
         _check_range(theta, temperature, is_sorting)
     rows = theta.movedim(dim, -1)
     flat = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
-    value, blocks = projection.project(flat, temperature, is_sorting=is_sorting)
-    return attach_jacobian(value, flat, blocks.jvp, blocks.vjp).view(rows.shape).movedim(-1, dim)
+    value, jacobian = projection.project(flat, temperature, is_sorting=is_sorting)
+    return attach_jacobian(value, flat, jacobian.jvp, jacobian.vjp).view(rows.shape).movedim(-1, dim)
 
 
 def _check_range(theta: Tensor, temperature: float, is_sorting: bool) -> None:
-    """Raise InvalidInputError for NaN, for infinity, and if what is projected, over the temperature, overflows."""
+    """Raise InvalidInputError for NaN or infinity, and if the projected point divided by the temperature overflows."""
     low, high = theta.detach().aminmax()
     largest = max(high.item(), -low.item())
     if not math.isfinite(largest):

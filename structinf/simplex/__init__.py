@@ -3,64 +3,40 @@
 Functions, and modules in the place of torch.nn.Softmax and torch.nn.CrossEntropyLoss.
 """
 
-from .capped import Budget, budget
+from .capped_simplex import budget
+from .entmax_family import entmax, entmax15, softmax, sparsemax, topk_sparsemax
 from .entropies import Entropy, NormEntropy, RenyiEntropy, ShannonEntropy, SquaredNormEntropy, TsallisEntropy
-from .fenchel_young import simplex_loss
-from .groups import Fusedmax, Oscarmax, fusedmax, oscarmax
-from .losses import (
-    Entmax15Loss,
-    EntmaxLoss,
-    NormmaxLoss,
-    RenyiLoss,
-    SimplexLoss,
-    SoftmaxLoss,
-    SparsemaxLoss,
-    SquaredNormLoss,
-    entmax15_loss,
-    entmax_loss,
-    normmax_loss,
-    sparsemax_loss,
-)
-from .norm import Normmax, normmax
-from .top import TopkSparsemax, topk_sparsemax
-from .tsallis import Entmax, Entmax15, Softmax, Sparsemax, entmax, entmax15, softmax, sparsemax
+from .grouping import fusedmax, oscarmax
+from .losses import SimplexLoss, entmax_loss, simplex_loss
+from .modules import Budget, Entmax, Entmax15, Fusedmax, Normmax, Oscarmax, Softmax, Sparsemax, TopkSparsemax
+from .norm_maps import normmax
 
 __all__ = [
     "Budget",
     "Entmax",
     "Entmax15",
-    "Entmax15Loss",
-    "EntmaxLoss",
     "Entropy",
     "Fusedmax",
     "NormEntropy",
     "Normmax",
-    "NormmaxLoss",
     "Oscarmax",
     "RenyiEntropy",
-    "RenyiLoss",
     "ShannonEntropy",
     "SimplexLoss",
     "Softmax",
-    "SoftmaxLoss",
     "Sparsemax",
-    "SparsemaxLoss",
     "SquaredNormEntropy",
-    "SquaredNormLoss",
     "TopkSparsemax",
     "TsallisEntropy",
     "budget",
     "entmax",
     "entmax15",
-    "entmax15_loss",
     "entmax_loss",
     "fusedmax",
     "normmax",
-    "normmax_loss",
     "oscarmax",
     "simplex_loss",
     "softmax",
     "sparsemax",
-    "sparsemax_loss",
     "topk_sparsemax",
 ]

@@ -1,4 +1,4 @@
-"""Entropies H of probabilities; each generates a map to the simplex, and a loss with or without a margin."""
+"""Entropies H of probabilities. Each generates a map to the simplex and a loss."""
 
 from __future__ import annotations
 
@@ -9,24 +9,32 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..autograd.simplex import SimplexMap, apply_simplex_map
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, UnknownNameError
 from ..kernels.arrays import upcast_half
+from ..kernels.simplex.dispatch import tsallis_conjugate
 from ..kernels.simplex.torch_backend import power
-from ..kernels.simplex.tsallis import tsallis_maximum
-from .forms import check_parameter, check_scores, restored, to_last
-from .norm import normmax
-from .power_sums import RenyiMap, SquaredNormMap
-from .tsallis import entmax, softmax
+from ..registry import did_you_mean
+from .along_dim import apply_along_dim, check_parameter
+from .entmax_family import entmax, softmax
+from .norm_maps import normmax
+from .renyi_squared_norm import RenyiMap, SquaredNormMap
 
-__all__ = ["Entropy", "NormEntropy", "RenyiEntropy", "ShannonEntropy", "SquaredNormEntropy", "TsallisEntropy"]
+__all__ = [
+    "Entropy",
+    "NormEntropy",
+    "RenyiEntropy",
+    "ShannonEntropy",
+    "SquaredNormEntropy",
+    "TsallisEntropy",
+    "get_entropy",
+]
 
 
 class Entropy(abc.ABC):
-    """A strictly concave H of probabilities, symmetric in them, and 0 where one of them is 1.
+    """A strictly concave and symmetric function H of probabilities that is 0 if one of them is 1.
 
-    A new one is a class of the three abstract members below: :func:`simplex_loss` takes any. Where the value of the
-    maximum is known by other means, ``maximum`` may be overridden too.
+    Your own entropy is a subclass with the three abstract members below, and :func:`simplex_loss` accepts it. Override
+    :meth:`conjugate` too if a more exact formula for it exists.
 
     References
     ----------
@@ -35,33 +43,38 @@ class Entropy(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, p: Tensor, dim: int = -1) -> Tensor:
-        """H of the probabilities along ``dim``, which is removed; at least 0."""
+        """H ≥ 0 of the probabilities along ``dim``, which is removed."""
 
     @abc.abstractmethod
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
-        """argmax ⟨p, x⟩ + H(p) along ``dim``, of x's shape and dtype, as of :func:`entmax`."""
+        """The map argmax_p ⟨p, x⟩ + H(p) along ``dim``, in x's shape and dtype, like :func:`entmax`."""
 
     @property
     @abc.abstractmethod
     def margin(self) -> float:
-        """The least m such that p is 1 where a score exceeds all others by m; infinite if there is none.
+        """The smallest m such that p is 1 for a score that exceeds all others by m; infinite if no m is enough.
 
-        The loss is 0 from there on, and only there.
+        The loss is 0 if and only if the target's score exceeds all others by m.
         """
 
-    def upcast_half(self, x: Tensor) -> Tensor:
-        """Scores in the dtype in which the loss is computed."""
+    def cast_scores(self, x: Tensor) -> Tensor:
+        """The scores in the dtype in which the loss is computed."""
         return x.double()
 
-    def maximum(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
-        """⟨p, x − origin⟩ + H(p), (...) in float64, for the p that x (..., n), so widened, has."""
-        apart = x.double() - origin.double().unsqueeze(-1)
-        return torch.where(p != 0, p * apart, 0.0).sum(-1) + self(p.double())
+    def conjugate(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
+        """The conjugate ⟨p, x − origin⟩ + H(p), (...) in float64, for scores x (..., n) and their probabilities p."""
+        shifted = x.double() - origin.double().unsqueeze(-1)
+        return torch.where(p != 0, p * shifted, 0.0).sum(-1) + self(p.double())
+
+
+def _check_number(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInputError(f"{name} of an entropy must be a Python number, got {value!r}")
 
 
 @dataclass(frozen=True)
 class ShannonEntropy(Entropy):
-    """H(p) = −Σ p log p, which generates softmax and the logistic loss, torch's cross-entropy.
+    """H(p) = −Σ p log p, which generates softmax and the cross-entropy.
 
     Examples
     --------
@@ -79,18 +92,18 @@ class ShannonEntropy(Entropy):
     def margin(self) -> float:
         return math.inf
 
-    def upcast_half(self, x: Tensor) -> Tensor:
-        return TsallisEntropy(1.0).upcast_half(x)
+    def cast_scores(self, x: Tensor) -> Tensor:
+        return TsallisEntropy(1.0).cast_scores(x)
 
-    def maximum(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
-        return TsallisEntropy(1.0).maximum(x, p, origin)
+    def conjugate(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
+        return TsallisEntropy(1.0).conjugate(x, p, origin)
 
 
 @dataclass(frozen=True)
 class TsallisEntropy(Entropy):
-    """H(p) = (1 − Σ p^α) / (α (α − 1)), which generates α-entmax; Shannon's for α = 1, Gini's for α = 2.
+    """H(p) = (1 − Σ p^α) / (α (α − 1)), which generates α-entmax.
 
-    Its margin is 1 / (α − 1).
+    It is the Shannon entropy for α = 1, and the Gini entropy for α = 2. Its margin is 1 / (α − 1).
 
     Parameters
     ----------
@@ -112,7 +125,7 @@ class TsallisEntropy(Entropy):
     def __call__(self, p: Tensor, dim: int = -1) -> Tensor:
         if self.alpha == 1:
             return ShannonEntropy()(p, dim)
-        return -_power_excess(p, self.alpha, dim) / (self.alpha * (self.alpha - 1))
+        return -_power_sum_excess(p, self.alpha, dim) / (self.alpha * (self.alpha - 1))
 
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
         return entmax(x, self.alpha, dim)
@@ -121,22 +134,22 @@ class TsallisEntropy(Entropy):
     def margin(self) -> float:
         return math.inf if self.alpha == 1 else 1 / (self.alpha - 1)
 
-    def upcast_half(self, x: Tensor) -> Tensor:
+    def cast_scores(self, x: Tensor) -> Tensor:
         return upcast_half(x) if x.is_cpu else x.double()
 
-    def maximum(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
-        return tsallis_maximum(x, p, origin, self.alpha) if x.is_cpu else super().maximum(x, p, origin)
+    def conjugate(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
+        return tsallis_conjugate(x, p, origin, self.alpha) if x.is_cpu else super().conjugate(x, p, origin)
 
 
 @dataclass(frozen=True)
-class _OfNorm(Entropy):
-    """A function of ‖p‖_α."""
+class _NormBasedEntropy(Entropy):
+    """An entropy that is a function of ‖p‖_α."""
 
     alpha: float = 2.0
 
     def __post_init__(self) -> None:
         _check_number("alpha", self.alpha)
-        check_parameter("alpha", self.alpha, 1, is_open=True)
+        check_parameter("alpha", self.alpha, 1, is_exclusive=True)
 
     @property
     def margin(self) -> float:
@@ -144,7 +157,7 @@ class _OfNorm(Entropy):
 
 
 @dataclass(frozen=True)
-class NormEntropy(_OfNorm):
+class NormEntropy(_NormBasedEntropy):
     """H(p) = 1 − ‖p‖_α, which generates α-normmax. Its margin is 1.
 
     Parameters
@@ -166,8 +179,8 @@ class NormEntropy(_OfNorm):
 
 
 @dataclass(frozen=True)
-class SquaredNormEntropy(_OfNorm):
-    """H(p) = (1 − ‖p‖_α²) / 2; for α = 2 that is Tsallis', and generates sparsemax. Its margin is 1.
+class SquaredNormEntropy(_NormBasedEntropy):
+    """H(p) = (1 − ‖p‖_α²) / 2. For α = 2 it is ``TsallisEntropy(2)``, and generates sparsemax. Its margin is 1.
 
     Parameters
     ----------
@@ -184,18 +197,20 @@ class SquaredNormEntropy(_OfNorm):
         return -0.5 * torch.expm1(2 / self.alpha * _log_power_sum(p, self.alpha, dim))
 
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
-        return entmax(x, 2.0, dim) if self.alpha == 2 else _in_double(SquaredNormMap(self.alpha), x, dim)
+        if self.alpha == 2:
+            return entmax(x, 2.0, dim)
+        return apply_along_dim(SquaredNormMap(), x, dim, float(self.alpha), in_float64=True)
 
 
 @dataclass(frozen=True)
 class RenyiEntropy(Entropy):
-    """H(p) = log Σ p^β / (1 − β), of heavier tails than Shannon's, which it is for β = 1. It has no margin.
+    """H(p) = log Σ p^β / (1 − β). Its probabilities have heavier tails than softmax. It has no margin.
 
     Parameters
     ----------
     beta : float
-        Above 0, at most 1. As β falls to 0, H tends to the logarithm of the number of p above 0 and p to the highest
-        score alone; at 0 itself no p is best.
+        Above 0 and at most 1. For β = 1, H is the Shannon entropy. As β tends to 0, H tends to the logarithm of the
+        number of p above 0, and p to 1 for the highest score.
 
     Examples
     --------
@@ -209,39 +224,70 @@ class RenyiEntropy(Entropy):
         _check_number("beta", self.beta)
         if not 0 < self.beta <= 1:
             raise InvalidInputError(
-                "beta must be above 0, where no probabilities are best, and at most 1, beyond which the entropy is "
-                f"not concave, got {self.beta!r}"
+                f"beta must be above 0 and at most 1, got {self.beta!r}; at 0 no probabilities are best, and above 1 "
+                "the entropy is not concave"
             )
 
     def __call__(self, p: Tensor, dim: int = -1) -> Tensor:
         if self.beta == 1:
             return ShannonEntropy()(p, dim)
-        return torch.log1p(_power_excess(p, self.beta, dim)) / (1 - self.beta)
+        return torch.log1p(_power_sum_excess(p, self.beta, dim)) / (1 - self.beta)
 
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
-        return softmax(x, dim) if self.beta == 1 else _in_double(RenyiMap(self.beta), x, dim)
+        if self.beta == 1:
+            return softmax(x, dim)
+        return apply_along_dim(RenyiMap(), x, dim, float(self.beta), in_float64=True)
 
     @property
     def margin(self) -> float:
         return math.inf
 
 
-def _check_number(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInputError(f"{name}, of an entropy, must be a Python number, got {value!r}")
+_ENTROPIES: dict[str, Entropy] = {
+    "softmax": ShannonEntropy(),
+    "sparsemax": TsallisEntropy(2.0),
+    "entmax15": TsallisEntropy(1.5),
+}
 
 
-def _in_double(function: SimplexMap, x: Tensor, dim: int) -> Tensor:
-    check_scores(x, dim)
-    return restored(apply_simplex_map(function, to_last(x, dim).double()), x, dim)
+def get_entropy(entropy: str | Entropy) -> Entropy:
+    """The entropy of the map called ``entropy``; an object is returned as it is.
+
+    Parameters
+    ----------
+    entropy : str or Entropy
+        ``"softmax"``, ``"sparsemax"``, ``"entmax15"``, or an object.
+
+    Raises
+    ------
+    UnknownNameError
+        For another name. TypeError if it is neither a name nor an Entropy.
+
+    Examples
+    --------
+    >>> get_entropy("sparsemax")
+    TsallisEntropy(alpha=2.0)
+    """
+    if isinstance(entropy, Entropy):
+        return entropy
+    if not isinstance(entropy, str):
+        hint = f"; call it first: {entropy.__name__}(...)" if isinstance(entropy, type) else ""
+        raise TypeError(f"entropy: a name or an Entropy such as TsallisEntropy(1.5) is needed, got {entropy!r}{hint}")
+    if entropy not in _ENTROPIES:
+        close = did_you_mean(entropy, list(_ENTROPIES)) or "."
+        raise UnknownNameError(
+            f"no entropy is called {entropy!r}{close} Known: {', '.join(_ENTROPIES)}; others are objects such as "
+            "TsallisEntropy(1.25)"
+        )
+    return _ENTROPIES[entropy]
 
 
 def _log_power_sum(p: Tensor, alpha: float, dim: int) -> Tensor:
-    """log Σ p^α of distributions p: by how far Σ p^α is from 1 where that is near, by the largest p where it is not."""
-    excess = _power_excess(p, alpha, dim)
+    """log Σ p^α of probabilities: from Σ p^α − 1 if that is small, otherwise from the p over the largest p."""
+    excess = _power_sum_excess(p, alpha, dim)
     if not p.numel():
         return torch.log1p(excess)
-    # The value is the same for any top, so that none of its derivatives is of it.
+    # The value and its derivatives are the same for any top.
     top = p.detach().amax(dim, keepdim=True)
     top = torch.where(top > 0, top, 1.0)
     far = alpha * top.squeeze(dim).log() + power(p / top, alpha).sum(dim).log()
@@ -249,8 +295,8 @@ def _log_power_sum(p: Tensor, alpha: float, dim: int) -> Tensor:
     return torch.where(is_near, torch.log1p(torch.where(is_near, excess, 0.0)), far)
 
 
-def _power_excess(p: Tensor, exponent: float, dim: int) -> Tensor:
-    """Σ p^exponent − Σ p, exact where one p is almost 1, and for exponents near 1."""
+def _power_sum_excess(p: Tensor, exponent: float, dim: int) -> Tensor:
+    """Σ p^exponent − Σ p, without cancellation if one p is almost 1 or the exponent is near 1."""
     positive = p != 0
     log_p = torch.where(positive, p, 1.0).log()
     ratio = torch.expm1((exponent - 1) * log_p)

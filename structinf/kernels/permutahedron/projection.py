@@ -1,4 +1,4 @@
-"""The nearest points of permutahedra and their Jacobians, by the loops of :mod:`.isotonic`."""
+"""Projections onto permutahedra and their Jacobians, by the loops of :mod:`.isotonic`."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from ...shapes import Float, Int
 from ..arrays import to_numpy
 from ..threads import parallel_rows
 
-__all__ = ["Blocks", "project"]
+__all__ = ["Jacobian", "project"]
 
 # Elementary operations for each number.
-SORTING, AVERAGING = 12, 4
+SORT, AVERAGE = 12, 4
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
-    """What :func:`project` does to small changes of θ: its Jacobian, which is constant around almost every θ.
+class Jacobian:
+    """The Jacobian of :func:`project`, which is constant around almost every θ.
 
     Attributes
     ----------
-    members : (B, n) int32 array
-        As :func:`structinf.kernels.permutahedron.isotonic.project` writes them.
+    blocks : (B, n) int32 array
+        From :func:`structinf.kernels.permutahedron.isotonic.project`.
     is_sorting : bool
     factor : float
-        By which the changes of ranks are larger than those of θ.
+        Multiplies the product with the block means.
     """
 
-    members: Any
+    blocks: Any
     is_sorting: bool
     factor: float
 
@@ -50,7 +50,7 @@ class Blocks:
         (array,) = to_numpy(v)
         out = np.empty_like(array)
         options = is_gathered, is_scattered, not self.is_sorting, self.factor
-        parallel_rows(block_means, len(array), array, self.members, *options, out, work=AVERAGING * array.size)
+        parallel_rows(block_means, len(array), array, self.blocks, *options, out, work=AVERAGE * array.size)
         return torch.from_numpy(out).to(v.device)
 
 
@@ -60,29 +60,30 @@ def project(
     lengths: Int[Tensor, " batch"] | None = None,
     *,
     is_sorting: bool = False,
-) -> tuple[Float[Tensor, "batch n"], Blocks]:
+) -> tuple[Float[Tensor, "batch n"], Jacobian]:
     """The soft ranks of the numbers in each row, or the numbers themselves softly sorted, the lowest first.
 
-    The first is the projection of θ / temperature onto the convex hull of the orders of (1, ..., n), the second that
-    of (1, ..., n) / temperature onto the convex hull of the orders of θ.
+    Soft ranks are the projection of θ / temperature onto the convex hull of the permutations of (1, ..., n). The soft
+    sort is the projection of (1, ..., n) / temperature onto the convex hull of the permutations of θ.
 
     Parameters
     ----------
     theta : (B, n) Tensor
         Finite, in float32 or float64.
     temperature : float
-        With 0 the ranks are hard.
+        0 gives hard ranks.
     lengths : (B,) Tensor, optional
-        The first numbers of each row that are in use; ranks of others are 0.
+        How many numbers of each row are in use, counted from the first; the others have rank 0.
     is_sorting : bool
+        Whether to sort softly, instead of ranking.
     """
     from . import isotonic
 
     (array,) = to_numpy(theta)
     sizes = np.full(1, array.shape[1]) if lengths is None else to_numpy(lengths)[0]
-    out, members = np.empty_like(array), np.empty(array.shape, np.int32)
+    out, blocks = np.empty_like(array), np.empty(array.shape, np.int32)
     bits = array.view(np.uint32 if array.itemsize == 4 else np.uint64)
     options = sizes, float(temperature), is_sorting
-    parallel_rows(isotonic.project, len(array), array, bits, *options, out, members, work=SORTING * array.size)
+    parallel_rows(isotonic.project, len(array), array, bits, *options, out, blocks, work=SORT * array.size)
     factor = 1.0 if is_sorting or not temperature else 1.0 / temperature
-    return torch.from_numpy(out).to(theta.device), Blocks(members, is_sorting, factor)
+    return torch.from_numpy(out).to(theta.device), Jacobian(blocks, is_sorting, factor)

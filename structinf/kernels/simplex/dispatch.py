@@ -1,4 +1,4 @@
-"""Points of the simplex and products with their Jacobians on the CPU, by compiled loops over rows."""
+"""Maps to the simplex, their vector-Jacobian products and conjugates of entropies, by compiled loops over rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...shapes import Float
 from ..arrays import empty, to_numpy, zeros
 from ..threads import parallel_rows
 
-__all__ = ["capped", "entmax", "pull_back"]
+__all__ = ["capped_simplex", "entmax", "fusedmax", "group_means", "oscarmax", "tsallis_conjugate", "vjp"]
 
-# Elementary operations for each number, where all steps but the first see few of them and where they see many.
-FEW, MANY = 4, 60
+# Elementary operations for each number. Most maps read all numbers once, and work on the support only.
+READ, AVERAGE, FUSE, POWER, SORT, ITERATE = 3, 4, 12, 20, 24, 60
 
 
 def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
@@ -26,30 +26,22 @@ def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, 
     ----------
     x : (..., n) Tensor
     alpha : float or (..., 1) Tensor
-        Of at least 1, of the same leading dimensions.
+        At least 1.
     """
     from .entmax import entmax as kernel
 
-    return _points(kernel, x, alpha, FEW if not isinstance(alpha, Tensor) and alpha in (1, 1.5, 2) else MANY)
+    is_fast = not isinstance(alpha, Tensor) and alpha in (1, 1.5, 2)
+    return _map_rows(kernel, (x,), _as_doubles(alpha), cost=AVERAGE if is_fast else ITERATE)
 
 
-def capped(x: Float[Tensor, "*rows n"], budget: float | Tensor) -> Float[Tensor, "*rows n"]:
-    """The nearest point of the capped simplex, of sum ``budget``; as :func:`entmax`."""
-    from .capped import nearest as kernel
+def capped_simplex(x: Float[Tensor, "*rows n"], k: float | Tensor) -> Float[Tensor, "*rows n"]:
+    """The projection onto the capped simplex with sum ``k``, a number or (..., 1), in float32 or float64."""
+    from .capped_simplex import project as kernel
 
-    return _points(kernel, x, budget, MANY)
-
-
-def _points(kernel: Callable[..., None], x: Tensor, parameter: float | Tensor, cost: int) -> Tensor:
-    out = zeros(*x.shape, dtype=x.dtype)
-    (scores,) = to_numpy(x)
-    rows, size = x.shape[:-1].numel(), x.shape[-1]
-    arrays: tuple[Any, ...] = scores.ravel(), size, _doubles(parameter), out.numpy().ravel()
-    parallel_rows(kernel, rows, *arrays, work=cost * scores.size)
-    return out
+    return _map_rows(kernel, (x,), _as_doubles(k), cost=ITERATE)
 
 
-def pull_back(
+def vjp(
     p: Float[Tensor, "*rows n"],
     g: Float[Tensor, "*rows n"],
     alpha: float | Tensor,
@@ -57,24 +49,75 @@ def pull_back(
     is_capped: bool = False,
     with_parameter_grad: bool = False,
 ) -> tuple[Float[Tensor, "*rows n"], Float[Tensor, "*rows 1"] | None]:
-    """The product of ``g`` with the Jacobian of :func:`entmax`, or of :func:`capped`, whose result was ``p``.
+    """Products of the cotangent ``g`` with the Jacobians of :func:`entmax`, or :func:`capped_simplex`, at ``p``.
 
-    And, ``with_parameter_grad``, of ``g`` with the derivative in α, or in the budget, in float64.
+    The first is in the scores. The second, in α or in k, is in float64, and None unless ``with_parameter_grad``.
     """
-    from .jacobian_products import pull_back as kernel
+    from .vjp import vjp as kernel
 
-    out = zeros(*p.shape, dtype=p.dtype)
-    points, cotangents = to_numpy(p, g)
-    rows, size = p.shape[:-1].numel(), p.shape[-1]
-    slopes = empty(*p.shape[:-1], 1, dtype=torch.float64) if with_parameter_grad else None
-    flat = np.empty(0) if slopes is None else slopes.numpy().ravel()
-    arrays: tuple[Any, ...] = points.ravel(), cotangents.ravel(), size, _doubles(alpha), is_capped
-    parallel_rows(kernel, rows, *arrays, out.numpy().ravel(), flat, work=FEW * points.size)
-    return out, slopes
+    in_parameter = empty(*p.shape[:-1], 1, dtype=torch.float64) if with_parameter_grad else None
+    flat = np.empty(0) if in_parameter is None else in_parameter.numpy().ravel()
+    return _map_rows(kernel, (p, g), _as_doubles(alpha), is_capped, flat, cost=AVERAGE), in_parameter
 
 
-def _doubles(parameter: float | Tensor) -> Any:
-    """A number for all rows, or one for each, as an array."""
+def fusedmax(x: Float[Tensor, "*rows n"], weight: float) -> Float[Tensor, "*rows n"]:
+    """Fusedmax in float32 or float64. Scores on another device are copied to the CPU, and the result back."""
+    from .fusedmax import fusedmax as kernel
+
+    return _map_rows(kernel, (x,), weight, cost=FUSE)
+
+
+def oscarmax(x: Float[Tensor, "*rows n"], weight: float) -> Float[Tensor, "*rows n"]:
+    """Oscarmax; otherwise as :func:`fusedmax`."""
+    from .oscarmax import oscarmax as kernel
+
+    return _map_rows(kernel, (x,), weight, cost=SORT)
+
+
+def group_means(
+    p: Float[Tensor, "*rows n"], g: Float[Tensor, "*rows n"], is_contiguous: bool
+) -> Float[Tensor, "*rows n"]:
+    """The product of the cotangent ``g`` with the Jacobian of :func:`fusedmax` or :func:`oscarmax` at ``p``.
+
+    Parameters
+    ----------
+    is_contiguous : bool
+        Whether each group is a run of neighbours, as in fusedmax.
+    """
+    from .oscarmax import group_means as kernel
+
+    return _map_rows(kernel, (p, g), is_contiguous, cost=AVERAGE if is_contiguous else SORT)
+
+
+def tsallis_conjugate(
+    x: Float[Tensor, "*rows n"],
+    p: Float[Tensor, "*rows n"],
+    origin: Float[Tensor, "*rows"],
+    alpha: float,
+) -> Float[Tensor, "*rows"]:
+    """⟨p, x − origin⟩ + (1 − Σ p^α) / (α (α − 1)) in float64, for the maximizer p in x's dtype."""
+    from .tsallis_conjugate import tsallis_conjugate as kernel
+
+    out = empty(*origin.shape, dtype=torch.float64)
+    scores, points, origins = (array.ravel() for array in to_numpy(x, p, origin))
+    cost = READ if alpha in (1.5, 2) else POWER
+    arrays: tuple[Any, ...] = scores, points, origins, x.shape[-1], float(alpha), out.numpy().ravel()
+    parallel_rows(kernel, origin.numel(), *arrays, work=cost * x.numel())
+    return out
+
+
+def _map_rows(kernel: Callable[..., None], tensors: tuple[Tensor, ...], *options: Any, cost: int) -> Tensor:
+    """The result of ``kernel`` for the rows of ``tensors`` (..., n), in the shape, dtype and device of the first."""
+    first = tensors[0]
+    out = zeros(*first.shape, dtype=first.dtype)
+    arrays = [array.ravel() for array in to_numpy(*tensors)]
+    rows, size = first.shape[:-1].numel(), first.shape[-1]
+    parallel_rows(kernel, rows, *arrays, size, *options, out.numpy().ravel(), work=cost * first.numel())
+    return out.to(first.device)
+
+
+def _as_doubles(parameter: float | Tensor) -> Any:
+    """An array of one number for all rows, or of one for each row."""
     if isinstance(parameter, Tensor):
         return to_numpy(parameter.double())[0].ravel()
     return np.full(1, float(parameter))

@@ -3,16 +3,16 @@
 With d = x − max x and a = α − 1, the probabilities are
 
     α = 1   q = exp(d) / Σ exp(d);
-    α > 1   q = max(a d − t, 0)^(1/a) for the t in [−1, 0) at which they sum to 1
+    α > 1   q = max(a d − t, 0)^(1/a) for the t in [−1, 0) with Σ q = 1
 
-(Peters, Niculae & Martins 2019, Sparse sequence-to-sequence models, §3), so that only scores of d > −1 / a can have
-one. The t of fewer scores is lower: that of the largest number of each block tells more of those that cannot. There is
-no sort but for α > 2: t is found by steps of Newton's method among the others, in float64.
+(Peters, Niculae & Martins 2019, Sparse sequence-to-sequence models, §3), so only scores of d > −1 / a have q > 0. A
+subset of the scores has a lower t, so the t of the block maxima is a better bound. Newton's method finds t among the
+scores above the bound, in float64. Only α > 2 needs a sort.
 
-For α = 2, Σ q is piecewise linear and convex, so that the steps rise to the t of ever smaller supports and end there
+For α = 2, Σ q is piecewise linear and convex in t, so the steps increase t, shrink the support, and end at the root
 (Michelot 1986, A finite algorithm for finding the projection of a point onto the canonical simplex of ℝⁿ; Condat 2016,
-Fast projection onto the simplex and the ℓ₁ ball, reviews this and others). For 1 < α < 2 the norm ‖q^a‖_{1/a} = 1 is
-convex in t and makes longer steps than the sum does.
+Fast projection onto the simplex and the ℓ₁ ball, reviews this and other algorithms). For 1 < α < 2, the norm
+‖q^a‖_{1/a} is convex in t, and the equation that it is 1 makes longer steps than Σ q = 1 does.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .support import BLOCK, LOWEST, block_maxima, select
 
 __all__ = ["entmax"]
 
-_MOST_STEPS = 100
+_MAX_STEPS = 100
 _ROUNDING = 4 * 2.0**-52
-_ABOVE = -1 + 2.0**-53  # the next number above −1
+_ABOVE_MINUS_1 = -1 + 2.0**-53  # the next number above −1
 
 
 @jit
@@ -44,20 +44,20 @@ def entmax(start, stop, x, size, alphas, out):
     alphas : (B | 1,) float64
         At least 1.
     out : (B * size,) floats, 0 before, written
-        Stays 0 in a row of −inf; NaN in one that has NaN or +inf.
+        0 in a row of −inf, NaN in a row with NaN or +inf.
     """
-    tops, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
+    maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
     q = np.empty(size)
     for row in range(start, stop):
         begin, alpha = row * size, alphas[row % alphas.size]
-        top = block_maxima(x, begin, size, tops)
+        top = block_maxima(x, begin, size, maxima)
         if not top < np.inf:
             out[begin : begin + size] = np.nan
         elif top > -np.inf:
-            for k in range(tops.size):
-                q[k] = tops[k] - top
-            low = _lower_bound(q, tops.size, alpha)
-            count = select(x, begin, size, tops, max(top + low, LOWEST), index, q)
+            for k in range(maxima.size):
+                q[k] = maxima[k] - top
+            low = _lower_bound(q, maxima.size, alpha)
+            count = select(x, begin, size, maxima, max(top + low, LOWEST), index, q)
             _to_probabilities(q, count, top, alpha, low)
             for i in range(count):
                 out[begin + index[i]] = q[i]
@@ -65,7 +65,7 @@ def entmax(start, stop, x, size, alphas, out):
 
 @jit
 def _lower_bound(d, count, alpha):
-    """A d that none with a probability is below, given some of them, the highest among these; what is left out adds."""
+    """A lower bound of the d with q > 0, from the first ``count`` of some ``d``, of which the largest is 0."""
     if alpha == 1:
         return -np.inf
     if alpha == 2:
@@ -81,13 +81,13 @@ def _lower_bound(d, count, alpha):
 
 @jit
 def _to_probabilities(q, count, top, alpha, low):
-    """Turn the first ``count`` of ``q``, scores up to ``top``, into probabilities, those above ``low`` at most."""
+    """Replace the first ``count`` of ``q``, scores up to ``top``, by probabilities; ``low`` is a lower bound of d."""
     a = alpha - 1.0
     for i in range(count):
         q[i] = q[i] - top
     if alpha == 2:
         t, step = _linear_threshold(q, count, low)
-        _above(q, count, t, step)
+        _subtract_threshold(q, count, t, step)
     elif alpha == 1.5:
         for i in range(count):
             q[i] *= 0.5
@@ -96,7 +96,7 @@ def _to_probabilities(q, count, top, alpha, low):
             r = maximum(q[i] - t, 0.0)
             q[i] = r * r
     elif alpha > 2:
-        w, least = _anchor(q, count, a)
+        w, least = _smallest_probability(q, count, a)
         power = w**a
         for i in range(count):
             q[i] = _norm(w, power, a * (q[i] - least), a) if q[i] >= least else 0.0
@@ -117,11 +117,11 @@ def _to_probabilities(q, count, top, alpha, low):
 
 @jit
 def _linear_threshold(y, count, t):
-    """The t at which Σ max(y − t, 0) is 1, from one below it, and what is too small to add; the largest y is 0."""
+    """The t with Σ max(y − t, 0) = 1, from a lower t, and a last step too small to add to it; the largest y is 0."""
     step = 0.0
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         total, many = 0.0, 0.0
-        for begin in range(0, count, BLOCK):  # so that sums of many lose no digits
+        for begin in range(0, count, BLOCK):  # in parts, so that long sums lose no digits
             part = 0.0
             for i in range(begin, min(begin + BLOCK, count)):
                 part += maximum(y[i] - t, 0.0)
@@ -135,8 +135,8 @@ def _linear_threshold(y, count, t):
 
 
 @jit(fastmath=False)
-def _above(q, count, t, step):
-    """Turn ``q`` into max(q − t − step, 0). A step too small for t counts beside the differences from it, if many."""
+def _subtract_threshold(q, count, t, step):
+    """Replace ``q`` by max(q − t − step, 0). A step too small to add to t still changes the differences to t."""
     for i in range(count):
         r = q[i] - t
         q[i] = maximum(r - step, 0.0) if r > 0 else 0.0
@@ -144,8 +144,8 @@ def _above(q, count, t, step):
 
 @jit
 def _square_threshold(y, count, t):
-    """The t at which Σ max(y − t, 0)² is 1, from one below it; the largest y is 0."""
-    for _ in range(_MOST_STEPS):
+    """The t with Σ max(y − t, 0)² = 1, from a lower t; the largest y is 0."""
+    for _ in range(_MAX_STEPS):
         total, square = 0.0, 0.0
         for i in range(count):
             r = maximum(y[i] - t, 0.0)
@@ -158,15 +158,15 @@ def _square_threshold(y, count, t):
     return t
 
 
-# For 1 < α < 2, with q's largest entry e^(−ℓ), q = r e^(−ℓ) for r = max(1 + a d e^(aℓ), 0)^(1/a), and log Σ r = ℓ. No
-# digits are lost where α is near 1 or the scores are many: r tends to exp d, and ℓ to log Σ exp d.
+# For 1 < α < 2, with e^(−ℓ) the largest q, q = r e^(−ℓ) for r = max(1 + a d e^(aℓ), 0)^(1/a), and log Σ r = ℓ. This
+# form is accurate for α near 1 and for long rows: as α tends to 1, r tends to exp d, and ℓ to log Σ exp d.
 
 
 @jit
 def _power_scale(d, count, a, log_sum):
-    """a e^(aℓ) and ℓ for a ≤ 1, from a lower ℓ; and, in units of r^(1 − a), what rounding left too much in each q."""
+    """a e^(aℓ) and ℓ for a ≤ 1, from a lower ℓ, and the excess of each q by rounding in units of r^(1 − a)."""
     scale, before, total, steepness = a, log_sum, 1.0, 1.0
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         scale = a * math.exp(a * log_sum)
         total, steepness = 0.0, 0.0
         for i in range(count):
@@ -183,18 +183,18 @@ def _power_scale(d, count, a, log_sum):
 @jit
 def _log_ratio(u, a):
     """log r for u = a d e^(aℓ)."""
-    return log1p(maximum(u, _ABOVE)) / a if u > -1 else -np.inf
+    return log1p(maximum(u, _ABOVE_MINUS_1)) / a if u > -1 else -np.inf
 
 
-# For α > 2 that would lose digits, as (a d − t)^(1/a) is steepest at 0. With w the least of the q that are above 0, the
-# others are (w^a + a (x − x_w))^(1/a), of sums of positive numbers: norms of two numbers, convex in w.
+# For α > 2 that form loses digits, as (a d − t)^(1/a) is steepest at 0. With w the smallest q > 0 and x_w its score,
+# the others are (w^a + a (x − x_w))^(1/a): norms of two nonnegative numbers, convex in w.
 
 
 @jit
-def _anchor(d, count, a):
-    """The w, and its d."""
+def _smallest_probability(d, count, a):
+    """The smallest q > 0, w, and its d."""
     ordered = np.sort(d[:count])[::-1]
-    first, beyond = 0, count  # whose q is above 0, and is not
+    first, beyond = 0, count  # the first is in the support, and the one beyond is not
     while beyond - first > 1:
         middle = (first + beyond) // 2
         total = 0.0
@@ -202,7 +202,7 @@ def _anchor(d, count, a):
             total += _norm(0.0, 0.0, a * (ordered[i] - ordered[middle]), a)
         first, beyond = (middle, beyond) if total < 1 else (first, middle)
     least, w = ordered[first], 1.0 / beyond
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         power, total, slope = w**a, -1.0, 0.0
         for i in range(beyond):
             r = _norm(w, power, a * (ordered[i] - least), a)

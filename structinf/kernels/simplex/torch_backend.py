@@ -1,4 +1,4 @@
-"""α-entmax and the capped simplex in torch, on any device, and products with their Jacobians that autograd can follow.
+"""Maps to the simplex in torch, on any device, and vector-Jacobian products that autograd can differentiate.
 
 References
 ----------
@@ -16,11 +16,23 @@ from torch import Tensor
 from ...shapes import Float
 from ..arrays import upcast_half
 
-__all__ = ["PHI", "capped", "entmax", "entmax_alpha_vjp", "entmax_dual", "entmax_vjp", "max_score", "power"]
+__all__ = [
+    "PHI_SERIES",
+    "capped_simplex",
+    "capped_simplex_vjp",
+    "entmax",
+    "entmax_alpha_vjp",
+    "entmax_dual",
+    "entmax_vjp",
+    "group_means",
+    "max_score",
+    "nan_in_invalid_rows",
+    "power",
+]
 
-_MOST_STEPS = 100
+_MAX_STEPS = 100
 
-PHI = tuple((k + 1) / math.factorial(k + 2) for k in range(18))
+PHI_SERIES = tuple((k + 1) / math.factorial(k + 2) for k in range(18))
 """φ(z) = (1 − e^z + z e^z) / z² = Σ_k (k + 1) / (k + 2)! z^k, to rounding where |z| ≤ 1."""
 
 
@@ -39,30 +51,30 @@ def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, 
     """
     if not x.numel():
         return x.clone()
-    q = _by_rows(x.double(), alpha.double()) if isinstance(alpha, Tensor) else _alike(x, alpha)
-    return _valid(x, torch.where(max_score(x).isneginf(), 0.0, q.to(x.dtype)))
+    q = _entmax_per_row(x.double(), alpha.double()) if isinstance(alpha, Tensor) else _entmax_same_case(x, alpha)
+    return nan_in_invalid_rows(x, torch.where(max_score(x).isneginf(), 0.0, q.to(x.dtype)))
 
 
-def _alike(x: Tensor, alpha: float | Tensor) -> Tensor:
-    """The same with one α, or several: all 1, all above 1 and at most 2, or all above 2."""
+def _entmax_same_case(x: Tensor, alpha: float | Tensor) -> Tensor:
+    """α-entmax for one α, or for several that are all 1, all in (1, 2], or all above 2."""
     largest = alpha.max() if isinstance(alpha, Tensor) else alpha
     if largest == 1:
         return torch.softmax(x, -1)
-    return entmax_dual(x, alpha - 1)[2] if largest <= 2 else _anchored(x, alpha - 1)
+    return entmax_dual(x, alpha - 1)[2] if largest <= 2 else _entmax_above_2(x, alpha - 1)
 
 
-def _by_rows(x: Tensor, alpha: Tensor) -> Tensor:
+def _entmax_per_row(x: Tensor, alpha: Tensor) -> Tensor:
     q = torch.empty_like(x, memory_format=torch.contiguous_format)
     scores, found, each = x.reshape(-1, x.shape[-1]), q.view(-1, x.shape[-1]), alpha.reshape(-1)
     for chosen in (each == 1, (each > 1) & (each <= 2), each > 2):
         rows = chosen.nonzero().squeeze(1)
         if len(rows):
-            found[rows] = _alike(scores[rows], each[rows].unsqueeze(-1))
+            found[rows] = _entmax_same_case(scores[rows], each[rows].unsqueeze(-1))
     return q
 
 
-def _valid(x: Tensor, p: Tensor) -> Tensor:
-    """``p``, NaN in the rows in which ``x`` has NaN or +inf."""
+def nan_in_invalid_rows(x: Tensor, p: Tensor) -> Tensor:
+    """``p``, with NaN in the rows in which ``x`` has NaN or +inf."""
     return p.masked_fill(~(x < math.inf).all(-1, keepdim=True), math.nan)
 
 
@@ -77,7 +89,7 @@ def _valid(x: Tensor, p: Tensor) -> Tensor:
 def entmax_dual(x: Tensor, a: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """max x, ℓ and q of rows (..., n), for a in (0, 1], a number or (..., 1).
 
-    The latter two are as if a row of −inf were one of zeros.
+    For a row of −inf, ℓ and q are those of a row of zeros.
     """
     top = max_score(x)
     if not x.shape[-1]:
@@ -85,11 +97,11 @@ def entmax_dual(x: Tensor, a: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
     d = torch.where(x == top, 0.0, x - top)
     if isinstance(a, float | int) and a in (0.5, 1) and d.shape[-1] <= 16:
         log_sum = _closed_form(d, a)
-    else:  # sorting more takes longer than the steps that it saves
+    else:  # sorting longer rows takes longer than the steps that it saves
         log_sum = torch.zeros_like(top)
-    # Newton's method for ‖max(a d − t, 0)‖_{1/a} = 1, from the left. The norm N is convex and decreasing in t, so that
-    # each step stays left of the root, and divides (N − 1) |N′| by four or more, where |N′| ≥ 1: the distance comes
-    # to rounding after at most log₄(n² / ε) steps; 2 to 10 are usual.
+    # Newton's method for ‖max(a d − t, 0)‖_{1/a} = 1, from the left. The norm N is convex and decreasing in t, so each
+    # step stays left of the root, and divides (N − 1) |N′| by four or more, where |N′| ≥ 1. So at most log₄(n² / ε)
+    # steps reach rounding; 2 to 10 are usual.
     tolerance, steps = 16 * torch.finfo(x.dtype).eps, 0
     while True:
         r, slope = _powers(d, log_sum, a)
@@ -98,9 +110,9 @@ def entmax_dual(x: Tensor, a: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
         moving = step.abs() > tolerance * (1 + log_sum)
         if steps == 64 or not moving.any():
             break
-        log_sum = torch.where(moving, log_sum + step, log_sum)  # row by row, whatever the others do
+        log_sum = torch.where(moving, log_sum + step, log_sum)  # each row independently of the others
         steps += 1
-    # The last step is taken in q itself, along dq/dt: what rounding left of Σ q − 1 goes where it came from.
+    # The last step is taken in q itself, along dq/dt, and so removes what rounding left of Σ q − 1.
     scale = torch.exp(-log_sum)
     q = r * scale - slope * ((total * scale - 1) / steepness)
     return top, log_sum + step, q.clamp(min=0)
@@ -120,7 +132,7 @@ def _powers(d: Tensor, log_sum: Tensor, a: float | Tensor) -> tuple[Tensor, Tens
 
 def _closed_form(d: Tensor, a: float) -> Tensor:
     """ℓ for α = 2 (Martins & Astudillo 2016, algorithm 1) and α = 1.5 (Peters et al. 2019, §3), by sorting."""
-    y = (a * d).clamp(min=-1).sort(-1, descending=True).values  # further down no entry has a probability
+    y = (a * d).clamp(min=-1).sort(-1, descending=True).values  # entries below −1 have q = 0
     k = torch.arange(1, d.shape[-1] + 1, dtype=d.dtype, device=d.device)
     mean = y.cumsum(-1) / k
     variance = (y * y).cumsum(-1) / k - mean * mean
@@ -129,13 +141,13 @@ def _closed_form(d: Tensor, a: float) -> Tensor:
     return -(-t.gather(-1, support - 1)).log() / a
 
 
-def _anchored(x: Tensor, a: float | Tensor) -> Tensor:
-    """q for a > 1, as compiled loops find it (:mod:`.simplex_points`)."""
+def _entmax_above_2(x: Tensor, a: float | Tensor) -> Tensor:
+    """q for a > 1, by the algorithm of :mod:`.entmax`."""
     top, n = max_score(x), x.shape[-1]
     d = torch.where(x == top, 0.0, x - top).double()
     ordered, place = d.sort(-1, descending=True).values, torch.arange(n, device=x.device)
-    first = torch.zeros_like(top, dtype=torch.long)  # whose q is above 0
-    beyond = torch.full_like(first, n)  # whose q is not
+    first = torch.zeros_like(top, dtype=torch.long)  # is in the support
+    beyond = torch.full_like(first, n)  # is not
     for _ in range(n.bit_length()):
         middle = (first + beyond) // 2
         powers = (a * (ordered - ordered.gather(-1, middle))).pow(1 / a)
@@ -143,7 +155,7 @@ def _anchored(x: Tensor, a: float | Tensor) -> Tensor:
         first, beyond = torch.where(inside, middle, first), torch.where(inside, beyond, middle.clamp(min=1))
     c = a * (d - ordered.gather(-1, first))
     support, w = c >= 0, 1 / beyond.double()
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         r = _norm(w, c, a)
         excess = torch.where(support, r, 0.0).sum(-1, keepdim=True) - 1
         step = excess / torch.where(support, (w / r).pow(a - 1), 0.0).sum(-1, keepdim=True)
@@ -159,25 +171,25 @@ def _norm(w: Tensor, c: Tensor, a: float | Tensor) -> Tensor:
 
 
 def power(p: Tensor, exponent: float | Tensor) -> Tensor:
-    """p^exponent of p of at least 0, and 0, with all derivatives, where p is; NaN stays."""
+    """p^exponent of p ≥ 0. Where p = 0, the result and all its derivatives are 0; NaN stays NaN."""
     positive = p != 0
-    # The inner where keeps the power's infinite slope at 0 out of the branch that the outer one discards.
+    # The inner where keeps the infinite slope of the power at 0 out of the gradient; the outer one alone would not.
     return torch.where(positive, torch.where(positive, p, 1.0).pow(exponent), 0.0)
 
 
 def entmax_vjp(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
-    """s (z − ⟨s, z⟩ / Σ s) with s = q^(2 − α), and 0 where q is (Peters et al. 2019, §3)."""
+    """J z = s (z − ⟨s, z⟩ / Σ s) with s = q^(2 − α) where q > 0, and 0 elsewhere (Peters et al. 2019, §3)."""
     p, v = upcast_half(q), upcast_half(z)
     s = power(p, 2 - alpha)
     if p.shape[-1] and (isinstance(alpha, Tensor) or alpha > 2):
-        return _from_largest(p, s, v, alpha).to(z.dtype)
+        return _vjp_from_largest_weight(p, s, v, alpha).to(z.dtype)
     total = s.sum(-1, keepdim=True)
     mean = (s * v).sum(-1, keepdim=True) / torch.where(total != 0, total, 1.0)
     return (s * (v - mean)).to(z.dtype)
 
 
-def _from_largest(p: Tensor, s: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
-    """The product with weights in units of the largest, as :mod:`.simplex_products` has it."""
+def _vjp_from_largest_weight(p: Tensor, s: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
+    """J v with weights in units of the largest weight, as in :mod:`.vjp`."""
     positive = p != 0
     place = torch.where(positive, p, torch.inf).argmin(-1, keepdim=True)
     if isinstance(alpha, Tensor):
@@ -189,19 +201,19 @@ def _from_largest(p: Tensor, s: Tensor, v: Tensor, alpha: float | Tensor) -> Ten
     total = torch.where(total != 0, total, 1.0)
     mean = (r * v).sum(-1, keepdim=True) / total
     is_largest = torch.zeros_like(positive).scatter(-1, place, True)
-    others = torch.where(is_largest, 0.0, _finite_at(v == 0, s) * v).sum(-1, keepdim=True) / total
-    unbounded = (_finite_at(mean == 0, s.amax(-1, keepdim=True)) * mean).detach()
+    others = torch.where(is_largest, 0.0, _zero_infinities(v == 0, s) * v).sum(-1, keepdim=True) / total
+    unbounded = (_zero_infinities(mean == 0, s.amax(-1, keepdim=True)) * mean).detach()
     others = torch.where(others.isnan(), unbounded, others)
-    return torch.where(is_largest & positive, -others, _finite_at(v == mean, s) * (v - mean))
+    return torch.where(is_largest & positive, -others, _zero_infinities(v == mean, s) * (v - mean))
 
 
-def _finite_at(place: Tensor, s: Tensor) -> Tensor:
-    """``s``, but 0 at the ``place`` of zeros that it is to multiply, if it is infinite."""
-    return torch.where(place & s.isinf(), 0.0, s)
+def _zero_infinities(where: Tensor, s: Tensor) -> Tensor:
+    """``s`` with 0 for its infinities ``where`` it multiplies 0."""
+    return torch.where(where & s.isinf(), 0.0, s)
 
 
 def entmax_alpha_vjp(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows 1"]:
-    """⟨z, ∂q / ∂α⟩ for ``q`` and ``z`` (..., n); the formula is that of :mod:`.simplex_products`."""
+    """⟨z, ∂q / ∂α⟩ for ``q`` and ``z`` (..., n), by the formula of :mod:`.vjp`."""
     p, v = upcast_half(q), upcast_half(z)
     log_p = torch.where(p != 0, p, 1.0).log()
     rates = entmax_vjp(p, log_p.square() * _phi((alpha - 1) * log_p), alpha)
@@ -213,32 +225,66 @@ def _phi(z: Tensor) -> Tensor:
     is_small = z > -1
     near, far = torch.where(is_small, z, 0.0), torch.where(is_small, -1.0, z)
     series = torch.zeros_like(z)
-    for coefficient in reversed(PHI):
+    for coefficient in reversed(PHI_SERIES):
         series = series * near + coefficient
     return torch.where(is_small, series, (1 - far.exp() + far * far.exp()) / far.square())
 
 
-def capped(x: Float[Tensor, "*rows n"], budget: float | Tensor) -> Float[Tensor, "*rows n"]:
-    """The nearest point of the capped simplex, clip(x − τ, 0, 1) of sum ``budget``, a number or (..., 1).
+def capped_simplex(x: Float[Tensor, "*rows n"], k: float | Tensor) -> Float[Tensor, "*rows n"]:
+    """The projection onto the capped simplex, clip(x − τ, 0, 1) with sum ``k``, a number or (..., 1).
 
-    All of what is above −inf has 1 where that is no more than the budget.
+    In a row with no more than k scores above −inf, each of them has p = 1.
     """
     if not x.shape[-1]:
         return x.clone()
-    budget = torch.as_tensor(budget, dtype=torch.float64, device=x.device).expand(*x.shape[:-1], 1)
+    k = torch.as_tensor(k, dtype=torch.float64, device=x.device).expand(*x.shape[:-1], 1)
     allowed = ~x.isneginf()
-    rank = budget.ceil().long().clamp(1, x.shape[-1])
+    rank = k.ceil().long().clamp(1, x.shape[-1])
     anchor = x.sort(-1, descending=True).values.gather(-1, rank - 1)  # τ is at most 1 below it
     z = x.double() - anchor
-    low = torch.full_like(budget, -1.0)
-    for k in range(1, 54):
-        higher = low + 0.5**k
-        low = torch.where((z - higher).clamp(0, 1).sum(-1, keepdim=True) > budget, higher, low)
-    share = z - low
-    # The same τ from what is between 0 and 1 there.
-    free, full = (share > 0) & (share < 1), (share >= 1).sum(-1, keepdim=True)
-    many = free.sum(-1, keepdim=True)
-    tau = (torch.where(free, z, 0.0).sum(-1, keepdim=True) + full - budget) / many.clamp(min=1)
-    p = torch.where(free, (z - tau).clamp(0, 1), (share >= 1).double())
-    p = torch.where(allowed.sum(-1, keepdim=True) <= budget, allowed.double(), torch.where(budget > 0, p, 0.0))
-    return _valid(x, p.to(x.dtype))
+    low = torch.full_like(k, -1.0)
+    for bit in range(1, 54):
+        higher = low + 0.5**bit
+        low = torch.where((z - higher).clamp(0, 1).sum(-1, keepdim=True) > k, higher, low)
+    rough = z - low
+    # The exact τ follows from which entries are between 0 and 1.
+    is_between, ones = (rough > 0) & (rough < 1), (rough >= 1).sum(-1, keepdim=True)
+    count = is_between.sum(-1, keepdim=True)
+    tau = (torch.where(is_between, z, 0.0).sum(-1, keepdim=True) + ones - k) / count.clamp(min=1)
+    p = torch.where(is_between, (z - tau).clamp(0, 1), (rough >= 1).double())
+    p = torch.where(allowed.sum(-1, keepdim=True) <= k, allowed.double(), torch.where(k > 0, p, 0.0))
+    return nan_in_invalid_rows(x, p.to(x.dtype))
+
+
+def capped_simplex_vjp(
+    p: Float[Tensor, "*rows n"], g: Float[Tensor, "*rows n"]
+) -> tuple[Float[Tensor, "*rows n"], Float[Tensor, "*rows 1"]]:
+    """Products of the cotangent ``g`` with the Jacobians of :func:`capped_simplex` at ``p``, in x and in k."""
+    is_between = ((p > 0) & (p < 1)) | p.isnan()
+    v = torch.where(is_between, g, 0.0)
+    mean = (v + 0 * p).sum(-1, keepdim=True) / is_between.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(is_between, v - mean, 0.0), mean
+
+
+def group_means(
+    p: Float[Tensor, "*rows n"], g: Float[Tensor, "*rows n"], is_contiguous: bool
+) -> Float[Tensor, "*rows n"]:
+    """The product of the cotangent ``g`` with the Jacobian of fusedmax or oscarmax at ``p``.
+
+    Parameters
+    ----------
+    is_contiguous : bool
+        Whether each group is a run of neighbours, as in fusedmax.
+    """
+    support = (p > 0) | p.isnan()
+    ordered, order = (p, None) if is_contiguous else p.sort(-1)
+    begins = torch.ones_like(support)
+    begins[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    group = begins.cumsum(-1) - 1
+    if order is not None:
+        group = torch.empty_like(group).scatter(-1, order, group)
+    v = torch.where(support, g, 0.0)
+    size = torch.zeros_like(v).scatter_add(-1, group, torch.ones_like(v))
+    mean = (torch.zeros_like(v).scatter_add(-1, group, v) / size.clamp(min=1)).gather(-1, group)
+    support_mean = (v + 0 * p).sum(-1, keepdim=True) / support.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(support, mean - support_mean, 0.0)

@@ -1,10 +1,10 @@
-"""Maxima of ⟨p, x⟩ + H(p) given where they are, H being Tsallis' entropy. Importing this module imports numba.
+"""The conjugate max_p ⟨p, x⟩ + H(p) of Tsallis entropies, given its maximizer p. Importing this module imports numba.
 
-The p are rounded, and their sum S is not quite 1. As all x + ∇H(p) are the same number c where p > 0,
+The p are rounded, so their sum S is not exactly 1. As x + ∇H(p) is the same number c wherever p > 0,
 
     ⟨p, x⟩ + H(p) − c (S − 1)
 
-differs from the maximum by the square of the rounding only: small losses keep their digits in float32 too.
+differs from the maximum only by the square of the rounding, and losses far below 1 keep their digits in float32.
 """
 
 from __future__ import annotations
@@ -15,37 +15,35 @@ import numpy as np
 
 from ..jit import jit
 from ..scalar.exp_log import log
-from .support import BLOCK, block_maxima, select
+from .support import BLOCK, SMALLEST_POSITIVE, block_maxima, select
 
-__all__ = ["tsallis_maximum"]
-
-_TINIEST = 2.0**-1022  # what is above 0
+__all__ = ["tsallis_conjugate"]
 
 
 @jit
-def tsallis_maximum(start, stop, x, p, origins, size, alpha, out):
-    """The maximum of each row.
+def tsallis_conjugate(start, stop, x, p, origins, size, alpha, out):
+    """The conjugate of each row.
 
     Parameters
     ----------
     x, p : (B * size,) floats
     origins : (B,) floats
-        What is taken off all x.
+        The number that is subtracted from all x of the row.
     size : int
     alpha : float
         At least 1.
     out : (B,) float64, written
-        0 where all p are, NaN where one is.
+        0 if all p of the row are 0, NaN if one is NaN.
     """
-    tops, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
+    maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
     q, a = np.empty(size), alpha - 1.0
     for row in range(start, stop):
         begin, origin = row * size, np.float64(origins[row])
-        top = block_maxima(p, begin, size, tops)
+        top = block_maxima(p, begin, size, maxima)
         if not top < np.inf:
             out[row] = np.nan
             continue
-        count = select(p, begin, size, tops, _TINIEST, index, q)
+        count = select(p, begin, size, maxima, SMALLEST_POSITIVE, index, q)
         gain, entropy, slope, total = 0.0, 0.0, 0.0, 0.0
         for i in range(count):
             gain += q[i] * (np.float64(x[begin + index[i]]) - origin)

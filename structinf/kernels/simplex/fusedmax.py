@@ -1,19 +1,20 @@
-"""Rows of scores of which neighbours are fused, then a point of the simplex. Importing this module imports numba.
+"""Fusedmax: total-variation denoising of the scores, then sparsemax. Importing this module imports numba.
 
     p = sparsemax(z),    z = argmin ½ ‖z − x‖² + λ Σ |z_{i+1} − z_i|
 
-(Niculae & Blondel 2017, A regularized framework for sparse and structured neural attention). The partial sums of
-z are a string between the ends of those of x that is pulled taut in a tube, λ above and below them (Davies & Kovac
-2001, Local extremes, runs, strings and multiresolution, Annals of Statistics 29, §3).
+(Niculae & Blondel 2017, A regularized framework for sparse and structured neural attention). The taut-string algorithm
+finds z: its partial sums are the shortest string from the first to the last partial sum of x, within a tube that
+extends λ above and below the partial sums of x (Davies & Kovac 2001, Local extremes, runs, strings and multiresolution,
+Annals of Statistics 29, §3).
 
-From the last knot on, two hulls are kept: the greatest convex curve below the tube's upper side, and the least concave
-one above its lower side. Each is a list of blocks of rising, or falling, mean, to which a new step is added by pooling.
-As long as the lower curve begins no steeper than the upper one, the string may go straight. When it does begin
-steeper, one of the two is a single block to the new step, and the string bends at the end of the other's first block.
-There the next knot is; the single block goes on from it, since all before the new step was below, or above, a straight
-line through both knots. All takes O(n) operations.
+From the last knot on, the algorithm keeps two hulls: the greatest convex curve below the tube's upper side, and the
+least concave curve above its lower side. Each hull is a list of blocks of ascending, or descending, means, and pooling
+adds a new step to it. While the lower hull begins no steeper than the upper hull, the string may be straight. Once it
+begins steeper, one of the two hulls is a single block up to the new step, and the string has its next knot at the end
+of the other hull's first block. The single block continues from there, as all earlier steps were below, or above, a
+straight line through both knots. All this takes O(n) operations.
 
-The lower hull is kept upside down, as the upper hull of −x.
+The lower hull is stored upside down, as the upper hull of −x.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ __all__ = ["fusedmax"]
 
 @jit
 def fusedmax(start, stop, x, size, weight, out):
-    """The point of each row of ``size`` scores.
+    """Fusedmax of each row of ``size`` scores.
 
     Parameters
     ----------
     x : (B * size,) floats
-        Those of −inf break the chain of neighbours, and have p = 0.
+        Scores of −inf have p = 0, and the scores beside them are no neighbours.
     size : int
     weight : float
         λ, at least 0.
     out : (B * size,) floats, 0 before, written
-        As of :func:`structinf.kernels.simplex.entmax.entmax`. Numbers that are fused are equal to the last bit.
+        As in :func:`structinf.kernels.simplex.entmax.entmax`. Fused p are equal to the last bit.
     """
     z, p, alpha = np.empty(size), np.empty(size), np.full(1, 2.0)
     first, total = np.empty((2, size), np.int64), np.empty((2, size))
@@ -64,38 +65,38 @@ def fusedmax(start, stop, x, size, weight, out):
 
 @jit(fastmath=False)
 def _pull_taut(z, begin, end, weight, first, total, head, tail):
-    """Fuse the numbers from ``begin`` to before ``end``, in place; the last four arguments are scratch.
+    """Fuse the numbers from ``begin`` to ``end`` − 1 in place; the last four arguments are memory for the hulls.
 
     The blocks of hull s are those from ``head[s]`` to ``tail[s]``; block b begins at ``first[s, b]`` and rises by
     ``total[s, b]``.
     """
     head[:], tail[:] = 0, -1
-    knot, height = begin, 0.0  # where the string is on its way from, and how far above the sum of x there
-    anchor = z[begin]  # sums of differences are small
+    knot, height = begin, 0.0  # the last knot, and its height above the partial sum of x
+    anchor = z[begin]  # sums of differences to it lose fewer digits
     for k in range(begin, end):
         step, side = z[k] - anchor, (weight if k == begin else 0.0) - (weight if k == end - 1 else 0.0)
         _add(first[0], total[0], head, tail, 0, k, step + side)
         _add(first[1], total[1], head, tail, 1, k, side - step)
         while True:
             upper, lower = total[0, head[0]], total[1, head[1]]
-            upper_length = _stop(first[0], head[0], tail[0], k) - first[0, head[0]]
-            lower_length = _stop(first[1], head[1], tail[1], k) - first[1, head[1]]
-            s = 0 if head[1] == tail[1] else 1  # whose first block the string follows
+            upper_length = _block_end(first[0], head[0], tail[0], k) - first[0, head[0]]
+            lower_length = _block_end(first[1], head[1], tail[1], k) - first[1, head[1]]
+            s = 0 if head[1] == tail[1] else 1  # the hull whose first block the string follows
             if not upper * lower_length + lower * upper_length < 0 or head[s] == tail[s]:
                 break
             after = first[s, head[s] + 1]
             at = weight if s == 0 else -weight
-            _level(z, knot, after, at - height)
+            _replace_by_mean(z, knot, after, at - height)
             total[1 - s, head[1 - s]] += total[s, head[s]]
             first[1 - s, head[1 - s]] = after
             knot, height = after, at
             head[s] += 1
-    _level(z, knot, end, -height)
+    _replace_by_mean(z, knot, end, -height)
 
 
 @jit(fastmath=False)
 def _add(first, total, head, tail, s, k, rise):
-    """Add the step ``k`` to hull ``s``, whose blocks' means rise."""
+    """Add the step ``k`` to hull ``s``, whose blocks have ascending means."""
     at, start, last = tail[s] + 1, k, k + 1
     while at > head[s] and total[at - 1] * (last - start) >= rise * (start - first[at - 1]):
         at -= 1
@@ -106,15 +107,15 @@ def _add(first, total, head, tail, s, k, rise):
 
 
 @jit
-def _stop(first, block, last, k):
-    """Where a block ends, k being in the last one."""
+def _block_end(first, block, last, k):
+    """The end of a block, if step k is in the last block."""
     return k + 1 if block == last else first[block + 1]
 
 
 @jit(fastmath=False)
-def _level(z, begin, end, more):
-    """Replace numbers by their mean, after ``more`` is added to their sum."""
-    rest = more
+def _replace_by_mean(z, begin, end, extra):
+    """Replace numbers by their mean, after ``extra`` is added to their sum."""
+    rest = extra
     for i in range(begin + 1, end):
         rest += z[i] - z[begin]
     z[begin:end] = z[begin] + rest / (end - begin)

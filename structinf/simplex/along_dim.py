@@ -1,0 +1,118 @@
+"""Scores along any dimension, of any rank and precision: checks, and how a map is applied along a dimension."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from ..autograd.simplex_map import Parameter, SimplexMap, apply_simplex_map
+from ..autograd.value_check import check_under_vmap
+from ..errors import InvalidInputError
+from ..kernels.arrays import upcast_half
+from ..validation import check_floating
+
+__all__ = [
+    "apply_along_dim",
+    "check_parameter",
+    "check_scores",
+    "move_to_last",
+    "per_row",
+    "restore_layout",
+    "value_range",
+]
+
+
+def apply_along_dim(
+    simplex_map: SimplexMap, x: Tensor, dim: int, parameter: Parameter, *, in_float64: bool = False
+) -> Tensor:
+    """``simplex_map`` of the scores ``x`` along ``dim``, in the shape and dtype of ``x``.
+
+    Parameters
+    ----------
+    parameter : float or Tensor
+        From :func:`per_row`.
+    in_float64 : bool
+        Whether to compute in float64. Otherwise only half precision is upcast_half, to float32.
+    """
+    check_scores(x, dim)
+    scores = move_to_last(x.double() if in_float64 else upcast_half(x), dim)
+    if in_float64 and isinstance(parameter, Tensor):
+        parameter = parameter.double()
+    return restore_layout(apply_simplex_map(simplex_map, scores, parameter), x, dim)
+
+
+def move_to_last(x: Tensor, dim: int) -> Tensor:
+    """``x`` with ``dim`` as its last dimension. A tensor without dimensions becomes a row of size 1."""
+    if x.ndim == 0:
+        return x.view(1)
+    return x if dim in (-1, x.ndim - 1) else x.movedim(dim, -1)
+
+
+def restore_layout(result: Tensor, x: Tensor, dim: int) -> Tensor:
+    """Undo :func:`move_to_last`: ``result`` in the shape and dtype of ``x``, contiguous as torch's softmax."""
+    if x.ndim == 0:
+        result = result.squeeze(0)
+    elif dim not in (-1, x.ndim - 1):
+        result = result.movedim(-1, dim).contiguous()
+    return result if result.dtype == x.dtype else result.to(x.dtype)
+
+
+def check_scores(x: Tensor, dim: int) -> None:
+    """Raise TypeError unless ``x`` is a floating-point tensor, InvalidInputError unless it has a dimension ``dim``."""
+    check_floating("x, the scores", x)
+    rank = max(x.ndim, 1)  # a tensor without dimensions counts as a row of size 1, as in torch.softmax
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -rank <= dim < rank:
+        raise InvalidInputError(f"dim must be a dimension of x, which has shape {tuple(x.shape)}, got {dim!r}")
+
+
+def check_parameter(name: str, value: Parameter, least: float, *, is_exclusive: bool = False) -> None:
+    """Raise InvalidInputError unless all of ``value`` is finite and ≥ ``least``, or > ``least`` if ``is_exclusive``."""
+    if isinstance(value, Tensor):
+        low, high = value_range(value) if value.numel() else (least + 1.0, least + 1.0)
+        is_valid, received = least <= low and high < math.inf, f"a tensor from {low:g} to {high:g}"
+        is_valid = is_valid and not (is_exclusive and low == least)
+    else:
+        is_valid = isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf
+        is_valid, received = is_valid and not (is_exclusive and value == least), repr(value)
+    if not is_valid:
+        bound = f"above {least:g}" if is_exclusive else f"of at least {least:g}"
+        raise InvalidInputError(f"{name} must be a finite number {bound}, or a tensor of such numbers, got {received}")
+
+
+def value_range(t: Tensor) -> tuple[float, float]:
+    """The smallest and the largest number of ``t``, NaN if one is NaN; under vmap, of the whole hidden tensor."""
+    found = 0.0, 0.0
+
+    def inspect(numbers: Tensor) -> None:
+        nonlocal found
+        low, high = numbers.aminmax()
+        found = low.item(), high.item()
+
+    check_under_vmap(t.detach(), inspect)
+    return found
+
+
+def per_row(name: str, value: Parameter, x: Tensor, dim: int) -> Parameter:
+    """The parameter ``value`` for rows of ``x`` along ``dim``: a number, or a tensor with size 1 in the last dimension.
+
+    Parameters
+    ----------
+    value : float or Tensor
+        A tensor has no dimension, or a shape that broadcasts to that of ``x`` with size 1 at ``dim``.
+    """
+    if not isinstance(value, Tensor):
+        return float(value)
+    check_scores(x, dim)
+    if not value.is_floating_point():
+        raise TypeError(f"{name}: a number or a tensor in floating point is needed, got a tensor of {value.dtype}")
+    shape = list(x.shape) or [1]
+    shape[dim] = 1
+    try:
+        rows = value.to(x.device).expand(shape)
+    except RuntimeError:
+        raise InvalidInputError(
+            f"{name}: one number, or a tensor that broadcasts to shape {tuple(shape)}, with one number for each row of "
+            f"x along dim {dim}, is needed; got shape {tuple(value.shape)}"
+        ) from None
+    return move_to_last(rows, dim)

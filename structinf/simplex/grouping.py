@@ -1,0 +1,141 @@
+"""Fusedmax and oscarmax: probabilities that are equal within groups of neighbours, or within any groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..autograd.simplex_map import Parameter, SimplexMap
+from ..compile.public_call import OperatorSpec, public_call
+from ..kernels.simplex import dispatch as compiled
+from ..kernels.simplex import torch_backend
+from ..shapes import Float
+from .along_dim import apply_along_dim, check_parameter
+from .entmax_family import EntmaxMap
+
+__all__ = ["fusedmax", "oscarmax"]
+
+
+@dataclass(frozen=True)
+class _GroupingMap(SimplexMap):
+    """Fusedmax, whose groups are runs of neighbours, or oscarmax. The parameter is the weight, a number.
+
+    The Jacobian depends on the groups alone, which are the sets of equal p.
+    """
+
+    is_contiguous: bool
+
+    def forward(self, x: Tensor, parameter: Parameter) -> Tensor:
+        assert isinstance(parameter, float)
+        return (compiled.fusedmax if self.is_contiguous else compiled.oscarmax)(x, parameter)
+
+    def vjp(
+        self, p: Tensor, parameter: Parameter, g: Tensor, with_parameter_grad: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        return torch_backend.group_means(p, g, self.is_contiguous), None
+
+    def compiled_vjp(
+        self, p: Tensor, parameter: Parameter, g: Tensor, with_parameter_grad: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        return compiled.group_means(p, g, self.is_contiguous), None
+
+
+def _apply(is_contiguous: bool, x: Tensor, weight: float, dim: int) -> Tensor:
+    check_parameter("weight", weight, 0)
+    if not weight:
+        return apply_along_dim(EntmaxMap(), x, dim, 2.0)
+    return apply_along_dim(_GroupingMap(is_contiguous), x, dim, float(weight))
+
+
+@public_call(operator=OperatorSpec())
+def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*shape"]:
+    """Sparse probabilities along ``dim`` that are equal within runs of neighbours.
+
+        argmin ½ ‖p − x‖² + weight Σ |p_{i+1} − p_i|  over probabilities p
+
+    Parameters
+    ----------
+    x : Tensor
+        Scores in floating point, of any shape. An entry of −inf, such as padding, has probability 0 and gradient 0. It
+        is no neighbour: the sum omits its terms, so padding changes nothing. Half precision is computed in float32.
+    weight : float
+        At least 0. Weight 0 gives :func:`sparsemax`; the larger the weight, the longer the runs.
+    dim : int
+
+    Returns
+    -------
+    Tensor
+        Probabilities with sum 1 along ``dim``, in the shape and dtype of x. They are piecewise linear in x: the
+        derivative is exact, and the second derivative is 0. A row of −inf gives 0 with gradient 0. A row with NaN or
+        +inf gives NaN.
+
+    Raises
+    ------
+    InvalidInputError
+        If the weight is negative, or if x has no dimension ``dim``. TypeError if x is not in floating point.
+
+    Notes
+    -----
+    Compiled loops run the taut-string algorithm, in O(n) operations for each row, and then sparsemax. CUDA tensors are
+    copied to the CPU and back. The vector-Jacobian product is the mean of the cotangent over each run, less its mean
+    over the support.
+
+    References
+    ----------
+    V. Niculae & M. Blondel, A regularized framework for sparse and structured neural attention, NIPS 2017.
+    P. L. Davies & A. Kovac, Local extremes, runs, strings and multiresolution, Annals of Statistics 29, 2001.
+
+    Examples
+    --------
+    >>> import torch
+    >>> fusedmax(torch.tensor([0.0, 0.6, 0.7, 0.6, 0.0, 0.2]))  # sparsemax: 0, 0.3, 0.4, 0.3, 0, 0
+    tensor([0.0000, 0.3333, 0.3333, 0.3333, 0.0000, 0.0000])
+    """
+    return _apply(True, x, weight, dim)
+
+
+@public_call(operator=OperatorSpec())
+def oscarmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*shape"]:
+    """Sparse probabilities that are equal within groups of any entries along ``dim``.
+
+        argmin ½ ‖p − x‖² + weight Σ_{i<j} max(p_i, p_j)  over probabilities p
+
+    Parameters
+    ----------
+    x : Tensor
+        Scores in floating point, of any shape. An entry of −inf, such as padding, has probability 0 and gradient 0, and
+        is in no pair. Half precision is computed in float32.
+    weight : float
+        At least 0. Weight 0 gives :func:`sparsemax`; the larger the weight, the larger the groups.
+    dim : int
+
+    Returns
+    -------
+    Tensor
+        As from :func:`fusedmax`.
+
+    Raises
+    ------
+    InvalidInputError
+        As for :func:`fusedmax`.
+
+    Notes
+    -----
+    Compiled loops sort the scores, run an isotonic regression and then sparsemax. CUDA tensors are copied to the CPU
+    and back. The result is the exact minimum, which does not change if a number is added to all x. The paper composes
+    sparsemax with OSCAR's proximal operator for numbers of any sign, which sorts |x|. That composition equals the
+    minimum for large enough x, and may miss it otherwise, because it shrinks negative scores towards 0.
+
+    References
+    ----------
+    V. Niculae & M. Blondel, A regularized framework for sparse and structured neural attention, NIPS 2017.
+    X. Zeng & M. Figueiredo, The ordered weighted ℓ₁ norm: atomic formulation, projections, and algorithms, 2014.
+
+    Examples
+    --------
+    >>> import torch
+    >>> oscarmax(torch.tensor([0.5, 0.0, 0.4, -0.5]))  # sparsemax: 0.5333, 0.0333, 0.4333, 0
+    tensor([0.4333, 0.1333, 0.4333, 0.0000])
+    """
+    return _apply(False, x, weight, dim)
