@@ -22,7 +22,8 @@ from structinf.testing.methods import call_method, methods_of
 
 def test_every_oracle_has_an_example():
     assert not oracle_examples.ORACLES_WITHOUT_EXAMPLE, (
-        f"add an entry to a table of tests/helpers/oracle_examples_*.py for: {', '.join(examples.ORACLES_WITHOUT_EXAMPLE)}"
+        "add an entry to a table of tests/helpers/oracle_examples_*.py for: "
+        + ", ".join(oracle_examples.ORACLES_WITHOUT_EXAMPLE)
     )
 
 
