@@ -23,7 +23,6 @@ from .parts import (
     as_tuple,
     batch_size,
     differentiate,
-    gradient_by_autograd,
     hessian_product_by_autograd,
     inner,
     like_potentials,
@@ -32,6 +31,7 @@ from .parts import (
     reduce_like,
     scale_per_instance,
     sum_of_products,
+    value_and_gradient_by_autograd,
 )
 from .shapes import Float
 
@@ -251,10 +251,15 @@ class GibbsOracle(Oracle):
 
     def marginals(self, theta: Parts) -> Parts:
         """E[Y] under p(y) ∝ exp⟨θ, y⟩, the gradient of log Z; (B, *event)."""
-        return gradient_by_autograd(self.log_partition, theta)
+        return self.log_partition_and_marginals(theta)[1]
 
     def log_partition_and_marginals(self, theta: Parts) -> tuple[Tensor, Parts]:
-        """Both, (B,) and (B, *event); override it where they come out of one pass."""
+        """Both, (B,) and (B, *event); override it if one pass of an algorithm computes both.
+
+        The default differentiates :meth:`log_partition`, or calls :meth:`marginals` if that is overridden.
+        """
+        if type(self).marginals is GibbsOracle.marginals:
+            return value_and_gradient_by_autograd(self.log_partition, theta)
         return self.log_partition(theta), self.marginals(theta)
 
     def log_partition_vjp(self, theta: Parts, weight: Tensor) -> Parts:

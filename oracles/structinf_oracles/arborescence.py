@@ -145,12 +145,12 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         self._check_some_tree(value)
         return value.to(theta.dtype)
 
-    def marginals(self, theta: Tensor) -> Parts:
+    def log_partition_and_marginals(self, theta: Tensor) -> tuple[Tensor, Parts]:
         if theta.device.type != "cpu":
-            return super().marginals(theta)
+            return super().log_partition_and_marginals(theta)
         value, means = elimination.marginals(theta, lengths_in_use(self, theta), single_root=self.single_root)
         self._check_some_tree(value)
-        return means
+        return value.to(theta.dtype), means
 
     def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
         if theta.device.type != "cpu":

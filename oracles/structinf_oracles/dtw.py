@@ -218,9 +218,6 @@ class DTW(HypergraphProgram):
             value = smoothed_value(theta, *extent, alpha)
         return _checked(value, value, theta).to(theta.dtype)
 
-    def smoothed_mean(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, "batch n m"]:
-        return self.smoothed_vjp(theta, theta.new_ones(len(theta)), regularizer)
-
     def smoothed_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> Tensor:
         return self._value_and_vjp(theta, weight, regularizer)[1]
 

@@ -181,9 +181,6 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         check_feasible(value, TREE)
         return value.to(theta.dtype), self.as_parts(means, theta)
 
-    def marginals(self, theta: Tensor) -> Parts:
-        return super().marginals(theta) if theta.device.type != "cpu" else self.log_partition_and_marginals(theta)[1]
-
     def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
         from .kernels.spanning_tree import sums
 

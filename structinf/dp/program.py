@@ -141,9 +141,6 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         self._check(value.detach())
         return value.to(flat.dtype)
 
-    def smoothed_mean(self, theta: Parts, regularizer: Regularizer) -> Parts:
-        return self.smoothed_value_and_mean(theta, regularizer)[1]
-
     def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
         graph, flat, goal = self._problem(theta)
         value, parts = passes.gradient(graph, flat, goal, regularizer)

@@ -7,10 +7,7 @@ the value alone.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,25 +21,14 @@ from . import log_domain, sampling, scaled, scaled_hessian, two_states
 __all__ = ["hessian_product", "mean", "sample", "value"]
 
 
-def _double_near_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute in float64 for α close to 1, where q = max((α − 1)(x − τ), 0)^(1 / (α − 1)) loses what float32 has."""
-
-    @functools.wraps(function)
-    def wrapped(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, *rest: Tensor | None) -> Any:
-        if not 1 < alpha < 1.1 or unary.dtype == torch.float64:
-            return function(unary, transition, lengths, alpha, *rest)
-        exact = (None if t is None else t.double() for t in rest)
-        found, *parts = function(unary.double(), transition.double(), lengths, alpha, *exact)
-        return found, *(p.to(unary.dtype) if p.is_floating_point() else p for p in parts)
-
-    return wrapped
+def _exact(alpha: float, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """``tensors``, in float64 if α is close to 1: float32 is too coarse for max((α − 1)(x − τ), 0)^(1 / (α − 1))."""
+    return tuple(t.double() for t in tensors) if 1 < alpha < 1.1 else tensors
 
 
 def value(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float) -> Tensor:
     """DP_Ω, (B,)."""
-    if 1 < alpha < 1.1:
-        unary, transition = unary.double(), transition.double()
-    u, a, n = to_numpy(unary, transition, lengths)
+    u, a, n = to_numpy(*_exact(alpha, unary, transition), lengths)
     out, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
     if _is_pair(u, a, alpha):
         parallel_rows(two_states.value, _blocks(n), u, a, n, _power(alpha), out, work=work)
@@ -54,7 +40,6 @@ def value(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float) -> T
     return torch.from_numpy(out)
 
 
-@_double_near_one
 def mean(
     unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,9 +47,10 @@ def mean(
 
     With ``weight`` (B,), the gradients times it, summed over the batch for a tensor that all instances share.
     """
-    u, a, n = to_numpy(unary, transition, lengths)
-    (w,) = to_numpy(unary.new_ones(len(n)) if weight is None else weight)
-    summed = weight is not None and len(a) == 1
+    dtype, (unary, transition) = unary.dtype, _exact(alpha, unary, transition)
+    summed = weight is not None and len(transition) == 1
+    factors = unary.new_ones(len(lengths)) if weight is None else weight.to(unary)
+    u, a, n, w = to_numpy(unary, transition, lengths, factors)
     found, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
     nodes, edges = zeros(len(n), *u.shape[1:], dtype=unary.dtype), None
     if _is_pair(u, a, alpha):
@@ -88,15 +74,15 @@ def mean(
         out = out.sum(0, keepdim=True) if summed else out
         edges = out if edges is None else edges.add_(out)
     nodes = nodes.sum(0, keepdim=True) if weight is not None and len(u) == 1 else nodes
-    return torch.from_numpy(found), nodes, edges
+    return torch.from_numpy(found), nodes.to(dtype), edges.to(dtype)
 
 
-@_double_near_one
 def hessian_product(
     unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, v_unary: Tensor, v_transition: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DP_Ω, and its Hessian times v for nodes (B, T, S) and edges (B, P, S, S)."""
-    u, a, n, v, v_a = to_numpy(unary, transition, lengths, v_unary, v_transition)
+    dtype, (unary, *tensors) = unary.dtype, _exact(alpha, unary, transition, v_unary, v_transition)
+    u, n, a, v, v_a = to_numpy(unary, lengths, *tensors)
     found, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
     nodes, edges = zeros(len(n), *u.shape[1:], dtype=unary.dtype), _room(len(n), a, unary.dtype, False)
     out = found, nodes.numpy(), edges.numpy()
@@ -109,13 +95,12 @@ def hessian_product(
         rest = np.flatnonzero(np.isnan(found))
     arrays = rest, u, a, n, _power(alpha), v, v_a, *out
     parallel_rows(log_domain.hessian_product, len(rest), *arrays, work=32 * work)
-    return torch.from_numpy(found), nodes, edges
+    return torch.from_numpy(found), nodes.to(dtype), edges.to(dtype)
 
 
-@_double_near_one
 def sample(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """DP_Ω, and the tags, (n, B, T), of walks along q that ``uniforms`` (n, B, T) choose, 0 in the padding."""
-    u, a, n, chosen = to_numpy(unary, transition, lengths, uniforms)
+    u, a, n, chosen = to_numpy(*_exact(alpha, unary, transition), lengths, uniforms)
     found, tags = np.empty(len(n)), zeros(*uniforms.shape, dtype=torch.int64)
     work = 8 * _products(u, a, n) + uniforms.numel() * u.shape[2]
     parallel_rows(sampling.sample, len(n), u, a, n, _power(alpha), chosen, found, tags.numpy(), work=work)
