@@ -52,7 +52,7 @@ def test_value_and_marginals_take_the_kernel_calls_of_the_marginals(example, ker
     assert passes == count(kernel_calls, lambda: oracle.marginals(theta))
 
 
-@pytest.mark.parametrize("name", ["arborescence", "spanning_tree", "chain", "dtw", "projective_tree"])
+@pytest.mark.parametrize("name", ["arborescence", "spanning_tree", "chain", "dtw", "monotonic_alignment"])
 def test_a_crf_loss_runs_the_kernels_of_the_marginals(name, kernel_calls):
     shapes = {"arborescence": [(4, 4)], "spanning_tree": [(4, 4)], "chain": [(5, 3), (4, 3, 3)]}.get(name, [(4, 4)])
     leaves = tuple(torch.randn(2, *shape, requires_grad=True) for shape in shapes)
