@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -123,7 +122,7 @@ def log_partition_function(oracle: GibbsOracle) -> ConvexFunction:
     return ConvexFunction(*maps)
 
 
-def _bind_regularizer(oracle: Oracle, name: str, regularizer: Regularizer) -> Callable[..., Any] | None:
+def _bind_regularizer(oracle: Oracle, name: str, regularizer: Regularizer) -> Any:
     """The method ``name`` for one regularizer; None for a mean that is the second result of another method."""
     if getattr(type(oracle), name) is Smoothable.smoothed_mean:
         return None

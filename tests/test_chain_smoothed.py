@@ -24,7 +24,7 @@ from structinf.parts import (
 from structinf.regularizers import Tsallis
 from structinf.relaxations.smoothed import Smoothed
 from structinf_oracles.chain import Chain
-from structinf_oracles.chain_form import original_form
+from structinf_oracles.common.chain_potentials import original_form
 from structinf_oracles.kernels.chain import torch_backend
 
 alphas = pytest.mark.parametrize("alpha", FAMILY)

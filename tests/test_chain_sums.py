@@ -28,7 +28,7 @@ from chain_cases import (
     tolerance,
 )
 from structinf.parts import as_tuple, inner, map_parts
-from structinf_oracles.chain_form import original_form
+from structinf_oracles.common.chain_potentials import original_form
 from structinf_oracles.kernels.chain import torch_backend
 
 

@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 
 from arborescence_cases import NEVER, Sums, both_roots, feasible_cases, scores
 from structinf_oracles.arborescence import Arborescence
-from structinf_oracles.kernels.arborescence import elimination
+from structinf_oracles.kernels.arborescence import dispatch
 
 # ----------------------------------------------------------------------------- exact arithmetic
 
@@ -78,7 +78,7 @@ def test_each_marginal_is_accurate_relative_to_itself(forbid, spread, single_roo
 @pytest.mark.parametrize("n", [9, 33, 64])
 @pytest.mark.parametrize("forbid", [0.0, 0.8])
 def test_with_and_without_exponents(forbid, n, single_root):
-    from structinf_oracles.kernels.arborescence.elimination_cpu import OUT_OF_RANGE, log_partition
+    from structinf_oracles.kernels.arborescence.elimination import OUT_OF_RANGE, log_partition
     from structinf_oracles.kernels.arborescence.marginals import sums
 
     theta, v = scores(3, n, forbid=forbid), torch.randn(3, n + 1, n + 1, dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_finite_scores_that_stand_for_infinity():
 
 def test_spanning_trees_of_a_symmetric_graph():
     weights = torch.tensor([[0.0, 1, 2], [1, 0, 3], [2, 3, 0]], dtype=torch.float64)
-    value, means = elimination.marginals(weights.log()[None])
+    value, means = dispatch.marginals(weights.log()[None])
     assert value.exp().item() == pytest.approx(11)
     edges = means[0] + means[0].T
     torch.testing.assert_close(edges[[0, 0, 1], [1, 2, 2]], torch.tensor([5, 8, 9], dtype=torch.float64) / 11)

@@ -16,9 +16,9 @@ from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
 from structinf.shapes import Float
 from structinf.validation import check_count, check_enumerable, check_feasible, check_flag
-from structinf_oracles.kernels.arborescence import elimination
 
-from .dependency_form import arcs_in_use, check_arcs, lengths_in_use
+from .common.dependency_arcs import arcs_in_use, check_arcs, lengths_in_use
+from .kernels.arborescence import dispatch
 
 __all__ = ["Arborescence"]
 
@@ -141,14 +141,14 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     # -- sums over trees -------------------------------------------------------------------
 
     def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
-        value = elimination.log_partition(theta, lengths_in_use(self, theta), single_root=self.single_root)
+        value = dispatch.log_partition(theta, lengths_in_use(self, theta), single_root=self.single_root)
         self._check_some_tree(value)
         return value.to(theta.dtype)
 
     def log_partition_and_marginals(self, theta: Tensor) -> tuple[Tensor, Parts]:
         if theta.device.type != "cpu":
             return super().log_partition_and_marginals(theta)
-        value, means = elimination.marginals(theta, lengths_in_use(self, theta), single_root=self.single_root)
+        value, means = dispatch.marginals(theta, lengths_in_use(self, theta), single_root=self.single_root)
         self._check_some_tree(value)
         return value.to(theta.dtype), means
 
@@ -156,13 +156,13 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         if theta.device.type != "cpu":
             return super().covariance_product(theta, v)
         lengths = lengths_in_use(self, theta)
-        value, product = elimination.covariance_product(theta, v, lengths, single_root=self.single_root)
+        value, product = dispatch.covariance_product(theta, v, lengths, single_root=self.single_root)
         self._check_some_tree(value)
         return product
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         check_count(n)
-        feasible, heads = elimination.sample_heads(
+        feasible, heads = dispatch.sample_heads(
             theta, n, lengths_in_use(self, theta), single_root=self.single_root, generator=generator
         )
         self._check_some_tree(torch.where(feasible, 0.0, float("-inf")))

@@ -16,7 +16,7 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.validation import bound_lengths, check_flag, check_lengths
 
-from .label_lists import indicators, positions, refuse
+from .common.labels import indicators, positions, refuse
 
 __all__ = ["BinaryTree"]
 

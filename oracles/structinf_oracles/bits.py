@@ -18,8 +18,8 @@ from structinf.regularizers import Regularizer
 from structinf.shapes import Float
 from structinf.validation import check_count
 
-from .capped_simplex import cube_entropic
-from .subset_form import check_sizes, cost_of_errors, in_use, taken, usable
+from .common.capped_simplex import cube_entropic
+from .common.subsets import check_sizes, cost_of_errors, in_use, taken, usable
 
 __all__ = ["Bits"]
 

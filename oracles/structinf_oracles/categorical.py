@@ -16,7 +16,7 @@ from structinf.shapes import Float
 from structinf.smoothing import Smoothable, smooth_argmax, smooth_max
 from structinf.validation import check_count, check_feasible, check_k
 
-from . import capped_simplex
+from .common import capped_simplex
 
 __all__ = ["Categorical"]
 

@@ -36,7 +36,7 @@ from structinf.validation import (
     check_lengths,
 )
 
-from .chain_form import common_form, indicators, original_form
+from .common.chain_potentials import common_form, indicators, original_form
 
 __all__ = ["Chain"]
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable
 
-from .constraint_program import ConstraintProgram
-from .integer_solver import Maximiser, SolverOracle, cost_of_changes
-from .label_lists import refuse
+from .common.constraint_program import ConstraintProgram
+from .common.integer_solver import Maximiser, SolverOracle, cost_of_changes
+from .common.labels import refuse
 
 __all__ = ["ConstraintModel"]
 

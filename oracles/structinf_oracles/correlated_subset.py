@@ -15,8 +15,8 @@ from structinf.errors import InvalidInputError
 from structinf.parts import Parts
 from structinf.validation import check_natural
 
-from .label_lists import refuse
-from .subset_form import check_sizes, cost_of_errors, in_use, taken
+from .common.labels import refuse
+from .common.subsets import check_sizes, cost_of_errors, in_use, taken
 
 __all__ = ["CorrelatedSubset"]
 

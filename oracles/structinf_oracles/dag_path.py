@@ -15,7 +15,7 @@ from structinf.dp.paths import Dag, path_graph
 from structinf.errors import InvalidInputError
 from structinf.shapes import Int
 
-from .label_lists import indicators, positions, refuse
+from .common.labels import indicators, positions, refuse
 
 __all__ = ["DagPath"]
 

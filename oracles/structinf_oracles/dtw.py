@@ -21,8 +21,8 @@ from structinf.shapes import Float
 from structinf.smoothing import compiled_alpha, smooth_max
 from structinf.validation import check_count, check_feasible, check_instances, check_k
 
-from .grid_form import cells_in_use, cells_of, check_cells, check_grid, grid_of, sizes_in_use
-from .label_lists import refuse
+from .common.grids import cells_in_use, cells_of, check_cells, check_grid, grid_of, sizes_in_use
+from .common.labels import refuse
 
 __all__ = ["DTW"]
 

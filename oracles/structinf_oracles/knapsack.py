@@ -14,8 +14,8 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.validation import check_natural
 
-from .label_lists import refuse
-from .subset_form import cost_of_errors, taken
+from .common.labels import refuse
+from .common.subsets import cost_of_errors, taken
 
 __all__ = ["Knapsack"]
 

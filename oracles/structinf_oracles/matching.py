@@ -18,8 +18,8 @@ from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
 from structinf.validation import check_enumerable, check_flag
 
-from .graph_form import ScoredEdges
-from .label_lists import refuse
+from .common.labels import refuse
+from .common.undirected_graphs import ScoredEdges
 
 __all__ = ["Matching"]
 

@@ -17,10 +17,10 @@ from structinf.oracle import Enumerable
 from structinf.shapes import Int
 from structinf.validation import check_enumerable
 
-from .constraint_program import ConstraintProgram
-from .integer_solver import Maximiser, SolverOracle, cost_of_changes
-from .label_lists import refuse
-from .linear_program import LinearProgram, Matrix
+from .common.constraint_program import ConstraintProgram
+from .common.integer_solver import Maximiser, SolverOracle, cost_of_changes
+from .common.labels import refuse
+from .common.linear_program import LinearProgram, Matrix
 
 __all__ = ["MILP"]
 

@@ -16,8 +16,8 @@ from structinf.errors import InvalidInputError
 from structinf.shapes import Int
 from structinf.validation import check_flag
 
-from .grid_form import check_grid, inside, sizes_in_use
-from .label_lists import indicators, refuse
+from .common.grids import check_grid, inside, sizes_in_use
+from .common.labels import indicators, refuse
 
 __all__ = ["MonotonicAlignment"]
 

@@ -16,8 +16,8 @@ from structinf.errors import InvalidInputError
 from structinf.parts import Parts, as_tuple
 from structinf.validation import check_flag
 
-from .grid_form import cells_of, check_cells, check_grid, grid_of, inside, sizes_in_use
-from .label_lists import refuse
+from .common.grids import cells_of, check_cells, check_grid, grid_of, inside, sizes_in_use
+from .common.labels import refuse
 
 __all__ = ["NeedlemanWunsch"]
 

@@ -16,8 +16,8 @@ from structinf.dp.graph import Graph
 from structinf.errors import InvalidInputError
 from structinf.validation import check_flag
 
-from .label_lists import indicators, refuse
-from .route_form import Arcs, ShortestPath
+from .common.labels import indicators, refuse
+from .common.shortest_paths import Arcs, ShortestPath
 
 __all__ = ["Path"]
 

@@ -14,8 +14,8 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.validation import check_flag
 
-from .dependency_form import arcs_in_use, check_arcs, lengths_in_use
-from .label_lists import refuse
+from .common.dependency_arcs import arcs_in_use, check_arcs, lengths_in_use
+from .common.labels import refuse
 
 __all__ = ["ProjectiveTree"]
 

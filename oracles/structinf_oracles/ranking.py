@@ -19,8 +19,8 @@ from structinf.oracle import Enumerable, Projectable
 from structinf.shapes import Float
 from structinf.validation import check_enumerable, check_feasible, check_instances, check_lengths
 
-from .label_lists import refuse
-from .subset_form import in_use
+from .common.labels import refuse
+from .common.subsets import in_use
 
 __all__ = ["Ranking"]
 

@@ -19,7 +19,7 @@ from structinf.parts import Parts, as_tuple
 from structinf.shapes import Float, Int
 from structinf.validation import check_flag, check_lengths
 
-from .label_lists import indicators, positions, refuse
+from .common.labels import indicators, positions, refuse
 
 __all__ = ["SemiMarkov"]
 

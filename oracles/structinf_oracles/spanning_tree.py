@@ -20,8 +20,8 @@ from structinf.parts import Parts
 from structinf.shapes import Bool, Float
 from structinf.validation import check_count, check_enumerable, check_feasible
 
-from .graph_form import ScoredEdges
-from .label_lists import indicators, positions, refuse
+from .common.labels import indicators, positions, refuse
+from .common.undirected_graphs import ScoredEdges
 
 if TYPE_CHECKING:
     from .kernels.spanning_tree.sums import Multigraph

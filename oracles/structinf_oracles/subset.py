@@ -18,9 +18,9 @@ from structinf.oracle import EntropyProjectable, Projectable
 from structinf.shapes import Float
 from structinf.validation import check_feasible, check_flag, check_natural
 
-from . import capped_simplex
-from .label_lists import refuse
-from .subset_form import check_sizes, cost_of_errors, in_use, taken, usable
+from .common import capped_simplex
+from .common.labels import refuse
+from .common.subsets import check_sizes, cost_of_errors, in_use, taken, usable
 
 __all__ = ["Subset"]
 

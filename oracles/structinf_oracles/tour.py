@@ -20,9 +20,9 @@ from structinf.oracle import Enumerable
 from structinf.shapes import Int
 from structinf.validation import bound_lengths, check_enumerable, check_lengths
 
-from .constraint_program import ConstraintProgram, load_cp_model
-from .integer_solver import Maximiser, Outcome, SolverOracle
-from .label_lists import refuse
+from .common.constraint_program import ConstraintProgram, load_cp_model
+from .common.integer_solver import Maximiser, Outcome, SolverOracle
+from .common.labels import refuse
 
 __all__ = ["Tour"]
 

@@ -16,8 +16,8 @@ from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable, TransportPolytope
 from structinf.shapes import Float
 
-from .label_lists import refuse
-from .min_cost_flow import Network, Solver, check_amounts, check_solver
+from .common.labels import refuse
+from .common.min_cost_flow import Network, Solver, check_amounts, check_solver
 
 __all__ = ["Transportation"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InvalidInputError
 from .hypergraph import Hypergraph
-from .order import check_dangling, levels_of, needed_nodes, starts
+from .node_order import check_dangling, levels_of, needed_nodes, starts
 
 __all__ = ["HypergraphBuilder"]
 

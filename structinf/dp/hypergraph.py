@@ -46,7 +46,7 @@ class Hypergraph:
     parts : int
         P, the number of parts.
     plans : dict
-        What `structinf.dp.levels` made of the graph, by device.
+        What `structinf.dp.torch_backend` made of the graph, by device.
     """
 
     offset: np.ndarray

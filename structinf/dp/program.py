@@ -20,7 +20,7 @@ from ..regularizers import GIBBS, HARD, Regularizer
 from ..shapes import Float
 from ..smoothing import SmoothableGibbs
 from ..validation import check_count, check_enumerable, check_feasible, check_instances, check_k
-from . import levels, passes, queries
+from . import dispatch, queries, torch_backend
 from .hypergraph import Hypergraph
 
 __all__ = ["HypergraphProgram"]
@@ -137,26 +137,26 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         graph, flat, goal = self._problem(theta)
-        value = passes.value(graph, flat, goal, regularizer)
+        value = dispatch.value(graph, flat, goal, regularizer)
         self._check(value.detach())
         return value.to(flat.dtype)
 
     def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
         graph, flat, goal = self._problem(theta)
-        value, parts = passes.gradient(graph, flat, goal, regularizer)
+        value, parts = dispatch.gradient(graph, flat, goal, regularizer)
         self._check(value)
         return value.to(flat.dtype), self._split(parts, theta)
 
     def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
         graph, flat, goal = self._problem(theta)
-        value, parts = passes.gradient(graph, flat, goal, regularizer, weight)
+        value, parts = dispatch.gradient(graph, flat, goal, regularizer, weight)
         self._check(value)
         return reduce_like(self._split(parts, theta), theta)
 
     def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
         graph, flat, goal = self._problem(theta)
         direction = self._flat(v).expand(flat.shape).contiguous()
-        value, parts = passes.hessian_product(graph, flat, direction, goal, regularizer)
+        value, parts = dispatch.hessian_product(graph, flat, direction, goal, regularizer)
         self._check(value)
         return self._split(parts, theta)
 
@@ -172,7 +172,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
         check_k(k)
         graph, flat, goal = self._problem(theta)
-        scores, parts = passes.kbest(graph, flat, goal, k)
+        scores, parts = dispatch.kbest(graph, flat, goal, k)
         self._check(scores[0])
         return self._split(parts, theta), scores.to(flat.dtype), ~torch.isneginf(scores)
 
@@ -194,7 +194,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
         check_count(n)
         graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
-        value, parts = passes.sample(graph, flat, goal, regularizer, n, generator)
+        value, parts = dispatch.sample(graph, flat, goal, regularizer, n, generator)
         self._check(value)
         return self._split(parts, theta)
 
@@ -239,8 +239,8 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
             0, with a structure of 0, beyond an instance's own.
         """
         graph, flat, goal = self._problem(scale(theta, regularizer.temperature))
-        v, q = levels.edge_probabilities(graph, flat, regularizer)
-        self._check(levels.at(v, goal))
+        v, q = torch_backend.edge_probabilities(graph, flat, regularizer)
+        self._check(torch_backend.at(v, goal))
         probabilities, parts = queries.support(graph, q, goal, most)
         return self._split(parts.to(flat.dtype), theta), probabilities.to(flat.dtype)
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..regularizers import Regularizer, Unregularized
 from ..shapes import Float, Float64
-from . import passes
+from . import dispatch
 from .hypergraph import Hypergraph
-from .levels import Bucket, along, at, edge_probabilities, recur, walk
+from .torch_backend import Bucket, along, at, edge_probabilities, recur, walk
 
 __all__ = ["count", "derivations", "entropy", "log_prob", "support"]
 
@@ -37,7 +37,7 @@ def count(
 
 def derivations(graph: Hypergraph, goal: int, count: int) -> Tensor:
     """The parts of all ``count`` derivations of ``goal``, (count, P) float64."""
-    _, found = passes.listing(graph, torch.zeros(1, graph.edges), torch.tensor([goal]), count)
+    _, found = dispatch.listing(graph, torch.zeros(1, graph.edges), torch.tensor([goal]), count)
     return found.squeeze(1)
 
 
@@ -53,7 +53,7 @@ def support(graph: Hypergraph, q: Float[Tensor, "batch edges"], goal: Tensor, mo
             f"{largest} structures have a positive probability at batch index {counts.index(largest)}, more than "
             f"most={most}; lower the temperature, or take a sparse regularizer"
         )
-    scores, parts = passes.listing(graph, q.log(), goal, largest)
+    scores, parts = dispatch.listing(graph, q.log(), goal, largest)
     scores, order = scores.sort(dim=0, descending=True, stable=True)
     return scores.exp(), parts.take_along_dim(order.unsqueeze(2), 0)
 

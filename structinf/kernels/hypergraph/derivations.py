@@ -13,7 +13,7 @@ from ..jit import jit
 from ..scalar.exp_log import exp, log
 from ..simd.memory import rows
 from ..simd.vector import LANES
-from .passes import inside, last_node
+from .smoothed_passes import inside, last_node
 
 __all__ = ["kbest", "listing", "sample", "sample_given", "used_parts"]
 

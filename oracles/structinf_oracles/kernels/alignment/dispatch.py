@@ -16,8 +16,8 @@ from torch import Tensor
 
 from structinf.kernels import parallel_rows, to_numpy
 
-from . import passes, paths
-from .grid_layout import LANES
+from . import paths, smoothed_passes
+from .anti_diagonals import LANES
 
 __all__ = ["argmax", "hessian_product", "sample", "smoothed_mean", "smoothed_value", "topk"]
 
@@ -55,7 +55,7 @@ def smoothed_value(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float) 
     value = np.empty(len(scores))
 
     def prepare(scratch: _Scratch) -> Server:
-        return lambda first, last: passes.forward(first, last, *batch, alpha, *scratch, value)
+        return lambda first, last: smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
 
     _serve(prepare, *batch, work=_OPERATIONS * scores.size, keeps=False)
     return torch.from_numpy(value)
@@ -72,8 +72,10 @@ def smoothed_mean(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, w
         inflow = _flows(scratch, scores)
 
         def serve(first: int, last: int) -> None:
-            end = passes.forward(first, last, *batch, alpha, *scratch, value)
-            passes.walk_back(first, last, end, sizes, limits, value, factors, grids, q, panel, kept, inflow, out)
+            end = smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
+            smoothed_passes.walk_back(
+                first, last, end, sizes, limits, value, factors, grids, q, panel, kept, inflow, out
+            )
 
         return serve
 
@@ -93,9 +95,9 @@ def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, al
         d_tables, s = np.empty((len(grids), kept.shape[2])), np.zeros_like(q)
 
         def serve(first: int, last: int) -> None:
-            end = passes.forward(first, last, *batch, alpha, *scratch, value)
-            passes.tangent(first, last, end, along, sizes, limits, grids, q, panel, kept, d_tables)
-            passes.walk_back_tangent(
+            end = smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
+            smoothed_passes.tangent(first, last, end, along, sizes, limits, grids, q, panel, kept, d_tables)
+            smoothed_passes.walk_back_tangent(
                 first, last, end, sizes, limits, value, ones, alpha, grids, q, panel, kept, d_tables, s, inflow,
                 d_inflow, out,
             )  # fmt: skip
@@ -124,7 +126,7 @@ def sample(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms
 
     def prepare(scratch: _Scratch) -> Server:
         def serve(first: int, last: int) -> None:
-            passes.forward(first, last, *batch, alpha, *scratch, value)
+            smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
             paths.walks(first, last, sizes, draws, scratch.grids, scratch.kept, value, y)
 
         return serve

@@ -13,7 +13,7 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-from .smooth_max3 import unpack
+from .smooth_max_of_three import unpack
 
 __all__ = ["topk", "walks"]
 

@@ -2,7 +2,7 @@
 
 By the matrix-tree theorem, P(j is the head of i) = a[j, i] (G[i, i] − G[j, i]), where G is the inverse of the
 Laplacian. G[i, i] = 1 / s_i if i is eliminated last, and G[j, i] is G[i, i] times the probability that the walk from j
-(see :mod:`.elimination_cpu`) meets i before the root. Hence
+(see :mod:`.elimination`) meets i before the root. Hence
 
     μ[j, i] = a[j, i] r[j, i] / s_i,      r[j, i] = P(the walk from j meets the root before i),
 
@@ -23,7 +23,7 @@ import numpy as np
 from structinf.kernels.jit import jit
 from structinf.kernels.scalar.exp_log import log
 
-from .elimination_cpu import (
+from .elimination import (
     BASE,
     CHAIN,
     ESCAPE,

@@ -1,6 +1,6 @@
 """Exact samples of rooted trees from their elimination, compiled. Importing this module imports numba.
 
-Read backwards, the elimination of :mod:`.elimination_cpu` draws a tree. Words come back in the order 0, 1, ..., n − 1.
+Read backwards, the elimination of :mod:`.elimination` draws a tree. Words come back in the order 0, 1, ..., n − 1.
 Before word k does, there is a random tree over the words i < k, of the walk in which k is rerouted: its step from i
 to j has weight a[j, i] + a[k, i] p_k[j]. Then
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-from .elimination_cpu import (
+from .elimination import (
     BASE,
     CHAIN,
     HIGH,

@@ -1,8 +1,8 @@
 """Smoothed sums, expected structures and Hessian products of a batch of chains on the CPU.
 
 Chooses the domain, cuts the batch into ranges for the threads and allocates the results. Tensors are in the common
-form of :mod:`structinf_oracles.chain_form`; DP_Ω comes in float64. Ω is known by its α, from 1 to 2, or infinity for
-the value alone.
+form of :mod:`structinf_oracles.common.chain_potentials`; DP_Ω is float64. The regularizer Ω is given by its α, from 1
+to 2, or infinity for the value alone.
 """
 
 from __future__ import annotations

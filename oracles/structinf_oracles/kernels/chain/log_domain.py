@@ -24,8 +24,7 @@ import numpy as np
 from structinf.kernels.jit import jit
 from structinf.kernels.simd.vector import LANES, add_up, largest, load, maximum, store, where_less
 
-from .smooth_step import D_NODE, D_V, NODE, V, advance, advance_tangent, walk_back, walk_back_tangent
-from .vector_rows import (
+from .padded_rows import (
     add_row,
     clear,
     copy_in,
@@ -38,6 +37,7 @@ from .vector_rows import (
     stride_of,
     width_of,
 )
+from .smooth_step import D_NODE, D_V, NODE, V, advance, advance_tangent, walk_back, walk_back_tangent
 
 __all__ = ["ending", "forward", "hessian_product", "mean", "room_for", "value"]
 

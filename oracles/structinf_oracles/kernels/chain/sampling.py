@@ -13,8 +13,8 @@ from structinf.kernels.jit import jit
 from structinf.kernels.scalar.exp_log import exp, log
 
 from .log_domain import ending, forward, room_for
+from .padded_rows import padded, width_of
 from .smooth_step import TAU, TOP, V
-from .vector_rows import padded, width_of
 
 __all__ = ["sample"]
 

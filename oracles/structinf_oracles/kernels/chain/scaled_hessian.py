@@ -20,8 +20,8 @@ from structinf.kernels.jit import jit
 from structinf.kernels.simd.exp_log import exp, log
 from structinf.kernels.simd.vector import LANES, add_up, largest, load, maximum, spread, store, where_less
 
+from .padded_rows import filled, get_row, put_row, width_of
 from .scaled import floor_of
-from .vector_rows import filled, get_row, put_row, width_of
 
 __all__ = ["covariance_product"]
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-from .grid_layout import (
+from .anti_diagonals import (
     LANES,
     TABLE,
     at,
@@ -41,7 +41,7 @@ from .grid_layout import (
     send,
     write_panel,
 )
-from .smooth_max3 import curvature, smooth
+from .smooth_max_of_three import curvature, smooth
 
 __all__ = ["forward", "tangent", "walk_back", "walk_back_tangent"]
 

@@ -1,8 +1,8 @@
 """The passes of a smoothed recursion in torch, level by level: any device, dtype and regularizer.
 
-It is the reference for the compiled loops (`structinf.kernels.hypergraph.passes`, which states the passes), what runs
-on a GPU, and the only one that autograd can follow, which derivatives of third and higher order need. Everything is
-float64, as the compiled loops' node values are.
+It is the reference for the compiled loops (`structinf.kernels.hypergraph.smoothed_passes`, which states the passes). It
+runs on GPUs, and autograd can follow it, which derivatives of third and higher order need. Everything is float64, as
+the node values of the compiled loops are.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from structinf.oracle import Enumerable
 from structinf.shapes import Int
 from structinf.validation import MOST_ENUMERATED, check_enumerable, check_instances
 
-from .label_lists import indicators, refuse
+from .labels import indicators, refuse
 
 __all__ = ["Arcs", "ShortestPath"]
 
@@ -114,7 +114,7 @@ class ShortestPath(Enumerable):
     # -- optimisation ----------------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> Tensor:
-        from .kernels.path import dijkstra
+        from ..kernels.path import dijkstra
 
         batch, arcs, ends = len(theta), self.arcs(theta.shape[1:]), self.checked_ends(theta)
         theta = self.allowed(theta)
@@ -153,7 +153,7 @@ class ShortestPath(Enumerable):
 
     def parts_in_order(self, y: Tensor, most: int) -> Int[Tensor, "batch most"]:
         """The numbers of the parts of paths ``y`` (B, *event) in order, padded with −1."""
-        from .kernels.path import simple_paths
+        from ..kernels.path import simple_paths
 
         arcs = self.arcs(y.shape[1:])
         used, ends = to_numpy(y.flatten(1) != 0, self.checked_ends(y))
@@ -191,7 +191,7 @@ class ShortestPath(Enumerable):
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """All simple paths, (|Y|, *event) in float64, at most a million; those of the same parts are one structure."""
-        from .kernels.path import simple_paths
+        from ..kernels.path import simple_paths
 
         shape = torch.Size([event_shape] if isinstance(event_shape, int) else event_shape)
         one = torch.zeros(1, *shape, dtype=torch.float64)

@@ -9,7 +9,7 @@ from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Float
 from structinf.validation import check_lengths
 
-from .label_lists import refuse
+from .labels import refuse
 
 __all__ = ["check_sizes", "cost_of_errors", "in_use", "taken", "usable"]
 

@@ -13,7 +13,7 @@ from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Float, Int
 from structinf.validation import check_instances, check_lengths
 
-from .label_lists import indicators, positions, refuse
+from .labels import indicators, positions, refuse
 
 __all__ = [
     "cells_in_use",

@@ -19,7 +19,7 @@ import numpy as np
 from structinf.kernels.jit import jit
 from structinf.kernels.scalar.min_max import maximum
 
-from .smooth_max3 import unpack
+from .smooth_max_of_three import unpack
 
 __all__ = [
     "LANES",

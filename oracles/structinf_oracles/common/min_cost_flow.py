@@ -16,7 +16,7 @@ from structinf.kernels import parallel_rows, to_numpy
 from structinf.shapes import Float, Float64, Int
 from structinf.validation import check_enumerable
 
-from .label_lists import refuse
+from .labels import refuse
 
 __all__ = ["LARGEST", "Network", "Solver", "check_amounts", "check_solver"]
 
@@ -107,7 +107,7 @@ class Network:
         Raises InfeasibleError, or UnboundedError where scores grow without end. ``solver="ortools"`` has its
         cost-scaling algorithm begin, with integers in the place of scores: from there it is not far.
         """
-        from .kernels.flow import network_simplex as simplex
+        from ..kernels.flow import network_simplex as simplex
 
         (given,) = to_numpy(theta)
         scores = np.zeros((len(given), len(self.tails)))

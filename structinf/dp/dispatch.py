@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy, zeros
 from ..regularizers import Regularizer
 from ..smoothing import compiled_alpha
-from . import levels
+from . import torch_backend
 from .hypergraph import Hypergraph
 
 __all__ = ["gradient", "hessian_product", "kbest", "listing", "sample", "value"]
@@ -33,7 +33,7 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
     """``kernel`` over the batch; tensors as arrays, ``graph`` as its blocks.
 
     With ``tables``, the kernel takes groups of instances, and so many tables of nodes
-    (`structinf.kernels.hypergraph.passes`).
+    (`structinf.kernels.hypergraph.smoothed_passes`).
     """
     arrays = [to_numpy(a)[0] if isinstance(a, Tensor) else a.blocks if a is graph else a for a in args]
     work *= len(goal) * graph.edges
@@ -57,8 +57,8 @@ def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regulariz
     """DP_Ω, (B,) float64, of θ (B, P); autograd can follow it where θ requires grad."""
     alpha = compiled_alpha(theta, regularizer)
     if alpha is None or (torch.is_grad_enabled() and theta.requires_grad):
-        return levels.value(graph, theta, goal, regularizer)
-    from ..kernels.hypergraph import passes as kernels
+        return torch_backend.value(graph, theta, goal, regularizer)
+    from ..kernels.hypergraph import smoothed_passes as kernels
 
     out = torch.empty(len(theta), dtype=torch.float64)
     _run(kernels.value, graph, goal, _exact(theta, alpha), goal, graph, alpha, out, tables=1)
@@ -71,9 +71,9 @@ def gradient(
     """DP_Ω, (B,) float64, and its gradient, (B, P), times each instance's ``weight``, (B,)."""
     alpha = compiled_alpha(theta, regularizer)
     if alpha is None:
-        found, parts = levels.gradient(graph, theta, goal, regularizer)
+        found, parts = torch_backend.gradient(graph, theta, goal, regularizer)
         return found, (parts if weight is None else parts * weight.unsqueeze(1)).to(theta.dtype)
-    from ..kernels.hypergraph import passes as kernels
+    from ..kernels.hypergraph import smoothed_passes as kernels
 
     out, exact = torch.empty(len(theta), dtype=torch.float64), _exact(theta, alpha)
     parts = zeros(*theta.shape, dtype=exact.dtype)
@@ -88,9 +88,9 @@ def hessian_product(
     """DP_Ω, (B,) float64, and ∇²DP_Ω times ``direction``, both (B, P)."""
     alpha = compiled_alpha(theta, regularizer)
     if alpha is None:
-        found, parts = levels.hessian_product(graph, theta, direction, goal, regularizer)
+        found, parts = torch_backend.hessian_product(graph, theta, direction, goal, regularizer)
         return found, parts.to(theta.dtype)
-    from ..kernels.hypergraph import passes as kernels
+    from ..kernels.hypergraph import smoothed_passes as kernels
 
     if alpha == math.inf:
         return value(graph, theta.detach(), goal, regularizer), torch.zeros_like(theta)
@@ -120,8 +120,8 @@ def sample(
     parts, own = zeros(n, *theta.shape, dtype=theta.dtype), theta.detach().cpu()
     alpha = compiled_alpha(own, regularizer)
     if alpha is None:
-        v, q = levels.edge_probabilities(graph, theta, regularizer)
-        out = levels.at(v, goal)
+        v, q = torch_backend.edge_probabilities(graph, theta, regularizer)
+        out = torch_backend.at(v, goal)
         if bool(out.isneginf().any()):
             return out, parts.to(theta.device)  # there is nothing to choose from
         kernel, given, tables = kernels.sample_given, (q, goal, graph), 0
