@@ -213,7 +213,7 @@ def test_the_order_of_cells_that_touch_is_found(path, moves) -> None:
 
 
 def test_what_is_given_up_is_said(monkeypatch) -> None:
-    monkeypatch.setattr(shortest_paths, "BUDGET", 10_000)
+    monkeypatch.setattr(shortest_paths, "MAX_SEARCHED_ARCS", 10_000)
     y = torch.ones(2, 8, 8)
     y[0] = torch.eye(8)
     oracle = GridShortestPath(moves="4-neighbours")

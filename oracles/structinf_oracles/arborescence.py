@@ -135,21 +135,23 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         value = torch.empty(len(theta), dtype=torch.float64)
         scores, lengths, *found = to_numpy(theta, lengths_in_use(self, theta), trees, value)
         parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *found, work=12 * theta.numel())
-        self._check_some_tree(value)
+        self._check_feasible(value)
         return trees.to(theta.device)
 
     # -- sums over trees -------------------------------------------------------------------
 
     def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
         value = dispatch.log_partition(theta, lengths_in_use(self, theta), single_root=self.single_root)
-        self._check_some_tree(value)
+        self._check_feasible(value)
         return value.to(theta.dtype)
 
     def log_partition_and_marginals(self, theta: Tensor) -> tuple[Tensor, Parts]:
         if theta.device.type != "cpu":
             return super().log_partition_and_marginals(theta)
-        value, means = dispatch.marginals(theta, lengths_in_use(self, theta), single_root=self.single_root)
-        self._check_some_tree(value)
+        value, means = dispatch.log_partition_and_marginals(
+            theta, lengths_in_use(self, theta), single_root=self.single_root
+        )
+        self._check_feasible(value)
         return value.to(theta.dtype), means
 
     def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
@@ -157,7 +159,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
             return super().covariance_product(theta, v)
         lengths = lengths_in_use(self, theta)
         value, product = dispatch.covariance_product(theta, v, lengths, single_root=self.single_root)
-        self._check_some_tree(value)
+        self._check_feasible(value)
         return product
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -165,7 +167,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         feasible, heads = dispatch.sample_heads(
             theta, n, lengths_in_use(self, theta), single_root=self.single_root, generator=generator
         )
-        self._check_some_tree(torch.where(feasible, 0.0, float("-inf")))
+        self._check_feasible(torch.where(feasible, 0.0, float("-inf")))
         flat = heads.flatten(0, 1)
         return _indicators(flat.clamp(min=0), flat >= 0, theta).unflatten(0, (n, len(theta)))
 
@@ -185,7 +187,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         inside = (torch.arange(n) < length).expand_as(padded)
         return _indicators(padded, inside, torch.empty(1, n + 1, n + 1, dtype=torch.float64))
 
-    def _check_some_tree(self, value: Tensor) -> None:
+    def _check_feasible(self, value: Tensor) -> None:
         check_feasible(value, "arborescence with a single root" if self.single_root else "arborescence")
 
 

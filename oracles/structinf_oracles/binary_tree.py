@@ -16,7 +16,7 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.validation import bound_lengths, check_flag, check_lengths
 
-from .common.labels import indicators, positions, refuse
+from .common.labels import indicators, nonzero_positions, reject
 
 __all__ = ["BinaryTree"]
 
@@ -178,21 +178,21 @@ class BinaryTree(HypergraphProgram):
         used = torch.arange(2 * n - 1, device=labels.device) < 2 * lengths[:, None] - 1
         first, last, label = (*labels.unbind(2), torch.zeros_like(labels[..., 0]))[:3]
         kinds = like.shape[3] if self.labelled else 1
-        refuse(used & ((first < 0) | (last < first) | (last >= lengths[:, None])), labels, "a span is not of words")
-        refuse(used & ((label < 0) | (label >= kinds)), labels, "a span's label is not in range")
+        reject(used & ((first < 0) | (last < first) | (last >= lengths[:, None])), labels, "a span is not of words")
+        reject(used & ((label < 0) | (label >= kinds)), labels, "a span's label is not in range")
         y = indicators((first * n + last) * kinds + label, used, n * n * kinds, like).reshape(
             len(labels), *like.shape[1:]
         )
         # All trees have as many spans, so that the one with most spans of y is y, if that is a tree.
         best: Any = self.bind(lengths=lengths).argmax(y)
         kind = "binary tree" if self.rules is None and self.roots is None else "binary tree that the rules allow"
-        refuse(best != y, labels, f"the spans make no {kind}")
+        reject(best != y, labels, f"the spans make no {kind}")
         return y
 
     def decode(self, y: Tensor) -> Tensor:
         n, kinds = y.shape[1], y.shape[3] if self.labelled else 1
         # Backwards, so that of spans with the same first word the longest comes first.
-        found = positions(y.flip(2).flatten(1), 2 * n - 1)
+        found = nonzero_positions(y.flip(2).flatten(1), 2 * n - 1)
         spans = [found // (n * kinds), n - 1 - found // kinds % n, found % kinds]
         return torch.stack(spans[: y.ndim - 1], 2).masked_fill(found[..., None] < 0, -1)
 

@@ -16,7 +16,7 @@ from structinf.oracle import Enumerable
 
 from .common.constraint_program import ConstraintProgram
 from .common.integer_solver import Maximiser, SolverOracle, cost_of_changes
-from .common.labels import refuse
+from .common.labels import reject
 
 __all__ = ["ConstraintModel"]
 
@@ -75,7 +75,7 @@ class ConstraintModel(SolverOracle, Enumerable):
 
     name: ClassVar[str] = "constraint_model"
     padding_stays_in_place: ClassVar[bool] = True
-    what: ClassVar[str] = "solution of the model"
+    structure_name: ClassVar[str] = "solution of the model"
 
     build: Callable[[], tuple[Any, Any]]
 
@@ -134,9 +134,9 @@ class ConstraintModel(SolverOracle, Enumerable):
             )
         outcomes = [self._program.check(tuple(row), self) for row in labels.flatten(1).tolist()]
         wrong = torch.tensor([outcome.status == "infeasible" for outcome in outcomes], device=labels.device)
-        refuse(wrong[:, None], labels, "no solution of the model has these values")
+        reject(wrong[:, None], labels, "no solution of the model has these values")
         for index, outcome in enumerate(outcomes):
-            self.accepted(outcome, index)
+            self.values_or_error(outcome, index)
         return labels.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:

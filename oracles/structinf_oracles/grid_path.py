@@ -15,8 +15,17 @@ from torch import Tensor
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 
-from .common.grids import cells_in_use, cells_of, check_cells, check_grid, check_moves, grid_of, inside, sizes_in_use
-from .common.labels import refuse
+from .common.grids import (
+    cell_indicators,
+    cells_in_use,
+    cells_within,
+    check_cells,
+    check_grid,
+    check_moves,
+    nonzero_cells,
+    sizes_in_use,
+)
+from .common.labels import reject
 from .common.shortest_paths import Arcs, ShortestPath
 
 __all__ = ["GridPath", "grid_path"]
@@ -109,20 +118,20 @@ class GridPath(HypergraphProgram):
             )
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
-        return inside(self.bound.get("lengths"), theta)
+        return cells_within(self.bound.get("lengths"), theta)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         sizes = sizes_in_use(self.bound, like.shape[1:], labels)
         used = check_cells(labels, sizes, sum(like.shape[1:]) - 1)
         steps, moves = labels.diff(dim=1), labels.new_tensor(self._moves)
-        allowed = (steps.unsqueeze(2) == moves).all(3).any(2)
-        refuse(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)")
-        refuse(used[:, 1:] & ~allowed, labels, f"the path must go on by one of {self._moves}")
-        refuse(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use")
-        return grid_of(labels, used, like)
+        without_missing_parts = (steps.unsqueeze(2) == moves).all(3).any(2)
+        reject(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)")
+        reject(used[:, 1:] & ~without_missing_parts, labels, f"the path must go on by one of {self._moves}")
+        reject(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use")
+        return cell_indicators(labels, used, like)
 
     def decode(self, y: Tensor) -> Tensor:
-        return cells_of(y, sum(y.shape[1:]) - 1)
+        return nonzero_cells(y, sum(y.shape[1:]) - 1)
 
 
 @dataclass(frozen=True)
@@ -173,7 +182,7 @@ class GridShortestPath(ShortestPath):
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 2
-    sign_advice: ClassVar[str] = 'moves="down-right" or "with-diagonal", which never lead back'
+    alternative_for_any_sign: ClassVar[str] = 'moves="down-right" or "with-diagonal", which never lead back'
 
     moves: str | Sequence[tuple[int, int]] = field(kw_only=True)
 
@@ -188,7 +197,7 @@ class GridShortestPath(ShortestPath):
     # -- the graph -----------------------------------------------------------------------------
 
     @property
-    def on_nodes(self) -> bool:
+    def parts_are_nodes(self) -> bool:
         return True
 
     def arcs(self, event_shape: Sequence[int]) -> Arcs:
@@ -200,7 +209,7 @@ class GridShortestPath(ShortestPath):
         last = (rows - 1) * like.shape[2] + columns - 1
         return torch.stack([torch.zeros_like(last), last], 1)
 
-    def allowed(self, theta: Tensor) -> Tensor:
+    def without_missing_parts(self, theta: Tensor) -> Tensor:
         if self.valid_parts(theta) is None:
             return theta
         return theta.masked_fill(~cells_in_use(self.bound["lengths"], theta.shape[1:]), -torch.inf)
@@ -209,7 +218,7 @@ class GridShortestPath(ShortestPath):
         check_grid(self.label(), theta, self.bound.get("lengths"))
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
-        return inside(self.bound.get("lengths"), theta)
+        return cells_within(self.bound.get("lengths"), theta)
 
     # -- labels --------------------------------------------------------------------------------
 

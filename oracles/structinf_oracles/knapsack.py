@@ -14,8 +14,8 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.validation import check_natural
 
-from .common.labels import refuse
-from .common.subsets import cost_of_errors, taken
+from .common.labels import reject
+from .common.subsets import cost_of_wrong_elements, taken_elements
 
 __all__ = ["Knapsack"]
 
@@ -94,9 +94,9 @@ class Knapsack(HypergraphProgram):
             )
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        y = taken(labels, None, len(self.weights))
+        y = taken_elements(labels, None, len(self.weights))
         weight = (y * labels.new_tensor(self.weights)).sum(1, keepdim=True)
-        refuse(weight > self.capacity, labels, f"the items weigh more than the capacity of {self.capacity}")
+        reject(weight > self.capacity, labels, f"the items weigh more than the capacity of {self.capacity}")
         return y.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class Knapsack(HypergraphProgram):
 
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Costs of 1 for each item wrongly packed or left."""
-        return cost_of_errors(y)
+        return cost_of_wrong_elements(y)
 
 
 def _checked(weights: Any) -> tuple[int, ...]:

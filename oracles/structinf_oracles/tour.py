@@ -22,7 +22,7 @@ from structinf.validation import bound_lengths, check_enumerable, check_lengths
 
 from .common.constraint_program import ConstraintProgram, load_cp_model
 from .common.integer_solver import Maximiser, Outcome, SolverOracle
-from .common.labels import refuse
+from .common.labels import reject
 
 __all__ = ["Tour"]
 
@@ -70,7 +70,7 @@ class Tour(SolverOracle, Enumerable):
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
-    what: ClassVar[str] = "tour"
+    structure_name: ClassVar[str] = "tour"
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "GibbsOracle": "to sum over all tours is #P-hard, as to count them is",
@@ -108,10 +108,10 @@ class Tour(SolverOracle, Enumerable):
         lengths = self._lengths(like, len(labels))[:, None]
         place = torch.arange(n, device=labels.device)
         used = place < lengths
-        refuse(used & ((labels < 0) | (labels >= lengths)), labels, "nodes lie between 0 and the length less 1")
+        reject(used & ((labels < 0) | (labels >= lengths)), labels, "nodes lie between 0 and the length less 1")
         visits = torch.where(used, labels, place)
-        refuse(visits.sort(1).values != place, labels, "a node is visited twice")
-        refuse(used[:, :1] & (visits[:, :1] != 0), labels, "a tour starts at node 0")
+        reject(visits.sort(1).values != place, labels, "a node is visited twice")
+        reject(used[:, :1] & (visits[:, :1] != 0), labels, "a tour starts at node 0")
         onward = torch.where(place + 1 < lengths, visits.roll(-1, 1), 0)
         y = like.new_zeros(len(labels), n, n)
         rows, places = (used & (lengths > 1)).nonzero().unbind(1)

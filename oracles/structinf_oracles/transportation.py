@@ -16,7 +16,7 @@ from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable, TransportPolytope
 from structinf.shapes import Float
 
-from .common.labels import refuse
+from .common.labels import reject
 from .common.min_cost_flow import Network, Solver, check_amounts, check_solver
 
 __all__ = ["Transportation"]
@@ -136,7 +136,7 @@ class Transportation(TransportPolytope, Enumerable):
             excess = labels.sum(dim) - labels.new_tensor(given)
             wanted = "at most the" if bound else "the"
             wrong = excess > 0 if bound else excess != 0
-            refuse(wrong, labels, f"each {side} must sum to {wanted} given {given}")
+            reject(wrong, labels, f"each {side} must sum to {wanted} given {given}")
         return labels.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["Blocks", "split"]
 
 # Hyperedges with a part in a block. Buffers of so many rows of 16 float32 numbers take 128 KiB.
-_MOST = 2048
+_MAX_BLOCK_EDGES = 2048
 
 
 class Blocks(NamedTuple):
@@ -58,7 +58,7 @@ def split(graph: Hypergraph) -> Blocks:
     """Cut the nodes of ``graph``, in their order, into blocks."""
     scored = graph.part < graph.parts
     before = np.concatenate([[0], np.cumsum(scored)])[graph.offset]
-    block_of_node = np.maximum(before[1:] - 1, 0) // _MOST
+    block_of_node = np.maximum(before[1:] - 1, 0) // _MAX_BLOCK_EDGES
     _, first = np.unique(block_of_node, return_index=True)
     node_offset = np.append(first, graph.nodes)
     block = np.repeat(np.arange(len(first)), np.diff(node_offset))[graph.head[scored]]

@@ -23,7 +23,7 @@ from .blocks import Blocks, split
 
 __all__ = ["Hypergraph"]
 
-_HUGE = 2**60
+_MAX_SIZE = 2**60
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,7 +96,7 @@ class Hypergraph:
         for nodes, edges in self.by_level:
             most = 1 + size[self.tails[edges]].sum(1)
             most = np.maximum.reduceat(most, np.searchsorted(self.head[edges], nodes))
-            size[nodes] = np.minimum(most, _HUGE)  # doubled at each level, it would overflow
+            size[nodes] = np.minimum(most, _MAX_SIZE)  # doubled at each level, it would overflow
         return size
 
     @cached_property
@@ -130,11 +130,11 @@ class Hypergraph:
             return np.full(batch, self.goals[(-1,) * self.goals.ndim].item(), np.int64)
         if math.prod(lengths.shape[1:]) != self.goals.ndim:
             count = self.goals.ndim
-            wanted, declared = ("(...)", 0) if count == 1 else (f"(..., {count})", 1)
+            expected_form, instance_ndim = ("(...)", 0) if count == 1 else (f"(..., {count})", 1)
             raise InvalidInputError(
-                f"lengths: {wanted} are needed, since goals have {count} dimension{'s' if count > 1 else ''}; got "
-                f"{tuple(lengths.shape)} with the batch flat. An oracle declares them as instance_ndim = "
-                f'{{"lengths": {declared}}}'
+                f"lengths: {expected_form} are needed, since goals have {count} dimension{'s' if count > 1 else ''}; "
+                f"got {tuple(lengths.shape)} with the batch flat. An oracle declares them as instance_ndim = "
+                f'{{"lengths": {instance_ndim}}}'
             )
         index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)
         unknown = np.any((index < 0) | (index >= self.goals.shape), axis=1)

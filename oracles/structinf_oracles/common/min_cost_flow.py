@@ -16,7 +16,7 @@ from structinf.kernels import parallel_rows, to_numpy
 from structinf.shapes import Float, Float64, Int
 from structinf.validation import check_enumerable
 
-from .labels import refuse
+from .labels import reject
 
 __all__ = ["LARGEST", "Network", "Solver", "check_amounts", "check_solver"]
 
@@ -186,7 +186,7 @@ class Network:
     def check_labels(self, labels: Int[Tensor, "batch parts"]) -> None:
         """InvalidInputError unless all ``labels`` are amounts that edges can take."""
         most = torch.from_numpy(self.capacities[: labels.shape[1]]).to(labels.device)
-        refuse((labels < 0) | (labels > most), labels, "amounts lie between 0 and the capacities")
+        reject((labels < 0) | (labels > most), labels, "amounts lie between 0 and the capacities")
 
     def left(self, labels: Int[Tensor, "batch parts"]) -> Int[Tensor, "batch nodes"]:
         """What more should leave each node than does by the amounts ``labels``."""

@@ -102,7 +102,7 @@ def _exponential32(word):
     is_near = word < np.uint32(0x4AFB0CCC)
     f = -v if is_near else np.int32(bits - (n << np.int32(23))).view(np.float32) - _f32(1)
     n = _f32(0) if is_near else _f32(n)
-    # As in elementary.log.
+    # As in scalar.exp_log.log.
     s = f / (_f32(2) + f)
     z = s * s
     return (s * (f - z * exp_log.log_series32(z)) - n * exp_log._LN2_LOW_32) - f - n * exp_log._LN2_HIGH_32

@@ -1,6 +1,6 @@
 """exp and log of the vectors of :mod:`.lanes`, the same polynomials as of single numbers in :mod:`.elementary`.
 
-Importing this module, which imports numba, extends :func:`.elementary.exp` and :func:`.elementary.log` to vectors.
+Importing this module, which imports numba, extends :func:`.elementary.exp` and :func:`.scalar.exp_log.log` to vectors.
 """
 
 from __future__ import annotations

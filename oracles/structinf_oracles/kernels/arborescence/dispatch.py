@@ -24,7 +24,7 @@ from structinf.kernels.threads import parallel_rows
 
 from . import torch_backend
 
-__all__ = ["covariance_product", "log_partition", "marginals", "sample_heads"]
+__all__ = ["covariance_product", "log_partition", "log_partition_and_marginals", "sample_heads"]
 
 
 def log_partition(theta: Tensor, lengths: Tensor | None = None, *, single_root: bool = False) -> Tensor:
@@ -50,16 +50,18 @@ def log_partition(theta: Tensor, lengths: Tensor | None = None, *, single_root: 
     return torch.from_numpy(value)
 
 
-def marginals(theta: Tensor, lengths: Tensor | None = None, *, single_root: bool = False) -> tuple[Tensor, Tensor]:
+def log_partition_and_marginals(
+    theta: Tensor, lengths: Tensor | None = None, *, single_root: bool = False
+) -> tuple[Tensor, Tensor]:
     """log Z and its gradient, the probability of each arc, 0 outside the trees: (B,) and (B, n + 1, n + 1).
 
     Takes what :func:`log_partition` takes; computed on CPU. The marginals are undefined where log Z = −inf.
     """
-    from .marginals import sums
+    from .marginals import value_and_mean
 
     size, n, scores, counts, status = _arrays(theta, lengths)
     value, means = np.empty(size), np.zeros((size, n + 1, n + 1))
-    _run(sums, status, n**3 // 2, scores, None, counts, single_root, ..., value, means, None, status)
+    _run(value_and_mean, status, n**3 // 2, scores, None, counts, single_root, ..., value, means, None, status)
     return torch.from_numpy(value).to(theta.device), torch.from_numpy(means).to(theta)
 
 
@@ -70,12 +72,12 @@ def covariance_product(
 
     Takes what :func:`log_partition` takes; computed on CPU. The product is undefined where log Z = −inf.
     """
-    from .marginals import sums
+    from .marginals import value_and_mean
 
     size, n, scores, counts, status = _arrays(theta, lengths)
     direction = _float64(v.expand_as(theta))
     value, product = np.empty(size), np.zeros((size, n + 1, n + 1))
-    _run(sums, status, n**3, scores, direction, counts, single_root, ..., value, None, product, status)
+    _run(value_and_mean, status, n**3, scores, direction, counts, single_root, ..., value, None, product, status)
     return torch.from_numpy(value).to(theta.device), torch.from_numpy(product).to(theta)
 
 
@@ -131,8 +133,8 @@ def _run(kernel: Callable[..., None], status: np.ndarray, work: int, *arguments:
     """Call ``kernel`` with None for ``...``, without exponents, and then with them for the instances that need them."""
     from .elimination import OUT_OF_RANGE
 
-    for wide in (None, True):
-        filled = [wide if argument is ... else argument for argument in arguments]
+    for with_exponents in (None, True):
+        filled = [with_exponents if argument is ... else argument for argument in arguments]
         parallel_rows(kernel, len(status), *filled, work=len(status) * work)
         if not (status == OUT_OF_RANGE).any():
             break

@@ -42,7 +42,7 @@ __all__ = [
     "STEP",
     "add_row",
     "eliminate",
-    "load",
+    "load_weights",
     "log_partition",
     "log_pivots",
     "log_scale",
@@ -81,7 +81,7 @@ def padded(width):
 
 
 @jit(fastmath=False)
-def load(theta, b, v, x, e, d, n, single_root):
+def load_weights(theta, b, v, x, e, d, n, single_root):
     """Weights exp(θ[j, i] − max_j θ[j, i]) of instance b to the chain of level 0, the maxima to row n of its steps.
 
     Returns
@@ -232,7 +232,7 @@ def _pivot(x, e, d, u, k, sparse):
 
 
 @jit
-def _spread(x, e, d, u, k, width):
+def _reroute(x, e, d, u, k, width):
     """Reroute the steps into word k: every row j of the chain above it += p_k[j] · row of k."""
     row = 2 + k
     if e is None:
@@ -271,7 +271,7 @@ def eliminate(x, e, d, u, size, keep, sparse):
         if status < 0:
             return status
         order += status
-        _spread(x, e, d, u, k, padded(k))
+        _reroute(x, e, d, u, k, padded(k))
     return order
 
 
@@ -288,7 +288,7 @@ def log_pivots(x, e, u, size, keep):
 
 @jit(inline=True)
 def log_scale(x, n):
-    """Σ of the maxima that :func:`load` divided by."""
+    """Σ of the maxima that :func:`load_weights` divided by."""
     total = 0.0
     for i in range(n):
         total += x[0, STEP, n, i]
@@ -296,7 +296,7 @@ def log_scale(x, n):
 
 
 @jit
-def log_partition(start, stop, theta, lengths, single_root, wide, value, status):
+def log_partition(start, stop, theta, lengths, single_root, with_exponents, value, status):
     """log Z of the instances start : stop.
 
     Parameters
@@ -311,15 +311,15 @@ def log_partition(start, stop, theta, lengths, single_root, wide, value, status)
         OUT_OF_RANGE where the value is missing; read, too: instances of other status are left alone.
     """
     n = theta.shape[1] - 1
-    kinds = 1 if wide is None else 2
+    kinds = 1 if with_exponents is None else 2
     numbers = workspace(kinds, 1, n)
     x = numbers[0]
-    e = None if wide is None else numbers[1]
+    e = None if with_exponents is None else numbers[1]
     for b in range(start, stop):
         if status[b] != OUT_OF_RANGE:
             continue
         size = lengths[b]
-        code = load(theta, b, None, x, e, None, size, single_root)
+        code = load_weights(theta, b, None, x, e, None, size, single_root)
         if code >= 0:
             code = eliminate(x, e, None, 0, size, 0, code > 0)
         if code == OUT_OF_RANGE:

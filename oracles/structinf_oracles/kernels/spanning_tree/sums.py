@@ -21,7 +21,7 @@ from structinf.kernels.logsumexp import logsumexp
 
 from ..arborescence import dispatch
 
-__all__ = ["Multigraph", "covariance_product", "log_partition", "marginals", "sample"]
+__all__ = ["Multigraph", "covariance_product", "log_partition", "log_partition_and_marginals", "sample"]
 
 
 class Multigraph(NamedTuple):
@@ -34,7 +34,7 @@ class Multigraph(NamedTuple):
     """(P,): the same as j n + i."""
     pair: Tensor
     """(E,): the pair of each edge."""
-    members: Tensor
+    edges_of_pairs: Tensor
     """(P, M): the edges of each pair, padded with E."""
     lengths: Tensor
     """(B,): the first so many nodes, 1 at least, are in use."""
@@ -48,11 +48,11 @@ def log_partition(scores: Tensor, graph: Multigraph) -> Tensor:
     return dispatch.log_partition(arcs, words)
 
 
-def marginals(scores: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
+def log_partition_and_marginals(scores: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
     """log Z and the probability of each edge, (B,) and (B, E) in float64; computed on the CPU, not recorded."""
     scores = scores.detach()
     merged = _merged(scores, graph)
-    value, means = dispatch.marginals(*_arcs(merged, graph))
+    value, means = dispatch.log_partition_and_marginals(*_arcs(merged, graph))
     means = _both_ways(means, graph)
     return value, means if graph.is_simple else means[:, graph.pair] * _shares(scores, merged, graph)
 
@@ -66,9 +66,9 @@ def covariance_product(scores: Tensor, v: Tensor, graph: Multigraph) -> tuple[Te
         value, product = dispatch.covariance_product(arcs, _arcs(v, graph, missing=0.0)[0], words)
         return value, _both_ways(product, graph)
     shares = _shares(scores, merged, graph)
-    mean = pad(shares * v, (0, 1))[:, graph.members].sum(2)
+    mean = pad(shares * v, (0, 1))[:, graph.edges_of_pairs].sum(2)
     value, product = dispatch.covariance_product(arcs, _arcs(mean, graph, missing=0.0)[0], words)
-    means = _both_ways(dispatch.marginals(arcs, words)[1], graph)[:, graph.pair]
+    means = _both_ways(dispatch.log_partition_and_marginals(arcs, words)[1], graph)[:, graph.pair]
     return value, shares * (_both_ways(product, graph)[:, graph.pair] + means * (v - mean[:, graph.pair]))
 
 
@@ -94,14 +94,14 @@ def sample(
     pair = torch.searchsorted(graph.keys, key).masked_fill(none, len(graph.keys))
     edges = pair
     if not graph.is_simple:
-        members = pad(graph.members, (0, 0, 0, 1), value=scores.shape[1])
-        shares = pad(_shares(scores, merged, graph), (0, 1))[:, members]
+        edges_of_pairs = pad(graph.edges_of_pairs, (0, 0, 0, 1), value=scores.shape[1])
+        shares = pad(_shares(scores, merged, graph), (0, 1))[:, edges_of_pairs]
         shares = shares[torch.arange(len(scores), device=pair.device)[:, None], pair].cumsum(-1)
         device = generator.device if generator is not None else "cpu"
         drawn = torch.rand(pair.shape, dtype=shares.dtype, generator=generator, device=device).to(pair.device)
         # 1 − drawn, in (0, 1], never falls on a share of 0.
         at = (1 - drawn)[..., None] * shares[..., -1:]
-        edges = members[pair, (shares < at).sum(-1)]
+        edges = edges_of_pairs[pair, (shares < at).sum(-1)]
     return feasible, edges.masked_fill(none, -1)
 
 
@@ -112,7 +112,7 @@ def _merged(scores: Tensor, graph: Multigraph) -> Tensor:
     """Scores of the pairs of nodes, (B, P)."""
     if graph.is_simple:
         return scores
-    return logsumexp(pad(scores, (0, 1), value=float("-inf"))[:, graph.members], 2)
+    return logsumexp(pad(scores, (0, 1), value=float("-inf"))[:, graph.edges_of_pairs], 2)
 
 
 def _shares(scores: Tensor, merged: Tensor, graph: Multigraph) -> Tensor:
