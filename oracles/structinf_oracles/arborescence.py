@@ -133,8 +133,8 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
         trees = torch.zeros(theta.shape, dtype=theta.dtype)
         value = torch.empty(len(theta), dtype=torch.float64)
-        scores, lengths, *found = to_numpy(theta, lengths_in_use(self, theta), trees, value)
-        parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *found, work=12 * theta.numel())
+        scores, lengths, *results = to_numpy(theta, lengths_in_use(self, theta), trees, value)
+        parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *results, work=12 * theta.numel())
         self._check_feasible(value)
         return trees.to(theta.device)
 

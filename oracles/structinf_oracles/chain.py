@@ -110,8 +110,8 @@ class Chain(HypergraphProgram):
                 f"many batch dimensions, 1 to share it ({_STEPS_SHARED_BY_ALL}); "
                 f"got unary {tuple(unary.shape)} and transition {tuple(transition.shape)}"
             )
-        own = transition.shape[: transition.ndim - event]
-        if own and not all(a == b or 1 in (a, b) for a, b in zip(unary.shape, own, strict=False)):
+        batch_shape = transition.shape[: transition.ndim - event]
+        if batch_shape and not all(a == b or 1 in (a, b) for a, b in zip(unary.shape, batch_shape, strict=False)):
             raise InvalidInputError(
                 f"theta: the batch dimensions of shapes {tuple(unary.shape)} and {tuple(transition.shape)} do not "
                 f"agree; {_STEPS_SHARED_BY_ALL}"

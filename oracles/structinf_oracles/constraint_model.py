@@ -101,17 +101,17 @@ class ConstraintModel(SolverOracle, Enumerable):
 
     @functools.cached_property
     def _built(self) -> tuple[tuple[int, ...], ConstraintProgram]:
-        came = self.build()
-        if not isinstance(came, tuple) or len(came) != 2 or not hasattr(came[0], "add_exactly_one"):
-            raise InvalidInputError(f"build must return a CpModel and an array of its variables, got {came!r}")
-        variables = np.array(came[1], dtype=object)
+        returned = self.build()
+        if not isinstance(returned, tuple) or len(returned) != 2 or not hasattr(returned[0], "add_exactly_one"):
+            raise InvalidInputError(f"build must return a CpModel and an array of its variables, got {returned!r}")
+        variables = np.array(returned[1], dtype=object)
         if variables.size == 0:
             raise InvalidInputError("build returned no variables; return those that theta is to score")
         if variables.ndim == 0:
             raise InvalidInputError(
-                f"build must return a list or an array of variables, got {came[1]!r}; put it in one"
+                f"build must return a list or an array of variables, got {returned[1]!r}; put it in one"
             )
-        return variables.shape, ConstraintProgram(came[0], variables.ravel().tolist())
+        return variables.shape, ConstraintProgram(returned[0], variables.ravel().tolist())
 
     def __getstate__(self) -> dict[str, Any]:
         """Models cannot be pickled; the function that makes them can."""
@@ -155,5 +155,5 @@ class ConstraintModel(SolverOracle, Enumerable):
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """All values that the variables have in solutions, (|Y|, *event) in float64, in order. At most a million."""
-        found = self._program.solutions("solutions of the model")
-        return torch.from_numpy(found).double().reshape(-1, *self.event_shape)
+        solutions = self._program.solutions("solutions of the model")
+        return torch.from_numpy(solutions).double().reshape(-1, *self.event_shape)

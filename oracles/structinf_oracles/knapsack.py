@@ -77,12 +77,12 @@ class Knapsack(HypergraphProgram):
         goal = int(head[0])
         for i in reversed(range(len(self.weights))):
             fits = left >= self.weights[i]
-            rest = np.concatenate([left, left[fits] - self.weights[i]])
-            rest, place = np.unique(np.minimum(rest, total[i]), return_inverse=True)
-            tail = graph.nodes(len(rest))
+            capacities_left = np.concatenate([left, left[fits] - self.weights[i]])
+            capacities_left, place = np.unique(np.minimum(capacities_left, total[i]), return_inverse=True)
+            tail = graph.nodes(len(capacities_left))
             graph.add(head, tail[place[: len(head)]])
             graph.add(head[fits], tail[place[len(head) :]], part=graph.parts[i])
-            head, left = tail, rest
+            head, left = tail, capacities_left
         graph.add(head)
         return graph.build(goal)
 

@@ -139,7 +139,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
             reject(alone & (node < lengths), labels, "a node has no partner; pass perfect=False to allow that")
         instance, low = (node < labels).nonzero().unbind(1)
         keys = low * n + labels[instance, low]
-        edges, count = (torch.from_numpy(found).to(labels.device) for found in graph.find_edges(keys.cpu().numpy()))
+        edges, count = (torch.from_numpy(pairs).to(labels.device) for pairs in graph.find_edges(keys.cpu().numpy()))
         joining = torch.ones_like(labels).index_put((instance, low), count)
         reject(joining < 1, labels, "no edge joins a node and its partner")
         reject(joining > 1, labels, "several edges join a node and its partner, pass the structure itself")
@@ -174,10 +174,10 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         edges = zip(low[at].tolist(), high[at].tolist(), _integers(scores, usable)[usable].tolist(), strict=True)
         feasible, pairs, counts = np.ones(len(theta), np.bool_), [], []
         for b, (nodes, count) in enumerate(zip(lengths.tolist(), usable.sum(1).tolist(), strict=True)):
-            found = solve(nodes, list(itertools.islice(edges, count)), self.perfect)
-            feasible[b] = not self.perfect or 2 * len(found) == nodes
-            pairs += found
-            counts.append(len(found))
+            matched = solve(nodes, list(itertools.islice(edges, count)), self.perfect)
+            feasible[b] = not self.perfect or 2 * len(matched) == nodes
+            pairs += matched
+            counts.append(len(matched))
         if not feasible.all():
             index = int(np.flatnonzero(~feasible)[0])
             raise InfeasibleError(

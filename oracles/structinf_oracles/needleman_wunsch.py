@@ -161,10 +161,10 @@ class NeedlemanWunsch(HypergraphProgram):
     def validate(self, theta: Parts) -> None:
         match, gap = as_tuple(theta)
         check_grid(self.label(), match, self.bound.get("lengths"))
-        wanted, scored = ((2, 2), "opening and extending a gap") if self.affine else ((2,), "skipping an element")
-        if gap.shape[1:] != wanted:
+        shape, scored = ((2, 2), "opening and extending a gap") if self.affine else ((2,), "skipping an element")
+        if gap.shape[1:] != shape:
             raise InvalidInputError(
-                f"theta[1]: with affine={self.affine}, the scores of {scored} of either side have shape {wanted} after "
+                f"theta[1]: with affine={self.affine}, the scores of {scored} of either side have shape {shape} after "
                 f"the batch dimensions, got {tuple(gap.shape[1:])}"
             )
 

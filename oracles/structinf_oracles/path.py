@@ -220,9 +220,9 @@ class Path(ShortestPath):
     def _ends_of(self, edges: Tensor, used: Tensor) -> Tensor:
         """The two ends of each of the ``edges`` (B, L) in ``used``, (B, L, 2), 0 for others."""
         ends = torch.tensor(self.graph.ends, device=edges.device)
-        found = edges.new_zeros(*edges.shape, 2)
-        found[used] = ends[edges[used]]
-        return found
+        nodes_of_edges = edges.new_zeros(*edges.shape, 2)
+        nodes_of_edges[used] = ends[edges[used]]
+        return nodes_of_edges
 
     @property
     def _most(self) -> int:

@@ -83,8 +83,8 @@ class Ranking(Projectable, Enumerable):
         ascending, mask = torch.arange(1, labels.shape[1] + 1, device=labels.device), self.valid_parts(labels)
         ranks = labels if mask is None else torch.where(mask, labels, 0)
         # In order, zeros of the padding first, these are 1, 2, ... up to the length.
-        wanted = ascending if mask is None else ascending - (~mask).sum(1, keepdim=True)
-        reject(ranks.sort(1).values != wanted.clamp(min=0), labels, "each rank from 1 on is needed once")
+        expected_ranks = ascending if mask is None else ascending - (~mask).sum(1, keepdim=True)
+        reject(ranks.sort(1).values != expected_ranks.clamp(min=0), labels, "each rank from 1 on is needed once")
         return ranks.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:

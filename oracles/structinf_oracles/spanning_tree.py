@@ -127,23 +127,23 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         reject(~where & (labels != -1), labels, "more edges than a tree has; pad with −1")
         if self.edges is None:
             ends = labels.where(where, 0).sort(2).values
-            found = ends[..., 0] * nodes + ends[..., 1]
+            positions = ends[..., 0] * nodes + ends[..., 1]
         else:
             ends = torch.tensor(self.edges.ends, device=labels.device)[labels]
-            found = labels
+            positions = labels
         joined = torch.arange(nodes, device=labels.device).expand(len(labels), nodes)
         for pair in ends.unbind(1):
             joined = _join(joined, *pair.unbind(1))
         outside = torch.arange(nodes, device=labels.device) >= lengths[:, None]
         reject((joined != joined[:, :1]) & ~outside, labels, "the edges do not join all nodes: they are not a tree")
-        return indicators(found, used, like.shape[1:].numel(), like).reshape(len(labels), *like.shape[1:])
+        return indicators(positions, used, like.shape[1:].numel(), like).reshape(len(labels), *like.shape[1:])
 
     def decode(self, y: Tensor) -> Tensor:
         nodes = len(self.graph_of(y).nodes)
-        found = nonzero_positions(y.flatten(1), nodes - 1)
+        positions = nonzero_positions(y.flatten(1), nodes - 1)
         if self.edges is not None:
-            return found
-        return torch.where(found[..., None] < 0, -1, torch.stack([found // nodes, found % nodes], -1))
+            return positions
+        return torch.where(positions[..., None] < 0, -1, torch.stack([positions // nodes, positions % nodes], -1))
 
     # -- the best tree ---------------------------------------------------------------------
 

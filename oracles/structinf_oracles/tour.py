@@ -159,9 +159,9 @@ class Tour(SolverOracle, Enumerable):
         count = math.factorial(max(size - 1, 0))
         check_enumerable(count, f"tours of {size} nodes")
         labels = torch.full((count, n), -1)
-        rest = [list(order) for order in itertools.permutations(range(1, size))]
+        orders = [list(order) for order in itertools.permutations(range(1, size))]
         labels[:, :1] = 0
-        labels[:, 1:size] = torch.tensor(rest, dtype=torch.long).reshape(count, max(size - 1, 0))
+        labels[:, 1:size] = torch.tensor(orders, dtype=torch.long).reshape(count, max(size - 1, 0))
         return self[[0] * count].encode(labels, torch.zeros(1, n, n, dtype=torch.float64))
 
 

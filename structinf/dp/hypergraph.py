@@ -148,5 +148,7 @@ class Hypergraph:
         different, which = np.unique(goals, return_inverse=True)
         masks = np.zeros((len(different), self.parts), np.bool_)
         parallel_rows(kernels.used_parts, -(-len(different) // 64), different, self.blocks, masks)
-        found = torch.from_numpy(masks).to(device)
-        return found.expand(len(goals), -1) if len(different) == 1 else found[torch.from_numpy(which).to(device)]
+        mask = torch.from_numpy(masks).to(device)
+        if len(different) == 1:
+            return mask.expand(len(goals), -1)
+        return mask[torch.from_numpy(which).to(device)]

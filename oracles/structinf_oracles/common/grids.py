@@ -96,9 +96,9 @@ def cells_in_use(lengths: Tensor, shape: Sequence[int]) -> Bool[Tensor, "batch n
 def nonzero_cells(y: Float[Tensor, "batch n m"], most: int) -> Int[Tensor, "batch most 2"]:
     """The cells of ``y`` that are not 0, row by row; InvalidInputError if there are more than ``most``."""
     columns = y.shape[2]
-    found = nonzero_positions(y.flatten(1), most)
-    cells = torch.stack([found.div(columns, rounding_mode="floor"), found % columns], 2)
-    return torch.where(found.unsqueeze(2) < 0, -1, cells)
+    positions = nonzero_positions(y.flatten(1), most)
+    cells = torch.stack([positions.div(columns, rounding_mode="floor"), positions % columns], 2)
+    return torch.where(positions.unsqueeze(2) < 0, -1, cells)
 
 
 def check_cells(cells: Tensor, sizes: Tensor, most: int) -> Bool[Tensor, "batch most"]:

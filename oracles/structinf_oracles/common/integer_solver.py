@@ -47,8 +47,8 @@ def integer_scores(
     total = (np.abs(unit) * times).sum()
     if total == 0:
         return np.zeros(scores.shape, np.int64)
-    room = most * (1 - 2.0**-40) - times.sum() / 2  # the sums here are rounded, and so will the integers be
-    shift = np.frexp(room / total)[1] - 1
+    largest_sum = most * (1 - 2.0**-40) - times.sum() / 2  # the sums here are rounded, and so will the integers be
+    shift = np.frexp(largest_sum / total)[1] - 1
     integers = np.rint(np.ldexp(unit, shift)).astype(np.int64)
     return integers // max(int(np.gcd.reduce(integers)), 1)
 

@@ -44,9 +44,9 @@ def check_amounts(name: str, amounts: Iterable[Any], least: float = 0, *, unlimi
         value = amount.item() if hasattr(amount, "item") else amount
         infinite = unlimited and value == math.inf
         if isinstance(value, bool) or not (infinite or (isinstance(value, int) and least <= value <= LARGEST)):
-            wanted = "integers" if least < 0 else f"integers of at least {least}"
+            expected = "integers" if least < 0 else f"integers of at least {least}"
             raise InvalidInputError(
-                f"{name} must be {wanted}, of at most 2^53{', or math.inf' if unlimited else ''}, got {amount!r} as "
+                f"{name} must be {expected}, of at most 2^53{', or math.inf' if unlimited else ''}, got {amount!r} as "
                 f"number {i}"
             )
         checked.append(value)

@@ -120,11 +120,11 @@ class ShortestPath(Enumerable):
         theta = self.without_missing_parts(theta)
         self._check_signs(theta)
         scores, ends = to_numpy(theta.flatten(1), ends)
-        y, found = zeros(*scores.shape, dtype=theta.dtype), np.empty(batch, np.bool_)
+        y, results = zeros(*scores.shape, dtype=theta.dtype), np.empty(batch, np.bool_)
         work = OPERATIONS_PER_ARC * batch * (len(arcs.head) + len(arcs.offset))
-        parallel_rows(dijkstra.argmax, batch, scores, *arcs, ends, self.parts_are_nodes, y.numpy(), found, work=work)
-        if not found.all():
-            index = int(np.flatnonzero(~found)[0])
+        parallel_rows(dijkstra.argmax, batch, scores, *arcs, ends, self.parts_are_nodes, y.numpy(), results, work=work)
+        if not results.all():
+            index = int(np.flatnonzero(~results)[0])
             raise InfeasibleError(
                 f"no path of finite score exists for batch index {index}: the graph has no way between its ends, or "
                 "too many parts are −inf; allow more parts or drop the instance",
@@ -209,12 +209,12 @@ class ShortestPath(Enumerable):
         one = torch.zeros(1, *shape, dtype=torch.float64)
         arcs, (source, target) = self.arcs(shape), self.checked_ends(one)[0].tolist()
         usable = to_numpy(self.without_missing_parts(one).flatten() == 0)[0]
-        found = np.empty((0, 0), np.int64)
-        count = simple_paths.search(usable, *arcs, source, target, -1, MOST_ENUMERATED + 1, -1, found)
+        results = np.empty((0, 0), np.int64)
+        count = simple_paths.search(usable, *arcs, source, target, -1, MOST_ENUMERATED + 1, -1, results)
         check_enumerable(count, "simple paths or more")
-        found = np.full((count, len(arcs.offset)), -1)
-        simple_paths.search(usable, *arcs, source, target, -1, max(count, 1), -1, found)
-        parts = torch.from_numpy(found)
+        results = np.full((count, len(arcs.offset)), -1)
+        simple_paths.search(usable, *arcs, source, target, -1, max(count, 1), -1, results)
+        parts = torch.from_numpy(results)
         y = indicators(parts, parts >= 0, one.numel(), one)
         if self.parts_are_nodes:
             y[:, source] = 1.0

@@ -82,12 +82,12 @@ class UndirectedGraph(Graph):
     def find_edges(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first of the edges that join each of the pairs i n + j, 0 for none, and the number of them."""
         known_keys, _, _ = self.pairs
-        at = known_keys.searchsorted(keys)
-        found = np.append(known_keys, -1)[at] == keys
+        position = known_keys.searchsorted(keys)
+        is_known = np.append(known_keys, -1)[position] == keys
         edges_of_pairs = np.pad(self.edges_of_pairs, ((0, 1), (0, 0)), constant_values=len(self.ends))[
-            np.where(found, at, -1)
+            np.where(is_known, position, -1)
         ]
-        return edges_of_pairs[:, 0] * found, (edges_of_pairs < len(self.ends)).sum(1)
+        return edges_of_pairs[:, 0] * is_known, (edges_of_pairs < len(self.ends)).sum(1)
 
     @cached_property
     def is_simple(self) -> bool:

@@ -143,9 +143,9 @@ def sample(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms
 def topk(theta: Tensor, lengths: Tensor, bands: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The scores of the k best paths, (k, B) in float64, −inf where there are fewer, and the paths (k, B, n, m)."""
     batch = scores, *_ = to_numpy(theta, lengths, bands)
-    found, y = np.empty((k, len(scores))), np.zeros((k, *scores.shape), scores.dtype)
-    parallel_rows(paths.topk, len(scores), *batch, found, y, work=_OPERATIONS * y.size)
-    return torch.from_numpy(found), torch.from_numpy(y)
+    best_scores, y = np.empty((k, len(scores))), np.zeros((k, *scores.shape), scores.dtype)
+    parallel_rows(paths.topk, len(scores), *batch, best_scores, y, work=_OPERATIONS * y.size)
+    return torch.from_numpy(best_scores), torch.from_numpy(y)
 
 
 # ----------------------------------------------------------------------------- threads and groups

@@ -182,8 +182,8 @@ def unpack_probabilities(a, b):
     """The three probabilities; the last is 1 where no score is finite."""
     second, third = is_marked(a), is_marked(b)
     p, r = np.float64(unmark(a)), np.float64(unmark(b))
-    rest = 1.0 - p - r
-    return p if second | third else rest, rest if second else r if third else p, rest if third else r
+    largest = 1.0 - p - r
+    return p if second | third else largest, largest if second else r if third else p, largest if third else r
 
 
 # ----------------------------------------------------------------------------- curvatures

@@ -74,10 +74,10 @@ def value_and_mean(
             edges.append(edge)
     nodes.append(node)
     batch, states = node.shape
-    found = end + total.to(unary.dtype)
+    value = end + total.to(unary.dtype)
     if not edges:
-        return found, torch.stack(nodes, 1), transition.new_zeros(batch, transition.shape[1], states, states)
-    return found, torch.stack(nodes[::-1], 1), torch.stack(edges[::-1], 1)
+        return value, torch.stack(nodes, 1), transition.new_zeros(batch, transition.shape[1], states, states)
+    return value, torch.stack(nodes[::-1], 1), torch.stack(edges[::-1], 1)
 
 
 def best_tags(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

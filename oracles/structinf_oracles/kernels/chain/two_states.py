@@ -202,8 +202,8 @@ def mean(start, stop, unary, transition, lengths, power, weight, value, out_unar
             e11 += cast(where_less(t, length, m11, 0.0), wide)
             # What rounding leaves of Σ q − 1 would add up over long sequences.
             new0, new1 = m00 + m01, m10 + m11
-            found = new0 + new1
-            factor = where_less(0.0, maximum(found, 0.0 - found), mass / found, 1.0)
+            total_mass = new0 + new1
+            factor = where_less(0.0, maximum(total_mass, 0.0 - total_mass), mass / total_mass, 1.0)
             p0, p1 = where_less(t, length, new0 * factor, p0), where_less(t, length, new1 * factor, p1)
         store(workspace, V0 * size, p0)
         store(workspace, V1 * size, p1)
