@@ -25,7 +25,6 @@ from .parts import (
     batch_size,
     differentiate,
     enable_autograd,
-    gradient_by_autograd,
     hessian_product_by_autograd,
     inner_product,
     map_parts,
@@ -33,6 +32,7 @@ from .parts import (
     scale_per_instance,
     sum_to_batch_of,
     total_inner_product,
+    value_and_gradient_by_autograd,
 )
 from .shapes import Float
 
@@ -252,10 +252,15 @@ class GibbsOracle(Oracle):
 
     def marginals(self, theta: AnyParts) -> Parts:
         """E[Y] under p(y) ∝ exp⟨θ, y⟩, the gradient of log Z; (B, *event)."""
-        return gradient_by_autograd(self.log_partition, theta)
+        return self.log_partition_and_marginals(theta)[1]
 
     def log_partition_and_marginals(self, theta: AnyParts) -> tuple[Tensor, Parts]:
-        """Both, (B,) and (B, *event); override it where they come out of one pass."""
+        """Both, (B,) and (B, *event); override it if one pass of an algorithm computes both.
+
+        The default differentiates :meth:`log_partition`, or calls :meth:`marginals` if that is overridden.
+        """
+        if type(self).marginals is GibbsOracle.marginals:
+            return value_and_gradient_by_autograd(self.log_partition, theta)
         return self.log_partition(theta), self.marginals(theta)
 
     def log_partition_vjp(self, theta: AnyParts, weight: Tensor) -> Parts:

@@ -175,9 +175,15 @@ def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = 
 
 def gradient_by_autograd(function: Callable[[Parts], Tensor], theta: Parts) -> Parts:
     """The gradient of each instance's value, (B, *event), of a ``function`` that maps θ to (B,)."""
+    return value_and_gradient_by_autograd(function, theta)[1]
+
+
+def value_and_gradient_by_autograd(function: Callable[[Parts], Tensor], theta: Parts) -> tuple[Tensor, Parts]:
+    """Each instance's value, (B,), and its gradient, (B, *event), from one call of ``function``."""
     with enable_autograd():
         leaves = _leaves(theta)
-        return pack_like(differentiate(function(pack_like(leaves, theta)).sum(), leaves), theta)
+        value = function(pack_like(leaves, theta))
+        return value.detach(), pack_like(differentiate(value.sum(), leaves), theta)
 
 
 def hessian_product_by_autograd(function: Callable[[Parts], Tensor], theta: Parts, v: Parts) -> Parts:

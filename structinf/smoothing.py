@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from typing import Any
 
 from torch import Tensor
 
@@ -13,10 +14,10 @@ from .parts import (
     AnyParts,
     Parts,
     as_tuple,
-    gradient_by_autograd,
     hessian_product_by_autograd,
     scale_per_instance,
     sum_to_batch_of,
+    value_and_gradient_by_autograd,
 )
 from .regularizers import NEGENTROPY, Regularizer
 
@@ -53,10 +54,15 @@ class Smoothable(Oracle):
 
     def smoothed_mean(self, theta: AnyParts, regularizer: Regularizer) -> Parts:
         """∇DP_Ω(θ), the expected structure of a random walk through the recursion; (B, *event), in conv(Y)."""
-        return gradient_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta)
+        return self.smoothed_value_and_mean(theta, regularizer)[1]
 
     def smoothed_value_and_mean(self, theta: AnyParts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
-        """Both, (B,) and (B, *event); override it where they come out of one pass."""
+        """Both, (B,) and (B, *event); override it if one pass of an algorithm computes both.
+
+        The default differentiates :meth:`smoothed_value`, or calls :meth:`smoothed_mean` if that is overridden.
+        """
+        if type(self).smoothed_mean is Smoothable.smoothed_mean:
+            return value_and_gradient_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta)
         return self.smoothed_value(theta, regularizer), self.smoothed_mean(theta, regularizer)
 
     def smoothed_vjp(self, theta: AnyParts, weight: Tensor, regularizer: Regularizer) -> Parts:
@@ -99,25 +105,29 @@ class SmoothableGibbs(GibbsOracle, Smoothable):
 
 def smoothed_function(oracle: Smoothable, regularizer: Regularizer) -> ConvexFunction:
     """DP_Ω of ``oracle``, with its derivatives."""
-    return ConvexFunction(
-        *(functools.partial(getattr(oracle, name), regularizer=regularizer) for name in _SMOOTHED_METHODS.values())
-    )
+    return ConvexFunction(*(_bind_regularizer(oracle, name, regularizer) for name in _SMOOTHED_METHODS.values()))
 
 
 def log_partition_function(oracle: GibbsOracle) -> ConvexFunction:
     """log Z of ``oracle``, with its derivatives: means and covariances of the Gibbs distribution.
 
-    Methods that only forward to the smoothed recursion are skipped, since every call passes through them.
+    Methods that only forward to another one are skipped, since every call passes through them.
     """
-    kind = type(oracle)
-    return ConvexFunction(
-        *(
-            functools.partial(getattr(oracle, smoothed), regularizer=NEGENTROPY)
-            if getattr(kind, name) is getattr(SmoothableGibbs, name)
-            else getattr(oracle, name)
-            for name, smoothed in _SMOOTHED_METHODS.items()
-        )
-    )
+    maps = []
+    for name, smoothed_name in _SMOOTHED_METHODS.items():
+        method = getattr(type(oracle), name)
+        if method is getattr(SmoothableGibbs, name):
+            maps.append(_bind_regularizer(oracle, smoothed_name, NEGENTROPY))
+        else:
+            maps.append(None if method is GibbsOracle.marginals else getattr(oracle, name))
+    return ConvexFunction(*maps)
+
+
+def _bind_regularizer(oracle: Oracle, name: str, regularizer: Regularizer) -> Any:
+    """The method ``name`` for one regularizer; None for a mean that is the second result of another method."""
+    if getattr(type(oracle), name) is Smoothable.smoothed_mean:
+        return None
+    return functools.partial(getattr(oracle, name), regularizer=regularizer)
 
 
 # The maps of a ConvexFunction in order, by the methods of GibbsOracle and of Smoothable.

@@ -16,9 +16,9 @@ from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
 from structinf.shapes import Float
 from structinf.validation import check_count, check_enumerable, check_feasible, check_flag
-from structinf_oracles.kernels.arborescence import elimination
 
-from .dependency_form import arcs_in_use, check_arcs, lengths_in_use
+from .common.dependency_arcs import arcs_in_use, check_arcs, lengths_in_use
+from .kernels.arborescence import dispatch
 
 __all__ = ["Arborescence"]
 
@@ -133,39 +133,41 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
         trees = torch.zeros(theta.shape, dtype=theta.dtype)
         value = torch.empty(len(theta), dtype=torch.float64)
-        scores, lengths, *found = to_numpy(theta, lengths_in_use(self, theta), trees, value)
-        parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *found, work=12 * theta.numel())
-        self._check_some_tree(value)
+        scores, lengths, *results = to_numpy(theta, lengths_in_use(self, theta), trees, value)
+        parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *results, work=12 * theta.numel())
+        self._check_feasible(value)
         return trees.to(theta.device)
 
     # -- sums over trees -------------------------------------------------------------------
 
     def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
-        value = elimination.log_partition(theta, lengths_in_use(self, theta), single_root=self.single_root)
-        self._check_some_tree(value)
+        value = dispatch.log_partition(theta, lengths_in_use(self, theta), single_root=self.single_root)
+        self._check_feasible(value)
         return value.to(theta.dtype)
 
-    def marginals(self, theta: Tensor) -> Parts:
+    def log_partition_and_marginals(self, theta: Tensor) -> tuple[Tensor, Parts]:
         if theta.device.type != "cpu":
-            return super().marginals(theta)
-        value, means = elimination.marginals(theta, lengths_in_use(self, theta), single_root=self.single_root)
-        self._check_some_tree(value)
-        return means
+            return super().log_partition_and_marginals(theta)
+        value, means = dispatch.log_partition_and_marginals(
+            theta, lengths_in_use(self, theta), single_root=self.single_root
+        )
+        self._check_feasible(value)
+        return value.to(theta.dtype), means
 
     def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
         if theta.device.type != "cpu":
             return super().covariance_product(theta, v)
         lengths = lengths_in_use(self, theta)
-        value, product = elimination.covariance_product(theta, v, lengths, single_root=self.single_root)
-        self._check_some_tree(value)
+        value, product = dispatch.covariance_product(theta, v, lengths, single_root=self.single_root)
+        self._check_feasible(value)
         return product
 
     def sample(self, theta: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
         check_count(n)
-        feasible, heads = elimination.sample_heads(
+        feasible, heads = dispatch.sample_heads(
             theta, n, lengths_in_use(self, theta), single_root=self.single_root, generator=generator
         )
-        self._check_some_tree(torch.where(feasible, 0.0, float("-inf")))
+        self._check_feasible(torch.where(feasible, 0.0, float("-inf")))
         flat = heads.flatten(0, 1)
         return _indicators(flat.clamp(min=0), flat >= 0, theta).unflatten(0, (n, len(theta)))
 
@@ -185,7 +187,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         inside = (torch.arange(n) < length).expand_as(padded)
         return _indicators(padded, inside, torch.empty(1, n + 1, n + 1, dtype=torch.float64))
 
-    def _check_some_tree(self, value: Tensor) -> None:
+    def _check_feasible(self, value: Tensor) -> None:
         check_feasible(value, "arborescence with a single root" if self.single_root else "arborescence")
 
 

@@ -26,7 +26,7 @@ from structinf.validation import (
     check_lengths,
 )
 
-from .grid_form import cells_in_use
+from .common.grids import cells_in_use
 
 __all__ = ["Assignment"]
 

@@ -16,7 +16,7 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.validation import bound_lengths, check_flag, check_lengths
 
-from .label_lists import indicators, positions, refuse
+from .common.labels import indicators, nonzero_positions, reject_labels
 
 __all__ = ["BinaryTree"]
 
@@ -129,13 +129,13 @@ class BinaryTree(HypergraphProgram):
     def _have_trees(self, n: int, labels: int) -> np.ndarray:
         """Whether there is a tree over 1, ..., n words, (n,) bool."""
         parent, left, right = self._rules()
-        found = np.zeros((n + 1, labels), np.bool_)
-        found[1] = True
+        has_tree = np.zeros((n + 1, labels), np.bool_)
+        has_tree[1] = True
         for words in range(2, n + 1):
-            both = found[1:words, left] & found[words - 1 : 0 : -1, right]
-            found[words, parent[both.any(0)]] = True
+            both = has_tree[1:words, left] & has_tree[words - 1 : 0 : -1, right]
+            has_tree[words, parent[both.any(0)]] = True
         roots = slice(None) if self.roots is None or self.rules is None else list(self.roots)
-        return np.asarray(found[1:, roots].any(1))
+        return np.asarray(has_tree[1:, roots].any(1))
 
     # -- form and labels -------------------------------------------------------------------
 
@@ -178,23 +178,25 @@ class BinaryTree(HypergraphProgram):
         used = torch.arange(2 * n - 1, device=labels.device) < 2 * lengths[:, None] - 1
         first, last, label = (*labels.unbind(2), torch.zeros_like(labels[..., 0]))[:3]
         kinds = like.shape[3] if self.labelled else 1
-        refuse(used & ((first < 0) | (last < first) | (last >= lengths[:, None])), labels, "a span is not of words")
-        refuse(used & ((label < 0) | (label >= kinds)), labels, "a span's label is not in range")
+        reject_labels(
+            used & ((first < 0) | (last < first) | (last >= lengths[:, None])), labels, "a span is not of words"
+        )
+        reject_labels(used & ((label < 0) | (label >= kinds)), labels, "a span's label is not in range")
         y = indicators((first * n + last) * kinds + label, used, n * n * kinds, like).reshape(
             len(labels), *like.shape[1:]
         )
         # All trees have as many spans, so that the one with most spans of y is y, if that is a tree.
         best: Any = self.bind(lengths=lengths).argmax(y)
         kind = "binary tree" if self.rules is None and self.roots is None else "binary tree that the rules allow"
-        refuse(best != y, labels, f"the spans make no {kind}")
+        reject_labels(best != y, labels, f"the spans make no {kind}")
         return y
 
     def decode(self, y: Tensor) -> Tensor:
         n, kinds = y.shape[1], y.shape[3] if self.labelled else 1
         # Backwards, so that of spans with the same first word the longest comes first.
-        found = positions(y.flip(2).flatten(1), 2 * n - 1)
-        spans = [found // (n * kinds), n - 1 - found // kinds % n, found % kinds]
-        return torch.stack(spans[: y.ndim - 1], 2).masked_fill(found[..., None] < 0, -1)
+        positions = nonzero_positions(y.flip(2).flatten(1), 2 * n - 1)
+        spans = [positions // (n * kinds), n - 1 - positions // kinds % n, positions % kinds]
+        return torch.stack(spans[: y.ndim - 1], 2).masked_fill(positions[..., None] < 0, -1)
 
     def _lengths(self, theta: Tensor) -> Tensor:
         """Bound lengths, or n for each instance, (B,)."""

@@ -18,8 +18,8 @@ from structinf.regularizers import Regularizer
 from structinf.shapes import Float
 from structinf.validation import check_count
 
-from .capped_simplex import cube_entropic
-from .subset_form import check_sizes, cost_of_errors, in_use, taken, usable
+from .common.capped_simplex import cube_entropic
+from .common.subsets import check_sizes, cost_of_wrong_elements, elements_in_use, mask_unusable_cells, taken_elements
 
 __all__ = ["Bits"]
 
@@ -69,17 +69,17 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
         check_sizes(self.label(), 0, theta.shape[1], self.bound.get("lengths"))
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
-        return in_use(self.bound.get("lengths"), theta)
+        return elements_in_use(self.bound.get("lengths"), theta)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        return taken(labels, self.bound.get("lengths"), like.shape[1]).to(like.dtype)
+        return taken_elements(labels, self.bound.get("lengths"), like.shape[1]).to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
         return (y != 0).long()
 
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Costs of 1 for each element wrongly taken or left."""
-        return cost_of_errors(y)
+        return cost_of_wrong_elements(y)
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch d"]:
         return (self._scores(theta) > 0).to(theta.dtype)
@@ -119,4 +119,4 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
 
     def _scores(self, theta: Tensor) -> Tensor:
         """−inf for what is not in use."""
-        return usable(self.bound.get("lengths"), theta)
+        return mask_unusable_cells(self.bound.get("lengths"), theta)

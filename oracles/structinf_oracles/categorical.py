@@ -16,7 +16,7 @@ from structinf.shapes import Float
 from structinf.smoothing import Smoothable, smooth_argmax, smooth_max
 from structinf.validation import check_count, check_feasible, check_k
 
-from . import capped_simplex
+from .common import capped_simplex
 
 __all__ = ["Categorical"]
 
@@ -67,14 +67,14 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch k"]:
         value, index = theta.max(1)
-        _check_some_part(value)
+        _check_feasible(value)
         return _one_hot(index, theta)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         check_k(k)
         batch, size = theta.shape
         scores, order = theta.sort(dim=1, descending=True, stable=True)
-        _check_some_part(scores[:, 0])
+        _check_feasible(scores[:, 0])
         missing = max(k - size, 0)
         scores = torch.cat([scores[:, :k], scores.new_full((batch, missing), -torch.inf)], 1).T
         order = torch.cat([order[:, :k], order.new_zeros(batch, missing)], 1).T
@@ -83,11 +83,11 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
 
     def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:
         value = logsumexp(theta, 1)
-        _check_some_part(value)
+        _check_feasible(value)
         return value
 
     def marginals(self, theta: Tensor) -> Float[Tensor, "batch k"]:
-        _check_some_part(theta.amax(1))
+        _check_feasible(theta.amax(1))
         return theta.softmax(1)
 
     def covariance_product(self, theta: Tensor, v: Tensor) -> Tensor:
@@ -96,11 +96,11 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
 
     def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         value = smooth_max(regularizer, theta)
-        _check_some_part(value.detach())
+        _check_feasible(value.detach())
         return value
 
     def smoothed_mean(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, "batch k"]:
-        _check_some_part(theta.amax(1))
+        _check_feasible(theta.amax(1))
         return regularizer.gradient(theta)
 
     def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Tensor:
@@ -116,14 +116,14 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         return _one_hot(torch.searchsorted(cumulative, level, right=True).T, theta)
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch k"]:
-        _check_some_part(theta.detach().amax(1))
+        _check_feasible(theta.detach().amax(1))
         return smooth_argmax(SquaredL2(), theta)
 
     def project_entropy(self, theta: Tensor, *, binary: bool) -> Float[Tensor, "batch k"]:
         """The softmax of θ; or, if ``binary``, the sigmoid of θ − τ for some τ."""
         if not binary:
             return self.marginals(theta)
-        _check_some_part(theta.detach().amax(1))
+        _check_feasible(theta.detach().amax(1))
         return capped_simplex.entropic(theta, 1, binary=True)
 
     def enumerate(self, event_shape: Any) -> Tensor:
@@ -136,5 +136,5 @@ def _one_hot(index: Tensor, like: Tensor) -> Tensor:
     return zeros.scatter_(-1, index.unsqueeze(-1), 1.0)
 
 
-def _check_some_part(value: Tensor) -> None:
+def _check_feasible(value: Tensor) -> None:
     check_feasible(value, "choice")

@@ -36,7 +36,7 @@ from structinf.validation import (
     check_lengths,
 )
 
-from .chain_form import common_form, indicators, original_form
+from .common.chain_potentials import common_form, original_form, tag_indicators
 
 __all__ = ["Chain"]
 
@@ -110,8 +110,8 @@ class Chain(HypergraphProgram):
                 f"many batch dimensions, 1 to share it ({_STEPS_SHARED_BY_ALL}); "
                 f"got unary {tuple(unary.shape)} and transition {tuple(transition.shape)}"
             )
-        own = transition.shape[: transition.ndim - event]
-        if own and not all(a == b or 1 in (a, b) for a, b in zip(unary.shape, own, strict=False)):
+        batch_shape = transition.shape[: transition.ndim - event]
+        if batch_shape and not all(a == b or 1 in (a, b) for a, b in zip(unary.shape, batch_shape, strict=False)):
             raise InvalidInputError(
                 f"theta: the batch dimensions of shapes {tuple(unary.shape)} and {tuple(transition.shape)} do not "
                 f"agree; {_STEPS_SHARED_BY_ALL}"
@@ -119,18 +119,18 @@ class Chain(HypergraphProgram):
         return 2, event
 
     def has_binary_parts(self, theta: Parts) -> bool:
-        return not _is_shared(theta)  # a transition that all steps share is counted
+        return not _shares_transition(theta)  # a transition that all steps share is counted
 
     def validate(self, theta: Parts) -> None:
         unary, transition = common_form(theta)
         steps, states = unary.shape[1:]
-        wanted = (transition.shape[1] if _is_shared(theta) else steps - 1, states, states)
-        if steps < 1 or states < 1 or tuple(transition.shape[1:]) != wanted:
-            received = " and ".join(str(tuple(t.shape[1:])) for t in as_tuple(theta))
+        expected_shape = (transition.shape[1] if _shares_transition(theta) else steps - 1, states, states)
+        if steps < 1 or states < 1 or tuple(transition.shape[1:]) != expected_shape:
+            shapes = " and ".join(str(tuple(t.shape[1:])) for t in as_tuple(theta))
             raise InvalidInputError(
                 "theta: chain takes unary (T, S) with transition (S, S) or (T - 1, S, S), or edges (T - 1, S, S), "
-                f"with T and S at least 1, got {received} after the batch dimension"
-                + (f"; {_STEPS_SHARED_BY_ALL}" if _is_shared(theta) else "")
+                f"with T and S at least 1, got {shapes} after the batch dimension"
+                + (f"; {_STEPS_SHARED_BY_ALL}" if _shares_transition(theta) else "")
             )
         if "lengths" in self.bound:
             check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} tokens")
@@ -144,7 +144,7 @@ class Chain(HypergraphProgram):
         inside = torch.arange(steps, device=lengths.device) < lengths.unsqueeze(1)
 
         def mask(t: Tensor) -> Tensor:
-            if _is_shared(theta) and t is as_tuple(theta)[-1]:
+            if _shares_transition(theta) and t is as_tuple(theta)[-1]:
                 return inside.new_ones(()).expand(t.shape)
             rows = inside if len(t) == len(inside) else inside.any(0, keepdim=True)
             return rows[:, steps - t.shape[1] :].view(len(t), -1, *[1] * (t.ndim - 2)).expand(t.shape)
@@ -182,7 +182,7 @@ class Chain(HypergraphProgram):
                 f"labels must lie between 0 and {states - 1}, got {int(labels[b, t])} at batch index {b}, "
                 f"position {t}; only positions beyond the length may hold anything else"
             )
-        return indicators(labels.long(), lengths, like)
+        return tag_indicators(labels.long(), lengths, like)
 
     def decode(self, y: Parts) -> Tensor:
         if isinstance(y, tuple):
@@ -231,8 +231,8 @@ class Chain(HypergraphProgram):
             from .kernels.chain.torch_backend import best_tags
 
             tags, feasible = best_tags(unary, transition, lengths)
-            self._check(feasible)
-            return indicators(tags, lengths, theta)
+            self._check_feasible(feasible)
+            return tag_indicators(tags, lengths, theta)
         from .kernels.chain.viterbi import argmax
 
         batch, (steps, states) = len(lengths), unary.shape[1:]
@@ -241,7 +241,7 @@ class Chain(HypergraphProgram):
         feasible = torch.empty(batch, dtype=torch.bool)
         arrays = to_numpy(unary, transition, lengths, feasible, nodes, edges)
         parallel_rows(argmax, batch, *arrays, work=batch * steps * states**2)
-        self._check(feasible)
+        self._check_feasible(feasible)
         return original_form(nodes, edges, theta)
 
     def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
@@ -255,30 +255,30 @@ class Chain(HypergraphProgram):
         arrays = to_numpy(unary, transition, lengths, tags, scores)
         parallel_rows(topk, batch, *arrays, work=4 * batch * steps * states**2 * k)
         tags, scores = tags.to(unary.device), scores.to(unary)
-        self._check(scores[0])
+        self._check_feasible(scores[0])
         valid = ~torch.isneginf(scores)
         # Where there is no r-th sequence, every token counts as padding.
-        return indicators(tags, torch.where(valid, lengths, 0), theta), scores, valid
+        return tag_indicators(tags, torch.where(valid, lengths, 0), theta), scores, valid
 
     # -- smoothed recursion, whose sums over structures are those of the negative entropy --------
 
     def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         unary, transition, lengths = self._inputs(theta)
-        recorded = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
+        is_recorded = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
         alpha = kernel_alpha(unary, regularizer)
-        if recorded or alpha is None:
-            from .kernels.chain.torch_backend import value
+        if is_recorded or alpha is None:
+            from .kernels.chain import torch_backend
 
             smax = {} if regularizer.alpha == 1 else {"smax": lambda x, dim: smooth_max(regularizer, x, dim)}
-            found = value(unary, transition, lengths, **smax)
+            value = torch_backend.value(unary, transition, lengths, **smax)
             if unary.shape[1] == 1:  # no transition is used; an empty sum keeps it in autograd's record
-                found = found + transition[:, :0].sum()
+                value = value + transition[:, :0].sum()
         else:
-            from .kernels.chain.dispatch import value
+            from .kernels.chain import dispatch
 
-            found = value(unary, transition, lengths, alpha)
-        self._check(found.detach())
-        return found.to(unary.dtype)
+            value = dispatch.value(unary, transition, lengths, alpha)
+        self._check_feasible(value.detach())
+        return value.to(unary.dtype)
 
     def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
         if regularizer.alpha == math.inf:
@@ -287,14 +287,16 @@ class Chain(HypergraphProgram):
         unary, transition, lengths = self._inputs(theta)
         alpha = kernel_alpha(unary, regularizer)
         if alpha is None:
-            from .kernels.chain.torch_backend import mean
+            from .kernels.chain import torch_backend
 
-            value, nodes, edges = mean(unary, transition, lengths, **_torch_maximum(regularizer))
+            value, nodes, edges = torch_backend.value_and_mean(
+                unary, transition, lengths, **_torch_maximum(regularizer)
+            )
         else:
-            from .kernels.chain.dispatch import mean
+            from .kernels.chain import dispatch
 
-            value, nodes, edges = mean(unary, transition, lengths, alpha)
-        self._check(value)
+            value, nodes, edges = dispatch.value_and_mean(unary, transition, lengths, alpha)
+        self._check_feasible(value)
         return value.to(unary.dtype), original_form(nodes, edges, theta)
 
     def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
@@ -302,10 +304,10 @@ class Chain(HypergraphProgram):
         alpha = kernel_alpha(unary, regularizer)
         if alpha in (None, math.inf):
             return sum_to_batch_of(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
-        from .kernels.chain.dispatch import mean
+        from .kernels.chain import dispatch
 
-        value, nodes, edges = mean(unary, transition, lengths, alpha, weight)
-        self._check(value)
+        value, nodes, edges = dispatch.value_and_mean(unary, transition, lengths, alpha, weight)
+        self._check_feasible(value)
         return original_form(nodes, edges, theta)
 
     def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
@@ -318,7 +320,7 @@ class Chain(HypergraphProgram):
         from .kernels.chain.dispatch import hessian_product
 
         value, nodes, edges = hessian_product(unary, transition, lengths, alpha, *common_form(v))
-        self._check(value)
+        self._check_feasible(value)
         return original_form(nodes, edges, theta)
 
     def smoothed_sample(
@@ -336,10 +338,10 @@ class Chain(HypergraphProgram):
         shape = n, len(lengths), unary.shape[1]
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
         value, tags = sample(unary, transition, lengths, regularizer.alpha, uniforms)
-        self._check(value)
-        return indicators(tags.to(unary.device), lengths, theta)
+        self._check_feasible(value)
+        return tag_indicators(tags.to(unary.device), lengths, theta)
 
-    def _check(self, value: Tensor) -> None:
+    def _check_feasible(self, value: Tensor) -> None:
         check_feasible(value, "tag sequence")
 
     def enumerate(self, event_shape: Any) -> Parts:
@@ -353,7 +355,7 @@ class Chain(HypergraphProgram):
         check_enumerable(states**free, f"tag sequences of {free} tokens and {states} states")
         tags = torch.zeros(states**free, steps, dtype=torch.int64)
         tags[:, :free] = torch.tensor(list(itertools.product(range(states), repeat=free)))
-        return indicators(tags, lengths, theta)
+        return tag_indicators(tags, lengths, theta)
 
     def _inputs(self, theta: Parts) -> tuple[Tensor, Tensor, Tensor]:
         """The common form of ``theta``, and the lengths, (B,).
@@ -377,13 +379,13 @@ class Chain(HypergraphProgram):
         return bound_lengths(self, batch, steps, f"T = {steps} tokens", unary.device)
 
 
-def _is_shared(theta: Parts) -> bool:
+def _shares_transition(theta: Parts) -> bool:
     """Whether all steps share one transition; ``theta`` has one batch dimension."""
     return isinstance(theta, tuple) and theta[1].ndim == 3
 
 
 def _torch_maximum(regularizer: Regularizer) -> dict[str, Any]:
-    """The arguments ``smax`` and ``choices`` of :mod:`.kernels.chain_torch`, whose own are log-sum-exp's."""
+    """The arguments ``smax`` and ``choices`` of :mod:`.kernels.chain.torch_backend` in place of log-sum-exp's."""
     if regularizer.alpha == 1:
         return {}
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable
 
-from .constraint_program import ConstraintProgram
-from .integer_solver import Maximiser, SolverOracle, cost_of_changes
-from .label_lists import refuse
+from .common.constraint_program import ConstraintProgram
+from .common.integer_solver import Maximiser, SolverOracle, cost_of_changes
+from .common.labels import reject_labels
 
 __all__ = ["ConstraintModel"]
 
@@ -75,7 +75,7 @@ class ConstraintModel(SolverOracle, Enumerable):
 
     name: ClassVar[str] = "constraint_model"
     padding_stays_in_place: ClassVar[bool] = True
-    what: ClassVar[str] = "solution of the model"
+    structure_name: ClassVar[str] = "solution of the model"
 
     build: Callable[[], tuple[Any, Any]]
 
@@ -101,17 +101,17 @@ class ConstraintModel(SolverOracle, Enumerable):
 
     @functools.cached_property
     def _built(self) -> tuple[tuple[int, ...], ConstraintProgram]:
-        received = self.build()
-        if not isinstance(received, tuple) or len(received) != 2 or not hasattr(received[0], "add_exactly_one"):
-            raise InvalidInputError(f"build must return a CpModel and an array of its variables, got {received!r}")
-        variables = np.array(received[1], dtype=object)
+        returned = self.build()
+        if not isinstance(returned, tuple) or len(returned) != 2 or not hasattr(returned[0], "add_exactly_one"):
+            raise InvalidInputError(f"build must return a CpModel and an array of its variables, got {returned!r}")
+        variables = np.array(returned[1], dtype=object)
         if variables.size == 0:
             raise InvalidInputError("build returned no variables; return those that theta is to score")
         if variables.ndim == 0:
             raise InvalidInputError(
-                f"build must return a list or an array of variables, got {received[1]!r}; put it in one"
+                f"build must return a list or an array of variables, got {returned[1]!r}; put it in one"
             )
-        return variables.shape, ConstraintProgram(received[0], variables.ravel().tolist())
+        return variables.shape, ConstraintProgram(returned[0], variables.ravel().tolist())
 
     def __getstate__(self) -> dict[str, Any]:
         """Models cannot be pickled; the function that makes them can."""
@@ -134,9 +134,9 @@ class ConstraintModel(SolverOracle, Enumerable):
             )
         outcomes = [self._program.check(tuple(row), self) for row in labels.flatten(1).tolist()]
         wrong = torch.tensor([outcome.status == "infeasible" for outcome in outcomes], device=labels.device)
-        refuse(wrong[:, None], labels, "no solution of the model has these values")
+        reject_labels(wrong[:, None], labels, "no solution of the model has these values")
         for index, outcome in enumerate(outcomes):
-            self.accepted(outcome, index)
+            self.values_or_error(outcome, index)
         return labels.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
@@ -155,5 +155,5 @@ class ConstraintModel(SolverOracle, Enumerable):
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """All values that the variables have in solutions, (|Y|, *event) in float64, in order. At most a million."""
-        found = self._program.solutions("solutions of the model")
-        return torch.from_numpy(found).double().reshape(-1, *self.event_shape)
+        solutions = self._program.solutions("solutions of the model")
+        return torch.from_numpy(solutions).double().reshape(-1, *self.event_shape)

@@ -15,8 +15,8 @@ from structinf.errors import InvalidInputError
 from structinf.parts import Parts
 from structinf.validation import check_natural
 
-from .label_lists import refuse
-from .subset_form import check_sizes, cost_of_errors, in_use, taken
+from .common.labels import reject_labels
+from .common.subsets import check_sizes, cost_of_wrong_elements, elements_in_use, taken_elements
 
 __all__ = ["CorrelatedSubset"]
 
@@ -99,7 +99,7 @@ class CorrelatedSubset(HypergraphProgram):
         lengths = self.bound.get("lengths")
         if lengths is None:
             return None
-        return in_use(lengths, unary), in_use(lengths - 1, pair)  # pyright: ignore[reportReturnType]
+        return elements_in_use(lengths, unary), elements_in_use(lengths - 1, pair)  # pyright: ignore[reportReturnType]
 
     def readout(self, y: Parts) -> Tensor:
         """The elements."""
@@ -107,11 +107,11 @@ class CorrelatedSubset(HypergraphProgram):
 
     def hamming_cost(self, y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Costs of 1 for each element wrongly taken or left; pairs cost nothing, whichever instance's they are."""
-        return cost_of_errors(y[0]), torch.zeros_like(y[1][:1])
+        return cost_of_wrong_elements(y[0]), torch.zeros_like(y[1][:1])
 
     def encode(self, labels: Tensor, like: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        y = taken(labels, self.bound.get("lengths"), like[0].shape[1])
-        refuse(y.sum(1, keepdim=True) != self.k, labels, f"exactly {self.k} elements must be taken")
+        y = taken_elements(labels, self.bound.get("lengths"), like[0].shape[1])
+        reject_labels(y.sum(1, keepdim=True) != self.k, labels, f"exactly {self.k} elements must be taken")
         return y.to(like[0].dtype), (y[:, 1:] & y[:, :-1]).to(like[1].dtype)
 
     def decode(self, y: Parts) -> Tensor:

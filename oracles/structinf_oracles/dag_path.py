@@ -15,7 +15,7 @@ from structinf.dp.paths import DAG, path_graph
 from structinf.errors import InvalidInputError
 from structinf.shapes import Int
 
-from .label_lists import indicators, positions, refuse
+from .common.labels import indicators, nonzero_positions, reject_labels
 
 __all__ = ["DagPath"]
 
@@ -94,14 +94,16 @@ class DagPath(HypergraphProgram):
                 "batch flat"
             )
         used = labels != -1
-        refuse(used & ((labels < 0) | (labels >= count)), labels, f"edges lie between 0 and {count - 1}")
-        refuse(used[:, 1:] & ~used[:, :-1], labels, "an edge comes after the padding")
+        reject_labels(used & ((labels < 0) | (labels >= count)), labels, f"edges lie between 0 and {count - 1}")
+        reject_labels(used[:, 1:] & ~used[:, :-1], labels, "an edge comes after the padding")
         start, end = torch.from_numpy(self.graph.ends.astype(np.int64)).to(labels.device).unbind(1)
         nodes = end.new_full((len(labels), most + 1), self.graph.number(self.source))
         nodes[:, 1:][used] = end[labels[used]]
-        refuse(used.index_put((used,), start[labels[used]] != nodes[:, :-1][used]), labels, "the edges are no path")
+        reject_labels(
+            used.index_put((used,), start[labels[used]] != nodes[:, :-1][used]), labels, "the edges are no path"
+        )
         last = nodes.gather(1, used.sum(1, keepdim=True))
-        refuse(last != self.graph.number(self.target), labels, f"the path must end in {self.target!r}")
+        reject_labels(last != self.graph.number(self.target), labels, f"the path must end in {self.target!r}")
         return indicators(labels, used, count, like)
 
     def decode(self, y: Tensor) -> Int[Tensor, "batch most"]:
@@ -110,7 +112,7 @@ class DagPath(HypergraphProgram):
         rank = np.full(paths.parts, paths.nodes)
         rank[paths.part[scored]] = paths.level[paths.head[scored]]
         order = torch.from_numpy(np.append(rank.argsort(kind="stable"), -1)).to(y.device)  # and −1 for the padding
-        return order[positions(y[:, order[:-1]], self._longest)]
+        return order[nonzero_positions(y[:, order[:-1]], self._longest)]
 
     def nodes(self, y: Tensor) -> Sequence[Sequence[Hashable]]:
         """The nodes on each of the paths ``y`` (B, E), in order, as the graph names them."""

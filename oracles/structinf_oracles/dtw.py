@@ -21,8 +21,8 @@ from structinf.shapes import Float
 from structinf.smoothing import kernel_alpha, smooth_max
 from structinf.validation import check_count, check_feasible, check_instances, check_k
 
-from .grid_form import cells_in_use, cells_of, check_cells, check_grid, grid_of, sizes_in_use
-from .label_lists import refuse
+from .common.grids import cell_indicators, cells_in_use, check_cells, check_grid, nonzero_cells, sizes_in_use
+from .common.labels import reject_labels
 
 __all__ = ["DTW"]
 
@@ -100,7 +100,7 @@ class DTW(HypergraphProgram):
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:
         """For what no loop below answers: counts, entropies, probabilities, lists."""
         graph, (n, m) = HypergraphBuilder(event_shape), event_shape
-        cell, inside = graph.nodes(n, m), self._near(n, m)
+        cell, inside = graph.nodes(n, m), self._inside_band(n, m)
         graph.add(cell[0, 0], part=graph.parts[0, 0])
         for down, right in ((1, 1), (1, 0), (0, 1)):
             # Heads and tails inside the band.
@@ -110,12 +110,14 @@ class DTW(HypergraphProgram):
         goals[1:, 1:] = np.where(inside, cell, -1)
         return graph.build(goals, prune=True)
 
-    def _near(self, n: int, m: int) -> np.ndarray:
+    def _inside_band(self, n: int, m: int) -> np.ndarray:
         """The cells inside the option's band, (n, m)."""
         return np.abs(np.arange(n)[:, None] - np.arange(m)) <= (max(n, m) if self.band is None else self.band)
 
-    def _problem(self, theta: Tensor) -> tuple[Hypergraph, Tensor, Tensor]:
-        return super()._problem(torch.where(self._inside(theta), theta, -torch.inf) if "band" in self.bound else theta)
+    def _graph_parts_goals(self, theta: Tensor) -> tuple[Hypergraph, Tensor, Tensor]:
+        return super()._graph_parts_goals(
+            torch.where(self._inside(theta), theta, -torch.inf) if "band" in self.bound else theta
+        )
 
     # -- shapes and labels -----------------------------------------------------------------
 
@@ -124,7 +126,7 @@ class DTW(HypergraphProgram):
         bands = self.bound.get("band")
         if bands is not None and (bands.is_floating_point() or bands.dtype is torch.bool):
             raise InvalidInputError(f"band: integers are needed, numbers of cells, got {bands.dtype}")
-        sizes, bands = self._extent(theta)
+        sizes, bands = self._sizes_and_bands(theta)
         wrong = bands < (sizes[:, 0] - sizes[:, 1]).abs()
         if bool(wrong.any()):
             index = int(wrong.nonzero()[0, 0])
@@ -136,39 +138,39 @@ class DTW(HypergraphProgram):
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
         _, n, m = theta.shape
-        sizes, bands = self._extent(theta)
+        sizes, bands = self._sizes_and_bands(theta)
         if bool((sizes == sizes.new_tensor([n, m])).all() and (bands >= max(n, m) - 1).all()):
             return None
         return self._inside(theta)
 
     def _inside(self, theta: Tensor) -> Tensor:
         """The cells in use and inside the bands, (B, n, m)."""
-        sizes, bands = self._extent(theta)
+        sizes, bands = self._sizes_and_bands(theta)
         row, column = (torch.arange(size, device=theta.device) for size in theta.shape[1:])
         return cells_in_use(sizes, theta.shape[1:]) & ((row.unsqueeze(1) - column).abs() <= bands.view(-1, 1, 1))
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        sizes, bands = self._extent(like)
+        sizes, bands = self._sizes_and_bands(like)
         used = check_cells(labels, sizes, sum(like.shape[1:]) - 1)
         steps = labels.diff(dim=1)
         allowed = ((steps >= 0) & (steps <= 1)).all(2) & (steps.sum(2) > 0)
         far = (labels[..., 0] - labels[..., 1]).abs() > bands.unsqueeze(1)
-        refuse(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)")
-        refuse(used[:, 1:] & ~allowed, labels, "the path must go on by one row, one column or both")
-        refuse(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use")
-        refuse(used & far, labels, "the path must stay inside the band")
-        return grid_of(labels, used, like)
+        reject_labels(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)")
+        reject_labels(used[:, 1:] & ~allowed, labels, "the path must go on by one row, one column or both")
+        reject_labels(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use")
+        reject_labels(used & far, labels, "the path must stay inside the band")
+        return cell_indicators(labels, used, like)
 
     def decode(self, y: Tensor) -> Tensor:
         # Cells come by rows and then columns, which is the order of the path.
-        return cells_of(y, sum(y.shape[1:]) - 1)
+        return nonzero_cells(y, sum(y.shape[1:]) - 1)
 
     # -- single paths ----------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
         from .kernels.alignment.dispatch import argmax
 
-        return _checked(*argmax(theta, *self._extent(theta)), theta)
+        return _check_and_move(*argmax(theta, *self._sizes_and_bands(theta)), theta)
 
     def smoothed_sample(
         self, theta: Tensor, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
@@ -183,15 +185,15 @@ class DTW(HypergraphProgram):
         device = "cpu" if generator is None else generator.device
         shape = n, batch, rows + columns - 1
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
-        return _checked(*sample(theta, *self._extent(theta), regularizer.alpha, uniforms), theta)
+        return _check_and_move(*sample(theta, *self._sizes_and_bands(theta), regularizer.alpha, uniforms), theta)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from .kernels.alignment.dispatch import topk
 
         check_k(k)
-        scores, y = topk(theta, *self._extent(theta), k)
+        scores, y = topk(theta, *self._sizes_and_bands(theta), k)
         scores = scores.to(theta)
-        return _checked(scores[0], y, theta), scores, ~torch.isneginf(scores)
+        return _check_and_move(scores[0], y, theta), scores, ~torch.isneginf(scores)
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """All paths, at most a million."""
@@ -203,23 +205,19 @@ class DTW(HypergraphProgram):
     # -- sums over paths, and smoothed maxima --------------------------------------------------
 
     def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, " batch"]:
-        extent, alpha = self._extent(theta), kernel_alpha(theta, regularizer)
-        if torch.is_grad_enabled() and theta.requires_grad:
-            from .kernels.alignment.torch_backend import smoothed_value
+        extent, alpha = self._sizes_and_bands(theta), kernel_alpha(theta, regularizer)
+        is_recorded = torch.is_grad_enabled() and theta.requires_grad
+        if is_recorded or alpha is None:
+            from .kernels.alignment import torch_backend
 
-            value = smoothed_value(theta, *extent, lambda x: smooth_max(regularizer, x))
-        elif alpha is None:
-            from .kernels.alignment.torch_backend import smoothed_value
-
-            value = smoothed_value(theta, *extent, partial(smooth_max_value, regularizer))
+            value = torch_backend.value(
+                theta, *extent, partial(smooth_max if is_recorded else smooth_max_value, regularizer)
+            )
         else:
-            from .kernels.alignment.dispatch import smoothed_value
+            from .kernels.alignment import dispatch
 
-            value = smoothed_value(theta, *extent, alpha)
-        return _checked(value, value, theta).to(theta.dtype)
-
-    def smoothed_mean(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, "batch n m"]:
-        return self.smoothed_vjp(theta, theta.new_ones(len(theta)), regularizer)
+            value = dispatch.value(theta, *extent, alpha)
+        return _check_and_move(value, value, theta).to(theta.dtype)
 
     def smoothed_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> Tensor:
         return self._value_and_vjp(theta, weight, regularizer)[1]
@@ -228,18 +226,18 @@ class DTW(HypergraphProgram):
         return self._value_and_vjp(theta, theta.new_ones(len(theta)), regularizer)
 
     def _value_and_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
-        extent, alpha = self._extent(theta), kernel_alpha(theta, regularizer)
+        extent, alpha = self._sizes_and_bands(theta), kernel_alpha(theta, regularizer)
         if alpha is None:
-            from .kernels.alignment.torch_backend import smoothed_mean
+            from .kernels.alignment import torch_backend
 
             smax, choices = partial(smooth_max_value, regularizer), partial(smooth_max_gradient, regularizer)
-            value, mean = smoothed_mean(theta, *extent, smax, choices)
+            value, mean = torch_backend.value_and_mean(theta, *extent, smax, choices)
             mean *= weight.view(-1, 1, 1)
         else:
-            from .kernels.alignment.dispatch import smoothed_mean
+            from .kernels.alignment import dispatch
 
-            value, mean = smoothed_mean(theta, *extent, alpha, weight)
-        return value.to(theta.dtype), _checked(value, mean, theta)
+            value, mean = dispatch.value_and_mean(theta, *extent, alpha, weight)
+        return value.to(theta.dtype), _check_and_move(value, mean, theta)
 
     def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Parts:
         alpha = kernel_alpha(theta, regularizer)
@@ -247,9 +245,11 @@ class DTW(HypergraphProgram):
             return hessian_product_by_autograd(lambda t: self.smoothed_value(cast(Tensor, t), regularizer), theta, v)
         from .kernels.alignment.dispatch import hessian_product
 
-        return _checked(*hessian_product(theta, v.expand(theta.shape), *self._extent(theta), alpha), theta)
+        return _check_and_move(
+            *hessian_product(theta, v.expand(theta.shape), *self._sizes_and_bands(theta), alpha), theta
+        )
 
-    def _extent(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+    def _sizes_and_bands(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and columns in use (B, 2), and bands (B,), of each instance: int64, on θ's device."""
         batch, n, m = theta.shape
         lengths, bands = sizes_in_use(self.bound, (n, m), theta), self.bound.get("band")
@@ -259,7 +259,7 @@ class DTW(HypergraphProgram):
         return lengths, bands
 
 
-def _checked(value: Tensor, parts: Tensor, theta: Tensor) -> Tensor:
+def _check_and_move(value: Tensor, parts: Tensor, theta: Tensor) -> Tensor:
     """``parts`` on θ's device, unless an instance's ``value`` is −inf."""
     check_feasible(value, "alignment")
     return parts.to(theta.device)

@@ -19,7 +19,7 @@ from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable
 from structinf.shapes import Float
 
-from .min_cost_flow import Network, Solver, check_amounts, check_solver
+from .common.min_cost_flow import Network, Solver, check_amounts, check_solver
 
 __all__ = ["Flow"]
 

@@ -14,8 +14,8 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.validation import check_natural
 
-from .label_lists import refuse
-from .subset_form import cost_of_errors, taken
+from .common.labels import reject_labels
+from .common.subsets import cost_of_wrong_elements, taken_elements
 
 __all__ = ["Knapsack"]
 
@@ -77,12 +77,12 @@ class Knapsack(HypergraphProgram):
         goal = int(head[0])
         for i in reversed(range(len(self.weights))):
             fits = left >= self.weights[i]
-            rest = np.concatenate([left, left[fits] - self.weights[i]])
-            rest, place = np.unique(np.minimum(rest, total[i]), return_inverse=True)
-            tail = graph.nodes(len(rest))
+            capacities_left = np.concatenate([left, left[fits] - self.weights[i]])
+            capacities_left, place = np.unique(np.minimum(capacities_left, total[i]), return_inverse=True)
+            tail = graph.nodes(len(capacities_left))
             graph.add(head, tail[place[: len(head)]])
             graph.add(head[fits], tail[place[len(head) :]], part=graph.parts[i])
-            head, left = tail, rest
+            head, left = tail, capacities_left
         graph.add(head)
         return graph.build(goal)
 
@@ -94,9 +94,9 @@ class Knapsack(HypergraphProgram):
             )
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        y = taken(labels, None, len(self.weights))
+        y = taken_elements(labels, None, len(self.weights))
         weight = (y * labels.new_tensor(self.weights)).sum(1, keepdim=True)
-        refuse(weight > self.capacity, labels, f"the items weigh more than the capacity of {self.capacity}")
+        reject_labels(weight > self.capacity, labels, f"the items weigh more than the capacity of {self.capacity}")
         return y.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class Knapsack(HypergraphProgram):
 
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Costs of 1 for each item wrongly packed or left."""
-        return cost_of_errors(y)
+        return cost_of_wrong_elements(y)
 
 
 def _checked(weights: Any) -> tuple[int, ...]:

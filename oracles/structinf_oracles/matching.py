@@ -18,8 +18,8 @@ from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
 from structinf.validation import check_enumerable, check_flag
 
-from .graph_form import ScoredEdges
-from .label_lists import refuse
+from .common.labels import reject_labels
+from .common.undirected_graphs import ScoredEdges
 
 __all__ = ["Matching"]
 
@@ -131,18 +131,20 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
             )
         labels, node = labels.long(), torch.arange(n, device=labels.device)
         lengths = self.nodes_in_use(like).expand(len(labels))[:, None]
-        refuse((labels < -1) | (labels >= lengths), labels, "nodes in use have partners in use, or −1 for none")
+        reject_labels((labels < -1) | (labels >= lengths), labels, "nodes in use have partners in use, or −1 for none")
         alone = labels < 0
         back = labels.where(~alone, node).gather(1, labels.clamp(min=0)) if n else labels
-        refuse(~alone & ((back != node) | (labels == node)), labels, "a node is not its partner's partner, or its own")
+        reject_labels(
+            ~alone & ((back != node) | (labels == node)), labels, "a node is not its partner's partner, or its own"
+        )
         if self.perfect:
-            refuse(alone & (node < lengths), labels, "a node has no partner; pass perfect=False to allow that")
+            reject_labels(alone & (node < lengths), labels, "a node has no partner; pass perfect=False to allow that")
         instance, low = (node < labels).nonzero().unbind(1)
         keys = low * n + labels[instance, low]
-        edges, count = (torch.from_numpy(found).to(labels.device) for found in graph.find(keys.cpu().numpy()))
+        edges, count = (torch.from_numpy(pairs).to(labels.device) for pairs in graph.find_edges(keys.cpu().numpy()))
         joining = torch.ones_like(labels).index_put((instance, low), count)
-        refuse(joining < 1, labels, "no edge joins a node and its partner")
-        refuse(joining > 1, labels, "several edges join a node and its partner, pass the structure itself")
+        reject_labels(joining < 1, labels, "no edge joins a node and its partner")
+        reject_labels(joining > 1, labels, "several edges join a node and its partner, pass the structure itself")
         y = like.new_zeros(len(labels), len(graph.ends))
         y[instance, edges] = 1
         return self.as_parts(y, like)
@@ -162,10 +164,10 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         scores, lengths = to_numpy(self.edge_scores(theta).double(), self.nodes_in_use(theta))
         keys, _, _ = graph.pairs
         low, high = graph.ends_of(keys)
-        best = graph.members.T
+        best = graph.edges_of_pairs.T
         if len(best) > 1:  # of parallel edges, the best one alone
-            choice = np.pad(scores, ((0, 0), (0, 1)), constant_values=-np.inf)[:, graph.members].argmax(2)
-            best = graph.members[np.arange(len(keys)), choice]
+            choice = np.pad(scores, ((0, 0), (0, 1)), constant_values=-np.inf)[:, graph.edges_of_pairs].argmax(2)
+            best = graph.edges_of_pairs[np.arange(len(keys)), choice]
         best = np.broadcast_to(best, (len(scores), len(keys)))
         if not graph.is_simple:
             scores = np.take_along_axis(scores, best, 1)
@@ -174,10 +176,10 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         edges = zip(low[at].tolist(), high[at].tolist(), _integers(scores, usable)[usable].tolist(), strict=True)
         feasible, pairs, counts = np.ones(len(theta), np.bool_), [], []
         for b, (nodes, count) in enumerate(zip(lengths.tolist(), usable.sum(1).tolist(), strict=True)):
-            found = solve(nodes, list(itertools.islice(edges, count)), self.perfect)
-            feasible[b] = not self.perfect or 2 * len(found) == nodes
-            pairs += found
-            counts.append(len(found))
+            matched = solve(nodes, list(itertools.islice(edges, count)), self.perfect)
+            feasible[b] = not self.perfect or 2 * len(matched) == nodes
+            pairs += matched
+            counts.append(len(matched))
         if not feasible.all():
             index = int(np.flatnonzero(~feasible)[0])
             raise InfeasibleError(

@@ -17,10 +17,10 @@ from structinf.oracle import Enumerable
 from structinf.shapes import Int
 from structinf.validation import check_enumerable
 
-from .constraint_program import ConstraintProgram
-from .integer_solver import Maximiser, SolverOracle, cost_of_changes
-from .label_lists import refuse
-from .linear_program import LinearProgram, Matrix
+from .common.constraint_program import ConstraintProgram
+from .common.integer_solver import Maximiser, SolverOracle, cost_of_changes
+from .common.labels import reject_labels
+from .common.linear_program import LinearProgram, Matrix
 
 __all__ = ["MILP"]
 
@@ -81,7 +81,7 @@ class MILP(SolverOracle, Enumerable):
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = True
-    what: ClassVar[str] = "point"
+    structure_name: ClassVar[str] = "point"
 
     A: Any
     lower: Any = field(default=None, kw_only=True)
@@ -148,9 +148,9 @@ class MILP(SolverOracle, Enumerable):
             )
         points, program = labels.cpu().double().numpy(), self._program
         outside = torch.from_numpy((points < program.low) | (points > program.high))
-        refuse(outside.to(labels.device), labels, "a variable is out of its bounds")
+        reject_labels(outside.to(labels.device), labels, "a variable is out of its bounds")
         broken = torch.from_numpy(~program.holds(points))[:, None]
-        refuse(broken.to(labels.device), labels, "a row of A is out of its bounds")
+        reject_labels(broken.to(labels.device), labels, "a row of A is out of its bounds")
         return labels.to(like.dtype)
 
     def decode(self, y: Tensor) -> Int[Tensor, "batch d"]:

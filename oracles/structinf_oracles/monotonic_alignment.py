@@ -16,8 +16,8 @@ from structinf.errors import InvalidInputError
 from structinf.shapes import Int
 from structinf.validation import check_flag
 
-from .grid_form import check_grid, inside, sizes_in_use
-from .label_lists import indicators, refuse
+from .common.grids import cells_within, check_grid, sizes_in_use
+from .common.labels import indicators, reject_labels
 
 __all__ = ["MonotonicAlignment"]
 
@@ -105,7 +105,7 @@ class MonotonicAlignment(HypergraphProgram):
                 )
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
-        return inside(self.bound.get("lengths"), theta)
+        return cells_within(self.bound.get("lengths"), theta)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         _, n, m = like.shape
@@ -115,13 +115,13 @@ class MonotonicAlignment(HypergraphProgram):
             )
         rows, columns = sizes_in_use(self.bound, (n, m), labels).split(1, 1)
         used = torch.arange(m, device=labels.device) < columns
-        refuse(used & ((labels < 0) | (labels >= rows)), labels, "a row is none of those in use")
+        reject_labels(used & ((labels < 0) | (labels >= rows)), labels, "a row is none of those in use")
         step = labels.diff(dim=1)
-        refuse(used[:, 1:] & (step < 0), labels, "rows go back")
+        reject_labels(used[:, 1:] & (step < 0), labels, "rows go back")
         if self.surjective:
             last = labels.gather(1, columns - 1)
             skipped = used[:, 1:] & (step > 1)
-            refuse(skipped | (labels[:, :1] != 0) | (last != rows - 1), labels, "a row is skipped")
+            reject_labels(skipped | (labels[:, :1] != 0) | (last != rows - 1), labels, "a row is skipped")
         cells = labels * m + torch.arange(m, device=labels.device)
         return indicators(cells, used.expand(labels.shape), n * m, like).reshape(len(labels), n, m)
 

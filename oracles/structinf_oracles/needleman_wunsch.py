@@ -16,8 +16,8 @@ from structinf.errors import InvalidInputError
 from structinf.parts import Parts, as_tuple
 from structinf.validation import check_flag
 
-from .grid_form import cells_of, check_cells, check_grid, grid_of, inside, sizes_in_use
-from .label_lists import refuse
+from .common.grids import cell_indicators, cells_within, check_cells, check_grid, nonzero_cells, sizes_in_use
+from .common.labels import reject_labels
 
 __all__ = ["NeedlemanWunsch"]
 
@@ -161,16 +161,16 @@ class NeedlemanWunsch(HypergraphProgram):
     def validate(self, theta: Parts) -> None:
         match, gap = as_tuple(theta)
         check_grid(self.label(), match, self.bound.get("lengths"))
-        wanted, scored = ((2, 2), "opening and extending a gap") if self.affine else ((2,), "skipping an element")
-        if gap.shape[1:] != wanted:
+        shape, scored = ((2, 2), "opening and extending a gap") if self.affine else ((2,), "skipping an element")
+        if gap.shape[1:] != shape:
             raise InvalidInputError(
-                f"theta[1]: with affine={self.affine}, the scores of {scored} of either side have shape {wanted} after "
+                f"theta[1]: with affine={self.affine}, the scores of {scored} of either side have shape {shape} after "
                 f"the batch dimensions, got {tuple(gap.shape[1:])}"
             )
 
     def valid_parts(self, theta: Parts) -> Parts | None:
         match, gap = as_tuple(theta)
-        cells = inside(self.bound.get("lengths"), match)
+        cells = cells_within(self.bound.get("lengths"), match)
         return None if cells is None else (cells, torch.ones_like(gap, dtype=torch.bool))
 
     def readout(self, y: Parts) -> Tensor:
@@ -182,7 +182,7 @@ class NeedlemanWunsch(HypergraphProgram):
         sizes = sizes_in_use(self.bound, match.shape[1:], labels)
         used = check_cells(labels, sizes, min(match.shape[1:]))
         rising = (labels.diff(dim=1) > 0).all(2)
-        refuse(used[:, 1:] & ~rising, labels, "matches must rise in rows and in columns")
+        reject_labels(used[:, 1:] & ~rising, labels, "matches must rise in rows and in columns")
         if self.mode == "global":
             labels = torch.cat([labels.new_full((len(labels), 1, 2), -1), labels, sizes.unsqueeze(1)], 1)
         # The padding, taken for the match before it, skips nothing.
@@ -190,8 +190,8 @@ class NeedlemanWunsch(HypergraphProgram):
         opened = (skipped > 0).sum(1)
         count = torch.stack([opened, skipped.sum(1) - opened], 2) if self.affine else skipped.sum(1)
         cells = labels[:, 1:-1] if self.mode == "global" else labels
-        return grid_of(cells, used, match), count.to(gap.dtype)
+        return cell_indicators(cells, used, match), count.to(gap.dtype)
 
     def decode(self, y: Parts) -> Tensor:
         match, _ = as_tuple(y)
-        return cells_of(match, min(match.shape[1:]))
+        return nonzero_cells(match, min(match.shape[1:]))

@@ -16,8 +16,8 @@ from structinf.dp.graph import Graph
 from structinf.errors import InvalidInputError
 from structinf.validation import check_flag
 
-from .label_lists import indicators, refuse
-from .route_form import Arcs, ShortestPath
+from .common.labels import indicators, reject_labels
+from .common.shortest_paths import Arcs, ShortestPath
 
 __all__ = ["Path"]
 
@@ -81,7 +81,7 @@ class Path(ShortestPath):
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"terminals": 1})
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = True
-    sign_advice: ClassVar[str] = "dag_path, if no edges form a cycle"
+    alternative_for_any_sign: ClassVar[str] = "dag_path, if no edges form a cycle"
 
     graph: Any
     source: Hashable | None = None
@@ -127,11 +127,11 @@ class Path(ShortestPath):
         return Arcs.of(tail, head, edge, len(self.graph.nodes))
 
     @property
-    def on_nodes(self) -> bool:
+    def parts_are_nodes(self) -> bool:
         return self.scores == "nodes"
 
     def arcs(self, event_shape: Sequence[int]) -> Arcs:
-        return self._arcs.by_nodes() if self.on_nodes else self._arcs
+        return self._arcs.by_nodes() if self.parts_are_nodes else self._arcs
 
     def ends(self, like: Tensor) -> Tensor:
         if self.source is None:
@@ -142,7 +142,7 @@ class Path(ShortestPath):
         return torch.tensor(ends, device=like.device).expand(len(like), 2)
 
     def validate(self, theta: Tensor) -> None:
-        count = len(self.graph.nodes if self.on_nodes else self.graph.ends)
+        count = len(self.graph.nodes if self.parts_are_nodes else self.graph.ends)
         if theta.shape[1] != count:
             raise InvalidInputError(
                 f"theta: this graph has {count} {self.scores}, and path takes a score for each, (..., {count}); "
@@ -184,14 +184,14 @@ class Path(ShortestPath):
                 f"{tuple(labels.shape)} with the batch flat"
             )
         used = labels != -1
-        refuse(used & ((labels < 0) | (labels >= count)), labels, f"{self.scores} lie between 0 and {count - 1}")
-        refuse(used[:, 1:] & ~used[:, :-1], labels, f"one of the {self.scores} comes after the padding")
-        if self.on_nodes:
+        reject_labels(used & ((labels < 0) | (labels >= count)), labels, f"{self.scores} lie between 0 and {count - 1}")
+        reject_labels(used[:, 1:] & ~used[:, :-1], labels, f"one of the {self.scores} comes after the padding")
+        if self.parts_are_nodes:
             return self.from_nodes(labels, used, labels, like)
         nodes = self._follow(labels, used, like)
         start, end = self._ends_of(labels, used).unbind(2)
         joined = (start == nodes[:, :-1]) | ((end == nodes[:, :-1]) & (not self.directed))
-        refuse(used & ~joined, labels, "the edges are no path")
+        reject_labels(used & ~joined, labels, "the edges are no path")
         self.check_walk(nodes, torch.nn.functional.pad(used, (1, 0), value=True), labels, like)
         return indicators(labels, used, count, like)
 
@@ -202,7 +202,7 @@ class Path(ShortestPath):
         """The nodes on each of the paths ``y`` (B, E) or (B, N), in order, as the graph names them."""
         labels = self.decode(y)
         used = labels >= 0
-        if not self.on_nodes:
+        if not self.parts_are_nodes:
             labels, used = self._follow(labels, used, y), torch.nn.functional.pad(used, (1, 0), value=True)
         rows = zip(labels.tolist(), used.sum(1).tolist(), strict=True)
         return [[self.graph.nodes[node] for node in row[:length]] for row, length in rows]
@@ -220,11 +220,11 @@ class Path(ShortestPath):
     def _ends_of(self, edges: Tensor, used: Tensor) -> Tensor:
         """The two ends of each of the ``edges`` (B, L) in ``used``, (B, L, 2), 0 for others."""
         ends = torch.tensor(self.graph.ends, device=edges.device)
-        found = edges.new_zeros(*edges.shape, 2)
-        found[used] = ends[edges[used]]
-        return found
+        nodes_of_edges = edges.new_zeros(*edges.shape, 2)
+        nodes_of_edges[used] = ends[edges[used]]
+        return nodes_of_edges
 
     @property
     def _most(self) -> int:
         """The number of labels of the longest path there could be."""
-        return max(len(self.graph.nodes) - (not self.on_nodes), 1)
+        return max(len(self.graph.nodes) - (not self.parts_are_nodes), 1)

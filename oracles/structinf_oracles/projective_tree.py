@@ -14,8 +14,8 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.validation import check_flag
 
-from .dependency_form import arcs_in_use, check_arcs, lengths_in_use
-from .label_lists import refuse
+from .common.dependency_arcs import arcs_in_use, check_arcs, lengths_in_use
+from .common.labels import reject_labels
 
 __all__ = ["ProjectiveTree"]
 
@@ -131,16 +131,18 @@ class ProjectiveTree(HypergraphProgram):
         head, label = labels.unbind(2) if self.labelled else (labels, torch.zeros_like(labels))
         lengths = lengths_in_use(self, like).expand(len(labels))
         inside = torch.arange(n, device=labels.device) < lengths[:, None]
-        refuse(inside & ((head < 0) | (head > lengths[:, None])), labels, "a head is neither 0, the root, nor a word")
+        reject_labels(
+            inside & ((head < 0) | (head > lengths[:, None])), labels, "a head is neither 0, the root, nor a word"
+        )
         arcs = like.new_zeros(len(labels), n + 1, n + 1, like.shape[3] if self.labelled else 1)
-        refuse(inside & ((label < 0) | (label >= arcs.shape[3])), labels, "an arc's label is not in range")
+        reject_labels(inside & ((label < 0) | (label >= arcs.shape[3])), labels, "an arc's label is not in range")
         b, m = inside.nonzero(as_tuple=True)
         arcs[b, head[b, m], m + 1, label[b, m]] = 1
         y = arcs.reshape(len(labels), *like.shape[1:])
         # All trees have as many arcs, so that the one with most arcs of y is y, if that is a tree.
         best: Any = self.bind(lengths=lengths).argmax(y)
         kind = "projective tree with a single root" if self.single_root else "projective tree"
-        refuse(best != y, labels, f"the heads make no {kind}")
+        reject_labels(best != y, labels, f"the heads make no {kind}")
         return y
 
     def decode(self, y: Tensor) -> Tensor:

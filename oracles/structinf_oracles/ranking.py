@@ -19,8 +19,8 @@ from structinf.oracle import Enumerable, Projectable
 from structinf.shapes import Float
 from structinf.validation import check_enumerable, check_feasible, check_instances, check_lengths
 
-from .label_lists import refuse
-from .subset_form import in_use
+from .common.labels import reject_labels
+from .common.subsets import elements_in_use
 
 __all__ = ["Ranking"]
 
@@ -72,7 +72,7 @@ class Ranking(Projectable, Enumerable):
             check_lengths(lengths, 0, theta.shape[1], f"n = {theta.shape[1]} elements")
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
-        return in_use(self.bound.get("lengths"), theta)
+        return elements_in_use(self.bound.get("lengths"), theta)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         if labels.shape[1:] != like.shape[1:]:
@@ -83,8 +83,8 @@ class Ranking(Projectable, Enumerable):
         ascending, mask = torch.arange(1, labels.shape[1] + 1, device=labels.device), self.valid_parts(labels)
         ranks = labels if mask is None else torch.where(mask, labels, 0)
         # In order, zeros of the padding first, these are 1, 2, ... up to the length.
-        wanted = ascending if mask is None else ascending - (~mask).sum(1, keepdim=True)
-        refuse(ranks.sort(1).values != wanted.clamp(min=0), labels, "each rank from 1 on is needed once")
+        expected_ranks = ascending if mask is None else ascending - (~mask).sum(1, keepdim=True)
+        reject_labels(ranks.sort(1).values != expected_ranks.clamp(min=0), labels, "each rank from 1 on is needed once")
         return ranks.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:

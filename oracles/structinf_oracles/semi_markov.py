@@ -19,7 +19,7 @@ from structinf.parts import Parts, as_tuple
 from structinf.shapes import Float, Int
 from structinf.validation import check_flag, check_lengths
 
-from .label_lists import indicators, positions, refuse
+from .common.labels import indicators, nonzero_positions, reject_labels
 
 __all__ = ["SemiMarkov"]
 
@@ -134,8 +134,8 @@ class SemiMarkov(HypergraphProgram):
     def validate(self, theta: Parts) -> None:
         shapes = [tuple(t.shape[1:]) for t in as_tuple(theta)]
         steps, durations, *_, labels = shapes[0]
-        wanted = [(steps, durations, *[labels] * (self.event_ndim - 2)), (labels, labels)]
-        if 0 in shapes[0] or shapes != wanted[: len(shapes)]:
+        expected_shapes = [(steps, durations, *[labels] * (self.event_ndim - 2)), (labels, labels)]
+        if 0 in shapes[0] or shapes != expected_shapes[: len(shapes)]:
             raise InvalidInputError(
                 f"theta: semi_markov takes {_FORMS}, with T, D and S at least 1; got "
                 f"{' and '.join(map(str, shapes))} after the batch dimensions"
@@ -188,13 +188,15 @@ class SemiMarkov(HypergraphProgram):
             )
         used = (labels != -1).any(2)
         start, size, label = labels.unbind(2)
-        refuse(used & ((size < 1) | (size > durations)), labels, f"a segment has not between 1 and {durations} steps")
-        refuse(used & ((label < 0) | (label >= states)), labels, f"a label is not between 0 and {states - 1}")
+        reject_labels(
+            used & ((size < 1) | (size > durations)), labels, f"a segment has not between 1 and {durations} steps"
+        )
+        reject_labels(used & ((label < 0) | (label >= states)), labels, f"a label is not between 0 and {states - 1}")
         end = torch.where(used, size, 0).cumsum(1)
-        refuse(used & (start != end - size), labels, "a segment does not start where the one before it ends")
-        refuse(used[:, 1:] & ~used[:, :-1], labels, "a segment comes after the padding")
+        reject_labels(used & (start != end - size), labels, "a segment does not start where the one before it ends")
+        reject_labels(used[:, 1:] & ~used[:, :-1], labels, "a segment comes after the padding")
         length = self.bound.get("lengths", labels.new_full((len(labels),), steps))
-        refuse(end[:, -1:] != length.unsqueeze(1), labels, "the segments do not end with the last step in use")
+        reject_labels(end[:, -1:] != length.unsqueeze(1), labels, "the segments do not end with the last step in use")
         before = pad(label[:, :-1], (1, 0))
         place = (end - 1) * durations + size - 1
         place = (place * states + before if self.pairwise else place) * states + label
@@ -209,9 +211,9 @@ class SemiMarkov(HypergraphProgram):
     def decode(self, y: Parts) -> Int[Tensor, "batch steps 3"]:
         segments = self._without_label_before(y)
         _, steps, durations, states = segments.shape
-        found = positions(segments.flatten(1), steps)
-        t, d, label = found // (durations * states), found // states % durations, found % states
-        return torch.where(found.unsqueeze(2) < 0, -1, torch.stack([t - d, d + 1, label], 2))
+        positions = nonzero_positions(segments.flatten(1), steps)
+        t, d, label = positions // (durations * states), positions // states % durations, positions % states
+        return torch.where(positions.unsqueeze(2) < 0, -1, torch.stack([t - d, d + 1, label], 2))
 
     def labels_of_steps(self, y: Parts) -> Int[Tensor, "batch steps"]:
         """The label of the segment that each step lies in, −1 beyond the length."""

@@ -20,8 +20,8 @@ from structinf.parts import Parts
 from structinf.shapes import Bool, Float
 from structinf.validation import check_count, check_enumerable, check_feasible
 
-from .graph_form import ScoredEdges
-from .label_lists import indicators, positions, refuse
+from .common.labels import indicators, nonzero_positions, reject_labels
+from .common.undirected_graphs import ScoredEdges
 
 if TYPE_CHECKING:
     from .kernels.spanning_tree.sums import Multigraph
@@ -83,7 +83,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     """
 
     name: ClassVar[str] = "spanning_tree"
-    fewest: ClassVar[int] = 1
+    min_nodes: ClassVar[int] = 1
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "Smoothable": "a best spanning tree is found greedily, which is no recursion of maxima",
@@ -111,39 +111,43 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         nodes = len(self.graph_of(like).nodes)
-        wanted = (nodes - 1, 2) if self.edges is None else (nodes - 1,)
-        if labels.shape[1:] != wanted:
+        expected_shape = (nodes - 1, 2) if self.edges is None else (nodes - 1,)
+        if labels.shape[1:] != expected_shape:
             what = "pairs of nodes" if self.edges is None else "numbers of edges"
             raise InvalidInputError(
                 f"labels: the {nodes - 1} edges of a tree of {nodes} nodes are {what}, (..., "
-                f"{', '.join(map(str, wanted))}); got {tuple(labels.shape)} with the batch flat"
+                f"{', '.join(map(str, expected_shape))}); got {tuple(labels.shape)} with the batch flat"
             )
         lengths = self.nodes_in_use(like).expand(len(labels))
         used = torch.arange(nodes - 1, device=labels.device) < lengths[:, None] - 1
         labels = labels.long()
         count = lengths[:, None, None] if self.edges is None else like.shape[1]
         where = used.unflatten(1, (nodes - 1, 1)) if self.edges is None else used
-        refuse(where & ((labels < 0) | (labels >= count)), labels, "nodes, or numbers of edges, are out of range")
-        refuse(~where & (labels != -1), labels, "more edges than a tree has; pad with −1")
+        reject_labels(
+            where & ((labels < 0) | (labels >= count)), labels, "nodes, or numbers of edges, are out of range"
+        )
+        reject_labels(~where & (labels != -1), labels, "more edges than a tree has; pad with −1")
         if self.edges is None:
             ends = labels.where(where, 0).sort(2).values
-            found = ends[..., 0] * nodes + ends[..., 1]
+            positions = ends[..., 0] * nodes + ends[..., 1]
         else:
             ends = torch.tensor(self.edges.ends, device=labels.device)[labels]
-            found = labels
+            positions = labels
         joined = torch.arange(nodes, device=labels.device).expand(len(labels), nodes)
         for pair in ends.unbind(1):
             joined = _join(joined, *pair.unbind(1))
         outside = torch.arange(nodes, device=labels.device) >= lengths[:, None]
-        refuse((joined != joined[:, :1]) & ~outside, labels, "the edges do not join all nodes: they are not a tree")
-        return indicators(found, used, like.shape[1:].numel(), like).reshape(len(labels), *like.shape[1:])
+        reject_labels(
+            (joined != joined[:, :1]) & ~outside, labels, "the edges do not join all nodes: they are not a tree"
+        )
+        return indicators(positions, used, like.shape[1:].numel(), like).reshape(len(labels), *like.shape[1:])
 
     def decode(self, y: Tensor) -> Tensor:
         nodes = len(self.graph_of(y).nodes)
-        found = positions(y.flatten(1), nodes - 1)
+        positions = nonzero_positions(y.flatten(1), nodes - 1)
         if self.edges is not None:
-            return found
-        return torch.where(found[..., None] < 0, -1, torch.stack([found // nodes, found % nodes], -1))
+            return positions
+        return torch.where(positions[..., None] < 0, -1, torch.stack([positions // nodes, positions % nodes], -1))
 
     # -- the best tree ---------------------------------------------------------------------
 
@@ -177,12 +181,9 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
         if theta.device.type != "cpu":
             return super().log_partition_and_marginals(theta)
-        value, means = sums.marginals(*self._weighted(theta))
+        value, means = sums.log_partition_and_marginals(*self._weighted(theta))
         check_feasible(value, TREE)
         return value.to(theta.dtype), self.as_parts(means, theta)
-
-    def marginals(self, theta: Tensor) -> Parts:
-        return super().marginals(theta) if theta.device.type != "cpu" else self.log_partition_and_marginals(theta)[1]
 
     def covariance_product(self, theta: Tensor, v: Tensor) -> Parts:
         from .kernels.spanning_tree import sums
@@ -210,10 +211,10 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         from .kernels.spanning_tree.sums import Multigraph
 
         graph = self.graph_of(theta)
-        arrays = (*graph.pairs, graph.members)
-        keys, mirrored, pair, members = (torch.from_numpy(array).to(theta.device) for array in arrays)
+        arrays = (*graph.pairs, graph.edges_of_pairs)
+        keys, mirrored, pair, edges_of_pairs = (torch.from_numpy(array).to(theta.device) for array in arrays)
         lengths = self.nodes_in_use(theta)
-        weighted = Multigraph(len(graph.nodes), keys, mirrored, pair, members, lengths, graph.is_simple)
+        weighted = Multigraph(len(graph.nodes), keys, mirrored, pair, edges_of_pairs, lengths, graph.is_simple)
         return self.edge_scores(theta).double(), weighted
 
     # -- all trees -------------------------------------------------------------------------
@@ -252,11 +253,11 @@ def _spanning_trees(ends: Tensor, nodes: int) -> Bool[Tensor, "trees edges"]:
             grown = _join(grown, u, v)
     taken, component = torch.zeros(1, len(ends), dtype=torch.bool), torch.arange(nodes)[None]
     for e, (u, v) in reversed(edges):
-        rest = component
+        remaining = component
         for before, one, other in forest:
             if before < e:
-                rest = _join(rest, one, other)
-        left, joins = (rest == rest[:, :1]).all(1), component[:, u] != component[:, v]
+                remaining = _join(remaining, one, other)
+        left, joins = (remaining == remaining[:, :1]).all(1), component[:, u] != component[:, v]
         chosen = taken[joins].index_fill(1, torch.tensor([e]), True)
         taken = torch.cat([chosen, taken[left]])
         component = torch.cat([_join(component[joins], u, v), component[left]])

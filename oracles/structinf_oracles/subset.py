@@ -18,9 +18,9 @@ from structinf.oracle import EntropyProjectable, Projectable
 from structinf.shapes import Float
 from structinf.validation import check_feasible, check_flag, check_natural
 
-from . import capped_simplex
-from .label_lists import refuse
-from .subset_form import check_sizes, cost_of_errors, in_use, taken, usable
+from .common import capped_simplex
+from .common.labels import reject_labels
+from .common.subsets import check_sizes, cost_of_wrong_elements, elements_in_use, mask_unusable_cells, taken_elements
 
 __all__ = ["Subset"]
 
@@ -99,13 +99,13 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         check_sizes(self.label(), self._least, theta.shape[1], self.bound.get("lengths"))
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
-        return in_use(self.bound.get("lengths"), theta)
+        return elements_in_use(self.bound.get("lengths"), theta)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        y = taken(labels, self.bound.get("lengths"), like.shape[1])
+        y = taken_elements(labels, self.bound.get("lengths"), like.shape[1])
         count = y.sum(1, keepdim=True)
-        refuse(count > self.k, labels, f"more than {self.k} elements are taken")
-        refuse(count < self._least, labels, f"fewer than {self.k} elements are taken")
+        reject_labels(count > self.k, labels, f"more than {self.k} elements are taken")
+        reject_labels(count < self._least, labels, f"fewer than {self.k} elements are taken")
         return y.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
@@ -113,11 +113,11 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
 
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Costs of 1 for each element wrongly taken or left."""
-        return cost_of_errors(y)
+        return cost_of_wrong_elements(y)
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch d"]:
         if theta.is_cpu:
-            return self._highest(usable(self.bound.get("lengths"), theta))
+            return self._highest(mask_unusable_cells(self.bound.get("lengths"), theta))
         scores = self._scores(theta)
         if self.at_most:
             scores = torch.where(scores > 0, scores, -torch.inf)
@@ -135,7 +135,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         above = torch.empty(len(scores), dtype=torch.int64)
         arrays = *to_numpy(scores), integers, min(self.k, row), floor, taken.numpy(), above.numpy()
         parallel_rows(highest, len(scores), *arrays, work=8 * scores.numel())
-        self._check_feasible(above)
+        self._check_enough(above)
         return taken
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch d"]:
@@ -148,12 +148,12 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
 
     def _scores(self, theta: Tensor) -> Tensor:
         """−inf for what is not in use."""
-        scores = usable(self.bound.get("lengths"), theta)
+        scores = mask_unusable_cells(self.bound.get("lengths"), theta)
         if self._least:
-            self._check_feasible((scores > -torch.inf).sum(1))
+            self._check_enough((scores > -torch.inf).sum(1))
         return scores
 
-    def _check_feasible(self, usable: Tensor) -> None:
+    def _check_enough(self, usable: Tensor) -> None:
         """InfeasibleError unless enough of the elements, of which so many are ``usable``, (B,), may be chosen."""
         if self._least:
             check_feasible(usable >= self._least, f"choice of {self._least} elements")

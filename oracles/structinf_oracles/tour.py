@@ -20,9 +20,9 @@ from structinf.oracle import Enumerable
 from structinf.shapes import Int
 from structinf.validation import bound_lengths, check_enumerable, check_lengths
 
-from .constraint_program import ConstraintProgram, load_cp_model
-from .integer_solver import Maximiser, Outcome, SolverOracle
-from .label_lists import refuse
+from .common.constraint_program import ConstraintProgram, load_cp_model
+from .common.integer_solver import Maximiser, Outcome, SolverOracle
+from .common.labels import reject_labels
 
 __all__ = ["Tour"]
 
@@ -70,7 +70,7 @@ class Tour(SolverOracle, Enumerable):
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
-    what: ClassVar[str] = "tour"
+    structure_name: ClassVar[str] = "tour"
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "GibbsOracle": "to sum over all tours is #P-hard, as to count them is",
@@ -108,10 +108,10 @@ class Tour(SolverOracle, Enumerable):
         lengths = self._lengths(like, len(labels))[:, None]
         place = torch.arange(n, device=labels.device)
         used = place < lengths
-        refuse(used & ((labels < 0) | (labels >= lengths)), labels, "nodes lie between 0 and the length less 1")
+        reject_labels(used & ((labels < 0) | (labels >= lengths)), labels, "nodes lie between 0 and the length less 1")
         visits = torch.where(used, labels, place)
-        refuse(visits.sort(1).values != place, labels, "a node is visited twice")
-        refuse(used[:, :1] & (visits[:, :1] != 0), labels, "a tour starts at node 0")
+        reject_labels(visits.sort(1).values != place, labels, "a node is visited twice")
+        reject_labels(used[:, :1] & (visits[:, :1] != 0), labels, "a tour starts at node 0")
         onward = torch.where(place + 1 < lengths, visits.roll(-1, 1), 0)
         y = like.new_zeros(len(labels), n, n)
         rows, places = (used & (lengths > 1)).nonzero().unbind(1)
@@ -159,9 +159,9 @@ class Tour(SolverOracle, Enumerable):
         count = math.factorial(max(size - 1, 0))
         check_enumerable(count, f"tours of {size} nodes")
         labels = torch.full((count, n), -1)
-        rest = [list(order) for order in itertools.permutations(range(1, size))]
+        orders = [list(order) for order in itertools.permutations(range(1, size))]
         labels[:, :1] = 0
-        labels[:, 1:size] = torch.tensor(rest, dtype=torch.long).reshape(count, max(size - 1, 0))
+        labels[:, 1:size] = torch.tensor(orders, dtype=torch.long).reshape(count, max(size - 1, 0))
         return self[[0] * count].encode(labels, torch.zeros(1, n, n, dtype=torch.float64))
 
 

@@ -16,8 +16,8 @@ from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable, TransportPolytope
 from structinf.shapes import Float
 
-from .label_lists import refuse
-from .min_cost_flow import Network, Solver, check_amounts, check_solver
+from .common.labels import reject_labels
+from .common.min_cost_flow import Network, Solver, check_amounts, check_solver
 
 __all__ = ["Transportation"]
 
@@ -89,23 +89,23 @@ class Transportation(TransportPolytope, Enumerable):
     def _network(self) -> Network:
         """Rows, columns, and a last node for what stays behind or is missing; an edge for each pair, then for these."""
         n, m = len(self.supplies), len(self.demands)
-        rows, columns, rest = np.arange(n), n + np.arange(m), sum(self.supplies) - sum(self.demands)
+        rows, columns, surplus = np.arange(n), n + np.arange(m), sum(self.supplies) - sum(self.demands)
         tails, heads = rows.repeat(m), np.tile(columns, n)
         most = np.minimum.outer(self.supplies, self.demands).ravel()
-        if rest:
-            side, amounts = (rows, self.supplies) if rest > 0 else (columns, self.demands)
+        if surplus:
+            side, amounts = (rows, self.supplies) if surplus > 0 else (columns, self.demands)
             last = np.full(len(side), n + m)
-            tails = np.append(tails, side if rest > 0 else last)
-            heads = np.append(heads, last if rest > 0 else side)
+            tails = np.append(tails, side if surplus > 0 else last)
+            heads = np.append(heads, last if surplus > 0 else side)
             most = np.append(most, amounts)
-        supplies = np.array([*self.supplies, *(-amount for amount in self.demands), -rest], np.int64)
+        supplies = np.array([*self.supplies, *(-amount for amount in self.demands), -surplus], np.int64)
         return Network(tails, heads, most.astype(np.float64), supplies, free=len(tails) - n * m, what="transport plan")
 
     def validate(self, theta: Tensor) -> None:
-        wanted = len(self.supplies), len(self.demands)
-        if theta.shape[1:] != wanted:
+        expected = len(self.supplies), len(self.demands)
+        if theta.shape[1:] != expected:
             raise InvalidInputError(
-                f"theta: {wanted[0]} supplies and {wanted[1]} demands take scores {wanted}, got "
+                f"theta: {expected[0]} supplies and {expected[1]} demands take scores {expected}, got "
                 f"{tuple(theta.shape[1:])} after the batch dimensions"
             )
 
@@ -131,12 +131,15 @@ class Transportation(TransportPolytope, Enumerable):
                 f"{tuple(labels.shape)} with the batch flat"
             )
         self._network.check_labels(labels.flatten(1))
-        rest = sum(self.supplies) - sum(self.demands)
-        for side, given, dim, bound in (("row", self.supplies, 2, rest > 0), ("column", self.demands, 1, rest < 0)):
+        surplus = sum(self.supplies) - sum(self.demands)
+        for side, given, dim, bound in (
+            ("row", self.supplies, 2, surplus > 0),
+            ("column", self.demands, 1, surplus < 0),
+        ):
             excess = labels.sum(dim) - labels.new_tensor(given)
-            wanted = "at most the" if bound else "the"
+            expected = "at most the" if bound else "the"
             wrong = excess > 0 if bound else excess != 0
-            refuse(wrong, labels, f"each {side} must sum to {wanted} given {given}")
+            reject_labels(wrong, labels, f"each {side} must sum to {expected} given {given}")
         return labels.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:

@@ -42,8 +42,8 @@ class ConvexFunction:
     ----------
     value : callable
         θ ↦ f(θ), (B,); differentiable by autograd to any order if an entry of θ requires grad.
-    gradient : callable
-        θ ↦ ∇f, (B, *event).
+    gradient : callable or None
+        θ ↦ ∇f, (B, *event); None if no algorithm is faster than ``value_and_gradient``.
     value_and_gradient : callable
         θ ↦ both, from one pass where an algorithm has one.
     vjp : callable
@@ -53,7 +53,7 @@ class ConvexFunction:
     """
 
     value: Callable[[Any], Tensor]
-    gradient: Callable[[Any], Parts]
+    gradient: Callable[[Any], Parts] | None
     value_and_gradient: Callable[[Any], tuple[Tensor, Parts]]
     vjp: Callable[[Any, Tensor], Parts]
     hessian_product: Callable[[Any, Any], Parts]
@@ -129,7 +129,8 @@ class Gradient(Function):
 
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
-        return as_tuple(function.gradient(pack(theta, is_tuple)))
+        form = pack(theta, is_tuple)
+        return as_tuple(function.value_and_gradient(form)[1] if function.gradient is None else function.gradient(form))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

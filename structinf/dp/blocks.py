@@ -9,7 +9,7 @@ import numpy as np
 __all__ = ["Blocks", "split_into_blocks"]
 
 # Hyperedges with a part in a block. Buffers of so many rows of 16 float32 numbers take 128 KiB.
-_MOST = 2048
+_MAX_BLOCK_EDGES = 2048
 
 
 class Blocks(NamedTuple):
@@ -57,7 +57,7 @@ def split_into_blocks(offset: np.ndarray, part: np.ndarray, tails: np.ndarray, l
     head = np.repeat(np.arange(nodes, dtype=np.int32), degree)
     scored = part < parts
     before = np.concatenate([[0], np.cumsum(scored)])[offset]
-    block_of_node = np.maximum(before[1:] - 1, 0) // _MOST
+    block_of_node = np.maximum(before[1:] - 1, 0) // _MAX_BLOCK_EDGES
     _, first = np.unique(block_of_node, return_index=True)
     node_offset = np.append(first, nodes)
     block = np.repeat(np.arange(len(first)), np.diff(node_offset))[head[scored]]

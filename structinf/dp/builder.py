@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InvalidInputError
 from .hypergraph import Hypergraph
-from .order import check_dangling, levels_of, needed_nodes, starts
+from .node_order import check_dangling, group_offsets, levels_of, needed_nodes
 
 __all__ = ["HypergraphBuilder"]
 
@@ -117,18 +117,18 @@ class HypergraphBuilder:
         InvalidInputError
             If hyperedges form a cycle, a goal cannot be derived, or a tail is a node that no hyperedge leads to.
         """
-        given = goals
+        goals_as_given = goals
         try:
-            goals = np.asarray(given)
+            goals = np.asarray(goals_as_given)
         except ValueError:  # of lists of several lengths
             goals = np.empty(0)
         if goals.dtype.kind not in "iu" or not goals.size:
-            raise InvalidInputError(f"goals: a node or an integer array of nodes is needed, got {given!r}")
+            raise InvalidInputError(f"goals: a node or an integer array of nodes is needed, got {goals_as_given!r}")
         wrong = goals[(goals < -1) | (goals >= self._nodes)]
         if wrong.size:
             raise InvalidInputError(f"goals: node {wrong[0]} is out of range: {self._known_nodes}, and −1 for no goal")
-        wanted = goals[goals >= 0]
-        if not wanted.size:
+        goal_nodes = goals[goals >= 0]
+        if not goal_nodes.size:
             raise InvalidInputError("goals: there must be one")
         rows = np.concatenate(self._added, 1) if self._added else np.zeros((4, 0), np.int64)
         heads, tails, part = rows[0], rows[1:3].T, rows[3]
@@ -136,22 +136,22 @@ class HypergraphBuilder:
         derived = np.append(level >= 0, True)  # the last one stands for no tail
         if not prune:
             check_dangling(self._nodes, heads, tails)
-        if not derived[wanted].all():
+        if not derived[goal_nodes].all():
             raise InvalidInputError(
-                f"goals: node {wanted[~derived[wanted]][0]} cannot be derived: no hyperedges lead to it from leaves; "
-                "a leaf is a node with a hyperedge without tails, add(node)"
+                f"goals: node {goal_nodes[~derived[goal_nodes]][0]} cannot be derived: no hyperedges lead to it from "
+                "leaves; a leaf is a node with a hyperedge without tails, add(node)"
             )
-        kept = derived[heads] & derived[tails].all(1)
-        needed = needed_nodes(self._nodes, heads[kept], tails[kept], wanted)
-        kept &= needed[heads]
+        is_kept = derived[heads] & derived[tails].all(1)
+        needed = needed_nodes(self._nodes, heads[is_kept], tails[is_kept], goal_nodes)
+        is_kept &= needed[heads]
         # By level, and by number in each; the hyperedges of a node in the order in which they were added.
         order = np.flatnonzero(needed)[np.argsort(level[needed], kind="stable")]
         number = np.full(self._nodes + 1, len(order))
         number[order] = np.arange(len(order))
-        heads, tails, part = number[heads[kept]], number[tails[kept]], part[kept]
+        heads, tails, part = number[heads[is_kept]], number[tails[is_kept]], part[is_kept]
         by_head = np.argsort(heads, kind="stable")
         return Hypergraph(
-            offset=starts(heads, len(order)),
+            offset=group_offsets(heads, len(order)),
             part=np.ascontiguousarray(part[by_head], np.int32),
             tails=np.ascontiguousarray(tails[by_head], np.int32),
             goals=np.where(goals >= 0, number[goals], -1),

@@ -56,13 +56,13 @@ class Graph:
             return graph
         known = isinstance(graph, Graph)
         if known or hasattr(graph, "is_directed"):  # networkx's need not be imported to be read
-            own = bool(graph.directed if known else graph.is_directed())
-            if directed and not own:
+            is_directed = bool(graph.directed if known else graph.is_directed())
+            if directed and not is_directed:
                 raise InvalidInputError(
                     f"{cls.option}: a directed graph is needed, got a {type(graph).__name__}, whose edges have no "
                     "direction"
                 )
-            kept = own if directed is None else directed
+            kept = is_directed if directed is None else directed
             if known:
                 return cls(graph.nodes, graph.ends, kept)
             return cls._of_pairs(graph.edges(), graph.nodes, kept)

@@ -23,7 +23,7 @@ from .blocks import Blocks, split_into_blocks
 
 __all__ = ["Hypergraph"]
 
-_HUGE = 2**60
+_MAX_SIZE = 2**60
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,7 +46,7 @@ class Hypergraph:
     parts : int
         P, the number of parts.
     plans : dict
-        What `structinf.dp.levels` made of the graph, by device.
+        What `structinf.dp.torch_backend` made of the graph, by device.
     """
 
     offset: np.ndarray
@@ -96,7 +96,7 @@ class Hypergraph:
         for nodes, edges in self.by_level:
             most = 1 + size[self.tails[edges]].sum(1)
             most = np.maximum.reduceat(most, np.searchsorted(self.head[edges], nodes))
-            size[nodes] = np.minimum(most, _HUGE)  # doubled at each level, it would overflow
+            size[nodes] = np.minimum(most, _MAX_SIZE)  # doubled at each level, it would overflow
         return size
 
     @cached_property
@@ -130,11 +130,11 @@ class Hypergraph:
             return np.full(batch, self.goals[(-1,) * self.goals.ndim].item(), np.int64)
         if math.prod(lengths.shape[1:]) != self.goals.ndim:
             count = self.goals.ndim
-            wanted, declared = ("(...)", 0) if count == 1 else (f"(..., {count})", 1)
+            expected_form, instance_ndim = ("(...)", 0) if count == 1 else (f"(..., {count})", 1)
             raise InvalidInputError(
-                f"lengths: {wanted} are needed, since goals have {count} dimension{'s' if count > 1 else ''}; got "
-                f"{tuple(lengths.shape)} with the batch flat. An oracle declares them as instance_ndim = "
-                f'{{"lengths": {declared}}}'
+                f"lengths: {expected_form} are needed, since goals have {count} dimension{'s' if count > 1 else ''}; "
+                f"got {tuple(lengths.shape)} with the batch flat. An oracle declares them as instance_ndim = "
+                f'{{"lengths": {instance_ndim}}}'
             )
         index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)
         unknown = np.any((index < 0) | (index >= self.goals.shape), axis=1)
@@ -148,5 +148,7 @@ class Hypergraph:
         different, which = np.unique(goals, return_inverse=True)
         masks = np.zeros((len(different), self.parts), np.bool_)
         parallel_rows(kernels.used_parts, -(-len(different) // 64), different, self.blocks, masks)
-        found = torch.from_numpy(masks).to(device)
-        return found.expand(len(goals), -1) if len(different) == 1 else found[torch.from_numpy(which).to(device)]
+        mask = torch.from_numpy(masks).to(device)
+        if len(different) == 1:
+            return mask.expand(len(goals), -1)
+        return mask[torch.from_numpy(which).to(device)]

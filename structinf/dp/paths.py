@@ -78,10 +78,10 @@ class DAG(Graph):
         return source, target
 
     def _only(self, name: str, candidates: np.ndarray, why: str) -> Hashable:
-        found = [self.nodes[i] for i in np.flatnonzero(candidates)]
-        if len(found) != 1:
-            raise InvalidInputError(f"{name}: which node is it? {why} {len(found)} of them, {listed(found)}")
-        return found[0]
+        nodes = [self.nodes[i] for i in np.flatnonzero(candidates)]
+        if len(nodes) != 1:
+            raise InvalidInputError(f"{name}: which node is it? {why} {len(nodes)} of them, {listed(nodes)}")
+        return nodes[0]
 
     # -- paths -----------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer
 from ..shapes import Float
 from ..smoothing import SmoothableGibbs
 from ..validation import check_count, check_enumerable, check_feasible, check_instances, check_k
-from . import levels, passes, queries
+from . import dispatch, queries, torch_backend
 from .hypergraph import Hypergraph
 
 __all__ = ["HypergraphProgram"]
@@ -91,7 +91,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
                 f"{self.label()}: options must be hashable, since graphs are kept for equal options ({error}); "
                 "take tuples for lists and arrays"
             ) from error
-        return _built(_Request(type(self), options, event_shape, unbound))
+        return _build_once(_Request(type(self), options, event_shape, unbound))
 
     def valid_parts(self, theta: Parts) -> Parts | None:
         if "lengths" not in self.bound:
@@ -99,24 +99,24 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         graph = self.hypergraph(theta)
         goals = self._goals(graph, len(self.bound["lengths"]))
         mask = graph.part_mask(goals, as_tuple(theta)[0].device)
-        pieces = self._split(mask, theta)
+        pieces = self._unflatten(mask, theta)
         return map_parts(lambda m, t: m.any(0, keepdim=True) if len(t) == 1 else m, pieces, theta)
 
-    def _flat(self, theta: Parts) -> Tensor:
+    def _flatten(self, theta: Parts) -> Tensor:
         """The parts of each instance, (B, P), contiguous."""
         size = batch_size(theta)
         flat = [t.expand(size, *t.shape[1:]).reshape(size, math.prod(t.shape[1:])) for t in as_tuple(theta)]
         return flat[0].contiguous() if len(flat) == 1 else torch.cat(flat, 1)
 
-    def _split(self, parts: Tensor, theta: Parts) -> Parts:
+    def _unflatten(self, parts: Tensor, theta: Parts) -> Parts:
         """Parts (..., P) in the form of θ, with the full batch."""
         sizes = [math.prod(t.shape[1:]) for t in as_tuple(theta)]
         pieces = zip(parts.split(sizes, -1), as_tuple(theta), strict=True)
         return pack_like([p.reshape(*p.shape[:-1], *t.shape[1:]) for p, t in pieces], theta)
 
-    def _problem(self, theta: Parts) -> tuple[Hypergraph, Tensor, Tensor]:
+    def _graph_parts_goals(self, theta: Parts) -> tuple[Hypergraph, Tensor, Tensor]:
         """The graph, the parts (B, P), and the goals (B,) on θ's device."""
-        graph, flat = self.hypergraph(theta), self._flat(theta)
+        graph, flat = self.hypergraph(theta), self._flatten(theta)
         return graph, flat, torch.from_numpy(self._goals(graph, len(flat))).to(flat.device)
 
     def _goals(self, graph: Hypergraph, batch: int) -> np.ndarray:
@@ -130,38 +130,35 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
             raise InvalidInputError(f"{self.label()} has no structure of {sizes}")
         return goals
 
-    def _check(self, value: Tensor) -> None:
+    def _check_feasible(self, value: Tensor) -> None:
         check_feasible(value, f"structure of {self.label()}")
 
     # -- smoothed recursion ------------------------------------------------------------------
 
     def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
-        graph, flat, goal = self._problem(theta)
-        value = passes.value(graph, flat, goal, regularizer)
-        self._check(value.detach())
+        graph, flat, goal = self._graph_parts_goals(theta)
+        value = dispatch.value(graph, flat, goal, regularizer)
+        self._check_feasible(value.detach())
         return value.to(flat.dtype)
 
-    def smoothed_mean(self, theta: Parts, regularizer: Regularizer) -> Parts:
-        return self.smoothed_value_and_mean(theta, regularizer)[1]
-
     def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
-        graph, flat, goal = self._problem(theta)
-        value, parts = passes.gradient(graph, flat, goal, regularizer)
-        self._check(value)
-        return value.to(flat.dtype), self._split(parts, theta)
+        graph, flat, goal = self._graph_parts_goals(theta)
+        value, parts = dispatch.value_and_mean(graph, flat, goal, regularizer)
+        self._check_feasible(value)
+        return value.to(flat.dtype), self._unflatten(parts, theta)
 
     def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
-        graph, flat, goal = self._problem(theta)
-        value, parts = passes.gradient(graph, flat, goal, regularizer, weight)
-        self._check(value)
-        return sum_to_batch_of(self._split(parts, theta), theta)
+        graph, flat, goal = self._graph_parts_goals(theta)
+        value, parts = dispatch.value_and_mean(graph, flat, goal, regularizer, weight)
+        self._check_feasible(value)
+        return sum_to_batch_of(self._unflatten(parts, theta), theta)
 
     def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
-        graph, flat, goal = self._problem(theta)
-        direction = self._flat(v).expand(flat.shape).contiguous()
-        value, parts = passes.hessian_product(graph, flat, direction, goal, regularizer)
-        self._check(value)
-        return self._split(parts, theta)
+        graph, flat, goal = self._graph_parts_goals(theta)
+        direction = self._flatten(v).expand(flat.shape).contiguous()
+        value, parts = dispatch.hessian_product(graph, flat, direction, goal, regularizer)
+        self._check_feasible(value)
+        return self._unflatten(parts, theta)
 
     # -- the protocol's own ------------------------------------------------------------------
 
@@ -174,10 +171,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
         check_k(k)
-        graph, flat, goal = self._problem(theta)
-        scores, parts = passes.kbest(graph, flat, goal, k)
-        self._check(scores[0])
-        return self._split(parts, theta), scores.to(flat.dtype), ~torch.isneginf(scores)
+        graph, flat, goal = self._graph_parts_goals(theta)
+        scores, parts = dispatch.k_best(graph, flat, goal, k)
+        self._check_feasible(scores[0])
+        return self._unflatten(parts, theta), scores.to(flat.dtype), ~torch.isneginf(scores)
 
     def enumerate(self, event_shape: Any) -> Parts:
         """All structures, at most a million."""
@@ -187,7 +184,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         check_enumerable(count, f"structures of {self.label()}")
         is_tuple = not isinstance(event_shape[0], int)
         zeros = [torch.zeros(1, *shape) for shape in (event_shape if is_tuple else [event_shape])]
-        return self._split(queries.derivations(graph, goal, count), tuple(zeros) if is_tuple else zeros[0])
+        return self._unflatten(queries.derivations(graph, goal, count), tuple(zeros) if is_tuple else zeros[0])
 
     # -- more of the same passes, at the regularizer's own temperature -------------------------
 
@@ -196,16 +193,16 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     ) -> Parts:
         """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
         check_count(n)
-        graph, flat, goal = self._problem(divide_by_temperature(theta, regularizer.temperature))
-        value, parts = passes.sample(graph, flat, goal, regularizer, n, generator)
-        self._check(value)
-        return self._split(parts, theta)
+        graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
+        value, parts = dispatch.sample(graph, flat, goal, regularizer, n, generator)
+        self._check_feasible(value)
+        return self._unflatten(parts, theta)
 
     def entropy(self, theta: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
         """Shannon entropy, (B,), in nats, of the random walk along q."""
-        graph, flat, goal = self._problem(divide_by_temperature(theta, regularizer.temperature))
+        graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
         value, entropy = queries.entropy(graph, flat, goal, regularizer)
-        self._check(value)
+        self._check_feasible(value)
         return entropy.to(flat.dtype)
 
     def log_prob(self, theta: Parts, y: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
@@ -213,18 +210,18 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
         InvalidInputError if ``y`` is no structure.
         """
-        graph, flat, goal = self._problem(divide_by_temperature(theta, regularizer.temperature))
-        own = self._flat(y).double().expand_as(flat)
-        value, log_prob, found = queries.log_prob(graph, flat, goal, own, regularizer)
-        self._check(value)
-        wrong = ~(found == own).all(1)
+        graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
+        flat_y = self._flatten(y).double().expand_as(flat)
+        value, log_prob, structure = queries.log_prob(graph, flat, goal, flat_y, regularizer)
+        self._check_feasible(value)
+        wrong = ~(structure == flat_y).all(1)
         if bool(wrong.any()):
             raise InvalidInputError(f"y is no structure of {self.label()} at batch index {int(wrong.nonzero()[0, 0])}")
         return log_prob.to(flat.dtype)
 
     def count(self, theta: Parts) -> list[int]:
         """The exact number of structures of finite score of each instance."""
-        graph, flat, goal = self._problem(theta)
+        graph, flat, goal = self._graph_parts_goals(theta)
         return [queries.count(graph, int(g), row) for g, row in zip(goal, torch.isneginf(flat).cpu(), strict=True)]
 
     def enumerate_support(
@@ -243,11 +240,11 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         probabilities : (K, B) Tensor
             0, with a structure of 0, beyond an instance's own.
         """
-        graph, flat, goal = self._problem(divide_by_temperature(theta, regularizer.temperature))
-        v, q = levels.edge_probabilities(graph, flat, regularizer)
-        self._check(levels.at(v, goal))
+        graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
+        v, q = torch_backend.edge_probabilities(graph, flat, regularizer)
+        self._check_feasible(torch_backend.at_goals(v, goal))
         probabilities, parts = queries.support(graph, q, goal, max_structures)
-        return self._split(parts.to(flat.dtype), theta), probabilities.to(flat.dtype)
+        return self._unflatten(parts.to(flat.dtype), theta), probabilities.to(flat.dtype)
 
 
 @dataclass(frozen=True)
@@ -261,7 +258,7 @@ class _Request:
 
 
 @functools.lru_cache(maxsize=64)
-def _built(request: _Request) -> Hypergraph:
+def _build_once(request: _Request) -> Hypergraph:
     graph = request.oracle.build(request.event_shape)
     if not isinstance(graph, Hypergraph):
         raise PluginError(

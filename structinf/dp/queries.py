@@ -9,14 +9,14 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..regularizers import Regularizer, Unregularized
 from ..shapes import Float, Float64
-from . import passes
+from . import dispatch
 from .hypergraph import Hypergraph
-from .levels import Bucket, along, at, edge_probabilities, recur, walk
+from .torch_backend import Bucket, at_goals, edge_probabilities, evaluate_nodes, send_flow, split_flow
 
 __all__ = ["count", "derivations", "entropy", "log_prob", "support"]
 
 # Of a perceptron. What it has not found by then is taken for a point inside the hull: a sum of structures, but none.
-_MOST_MOVES = 1000
+_MAX_MOVES = 1000
 
 
 def count(
@@ -37,8 +37,8 @@ def count(
 
 def derivations(graph: Hypergraph, goal: int, count: int) -> Tensor:
     """The parts of all ``count`` derivations of ``goal``, (count, P) float64."""
-    _, found = passes.listing(graph, torch.zeros(1, graph.edges), torch.tensor([goal]), count)
-    return found.squeeze(1)
+    _, structures = dispatch.list_derivations(graph, torch.zeros(1, graph.edges), torch.tensor([goal]), count)
+    return structures.squeeze(1)
 
 
 def support(
@@ -55,7 +55,7 @@ def support(
             f"{largest} structures have a positive probability at batch index {counts.index(largest)}, more than "
             f"most={max_structures}; lower the temperature, or take a sparse regularizer"
         )
-    scores, parts = passes.listing(graph, q.log(), goal, largest)
+    scores, parts = dispatch.list_derivations(graph, q.log(), goal, largest)
     scores, order = scores.sort(dim=0, descending=True, stable=True)
     return scores.exp(), parts.take_along_dim(order.unsqueeze(2), 0)
 
@@ -71,11 +71,11 @@ def entropy(
     padded = torch.nn.functional.pad(q, (0, 1))
 
     def step(bucket: Bucket, tails: Tensor) -> Tensor:
-        own = padded[:, bucket.edges]
-        return (torch.special.entr(own) + own * torch.where(own > 0, tails, 0.0)).sum(2)
+        q_of_bucket = padded[:, bucket.edges]
+        return (torch.special.entr(q_of_bucket) + q_of_bucket * torch.where(q_of_bucket > 0, tails, 0.0)).sum(2)
 
-    h = recur(graph, torch.zeros_like(theta, dtype=torch.float64), step)
-    return at(v, goal), at(h, goal)
+    h = evaluate_nodes(graph, torch.zeros_like(theta, dtype=torch.float64), step)
+    return at_goals(v, goal), at_goals(h, goal)
 
 
 def log_prob(
@@ -86,9 +86,9 @@ def log_prob(
     regularizer: Regularizer,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DP_Ω, the log-probability of the structures ``y``, both (B,), and the structures found for them, (B, P)."""
-    found, used = _derivation_of(graph, goal, y)
+    structures, used = _derivation_of(graph, goal, y)
     v, q = edge_probabilities(graph, theta, regularizer)
-    return at(v, goal), torch.special.xlogy(used, q).sum(1), found
+    return at_goals(v, goal), torch.special.xlogy(used, q).sum(1), structures
 
 
 def _derivation_of(graph: Hypergraph, goal: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,9 +103,11 @@ def _derivation_of(graph: Hypergraph, goal: Tensor, y: Tensor) -> tuple[Tensor, 
     moves = 0
     while True:
         _, chosen = edge_probabilities(graph, scores, Unregularized())
-        found, used = walk(graph, goal, scores.new_ones(len(scores)), along(chosen))
-        ahead = torch.where(y > 0, scores, 0.0) * (found - y)  # what is found has no part that y lacks, or scores −inf
-        if moves == _MOST_MOVES or bool(((found == y).all(1) | (ahead.sum(1) < 0)).all()):
-            return found, used
-        scores = scores + (y - found)
+        structures, used = send_flow(graph, goal, scores.new_ones(len(scores)), split_flow(chosen))
+        ahead = torch.where(y > 0, scores, 0.0) * (
+            structures - y
+        )  # what is found has no part that y lacks, or scores −inf
+        if moves == _MAX_MOVES or bool(((structures == y).all(1) | (ahead.sum(1) < 0)).all()):
+            return structures, used
+        scores = scores + (y - structures)
         moves += 1

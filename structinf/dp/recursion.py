@@ -104,8 +104,8 @@ class DynamicProgram(SmoothableGibbs, Samplable):
             return None
         zeros = map_parts(torch.zeros_like, theta)
         generator = torch.Generator(as_tuple(theta)[0].device).manual_seed(0)
-        backward_rule = functools.partial(_everywhere, generator=generator)
-        reach = gradient_by_autograd(lambda t: self._value(t, _routed(UNREGULARIZED, backward_rule)), zeros)
+        route = functools.partial(_random_on_reachable, generator=generator)
+        reach = gradient_by_autograd(lambda t: self._value(t, _routed(UNREGULARIZED, route)), zeros)
         return map_parts(lambda r, t: (r != 0).any(0, keepdim=True) if len(t) == 1 else r != 0, reach, theta)
 
     # -- smoothed recursion ------------------------------------------------------------------
@@ -120,7 +120,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
         check_count(n)
         theta = divide_by_temperature(theta, regularizer.temperature)
         size, many = batch_size(theta), self.repeat(n)
-        smax = _routed(regularizer, functools.partial(_draw, regularizer=regularizer, generator=generator))
+        smax = _routed(regularizer, functools.partial(_draw_counts, regularizer=regularizer, generator=generator))
         tiled = map_parts(lambda t: t.expand(size, *t.shape[1:]).repeat(n, *[1] * (t.ndim - 1)), theta)
         walks = gradient_by_autograd(lambda t: many._finite_value(t, smax), tiled)
         return map_parts(lambda w: w.reshape(n, size, *w.shape[1:]), walks)
@@ -141,10 +141,10 @@ class DynamicProgram(SmoothableGibbs, Samplable):
         size = batch_size(theta)
         value = self.value(map_parts(lambda t: t.expand(size, *t.shape[1:]), theta), smax)
         if not isinstance(value, Tensor) or value.shape != (size,):
-            received = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise PluginError(
                 f"value of {self.label()} must return a score for each of the {size} instances, "
-                f"a tensor of shape ({size},); got {received}"
+                f"a tensor of shape ({size},); got {returned}"
             )
         return value.to(as_tuple(theta)[0].dtype, copy=True)
 
@@ -161,7 +161,7 @@ def _routed(regularizer: Regularizer, backward_rule: Callable[[Tensor, Tensor], 
     return lambda x, dim=-1: smooth_max_with_backward(regularizer, x, dim, backward_rule)
 
 
-def _draw(
+def _draw_counts(
     x: Tensor, times: Tensor, regularizer: Regularizer, generator: torch.Generator | None
 ) -> Float[Tensor, "*nodes n"]:
     """How often each entry of x (..., n) comes, if ``times`` (...) are drawn from q = ∇max_Ω(x)."""
@@ -187,7 +187,7 @@ def _draw(
     return drawn
 
 
-def _everywhere(x: Tensor, reached: Tensor, generator: torch.Generator) -> Float[Tensor, "*nodes n"]:
+def _random_on_reachable(x: Tensor, reached: Tensor, generator: torch.Generator) -> Float[Tensor, "*nodes n"]:
     """Random positive numbers at all entries that can be chosen: parts of opposite signs then do not cancel."""
     weight = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) + 0.5
     return weight * (~x.isneginf() & (reached != 0).unsqueeze(-1))

@@ -122,11 +122,11 @@ def sample_inner_products(samples: Tensor, v: Tensor) -> Tensor:
     samples, v = samples.unsqueeze(-1).flatten(2), v.unsqueeze(-1).flatten(1)
     if not samples.is_cpu:
         return torch.einsum("nbd,bd->nb", samples, v)
-    from ..kernels.noise.products import along
+    from ..kernels.noise.products import inner_products
 
     arrays = to_numpy(samples, v.to(samples.dtype))
     products = np.empty(samples.shape[:2], arrays[0].dtype)
-    parallel_rows(along, samples.shape[1], *arrays, products, work=samples.numel())
+    parallel_rows(inner_products, samples.shape[1], *arrays, products, work=samples.numel())
     return torch.from_numpy(products)
 
 
@@ -135,9 +135,9 @@ def weighted_sum_of_samples(samples: Tensor, weights: Tensor) -> Tensor:
     flat = samples.unsqueeze(-1).flatten(2)
     if not samples.is_cpu:
         return torch.einsum("nb,nbd->bd", weights, flat).view(samples.shape[1:])
-    from ..kernels.noise.products import weighed
+    from ..kernels.noise.products import weighted_sums
 
     arrays = to_numpy(flat, weights.to(samples.dtype))
     total = np.empty(flat.shape[1:], arrays[0].dtype)
-    parallel_rows(weighed, flat.shape[1], *arrays, total, work=samples.numel())
+    parallel_rows(weighted_sums, flat.shape[1], *arrays, total, work=samples.numel())
     return torch.from_numpy(total).view(samples.shape[1:])

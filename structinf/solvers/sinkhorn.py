@@ -77,11 +77,11 @@ def forbid_unusable_cells(scores: Tensor, rows: Tensor, columns: Tensor) -> Tens
     complete = ~torch.isneginf(scores.detach()).flatten(1).any(1)
     if bool(complete.all()):
         return scores
-    from ..kernels.transport.support import usable
+    from ..kernels.transport.support import usable_cells
 
     cells, feasible = torch.empty(size, n, m, dtype=torch.bool), torch.empty(size, dtype=torch.bool)
     arrays = to_numpy(scores, rows, columns)
-    parallel_rows(usable, size, *arrays, cells.numpy(), feasible.numpy(), work=4 * scores.numel())
+    parallel_rows(usable_cells, size, *arrays, cells.numpy(), feasible.numpy(), work=4 * scores.numel())
     check_feasible(feasible, "transport plan")
     return torch.where(cells.to(scores.device) | complete[:, None, None], scores, -torch.inf)
 

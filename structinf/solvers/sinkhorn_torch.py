@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from ..kernels.logsumexp import logsumexp
-from ..kernels.transport.tolerances import COARSE, COARSER, EXACT, FARTHEST, NOISE, NOTHING, ROUNDING, STEPS, TINY
+from ..kernels.transport.tolerances import (
+    CANCELLATION,
+    COARSE_TOLERANCE,
+    EXACT,
+    MAX_COARSE_STEPS,
+    MAX_STEP,
+    NEGLIGIBLE,
+    ROUNDING,
+    SMALLEST,
+    TEMPERATURE_RATIO,
+)
 from ..shapes import Float
 
 __all__ = [
@@ -56,7 +66,7 @@ def _rounding(
     scores: Tensor, plan: Tensor, g: Tensor, temperature: Tensor | float, largest: Tensor, spread: Tensor
 ) -> Float[Tensor, " batch"]:
     """What rounding of scores and potentials, where something is shipped, leaves of a residual."""
-    size = torch.where(plan > NOTHING * largest[:, None, None], scores.abs() + g.abs()[:, None], 0.0).amax((1, 2))
+    size = torch.where(plan > NEGLIGIBLE * largest[:, None, None], scores.abs() + g.abs()[:, None], 0.0).amax((1, 2))
     return ROUNDING * (1 + torch.minimum(size, spread) / temperature)
 
 
@@ -138,13 +148,13 @@ def laplacian(plan: Tensor, farthest: float = math.inf) -> Callable[[Tensor, Ten
     :func:`structinf.kernels.transport.laplacian.eliminate`, which this is.
     """
     sums = plan.sum(2, keepdim=True)
-    share = torch.where(sums > TINY, plan / torch.where(sums > TINY, sums, 1.0), 0.0)
+    share = torch.where(sums > SMALLEST, plan / torch.where(sums > SMALLEST, sums, 1.0), 0.0)
     weights = plan.mT @ share
     steps = []
     for j in range(plan.shape[2] - 1, 0, -1):
         row = weights[:, j, :j]
         total = row.sum(1, keepdim=True)
-        inverse = torch.where(total > TINY, 1 / torch.where(total > TINY, total, 1.0), 0.0)
+        inverse = torch.where(total > SMALLEST, 1 / torch.where(total > SMALLEST, total, 1.0), 0.0)
         steps.append((inverse, row * inverse))
         weights = weights[:, :j, :j] + row[:, :, None] * (row * inverse)[:, None]
 
@@ -152,7 +162,7 @@ def laplacian(plan: Tensor, farthest: float = math.inf) -> Callable[[Tensor, Ten
         scaled = []
         for inverse, share in steps:
             last, last_size = x[:, -1:], size[:, -1:]
-            own = torch.where(last.abs() < NOISE * last_size, 0.0, last * inverse)
+            own = torch.where(last.abs() < CANCELLATION * last_size, 0.0, last * inverse)
             scaled.append(own.clamp(-farthest, farthest))
             x, size = x[:, :-1] + last * share, size[:, :-1] + last_size * share
         y = torch.zeros_like(x)
@@ -169,7 +179,7 @@ def tangent(
     """The changes of the plan, of f / T and of g / T, as :func:`structinf.kernels.transport.laplacian.tangent` has."""
     change = plan * direction / temperature
     sums = plan.sum(2)
-    inverse = torch.where(sums > TINY, 1 / torch.where(sums > TINY, sums, 1.0), 0.0)
+    inverse = torch.where(sums > SMALLEST, 1 / torch.where(sums > SMALLEST, sums, 1.0), 0.0)
     x = (rows - change.sum(2)) * inverse
     right = columns - change.sum(1) - (plan * x[:, :, None]).sum(1)
     row_size = (rows.abs() + change.abs().sum(2)) * inverse
@@ -224,12 +234,12 @@ def solve(
             plan, error, rounding = state(g, end)
     slow = error > rounding.clamp(min=tolerance)
     high = torch.where(slow, torch.clamp(spread / 8, min=max(temperature, first_temperature)), end)
-    levels = (torch.log(high / temperature) / math.log(COARSER)).ceil().clamp(min=0)
+    levels = (torch.log(high / temperature) / math.log(TEMPERATURE_RATIO)).ceil().clamp(min=0)
     g = torch.where((high > temperature)[:, None], start, g)
 
     def advance(g: Tensor, t: Tensor, plan: Tensor, moving: Tensor) -> Tensor:
         """One step of Newton's of the instances that are ``moving``."""
-        step = laplacian(plan, FARTHEST)(columns - plan.sum(1), columns + plan.sum(1))
+        step = laplacian(plan, MAX_STEP)(columns - plan.sum(1), columns + plan.sum(1))
         step = step * (100 / step.abs().amax(1, keepdim=True)).clamp(max=1)
         slope = (step * (columns - plan.sum(1))).sum(1)
         part = t
@@ -245,7 +255,7 @@ def solve(
     for level in range(int(levels.max()) if size else 0, -1, -1):
         begun = slow & (level <= levels)
         t = temperature * (high / temperature) ** (level / levels.clamp(min=1)).clamp(max=1)
-        within = tolerance if level == 0 else COARSE
+        within = tolerance if level == 0 else COARSE_TOLERANCE
         plan, error, rounding = state(g, t)
         steps = 0
         while bool((moving := begun & (error > rounding.clamp(min=within)) & (iterations < max_iter)).any()):
@@ -253,7 +263,7 @@ def solve(
             g = advance(g, t, plan, moving)
             plan, error, rounding = state(g, t)
             steps += 1
-            if level and steps == STEPS:
+            if level and steps == MAX_COARSE_STEPS:
                 break
     if exact and bool((moving := (error > 0.01 * rounding.clamp(min=tolerance)) & (iterations < max_iter)).any()):
         iterations += moving

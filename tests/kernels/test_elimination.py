@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 
 from arborescence_enumeration import NEVER, Sums, both_roots, feasible_cases, scores
 from structinf_oracles.arborescence import Arborescence
-from structinf_oracles.kernels.arborescence import elimination
+from structinf_oracles.kernels.arborescence import dispatch
 
 # ----------------------------------------------------------------------------- exact arithmetic
 
@@ -78,8 +78,8 @@ def test_each_marginal_is_accurate_relative_to_itself(forbid, spread, single_roo
 @pytest.mark.parametrize("n", [9, 33, 64])
 @pytest.mark.parametrize("forbid", [0.0, 0.8])
 def test_with_and_without_exponents(forbid, n, single_root):
-    from structinf_oracles.kernels.arborescence.elimination_cpu import OUT_OF_RANGE, log_partition
-    from structinf_oracles.kernels.arborescence.marginals import sums
+    from structinf_oracles.kernels.arborescence.elimination import OUT_OF_RANGE, log_partition
+    from structinf_oracles.kernels.arborescence.marginals import value_and_mean
 
     theta, v = scores(3, n, forbid=forbid), torch.randn(3, n + 1, n + 1, dtype=torch.float64)
     ring = torch.arange(n)
@@ -90,8 +90,8 @@ def test_with_and_without_exponents(forbid, n, single_root):
         status = np.full(3, OUT_OF_RANGE)
         z, means, product = np.empty((3, 3)), np.zeros(theta.shape), np.zeros(theta.shape)
         log_partition(0, 3, theta.numpy(), lengths, single_root, wide, z[0], status.copy())
-        sums(0, 3, theta.numpy(), None, lengths, single_root, wide, z[1], means, None, status.copy())
-        sums(0, 3, theta.numpy(), v.numpy(), lengths, single_root, wide, z[2], None, product, status)
+        value_and_mean(0, 3, theta.numpy(), None, lengths, single_root, wide, z[1], means, None, status.copy())
+        value_and_mean(0, 3, theta.numpy(), v.numpy(), lengths, single_root, wide, z[2], None, product, status)
         assert not status.any()
         found.append((z, means, product))
     (z, means, product), wide = found
@@ -121,7 +121,7 @@ def test_finite_scores_that_stand_for_infinity():
 
 def test_spanning_trees_of_a_symmetric_graph():
     weights = torch.tensor([[0.0, 1, 2], [1, 0, 3], [2, 3, 0]], dtype=torch.float64)
-    value, means = elimination.marginals(weights.log()[None])
+    value, means = dispatch.log_partition_and_marginals(weights.log()[None])
     assert value.exp().item() == pytest.approx(11)
     edges = means[0] + means[0].T
     torch.testing.assert_close(edges[[0, 0, 1], [1, 2, 2]], torch.tensor([5, 8, 9], dtype=torch.float64) / 11)

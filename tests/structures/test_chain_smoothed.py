@@ -24,7 +24,7 @@ from structinf.parts import (
 from structinf.regularizers import Tsallis
 from structinf.relaxations.smoothed import Smoothed
 from structinf_oracles.chain import Chain
-from structinf_oracles.chain_form import original_form
+from structinf_oracles.common.chain_potentials import original_form
 from structinf_oracles.kernels.chain import torch_backend
 
 alphas = pytest.mark.parametrize("alpha", FAMILY)
@@ -90,7 +90,7 @@ def test_torch_recursions_equal_the_loops(alpha, form):
     def choices(x, _):
         return regularizer.gradient(x.movedim(1, -1)).movedim(-1, 1)
 
-    value, nodes, edges = torch_backend.mean(*inputs, smax, choices)
+    value, nodes, edges = torch_backend.value_and_mean(*inputs, smax, choices)
     close(value, chain.smoothed_value(theta, regularizer), 1e-12)
     close(original_form(nodes, edges, theta), chain.smoothed_mean(theta, regularizer), 1e-12)
 

@@ -28,7 +28,7 @@ from chain_enumeration import (
     tolerance,
 )
 from structinf.parts import as_tuple, inner_product, map_parts
-from structinf_oracles.chain_form import original_form
+from structinf_oracles.common.chain_potentials import original_form
 from structinf_oracles.kernels.chain import torch_backend
 
 
@@ -69,7 +69,7 @@ def test_torch_recursions_equal_the_kernels(form, scale, cut):
     theta = forbid(theta) if cut else theta
     lengths = torch.tensor(LENGTHS)
     inputs = bound()._inputs(theta)
-    value, nodes, edges = torch_backend.mean(*inputs)
+    value, nodes, edges = torch_backend.value_and_mean(*inputs)
     torch.testing.assert_close(value, bound().log_partition(theta))
     assert_parts_close(original_form(nodes, edges, theta), bound().marginals(theta), 1e-12)
     tags, feasible = torch_backend.best_tags(*inputs)
@@ -120,7 +120,7 @@ def test_scaled_products_equal_the_log_domain(dtype):
         u, a = unary.double().numpy(), transition[:, None].double().numpy()
         n, exact, found = np.full(b, t), np.empty(b), np.empty(b)
         log_domain.value(0, b, np.arange(b), u, a, n, math.inf, exact)
-        factors = dispatch._factors(transition.numpy())
+        factors = dispatch._scaling_factors(transition.numpy())
         scaled.log_partition(0, b, unary.numpy(), *factors, n, found)
         size = t * max(float(x.where(x > NEG, 0).abs().max()) for x in (unary, transition))
         mine = ~np.isnan(found)

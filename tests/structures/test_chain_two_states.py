@@ -1,11 +1,14 @@
-"""Chains of two states, which have a recursion of their own: equal to chains with a third state that is forbidden."""
+"""Chains of two states, whose kernels serve 16 instances at once, against listed tag sequences."""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
+from hyperedges import Hyperedges, of_grammar
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -13,6 +16,7 @@ import structinf as si
 from structinf.regularizers import SquaredL2, Tsallis
 
 REGULARIZERS = {"negentropy": "negentropy", "squared l2": SquaredL2(), "temperature": SquaredL2(temperature=0.3)}
+STEPS = 5
 every_regularizer = pytest.mark.parametrize("regularizer", REGULARIZERS.values(), ids=REGULARIZERS)
 
 
@@ -25,9 +29,36 @@ def draw(batch: int, steps: int, own: bool, scale: float, dtype: torch.dtype) ->
     return unary, scale * torch.randn(batch if own else 1, 2, 2, dtype=dtype, generator=generator)
 
 
-def three_states(unary: Tensor, transition: Tensor) -> tuple[Tensor, Tensor]:
-    """The same chain, with a state that no tag may have."""
-    return torch.nn.functional.pad(unary, (0, 1), value=-math.inf), torch.nn.functional.pad(transition, (0, 1, 0, 1))
+@functools.cache
+def sequences(length: int) -> Hyperedges:
+    """All tag sequences of so many steps, as derivations of the recursion, with unary scores before transitions."""
+
+    def options(symbol):
+        if symbol == "end":
+            return [([], [("tag", length - 1, tag)]) for tag in range(2)]
+        kind, step, tag = symbol
+        if kind == "tag":
+            return [([(0, step, tag)], [("reached", step, tag)] if step else [])]
+        return [([(1, before, tag)], [("tag", step - 1, before)]) for before in range(2)]
+
+    return of_grammar(("end", options), [(length, 2), (2, 2)])
+
+
+def listed(unary: Tensor, transition: Tensor, regularizer, directions: Sequence[Tensor]) -> list[Tensor]:
+    """Value, mean (tags, transitions) and Hessian product of one instance, by listing its tag sequences."""
+    length, temperature = len(unary), 1.0 if regularizer == "negentropy" else regularizer.temperature
+
+    def flat(tensors: Sequence[Tensor]) -> list[float]:
+        return torch.cat([t.double().flatten() / temperature for t in tensors]).tolist()
+
+    def parts(numbers: list[float]) -> tuple[Tensor, Tensor]:
+        both = torch.tensor(numbers, dtype=torch.float64)
+        return both[: 2 * length].view(length, 2), both[2 * length :].view(2, 2)
+
+    lists = sequences(length)
+    (goal,), recursion = lists.goals, lists.at(flat([unary, transition]), 1 if regularizer == "negentropy" else 2)
+    value = torch.tensor(temperature * recursion.v[goal], dtype=torch.float64)
+    return [value, *parts(recursion.mean(goal)), *parts(recursion.hessian_product(goal, flat(directions)))]
 
 
 def everything(theta: tuple[Tensor, Tensor], regularizer, lengths, direction) -> tuple[Tensor, ...]:
@@ -43,27 +74,24 @@ def everything(theta: tuple[Tensor, Tensor], regularizer, lengths, direction) ->
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e3])
 @pytest.mark.parametrize(("batch", "own"), [(1, False), (16, True), (17, False), (33, True), (0, False)])
 @every_regularizer
-def test_it_is_a_chain_of_three_states(regularizer, batch, own, scale, dtype):
-    unary, transition = draw(batch, 7, own, scale, dtype)
+def test_results_are_those_of_listed_sequences(regularizer, batch, own, scale, dtype):
+    unary, transition = draw(batch, STEPS, own, scale, dtype)
     generator = torch.Generator().manual_seed(1)
-    lengths = torch.randint(1, 8, (batch,), generator=generator)
-    direction = (
-        torch.randn(batch, 7, 2, dtype=dtype, generator=generator),
-        torch.randn(len(transition), 2, 2, dtype=dtype, generator=generator).expand(batch, 2, 2),
-    )
-    found = everything((unary, transition), regularizer, lengths, direction)
-    expected = everything(
-        three_states(unary.double(), transition.double()),
-        regularizer,
-        lengths,
-        [torch.nn.functional.pad(z.double(), (0, 1) * (z.ndim - 1 - (z.shape[-2] == 7))) for z in direction],
-    )
+    lengths = torch.randint(1, STEPS + 1, (batch,), generator=generator)
+    along = torch.randn(batch, STEPS, 2, dtype=dtype, generator=generator)
+    along_transition = torch.randn(len(transition), 2, 2, dtype=dtype, generator=generator)
+    found = everything((unary, transition), regularizer, lengths, (along, along_transition.expand(batch, 2, 2)))
+    expected = [torch.zeros(t.shape if t.ndim < 3 else (batch, *t.shape[1:]), dtype=torch.float64) for t in found]
+    for b, length in enumerate(lengths.tolist()):
+        matrix, direction = transition[b if own else 0], (along[b, :length], along_transition[b if own else 0])
+        for exact, result in zip(expected, listed(unary[b, :length], matrix, regularizer, direction), strict=True):
+            exact[(b, slice(length)) if exact.shape[1:] == (STEPS, 2) else b] = result
+    if not own:
+        expected[-1] = expected[-1].sum(0, keepdim=True)
     size = 1e-5 if dtype == torch.float32 else 1e-12
-    for ours, theirs in zip(found, expected, strict=True):
-        allowed = size * max(1.0, theirs.abs().max().item() if theirs.numel() else 0)
-        inside = theirs[..., :2, :2] if ours.ndim == 3 and ours.shape[-2:] == (2, 2) else theirs
-        inside = inside[..., :2] if ours.ndim == 3 else inside
-        torch.testing.assert_close(ours.double(), inside, rtol=size, atol=allowed)
+    for ours, exact in zip(found, expected, strict=True):
+        allowed = size * max(1.0, exact.abs().max().item() if exact.numel() else 0)
+        torch.testing.assert_close(ours.double(), exact, rtol=size, atol=allowed)
 
 
 @every_regularizer

@@ -18,9 +18,8 @@ from enumerators_graph_paths import EIGHT, FOUR, neighbour_paths
 from structinf.calls.problem import Problem
 from structinf.command_line.main import main
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf_oracles import route_form
-from structinf_oracles.grid_path import GridPath, grid_path
-from structinf_oracles.neighbour_path import NeighbourPath
+from structinf_oracles.common import shortest_paths
+from structinf_oracles.grid_path import GridPath, GridShortestPath, grid_path
 
 KNIGHT = ((1, 2), (2, 1), (-1, 2), (2, -1), (-2, 1), (1, -2), (-1, -2), (-2, -1))
 MOVES = {"4-neighbours": FOUR, "8-neighbours": EIGHT, KNIGHT: KNIGHT}
@@ -44,7 +43,7 @@ def draw(*shape: int, kind: str = "normal", dtype: torch.dtype = torch.float64, 
 @every_moves
 def test_argmax_is_the_best_of_all_paths(moves, shape, kind, dtype) -> None:
     structures = list(neighbour_paths(*shape, MOVES[moves]))
-    oracle = NeighbourPath(moves=moves)
+    oracle = GridShortestPath(moves=moves)
     theta = draw(5, *shape, kind=kind, dtype=dtype)
     if not structures:
         with pytest.raises(InfeasibleError, match="batch index 0"):
@@ -96,7 +95,7 @@ def test_lengths_say_where_the_path_ends() -> None:
         assert torch.equal(y[:n, :m], alone)
         assert y.sum() == alone.sum()
     with pytest.raises(InvalidInputError, match="lengths: those of 5 instances are bound, but theta has 1"):
-        NeighbourPath(moves="4-neighbours").bind(lengths=lengths).argmax(theta[:1])
+        GridShortestPath(moves="4-neighbours").bind(lengths=lengths).argmax(theta[:1])
 
 
 def test_the_padding_may_hold_anything() -> None:
@@ -109,7 +108,7 @@ def test_the_padding_may_hold_anything() -> None:
 
 @pytest.mark.parametrize("zero", [0.0, -0.0])
 def test_cells_without_a_cost_are_taken_once(zero) -> None:
-    oracle = NeighbourPath(moves="8-neighbours")
+    oracle = GridShortestPath(moves="8-neighbours")
     theta = torch.full((3, 6, 5), zero)
     y = oracle.argmax(theta)
     assert torch.equal(y[0], y[1])
@@ -124,9 +123,9 @@ def test_cells_without_a_cost_are_taken_once(zero) -> None:
 
 def test_costs_at_the_far_end_of_float64() -> None:
     theta = torch.full((1, 2, 9), -1.7e308, dtype=torch.float64)
-    assert NeighbourPath(moves="4-neighbours").argmax(theta).sum() == 10
+    assert GridShortestPath(moves="4-neighbours").argmax(theta).sum() == 10
     theta[0, 1, 4] = -math.inf
-    assert NeighbourPath(moves="4-neighbours").argmax(theta)[0, 0, 4] == 1
+    assert GridShortestPath(moves="4-neighbours").argmax(theta)[0, 0, 4] == 1
 
 
 def test_a_maze() -> None:
@@ -142,7 +141,7 @@ def test_a_maze() -> None:
 
 def test_input_is_left_alone_and_may_be_strided() -> None:
     theta = draw(4, 3, 2).permute(2, 1, 0)
-    kept, oracle = theta.clone(), NeighbourPath(moves="8-neighbours")
+    kept, oracle = theta.clone(), GridShortestPath(moves="8-neighbours")
     assert torch.equal(oracle.argmax(theta), oracle.argmax(theta.contiguous()))
     assert torch.equal(theta, kept)
     assert oracle.argmax(theta[:0]).shape == (0, *theta.shape[1:])
@@ -189,7 +188,7 @@ def test_the_hamming_cost_counts_missed_cells() -> None:
 
 
 def test_labels_may_be_of_any_number() -> None:
-    oracle, like = NeighbourPath(moves="8-neighbours"), torch.zeros(2, 3, 3)
+    oracle, like = GridShortestPath(moves="8-neighbours"), torch.zeros(2, 3, 3)
     short = torch.tensor([[[0, 0], [1, 1], [2, 2]], [[0, 0], [1, 1], [2, 2]]])
     y = oracle.encode(short, like)
     assert y[0].tolist() == torch.eye(3).tolist()
@@ -207,17 +206,17 @@ def test_labels_may_be_of_any_number() -> None:
     ids=["snake", "stairs"],
 )
 def test_the_order_of_cells_that_touch_is_found(path, moves) -> None:
-    oracle, like = NeighbourPath(moves=moves), torch.zeros(1, path[-1][0] + 1, path[-1][1] + 1)
+    oracle, like = GridShortestPath(moves=moves), torch.zeros(1, path[-1][0] + 1, path[-1][1] + 1)
     y = oracle.encode(torch.tensor([path]), like)
     assert y.sum() == len(path)
     assert torch.equal(oracle.encode(oracle.decode(y), like), y)
 
 
 def test_what_is_given_up_is_said(monkeypatch) -> None:
-    monkeypatch.setattr(route_form, "BUDGET", 10_000)
+    monkeypatch.setattr(shortest_paths, "MAX_SEARCHED_ARCS", 10_000)
     y = torch.ones(2, 8, 8)
     y[0] = torch.eye(8)
-    oracle = NeighbourPath(moves="4-neighbours")
+    oracle = GridShortestPath(moves="4-neighbours")
     with pytest.raises(InvalidInputError, match=r"y: its parts are no simple path .* at batch index 0"):
         oracle.decode(y)
     with pytest.raises(InvalidInputError, match=r"y: no path through exactly its parts was found in time .* index 0"):
@@ -238,14 +237,14 @@ def test_what_is_given_up_is_said(monkeypatch) -> None:
     ],
 )
 def test_wrong_labels_are_refused(wrong, message) -> None:
-    oracle = NeighbourPath(moves="4-neighbours").bind(lengths=torch.tensor([[2, 2], [2, 2]]))
+    oracle = GridShortestPath(moves="4-neighbours").bind(lengths=torch.tensor([[2, 2], [2, 2]]))
     right = [[0, 0], [0, 1], [1, 1], [-1, -1]]
     with pytest.raises(InvalidInputError, match=message):
         oracle.encode(torch.tensor([right, wrong]), torch.zeros(2, 2, 3))
 
 
 def test_lists_of_labels_have_two_numbers_a_cell() -> None:
-    oracle, like = NeighbourPath(moves="4-neighbours"), torch.zeros(1, 2, 2)
+    oracle, like = GridShortestPath(moves="4-neighbours"), torch.zeros(1, 2, 2)
     for shape in ((1, 3), (1, 0, 2), (1, 5, 2)):
         with pytest.raises(InvalidInputError, match=r"labels: a list of cells, \(\.\.\., \d, 2\), padded"):
             oracle.encode(torch.zeros(shape, dtype=torch.int64), like)
@@ -253,8 +252,8 @@ def test_lists_of_labels_have_two_numbers_a_cell() -> None:
 
 def test_too_many_paths_to_list() -> None:
     with pytest.raises(InvalidInputError, match="1000001 simple paths or more, too many to list"):
-        NeighbourPath(moves="8-neighbours").enumerate((6, 6))
-    assert len(NeighbourPath(moves="4-neighbours").enumerate((1, 50))) == 1
+        GridShortestPath(moves="8-neighbours").enumerate((6, 6))
+    assert len(GridShortestPath(moves="4-neighbours").enumerate((1, 50))) == 1
 
 
 # ----------------------------------------------------------------------------- one name for both kinds
@@ -266,9 +265,9 @@ def test_too_many_paths_to_list() -> None:
         ("down-right", GridPath),
         ("with-diagonal", GridPath),
         (((1, 0), (0, 1), (2, 2)), GridPath),
-        ("4-neighbours", NeighbourPath),
-        ("8-neighbours", NeighbourPath),
-        ([[1, 0], [0, 1], [1, np.int64(-1)]], NeighbourPath),
+        ("4-neighbours", GridShortestPath),
+        ("8-neighbours", GridShortestPath),
+        ([[1, 0], [0, 1], [1, np.int64(-1)]], GridShortestPath),
     ],
 )
 def test_moves_choose_the_kind(moves, kind) -> None:
@@ -308,7 +307,7 @@ def test_wrong_moves_are_refused(moves, message) -> None:
 
 def test_each_kind_knows_its_own_moves() -> None:
     with pytest.raises(InvalidInputError, match="moves must be '4-neighbours' or '8-neighbours', or pairs"):
-        NeighbourPath(moves="down-right")
+        GridShortestPath(moves="down-right")
     with pytest.raises(InvalidInputError, match=r"moves: \(0, -1\) leads back or nowhere"):
         GridPath(moves=((1, 0), (0, -1)))
 
@@ -323,7 +322,7 @@ def test_each_kind_knows_its_own_moves() -> None:
 )
 def test_wrong_grids_are_refused(shape, lengths, message) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        Problem.build(torch.zeros(shape), NeighbourPath(moves="4-neighbours"), {"lengths": lengths})
+        Problem.build(torch.zeros(shape), GridShortestPath(moves="4-neighbours"), {"lengths": lengths})
 
 
 def test_errors_name_the_option() -> None:
@@ -338,5 +337,5 @@ def test_errors_name_the_option() -> None:
 def test_the_command_line(capsys) -> None:
     assert main(["check", "grid_path", "-o", "moves=4-neighbours", "--event-shape", "2,2"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("NeighbourPath(moves='4-neighbours'), potentials of shape (2, 2)")
+    assert out.startswith("GridShortestPath(moves='4-neighbours'), potentials of shape (2, 2)")
     assert "0 are broken" in out

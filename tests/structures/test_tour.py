@@ -14,7 +14,7 @@ import enumerators
 import enumerators_integer_programs as programs
 import structinf as si
 from structinf import InfeasibleError, InvalidInputError, SolverLimitError
-from structinf_oracles.integer_solver import integer_scores
+from structinf_oracles.common.integer_solver import integer_scores
 from structinf_oracles.tour import Tour
 
 INF = float("inf")

@@ -13,16 +13,16 @@ from ..jit import jit
 from ..scalar.exp_log import exp, log
 from ..simd.memory import rows
 from ..simd.vector import LANES
-from .passes import inside, last_node
+from .smoothed_passes import inside, last_node
 
-__all__ = ["kbest", "listing", "sample", "sample_from_probabilities", "used_parts"]
+__all__ = ["k_best", "list_derivations", "sample", "sample_from_probabilities", "used_parts"]
 
 
 @jit
-def _descend(edge, graph, found, stack, waiting):
-    """Count the part of a hyperedge in ``found`` (P,), and put its tails on the stack; how many wait then."""
-    if graph.part[edge] < len(found):
-        found[graph.part[edge]] += 1
+def _descend(edge, graph, parts, stack, waiting):
+    """Count the part of a hyperedge in ``parts`` (P,), and put its tails on the stack; how many wait then."""
+    if graph.part[edge] < len(parts):
+        parts[graph.part[edge]] += 1
     for j in range(2):
         if graph.tails[edge, j] < len(graph.offset) - 1:
             stack[waiting] = graph.tails[edge, j]
@@ -49,11 +49,11 @@ def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, 
     out : (n, B, P) zeros
     """
     v, top, t = tables[0], tables[1], tables[2]
-    own, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
+    part_scores, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
     scaled = rows(graph.degree, theta.dtype)
     stack, q = np.empty(graph.depth + 1, np.int64), np.empty(graph.degree)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
-        inside(theta, first, graph, last_node(goal, first), alpha, v, top, t, own, x, scaled)
+        inside(theta, first, graph, last_node(goal, first), alpha, v, top, t, part_scores, x, scaled)
         for c in range(min(LANES, len(goal) - first)):
             b = first + c
             out_value[b] = v[goal[b], c]
@@ -100,13 +100,13 @@ def _probability(difference, k, t, alpha):
 @jit
 def _choose(q, uniform):
     """A number drawn with probabilities proportional to ``q``, never one of probability 0."""
-    rest, chosen = uniform * q.sum(), 0
-    # The last one of positive probability, should rounding leave something of ``rest``.
+    remaining, chosen = uniform * q.sum(), 0
+    # The last one of positive probability, should rounding leave something of ``remaining``.
     for k in range(len(q)):
         if q[k] > 0:
             chosen = k
-            rest -= q[k]
-            if rest < 0:
+            remaining -= q[k]
+            if remaining < 0:
                 break
     return chosen
 
@@ -115,7 +115,7 @@ def _choose(q, uniform):
 
 
 @jit
-def kbest(start, stop, theta, goal, graph, out_score, out):
+def k_best(start, stop, theta, goal, graph, out_score, out):
     """The k derivations of each goal with the highest scores, best first; ties in the order of the hyperedges.
 
     Parameters
@@ -125,56 +125,56 @@ def kbest(start, stop, theta, goal, graph, out_score, out):
         −inf where there are fewer.
     out : (k, B, P) zeros
     """
-    most, nodes = len(out_score), 1
+    k, nodes = len(out_score), 1
     for b in range(start, stop):
         nodes = max(nodes, goal[b] + 1)
-    found, best = np.zeros(len(graph.offset), np.int64), np.empty((len(graph.offset), most))
-    edge_of, ranks = np.empty((nodes, most), np.int32), np.empty((nodes, most, 2), np.int32)
+    count, best = np.zeros(len(graph.offset), np.int64), np.empty((len(graph.offset), k))
+    best_edge, ranks = np.empty((nodes, k), np.int32), np.empty((nodes, k, 2), np.int32)
     # No tail: one derivation, of score 0.
-    found[-1], best[-1, 0] = 1, 0.0
+    count[-1], best[-1, 0] = 1, 0.0
     stack, rank = np.empty(graph.depth + 1, np.int64), np.empty(graph.depth + 1, np.int64)
     for b in range(start, stop):
         for i in range(goal[b] + 1):
-            found[i] = 0
+            count[i] = 0
             for edge in range(graph.offset[i], graph.offset[i + 1]):
-                own = theta[b, graph.part[edge]] if graph.part[edge] < theta.shape[1] else 0.0
+                part_score = theta[b, graph.part[edge]] if graph.part[edge] < theta.shape[1] else 0.0
                 one, other = graph.tails[edge, 0], graph.tails[edge, 1]
-                for r in range(found[one] if own > -np.inf else 0):
+                for r in range(count[one] if part_score > -np.inf else 0):
                     # The (r + 1)(t + 1) − 1 pairs of lower ranks are no worse.
-                    for t in range(min(found[other], most // (r + 1))):
-                        score = own + best[one, r] + best[other, t]
-                        if found[i] == most and score <= best[i, most - 1]:
+                    for t in range(min(count[other], k // (r + 1))):
+                        score = part_score + best[one, r] + best[other, t]
+                        if count[i] == k and score <= best[i, k - 1]:
                             break
-                        place = min(found[i], most - 1)
+                        place = min(count[i], k - 1)
                         while place > 0 and best[i, place - 1] < score:
-                            best[i, place], edge_of[i, place] = best[i, place - 1], edge_of[i, place - 1]
+                            best[i, place], best_edge[i, place] = best[i, place - 1], best_edge[i, place - 1]
                             ranks[i, place] = ranks[i, place - 1]
                             place -= 1
-                        best[i, place], edge_of[i, place] = score, edge
+                        best[i, place], best_edge[i, place] = score, edge
                         ranks[i, place, 0], ranks[i, place, 1] = r, t
-                        found[i] = min(found[i] + 1, most)
-        for n in range(most):
-            out_score[n, b] = best[goal[b], n] if n < found[goal[b]] else -np.inf
-            stack[0], rank[0], waiting = goal[b], n, 1 if n < found[goal[b]] else 0
+                        count[i] = min(count[i] + 1, k)
+        for n in range(k):
+            out_score[n, b] = best[goal[b], n] if n < count[goal[b]] else -np.inf
+            stack[0], rank[0], waiting = goal[b], n, 1 if n < count[goal[b]] else 0
             while waiting:
                 i, r = stack[waiting - 1], rank[waiting - 1]
                 waiting = _descend_ranked(
-                    edge_of[i, r], ranks[i, r, 0], ranks[i, r, 1], graph, out[n, b], stack, rank, waiting - 1
+                    best_edge[i, r], ranks[i, r, 0], ranks[i, r, 1], graph, out[n, b], stack, rank, waiting - 1
                 )
 
 
 @jit
-def _descend_ranked(edge, one, other, graph, found, stack, rank, waiting):
+def _descend_ranked(edge, one, other, graph, parts, stack, rank, waiting):
     """As `_descend`, with the ranks of the tails' derivations; a missing tail's is never seen."""
     rank[waiting] = one if graph.tails[edge, 0] < len(graph.offset) - 1 else other
-    above = _descend(edge, graph, found, stack, waiting)
+    above = _descend(edge, graph, parts, stack, waiting)
     if above == waiting + 2:
         rank[waiting + 1] = other
     return above
 
 
 @jit
-def listing(start, stop, scores, goal, graph, out_score, out):
+def list_derivations(start, stop, scores, goal, graph, out_score, out):
     """All derivations of each goal of hyperedges that are not −inf, in the order of the hyperedges, from the goal down.
 
     Parameters
@@ -191,24 +191,24 @@ def listing(start, stop, scores, goal, graph, out_score, out):
         for i in range(goal[b] + 1):
             counts[i] = 0
             for edge in range(graph.offset[i], graph.offset[i + 1]):
-                counts[i] += _ways(edge, scores[b], graph, counts)
+                counts[i] += _count_derivations(edge, scores[b], graph, counts)
         for n in range(len(out)):
             stack[0], rank[0], waiting = goal[b], n, 1 if n < counts[goal[b]] else 0
             out_score[n, b] = 0.0 if waiting else -np.inf
             while waiting:
                 edge, left = graph.offset[stack[waiting - 1]], rank[waiting - 1]
-                ways = _ways(edge, scores[b], graph, counts)
-                while left >= ways:
-                    left -= ways
+                derivations = _count_derivations(edge, scores[b], graph, counts)
+                while left >= derivations:
+                    left -= derivations
                     edge += 1
-                    ways = _ways(edge, scores[b], graph, counts)
+                    derivations = _count_derivations(edge, scores[b], graph, counts)
                 out_score[n, b] += scores[b, edge]
                 below = counts[graph.tails[edge, 1]]
                 waiting = _descend_ranked(edge, left // below, left % below, graph, out[n, b], stack, rank, waiting - 1)
 
 
 @jit
-def _ways(edge, scores, graph, counts):
+def _count_derivations(edge, scores, graph, counts):
     return counts[graph.tails[edge, 0]] * counts[graph.tails[edge, 1]] if scores[edge] > -np.inf else 0
 
 
@@ -221,16 +221,16 @@ def used_parts(start, stop, goal, graph, out):
     parts = out.shape[1]
     for first in range(start * 64, min(stop * 64, len(goal)), 64):
         # A bit for each goal.
-        wanted, used = np.zeros(len(graph.offset), np.uint64), np.zeros(parts + 1, np.uint64)
+        needed, used = np.zeros(len(graph.offset), np.uint64), np.zeros(parts + 1, np.uint64)
         nodes, count = 0, min(64, len(goal) - first)
         for c in range(count):
-            wanted[goal[first + c]] |= np.uint64(1) << np.uint64(c)
+            needed[goal[first + c]] |= np.uint64(1) << np.uint64(c)
             nodes = max(nodes, goal[first + c] + 1)
         for i in range(nodes - 1, -1, -1):
-            for edge in range(graph.offset[i], graph.offset[i + 1] if wanted[i] else graph.offset[i]):
-                used[graph.part[edge]] |= wanted[i]
-                wanted[graph.tails[edge, 0]] |= wanted[i]
-                wanted[graph.tails[edge, 1]] |= wanted[i]
+            for edge in range(graph.offset[i], graph.offset[i + 1] if needed[i] else graph.offset[i]):
+                used[graph.part[edge]] |= needed[i]
+                needed[graph.tails[edge, 0]] |= needed[i]
+                needed[graph.tails[edge, 1]] |= needed[i]
         for c in range(count):
             row = out[first + c]
             for p in range(parts):

@@ -95,14 +95,14 @@ def _uniform32(word):
 
 @jit(inline=True, fastmath=False)
 def _exponential32(word):
-    v, rest = _uniform32(word)
-    bits = _f32(rest).view(np.int32)
+    v, complement = _uniform32(word)
+    bits = _f32(complement).view(np.int32)
     n = np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23)
     # Up to 1 − √½, V itself is the exact distance of 1 − V from 1.
     is_near = word < np.uint32(0x4AFB0CCC)
     f = -v if is_near else np.int32(bits - (n << np.int32(23))).view(np.float32) - _f32(1)
     n = _f32(0) if is_near else _f32(n)
-    # As in elementary.log.
+    # As in scalar.exp_log.log.
     s = f / (_f32(2) + f)
     z = s * s
     return (s * (f - z * exp_log.log_series32(z)) - n * exp_log._LN2_LOW_32) - f - n * exp_log._LN2_HIGH_32
@@ -140,8 +140,8 @@ def fill32(start, stop, key, distribution, out):
                 u[i] = -log(_exponential32(word[i]))
         elif distribution == LOGISTIC:
             for i in range(size):
-                v, rest = _uniform32(word[i])
-                u[i] = log(v / rest)
+                v, complement = _uniform32(word[i])
+                u[i] = log(v / complement)
         else:
             for i in range(CHUNK):
                 u[i], u[CHUNK + i] = _normal_pair32(word[i], word[CHUNK + i])

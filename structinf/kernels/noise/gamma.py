@@ -29,21 +29,21 @@ from .counter_rng import CHUNK, normal_pair64, two_words, uniform64, words
 __all__ = ["fill", "negative_binomial_mixture"]
 
 _BINS = 1024
-_NOTHING = 2.0**-54
+_NEGLIGIBLE = 2.0**-54
 
 
 @functools.lru_cache(maxsize=64)
 def negative_binomial_mixture(shape: float, terms: int) -> tuple[float, np.ndarray, np.ndarray]:
     """P(N = 0); P(N <= n) for all n of any weight, the last one +inf; the lowest n in each of 1024 equal intervals."""
     rates = np.arange(1, terms + 1) / terms
-    size = 2 if terms == 1 else 2 + 2 * int(np.ceil(np.log(_NOTHING / terms) / np.log1p(-rates[0]) / 2))
+    size = 2 if terms == 1 else 2 + 2 * int(np.ceil(np.log(_NEGLIGIBLE / terms) / np.log1p(-rates[0]) / 2))
     # The series at as many points of the unit circle as it has terms of any weight.
     z = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
     logs = sum(np.log(rate) - np.log1p(-(1 - rate) * z) for rate in rates)
     p = np.fft.irfft(np.exp(shape * logs), size).clip(min=0)
     none = np.exp(shape * np.log(rates).sum())
     below = p.cumsum()
-    below = np.append(below[below < 1 - _NOTHING], np.inf)
+    below = np.append(below[below < 1 - _NEGLIGIBLE], np.inf)
     return none, below, np.searchsorted(below, np.arange(_BINS) / _BINS, side="right")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..jit import jit
 
-__all__ = ["along", "weighed"]
+__all__ = ["inner_products", "weighted_sums"]
 
 
 @jit
@@ -26,7 +26,7 @@ def _add(x, factor, total):
 
 
 @jit
-def along(start, stop, samples, v, products):
+def inner_products(start, stop, samples, v, products):
     """Write ⟨samples[s, b], v[b]⟩ to ``products`` (n, B)."""
     for b in range(start, stop):
         for s in range(samples.shape[0]):
@@ -34,7 +34,7 @@ def along(start, stop, samples, v, products):
 
 
 @jit
-def weighed(start, stop, samples, weights, total):
+def weighted_sums(start, stop, samples, weights, total):
     """Write Σ_s weights[s, b] samples[s, b] to ``total`` (B, d)."""
     for b in range(start, stop):
         total[b] = 0

@@ -10,7 +10,7 @@ tables of 16 × 16 to 50 × 50 numbers, code in these vectors is two to four tim
     store(sums, at, total)
 
 Numbers turn into vectors wherever one is needed. There are ``+``, ``-``, ``*``, ``/``, the functions below, and
-:func:`structinf.kernels.scalar.exp_log.exp` and :func:`structinf.kernels.scalar.exp_log.log` from :mod:`.exp_log`.
+:func:`.elementary.exp` and :func:`.scalar.exp_log.log` from :mod:`.lanes_elementary`.
 """
 
 from __future__ import annotations

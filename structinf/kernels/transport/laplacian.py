@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..jit import jit
-from .tolerances import NOISE, TINY
+from .tolerances import CANCELLATION, SMALLEST
 
 __all__ = ["column_weights", "eliminate", "tangent"]
 
@@ -24,7 +24,7 @@ def column_weights(plan, a, weights):
         for k in range(j):
             weights[j, k] = 0.0
     for i in range(n):
-        if not a[i] > TINY:
+        if not a[i] > SMALLEST:
             continue
         p, inverse = plan[i], 1 / a[i]
         for j in range(1, m):
@@ -49,7 +49,7 @@ def eliminate(weights, x, size, farthest):
         total = 0.0
         for k in range(j):
             total += w[k]
-        if not total > TINY:
+        if not total > SMALLEST:
             x[j] = 0.0
             continue
         inverse = 1 / total
@@ -59,12 +59,12 @@ def eliminate(weights, x, size, farthest):
                 other = weights[k]
                 for h in range(k):
                     other[h] += factor * w[h]
-        own, own_size = x[j], size[j]
+        own_value, own_size = x[j], size[j]
         for k in range(j):
             w[k] *= inverse
-            x[k] += own * w[k]
+            x[k] += own_value * w[k]
             size[k] += own_size * w[k]
-        x[j] = 0.0 if abs(own) < NOISE * own_size else own * inverse
+        x[j] = 0.0 if abs(own_value) < CANCELLATION * own_size else own_value * inverse
         if abs(x[j]) > farthest:
             x[j] = farthest if x[j] > 0 else -farthest
     x[0] = 0.0
@@ -93,17 +93,17 @@ def tangent(start, stop, plan, direction, row_change, column_change, temperature
             size[j] = abs(right[j])
         for i in range(n):
             p, w, v = p_all[i], w_all[i], direction[b, i]
-            total, own, own_size = 0.0, 0.0, abs(row_change[b, i])
+            total, own_value, own_size = 0.0, 0.0, abs(row_change[b, i])
             for j in range(m):
                 w[j] = p[j] * (v[j] * inverse)
                 total += p[j]
-                own += w[j]
+                own_value += w[j]
                 own_size += abs(w[j])
                 size[j] += abs(w[j])
                 right[j] -= w[j]
             sums[i] = total
-            x[b, i] = row_change[b, i] - own
-            share = 1 / total if total > TINY else 0.0
+            x[b, i] = row_change[b, i] - own_value
+            share = 1 / total if total > SMALLEST else 0.0
             for j in range(m):
                 right[j] -= p[j] * (x[b, i] * share)
                 size[j] += p[j] * (own_size * share)
@@ -111,13 +111,13 @@ def tangent(start, stop, plan, direction, row_change, column_change, temperature
         eliminate(weights, right, size, np.inf)
         for i in range(n):
             p, w = p_all[i], w_all[i]
-            if not sums[i] > TINY:
+            if not sums[i] > SMALLEST:
                 x[b, i] = 0.0
                 continue
             total = x[b, i]
             for j in range(m):
                 total -= p[j] * right[j]
             x[b, i] = total / sums[i]
-            own = x[b, i]
+            own_value = x[b, i]
             for j in range(m):
-                w[j] += p[j] * (own + right[j])
+                w[j] += p[j] * (own_value + right[j])

@@ -22,7 +22,7 @@ from ..jit import jit
 from ..scalar.exp_log import exp, log
 from ..scalar.min_max import maximum
 from .laplacian import column_weights, eliminate
-from .tolerances import COARSE, COARSER, EXACT, FARTHEST, NOTHING, ROUNDING, STEPS
+from .tolerances import COARSE_TOLERANCE, EXACT, MAX_COARSE_STEPS, MAX_STEP, NEGLIGIBLE, ROUNDING, TEMPERATURE_RATIO
 
 __all__ = ["solve"]
 
@@ -58,7 +58,7 @@ def solve(
     first solution; the next ones have smaller temperatures.
     """
     n, m = scores.shape[1], scores.shape[2]
-    totals, weights, moved, work = np.empty(m), np.empty((m, m)), np.empty(m), np.empty((4, max(n, m)))
+    totals, weights, newton_step, work = np.empty(m), np.empty((m, m)), np.empty(m), np.empty((4, max(n, m)))
     for i in range(start, stop):
         a, b = rows[min(i, len(rows) - 1)], columns[min(i, len(columns) - 1)]
         largest = 0.0
@@ -73,10 +73,10 @@ def solve(
         if largest == 0:
             f[i], g[i], plan[i] = -np.inf, -np.inf, 0.0
             continue
-        spread = _spread(scores[i])
+        spread = _score_range(scores[i])
         _descend(
             scores[i], a, b, largest, spread, temperature, maximum(initial_temperature, temperature), tolerance, limit,
-            plan[i], f[i], g[i], residual[i : i + 1], iterations[i : i + 1], totals, weights, moved, work,
+            plan[i], f[i], g[i], residual[i : i + 1], iterations[i : i + 1], totals, weights, newton_step, work,
         )  # fmt: skip
         target_residual[i] = maximum(tolerance, _rounding(scores[i], plan[i], g[i], temperature, largest, spread))
 
@@ -84,7 +84,7 @@ def solve(
 @jit
 def _descend(
     scores, a, b, largest, spread, temperature, high, tolerance, limit, plan, f, g, residual, iterations, totals,
-    weights, moved, work,
+    weights, newton_step, work,
 ):  # fmt: skip
     """The plan of one instance, of this largest margin and spread of scores, from the temperature ``high`` down."""
     m = scores.shape[1]
@@ -101,22 +101,22 @@ def _descend(
                 for j in range(m):
                     g[j] = 0.0 if b[j] > 0 else -np.inf
     # Temperatures in a row whose ratio is the same.
-    levels = int(np.ceil(np.log(high / temperature) / np.log(COARSER)))
+    levels = int(np.ceil(np.log(high / temperature) / np.log(TEMPERATURE_RATIO)))
     level, error = levels, np.inf
     for level in range(levels, -1, -1):
         t = temperature * (high / temperature) ** (level / max(levels, 1))
-        within = largest * (tolerance if level == 0 else COARSE)
-        left = limit - iterations[0] if level == 0 else min(limit - iterations[0], STEPS)
+        within = largest * (tolerance if level == 0 else COARSE_TOLERANCE)
+        left = limit - iterations[0] if level == 0 else min(limit - iterations[0], MAX_COARSE_STEPS)
         error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
         count = 0
         while error > within and count < left and error > largest * _rounding(scores, plan, g, t, largest, spread):
-            error = _newton(scores, a, b, t, plan, f, g, totals, weights, moved, work)
+            error = _newton(scores, a, b, t, plan, f, g, totals, weights, newton_step, work)
             count += 1
         iterations[0] += count
         if iterations[0] >= limit:
             break
     if exact and iterations[0] < limit:
-        error = _newton(scores, a, b, temperature, plan, f, g, totals, weights, moved, work)
+        error = _newton(scores, a, b, temperature, plan, f, g, totals, weights, newton_step, work)
         iterations[0] += 1
     elif level > 0:  # what there is, at the temperature asked for
         error = _normalise_rows(scores, a, b, temperature, plan, f, g, totals)
@@ -130,7 +130,7 @@ def _rounding(scores, plan, g, t, largest, spread):
     Of those where something is shipped: how far below them a score lies that stands for −inf does not matter. Nor does
     what all scores have in common.
     """
-    size, least = 0.0, NOTHING * largest
+    size, least = 0.0, NEGLIGIBLE * largest
     for i in range(scores.shape[0]):
         for j in range(scores.shape[1]):
             if plan[i, j] > least:
@@ -139,7 +139,7 @@ def _rounding(scores, plan, g, t, largest, spread):
 
 
 @jit
-def _spread(scores):
+def _score_range(scores):
     """The largest finite score less the smallest."""
     low, high = np.inf, -np.inf
     for i in range(scores.shape[0]):
@@ -192,15 +192,15 @@ def _normalise_columns(scores, b, t, f, g, top, total):
     for j in range(m):
         top[j], total[j] = -np.inf, 0.0
     for i in range(n):
-        row, own = scores[i], f[i]
+        row, potential = scores[i], f[i]
         for j in range(m):
-            top[j] = maximum(top[j], row[j] + own)
+            top[j] = maximum(top[j], row[j] + potential)
     for j in range(m):
         top[j] = 0.0 if top[j] == -np.inf else top[j]
     for i in range(n):
-        row, own = scores[i], f[i]
+        row, potential = scores[i], f[i]
         for j in range(m):
-            total[j] += exp((row[j] + own - top[j]) * inverse)
+            total[j] += exp((row[j] + potential - top[j]) * inverse)
     for j in range(m):
         g[j] = t * log(b[j] / total[j]) - top[j] if b[j] > 0 else -np.inf
 
@@ -284,32 +284,32 @@ def _sweep(scores, a, b, t, target_residual, limit, plan, f, g, totals, work):
 
 
 @jit
-def _newton(scores, a, b, t, plan, f, g, totals, weights, moved, work):
+def _newton(scores, a, b, t, plan, f, g, totals, weights, newton_step, work):
     """A step in g, with f eliminated, from where the rows are right: the error after it."""
     m = scores.shape[1]
     trial, column, u, size = work[0], work[1], work[2], work[3]
     column_weights(plan, a, weights)
     for j in range(m):
-        moved[j], size[j] = b[j] - totals[j], b[j] + totals[j]
-    eliminate(weights, moved, size, FARTHEST)
+        newton_step[j], size[j] = b[j] - totals[j], b[j] + totals[j]
+    eliminate(weights, newton_step, size, MAX_STEP)
     slope, longest = 0.0, 0.0
     for j in range(m):
-        slope += moved[j] * (b[j] - totals[j])
-        longest = maximum(longest, abs(moved[j]))
+        slope += newton_step[j] * (b[j] - totals[j])
+        longest = maximum(longest, abs(newton_step[j]))
     step = 1.0 if longest < 100 else 100 / longest
     for _ in range(40):
         # The dual's slope a step further on; it is concave, so that a slope above 0 has lost nothing.
         for j in range(m):
-            trial[j] = exp(step * moved[j])
+            trial[j] = exp(step * newton_step[j])
         _scale_rows(plan, a, u, trial, column)
-        ahead = 0.0
+        slope_after = 0.0
         for j in range(m):
-            ahead += moved[j] * (b[j] - column[j] * trial[j])
-        if ahead >= -0.5 * abs(slope):
+            slope_after += newton_step[j] * (b[j] - column[j] * trial[j])
+        if slope_after >= -0.5 * abs(slope):
             break
         # Where a straight line between the two slopes says that it is 0, or half of that at most.
-        step *= max(0.1, min(0.5, slope / (slope - ahead)))
+        step *= max(0.1, min(0.5, slope / (slope - slope_after)))
     for j in range(m):
         if b[j] > 0:
-            g[j] += t * step * moved[j]
+            g[j] += t * step * newton_step[j]
     return _normalise_rows(scores, a, b, t, plan, f, g, totals)

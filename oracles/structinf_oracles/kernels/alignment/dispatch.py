@@ -16,10 +16,10 @@ from torch import Tensor
 
 from structinf.kernels import parallel_rows, to_numpy
 
-from . import passes, paths
-from .grid_layout import LANES
+from . import paths, smoothed_passes
+from .anti_diagonals import LANES
 
-__all__ = ["argmax", "hessian_product", "sample", "smoothed_mean", "smoothed_value", "topk"]
+__all__ = ["argmax", "hessian_product", "sample", "topk", "value", "value_and_mean"]
 
 # Elementary operations for each cell of a value; a mean takes twice as many, a Hessian product four times.
 _OPERATIONS = 16
@@ -32,7 +32,10 @@ _PLACES = 2**16
 
 
 class _Scratch(NamedTuple):
-    """What a thread needs to serve groups of ``len(grids)`` instances; see :mod:`.dtw_grid` and :mod:`.dtw_nodes`."""
+    """What a thread needs to serve groups of ``len(grids)`` instances.
+
+    :mod:`.anti_diagonals` and :mod:`.smooth_max_of_three` describe the arrays.
+    """
 
     grids: np.ndarray
     rings: np.ndarray
@@ -40,7 +43,7 @@ class _Scratch(NamedTuple):
     q: np.ndarray
     f: np.ndarray
     panel: np.ndarray
-    kept: np.ndarray
+    stored: np.ndarray
 
 
 Server = Callable[[int, int], Any]
@@ -49,31 +52,35 @@ Server = Callable[[int, int], Any]
 # ----------------------------------------------------------------------------- smoothed maxima
 
 
-def smoothed_value(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float) -> Tensor:
+def value(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float) -> Tensor:
     """DP_Ω(θ), in memory for three anti-diagonals."""
     batch = scores, *_ = to_numpy(theta, lengths, bands)
     value = np.empty(len(scores))
 
     def prepare(scratch: _Scratch) -> Server:
-        return lambda first, last: passes.forward(first, last, *batch, alpha, *scratch, value)
+        return lambda first, last: smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
 
-    _serve(prepare, *batch, work=_OPERATIONS * scores.size, keeps=False)
+    _serve(prepare, *batch, work=_OPERATIONS * scores.size, is_stored=False)
     return torch.from_numpy(value)
 
 
-def smoothed_mean(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, weight: Tensor) -> tuple[Tensor, Tensor]:
+def value_and_mean(
+    theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, weight: Tensor
+) -> tuple[Tensor, Tensor]:
     """DP_Ω(θ) and its gradient (B, n, m), times ``weight`` (B,)."""
     batch = scores, sizes, limits = to_numpy(theta, lengths, bands)
     (factors,) = to_numpy(weight)
     value, out = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype)
 
     def prepare(scratch: _Scratch) -> Server:
-        grids, _, _, q, _, panel, kept = scratch
+        grids, _, _, q, _, panel, stored = scratch
         inflow = _flows(scratch, scores)
 
         def serve(first: int, last: int) -> None:
-            end = passes.forward(first, last, *batch, alpha, *scratch, value)
-            passes.walk_back(first, last, end, sizes, limits, value, factors, grids, q, panel, kept, inflow, out)
+            end = smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
+            smoothed_passes.backward(
+                first, last, end, sizes, limits, value, factors, grids, q, panel, stored, inflow, out
+            )
 
         return serve
 
@@ -88,15 +95,15 @@ def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, al
     value, out, ones = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype), np.ones(len(scores), scores.dtype)
 
     def prepare(scratch: _Scratch) -> Server:
-        grids, _, _, q, _, panel, kept = scratch
+        grids, _, _, q, _, panel, stored = scratch
         inflow, d_inflow = _flows(scratch, scores), _flows(scratch, scores)
-        d_tables, s = np.empty((len(grids), kept.shape[2])), np.zeros_like(q)
+        d_tables, s = np.empty((len(grids), stored.shape[2])), np.zeros_like(q)
 
         def serve(first: int, last: int) -> None:
-            end = passes.forward(first, last, *batch, alpha, *scratch, value)
-            passes.tangent(first, last, end, along, sizes, limits, grids, q, panel, kept, d_tables)
-            passes.walk_back_tangent(
-                first, last, end, sizes, limits, value, ones, alpha, grids, q, panel, kept, d_tables, s, inflow,
+            end = smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
+            smoothed_passes.tangent(first, last, end, along, sizes, limits, grids, q, panel, stored, d_tables)
+            smoothed_passes.backward_tangent(
+                first, last, end, sizes, limits, value, ones, alpha, grids, q, panel, stored, d_tables, s, inflow,
                 d_inflow, out,
             )  # fmt: skip
 
@@ -124,8 +131,8 @@ def sample(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms
 
     def prepare(scratch: _Scratch) -> Server:
         def serve(first: int, last: int) -> None:
-            passes.forward(first, last, *batch, alpha, *scratch, value)
-            paths.walks(first, last, sizes, draws, scratch.grids, scratch.kept, value, y)
+            smoothed_passes.forward(first, last, *batch, alpha, *scratch, value)
+            paths.sample_paths(first, last, sizes, draws, scratch.grids, scratch.stored, value, y)
 
         return serve
 
@@ -136,9 +143,9 @@ def sample(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms
 def topk(theta: Tensor, lengths: Tensor, bands: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The scores of the k best paths, (k, B) in float64, −inf where there are fewer, and the paths (k, B, n, m)."""
     batch = scores, *_ = to_numpy(theta, lengths, bands)
-    found, y = np.empty((k, len(scores))), np.zeros((k, *scores.shape), scores.dtype)
-    parallel_rows(paths.topk, len(scores), *batch, found, y, work=_OPERATIONS * y.size)
-    return torch.from_numpy(found), torch.from_numpy(y)
+    best_scores, y = np.empty((k, len(scores))), np.zeros((k, *scores.shape), scores.dtype)
+    parallel_rows(paths.topk, len(scores), *batch, best_scores, y, work=_OPERATIONS * y.size)
+    return torch.from_numpy(best_scores), torch.from_numpy(y)
 
 
 # ----------------------------------------------------------------------------- threads and groups
@@ -151,12 +158,12 @@ def _serve(
     bands: np.ndarray,
     *,
     work: float,
-    keeps: bool = True,
+    is_stored: bool = True,
 ) -> None:
-    """Serve the batch, a group after the other in each thread; with no memory for q unless it ``keeps`` it."""
+    """Serve the batch, a group after the other in each thread; with no memory for q unless it ``is_stored`` it."""
 
     def serve_range(start: int, stop: int) -> None:
-        scratch = _scratch(scores, sizes[start:stop], bands[start:stop], keeps)
+        scratch = _scratch(scores, sizes[start:stop], bands[start:stop], is_stored)
         serve = prepare(scratch)
         for first in range(start, stop, len(scratch.grids)):
             serve(first, min(stop, first + len(scratch.grids)))
@@ -164,12 +171,12 @@ def _serve(
     parallel_rows(serve_range, len(scores), work=work)
 
 
-def _scratch(scores: np.ndarray, sizes: np.ndarray, bands: np.ndarray, keeps: bool) -> _Scratch:
+def _scratch(scores: np.ndarray, sizes: np.ndarray, bands: np.ndarray, is_stored: bool) -> _Scratch:
     """For the instances of the given ``sizes`` and ``bands``."""
     _, n, m = scores.shape
     longest = min(n, m)
     cells = (sizes.min(1) * np.minimum(sizes.max(1), 2 * np.minimum(bands, n + m) + 1)).max()
-    places = int(cells) + 2 * (n + m + 1) if keeps else 0
+    places = int(cells) + 2 * (n + m + 1) if is_stored else 0
     group = max(1, min(len(sizes), _COLUMNS // longest, _PLACES // (places + 1)))
     columns = group * longest + LANES
     return _Scratch(
@@ -184,5 +191,5 @@ def _scratch(scores: np.ndarray, sizes: np.ndarray, bands: np.ndarray, keeps: bo
 
 
 def _flows(scratch: _Scratch, scores: np.ndarray) -> np.ndarray:
-    """What :func:`.dtw_grid.send` writes to."""
+    """What :func:`.anti_diagonals.store_outflow` writes to."""
     return np.empty((len(scratch.grids), 4, scores.shape[1] + 3))

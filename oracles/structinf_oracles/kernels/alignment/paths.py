@@ -1,7 +1,7 @@
 """Single alignment paths of a grid: the best, the k best, and exact samples.
 
 The best path and samples are walks from the last cell back to (0, 0) along the probabilities that
-:func:`.dtw_passes.forward` keeps. The k best
+:func:`.smoothed_passes.forward` keeps. The k best
 come from the same recursion over lists: each cell keeps the k best paths to it, merged from those of its predecessors
 (N. Seshadri & C.-E. W. Sundberg, List Viterbi decoding algorithms with applications, IEEE Transactions on
 Communications 42, 1994). Scores are summed in float64; ties go to the diagonal step, then to (i − 1, j).
@@ -13,19 +13,19 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-from .smooth_max3 import unpack
+from .smooth_max_of_three import unpack_probabilities
 
-__all__ = ["topk", "walks"]
+__all__ = ["sample_paths", "topk"]
 
 
 @jit
-def walks(first, last, lengths, uniforms, grids, kept, value, y):
+def sample_paths(first, last, lengths, uniforms, grids, stored, value, y):
     """Paths of the group of rows ``first:last``, drawn; the best ones if the probabilities are those of no regularizer.
 
     Parameters
     ----------
     lengths, grids, kept, value
-        As :func:`.dtw_passes.forward` took and left them.
+        As :func:`.smoothed_passes.forward` took and left them.
     uniforms : (N, B, n + m - 1) float64
         In [0, 1), for the steps to the cells of each anti-diagonal.
     y : (N, B, n, m)
@@ -34,18 +34,18 @@ def walks(first, last, lengths, uniforms, grids, kept, value, y):
     for b in range(first, last):
         if value[b] > -np.inf:
             for sample in range(len(y)):
-                _walk(b - first, lengths[b], uniforms[sample, b], grids, kept, y[sample, b])
+                _sample_path(b - first, lengths[b], uniforms[sample, b], grids, stored, y[sample, b])
 
 
 @jit
-def _walk(g, lengths, uniforms, grids, kept, y):
+def _sample_path(g, lengths, uniforms, grids, stored, y):
     """One path, from the last cell back."""
     i, j = lengths[0] - 1, lengths[1] - 1
     y[i, j] = 1
     while i + j > 0:
         k = i + j + 2
         place = grids[g, k, 3] + i - grids[g, k, 0]
-        q0, q1, _ = unpack(kept[g, 0, place], kept[g, 1, place])
+        q0, q1, _ = unpack_probabilities(stored[g, 0, place], stored[g, 1, place])
         # Strictly below 1, so that no predecessor of probability 0 is taken.
         level = uniforms[i + j] * (1 - 2.0**-52)
         step = 0 if level < q0 else 1 if level < q0 + q1 else 2
@@ -60,7 +60,7 @@ def topk(start, stop, theta, lengths, bands, scores, y):
 
     Parameters
     ----------
-    theta, lengths, bands : as for :mod:`.dtw_passes`
+    theta, lengths, bands : as for :mod:`.smoothed_passes`
     scores : (k, B) float64, written; −inf where there are fewer than k paths of finite score
     y : (k, B, n, m) zeros, of which the paths' cells are set to 1
     """

@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["smoothed_mean", "smoothed_value"]
+__all__ = ["value", "value_and_mean"]
 
 Smoother = Callable[[Tensor], Tensor]
 
 
-def smoothed_value(theta: Tensor, lengths: Tensor, bands: Tensor, smax: Smoother) -> Tensor:
+def value(theta: Tensor, lengths: Tensor, bands: Tensor, smax: Smoother) -> Tensor:
     """DP_Ω(θ), (B,) in float64, −inf where there is no path; differentiable by autograd as often as ``smax`` is."""
     if len(theta) == 0:
         return theta.sum((1, 2)).double()
     return _last_cells(_forward(theta, bands, smax), _ends(lengths))
 
 
-def smoothed_mean(
+def value_and_mean(
     theta: Tensor, lengths: Tensor, bands: Tensor, smax: Smoother, argmax: Smoother
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω(θ), (B,) in float64, and its gradient, (B, n, m), with as many float64 besides as there are cells."""
@@ -106,8 +106,8 @@ def _last_cells(rows: Iterable[_Row], ends: dict[int, tuple[Tensor, Tensor]]) ->
 def _ends(lengths: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
     """For each anti-diagonal on which a last cell lies: the instances, and the rows i of their last cells."""
     d = lengths.sum(1) - 2
-    found = [(end, (d == end).nonzero().flatten()) for end in d.unique().tolist()]
-    return {end: (which, lengths[which, 0] - 1) for end, which in found}
+    instances_of_end = [(end, (d == end).nonzero().flatten()) for end in d.unique().tolist()]
+    return {end: (which, lengths[which, 0] - 1) for end, which in instances_of_end}
 
 
 def _ranges(theta: Tensor, bands: Tensor) -> list[tuple[int, int]]:

@@ -129,7 +129,7 @@ def argmax(start, stop, theta, lengths, single_root, y, value):
     """
     width = theta.shape[1]
     scores, entries = np.empty((2 * width, width)), np.empty((2 * width, width), np.int64)
-    notes = np.empty((5, 2 * width), np.int64)
+    stack = np.empty((5, 2 * width), np.int64)
     for b in range(start, stop):
         n = lengths[b]
         for h in range(n + 1):
@@ -137,9 +137,9 @@ def argmax(start, stop, theta, lengths, single_root, y, value):
                 scores[i, h] = theta[b, h, i + 1]
         for i in range(n):
             scores[i, i + 1] = -np.inf
-        sources = notes[2]
+        sources = stack[2]
         value[b] = -np.inf
-        if not _grow(scores, entries, notes[0], notes[1], sources, notes[3], notes[4], n, single_root):
+        if not _grow(scores, entries, stack[0], stack[1], sources, stack[3], stack[4], n, single_root):
             continue
         roots, total = 0, 0.0
         for i in range(n):

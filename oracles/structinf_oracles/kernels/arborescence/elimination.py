@@ -1,179 +1,329 @@
-"""Sums over rooted trees: log-partition, marginals, Hessian products and samples.
+"""Sums over rooted trees by elimination without subtractions, compiled. Importing this module imports numba.
 
-Potentials are θ (B, n + 1, n + 1): θ[h, m] scores the arc from head h to word m, and node 0 is the root; column 0
-and the diagonal are never read. :func:`log_partition` is plain torch on other devices than the CPU, and where autograd
-records it: the elimination of :mod:`.elimination_cpu` in the log domain. All else is compiled, and runs on the CPU.
-Everything is in float64, since sums of float32 logarithms near 1000 would leave a marginal some four digits; arcs come
-back in θ's dtype, log Z in float64.
+Every word i picks one head j, another word or the root, with weight a[j, i] = exp θ[j, i]; the trees are
+the choices without cycles. Read the weights as the steps of a random walk from word to head. Taking word k
+out of the walk (censoring) leaves a walk over the others,
 
-The spanning trees of an undirected graph are the trees of a symmetric θ with any vertex for the root: add up the two
-directions of each edge in the results.
+    s_k = Σ_j a[j, k],      p_k[j] = a[j, k] / s_k,      a[j, i] += a[k, i] p_k[j]   (j ≠ i),
+
+and divides the sum over trees by s_k, so that log Z = Σ_k log s_k. Steps from a word to itself are dropped,
+not subtracted: all terms are positive, and each number is exact to a few units of its own last place
+(Grassmann, Taksar & Heyman 1985, Regenerative analysis and steady state distributions for Markov chains,
+Operations Research 33(5); O'Cinneide 1993, Numerische Mathematik 65, bounds the error).
+
+Single root. Give the root's arcs an infinitesimal weight t a[0, i]: Z(t) is t times the sum over the trees with
+one root arc, plus terms of higher order. Row 0 of a chain holds the root's weights of order 1, row 1 those of
+order t. A pivot is the sum without row 1, unless that is zero: then it is row 1, and the step to the root is
+certain. With several roots allowed, row 1 is zero and nothing changes.
+
+Numbers. A number is x · 2^(600 e). Scores that span less than some 340 nats a word have e = 0 throughout (``e is
+None``) and x is a plain float64; OUT_OF_RANGE says that this did not suffice. With exponents, scores of every range
+are exact. Derivatives ``d`` along a direction (``d is None``: not wanted) share the exponent of their value.
+Arguments that are None are pruned at compilation: each kind is compiled on its own, when it is first used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-import torch
-from torch import Tensor
 
-from structinf.kernels.arrays import to_numpy
-from structinf.kernels.logsumexp import logaddexp, logsumexp
-from structinf.kernels.threads import parallel_rows
+from structinf.kernels.jit import jit
+from structinf.kernels.scalar.exp_log import exp, log
 
-__all__ = ["covariance_product", "log_partition", "marginals", "sample_heads"]
+__all__ = [
+    "BASE",
+    "CHAIN",
+    "ESCAPE",
+    "HIGH",
+    "INFEASIBLE",
+    "INVERSE",
+    "LN_BASE",
+    "LOW",
+    "OUT_OF_RANGE",
+    "STEP",
+    "add_row",
+    "eliminate",
+    "load_weights",
+    "log_partition",
+    "log_pivots",
+    "log_scale",
+    "padded",
+    "workspace",
+]
 
-_NEVER = float("-inf")
+INFEASIBLE, OUT_OF_RANGE = -1, -2
+
+# Planes of a workspace (level, plane, row, column). Rows of a chain: root, root at order t, then one a word.
+CHAIN, STEP, ESCAPE = 0, 1, 2
+
+# x lies in [LOW, HIGH]. A product of any two of x, 1 / x, BASE and INVERSE is a normal number: sums and products may
+# be reordered.
+BASE, INVERSE = 2.0**600, 2.0**-600
+HIGH, LOW = 2.0**300, 2.0**-300
+_LN_HIGH, _LN_LOW = 600 * 6.93147180369123816490e-01, 600 * 1.90821492927058770002e-10  # log 2 in 33 bits and the rest
+LN_BASE = _LN_HIGH + _LN_LOW
+# Without exponents no weight falls below this, so that no product of two is lost to underflow.
+_FLOOR = 2.0**-500
 
 
-def log_partition(theta: Tensor, lengths: Tensor | None = None, *, single_root: bool = False) -> Tensor:
-    """log Σ exp⟨θ, y⟩ over the trees y, (B,) in float64; −inf where there is none.
+@jit(inline=True)
+def workspace(kinds, levels, n):
+    """Memory for numbers of 1 to 3 kinds (x, e, d) in chains of ``n`` words, not initialised.
 
-    Differentiable by autograd, to any order, if θ requires grad.
-
-    Parameters
-    ----------
-    theta : (B, n + 1, n + 1) Tensor
-    lengths : (B,) int64 Tensor, optional
-        Words of each instance; the rest is padding.
-    single_root : bool
-        Sum over the trees with exactly one arc from the root.
+    A row has room for one whole vector of 8 more than it needs.
     """
-    if theta.device.type != "cpu" or (theta.requires_grad and torch.is_grad_enabled()):
-        return _reference(theta, lengths, single_root)
-    from .elimination_cpu import log_partition as kernel
-
-    size, n, scores, counts, status = _arrays(theta, lengths)
-    value = np.empty(size)
-    _run(kernel, status, n**3 // 8, scores, counts, single_root, ..., value, status)
-    return torch.from_numpy(value)
+    return np.empty((kinds, levels, 3, n + 2, padded(n) + 8))
 
 
-def marginals(theta: Tensor, lengths: Tensor | None = None, *, single_root: bool = False) -> tuple[Tensor, Tensor]:
-    """log Z and its gradient, the probability of each arc, 0 outside the trees: (B,) and (B, n + 1, n + 1).
-
-    Takes what :func:`log_partition` takes; computed on CPU. The marginals are undefined where log Z = −inf.
-    """
-    from .marginals import sums
-
-    size, n, scores, counts, status = _arrays(theta, lengths)
-    value, means = np.empty(size), np.zeros((size, n + 1, n + 1))
-    _run(sums, status, n**3 // 2, scores, None, counts, single_root, ..., value, means, None, status)
-    return torch.from_numpy(value).to(theta.device), torch.from_numpy(means).to(theta)
+@jit(inline=True)
+def padded(width):
+    """``width`` rounded up to whole vectors: loops over the rest of the last one cost less than scalar remainders."""
+    return (width + 7) & ~7
 
 
-def covariance_product(
-    theta: Tensor, v: Tensor, lengths: Tensor | None = None, *, single_root: bool = False
-) -> tuple[Tensor, Tensor]:
-    """log Z and the product of its Hessian with ``v`` (B | 1, n + 1, n + 1): (B,) and (B, n + 1, n + 1).
-
-    Takes what :func:`log_partition` takes; computed on CPU. The product is undefined where log Z = −inf.
-    """
-    from .marginals import sums
-
-    size, n, scores, counts, status = _arrays(theta, lengths)
-    direction = _float64(v.expand_as(theta))
-    value, product = np.empty(size), np.zeros((size, n + 1, n + 1))
-    _run(sums, status, n**3, scores, direction, counts, single_root, ..., value, None, product, status)
-    return torch.from_numpy(value).to(theta.device), torch.from_numpy(product).to(theta)
-
-
-def sample_heads(
-    theta: Tensor,
-    samples: int,
-    lengths: Tensor | None = None,
-    *,
-    single_root: bool = False,
-    generator: torch.Generator | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Exact samples of p(y) ∝ exp⟨θ, y⟩.
-
-    Takes what :func:`log_partition` takes; computed on CPU. Each tree draws from a stream of its own, seeded from
-    ``generator``.
+@jit(fastmath=False)
+def load_weights(theta, b, v, x, e, d, n, single_root):
+    """Weights exp(θ[j, i] − max_j θ[j, i]) of instance b to the chain of level 0, the maxima to row n of its steps.
 
     Returns
     -------
-    feasible : (B,) bool Tensor
-        False where there is no tree.
-    heads : (samples, B, n) int64 Tensor
-        Head of each word, 0 being the root; −1 in the padding.
+    int
+        0, 1 if some arc is forbidden, INFEASIBLE or OUT_OF_RANGE.
     """
-    from .sampling import sample_heads as kernel
+    for i in range(n):
+        x[0, CHAIN, 0, i], x[0, CHAIN, 1, i], x[0, STEP, n, i] = -np.inf, -np.inf, -np.inf
+    for h in range(n + 1):
+        row = 0 if h == 0 and not single_root else 1 + h
+        for i in range(n):
+            x[0, CHAIN, row, i] = theta[b, h, i + 1]
+        if h > 0:
+            x[0, CHAIN, row, h - 1] = -np.inf
+        for i in range(n):
+            score, top = x[0, CHAIN, row, i], x[0, STEP, n, i]
+            x[0, STEP, n, i] = score if score > top else top
+    for i in range(n):
+        if x[0, STEP, n, i] == -np.inf:
+            return INFEASIBLE
 
-    size, n, scores, counts, status = _arrays(theta, lengths)
-    bounds = torch.iinfo(torch.int64)
-    device = generator.device if generator is not None else "cpu"
-    seeds = torch.randint(bounds.min, bounds.max, (samples, size), generator=generator, device=device)
-    heads = np.full((samples, size, n), -1, np.int64)
-    work = n**3 // 8 + 2 * samples * n**2
-    _run(kernel, status, work, scores, counts, single_root, ..., to_numpy(seeds)[0].view(np.uint64), heads, status)
-    return torch.from_numpy(status == 0).to(theta.device), torch.from_numpy(heads).to(theta.device)
-
-
-# ----------------------------------------------------------------------------- to the kernels
-
-
-def _float64(x: Tensor) -> np.ndarray:
-    return to_numpy(x.to("cpu", torch.float64))[0]
-
-
-def _arrays(theta: Tensor, lengths: Tensor | None) -> tuple[int, int, np.ndarray, np.ndarray, np.ndarray]:
-    """Batch size, n, scores, lengths and the kernels' status, "still out of range"."""
-    from .elimination_cpu import OUT_OF_RANGE
-
-    size, n = theta.shape[0], theta.shape[1] - 1
-    counts = np.full(size, n, np.int64) if lengths is None else to_numpy(lengths)[0]
-    return size, n, _float64(theta), counts, np.full(size, OUT_OF_RANGE, np.int64)
-
-
-def _run(kernel: Callable[..., None], status: np.ndarray, work: int, *arguments: Any) -> None:
-    """Call ``kernel`` with None for ``...``, without exponents, and then with them for the instances that need them."""
-    from .elimination_cpu import OUT_OF_RANGE
-
-    for wide in (None, True):
-        filled = [wide if argument is ... else argument for argument in arguments]
-        parallel_rows(kernel, len(status), *filled, work=len(status) * work)
-        if not (status == OUT_OF_RANGE).any():
-            break
-
-
-# ----------------------------------------------------------------------------- the reference
-
-
-def _reference(theta: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor:
-    """log Z by the elimination of :mod:`.elimination_cpu` in the log domain, (B,) in float64."""
-    chain = _log_chain(theta, lengths, single_root)
-    value, order = chain.new_zeros(len(theta)), torch.zeros(len(theta), dtype=torch.int64, device=theta.device)
-    for k in range(theta.shape[1] - 2, -1, -1):
-        steps, into = chain[:, : 2 + k, k], chain[:, 2 + k, :k]
-        finite = logsumexp(torch.cat([steps[:, :1], steps[:, 2:]], 1), 1)
-        # Where only the root at order t is left, the step to the root is certain.
-        certain = torch.isneginf(finite)
-        pivot = torch.where(certain, steps[:, 1], finite)
-        value, order = value + pivot, order + certain
-        pivot = torch.where(torch.isneginf(pivot), 0.0, pivot)
-        to_root = torch.full_like(steps, _NEVER)
-        to_root[:, 0] = 0
-        steps = torch.where(certain[:, None], to_root, steps - pivot[:, None])
-        chain = logaddexp(chain[:, : 2 + k, :k], steps[:, :, None] + into[:, None, :])
-    return torch.where(order > 1, _NEVER, value)
+    zeros, small = 0, 0
+    for j in range(n + 2):
+        for i in range(n):
+            score = x[0, CHAIN, j, i] - x[0, STEP, n, i]
+            forbidden = score == -np.inf
+            if e is None:
+                weight = exp(score)
+            else:
+                exponent = np.rint(score * (1 / LN_BASE))
+                weight = exp((score - exponent * _LN_HIGH) - exponent * _LN_LOW)
+                # Beyond 1e16 one unit in the last place of θ is more than a factor of e: there are no further digits.
+                weight = weight if score > -1e16 else (0.0 if forbidden else 1.0)
+                e[0, CHAIN, j, i] = exponent
+            x[0, CHAIN, j, i] = weight
+            zeros += 1 if forbidden else 0
+            small += 1 if weight < _FLOOR else 0
+    if d is not None:
+        for i in range(n):
+            d[0, CHAIN, 0, i], d[0, CHAIN, 1, i] = 0.0, 0.0
+        for h in range(n + 1):
+            row = 0 if h == 0 and not single_root else 1 + h
+            for i in range(n):
+                weight = x[0, CHAIN, row, i]
+                d[0, CHAIN, row, i] = weight * v[b, h, i + 1] if weight > 0 else 0.0
+    if e is None and small > zeros:
+        return OUT_OF_RANGE
+    return 1 if zeros > 2 * n else 0  # the diagonal and one of the root's rows are always empty
 
 
-def _log_chain(theta: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor:
-    """log a[j, i] in float64, (B, 2 + n, n): rows root, root at order t, then one a word.
+@jit(fastmath=False)
+def add_row(x, e, d, u, plane, i, k, f, fe, fd, width):
+    """Row i += f · row k, with exponents. A term that is 2^-300 of the other or less may be dropped."""
+    for c in range(width):
+        source = x[u, plane, k, c]
+        here = e[u, plane, i, c]
+        there = fe + e[u, plane, k, c]
+        gap = here - there  # NaN where both numbers are 0
+        keep = 1.0 if gap >= 0 else (INVERSE if gap == -1 else 0.0)
+        gain = 1.0 if gap <= 0 else (INVERSE if gap == 1 else 0.0)
+        total = x[u, plane, i, c] * keep + f * source * gain
+        above = total > HIGH
+        below = total < LOW
+        rescale = INVERSE if above else (BASE if below else 1.0)
+        if d is not None:
+            gained = f * d[u, plane, k, c] + fd * source
+            d[u, plane, i, c] = (d[u, plane, i, c] * keep + gained * gain) * rescale
+        x[u, plane, i, c] = total * rescale
+        e[u, plane, i, c] = (here if gap >= 0 else there) + (1.0 if above else (-1.0 if below else 0.0))
 
-    A word of the padding has one arc, of weight 1, to the first word.
+
+@jit
+def _pivot(x, e, d, u, k, sparse):
+    """Write p_k to row k of the steps, with the pivot s_k behind it (at 2 + k).
+
+    Returns the order of s_k in t (0 or 1), INFEASIBLE or OUT_OF_RANGE.
+    """
+    row = 2 + k
+    s, se, sd = 0.0, -np.inf, 0.0
+    for j in range(row):
+        x[u, STEP, k, j] = x[u, CHAIN, j, k]
+        if d is not None:
+            d[u, STEP, k, j] = d[u, CHAIN, j, k]
+        if e is not None:
+            exponent = e[u, CHAIN, j, k]
+            e[u, STEP, k, j] = exponent
+            se = exponent if exponent > se and j != 1 else se
+    for j in range(row):
+        weight = 0.0 if j == 1 else 1.0
+        if e is not None:
+            gap = se - e[u, STEP, k, j]
+            weight *= 1.0 if gap == 0 else (INVERSE if gap == 1 else 0.0)
+        s += weight * x[u, STEP, k, j]
+        if d is not None:
+            sd += weight * d[u, STEP, k, j]
+
+    order = 0
+    if s == 0:
+        order = 1
+        s = x[u, STEP, k, 1]
+        if s == 0:
+            return INFEASIBLE
+        x[u, STEP, k, 0], x[u, STEP, k, 1] = s, 0.0
+        if e is not None:
+            se = e[u, STEP, k, 1]
+            e[u, STEP, k, 0], e[u, STEP, k, 1] = se, -np.inf
+        if d is not None:
+            sd = d[u, STEP, k, 1]
+            d[u, STEP, k, 0], d[u, STEP, k, 1] = sd, 0.0
+
+    inverse, least = 1.0 / s, 1.0
+    for j in range(row):
+        p = x[u, STEP, k, j] * inverse
+        rescale = 1.0
+        if e is None:
+            least = p if p > 0 and p < least else least
+        else:
+            above, below = p > HIGH, p < LOW
+            rescale = INVERSE if above else (BASE if below else 1.0)
+            e[u, STEP, k, j] += (1.0 if above else (-1.0 if below else 0.0)) - se
+        if d is not None:
+            d[u, STEP, k, j] = (d[u, STEP, k, j] - p * sd) * inverse * rescale
+        x[u, STEP, k, j] = p * rescale
+    x[u, STEP, k, row] = s
+    if e is not None:
+        e[u, STEP, k, row] = se
+    if d is not None:
+        d[u, STEP, k, row] = sd
+    if e is None:
+        if x[u, STEP, k, 1] * _FLOOR > 1:
+            return OUT_OF_RANGE
+        if sparse:
+            # Sums only grow: a weight can fall below the floor only where a first product fills a zero.
+            for i in range(k):
+                a = x[u, CHAIN, row, i]
+                if a > 0 and a * least < _FLOOR:
+                    return OUT_OF_RANGE
+
+    # What is left of the last vector of k's row is read no more; as zeros it leaves other rows as they are.
+    for i in range(k, padded(k)):
+        x[u, CHAIN, row, i] = 0
+        if e is not None:
+            e[u, CHAIN, row, i] = -np.inf
+        if d is not None:
+            d[u, CHAIN, row, i] = 0
+    return order
+
+
+@jit
+def _reroute(x, e, d, u, k, width):
+    """Reroute the steps into word k: every row j of the chain above it += p_k[j] · row of k."""
+    row = 2 + k
+    if e is None:
+        if d is not None:
+            for j in range(row):
+                f, fd = x[u, STEP, k, j], d[u, STEP, k, j]
+                for c in range(width):
+                    d[u, CHAIN, j, c] += f * d[u, CHAIN, row, c] + fd * x[u, CHAIN, row, c]
+        for j in range(row):
+            f = x[u, STEP, k, j]
+            for c in range(width):
+                x[u, CHAIN, j, c] += f * x[u, CHAIN, row, c]
+    else:
+        for j in range(row):
+            f = x[u, STEP, k, j]
+            if f > 0:
+                fd = 0.0 if d is None else d[u, STEP, k, j]
+                add_row(x, e, d, u, np.int64(CHAIN), j, row, f, e[u, STEP, k, j], fd, width)
+
+
+@jit(inline=True)
+def eliminate(x, e, d, u, size, keep, sparse):
+    """Take the words size − 1, ..., keep out of the chain of level ``u``.
+
+    Afterwards row k of the steps holds p_k and, at 2 + k, s_k; row 2 + k of the chain holds the weights a[k, i] of
+    the steps into k from the words i before it.
+
+    Returns
+    -------
+    int
+        Order in t of the product of the pivots, INFEASIBLE or OUT_OF_RANGE.
+    """
+    order = 0
+    for k in range(size - 1, keep - 1, -1):
+        status = _pivot(x, e, d, u, k, sparse)
+        if status < 0:
+            return status
+        order += status
+        _reroute(x, e, d, u, k, padded(k))
+    return order
+
+
+@jit
+def log_pivots(x, e, u, size, keep):
+    """Σ log s_k over the words eliminated from the chain of level ``u``."""
+    total = 0.0
+    for k in range(keep, size):
+        total += log(x[u, STEP, k, 2 + k])
+        if e is not None:
+            total += LN_BASE * e[u, STEP, k, 2 + k]
+    return total
+
+
+@jit(inline=True)
+def log_scale(x, n):
+    """Σ of the maxima that :func:`load_weights` divided by."""
+    total = 0.0
+    for i in range(n):
+        total += x[0, STEP, n, i]
+    return total
+
+
+@jit
+def log_partition(start, stop, theta, lengths, single_root, with_exponents, value, status):
+    """log Z of the instances start : stop.
+
+    Parameters
+    ----------
+    theta : (B, n + 1, n + 1) float64
+    lengths : (B,) int64
+    wide : None or bool
+        None: without exponents.
+    value : (B,) float64
+        Written; −inf where there is no tree.
+    status : (B,) int64
+        OUT_OF_RANGE where the value is missing; read, too: instances of other status are left alone.
     """
     n = theta.shape[1] - 1
-    nodes = torch.arange(n + 1, device=theta.device)
-    count = nodes.new_full((1,), n) if lengths is None else lengths
-    inside = nodes <= count[:, None]
-    arcs = inside[:, :, None] & inside[:, None, 1:] & (nodes[:, None] != nodes[1:])
-    scores = torch.where(arcs, theta[:, :, 1:].double(), _NEVER)
-    anchored = (nodes[:, None] == 1) & ~inside[:, None, 1:]
-    scores = torch.where(anchored, 0.0, scores)
-    empty = torch.full_like(scores[:, :1], _NEVER)
-    roots = [empty, scores[:, :1]] if single_root else [scores[:, :1], empty]
-    return torch.cat([*roots, scores[:, 1:]], 1)
+    kinds = 1 if with_exponents is None else 2
+    numbers = workspace(kinds, 1, n)
+    x = numbers[0]
+    e = None if with_exponents is None else numbers[1]
+    for b in range(start, stop):
+        if status[b] != OUT_OF_RANGE:
+            continue
+        size = lengths[b]
+        code = load_weights(theta, b, None, x, e, None, size, single_root)
+        if code >= 0:
+            code = eliminate(x, e, None, 0, size, 0, code > 0)
+        if code == OUT_OF_RANGE:
+            continue
+        status[b], value[b] = 0, -np.inf
+        if code == 0 or code == 1:
+            value[b] = log_scale(x, size) + log_pivots(x, e, 0, size, 0)

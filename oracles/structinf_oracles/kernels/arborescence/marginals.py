@@ -2,7 +2,7 @@
 
 By the matrix-tree theorem, P(j is the head of i) = a[j, i] (G[i, i] − G[j, i]), where G is the inverse of the
 Laplacian. G[i, i] = 1 / s_i if i is eliminated last, and G[j, i] is G[i, i] times the probability that the walk from j
-(see :mod:`.elimination_cpu`) meets i before the root. Hence
+(see :mod:`.elimination`) meets i before the root. Hence
 
     μ[j, i] = a[j, i] r[j, i] / s_i,      r[j, i] = P(the walk from j meets the root before i),
 
@@ -23,7 +23,7 @@ import numpy as np
 from structinf.kernels.jit import jit
 from structinf.kernels.scalar.exp_log import log
 
-from .elimination_cpu import (
+from .elimination import (
     BASE,
     CHAIN,
     ESCAPE,
@@ -34,14 +34,14 @@ from .elimination_cpu import (
     STEP,
     add_row,
     eliminate,
-    load,
+    load_weights,
     log_pivots,
     log_scale,
     padded,
     workspace,
 )
 
-__all__ = ["sums"]
+__all__ = ["value_and_mean"]
 
 
 @jit
@@ -50,14 +50,14 @@ def _descend(numbers, level, size, first, keep):
     # Unsigned, since a signed index may be negative for all that the compiler knows, and the loops would stay scalar.
     up, n, skip, kept = np.uint64(level), np.uint64(size), np.uint64(first), np.uint64(keep)
     down, two = up + np.uint64(1), np.uint64(2)
-    rest = np.uint64(0) if skip > np.uint64(0) else kept
+    first_kept = np.uint64(0) if skip > np.uint64(0) else kept
     for kind in range(numbers.shape[0]):
         for i in range(n + two):
-            source = i if i < two else (i + skip if i < kept + two else i - kept + rest)
+            source = i if i < two else (i + skip if i < kept + two else i - kept + first_kept)
             for c in range(kept):
                 numbers[kind, down, CHAIN, i, c] = numbers[kind, up, CHAIN, source, skip + c]
             for c in range(n - kept):
-                numbers[kind, down, CHAIN, i, kept + c] = numbers[kind, up, CHAIN, source, rest + c]
+                numbers[kind, down, CHAIN, i, kept + c] = numbers[kind, up, CHAIN, source, first_kept + c]
 
 
 @jit
@@ -65,10 +65,10 @@ def _ascend(numbers, level, size, first, keep):
     """Copy the escapes of the next level to the columns first : first + keep of ``level``, words in their old order."""
     up, n, skip, kept = np.uint64(level), np.uint64(size), np.uint64(first), np.uint64(keep)
     down = up + np.uint64(1)
-    rest = np.uint64(0) if skip > np.uint64(0) else kept
+    first_kept = np.uint64(0) if skip > np.uint64(0) else kept
     for kind in range(numbers.shape[0]):
         for i in range(n):
-            target = i + skip if i < kept else i - kept + rest
+            target = i + skip if i < kept else i - kept + first_kept
             for c in range(kept):
                 numbers[kind, up, ESCAPE, target, skip + c] = numbers[kind, down, ESCAPE, i, c]
 
@@ -83,7 +83,7 @@ def _start_escapes(numbers, u, size, keep, orders, base):
 
 
 @jit
-def _collect(x, e, d, u, k, width):
+def _add_escapes(x, e, d, u, k, width):
     """Escapes of word k in more steps: its row += Σ_j p_k[j] · row j over the words j before it."""
     if e is None:
         if d is not None:
@@ -113,7 +113,7 @@ def _collect(x, e, d, u, k, width):
 
 
 @jit
-def _finish(x, e, d, level, base):
+def _finish_last_word(x, e, d, level, base):
     """A single word is left: note its pivot, and that from itself it never escapes.
 
     Returns the pivot's order in t, or INFEASIBLE.
@@ -130,7 +130,7 @@ def _finish(x, e, d, level, base):
 
 
 @jit(inline=True)
-def _each_last(numbers, x, e, d, n, sparse, notes):
+def _solve_each_last(numbers, x, e, d, n, sparse, stack):
     """Escapes r (level 0) and final pivots s (level 0, row 0 of the steps) with each of n words last in turn.
 
     Parameters
@@ -146,7 +146,7 @@ def _each_last(numbers, x, e, d, n, sparse, notes):
     value : float
         Σ log of the pivots of one elimination, without that of the last word, word 0.
     """
-    orders, bases, sizes, visits, spent = notes[0], notes[1], notes[2], notes[3], notes[4]
+    orders, bases, sizes, visits, spent = stack[0], stack[1], stack[2], stack[3], stack[4]
     bases[0], sizes[0], visits[0], spent[0] = 0, n, 0, 0
     status, value = 0, 0.0
     level = np.int64(0)  # a literal 0 would have the functions below compiled once more
@@ -154,7 +154,7 @@ def _each_last(numbers, x, e, d, n, sparse, notes):
         size, base, visit = sizes[level], bases[level], visits[level]
         half = size // 2
         if size == 1:
-            status = _finish(x, e, d, level, base)
+            status = _finish_last_word(x, e, d, level, base)
             orders[base] = status
             if spent[level] + status > 1:
                 status = INFEASIBLE
@@ -165,7 +165,7 @@ def _each_last(numbers, x, e, d, n, sparse, notes):
             keep = half if visit == 1 else size - half
             _start_escapes(numbers, level + 1, size, keep, orders, base + first)
             for k in range(keep, size):
-                _collect(x, e, d, level + 1, k, padded(keep))
+                _add_escapes(x, e, d, level + 1, k, padded(keep))
             _ascend(numbers, level, size, first, keep)
         if visit == 2:
             level -= 1
@@ -184,7 +184,7 @@ def _each_last(numbers, x, e, d, n, sparse, notes):
 
 
 @jit(fastmath=False)
-def _write(x, e, d, v, b, n, single_root, orders, means, product):
+def _write_marginals(x, e, d, v, b, n, single_root, orders, means, product):
     """μ[j, i] = a[j, i] r[j, i] / s_i to ``means``; its derivative along v to ``product``."""
     # The root's own escape is certain; but an arc of order t is lost beside a pivot of order 1.
     for i in range(n):
@@ -216,7 +216,7 @@ def _write(x, e, d, v, b, n, single_root, orders, means, product):
 
 
 @jit
-def sums(start, stop, theta, v, lengths, single_root, wide, value, means, product, status):
+def value_and_mean(start, stop, theta, v, lengths, single_root, with_exponents, value, means, product, status):
     """log Z, marginals and their derivative along ``v`` of the instances start : stop.
 
     Parameters
@@ -239,24 +239,24 @@ def sums(start, stop, theta, v, lengths, single_root, wide, value, means, produc
     levels = 2
     while (1 << (levels - 2)) < n:
         levels += 1
-    kinds = (1 if wide is None else 2) + (0 if v is None else 1)
+    kinds = (1 if with_exponents is None else 2) + (0 if v is None else 1)
     numbers = workspace(kinds, levels, n)
     x = numbers[0]
-    e = None if wide is None else numbers[1]
+    e = None if with_exponents is None else numbers[1]
     d = None if v is None else numbers[kinds - 1]
-    notes = np.empty((5, n + levels), np.int64)
+    stack = np.empty((5, n + levels), np.int64)
     for b in range(start, stop):
         if status[b] != OUT_OF_RANGE:
             continue
         size = lengths[b]
         status[b], value[b] = 0, -np.inf
-        code, total = load(theta, b, v, x, e, d, size, single_root), 0.0
+        code, total = load_weights(theta, b, v, x, e, d, size, single_root), 0.0
         if code >= 0:
-            code, total = _each_last(numbers, x, e, d, size, code > 0, notes)
+            code, total = _solve_each_last(numbers, x, e, d, size, code > 0, stack)
         if code == OUT_OF_RANGE:
             status[b] = OUT_OF_RANGE
         if code >= 0:
             value[b] = total + log_scale(x, size) + log(x[0, STEP, 0, 0])
-            if wide is not None:
+            if with_exponents is not None:
                 value[b] += LN_BASE * numbers[1, 0, STEP, 0, 0]
-            _write(x, e, d, v, b, size, single_root, notes[0], means, product)
+            _write_marginals(x, e, d, v, b, size, single_root, stack[0], means, product)

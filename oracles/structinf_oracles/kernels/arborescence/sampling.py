@@ -1,6 +1,6 @@
 """Exact samples of rooted trees from their elimination, compiled. Importing this module imports numba.
 
-Read backwards, the elimination of :mod:`.elimination_cpu` draws a tree. Words come back in the order 0, 1, ..., n − 1.
+Read backwards, the elimination of :mod:`.elimination` draws a tree. Words come back in the order 0, 1, ..., n − 1.
 Before word k does, there is a random tree over the words i < k, of the walk in which k is rerouted: its step from i
 to j has weight a[j, i] + a[k, i] p_k[j]. Then
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-from .elimination_cpu import (
+from .elimination import (
     BASE,
     CHAIN,
     HIGH,
@@ -37,7 +37,7 @@ from .elimination_cpu import (
     OUT_OF_RANGE,
     STEP,
     eliminate,
-    load,
+    load_weights,
     workspace,
 )
 
@@ -120,7 +120,7 @@ def _factor(theta, b, x, e, size, single_root, certain):
 
     Returns 0, INFEASIBLE or OUT_OF_RANGE.
     """
-    code = load(theta, b, None, x, e, None, size, single_root)
+    code = load_weights(theta, b, None, x, e, None, size, single_root)
     if code < 0:
         return code
     for j in range(size + 2):
@@ -167,7 +167,7 @@ def _draw(x, e, size, weights, exponents, certain, heads, routes, reach, state):
 
 
 @jit
-def sample_heads(start, stop, theta, lengths, single_root, wide, seeds, heads, status):
+def sample_heads(start, stop, theta, lengths, single_root, with_exponents, seeds, heads, status):
     """Heads of exact samples of the instances start : stop.
 
     Parameters
@@ -184,15 +184,15 @@ def sample_heads(start, stop, theta, lengths, single_root, wide, seeds, heads, s
         other than OUT_OF_RANGE are left alone.
     """
     n = theta.shape[1] - 1
-    kinds = 1 if wide is None else 2
+    kinds = 1 if with_exponents is None else 2
     numbers = workspace(kinds, 2, n)
     x = numbers[0]
-    e = None if wide is None else numbers[1]
+    e = None if with_exponents is None else numbers[1]
     choices = np.empty((kinds, n + 1))
     weights = choices[0]
-    exponents = None if wide is None else choices[1]
-    notes = np.empty((4, n), np.int64)
-    certain, rows, routes, reach = notes[0], notes[1], notes[2], notes[3]
+    exponents = None if with_exponents is None else choices[1]
+    stack = np.empty((4, n), np.int64)
+    certain, rows, routes, reach = stack[0], stack[1], stack[2], stack[3]
     state = np.empty(1, np.uint64)
     for b in range(start, stop):
         if status[b] != OUT_OF_RANGE:

@@ -166,12 +166,12 @@ def keep(cost, rows, width, part, parts, used, solutions, search):
 def split_up(cost, rows, width, part, parts, end, size, solutions, aside, search):
     """Split the part by its best assignment into parts from ``end`` on; their end and the heap's size."""
     price, rank = search.price, search.rank
-    own, first = parts.solution[part], parts.row[part]
+    solution, first = parts.solution[part], parts.row[part]
     for j in range(width):
-        price[j] = solutions.price[own, j]
+        price[j] = solutions.price[solution, j]
         rank[j] = j
     for row in range(first, rows):
-        held = solutions.choice[own, row]
+        held = solutions.choice[solution, row]
         reduced = cost[row, held] - price[held]
         price[held] = -np.inf  # banned for this row, held by it for the later ones
         banned = part if row == first else 0
@@ -180,7 +180,7 @@ def split_up(cost, rows, width, part, parts, end, size, solutions, aside, search
         swap_bans(cost, banned, parts, aside)
         if lowest < np.inf:
             parts.cost[end] = parts.cost[part] + (lowest - reduced)
-            parts.solution[end], parts.parent[end], parts.row[end], parts.column[end] = -1, own, row, held
+            parts.solution[end], parts.parent[end], parts.row[end], parts.column[end] = -1, solution, row, held
             parts.earlier[end] = banned
             size = push(end, size, parts)
             end += 1
@@ -188,10 +188,10 @@ def split_up(cost, rows, width, part, parts, end, size, solutions, aside, search
 
 
 @jit
-def add_ranked(part, parts, order, found, solutions):
+def add_ranked(part, parts, order, ranked, solutions):
     """Rank the part's best after those found; before some where the rounding of a bound made it late."""
     solutions.ranked[parts.solution[part]] = True
-    place = found
+    place = ranked
     while place > 0 and parts.cost[order[place - 1]] > parts.cost[part]:
         order[place] = order[place - 1]
         place -= 1
@@ -223,8 +223,8 @@ def topk(start, stop, theta, row_group, column_group, columns_most, y, scores):
         bid(cost, rows, width, search)
         parts.cost[0], parts.solution[0], parts.row[0], parts.heap[0] = -np.inf, -1, 0, 0
         # Of a fixed type, or else numba compiles what they are passed to for literals as well.
-        end, size, used, found = np.int64(1), np.int64(1), np.int64(0), np.int64(0)
-        while size > 0 and found < k:
+        end, size, used, ranked = np.int64(1), np.int64(1), np.int64(0), np.int64(0)
+        while size > 0 and ranked < k:
             part = pop(size, parts)
             size -= 1
             if parts.solution[part] < 0:
@@ -237,12 +237,12 @@ def topk(start, stop, theta, row_group, column_group, columns_most, y, scores):
                         size = push(part, size, parts)
                 swap_bans(cost, part, parts, aside)
             else:
-                add_ranked(part, parts, order, found, solutions)
-                found += 1
+                add_ranked(part, parts, order, ranked, solutions)
+                ranked += 1
                 end, size = split_up(cost, rows, width, part, parts, end, size, solutions, aside, search)
-        for r in range(found):
+        for r in range(ranked):
             write(y[r, b], solutions.choice[parts.solution[order[r]]], rows, split, block)
             scores[r, b] = -parts.cost[order[r]] / SCALE
-        for r in range(found, k):
+        for r in range(ranked, k):
             y[r, b] = 0.0
             scores[r, b] = -np.inf

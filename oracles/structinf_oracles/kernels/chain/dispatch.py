@@ -1,16 +1,13 @@
 """Smoothed sums, expected structures and Hessian products of a batch of chains on the CPU.
 
 Chooses the domain, cuts the batch into ranges for the threads and allocates the results. Tensors are in the common
-form of :mod:`structinf_oracles.chain_form`; DP_Ω comes in float64. Ω is known by its α, from 1 to 2, or infinity for
-the value alone.
+form of :mod:`structinf_oracles.common.chain_potentials`; DP_Ω is float64. The regularizer Ω is given by its α, from 1
+to 2, or infinity for the value alone.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,141 +18,131 @@ from structinf.kernels.simd.vector import LANES
 
 from . import log_domain, sampling, scaled, scaled_hessian, two_states
 
-__all__ = ["hessian_product", "mean", "sample", "value"]
+__all__ = ["hessian_product", "sample", "value", "value_and_mean"]
 
 
-def _double_near_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute in float64 for α close to 1, where q = max((α − 1)(x − τ), 0)^(1 / (α − 1)) loses what float32 has."""
-
-    @functools.wraps(function)
-    def wrapped(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, *rest: Tensor | None) -> Any:
-        if not 1 < alpha < 1.1 or unary.dtype == torch.float64:
-            return function(unary, transition, lengths, alpha, *rest)
-        exact = (None if t is None else t.double() for t in rest)
-        found, *parts = function(unary.double(), transition.double(), lengths, alpha, *exact)
-        return found, *(p.to(unary.dtype) if p.is_floating_point() else p for p in parts)
-
-    return wrapped
+def _exact(alpha: float, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """``tensors``, in float64 if α is close to 1: float32 is too coarse for max((α − 1)(x − τ), 0)^(1 / (α − 1))."""
+    return tuple(t.double() for t in tensors) if 1 < alpha < 1.1 else tensors
 
 
 def value(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float) -> Tensor:
     """DP_Ω, (B,)."""
-    if 1 < alpha < 1.1:
-        unary, transition = unary.double(), transition.double()
-    u, a, n = to_numpy(unary, transition, lengths)
-    out, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
-    if _is_pair(u, a, alpha):
-        parallel_rows(two_states.value, _blocks(n), u, a, n, _power(alpha), out, work=work)
-        rest = np.flatnonzero(np.isnan(out))
-    elif _is_scalable(a, alpha):
-        parallel_rows(scaled.log_partition, len(n), u, *_factors(a[:, 0]), n, out, work=work)
-        rest = np.flatnonzero(np.isnan(out))
-    parallel_rows(log_domain.value, len(rest), rest, u, a, n, _power(alpha), out, work=8 * work)
-    return torch.from_numpy(out)
+    u, a, n = to_numpy(*_exact(alpha, unary, transition), lengths)
+    results, remaining, work = np.empty(len(n)), np.arange(len(n)), _count_edges(u, a, n)
+    if _has_two_states(u, a, alpha):
+        parallel_rows(two_states.value, _count_blocks(n), u, a, n, _power(alpha), results, work=work)
+        remaining = np.flatnonzero(np.isnan(results))
+    elif _may_be_scaled(a, alpha):
+        parallel_rows(scaled.log_partition, len(n), u, *_scaling_factors(a[:, 0]), n, results, work=work)
+        remaining = np.flatnonzero(np.isnan(results))
+    parallel_rows(log_domain.value, len(remaining), remaining, u, a, n, _power(alpha), results, work=8 * work)
+    return torch.from_numpy(results)
 
 
-@_double_near_one
-def mean(
+def value_and_mean(
     unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DP_Ω, and its gradient for nodes (B, T, S) and edges (B, P, S, S).
 
     With ``weight`` (B,), the gradients times it, summed over the batch for a tensor that all instances share.
     """
-    u, a, n = to_numpy(unary, transition, lengths)
-    (w,) = to_numpy(unary.new_ones(len(n)) if weight is None else weight)
-    summed = weight is not None and len(a) == 1
-    found, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
+    dtype, (unary, transition) = unary.dtype, _exact(alpha, unary, transition)
+    is_summed = weight is not None and len(transition) == 1
+    factors = unary.new_ones(len(lengths)) if weight is None else weight.to(unary)
+    u, a, n, w = to_numpy(unary, transition, lengths, factors)
+    values, remaining, work = np.empty(len(n)), np.arange(len(n)), _count_edges(u, a, n)
     nodes, edges = zeros(len(n), *u.shape[1:], dtype=unary.dtype), None
-    if _is_pair(u, a, alpha):
+    if _has_two_states(u, a, alpha):
         matrices = zeros(len(n), 1, 2, 2, dtype=unary.dtype)
-        arrays = u, a, n, _power(alpha), w, found, nodes.numpy(), matrices.numpy()
-        parallel_rows(two_states.mean, _blocks(n), *arrays, work=2 * work)
-        edges = matrices.sum(0, keepdim=True) if summed else matrices
-        rest = np.flatnonzero(np.isnan(found))
-    elif _is_scalable(a, alpha):
-        factor, top, reserve = _factors(a[:, 0])
+        arrays = u, a, n, _power(alpha), w, values, nodes.numpy(), matrices.numpy()
+        parallel_rows(two_states.mean, _count_blocks(n), *arrays, work=2 * work)
+        edges = matrices.sum(0, keepdim=True) if is_summed else matrices
+        remaining = np.flatnonzero(np.isnan(values))
+    elif _may_be_scaled(a, alpha):
+        factor, top, reserve = _scaling_factors(a[:, 0])
         left, right = np.empty(nodes.shape, u.dtype), np.empty(nodes.shape, u.dtype)
-        arrays = u, factor, top, reserve, n, w, found, left, right, nodes.numpy()
+        arrays = u, factor, top, reserve, n, w, values, left, right, nodes.numpy()
         parallel_rows(scaled.marginals, len(n), *arrays, work=2 * work)
-        edges = _outer_products(left, right, summed).mul_(torch.from_numpy(factor)).unsqueeze(1)
-        rest = np.flatnonzero(np.isnan(found))
-    if edges is None or len(rest):
-        groups = min(torch.get_num_threads(), len(rest)) if summed else len(rest)
-        out = _room(groups if summed else len(n), a, unary.dtype, summed)
-        arrays = rest, u, a, n, _power(alpha), w, found, nodes.numpy(), out.numpy()
+        edges = _outer_products(left, right, is_summed).mul_(torch.from_numpy(factor)).unsqueeze(1)
+        remaining = np.flatnonzero(np.isnan(values))
+    if edges is None or len(remaining):
+        groups = min(torch.get_num_threads(), len(remaining)) if is_summed else len(remaining)
+        results = _matrices(groups if is_summed else len(n), a, unary.dtype, is_summed)
+        arrays = remaining, u, a, n, _power(alpha), w, values, nodes.numpy(), results.numpy()
         parallel_rows(log_domain.mean, groups, groups, *arrays, work=16 * work)
-        out = out.sum(0, keepdim=True) if summed else out
-        edges = out if edges is None else edges.add_(out)
+        results = results.sum(0, keepdim=True) if is_summed else results
+        edges = results if edges is None else edges.add_(results)
     nodes = nodes.sum(0, keepdim=True) if weight is not None and len(u) == 1 else nodes
-    return torch.from_numpy(found), nodes, edges
+    return torch.from_numpy(values), nodes.to(dtype), edges.to(dtype)
 
 
-@_double_near_one
 def hessian_product(
     unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, v_unary: Tensor, v_transition: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DP_Ω, and its Hessian times v for nodes (B, T, S) and edges (B, P, S, S)."""
-    u, a, n, v, v_a = to_numpy(unary, transition, lengths, v_unary, v_transition)
-    found, rest, work = np.empty(len(n)), np.arange(len(n)), _products(u, a, n)
-    nodes, edges = zeros(len(n), *u.shape[1:], dtype=unary.dtype), _room(len(n), a, unary.dtype, False)
-    out = found, nodes.numpy(), edges.numpy()
-    if _is_pair(u, a, alpha):
-        parallel_rows(two_states.hessian_product, _blocks(n), u, a, n, _power(alpha), v, v_a, *out, work=4 * work)
-        rest = np.flatnonzero(np.isnan(found))
-    elif _is_scalable(a, alpha):
-        arrays = u, *_factors(a[:, 0]), n, v, v_a[:, 0], found, out[1], out[2][:, 0]
+    dtype, (unary, *tensors) = unary.dtype, _exact(alpha, unary, transition, v_unary, v_transition)
+    u, n, a, v, v_a = to_numpy(unary, lengths, *tensors)
+    values, remaining, work = np.empty(len(n)), np.arange(len(n)), _count_edges(u, a, n)
+    nodes, edges = zeros(len(n), *u.shape[1:], dtype=unary.dtype), _matrices(len(n), a, unary.dtype, False)
+    results = values, nodes.numpy(), edges.numpy()
+    if _has_two_states(u, a, alpha):
+        parallel_rows(
+            two_states.hessian_product, _count_blocks(n), u, a, n, _power(alpha), v, v_a, *results, work=4 * work
+        )
+        remaining = np.flatnonzero(np.isnan(values))
+    elif _may_be_scaled(a, alpha):
+        arrays = u, *_scaling_factors(a[:, 0]), n, v, v_a[:, 0], values, results[1], results[2][:, 0]
         parallel_rows(scaled_hessian.covariance_product, len(n), *arrays, work=8 * work)
-        rest = np.flatnonzero(np.isnan(found))
-    arrays = rest, u, a, n, _power(alpha), v, v_a, *out
-    parallel_rows(log_domain.hessian_product, len(rest), *arrays, work=32 * work)
-    return torch.from_numpy(found), nodes, edges
+        remaining = np.flatnonzero(np.isnan(values))
+    arrays = remaining, u, a, n, _power(alpha), v, v_a, *results
+    parallel_rows(log_domain.hessian_product, len(remaining), *arrays, work=32 * work)
+    return torch.from_numpy(values), nodes.to(dtype), edges.to(dtype)
 
 
-@_double_near_one
 def sample(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """DP_Ω, and the tags, (n, B, T), of walks along q that ``uniforms`` (n, B, T) choose, 0 in the padding."""
-    u, a, n, chosen = to_numpy(unary, transition, lengths, uniforms)
-    found, tags = np.empty(len(n)), zeros(*uniforms.shape, dtype=torch.int64)
-    work = 8 * _products(u, a, n) + uniforms.numel() * u.shape[2]
-    parallel_rows(sampling.sample, len(n), u, a, n, _power(alpha), chosen, found, tags.numpy(), work=work)
-    return torch.from_numpy(found), tags
+    u, a, n, chosen = to_numpy(*_exact(alpha, unary, transition), lengths, uniforms)
+    values, tags = np.empty(len(n)), zeros(*uniforms.shape, dtype=torch.int64)
+    work = 8 * _count_edges(u, a, n) + uniforms.numel() * u.shape[2]
+    parallel_rows(sampling.sample, len(n), u, a, n, _power(alpha), chosen, values, tags.numpy(), work=work)
+    return torch.from_numpy(values), tags
 
 
-def _room(rows: int, a: np.ndarray, dtype: torch.dtype, summed: bool) -> Tensor:
+def _matrices(rows: int, a: np.ndarray, dtype: torch.dtype, is_summed: bool) -> Tensor:
     """For results of the matrices ``a``: zeros where several are added up, else anything."""
-    if summed or a.shape[1] == 1:
+    if is_summed or a.shape[1] == 1:
         return zeros(rows, *a.shape[1:], dtype=dtype)
     return torch.empty(rows, *a.shape[1:], dtype=dtype)
 
 
 def _power(alpha: float) -> float:
-    """The p of :mod:`.chain_step`."""
+    """The p of :mod:`.smooth_step`."""
     return math.inf if alpha == 1 else 1 / (alpha - 1)
 
 
-def _is_pair(u: np.ndarray, a: np.ndarray, alpha: float) -> bool:
+def _has_two_states(u: np.ndarray, a: np.ndarray, alpha: float) -> bool:
     """Whether there are two states, one transition for all steps, and a max_Ω of two numbers in closed form."""
     return u.shape[2] == 2 and a.shape[1] == 1 and alpha in (1, 2)
 
 
-def _blocks(n: np.ndarray) -> int:
+def _count_blocks(n: np.ndarray) -> int:
     """Of instances in the lanes of a vector."""
     return -(-len(n) // LANES)
 
 
-def _is_scalable(a: np.ndarray, alpha: float) -> bool:
+def _may_be_scaled(a: np.ndarray, alpha: float) -> bool:
     """Whether sums may be scaled matrix products, where the scores' range allows it."""
     return alpha == 1 and a.shape[1] == 1
 
 
-def _products(u: np.ndarray, a: np.ndarray, n: np.ndarray) -> int:
+def _count_edges(u: np.ndarray, a: np.ndarray, n: np.ndarray) -> int:
     """Edges of the batch, of which some 8 cost what one exponential does."""
     return len(n) * u.shape[1] * a.shape[-1] ** 2
 
 
-def _factors(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the scaled recursion needs to know of the matrices (R, S, S); see :mod:`.chain_scaled`."""
+def _scaling_factors(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What the scaled recursion needs to know of the matrices (R, S, S); see :mod:`.scaled`."""
     info = np.finfo(a.dtype)
     limit = math.log(info.eps) - math.log(info.tiny) - math.log(a.shape[-1]) - 4
     factor, top, reserve = np.zeros_like(a), np.empty(len(a)), np.empty(len(a))
@@ -163,9 +150,9 @@ def _factors(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return factor, top, reserve
 
 
-def _outer_products(left: np.ndarray, right: np.ndarray, summed: bool) -> Tensor:
+def _outer_products(left: np.ndarray, right: np.ndarray, is_summed: bool) -> Tensor:
     """Σ_t α_t r_tᵀ, (B, S, S), or (1, S, S) if summed over the batch."""
     a, r = torch.from_numpy(left), torch.from_numpy(right)
-    if summed:
+    if is_summed:
         return (a.flatten(0, 1).T @ r.flatten(0, 1)).unsqueeze(0)
     return torch.bmm(a.transpose(1, 2), r)

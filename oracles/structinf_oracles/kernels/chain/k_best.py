@@ -30,7 +30,7 @@ def topk(start, stop, unary, transition, lengths, tags, scores):
 
     Parameters
     ----------
-    unary, transition, lengths : as for :func:`.chain_viterbi.argmax`
+    unary, transition, lengths : as for :func:`.viterbi.argmax`
     tags : (k, B, T) int64, zeros, written inside the lengths
     scores : (k, B) float64, written; −inf where there are fewer than k sequences of finite score
     """

@@ -7,10 +7,10 @@ and its length. With v the smoothed scores of a prefix,
 
 DP_Ω = Σ_t c_t + max_Ω v_T, and q_t(i, j) is the probability of state i at t − 1 given state j at t. Every other
 quantity is a walk back along q. The c_t keep v near 0, so that float32 loses nothing over long sequences; they are
-summed in float64. One step is in :mod:`.chain_step`.
+summed in float64. One step is in :mod:`.smooth_step`.
 
 A batch has ``unary`` (B | 1, T, S), ``transition`` (B | 1, P, S, S) and ``lengths`` (B,); a kernel serves a range of
-its rows. ``power`` is the p of :mod:`.chain_step`. Results come as zeros; but those of matrices of each step, unless
+its rows. ``power`` is the p of :mod:`.smooth_step`. Results come as zeros; but those of matrices of each step, unless
 they are sums over instances, may come as anything.
 
 A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018,
@@ -24,42 +24,42 @@ import numpy as np
 from structinf.kernels.jit import jit
 from structinf.kernels.simd.vector import LANES, largest, load, maximum, reduce_sum, store, where_less
 
-from .smooth_step import D_NODE, D_V, NODE, V, advance, advance_tangent, walk_back, walk_back_tangent
-from .vector_rows import (
+from .padded_rows import (
     add_row,
     clear,
     copy_in,
     copy_out,
     filled,
-    get_row,
+    load_row,
+    matrix_offset,
     padded,
-    place_of,
-    put_row,
+    store_row,
     stride_of,
     width_of,
 )
+from .smooth_step import D_NODE, D_V, NODE, V, advance, advance_tangent, backward, backward_tangent
 
-__all__ = ["ending", "forward", "hessian_product", "mean", "room_for", "value"]
+__all__ = ["end_matrix", "forward", "hessian_product", "make_workspace", "mean", "value"]
 
 
 # ----------------------------------------------------------------------------- one instance
 
 
 @jit
-def room_for(unary, transition, rows, tables):
-    """The ``room`` of :mod:`.chain_step`, and the ``size`` of its tables: so many rows, one before, one for the end."""
+def make_workspace(unary, transition, rows, tables):
+    """The ``workspace`` of :mod:`.smooth_step`, and the ``size`` of its tables: one row before ``rows``, one after."""
     stride, width = stride_of(transition), width_of(unary.shape[2])
     size = (rows + 2) * width
-    room = filled(tables * size // LANES, 0, unary.dtype)
+    workspace = filled(tables * size // LANES, 0, unary.dtype)
     for at in range(width, size, LANES):
-        store(room, V * size + at, -np.inf)
+        store(workspace, V * size + at, -np.inf)
     for k in range(width):
-        room[k] = 0 if width - LANES <= k < width - LANES + width - stride else 1
-    return room, size
+        workspace[k] = 0 if width - LANES <= k < width - LANES + width - stride else 1
+    return workspace, size
 
 
 @jit
-def ending(transition, padding):
+def end_matrix(transition, padding):
     """The matrix of the step from the last states to the end, which scores nothing, in rows of one vector."""
     states = transition.shape[3]
     matrix = filled(states, padding, transition.dtype).reshape((1, 1, states, LANES))
@@ -69,85 +69,88 @@ def ending(transition, padding):
 
 
 @jit
-def _shift(room, row, best, width, level):
+def _shift(workspace, row, best, width, level):
     """Make the largest number of ``row`` 0, among those where ``best`` is not below ``level``; return it."""
     top = -np.inf
     for at in range(0, width, LANES):
-        top = maximum(top, where_less(load(room, best + at), level, -np.inf, load(room, row + at)))
+        top = maximum(top, where_less(load(workspace, best + at), level, -np.inf, load(workspace, row + at)))
     peak = largest(top)
     if peak > -np.inf:
         for at in range(0, width, LANES):
-            store(room, row + at, load(room, row + at) - peak)
+            store(workspace, row + at, load(workspace, row + at) - peak)
     return peak
 
 
 @jit
-def _balance(room, row, width, mass):
+def _balance(workspace, row, width, mass):
     """Make probabilities sum to ``mass``; return the factor.
 
     What rounding leaves of Σ q − 1 has a sign, since τ is found from the left: over long sequences it would add up.
     """
     total = 0.0
     for at in range(0, width, LANES):
-        total += load(room, row + at)
-    found = reduce_sum(total)
-    factor = mass / found if found != 0 else found
-    _scale(room, row, width, factor)
+        total += load(workspace, row + at)
+    total_mass = reduce_sum(total)
+    factor = mass / total_mass if total_mass != 0 else total_mass
+    _scale(workspace, row, width, factor)
     return factor
 
 
 @jit
-def _scale(room, row, width, factor):
+def _scale(workspace, row, width, factor):
     for at in range(0, width, LANES):
-        store(room, row + at, load(room, row + at) * factor)
+        store(workspace, row + at, load(workspace, row + at) * factor)
 
 
 @jit(inline=True)
-def forward(b, unary, transition, length, power, room, size, matrix, end):
+def forward(b, unary, transition, length, power, workspace, size, matrix, end):
     """Fill the tables of v, max x and τ, or as many last rows as they have; return DP_Ω, −inf if nothing is allowed."""
     states, u = unary.shape[2], min(b, len(unary) - 1)
     width, stride, count = width_of(states), stride_of(transition), transition.shape[1]
-    goal, total, new, apart = size - width, np.float64(0), 0, stride != states
+    end_row, total, new, is_copied = size - width, np.float64(0), 0, stride != states
     for t in range(length):
-        old, new = new, width + t * width % (goal - width)
+        old, new = new, width + t * width % (end_row - width)
         if t > 0:
-            start = 0 if apart else place_of(b, t, len(transition), count, states)
-            if apart and (t == 1 or count > 1):
+            start = 0 if is_copied else matrix_offset(b, t, len(transition), count, states)
+            if is_copied and (t == 1 or count > 1):
                 copy_in(transition, b, t, matrix)
-            advance(room, size, old, new, states, stride, matrix, start, power)
-            add_row(unary, u, t, room, new)
+            advance(workspace, size, old, new, states, stride, matrix, start, power)
+            add_row(unary, u, t, workspace, new)
         else:
-            get_row(unary, u, t, room, new)
-        peak = _shift(room, V * size + new, V * size + new, width, -np.inf)
+            load_row(unary, u, t, workspace, new)
+        peak = _shift(workspace, V * size + new, V * size + new, width, -np.inf)
         if peak == -np.inf:
             return np.float64(peak)
         total += peak
-    advance(room, size, new, goal, states, LANES, end, 0, power)
-    return total + room[V * size + goal]
+    advance(workspace, size, new, end_row, states, LANES, end, 0, power)
+    return total + workspace[V * size + end_row]
 
 
 @jit(inline=True)
-def _walk_back(b, transition, length, power, room, size, matrix, end, weight, out, g, part, add):
+def _backward(b, transition, length, power, workspace, size, matrix, end, weight, out, g, part, add):
     """Probabilities times ``weight``: μ_t(i, j) = q_t(i, j) μ_t(j) and μ_{t−1}(i) = Σ_j μ_t(i, j).
 
     Those of transitions are put into the instance ``g`` of ``out``, or added if ``add`` is set; ``part`` is scratch.
     """
     count, states = transition.shape[1:3]
     width, stride = width_of(states), stride_of(transition)
-    goal, last, apart = size - width, length * width, stride != states
-    room[NODE * size + goal] = weight
-    walk_back(room, size, last, goal, states, LANES, end, 0, power, np.empty_like(end), 0, False)
+    end_row, last, is_copied = size - width, length * width, stride != states
+    workspace[NODE * size + end_row] = weight
+    backward(workspace, size, last, end_row, states, LANES, end, 0, power, np.empty_like(end), 0, False)
     for t in range(length - 1, 0, -1):
         old, new = t * width, (t + 1) * width
         start, first = 0, 0
-        if not apart:
-            start, first = place_of(b, t, len(transition), count, states), place_of(g, t, len(out), count, states)
+        if not is_copied:
+            start, first = (
+                matrix_offset(b, t, len(transition), count, states),
+                matrix_offset(g, t, len(out), count, states),
+            )
         elif count > 1:
             copy_in(transition, b, t, matrix)
-        adds = count == 1 or (add and not apart)
-        walk_back(room, size, old, new, states, stride, matrix, start, power, part, first, adds)
-        _balance(room, NODE * size + old, width, weight)
-        if apart and (t == 1 or count > 1):
+        adds = count == 1 or (add and not is_copied)
+        backward(workspace, size, old, new, states, stride, matrix, start, power, part, first, adds)
+        _balance(workspace, NODE * size + old, width, weight)
+        if is_copied and (t == 1 or count > 1):
             copy_out(part, out, g, t, add)
     if count > 1 and not add:
         clear(out, g, length)
@@ -155,62 +158,67 @@ def _walk_back(b, transition, length, power, room, size, matrix, end, weight, ou
 
 @jit(inline=True)
 def _forward_tangent(
-    b, unary, transition, v_unary, v_transition, length, power, room, size, matrix, end, d_matrix, d_end
+    b, unary, transition, v_unary, v_transition, length, power, workspace, size, matrix, end, d_matrix, d_end
 ):
     """:func:`forward`, with derivatives: each dv is relative to a best state's, since differences alone matter."""
     states, u, d_u = unary.shape[2], min(b, len(unary) - 1), min(b, len(v_unary) - 1)
     width, stride, count = width_of(states), stride_of(transition), transition.shape[1]
-    goal, total, new, apart = size - width, np.float64(0), 0, stride != states
+    end_row, total, new, is_copied = size - width, np.float64(0), 0, stride != states
     for t in range(length):
         old, new = new, (t + 1) * width
         if t > 0:
             start, d_start = 0, 0
-            if not apart:
-                start = place_of(b, t, len(transition), count, states)
-                d_start = place_of(b, t, len(v_transition), count, states)
+            if not is_copied:
+                start = matrix_offset(b, t, len(transition), count, states)
+                d_start = matrix_offset(b, t, len(v_transition), count, states)
             elif t == 1 or count > 1:
                 copy_in(transition, b, t, matrix)
                 copy_in(v_transition, b, t, d_matrix)
-            advance(room, size, old, new, states, stride, matrix, start, power)
-            advance_tangent(room, size, old, new, states, stride, matrix, start, d_matrix, d_start, power)
-            add_row(unary, u, t, room, new)
-            add_row(v_unary, d_u, t, room, D_V * size + new)
+            advance(workspace, size, old, new, states, stride, matrix, start, power)
+            advance_tangent(workspace, size, old, new, states, stride, matrix, start, d_matrix, d_start, power)
+            add_row(unary, u, t, workspace, new)
+            add_row(v_unary, d_u, t, workspace, D_V * size + new)
         else:
-            get_row(unary, u, t, room, new)
-            get_row(v_unary, d_u, t, room, D_V * size + new)
-        peak = _shift(room, V * size + new, V * size + new, width, -np.inf)
+            load_row(unary, u, t, workspace, new)
+            load_row(v_unary, d_u, t, workspace, D_V * size + new)
+        peak = _shift(workspace, V * size + new, V * size + new, width, -np.inf)
         if peak == -np.inf:
             return np.float64(peak)
         total += peak
-        _shift(room, D_V * size + new, V * size + new, width, 0)
-    advance(room, size, new, goal, states, LANES, end, 0, power)
-    advance_tangent(room, size, new, goal, states, LANES, end, 0, d_end, 0, power)
-    return total + room[V * size + goal]
+        _shift(workspace, D_V * size + new, V * size + new, width, 0)
+    advance(workspace, size, new, end_row, states, LANES, end, 0, power)
+    advance_tangent(workspace, size, new, end_row, states, LANES, end, 0, d_end, 0, power)
+    return total + workspace[V * size + end_row]
 
 
 @jit(inline=True)
-def _walk_back_tangent(b, transition, v_transition, length, power, room, size, matrix, end, d_matrix, d_end, out, part):
-    """The derivative of :func:`_walk_back`, for weight 1 and without adding."""
+def _backward_tangent(
+    b, transition, v_transition, length, power, workspace, size, matrix, end, d_matrix, d_end, out, part
+):
+    """The derivative of :func:`_backward`, for weight 1 and without adding."""
     count, states = transition.shape[1:3]
     width, stride = width_of(states), stride_of(transition)
-    goal, last, apart = size - width, length * width, stride != states
-    room[NODE * size + goal] = 1
+    end_row, last, is_copied = size - width, length * width, stride != states
+    workspace[NODE * size + end_row] = 1
     none = np.empty_like(end)
-    walk_back_tangent(room, size, last, goal, states, LANES, end, 0, d_end, 0, power, none, 0, False)
+    backward_tangent(workspace, size, last, end_row, states, LANES, end, 0, d_end, 0, power, none, 0, False)
     for t in range(length - 1, 0, -1):
         old, new = t * width, (t + 1) * width
         start, d_start, first = 0, 0, 0
-        if not apart:
-            start, first = place_of(b, t, len(transition), count, states), place_of(b, t, len(out), count, states)
-            d_start = place_of(b, t, len(v_transition), count, states)
+        if not is_copied:
+            start, first = (
+                matrix_offset(b, t, len(transition), count, states),
+                matrix_offset(b, t, len(out), count, states),
+            )
+            d_start = matrix_offset(b, t, len(v_transition), count, states)
         elif count > 1:
             copy_in(transition, b, t, matrix)
             copy_in(v_transition, b, t, d_matrix)
-        walk_back_tangent(
-            room, size, old, new, states, stride, matrix, start, d_matrix, d_start, power, part, first, count == 1
+        backward_tangent(
+            workspace, size, old, new, states, stride, matrix, start, d_matrix, d_start, power, part, first, count == 1
         )
-        _scale(room, D_NODE * size + old, width, _balance(room, NODE * size + old, width, 1))
-        if apart and (t == 1 or count > 1):
+        _scale(workspace, D_NODE * size + old, width, _balance(workspace, NODE * size + old, width, 1))
+        if is_copied and (t == 1 or count > 1):
             copy_out(part, out, b, t, False)
     if count > 1:
         clear(out, b, length)
@@ -222,14 +230,14 @@ def _walk_back_tangent(b, transition, v_transition, length, power, room, size, m
 @jit
 def value(start, stop, rows, unary, transition, lengths, power, out):
     """DP_Ω of the instances ``rows[start:stop]``, into ``out`` (B,) float64."""
-    (room, size), matrix, end = (
-        room_for(unary, transition, 2, 3),
+    (workspace, size), matrix, end = (
+        make_workspace(unary, transition, 2, 3),
         padded(transition, -np.inf),
-        ending(transition, -np.inf),
+        end_matrix(transition, -np.inf),
     )
     for k in range(start, stop):
         b = rows[k]
-        out[b] = forward(b, unary, transition, lengths[b], power, room, size, matrix, end)
+        out[b] = forward(b, unary, transition, lengths[b], power, workspace, size, matrix, end)
 
 
 @jit
@@ -238,20 +246,32 @@ def mean(start, stop, groups, rows, unary, transition, lengths, power, weight, v
 
     ``out_transition`` may be (groups, P, S, S) instead of (B, P, S, S), for sums over each group's instances.
     """
-    room, size = room_for(unary, transition, unary.shape[1], 4)
-    matrix, end, part = padded(transition, -np.inf), ending(transition, -np.inf), padded(out_transition, 0)
-    width, summed = width_of(unary.shape[2]), len(out_transition) != len(lengths)
+    workspace, size = make_workspace(unary, transition, unary.shape[1], 4)
+    matrix, end, part = padded(transition, -np.inf), end_matrix(transition, -np.inf), padded(out_transition, 0)
+    width, is_summed = width_of(unary.shape[2]), len(out_transition) != len(lengths)
     for g in range(start, stop):
         for k in range(len(rows) * g // groups, len(rows) * (g + 1) // groups):
             b = rows[k]
-            length, out = lengths[b], g if summed else b
-            value[b] = forward(b, unary, transition, length, power, room, size, matrix, end)
+            length, out = lengths[b], g if is_summed else b
+            value[b] = forward(b, unary, transition, length, power, workspace, size, matrix, end)
             if value[b] > -np.inf:
-                _walk_back(
-                    b, transition, length, power, room, size, matrix, end, weight[b], out_transition, out, part, summed
+                _backward(
+                    b,
+                    transition,
+                    length,
+                    power,
+                    workspace,
+                    size,
+                    matrix,
+                    end,
+                    weight[b],
+                    out_transition,
+                    out,
+                    part,
+                    is_summed,
                 )
                 for t in range(length):
-                    put_row(room, NODE * size + (t + 1) * width, out_unary, b, t)
+                    store_row(workspace, NODE * size + (t + 1) * width, out_unary, b, t)
 
 
 @jit
@@ -259,19 +279,19 @@ def hessian_product(
     start, stop, rows, unary, transition, lengths, power, v_unary, v_transition, value, out_unary, out_transition
 ):
     """∇²DP_Ω times v, of θ's forms, for the instances ``rows[start:stop]``."""
-    room, size = room_for(unary, transition, unary.shape[1], 7)
-    matrix, end, part = padded(transition, -np.inf), ending(transition, -np.inf), padded(out_transition, 0)
-    d_matrix, d_end, width = padded(v_transition, 0), ending(v_transition, 0), width_of(unary.shape[2])
+    workspace, size = make_workspace(unary, transition, unary.shape[1], 7)
+    matrix, end, part = padded(transition, -np.inf), end_matrix(transition, -np.inf), padded(out_transition, 0)
+    d_matrix, d_end, width = padded(v_transition, 0), end_matrix(v_transition, 0), width_of(unary.shape[2])
     for k in range(start, stop):
         b = rows[k]
         length = lengths[b]
         value[b] = _forward_tangent(
-            b, unary, transition, v_unary, v_transition, length, power, room, size, matrix, end, d_matrix, d_end
+            b, unary, transition, v_unary, v_transition, length, power, workspace, size, matrix, end, d_matrix, d_end
         )
         if value[b] > -np.inf:
-            _walk_back_tangent(
-                b, transition, v_transition, length, power, room, size, matrix, end, d_matrix, d_end,
+            _backward_tangent(
+                b, transition, v_transition, length, power, workspace, size, matrix, end, d_matrix, d_end,
                 out_transition, part,
             )  # fmt: skip
             for t in range(length):
-                put_row(room, D_NODE * size + (t + 1) * width, out_unary, b, t)
+                store_row(workspace, D_NODE * size + (t + 1) * width, out_unary, b, t)

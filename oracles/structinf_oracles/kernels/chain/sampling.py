@@ -12,9 +12,9 @@ import numpy as np
 from structinf.kernels.jit import jit
 from structinf.kernels.scalar.exp_log import exp, log
 
-from .log_domain import ending, forward, room_for
+from .log_domain import end_matrix, forward, make_workspace
+from .padded_rows import padded, width_of
 from .smooth_step import TAU, TOP, V
-from .vector_rows import padded, width_of
 
 __all__ = ["sample"]
 
@@ -48,25 +48,25 @@ def sample(start, stop, unary, transition, lengths, power, uniforms, value, tags
 
     Parameters
     ----------
-    unary, transition, lengths, power : as for :func:`.chain_smooth.value`
+    unary, transition, lengths, power : as for :func:`.log_domain.value`
     uniforms : (n, B, T) float64, in [0, 1)
     value : (B,) float64, written
     tags : (n, B, T) int64, zeros, written inside the lengths
     """
     states, width = unary.shape[2], width_of(unary.shape[2])
-    room, size = room_for(unary, transition, unary.shape[1], 3)
-    matrix, end = padded(transition, -np.inf), ending(transition, -np.inf)
+    workspace, size = make_workspace(unary, transition, unary.shape[1], 3)
+    matrix, end = padded(transition, -np.inf), end_matrix(transition, -np.inf)
     # Row j: cumulative weights of the states before state j. Made when a walk first needs them.
     cumulative, ready = np.empty((states, states)), np.empty(states, np.bool_)
     for b in range(start, stop):
         length = lengths[b]
-        value[b] = forward(b, unary, transition, length, power, room, size, matrix, end)
+        value[b] = forward(b, unary, transition, length, power, workspace, size, matrix, end)
         if value[b] == -np.inf:
             continue
-        last, goal, total = V * size + length * width, size - width, 0.0
+        last, end_row, total = V * size + length * width, size - width, 0.0
         for j in range(states):
-            d = np.float64(room[last + j]) - room[TOP * size + goal]
-            total += _probability(d - room[TAU * size + goal], power)
+            d = np.float64(workspace[last + j]) - workspace[TOP * size + end_row]
+            total += _probability(d - workspace[TAU * size + end_row], power)
             cumulative[0, j] = total
         for n in range(len(tags)):
             tags[n, b, length - 1] = _draw(cumulative[0], uniforms[n, b, length - 1])
@@ -81,7 +81,7 @@ def sample(start, stop, unary, transition, lengths, power, uniforms, value, tags
                     ready[j] = True
                     total = 0.0
                     for i in range(states):
-                        d = np.float64(room[old + i]) + transition[a, p, i, j] - room[TOP * size + new + j]
-                        total += _probability(d - room[TAU * size + new + j], power)
+                        d = np.float64(workspace[old + i]) + transition[a, p, i, j] - workspace[TOP * size + new + j]
+                        total += _probability(d - workspace[TAU * size + new + j], power)
                         cumulative[j, i] = total
                 tags[n, b, t - 1] = _draw(cumulative[j], uniforms[n, b, t - 1])

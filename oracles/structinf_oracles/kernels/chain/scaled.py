@@ -120,7 +120,7 @@ def _forward(unary, factor, top, reserve, length, a, s):
 
 
 @jit
-def _walk_back(factor, length, weight, a, s, out_unary):
+def _backward(factor, length, weight, a, s, out_unary):
     """Replace s by r times ``weight`` and write the node marginals times ``weight``."""
     states = a.shape[1]
     node = np.empty(states, a.dtype)
@@ -162,7 +162,7 @@ def marginals(start, stop, unary, factor, top, reserve, lengths, weight, log_z, 
         r, length = min(b, factor.shape[0] - 1), lengths[b]
         log_z[b] = _forward(unary[min(b, unary.shape[0] - 1)], factor[r], top[r], reserve[r], length, a[b], ratio[b])
         if log_z[b] > -np.inf:
-            _walk_back(factor[r], length, weight[b], a[b], ratio[b], out_unary[b])
+            _backward(factor[r], length, weight[b], a[b], ratio[b], out_unary[b])
         else:
             length = 0
         for t in range(max(length - 1, 0), a.shape[1]):

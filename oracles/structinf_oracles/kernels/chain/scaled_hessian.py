@@ -1,6 +1,6 @@
 """Hessian products of log Z for chains whose steps share one transition matrix: scaled matrix products.
 
-With F, a and s as in :mod:`.chain_scaled`, q_t(i, j) = a_{t−1}(i) F(i, j) / s_t(j). Along a direction of z(i, j) for
+With F, a and s as in :mod:`.scaled`, q_t(i, j) = a_{t−1}(i) F(i, j) / s_t(j). Along a direction of z(i, j) for
 the transition and z_t(j) for the unary scores, there is again no exponential per edge:
 
     dL_t(j) = (Σ_i a(i) dα(i) F(i, j) + a(i) F(i, j) z(i, j)) / s_t(j),        dα_t = dL_t + z_t,
@@ -20,8 +20,8 @@ from structinf.kernels.jit import jit
 from structinf.kernels.simd.exp_log import exp, log
 from structinf.kernels.simd.vector import LANES, largest, load, maximum, reduce_sum, spread, store, where_less
 
+from .padded_rows import filled, load_row, store_row, width_of
 from .scaled import floor_of
-from .vector_rows import filled, get_row, put_row, width_of
 
 __all__ = ["covariance_product"]
 
@@ -34,127 +34,129 @@ F, FZ, SUM, Z_SUM = range(4)
 
 
 @jit
-def _rescale(room, row, width, floor):
+def _rescale(workspace, row, width, floor):
     """Divide a by its maximum, which is returned: 0 if all are, nan if a positive number is then below the floor."""
     most = 0.0
     for at in range(0, width, LANES):
-        most = maximum(most, load(room, row + at))
+        most = maximum(most, load(workspace, row + at))
     high = largest(most)
     if high == 0:
         return high
     least = -np.inf
     for at in range(0, width, LANES):
-        a = load(room, row + at) / high
-        store(room, row + at, a)
+        a = load(workspace, row + at) / high
+        store(workspace, row + at, a)
         least = maximum(least, where_less(0, a, 0 - a, -np.inf))
-    return high if -largest(least) >= floor else room.dtype.type(np.nan)
+    return high if -largest(least) >= floor else workspace.dtype.type(np.nan)
 
 
 @jit
-def _products(room, matrices, old, new, states, width):
+def _products(workspace, matrices, old, new, states, width):
     """s and dL of the step at ``new`` from a, a dα and dα at ``old``."""
     size = states * width
     for at in range(0, width, LANES):
         total = d_total = z_total = 0.0
         for i in range(states):
-            a, f = spread(room, old + A * width + i), load(matrices, F * size + i * width + at)
+            a, f = spread(workspace, old + A * width + i), load(matrices, F * size + i * width + at)
             total += a * f
-            d_total += spread(room, old + A_D_ALPHA * width + i) * f
+            d_total += spread(workspace, old + A_D_ALPHA * width + i) * f
             z_total += a * load(matrices, FZ * size + i * width + at)
-        store(room, new + S * width + at, total)
-        store(room, new + D_LEVEL * width + at, (d_total + z_total) / where_less(0, total, total, 1))
+        store(workspace, new + S * width + at, total)
+        store(workspace, new + D_LEVEL * width + at, (d_total + z_total) / where_less(0, total, total, 1))
 
 
 @jit
-def _forward(b, unary, z_unary, length, top, floor, room, matrices, states):
+def _forward(b, unary, z_unary, length, top, floor, workspace, matrices, states):
     """Fill the rows of all steps; return log Z, nan if the log domain must serve."""
     width, u, z = width_of(states), min(b, len(unary) - 1), min(b, len(z_unary) - 1)
-    total, new, scratch = np.float64(0), 0, len(room) - width  # the padding of the last row is −inf
+    total, new, scratch = np.float64(0), 0, len(workspace) - width  # the padding of the last row is −inf
     for t in range(length):
         new = t * ROWS * width
         if t > 0:
-            _products(room, matrices, new - ROWS * width, new, states, width)
+            _products(workspace, matrices, new - ROWS * width, new, states, width)
             total += top
-        get_row(unary, u, t, room, scratch)
+        load_row(unary, u, t, workspace, scratch)
         best = -np.inf
         for at in range(0, width, LANES):
-            best = maximum(best, load(room, scratch + at))
+            best = maximum(best, load(workspace, scratch + at))
         peak = largest(best)
         if peak == -np.inf:
             return np.float64(peak)
         for at in range(0, width, LANES):
-            weight = exp(load(room, scratch + at) - peak)
-            store(room, new + A * width + at, weight * load(room, new + S * width + at) if t > 0 else weight)
-        high = _rescale(room, new + A * width, width, floor)
+            weight = exp(load(workspace, scratch + at) - peak)
+            store(workspace, new + A * width + at, weight * load(workspace, new + S * width + at) if t > 0 else weight)
+        high = _rescale(workspace, new + A * width, width, floor)
         if not high > 0:
             return np.float64(-np.inf if high == 0 else np.nan)
         total += peak + log(np.float64(high))
         # dα relative to a state that is among the likeliest: only differences matter, and these stay small.
-        get_row(z_unary, z, t, room, new + D_ALPHA * width)
+        load_row(z_unary, z, t, workspace, new + D_ALPHA * width)
         best = -np.inf
         for at in range(0, width, LANES):
-            d_alpha = load(room, new + D_ALPHA * width + at)
-            d_alpha = d_alpha + load(room, new + D_LEVEL * width + at) if t > 0 else d_alpha
-            store(room, new + D_ALPHA * width + at, d_alpha)
-            best = maximum(best, where_less(load(room, new + A * width + at), 0.5, -np.inf, d_alpha))
+            d_alpha = load(workspace, new + D_ALPHA * width + at)
+            d_alpha = d_alpha + load(workspace, new + D_LEVEL * width + at) if t > 0 else d_alpha
+            store(workspace, new + D_ALPHA * width + at, d_alpha)
+            best = maximum(best, where_less(load(workspace, new + A * width + at), 0.5, -np.inf, d_alpha))
         pivot = largest(best)
         for at in range(0, width, LANES):
-            d_alpha = load(room, new + D_ALPHA * width + at) - pivot
-            store(room, new + D_ALPHA * width + at, d_alpha)
-            store(room, new + A_D_ALPHA * width + at, d_alpha * load(room, new + A * width + at))
+            d_alpha = load(workspace, new + D_ALPHA * width + at) - pivot
+            store(workspace, new + D_ALPHA * width + at, d_alpha)
+            store(workspace, new + A_D_ALPHA * width + at, d_alpha * load(workspace, new + A * width + at))
     end = 0.0
     for at in range(0, width, LANES):
-        end += load(room, new + A * width + at)
+        end += load(workspace, new + A * width + at)
     return total + log(np.float64(reduce_sum(end)))
 
 
 @jit
-def _ratios(room, place, last, width):
+def _ratios(workspace, place, last, width):
     """r and c of the step whose rows begin at ``place``."""
     for at in range(0, width, LANES):
-        s = load(room, place + S * width + at)
-        node, d_level = load(room, last + NODE * width + at), load(room, place + D_LEVEL * width + at)
+        s = load(workspace, place + S * width + at)
+        node, d_level = load(workspace, last + NODE * width + at), load(workspace, place + D_LEVEL * width + at)
         s = where_less(0, s, s, 1)
-        store(room, last + R * width + at, node / s)
-        store(room, last + C * width + at, (load(room, last + D_NODE * width + at) - node * d_level) / s)
+        store(workspace, last + R * width + at, node / s)
+        store(workspace, last + C * width + at, (load(workspace, last + D_NODE * width + at) - node * d_level) / s)
 
 
 @jit
-def _walk_back(b, length, room, matrices, states, out_unary):
+def _backward(b, length, workspace, matrices, states, out_unary):
     """dμ of all steps to ``out_unary``, and the sums over steps of those of transitions to the matrices for them."""
     width = width_of(states)
-    last, size = len(room) - 5 * width, states * width
+    last, size = len(workspace) - 5 * width, states * width
     place = (length - 1) * ROWS * width
     total = mean = 0.0
     for at in range(0, width, LANES):
-        total += load(room, place + A * width + at)
-        mean += load(room, place + A_D_ALPHA * width + at)
+        total += load(workspace, place + A * width + at)
+        mean += load(workspace, place + A_D_ALPHA * width + at)
     scale = 1 / reduce_sum(total)
     middle = reduce_sum(mean) * scale
     for at in range(0, width, LANES):
-        node = load(room, place + A * width + at) * scale
-        store(room, last + NODE * width + at, node)
-        store(room, last + D_NODE * width + at, node * (load(room, place + D_ALPHA * width + at) - middle))
-    put_row(room, last + D_NODE * width, out_unary, b, length - 1)
+        node = load(workspace, place + A * width + at) * scale
+        store(workspace, last + NODE * width + at, node)
+        store(workspace, last + D_NODE * width + at, node * (load(workspace, place + D_ALPHA * width + at) - middle))
+    store_row(workspace, last + D_NODE * width, out_unary, b, length - 1)
     for t in range(length - 1, 0, -1):
         place = (t - 1) * ROWS * width
-        _ratios(room, place + ROWS * width, last, width)
+        _ratios(workspace, place + ROWS * width, last, width)
         for i in range(states):
-            a, a_d_alpha = spread(room, place + A * width + i), spread(room, place + A_D_ALPHA * width + i)
+            a, a_d_alpha = spread(workspace, place + A * width + i), spread(workspace, place + A_D_ALPHA * width + i)
             node = d_node = 0.0
             for at in range(0, width, LANES):
-                r, c = load(room, last + R * width + at), load(room, last + C * width + at)
+                r, c = load(workspace, last + R * width + at), load(workspace, last + C * width + at)
                 here = i * width + at
                 f = load(matrices, F * size + here)
                 node += f * r
                 d_node += f * c + load(matrices, FZ * size + here) * r
                 store(matrices, SUM * size + here, load(matrices, SUM * size + here) + a * c + a_d_alpha * r)
                 store(matrices, Z_SUM * size + here, load(matrices, Z_SUM * size + here) + a * r)
-            alpha = room[place + A * width + i]
-            room[last + NODE * width + i] = alpha * reduce_sum(node)
-            d_alpha = room[place + D_ALPHA * width + i]
-            room[last + D_NODE * width + i] = alpha * reduce_sum(d_node) + d_alpha * room[last + NODE * width + i]
-        put_row(room, last + D_NODE * width, out_unary, b, t - 1)
+            alpha = workspace[place + A * width + i]
+            workspace[last + NODE * width + i] = alpha * reduce_sum(node)
+            d_alpha = workspace[place + D_ALPHA * width + i]
+            workspace[last + D_NODE * width + i] = (
+                alpha * reduce_sum(d_node) + d_alpha * workspace[last + NODE * width + i]
+            )
+        store_row(workspace, last + D_NODE * width, out_unary, b, t - 1)
 
 
 @jit
@@ -180,12 +182,12 @@ def covariance_product(
     """
     steps, states = unary.shape[1:]
     width = width_of(states)
-    room, matrices = (
+    workspace, matrices = (
         filled((ROWS * steps + 5) * width // LANES, 0, unary.dtype),
         filled(4 * states * width // LANES, 0, unary.dtype),
     )
-    for k in range(len(room) - width, len(room)):
-        room[k] = -np.inf
+    for k in range(len(workspace) - width, len(workspace)):
+        workspace[k] = -np.inf
     for b in range(start, stop):
         f, z = min(b, len(factor) - 1), min(b, len(z_transition) - 1)
         if b == start or len(factor) > 1 or len(z_transition) > 1:
@@ -196,7 +198,7 @@ def covariance_product(
         floor = floor_of(unary[min(b, len(unary) - 1)], lengths[b], reserve[f])
         log_z[b] = np.nan
         if floor <= 1:
-            log_z[b] = _forward(b, unary, z_unary, lengths[b], top[f], floor, room, matrices, states)
+            log_z[b] = _forward(b, unary, z_unary, lengths[b], top[f], floor, workspace, matrices, states)
         if log_z[b] > -np.inf:
-            _walk_back(b, lengths[b], room, matrices, states, out_unary)
+            _backward(b, lengths[b], workspace, matrices, states, out_unary)
             _deliver(b, matrices, states, out_transition)

@@ -10,9 +10,9 @@ are the probabilities q(i, j) of state i before state j, and s(i, j) the curvatu
 diag(s) − s sᵀ / Σ s. Only v = max_Ω, max x and τ of each state are kept, the latter two apart, since τ would be lost
 in a large sum; q and s are computed again wherever they are needed.
 
-Everything that one instance needs is in one flat array, ``room``: slices of arrays are counted references, which cost
-as much as a step. It holds tables of ``size`` numbers: v, max x, τ, and the probability of each state; then, for
-derivatives along a direction z, that of the probability, and
+Everything that one instance needs is in one flat array, ``workspace``: numba counts references to slices of arrays,
+which costs as much as a step. It holds tables of ``size`` numbers: v, max x, τ, and the probability of each state;
+then, for derivatives along a direction z, that of the probability, and
 
     dv(j) = Σ_i q(i, j) y(i, j) + z(j),   m(j) = Σ_i s y / Σ_i s,   with y(i, j) = dv(i) + dA(i, j).
 
@@ -21,8 +21,8 @@ to whole vectors v is −inf and all else 0.
 
 A matrix has as many rows as there are ``states`` i, of ``stride`` numbers, from ``start`` on in a contiguous array. It
 is either padded like a row, or not, and then the last vector of a row overlaps the one before: the first row of
-``room`` is 0 for what comes twice and else 1. The maximum over the last states is a step to a row of one vector, of
-which the first lane alone counts.
+``workspace`` is 0 for numbers that come twice and 1 for all others. The maximum over the last states is a step to a row
+of one vector, of which the first lane alone counts.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from structinf.kernels.jit import jit
 from structinf.kernels.simd.exp_log import exp, log
 from structinf.kernels.simd.vector import LANES, largest, load, maximum, reduce_sum, spread, store, where_less
 
-__all__ = ["advance", "advance_tangent", "walk_back", "walk_back_tangent"]
+__all__ = ["advance", "advance_tangent", "backward", "backward_tangent"]
 
 # Tables, in their order.
-V, TOP, TAU, NODE, D_NODE, D_V, MIDDLE = range(7)
+V, TOP, TAU, NODE, D_NODE, D_V, CURVED_MEAN = range(7)
 
-_MOST_STEPS = 100
+_MAX_STEPS = 100
 
 
 @jit(inline=True)
@@ -58,48 +58,48 @@ def _choices(excess, power):
 
 
 @jit(inline=True)
-def _excess(room, size, new, x):
+def _excess(workspace, size, new, x):
     """d − τ of scores x of the states at ``new``."""
-    return (x - load(room, TOP * size + new)) - load(room, TAU * size + new)
+    return (x - load(workspace, TOP * size + new)) - load(workspace, TAU * size + new)
 
 
 @jit
-def advance(room, size, old, new, states, stride, matrix, start, power):
+def advance(workspace, size, old, new, states, stride, matrix, start, power):
     """v, max x and τ of the row ``new``, given v of the row ``old``."""
-    lowest = np.finfo(room.dtype).min
+    lowest = np.finfo(workspace.dtype).min
     for k in range(0, stride, LANES):
         at = min(k, stride - LANES)
         best = -np.inf
         for i in range(states):
-            best = maximum(best, spread(room, old + i) + load(matrix, start + i * stride + at))
+            best = maximum(best, spread(workspace, old + i) + load(matrix, start + i * stride + at))
         # The lowest finite number in place of −inf, whose difference from itself is not a number.
         top = maximum(best, lowest)
         smooth, tau = best, best - best
         if power == np.inf:
             total = 0.0
             for i in range(states):
-                total += exp(spread(room, old + i) + load(matrix, start + i * stride + at) - top)
+                total += exp(spread(workspace, old + i) + load(matrix, start + i * stride + at) - top)
             tau = log(total)
             smooth = top + tau
             tau = maximum(tau, lowest)
         elif power > 0:
-            tau, energy = _solve(room, old, states, stride, matrix, start + at, power, top)
+            tau, energy = _solve(workspace, old, states, stride, matrix, start + at, power, top)
             # max_Ω = max x + τ + (p + Σ q r) / α.
             smooth = where_less(best, lowest, best, top + (tau + (energy + power) * (power / (power + 1))))
-        store(room, new + at, smooth)
-        store(room, TOP * size + new + at, top)
-        store(room, TAU * size + new + at, tau)
+        store(workspace, new + at, smooth)
+        store(workspace, TOP * size + new + at, top)
+        store(workspace, TAU * size + new + at, tau)
 
 
 @jit(inline=True)
-def _solve(room, old, states, stride, matrix, start, power, top):
+def _solve(workspace, old, states, stride, matrix, start, power, top):
     """τ, and Σ q r: Newton's method from the left, where Σ q ≥ 1, for Σ q = 1; Σ q is convex in τ, and falls."""
-    eps = np.finfo(room.dtype).eps
+    eps = np.finfo(workspace.dtype).eps
     tau, energy = (top - top) - power, top
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         total = slope = energy = 0.0
         for i in range(states):
-            excess = (spread(room, old + i) + load(matrix, start + i * stride) - top) - tau
+            excess = (spread(workspace, old + i) + load(matrix, start + i * stride) - top) - tau
             q, s = _choices(excess, power)
             total += q
             slope += s
@@ -114,25 +114,25 @@ def _solve(room, old, states, stride, matrix, start, power, top):
 
 
 @jit
-def advance_tangent(room, size, old, new, states, stride, matrix, start, d_matrix, d_start, power):
+def advance_tangent(workspace, size, old, new, states, stride, matrix, start, d_matrix, d_start, power):
     """dv, without z(j), and m of the row ``new``, given v and dv of the row ``old``, max x and τ."""
     for k in range(0, stride, LANES):
         at = min(k, stride - LANES)
         first = second = total = 0.0
         for i in range(states):
             place = i * stride + at
-            x = spread(room, old + i) + load(matrix, start + place)
-            q, s = _choices(_excess(room, size, new + at, x), power)
-            y = spread(room, D_V * size + old + i) + load(d_matrix, d_start + place)
+            x = spread(workspace, old + i) + load(matrix, start + place)
+            q, s = _choices(_excess(workspace, size, new + at, x), power)
+            y = spread(workspace, D_V * size + old + i) + load(d_matrix, d_start + place)
             first += q * y
             second += s * y
             total += s
-        store(room, D_V * size + new + at, first)
-        store(room, MIDDLE * size + new + at, second / where_less(0, total, total, 1))
+        store(workspace, D_V * size + new + at, first)
+        store(workspace, CURVED_MEAN * size + new + at, second / where_less(0, total, total, 1))
 
 
 @jit
-def walk_back(room, size, old, new, states, stride, matrix, start, power, out, first, add):
+def backward(workspace, size, old, new, states, stride, matrix, start, power, out, first, add):
     """Probabilities of the row ``old``, given those of the row ``new``: sums over j of f(i, j) = q(i, j) node(j).
 
     f is written or added to the matrix at ``first`` of ``out``.
@@ -140,32 +140,34 @@ def walk_back(room, size, old, new, states, stride, matrix, start, power, out, f
     for i in range(states):
         total = 0.0
         for k in range(0, stride, LANES):
-            at, once = min(k, stride - LANES), load(room, k)
+            at, once = min(k, stride - LANES), load(workspace, k)
             place = i * stride + at
-            x = spread(room, old + i) + load(matrix, start + place)
-            q, _ = _choices(_excess(room, size, new + at, x), power)
-            flow = q * load(room, NODE * size + new + at)
+            x = spread(workspace, old + i) + load(matrix, start + place)
+            q, _ = _choices(_excess(workspace, size, new + at, x), power)
+            flow = q * load(workspace, NODE * size + new + at)
             total += flow * once
             store(out, first + place, flow * once + load(out, first + place) if add else flow)
-        room[NODE * size + old + i] = reduce_sum(total)
+        workspace[NODE * size + old + i] = reduce_sum(total)
 
 
 @jit
-def walk_back_tangent(room, size, old, new, states, stride, matrix, start, d_matrix, d_start, power, out, first, add):
+def backward_tangent(
+    workspace, size, old, new, states, stride, matrix, start, d_matrix, d_start, power, out, first, add
+):
     """The same, and derivatives: sums over j of df = s (y − m) node + q dnode, which goes to ``out``."""
     for i in range(states):
         total = d_total = 0.0
         for k in range(0, stride, LANES):
-            at, once = min(k, stride - LANES), load(room, k)
+            at, once = min(k, stride - LANES), load(workspace, k)
             place = i * stride + at
-            middle = load(room, MIDDLE * size + new + at)
-            node, d_node = load(room, NODE * size + new + at), load(room, D_NODE * size + new + at)
-            x = spread(room, old + i) + load(matrix, start + place)
-            q, s = _choices(_excess(room, size, new + at, x), power)
-            y = spread(room, D_V * size + old + i) + load(d_matrix, d_start + place)
-            flow = s * (y - middle) * node + q * d_node
+            curved_mean = load(workspace, CURVED_MEAN * size + new + at)
+            node, d_node = load(workspace, NODE * size + new + at), load(workspace, D_NODE * size + new + at)
+            x = spread(workspace, old + i) + load(matrix, start + place)
+            q, s = _choices(_excess(workspace, size, new + at, x), power)
+            y = spread(workspace, D_V * size + old + i) + load(d_matrix, d_start + place)
+            flow = s * (y - curved_mean) * node + q * d_node
             total += q * node * once
             d_total += flow * once
             store(out, first + place, flow * once + load(out, first + place) if add else flow)
-        room[NODE * size + old + i] = reduce_sum(total)
-        room[D_NODE * size + old + i] = reduce_sum(d_total)
+        workspace[NODE * size + old + i] = reduce_sum(total)
+        workspace[D_NODE * size + old + i] = reduce_sum(d_total)

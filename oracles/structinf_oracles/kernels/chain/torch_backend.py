@@ -15,7 +15,7 @@ from torch import Tensor
 
 from structinf.kernels.logsumexp import logsumexp
 
-__all__ = ["best_tags", "mean", "value"]
+__all__ = ["best_tags", "value", "value_and_mean"]
 
 Maximum = Callable[[Tensor, int], Tensor]
 Step = Callable[[Tensor], Tensor]
@@ -36,7 +36,7 @@ def _gibbs(x: Tensor, level: Tensor) -> Tensor:
     return (x + torch.where(torch.isneginf(level), level, -level).unsqueeze(1)).exp()
 
 
-def mean(
+def value_and_mean(
     unary: Tensor,
     transition: Tensor,
     lengths: Tensor,
@@ -45,7 +45,7 @@ def mean(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DP_Ω (B,), and its gradient for nodes (B, T, S) and edges (B, P, S, S).
 
-    The way back along q of :mod:`.chain_smooth`, in memory of the size of the inputs. ``choices`` gives q along
+    The way back along q of :mod:`.log_domain`, in memory of the size of the inputs. ``choices`` gives q along
     dimension 1, of scores and their max_Ω.
     """
     v, total = _rescale(_first(unary, lengths))
@@ -74,10 +74,10 @@ def mean(
             edges.append(edge)
     nodes.append(node)
     batch, states = node.shape
-    found = end + total.to(unary.dtype)
+    value = end + total.to(unary.dtype)
     if not edges:
-        return found, torch.stack(nodes, 1), transition.new_zeros(batch, transition.shape[1], states, states)
-    return found, torch.stack(nodes[::-1], 1), torch.stack(edges[::-1], 1)
+        return value, torch.stack(nodes, 1), transition.new_zeros(batch, transition.shape[1], states, states)
+    return value, torch.stack(nodes[::-1], 1), torch.stack(edges[::-1], 1)
 
 
 def best_tags(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +140,7 @@ def _product(transition: Tensor) -> Step:
 
 
 def _fits_product(transition: Tensor) -> bool:
-    """Whether all matrices are finite and their spread within what :mod:`.chain_scaled` derives."""
+    """Whether all matrices are finite and their spread within what :mod:`.scaled` derives."""
     info = torch.finfo(transition.dtype)
     limit = math.log(info.eps / info.tiny) - math.log(transition.shape[-1]) - 4
     a = transition.detach()

@@ -11,10 +11,10 @@ state b of step t − 1,
     v_t(j) = v_{t−1}(b) + A(b, j) + φ(y_j) + u_t(j),   y_j = ±(d_{t−1} + A(1, j) − A(0, j)), − for b = 1,
 
 so that no difference of large numbers is taken, and q_j = q(y_j) is the probability of the other state before state j.
-A tag of −inf is a d of ±∞, where all of this holds. Transitions of −inf are left to :mod:`.chain_smooth`, as are
+A tag of −inf is a d of ±∞, where all of this holds. Transitions of −inf are left to :mod:`.log_domain`, as are
 instances of which nothing is allowed: DP_Ω is nan.
 
-``power`` is as in :mod:`.chain_step`, infinite or 1; arrays are as in :mod:`.chain_smooth`. Kernels serve the blocks
+``power`` is as in :mod:`.smooth_step`, infinite or 1; arrays are as in :mod:`.log_domain`. Kernels serve the blocks
 ``start:stop`` of 16 instances. A. Mensch & M. Blondel, ICML 2018, algorithms 3 and 4.
 """
 
@@ -37,7 +37,7 @@ U0, U1, V0, V1, Q0, Q1, R0, R1, K0, K1 = range(10)
 
 
 @jit(inline=True)
-def _choose(y, power):
+def _smooth_max_of_two(y, power):
     """φ, q and 1 − q."""
     if power == np.inf:
         e = exp(0.0 - maximum(y, 0.0 - y))
@@ -65,14 +65,14 @@ def _is_number(d):
 
 
 @jit
-def _gather(first, batch, x, steps, room, table):
+def _gather(first, batch, x, steps, workspace, table):
     """Put 16 instances of x (B | 1, T, 2) into two tables."""
     size = steps * LANES
     for k in range(LANES):
         b = min(min(first + k, batch - 1), len(x) - 1)
         for t in range(steps):
-            room[table * size + t * LANES + k] = x[b, t, 0]
-            room[(table + 1) * size + t * LANES + k] = x[b, t, 1]
+            workspace[table * size + t * LANES + k] = x[b, t, 0]
+            workspace[(table + 1) * size + t * LANES + k] = x[b, t, 1]
 
 
 @jit
@@ -97,15 +97,15 @@ def _gather_lengths(first, batch, lengths, out):
 
 
 @jit
-def _scatter(first, batch, lengths, value, steps, room, matrix, out_unary, out_transition):
+def _scatter(first, batch, lengths, value, steps, workspace, matrix, out_unary, out_transition):
     """Write the tables V0 and V1, and the matrices, of all instances that have a value."""
     size = steps * LANES
     for k in range(min(LANES, batch - first)):
         b = first + k
         if value[b] > -np.inf:
             for t in range(lengths[b]):
-                out_unary[b, t, 0] = room[V0 * size + t * LANES + k]
-                out_unary[b, t, 1] = room[V1 * size + t * LANES + k]
+                out_unary[b, t, 0] = workspace[V0 * size + t * LANES + k]
+                out_unary[b, t, 1] = workspace[V1 * size + t * LANES + k]
             for i in range(2):
                 for j in range(2):
                     out_transition[b, 0, i, j] = matrix[(2 * i + j) * LANES + k]
@@ -115,49 +115,49 @@ def _scatter(first, batch, lengths, value, steps, room, matrix, out_unary, out_t
 
 
 @jit
-def _forward(first, batch, unary, transition, lengths, power, room, matrix, ends, total, last, value):
+def _forward(first, batch, unary, transition, lengths, power, workspace, matrix, ends, total, last, value):
     """Fill the tables Q and R, the probabilities of states 1 and 0 at t − 1 given each at t, ``last`` and ``value``.
 
     Returns the largest length. Lanes beyond the batch repeat its last instance.
     """
     steps = unary.shape[1]
     size = steps * LANES
-    _gather(first, batch, unary, steps, room, U0)
+    _gather(first, batch, unary, steps, workspace, U0)
     _gather_matrices(first, batch, transition, matrix)
     longest, wide = _gather_lengths(first, batch, lengths, ends), address(total)
     length = load(ends, 0)
     a00, a01, a10, a11 = load(matrix, 0), load(matrix, LANES), load(matrix, 2 * LANES), load(matrix, 3 * LANES)
     c0, c1, all_of_them = a10 - a00, a11 - a01, (a00 + a01) + (a10 + a11)
-    is_right = where_less(maximum(all_of_them, 0.0 - all_of_them), np.inf, _is_number(all_of_them), 0.0)
-    u0, u1 = load(room, U0 * size), load(room, U1 * size)
+    is_valid = where_less(maximum(all_of_them, 0.0 - all_of_them), np.inf, _is_number(all_of_them), 0.0)
+    u0, u1 = load(workspace, U0 * size), load(workspace, U1 * size)
     d = u1 - u0
-    is_right = minimum(is_right, _is_number(d))
-    sum_so_far = cast(where_less(0.0, d, u1, u0), wide)
+    is_valid = minimum(is_valid, _is_number(d))
+    value_so_far = cast(where_less(0.0, d, u1, u0), wide)
     for t in range(1, longest):
         at = t * LANES
         x0, x1 = d + c0, d + c1
-        gain0, q0, r0 = _choose(where_less(0.0, d, 0.0 - x0, x0), power)
-        gain1, q1, r1 = _choose(where_less(0.0, d, 0.0 - x1, x1), power)
-        store(room, Q0 * size + at, where_less(0.0, d, r0, q0))
-        store(room, Q1 * size + at, where_less(0.0, d, r1, q1))
-        store(room, R0 * size + at, where_less(0.0, d, q0, r0))
-        store(room, R1 * size + at, where_less(0.0, d, q1, r1))
-        v0 = (where_less(0.0, d, a10, a00) + gain0) + load(room, U0 * size + at)
-        v1 = (where_less(0.0, d, a11, a01) + gain1) + load(room, U1 * size + at)
+        gain0, q0, r0 = _smooth_max_of_two(where_less(0.0, d, 0.0 - x0, x0), power)
+        gain1, q1, r1 = _smooth_max_of_two(where_less(0.0, d, 0.0 - x1, x1), power)
+        store(workspace, Q0 * size + at, where_less(0.0, d, r0, q0))
+        store(workspace, Q1 * size + at, where_less(0.0, d, r1, q1))
+        store(workspace, R0 * size + at, where_less(0.0, d, q0, r0))
+        store(workspace, R1 * size + at, where_less(0.0, d, q1, r1))
+        v0 = (where_less(0.0, d, a10, a00) + gain0) + load(workspace, U0 * size + at)
+        v1 = (where_less(0.0, d, a11, a01) + gain1) + load(workspace, U1 * size + at)
         new = v1 - v0
-        sum_so_far += cast(where_less(t, length, where_less(0.0, new, v1, v0), 0.0), wide)
+        value_so_far += cast(where_less(t, length, where_less(0.0, new, v1, v0), 0.0), wide)
         d = where_less(t, length, new, d)
-        is_right = minimum(is_right, _is_number(d))
-    gain, _, _ = _choose(0.0 - maximum(d, 0.0 - d), power)
+        is_valid = minimum(is_valid, _is_number(d))
+    gain, _, _ = _smooth_max_of_two(0.0 - maximum(d, 0.0 - d), power)
     store(last, 0, d)
-    store(total, 0, where_less(0.5, cast(is_right, wide), sum_so_far + cast(gain, wide), np.nan))
+    store(total, 0, where_less(0.5, cast(is_valid, wide), value_so_far + cast(gain, wide), np.nan))
     for k in range(min(LANES, batch - first)):
         value[first + k] = total[k]
     return longest
 
 
 @jit(inline=True)
-def _room(unary):
+def _empty_workspace(unary):
     """Scratch: the tables, a matrix, the lengths, DP_Ω in float64, and the last d."""
     dtype = unary.dtype
     tables = np.empty(10 * unary.shape[1] * LANES, dtype)
@@ -167,49 +167,51 @@ def _room(unary):
 @jit
 def value(start, stop, unary, transition, lengths, power, out):
     """DP_Ω, into ``out`` (B,) float64."""
-    room, matrix, ends, total, last = _room(unary)
+    workspace, matrix, ends, total, last = _empty_workspace(unary)
     for block in range(start, stop):
-        _forward(block * LANES, len(lengths), unary, transition, lengths, power, room, matrix, ends, total, last, out)
+        _forward(
+            block * LANES, len(lengths), unary, transition, lengths, power, workspace, matrix, ends, total, last, out
+        )
 
 
 @jit
 def mean(start, stop, unary, transition, lengths, power, weight, value, out_unary, out_transition):
     """Expected structures times ``weight`` (B,); ``out_transition`` is (B, 1, 2, 2)."""
     steps, batch = unary.shape[1], len(lengths)
-    (room, matrix, ends, total, last), size = _room(unary), steps * LANES
+    (workspace, matrix, ends, total, last), size = _empty_workspace(unary), steps * LANES
     weights = np.empty_like(ends)
     for block in range(start, stop):
         first = block * LANES
-        longest = _forward(first, batch, unary, transition, lengths, power, room, matrix, ends, total, last, value)
+        longest = _forward(first, batch, unary, transition, lengths, power, workspace, matrix, ends, total, last, value)
         for k in range(LANES):
             weights[k] = weight[min(first + k, batch - 1)]
         d, length, mass = load(last, 0), load(ends, 0), load(weights, 0)
-        _, q, r = _choose(d, power)
+        _, q, r = _smooth_max_of_two(d, power)
         p0, p1 = r * mass, q * mass
-        wide, narrow = address(total), address(room)
+        wide, narrow = address(total), address(workspace)
         e00 = e01 = e10 = e11 = cast(0.0 * mass, wide)
         for t in range(longest - 1, 0, -1):
             at = t * LANES
-            store(room, V0 * size + at, p0)
-            store(room, V1 * size + at, p1)
-            m10, m11 = load(room, Q0 * size + at) * p0, load(room, Q1 * size + at) * p1
-            m00, m01 = load(room, R0 * size + at) * p0, load(room, R1 * size + at) * p1
+            store(workspace, V0 * size + at, p0)
+            store(workspace, V1 * size + at, p1)
+            m10, m11 = load(workspace, Q0 * size + at) * p0, load(workspace, Q1 * size + at) * p1
+            m00, m01 = load(workspace, R0 * size + at) * p0, load(workspace, R1 * size + at) * p1
             e00 += cast(where_less(t, length, m00, 0.0), wide)
             e01 += cast(where_less(t, length, m01, 0.0), wide)
             e10 += cast(where_less(t, length, m10, 0.0), wide)
             e11 += cast(where_less(t, length, m11, 0.0), wide)
             # What rounding leaves of Σ q − 1 would add up over long sequences.
             new0, new1 = m00 + m01, m10 + m11
-            found = new0 + new1
-            factor = where_less(0.0, maximum(found, 0.0 - found), mass / found, 1.0)
+            total_mass = new0 + new1
+            factor = where_less(0.0, maximum(total_mass, 0.0 - total_mass), mass / total_mass, 1.0)
             p0, p1 = where_less(t, length, new0 * factor, p0), where_less(t, length, new1 * factor, p1)
-        store(room, V0 * size, p0)
-        store(room, V1 * size, p1)
+        store(workspace, V0 * size, p0)
+        store(workspace, V1 * size, p1)
         store(matrix, 0, cast(e00, narrow))
         store(matrix, LANES, cast(e01, narrow))
         store(matrix, 2 * LANES, cast(e10, narrow))
         store(matrix, 3 * LANES, cast(e11, narrow))
-        _scatter(first, batch, lengths, value, steps, room, matrix, out_unary, out_transition)
+        _scatter(first, batch, lengths, value, steps, workspace, matrix, out_unary, out_transition)
 
 
 @jit
@@ -218,35 +220,37 @@ def hessian_product(
 ):
     """∇²DP_Ω times v, of θ's forms; ``out_transition`` is (B, 1, 2, 2)."""
     steps, batch = unary.shape[1], len(lengths)
-    (room, matrix, ends, total, last), size = _room(unary), steps * LANES
+    (workspace, matrix, ends, total, last), size = _empty_workspace(unary), steps * LANES
     for block in range(start, stop):
         first = block * LANES
-        longest = _forward(first, batch, unary, transition, lengths, power, room, matrix, ends, total, last, value)
+        longest = _forward(first, batch, unary, transition, lengths, power, workspace, matrix, ends, total, last, value)
         d, length = load(last, 0), load(ends, 0)
-        _gather(first, batch, v_unary, steps, room, V0)
+        _gather(first, batch, v_unary, steps, workspace, V0)
         _gather_matrices(first, batch, v_transition, matrix)
         a00, a01, a10, a11 = load(matrix, 0), load(matrix, LANES), load(matrix, 2 * LANES), load(matrix, 3 * LANES)
         # Derivatives of d, and of q_j into the tables K.
-        z = load(room, V1 * size) - load(room, V0 * size)
+        z = load(workspace, V1 * size) - load(workspace, V0 * size)
         for t in range(1, longest):
             at = t * LANES
-            q0, q1 = load(room, Q0 * size + at), load(room, Q1 * size + at)
+            q0, q1 = load(workspace, Q0 * size + at), load(workspace, Q1 * size + at)
             x0, x1 = z + (a10 - a00), z + (a11 - a01)
-            store(room, K0 * size + at, _curvature(q0, load(room, R0 * size + at), power) * x0)
-            store(room, K1 * size + at, _curvature(q1, load(room, R1 * size + at), power) * x1)
-            new = ((a01 - a00) + (q1 * x1 - q0 * x0)) + (load(room, V1 * size + at) - load(room, V0 * size + at))
+            store(workspace, K0 * size + at, _curvature(q0, load(workspace, R0 * size + at), power) * x0)
+            store(workspace, K1 * size + at, _curvature(q1, load(workspace, R1 * size + at), power) * x1)
+            new = ((a01 - a00) + (q1 * x1 - q0 * x0)) + (
+                load(workspace, V1 * size + at) - load(workspace, V0 * size + at)
+            )
             z = where_less(t, length, new, z)
-        _, p1, p0 = _choose(d, power)
+        _, p1, p0 = _smooth_max_of_two(d, power)
         g = _curvature(p1, p0, power) * z  # the derivative of p1; that of p0 is −g
-        wide, narrow = address(total), address(room)
+        wide, narrow = address(total), address(workspace)
         e00 = e01 = e10 = e11 = cast(0.0 * p0, wide)
         for t in range(longest - 1, 0, -1):
             at = t * LANES
-            store(room, V0 * size + at, 0.0 - g)
-            store(room, V1 * size + at, g)
-            q0, q1 = load(room, Q0 * size + at), load(room, Q1 * size + at)
-            r0, r1 = load(room, R0 * size + at), load(room, R1 * size + at)
-            k0, k1 = load(room, K0 * size + at) * p0, load(room, K1 * size + at) * p1
+            store(workspace, V0 * size + at, 0.0 - g)
+            store(workspace, V1 * size + at, g)
+            q0, q1 = load(workspace, Q0 * size + at), load(workspace, Q1 * size + at)
+            r0, r1 = load(workspace, R0 * size + at), load(workspace, R1 * size + at)
+            k0, k1 = load(workspace, K0 * size + at) * p0, load(workspace, K1 * size + at) * p1
             m10, m11 = k0 - q0 * g, k1 + q1 * g
             e00 += cast(where_less(t, length, (0.0 - k0) - r0 * g, 0.0), wide)
             e01 += cast(where_less(t, length, r1 * g - k1, 0.0), wide)
@@ -256,10 +260,10 @@ def hessian_product(
             factor = 1.0 / (new0 + new1)
             p0, p1 = where_less(t, length, new0 * factor, p0), where_less(t, length, new1 * factor, p1)
             g = where_less(t, length, m10 + m11, g)
-        store(room, V0 * size, 0.0 - g)
-        store(room, V1 * size, g)
+        store(workspace, V0 * size, 0.0 - g)
+        store(workspace, V1 * size, g)
         store(matrix, 0, cast(e00, narrow))
         store(matrix, LANES, cast(e01, narrow))
         store(matrix, 2 * LANES, cast(e10, narrow))
         store(matrix, 3 * LANES, cast(e11, narrow))
-        _scatter(first, batch, lengths, value, steps, room, matrix, out_unary, out_transition)
+        _scatter(first, batch, lengths, value, steps, workspace, matrix, out_unary, out_transition)

@@ -58,7 +58,7 @@ def _forward(unary, transition, length, table):
 
 
 @jit
-def _walk_back(transition, length, table, best, sums, tags):
+def _backward(transition, length, table, best, sums, tags):
     """Fill ``tags``, given the ``best`` of the last step's scores."""
     tag = 0
     while table[length - 1, tag] != best:
@@ -103,7 +103,7 @@ def argmax(start, stop, unary, transition, lengths, feasible, out_unary, out_tra
         best = _forward(scores, steps, lengths[b], table)
         feasible[b] = best > -np.inf
         if feasible[b]:
-            _walk_back(steps, lengths[b], table, best, sums, tags)
+            _backward(steps, lengths[b], table, best, sums, tags)
             for t in range(lengths[b]):
                 out_unary[b, t, tags[t]] = 1
             for t in range(1, lengths[b]):

@@ -71,8 +71,8 @@ class Tree(NamedTuple):
 def add(a, b):
     """a + b, and by how much rounding changed it."""
     total = a + b
-    rest = total - a
-    return total, (a - (total - rest)) + (b - rest)
+    rounding = total - a
+    return total, (a - (total - rounding)) + (b - rounding)
 
 
 @jit(inline=True, fastmath=False)
@@ -80,8 +80,8 @@ def gain_of(e, edges, tree):
     """What a unit on edge ``e`` gains round the cycle that it closes: artificial edges avoided, score."""
     tail, head = edges.tail[e], edges.head[e]
     high, low = add(tree.high[head], -tree.high[tail])
-    high, rest = add(high, edges.gain[e])
-    gain = high + (low + (rest + (tree.low[head] - tree.low[tail])))
+    high, rounding = add(high, edges.gain[e])
+    gain = high + (low + (rounding + (tree.low[head] - tree.low[tail])))
     size = abs(tree.high[head]) + abs(tree.high[tail]) + abs(edges.gain[e])
     return tree.artificial[head] - tree.artificial[tail], gain if abs(gain) > ROUNDING * size else 0.0
 
@@ -95,8 +95,8 @@ def set_prices(top, edges, tree, first_artificial):
         sign = 1 if edges.tail[e] == node else -1
         tree.depth[node] = tree.depth[above] + 1
         tree.artificial[node] = tree.artificial[above] - (sign if e >= first_artificial else 0)
-        high, rest = add(tree.high[above], sign * edges.gain[e])
-        tree.high[node], tree.low[node] = add(high, rest + tree.low[above])
+        high, rounding = add(tree.high[above], sign * edges.gain[e])
+        tree.high[node], tree.low[node] = add(high, rounding + tree.low[above])
         if tree.child[node] >= 0:
             node = tree.child[node]
             continue
@@ -131,7 +131,7 @@ def take_off(node, tree):
 
 
 @jit
-def room(e, forward, edges):
+def residual_capacity(e, forward, edges):
     """How much flow edge ``e`` can take forward, or give back."""
     if not forward:
         return edges.flow[e]
@@ -149,19 +149,19 @@ def pivot(entering, edges, tree, first_artificial):
     start, end = edges.tail[entering], edges.head[entering]
     if not forward:
         start, end = end, start
-    most, leaving, leaves_after = room(entering, forward, edges), -1, False
+    most, leaving, leaves_after = residual_capacity(entering, forward, edges), -1, False
     before, after = start, end
     while before != after:
         if tree.depth[before] >= tree.depth[after]:
             e = tree.edge[before]
-            here = room(e, edges.head[e] == before, edges)
+            here = residual_capacity(e, edges.head[e] == before, edges)
             # Nearer to the top on the way down: later on the way round are those met before, and those on the way up.
             if here < most:
                 most, leaving, leaves_after = here, before, False
             before = tree.parent[before]
         else:
             e = tree.edge[after]
-            here = room(e, edges.tail[e] == after, edges)
+            here = residual_capacity(e, edges.tail[e] == after, edges)
             if here < most or (here == most and (most < UNLIMITED)):
                 most, leaving, leaves_after = here, after, True
             after = tree.parent[after]

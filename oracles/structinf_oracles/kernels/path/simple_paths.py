@@ -44,7 +44,7 @@ def reach(usable, offset, head, part, node, target, visited, seen, queue):
 
 
 @jit
-def search(usable, offset, head, part, source, target, wanted, most, budget, found):
+def search(usable, offset, head, part, source, target, remaining, most, budget, found):
     """List the simple paths from ``source`` to ``target``.
 
     Parameters
@@ -81,7 +81,7 @@ def search(usable, offset, head, part, source, target, wanted, most, budget, fou
             for arc in range(offset[node], offset[node + 1]):
                 options += 1 if usable[part[arc]] and not visited[head[arc]] else 0
             chosen[depth] = options > 1
-        if node == target and (wanted < 0 or depth == wanted):
+        if node == target and (remaining < 0 or depth == remaining):
             for i in range(depth if count < found.shape[0] else 0):
                 found[count, i] = by[i]
             count += 1
@@ -104,7 +104,7 @@ def search(usable, offset, head, part, source, target, wanted, most, budget, fou
                 budget = max(budget - looked, 0)
                 if budget == 0:
                     return -1
-            if reached == 0 or depth + 1 + reached < wanted:
+            if reached == 0 or depth + 1 + reached < remaining:
                 continue
         by[depth] = part[arc]
         depth += 1
@@ -139,8 +139,8 @@ def order(start, stop, usable, offset, head, part, terminals, on_nodes, budget, 
         if parts < first or parts > labels.shape[1] or (on_nodes and not usable[b, source]):
             continue
         row = labels[b : b + 1]
-        wanted = parts - first
-        outcome[b] = search(usable[b], offset, head, part, source, target, wanted, row.shape[0], budget, row)
+        remaining = parts - first
+        outcome[b] = search(usable[b], offset, head, part, source, target, remaining, row.shape[0], budget, row)
         if on_nodes and outcome[b] == 1:
             for i in range(parts - 1, 0, -1):
                 row[0, i] = row[0, i - 1]

@@ -1,7 +1,7 @@
 """Sums over the spanning trees of undirected graphs, by those over trees that are directed away from one node.
 
 By Kirchhoff's theorem, in the form without subtractions of
-:mod:`structinf_oracles.kernels.arborescence.elimination`. Scores are (B, E), a column for each edge. A tree has at most
+:mod:`structinf_oracles.kernels.arborescence.dispatch`. Scores are (B, E), a column for each edge. A tree has at most
 one of several parallel edges: they count as one edge of score log Σ exp, and their softmax w divides its probability
 among them. With F the log-partition of the graph without parallel edges, p its marginals and C its
 covariance, those of all edges follow by the chain rule; for e in the pair k of nodes,
@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from structinf.kernels.logsumexp import logsumexp
-from structinf_oracles.kernels.arborescence import elimination
 
-__all__ = ["Multigraph", "covariance_product", "log_partition", "marginals", "sample"]
+from ..arborescence import dispatch
+
+__all__ = ["Multigraph", "covariance_product", "log_partition", "log_partition_and_marginals", "sample"]
 
 
 class Multigraph(NamedTuple):
@@ -33,7 +34,7 @@ class Multigraph(NamedTuple):
     """(P,): the same as j n + i."""
     pair: Tensor
     """(E,): the pair of each edge."""
-    members: Tensor
+    edges_of_pairs: Tensor
     """(P, M): the edges of each pair, padded with E."""
     lengths: Tensor
     """(B,): the first so many nodes, 1 at least, are in use."""
@@ -44,14 +45,14 @@ class Multigraph(NamedTuple):
 def log_partition(scores: Tensor, graph: Multigraph) -> Tensor:
     """log Z, (B,) in float64, −inf without a tree; differentiable to any order."""
     arcs, words = _arcs(_merged(scores, graph), graph)
-    return elimination.log_partition(arcs, words)
+    return dispatch.log_partition(arcs, words)
 
 
-def marginals(scores: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
+def log_partition_and_marginals(scores: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
     """log Z and the probability of each edge, (B,) and (B, E) in float64; computed on the CPU, not recorded."""
     scores = scores.detach()
     merged = _merged(scores, graph)
-    value, means = elimination.marginals(*_arcs(merged, graph))
+    value, means = dispatch.log_partition_and_marginals(*_arcs(merged, graph))
     means = _both_ways(means, graph)
     return value, means if graph.is_simple else means[:, graph.pair] * _shares(scores, merged, graph)
 
@@ -62,12 +63,12 @@ def covariance_product(scores: Tensor, v: Tensor, graph: Multigraph) -> tuple[Te
     merged = _merged(scores, graph)
     arcs, words = _arcs(merged, graph)
     if graph.is_simple:
-        value, product = elimination.covariance_product(arcs, _arcs(v, graph, missing=0.0)[0], words)
+        value, product = dispatch.covariance_product(arcs, _arcs(v, graph, missing=0.0)[0], words)
         return value, _both_ways(product, graph)
     shares = _shares(scores, merged, graph)
-    mean = pad(shares * v, (0, 1))[:, graph.members].sum(2)
-    value, product = elimination.covariance_product(arcs, _arcs(mean, graph, missing=0.0)[0], words)
-    means = _both_ways(elimination.marginals(arcs, words)[1], graph)[:, graph.pair]
+    mean = pad(shares * v, (0, 1))[:, graph.edges_of_pairs].sum(2)
+    value, product = dispatch.covariance_product(arcs, _arcs(mean, graph, missing=0.0)[0], words)
+    means = _both_ways(dispatch.log_partition_and_marginals(arcs, words)[1], graph)[:, graph.pair]
     return value, shares * (_both_ways(product, graph)[:, graph.pair] + means * (v - mean[:, graph.pair]))
 
 
@@ -85,7 +86,7 @@ def sample(
     scores = scores.detach()
     merged = _merged(scores, graph)
     arcs, words = _arcs(merged, graph)
-    feasible, heads = elimination.sample_heads(arcs, n, words, generator=generator)
+    feasible, heads = dispatch.sample_heads(arcs, n, words, generator=generator)
     word = torch.arange(1, arcs.shape[1], device=heads.device)
     none = (heads < 0) | (graph.lengths < 2)[:, None]
     # The pair of nodes that each arc joins, P for none.
@@ -93,14 +94,14 @@ def sample(
     pair = torch.searchsorted(graph.keys, key).masked_fill(none, len(graph.keys))
     edges = pair
     if not graph.is_simple:
-        members = pad(graph.members, (0, 0, 0, 1), value=scores.shape[1])
-        shares = pad(_shares(scores, merged, graph), (0, 1))[:, members]
+        edges_of_pairs = pad(graph.edges_of_pairs, (0, 0, 0, 1), value=scores.shape[1])
+        shares = pad(_shares(scores, merged, graph), (0, 1))[:, edges_of_pairs]
         shares = shares[torch.arange(len(scores), device=pair.device)[:, None], pair].cumsum(-1)
         device = generator.device if generator is not None else "cpu"
         drawn = torch.rand(pair.shape, dtype=shares.dtype, generator=generator, device=device).to(pair.device)
         # 1 − drawn, in (0, 1], never falls on a share of 0.
         at = (1 - drawn)[..., None] * shares[..., -1:]
-        edges = members[pair, (shares < at).sum(-1)]
+        edges = edges_of_pairs[pair, (shares < at).sum(-1)]
     return feasible, edges.masked_fill(none, -1)
 
 
@@ -111,7 +112,7 @@ def _merged(scores: Tensor, graph: Multigraph) -> Tensor:
     """Scores of the pairs of nodes, (B, P)."""
     if graph.is_simple:
         return scores
-    return logsumexp(pad(scores, (0, 1), value=float("-inf"))[:, graph.members], 2)
+    return logsumexp(pad(scores, (0, 1), value=float("-inf"))[:, graph.edges_of_pairs], 2)
 
 
 def _shares(scores: Tensor, merged: Tensor, graph: Multigraph) -> Tensor:

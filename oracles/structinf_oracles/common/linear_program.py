@@ -127,8 +127,8 @@ class LinearProgram:
 
     def holds(self, y: Shaped[np.ndarray, "points d"]) -> Bool[np.ndarray, " points"]:
         """Which of the points satisfy all rows and bounds, as HiGHS means it."""
-        activity, room = y @ self.rows.T, TOLERANCE + ROUNDING * (np.abs(y) @ self._sizes.T)
-        rows = (activity >= self.lower - room) & (activity <= self.upper + room)
+        activity, tolerance = y @ self.rows.T, TOLERANCE + ROUNDING * (np.abs(y) @ self._sizes.T)
+        rows = (activity >= self.lower - tolerance) & (activity <= self.upper + tolerance)
         return rows.all(1) & ((y >= self.low) & (y <= self.high)).all(1)
 
     # -- HiGHS -----------------------------------------------------------------------------
@@ -152,8 +152,8 @@ class LinearProgram:
         if not self.holds(point[None])[0] and not self.integral.all():
             # Continuous variables that suit the integers as they were before they were rounded.
             low, high = (np.where(self.integral, point, end) for end in (low, high))
-            rest = self._run(scores, low, high, oracle)
-            point = point if rest.x is None else self._rounded(rest.x)
+            relaxed = self._run(scores, low, high, oracle)
+            point = point if relaxed.x is None else self._rounded(relaxed.x)
         if not self.holds(point[None])[0]:
             return Outcome("limit", why="the limit of its precision, as its answer breaks constraints when rounded,")
         return Outcome("best", point) if result.status == 0 else Outcome("limit", point, float(result.mip_gap))

@@ -13,16 +13,16 @@ from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Float, Int
 from structinf.validation import check_instances, check_lengths
 
-from .label_lists import indicators, positions, refuse
+from .labels import indicators, nonzero_positions, reject_labels
 
 __all__ = [
+    "cell_indicators",
     "cells_in_use",
-    "cells_of",
+    "cells_within",
     "check_cells",
     "check_grid",
     "check_moves",
-    "grid_of",
-    "inside",
+    "nonzero_cells",
     "sizes_in_use",
 ]
 
@@ -79,7 +79,7 @@ def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -
     return torch.tensor(tuple(shape), device=like.device).expand(len(like), 2)
 
 
-def inside(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows n m"] | None:
+def cells_within(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows n m"] | None:
     """The cells of θ (B | 1, n, m) within ``lengths`` (B, 2), those of any instance if all share θ; None for all."""
     if lengths is None or bool((lengths == lengths.new_tensor(theta.shape[1:])).all()):
         return None
@@ -93,12 +93,12 @@ def cells_in_use(lengths: Tensor, shape: Sequence[int]) -> Bool[Tensor, "batch n
     return (row < lengths[:, :1]).unsqueeze(2) & (column < lengths[:, 1:]).unsqueeze(1)
 
 
-def cells_of(y: Float[Tensor, "batch n m"], most: int) -> Int[Tensor, "batch most 2"]:
+def nonzero_cells(y: Float[Tensor, "batch n m"], most: int) -> Int[Tensor, "batch most 2"]:
     """The cells of ``y`` that are not 0, row by row; InvalidInputError if there are more than ``most``."""
     columns = y.shape[2]
-    found = positions(y.flatten(1), most)
-    cells = torch.stack([found.div(columns, rounding_mode="floor"), found % columns], 2)
-    return torch.where(found.unsqueeze(2) < 0, -1, cells)
+    positions = nonzero_positions(y.flatten(1), most)
+    cells = torch.stack([positions.div(columns, rounding_mode="floor"), positions % columns], 2)
+    return torch.where(positions.unsqueeze(2) < 0, -1, cells)
 
 
 def check_cells(cells: Tensor, sizes: Tensor, most: int) -> Bool[Tensor, "batch most"]:
@@ -109,12 +109,14 @@ def check_cells(cells: Tensor, sizes: Tensor, most: int) -> Bool[Tensor, "batch 
             "with the batch flat"
         )
     used = (cells != -1).any(2)
-    refuse(used & ((cells < 0) | (cells >= sizes.unsqueeze(1))).any(2), cells, "a cell lies outside the grid in use")
-    refuse(used[:, 1:] & ~used[:, :-1], cells, "a cell comes after the padding")
+    reject_labels(
+        used & ((cells < 0) | (cells >= sizes.unsqueeze(1))).any(2), cells, "a cell lies outside the grid in use"
+    )
+    reject_labels(used[:, 1:] & ~used[:, :-1], cells, "a cell comes after the padding")
     return used
 
 
-def grid_of(cells: Tensor, used: Tensor, like: Tensor) -> Float[Tensor, "batch n m"]:
+def cell_indicators(cells: Tensor, used: Tensor, like: Tensor) -> Float[Tensor, "batch n m"]:
     """1 at each of the ``cells`` (B, L, 2) in ``used`` (B, L), in the dtype of ``like`` (B | 1, n, m)."""
     _, n, m = like.shape
     return indicators(cells[..., 0] * m + cells[..., 1], used, n * m, like).reshape(len(cells), n, m)

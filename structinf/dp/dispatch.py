@@ -13,27 +13,27 @@ from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy, zeros
 from ..regularizers import Regularizer
 from ..smoothing import kernel_alpha
-from . import levels
+from . import torch_backend
 from .hypergraph import Hypergraph
 
-__all__ = ["gradient", "hessian_product", "kbest", "listing", "sample", "value"]
+__all__ = ["hessian_product", "k_best", "list_derivations", "sample", "value", "value_and_mean"]
 
 # Elementary operations of a hyperedge and pass, to tell when a second thread pays.
-_WORK = 8
+_WORK_PER_EDGE = 8
 # Hyperedges drawn at once: so many uniform numbers take 80 MB.
-_MOST_DRAWN = 10**7
+_MAX_DRAWN = 10**7
 
 
-def _exact(theta: Tensor, alpha: float) -> Tensor:
+def _exact_for(theta: Tensor, alpha: float) -> Tensor:
     """Potentials in a dtype that is exact enough for ``alpha``: see `structinf.kernels.smooth_max`."""
     return theta if alpha in (1, 1.5, 2, math.inf) else theta.double()
 
 
-def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int = 0, work: int = _WORK) -> None:
+def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int = 0, work: int = _WORK_PER_EDGE) -> None:
     """``kernel`` over the batch; tensors as arrays, ``graph`` as its blocks.
 
     With ``tables``, the kernel takes groups of instances, and so many tables of nodes
-    (`structinf.kernels.hypergraph.passes`).
+    (`structinf.kernels.hypergraph.smoothed_passes`).
     """
     arrays = [to_numpy(a)[0] if isinstance(a, Tensor) else a.blocks if a is graph else a for a in args]
     work *= len(goal) * graph.edges
@@ -45,40 +45,40 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
     shape = tables, graph.nodes + 1, LANES
     size = math.prod(shape)
 
-    def of_groups(start: int, stop: int) -> None:
+    def serve_groups(start: int, stop: int) -> None:
         flat = np.empty(size + LANES)
         aligned = flat[-flat.ctypes.data % (8 * LANES) // 8 :][:size]  # so that rows do not straddle cache lines
         kernel(start, stop, aligned.reshape(shape), *arrays)
 
-    parallel_rows(of_groups, -(-len(goal) // LANES), work=work)
+    parallel_rows(serve_groups, -(-len(goal) // LANES), work=work)
 
 
 def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer) -> Tensor:
     """DP_Ω, (B,) float64, of θ (B, P); autograd can follow it where θ requires grad."""
     alpha = kernel_alpha(theta, regularizer)
     if alpha is None or (torch.is_grad_enabled() and theta.requires_grad):
-        return levels.value(graph, theta, goal, regularizer)
-    from ..kernels.hypergraph import passes as kernels
+        return torch_backend.value(graph, theta, goal, regularizer)
+    from ..kernels.hypergraph import smoothed_passes as kernels
 
     out = torch.empty(len(theta), dtype=torch.float64)
-    _run(kernels.value, graph, goal, _exact(theta, alpha), goal, graph, alpha, out, tables=1)
+    _run(kernels.value, graph, goal, _exact_for(theta, alpha), goal, graph, alpha, out, tables=1)
     return out
 
 
-def gradient(
+def value_and_mean(
     graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,) float64, and its gradient, (B, P), times each instance's ``weight``, (B,)."""
     alpha = kernel_alpha(theta, regularizer)
     if alpha is None:
-        found, parts = levels.gradient(graph, theta, goal, regularizer)
-        return found, (parts if weight is None else parts * weight.unsqueeze(1)).to(theta.dtype)
-    from ..kernels.hypergraph import passes as kernels
+        out, parts = torch_backend.value_and_mean(graph, theta, goal, regularizer)
+        return out, (parts if weight is None else parts * weight.unsqueeze(1)).to(theta.dtype)
+    from ..kernels.hypergraph import smoothed_passes as kernels
 
-    out, exact = torch.empty(len(theta), dtype=torch.float64), _exact(theta, alpha)
+    out, exact = torch.empty(len(theta), dtype=torch.float64), _exact_for(theta, alpha)
     parts = zeros(*theta.shape, dtype=exact.dtype)
     weight = torch.ones_like(out) if weight is None else weight.double()
-    _run(kernels.gradient, graph, goal, exact, goal, graph, alpha, weight, out, parts, tables=4)
+    _run(kernels.value_and_mean, graph, goal, exact, goal, graph, alpha, weight, out, parts, tables=4)
     return out, parts.to(theta.dtype)
 
 
@@ -88,15 +88,15 @@ def hessian_product(
     """DP_Ω, (B,) float64, and ∇²DP_Ω times ``direction``, both (B, P)."""
     alpha = kernel_alpha(theta, regularizer)
     if alpha is None:
-        found, parts = levels.hessian_product(graph, theta, direction, goal, regularizer)
-        return found, parts.to(theta.dtype)
-    from ..kernels.hypergraph import passes as kernels
+        out, parts = torch_backend.hessian_product(graph, theta, direction, goal, regularizer)
+        return out, parts.to(theta.dtype)
+    from ..kernels.hypergraph import smoothed_passes as kernels
 
     if alpha == math.inf:
         return value(graph, theta.detach(), goal, regularizer), torch.zeros_like(theta)
-    out, exact = torch.empty(len(theta), dtype=torch.float64), _exact(theta, alpha)
-    parts, along = zeros(*theta.shape, dtype=exact.dtype), direction.to(exact.dtype)
-    _run(kernels.hessian_product, graph, goal, exact, along, goal, graph, alpha, out, parts, tables=7)
+    out, exact = torch.empty(len(theta), dtype=torch.float64), _exact_for(theta, alpha)
+    parts, direction = zeros(*theta.shape, dtype=exact.dtype), direction.to(exact.dtype)
+    _run(kernels.hessian_product, graph, goal, exact, direction, goal, graph, alpha, out, parts, tables=7)
     return out, parts.to(theta.dtype)
 
 
@@ -112,39 +112,43 @@ def sample(
     from ..kernels.hypergraph import derivations as kernels
 
     size = graph.size_of(goal)
-    if len(goal) * size > _MOST_DRAWN:
+    if len(goal) * size > _MAX_DRAWN:
         raise InvalidInputError(
             f"structures of up to {size} hyperedges for each of {len(goal)} instances are too many to draw at once "
-            f"(more than {_MOST_DRAWN} hyperedges)"
+            f"(more than {_MAX_DRAWN} hyperedges)"
         )
-    parts, own = zeros(n, *theta.shape, dtype=theta.dtype), theta.detach().cpu()
-    alpha = kernel_alpha(own, regularizer)
+    parts, theta_on_cpu = zeros(n, *theta.shape, dtype=theta.dtype), theta.detach().cpu()
+    alpha = kernel_alpha(theta_on_cpu, regularizer)
     if alpha is None:
-        v, q = levels.edge_probabilities(graph, theta, regularizer)
-        out = levels.at(v, goal)
+        v, q = torch_backend.edge_probabilities(graph, theta, regularizer)
+        out = torch_backend.at_goals(v, goal)
         if bool(out.isneginf().any()):
             return out, parts.to(theta.device)  # there is nothing to choose from
-        kernel, given, tables = kernels.sample_from_probabilities, (q, goal, graph), 0
+        kernel, arguments, tables = kernels.sample_from_probabilities, (q, goal, graph), 0
     else:
         out = torch.empty(len(theta), dtype=torch.float64)
-        kernel, given, tables = kernels.sample, (_exact(own, alpha), goal, graph, alpha, out), 3
+        kernel, arguments, tables = (
+            kernels.sample,
+            (_exact_for(theta_on_cpu, alpha), goal, graph, alpha, out),
+            3,
+        )
     device = "cpu" if generator is None else generator.device
-    for some in parts.split(max(1, _MOST_DRAWN // max(1, len(goal) * size))):
-        uniforms = torch.rand(len(some), len(goal), size, dtype=torch.float64, generator=generator, device=device)
-        _run(kernel, graph, goal, *given, uniforms, some, tables=tables, work=_WORK * len(some))
+    for chunk in parts.split(max(1, _MAX_DRAWN // max(1, len(goal) * size))):
+        uniforms = torch.rand(len(chunk), len(goal), size, dtype=torch.float64, generator=generator, device=device)
+        _run(kernel, graph, goal, *arguments, uniforms, chunk, tables=tables, work=_WORK_PER_EDGE * len(chunk))
     return out.to(theta.device), parts.to(theta.device)
 
 
-def kbest(graph: Hypergraph, theta: Tensor, goal: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def k_best(graph: Hypergraph, theta: Tensor, goal: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The ``k`` best scores, (k, B) float64, −inf where there are fewer, and their derivations' parts, (k, B, P)."""
     from ..kernels.hypergraph import derivations as kernels
 
-    found, parts = torch.empty(k, len(theta), dtype=torch.float64), zeros(k, *theta.shape, dtype=theta.dtype)
-    _run(kernels.kbest, graph, goal, theta.double(), goal, graph, found, parts, work=4 * k)
-    return found.to(theta.device), parts.to(theta.device)
+    scores, parts = torch.empty(k, len(theta), dtype=torch.float64), zeros(k, *theta.shape, dtype=theta.dtype)
+    _run(kernels.k_best, graph, goal, theta.double(), goal, graph, scores, parts, work=4 * k)
+    return scores.to(theta.device), parts.to(theta.device)
 
 
-def listing(graph: Hypergraph, scores: Tensor, goal: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def list_derivations(graph: Hypergraph, scores: Tensor, goal: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """All derivations: sums of their hyperedges' ``scores`` (B, E), (count, B) float64, and parts, (count, B, P).
 
     Those with a hyperedge of −inf are left out; ``count`` is the largest number of an instance's. They come in the
@@ -152,7 +156,7 @@ def listing(graph: Hypergraph, scores: Tensor, goal: Tensor, count: int) -> tupl
     """
     from ..kernels.hypergraph import derivations as kernels
 
-    found = torch.empty(count, len(scores), dtype=torch.float64)
+    totals = torch.empty(count, len(scores), dtype=torch.float64)
     parts = zeros(count, len(scores), graph.parts, dtype=torch.float64)
-    _run(kernels.listing, graph, goal, scores.double(), goal, graph, found, parts)
-    return found.to(scores.device), parts.to(scores.device)
+    _run(kernels.list_derivations, graph, goal, scores.double(), goal, graph, totals, parts)
+    return totals.to(scores.device), parts.to(scores.device)

@@ -17,10 +17,10 @@ __all__ = [
     "copy_in",
     "copy_out",
     "filled",
-    "get_row",
+    "load_row",
+    "matrix_offset",
     "padded",
-    "place_of",
-    "put_row",
+    "store_row",
     "stride_of",
     "width_of",
 ]
@@ -58,29 +58,29 @@ def padded(matrices, padding):
 
 
 @jit
-def place_of(b, t, instances, count, states):
+def matrix_offset(b, t, instances, count, states):
     """Where the matrix of the instance ``b`` for the step to t is, among ``count`` for each of so many instances."""
     return (min(b, instances - 1) * count + min(t, count) - 1) * states * states
 
 
 @jit
-def copy_in(matrices, b, t, room):
-    """Copy the matrix of the instance ``b`` for the step to t to ``room``."""
+def copy_in(matrices, b, t, workspace):
+    """Copy the matrix of the instance ``b`` for the step to t to ``workspace``."""
     count, states = matrices.shape[1:3]
     b, p = min(b, len(matrices) - 1), min(t, count) - 1
     for i in range(states):
         for j in range(states):
-            room[0, 0, i, j] = matrices[b, p, i, j]
+            workspace[0, 0, i, j] = matrices[b, p, i, j]
 
 
 @jit
-def copy_out(room, matrices, b, t, add):
-    """Copy the matrix in ``room`` to its place among ``matrices``, or add it; and make it 0."""
+def copy_out(workspace, matrices, b, t, add):
+    """Copy the matrix in ``workspace`` to its place among ``matrices``, or add it; and make it 0."""
     p = min(t, matrices.shape[1]) - 1
     for i in range(matrices.shape[2]):
         for j in range(matrices.shape[3]):
-            matrices[b, p, i, j] = room[0, 0, i, j] + (matrices[b, p, i, j] if add else 0)
-            room[0, 0, i, j] = 0
+            matrices[b, p, i, j] = workspace[0, 0, i, j] + (matrices[b, p, i, j] if add else 0)
+            workspace[0, 0, i, j] = 0
 
 
 @jit
@@ -93,33 +93,33 @@ def clear(matrices, b, first):
 
 
 @jit
-def get_row(rows, b, t, room, place):
-    """Copy the row t of the instance ``b`` of ``rows`` (B, T, S) to ``room``."""
+def load_row(rows, b, t, workspace, place):
+    """Copy the row t of the instance ``b`` of ``rows`` (B, T, S) to ``workspace``."""
     count, states = rows.shape[1:]
     start, whole = (b * count + t) * states, states - states % LANES
     for at in range(0, whole, LANES):
-        store(room, place + at, load(rows, start + at))
+        store(workspace, place + at, load(rows, start + at))
     for j in range(whole, states):
-        room[place + j] = rows[b, t, j]
+        workspace[place + j] = rows[b, t, j]
 
 
 @jit
-def add_row(rows, b, t, room, place):
-    """Add the row t of the instance ``b`` of ``rows`` (B, T, S) to that in ``room``."""
+def add_row(rows, b, t, workspace, place):
+    """Add the row t of the instance ``b`` of ``rows`` (B, T, S) to that in ``workspace``."""
     count, states = rows.shape[1:]
     start, whole = (b * count + t) * states, states - states % LANES
     for at in range(0, whole, LANES):
-        store(room, place + at, load(room, place + at) + load(rows, start + at))
+        store(workspace, place + at, load(workspace, place + at) + load(rows, start + at))
     for j in range(whole, states):
-        room[place + j] += rows[b, t, j]
+        workspace[place + j] += rows[b, t, j]
 
 
 @jit
-def put_row(room, place, rows, b, t):
-    """Copy a row in ``room`` to the row t of the instance ``b`` of ``rows`` (B, T, S)."""
+def store_row(workspace, place, rows, b, t):
+    """Copy a row in ``workspace`` to the row t of the instance ``b`` of ``rows`` (B, T, S)."""
     count, states = rows.shape[1:]
     start, whole = (b * count + t) * states, states - states % LANES
     for at in range(0, whole, LANES):
-        store(rows, start + at, load(room, place + at))
+        store(rows, start + at, load(workspace, place + at))
     for j in range(whole, states):
-        rows[b, t, j] = room[place + j]
+        rows[b, t, j] = workspace[place + j]

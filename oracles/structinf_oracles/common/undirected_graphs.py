@@ -79,13 +79,15 @@ class UndirectedGraph(Graph):
         """i and j of pairs i n + j."""
         return np.divmod(keys, max(len(self.nodes), 1))
 
-    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find_edges(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first of the edges that join each of the pairs i n + j, 0 for none, and the number of them."""
-        own, _, _ = self.pairs
-        at = own.searchsorted(keys)
-        found = np.append(own, -1)[at] == keys
-        members = np.pad(self.members, ((0, 1), (0, 0)), constant_values=len(self.ends))[np.where(found, at, -1)]
-        return members[:, 0] * found, (members < len(self.ends)).sum(1)
+        known_keys, _, _ = self.pairs
+        position = known_keys.searchsorted(keys)
+        is_known = np.append(known_keys, -1)[position] == keys
+        edges_of_pairs = np.pad(self.edges_of_pairs, ((0, 1), (0, 0)), constant_values=len(self.ends))[
+            np.where(is_known, position, -1)
+        ]
+        return edges_of_pairs[:, 0] * is_known, (edges_of_pairs < len(self.ends)).sum(1)
 
     @cached_property
     def is_simple(self) -> bool:
@@ -93,14 +95,14 @@ class UndirectedGraph(Graph):
         return bool((np.diff(self.ends @ [len(self.nodes), 1]) > 0).all())
 
     @cached_property
-    def members(self) -> Int[np.ndarray, "pairs most"]:
+    def edges_of_pairs(self) -> Int[np.ndarray, "pairs most"]:
         """The edges between each pair of nodes, in order, padded with E."""
         keys, _, pair = self.pairs
         order = pair.argsort(kind="stable")
         count = np.bincount(pair, minlength=len(keys))
-        members = np.full((len(keys), count.max(initial=1)), len(self.ends))
-        members[pair[order], np.arange(len(order)) - np.repeat(count.cumsum() - count, count)] = order
-        return members
+        edges_of_pairs = np.full((len(keys), count.max(initial=1)), len(self.ends))
+        edges_of_pairs[pair[order], np.arange(len(order)) - np.repeat(count.cumsum() - count, count)] = order
+        return edges_of_pairs
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class ScoredEdges(Oracle):
     """
 
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
-    fewest: ClassVar[int] = 0
+    min_nodes: ClassVar[int] = 0
     """Nodes that a graph has at least."""
 
     edges: Any = None
@@ -142,8 +144,8 @@ class ScoredEdges(Oracle):
                 raise InvalidInputError(
                     "lengths: a list of edges has all its nodes in use; forbid edges with scores of −inf"
                 )
-        elif theta.shape[1] != theta.shape[2] or theta.shape[1] < self.fewest:
-            least = f" for n >= {self.fewest} nodes" if self.fewest else ""
+        elif theta.shape[1] != theta.shape[2] or theta.shape[1] < self.min_nodes:
+            least = f" for n >= {self.min_nodes} nodes" if self.min_nodes else ""
             raise InvalidInputError(
                 f"theta: {self.label()} takes scores (n, n) of pairs of nodes{least}; got {tuple(theta.shape[1:])} "
                 "after the batch dimensions"
@@ -176,7 +178,7 @@ class ScoredEdges(Oracle):
         return lengths
 
     def _check_lengths(self, theta: Tensor) -> None:
-        check_lengths(self.bound["lengths"], self.fewest, theta.shape[1], f"n = {theta.shape[1]} nodes")
+        check_lengths(self.bound["lengths"], self.min_nodes, theta.shape[1], f"n = {theta.shape[1]} nodes")
 
     def edge_scores(self, theta: Tensor) -> Float[Tensor, "batch edges"]:
         """The scores of the graph's edges, differentiable."""

@@ -29,9 +29,9 @@ from structinf.kernels.scalar.exp_log import exp, log
 from structinf.kernels.scalar.min_max import maximum, minimum
 from structinf.kernels.scalar.sign_bit import clear_sign_bit, has_sign_bit, mark
 
-__all__ = ["curvature", "smooth", "unpack"]
+__all__ = ["curvature", "smooth_max", "unpack_probabilities"]
 
-_MOST_STEPS = 64
+_MAX_STEPS = 64
 _TOLERANCE = 4e-16
 
 
@@ -40,14 +40,14 @@ _TOLERANCE = 4e-16
 
 
 @jit(inline=True)
-def smooth(alpha, width, d, q, f, keeps):
+def smooth_max(alpha, width, d, q, f, is_stored):
     """What the maximum gains, and if asked for what is kept of the probabilities; q on the way, unless α is 1."""
     if alpha == 1:
         _softmax(width, d, q, f)
     elif alpha == np.inf:
-        if keeps:
+        if is_stored:
             _argmax(width, d, q)
-            _pack(width, d, q, f)
+            _pack_probabilities(width, d, q, f)
         _no_gain(width, q)
     else:
         if alpha == 2:
@@ -56,8 +56,8 @@ def smooth(alpha, width, d, q, f, keeps):
             _entmax_three_halves(width, d, q)
         else:
             _entmax(alpha, width, d, q)
-        if keeps:
-            _pack(width, d, q, f)
+        if is_stored:
+            _pack_probabilities(width, d, q, f)
         _gain(alpha, width, d, q)
 
 
@@ -145,7 +145,7 @@ def _entmax(alpha, width, d, q):
     power = 1.0 / a
     for c in range(width):
         q[3, c] = -1.0
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         longest = 0.0
         for c in range(width):
             t = q[3, c]
@@ -169,7 +169,7 @@ def _entmax(alpha, width, d, q):
 
 
 @jit
-def _pack(width, d, q, f):
+def _pack_probabilities(width, d, q, f):
     kind = f.dtype.type
     for c in range(width):
         x, y, p0, p1, p2 = d[0, c], d[1, c], q[0, c], q[1, c], q[2, c]
@@ -178,12 +178,12 @@ def _pack(width, d, q, f):
 
 
 @jit(inline=True)
-def unpack(a, b):
+def unpack_probabilities(a, b):
     """The three probabilities; the last is 1 where no score is finite."""
     second, third = has_sign_bit(a), has_sign_bit(b)
     p, r = np.float64(clear_sign_bit(a)), np.float64(clear_sign_bit(b))
-    rest = 1.0 - p - r
-    return p if second | third else rest, rest if second else r if third else p, rest if third else r
+    largest = 1.0 - p - r
+    return p if second | third else largest, largest if second else r if third else p, largest if third else r
 
 
 # ----------------------------------------------------------------------------- curvatures

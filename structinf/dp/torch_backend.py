@@ -1,8 +1,8 @@
 """The passes of a smoothed recursion in torch, level by level: any device, dtype and regularizer.
 
-It is the reference for the compiled loops (`structinf.kernels.hypergraph.passes`, which states the passes), what runs
-on a GPU, and the only one that autograd can follow, which derivatives of third and higher order need. Everything is
-float64, as the compiled loops' node values are.
+It is the reference for the compiled loops (`structinf.kernels.hypergraph.smoothed_passes`, which states the passes). It
+runs on GPUs, and autograd can follow it, which derivatives of third and higher order need. Everything is float64, as
+the node values of the compiled loops are.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .hypergraph import Hypergraph
 
 __all__ = [
     "Bucket",
-    "along",
-    "at",
+    "at_goals",
+    "buckets_of",
     "edge_probabilities",
-    "gradient",
+    "evaluate_nodes",
     "hessian_product",
-    "plan",
-    "recur",
+    "send_flow",
+    "split_flow",
     "value",
-    "walk",
+    "value_and_mean",
 ]
 
 
@@ -53,7 +53,7 @@ class Bucket(NamedTuple):
     tails: tuple[Tensor, ...]
 
 
-def plan(graph: Hypergraph, device: torch.device) -> Sequence[Bucket]:
+def buckets_of(graph: Hypergraph, device: torch.device) -> Sequence[Bucket]:
     """The graph's buckets in topological order, on ``device``; made once a graph and device."""
     if device not in graph.plans:
         part, tails = np.append(graph.part, graph.parts + 1), np.append(graph.tails, [[graph.nodes] * 2], 0)
@@ -77,25 +77,25 @@ def plan(graph: Hypergraph, device: torch.device) -> Sequence[Bucket]:
     return graph.plans[device]
 
 
-def recur(graph: Hypergraph, theta: Tensor, step: Callable[[Bucket, Tensor], Tensor]) -> Tensor:
+def evaluate_nodes(graph: Hypergraph, theta: Tensor, step: Callable[[Bucket, Tensor], Tensor]) -> Tensor:
     """Values of all nodes, (B, N + 1), the last one 0: ``step`` maps hyperedges' scores (B, n, d) to nodes' (B, n)."""
-    follow = torch.is_grad_enabled() and theta.requires_grad
+    is_recorded = torch.is_grad_enabled() and theta.requires_grad
     padded = torch.cat([theta, theta.new_zeros(len(theta), 1), theta.new_full((len(theta), 1), -torch.inf)], 1)
-    v, buckets = theta.new_zeros(len(theta), graph.nodes + 1), plan(graph, theta.device)
+    v, buckets = theta.new_zeros(len(theta), graph.nodes + 1), buckets_of(graph, theta.device)
     pieces = (padded[:, bucket.part.flatten()] for bucket in buckets)
-    if follow:  # at once: each piece by itself would have a gradient of θ's size
+    if is_recorded:  # at once: each piece by itself would have a gradient of θ's size
         parts = torch.cat([bucket.part.flatten() for bucket in buckets])
         pieces = padded[:, parts].split([bucket.part.numel() for bucket in buckets], 1)
-    for bucket, own in zip(buckets, pieces, strict=True):
-        x = own.reshape(len(theta), *bucket.part.shape)
+    for bucket, scores in zip(buckets, pieces, strict=True):
+        x = scores.reshape(len(theta), *bucket.part.shape)
         for tail in bucket.tails:
             x = x + v[:, tail]
         new = step(bucket, x)
-        v = v.index_copy(1, bucket.nodes, new) if follow else v.index_copy_(1, bucket.nodes, new)
+        v = v.index_copy(1, bucket.nodes, new) if is_recorded else v.index_copy_(1, bucket.nodes, new)
     return v
 
 
-def walk(
+def send_flow(
     graph: Hypergraph, goal: Tensor, weight: Tensor, step: Callable[[Bucket, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Flow from the goals down: ``step`` maps nodes' flow (B, n) to hyperedges' (B, n, d), which reaches their tails.
@@ -110,7 +110,7 @@ def walk(
     w = weight.new_zeros(batch, graph.nodes + 1)
     w[torch.arange(batch, device=w.device), goal] = weight
     parts, edges = w.new_zeros(batch, graph.parts + 2), w.new_zeros(batch, graph.edges + 1)
-    for bucket in reversed(plan(graph, w.device)):
+    for bucket in reversed(buckets_of(graph, w.device)):
         flow = step(bucket, w[:, bucket.nodes]).flatten(1)
         edges[:, bucket.edges.flatten()] = flow
         parts.index_add_(1, bucket.part.flatten(), flow)
@@ -119,7 +119,7 @@ def walk(
     return parts[:, :-2], edges[:, :-1]
 
 
-def at(v: Tensor, goal: Tensor) -> Float[Tensor, " batch"]:
+def at_goals(v: Tensor, goal: Tensor) -> Float[Tensor, " batch"]:
     """The entries of ``v`` (B, N + 1) at each instance's node ``goal`` (B,)."""
     return v.gather(1, goal.unsqueeze(1)).squeeze(1)
 
@@ -128,7 +128,7 @@ def value(
     graph: Hypergraph, theta: Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
 ) -> Float[Tensor, " batch"]:
     """DP_Ω, (B,), which autograd can follow."""
-    return at(recur(graph, theta.double(), lambda _, x: smooth_max(regularizer, x)), goal)
+    return at_goals(evaluate_nodes(graph, theta.double(), lambda _, x: smooth_max(regularizer, x)), goal)
 
 
 def edge_probabilities(
@@ -141,20 +141,20 @@ def edge_probabilities(
         q[:, bucket.edges] = smooth_max_gradient(regularizer, x)
         return smooth_max_value(regularizer, x)
 
-    return recur(graph, theta.double(), step), q[:, :-1]
+    return evaluate_nodes(graph, theta.double(), step), q[:, :-1]
 
 
-def gradient(
+def value_and_mean(
     graph: Hypergraph, theta: Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
     """DP_Ω, (B,), and its gradient, (B, P), float64."""
     v, q = edge_probabilities(graph, theta, regularizer)
-    parts, _ = walk(graph, goal, torch.ones_like(v[:, 0]), along(q))
-    return at(v, goal), parts
+    parts, _ = send_flow(graph, goal, torch.ones_like(v[:, 0]), split_flow(q))
+    return at_goals(v, goal), parts
 
 
-def along(q: Float[Tensor, "batch edges"]) -> Callable[[Bucket, Tensor], Tensor]:
-    """The step of :func:`walk` that spends each node's flow along ``q``."""
+def split_flow(q: Float[Tensor, "batch edges"]) -> Callable[[Bucket, Tensor], Tensor]:
+    """The step of :func:`send_flow` that spends each node's flow along ``q``."""
     padded = torch.nn.functional.pad(q, (0, 1))
     return lambda bucket, w: padded[:, bucket.edges] * w.unsqueeze(2)
 
@@ -173,11 +173,11 @@ def hessian_product(
 
     def tangent(bucket: Bucket, x_dot: Tensor) -> Tensor:
         # The direction is 0 in the padding, not −inf, where q is 0.
-        x_dot, own = torch.where(bucket.edges == graph.edges, 0.0, x_dot), padded[:, bucket.edges]
-        q_dot[:, bucket.edges] = regularizer.hessian_product(own, x_dot)
-        return (own * x_dot).sum(2)
+        x_dot, scores = torch.where(bucket.edges == graph.edges, 0.0, x_dot), padded[:, bucket.edges]
+        q_dot[:, bucket.edges] = regularizer.hessian_product(scores, x_dot)
+        return (scores * x_dot).sum(2)
 
-    recur(graph, direction.double(), tangent)
+    evaluate_nodes(graph, direction.double(), tangent)
     q_dot[:, -1] = 0.0
     # ḟ = q̇ w + q ẇ: both flows go down together, as two halves of a batch.
     twice = torch.cat([padded, padded])
@@ -189,5 +189,5 @@ def hessian_product(
         return flow
 
     one = torch.ones_like(v[:, 0])
-    parts, _ = walk(graph, goal.repeat(2), torch.cat([one, torch.zeros_like(one)]), down)
-    return at(v, goal), parts[len(theta) :]
+    parts, _ = send_flow(graph, goal.repeat(2), torch.cat([one, torch.zeros_like(one)]), down)
+    return at_goals(v, goal), parts[len(theta) :]

@@ -17,8 +17,8 @@ Differentiable dynamic programming for structured prediction and attention, ICML
     dv(i, j) = z(i, j) + ⟨q, dv⟩,    dq = s (dv − ⟨s, dv⟩ / Σ s),    dE(predecessor) += q dE(cell) + dq E(cell).
 
 A batch has θ (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,), int64, and results of those shapes. A function serves
-the group of its rows ``first:last``, with the grids, rings and ``kept`` of :mod:`.dtw_grid` and the d, q and f of
-:mod:`.dtw_nodes`.
+the group of its rows ``first:last``, with the grids, rings and ``stored`` of :mod:`.anti_diagonals` and the d, q and f
+of :mod:`.smooth_max_of_three`.
 """
 
 from __future__ import annotations
@@ -27,55 +27,55 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-from .grid_layout import (
+from .anti_diagonals import (
     LANES,
     TABLE,
-    at,
-    collect,
-    compare,
-    keep,
     layout,
-    place_before,
+    load_probabilities,
+    offset_before,
+    predecessor_scores,
     read_panel,
-    recall,
-    send,
+    store_outflow,
+    store_probabilities,
+    sum_inflow,
+    u64,
     write_panel,
 )
-from .smooth_max3 import curvature, smooth
+from .smooth_max_of_three import curvature, smooth_max
 
-__all__ = ["forward", "tangent", "walk_back", "walk_back_tangent"]
+__all__ = ["backward", "backward_tangent", "forward", "tangent"]
 
 
 @jit
-def forward(first, last, theta, lengths, bands, alpha, grids, rings, d, q, f, panel, kept, value):
-    """Fill ``grids``, and ``kept`` unless it has no places; write DP_Ω(θ) into ``value`` (B,) float64.
+def forward(first, last, theta, lengths, bands, alpha, grids, rings, d, q, f, panel, stored, value):
+    """Fill ``grids``, and ``stored`` unless it has no places; write DP_Ω(θ) into ``value`` (B,) float64.
 
     Returns the last k.
     """
-    end, keeps = 0, kept.shape[2] > 0
+    end, is_stored = 0, stored.shape[2] > 0
     for g in range(last - first):
         n, m = lengths[first + g]
         layout(n, m, bands[first + g], grids[g])
         rings[g] = -np.inf
         rings[g, grids[g, 2, 2]] = value[first + g] = theta[first + g, 0, 0]
-        if keeps:
-            kept[g, :, grids[g, 2, 3]] = 0.0
+        if is_stored:
+            stored[g, :, grids[g, 2, 3]] = 0.0
         end = max(end, n + m)
     for k in range(3, end + 1):
         turn = (k - 3) % LANES
         if turn == 0:
             read_panel(k, first, last - first, theta, lengths, bands, grids, panel)
-        width, column = compare(rings, grids, last - first, k, d), 0
-        smooth(alpha, width, d, q, f, keeps)
-        if keeps:
-            keep(kept, grids, last - first, k, f)
+        width, column = predecessor_scores(rings, grids, last - first, k, d), 0
+        smooth_max(alpha, width, d, q, f, is_stored)
+        if is_stored:
+            store_probabilities(stored, grids, last - first, k, f)
         for g in range(last - first):
             count, place = grids[g, k, 1], grids[g, k, 2]
             shift = grids[g, k, 0] - grids[g, k - turn, 0]
             for c in range(count):
-                gained = d[3, at(column + c)] + q[3, at(column + c)]
-                rings[g, at(place + c)] = panel[g, at(shift + c), at(turn)] + gained
-            rings[g, at(place + count)] = -np.inf
+                gained = d[3, u64(column + c)] + q[3, u64(column + c)]
+                rings[g, u64(place + c)] = panel[g, u64(shift + c), u64(turn)] + gained
+            rings[g, u64(place + count)] = -np.inf
             column += count
             if k == lengths[first + g, 0] + lengths[first + g, 1]:
                 value[first + g] = rings[g, place]
@@ -99,30 +99,30 @@ def _write(k, size, grids, e, panel):
     for g in range(size):
         shift = grids[g, k, 0] - grids[g, k - turn, 0]
         for c in range(grids[g, k, 1]):
-            panel[g, at(shift + c), at(turn)] = e[4, at(column + c)]
+            panel[g, u64(shift + c), u64(turn)] = e[4, u64(column + c)]
         column += grids[g, k, 1]
 
 
 @jit
-def walk_back(first, last, end, lengths, bands, value, weight, grids, q, panel, kept, inflow, out):
-    """Write E times ``weight`` (B,) into the cells of ``out``. ``inflow`` is scratch for :func:`.dtw_grid.send`."""
+def backward(first, last, end, lengths, bands, value, weight, grids, q, panel, stored, inflow, out):
+    """Write E times ``weight`` (B,) into the cells of ``out``. ``inflow`` is scratch memory."""
     size = last - first
     inflow[:] = 0.0
     for k in range(end, 1, -1):
-        width = collect(inflow, grids, size, k, q)
+        width = sum_inflow(inflow, grids, size, k, q)
         _start(k, first, last, lengths, value, weight, grids, q)
         _write(k, size, grids, q, panel)
         if (k - 2) % LANES == 0:
             write_panel(k, first, size, panel, lengths, bands, grids, out)
-        recall(kept, grids, size, k, q)
+        load_probabilities(stored, grids, size, k, q)
         for step in range(3):
             for c in range(width):
                 q[step, c] *= q[4, c]
-        send(inflow, grids, size, k, q)
+        store_outflow(inflow, grids, size, k, q)
 
 
 @jit
-def tangent(first, last, end, z, lengths, bands, grids, q, panel, kept, d_tables):
+def tangent(first, last, end, z, lengths, bands, grids, q, panel, stored, d_tables):
     """Fill ``d_tables`` with dv, and with 0 outside."""
     size = last - first
     d_tables[:] = 0.0
@@ -130,15 +130,18 @@ def tangent(first, last, end, z, lengths, bands, grids, q, panel, kept, d_tables
         turn, column = (k - 2) % LANES, 0
         if turn == 0:
             read_panel(k, first, size, z, lengths, bands, grids, panel)
-        recall(kept, grids, size, k, q)
+        load_probabilities(stored, grids, size, k, q)
         for g in range(size):
             count, place = grids[g, k, 1], grids[g, k, 3]
             shift = grids[g, k, 0] - grids[g, k - turn, 0]
-            two, one = place_before(grids, g, k, 2, TABLE), place_before(grids, g, k, 1, TABLE)
+            two, one = offset_before(grids, g, k, 2, TABLE), offset_before(grids, g, k, 1, TABLE)
             for c in range(count):
-                mean = q[0, at(column + c)] * d_tables[g, at(two + c)] + q[1, at(column + c)] * d_tables[g, at(one + c)]
-                mean += q[2, at(column + c)] * d_tables[g, at(one + c + 1)]
-                d_tables[g, at(place + c)] = panel[g, at(shift + c), at(turn)] + mean
+                mean = (
+                    q[0, u64(column + c)] * d_tables[g, u64(two + c)]
+                    + q[1, u64(column + c)] * d_tables[g, u64(one + c)]
+                )
+                mean += q[2, u64(column + c)] * d_tables[g, u64(one + c + 1)]
+                d_tables[g, u64(place + c)] = panel[g, u64(shift + c), u64(turn)] + mean
             column += count
 
 
@@ -147,37 +150,47 @@ def _flows(k, size, grids, d_tables, q, s):
     """q E and its derivative s (dv − ⟨s, dv⟩ / Σ s) E + q dE in the place of q and s, whose last rows are E and dE."""
     column = 0
     for g in range(size):
-        two, one = place_before(grids, g, k, 2, TABLE), place_before(grids, g, k, 1, TABLE)
+        two, one = offset_before(grids, g, k, 2, TABLE), offset_before(grids, g, k, 1, TABLE)
         for c in range(grids[g, k, 1]):
-            q0, q1, q2, e = q[0, at(column + c)], q[1, at(column + c)], q[2, at(column + c)], q[4, at(column + c)]
-            s0, s1, s2, d_e = s[0, at(column + c)], s[1, at(column + c)], s[2, at(column + c)], s[4, at(column + c)]
-            d0, d1, d2 = d_tables[g, at(two + c)], d_tables[g, at(one + c)], d_tables[g, at(one + c + 1)]
+            q0, q1, q2, e = (
+                q[0, u64(column + c)],
+                q[1, u64(column + c)],
+                q[2, u64(column + c)],
+                q[4, u64(column + c)],
+            )
+            s0, s1, s2, d_e = (
+                s[0, u64(column + c)],
+                s[1, u64(column + c)],
+                s[2, u64(column + c)],
+                s[4, u64(column + c)],
+            )
+            d0, d1, d2 = d_tables[g, u64(two + c)], d_tables[g, u64(one + c)], d_tables[g, u64(one + c + 1)]
             total = s0 + s1 + s2
             mean = (s0 * d0 + s1 * d1 + s2 * d2) / total if total > 0 else 0.0
-            s[0, at(column + c)] = s0 * (d0 - mean) * e + q0 * d_e
-            s[1, at(column + c)] = s1 * (d1 - mean) * e + q1 * d_e
-            s[2, at(column + c)] = s2 * (d2 - mean) * e + q2 * d_e
-            q[0, at(column + c)], q[1, at(column + c)], q[2, at(column + c)] = q0 * e, q1 * e, q2 * e
+            s[0, u64(column + c)] = s0 * (d0 - mean) * e + q0 * d_e
+            s[1, u64(column + c)] = s1 * (d1 - mean) * e + q1 * d_e
+            s[2, u64(column + c)] = s2 * (d2 - mean) * e + q2 * d_e
+            q[0, u64(column + c)], q[1, u64(column + c)], q[2, u64(column + c)] = q0 * e, q1 * e, q2 * e
         column += grids[g, k, 1]
 
 
 @jit
-def walk_back_tangent(
-    first, last, end, lengths, bands, value, weight, alpha, grids, q, panel, kept, d_tables, s, inflow, d_inflow, out
+def backward_tangent(
+    first, last, end, lengths, bands, value, weight, alpha, grids, q, panel, stored, d_tables, s, inflow, d_inflow, out
 ):
-    """Write the derivative of what :func:`walk_back` does into the cells of ``out``. ``s`` is as large as q."""
+    """Write the derivative of what :func:`backward` does into the cells of ``out``. ``s`` is as large as q."""
     size = last - first
     inflow[:] = 0.0
     d_inflow[:] = 0.0
     for k in range(end, 1, -1):
-        width = collect(inflow, grids, size, k, q)
-        collect(d_inflow, grids, size, k, s)
+        width = sum_inflow(inflow, grids, size, k, q)
+        sum_inflow(d_inflow, grids, size, k, s)
         _start(k, first, last, lengths, value, weight, grids, q)
         _write(k, size, grids, s, panel)
         if (k - 2) % LANES == 0:
             write_panel(k, first, size, panel, lengths, bands, grids, out)
-        recall(kept, grids, size, k, q)
+        load_probabilities(stored, grids, size, k, q)
         curvature(alpha, width, q, s)
         _flows(k, size, grids, d_tables, q, s)
-        send(inflow, grids, size, k, q)
-        send(d_inflow, grids, size, k, s)
+        store_outflow(inflow, grids, size, k, q)
+        store_outflow(d_inflow, grids, size, k, s)

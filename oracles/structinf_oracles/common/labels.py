@@ -8,10 +8,10 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Float, Int
 
-__all__ = ["indicators", "positions", "refuse"]
+__all__ = ["indicators", "nonzero_positions", "reject_labels"]
 
 
-def positions(y: Float[Tensor, "batch parts"], most: int) -> Int[Tensor, "batch most"]:
+def nonzero_positions(y: Float[Tensor, "batch parts"], most: int) -> Int[Tensor, "batch most"]:
     """Where ``y`` is not 0, in order; InvalidInputError if an instance has more than ``most`` such parts."""
     batch, part = y.nonzero().unbind(1)
     count = torch.bincount(batch, minlength=len(y))
@@ -21,22 +21,22 @@ def positions(y: Float[Tensor, "batch parts"], most: int) -> Int[Tensor, "batch 
             f"y: a structure has at most {most} parts, got {int(count[index])} at batch index {index}"
         )
     place = torch.arange(len(batch), device=y.device) - (count.cumsum(0) - count)[batch]
-    found = torch.full((len(y), most), -1, device=y.device)
-    found[batch, place] = part
-    return found
+    positions = torch.full((len(y), most), -1, device=y.device)
+    positions[batch, place] = part
+    return positions
 
 
 def indicators(
-    found: Int[Tensor, "batch most"], used: Bool[Tensor, "batch most"], parts: int, like: Tensor
+    positions: Int[Tensor, "batch most"], used: Bool[Tensor, "batch most"], parts: int, like: Tensor
 ) -> Float[Tensor, "batch parts"]:
-    """1 at the positions ``found`` that are ``used``, in the dtype of ``like``."""
-    y = torch.zeros(len(found), parts + 1, dtype=like.dtype, device=like.device)
-    return y.scatter_(1, torch.where(used, found, parts), 1.0)[:, :-1]
+    """1 at the positions ``positions`` that are ``used``, in the dtype of ``like``."""
+    y = torch.zeros(len(positions), parts + 1, dtype=like.dtype, device=like.device)
+    return y.scatter_(1, torch.where(used, positions, parts), 1.0)[:, :-1]
 
 
-def refuse(wrong: Tensor, labels: Tensor, why: str) -> None:
+def reject_labels(wrong: Tensor, labels: Tensor, why: str) -> None:
     """InvalidInputError for the first instance with an entry of ``wrong``, (B, ...)."""
-    rows = wrong.flatten(1).any(1)
-    if bool(rows.any()):
-        index = int(rows.nonzero()[0, 0])
+    instances = wrong.flatten(1).any(1)
+    if bool(instances.any()):
+        index = int(instances.nonzero()[0, 0])
         raise InvalidInputError(f"labels: {why} at batch index {index}, got {labels[index].tolist()}")

@@ -16,7 +16,7 @@ from structinf.kernels import parallel_rows, to_numpy
 from structinf.shapes import Float, Float64, Int
 from structinf.validation import check_enumerable
 
-from .label_lists import refuse
+from .labels import reject_labels
 
 __all__ = ["LARGEST", "Network", "Solver", "check_amounts", "check_solver"]
 
@@ -44,9 +44,9 @@ def check_amounts(name: str, amounts: Iterable[Any], least: float = 0, *, unlimi
         value = amount.item() if hasattr(amount, "item") else amount
         infinite = unlimited and value == math.inf
         if isinstance(value, bool) or not (infinite or (isinstance(value, int) and least <= value <= LARGEST)):
-            wanted = "integers" if least < 0 else f"integers of at least {least}"
+            expected = "integers" if least < 0 else f"integers of at least {least}"
             raise InvalidInputError(
-                f"{name} must be {wanted}, of at most 2^53{', or math.inf' if unlimited else ''}, got {amount!r} as "
+                f"{name} must be {expected}, of at most 2^53{', or math.inf' if unlimited else ''}, got {amount!r} as "
                 f"number {i}"
             )
         checked.append(value)
@@ -107,7 +107,7 @@ class Network:
         Raises InfeasibleError, or UnboundedError where scores grow without end. ``solver="ortools"`` has its
         cost-scaling algorithm begin, with integers in the place of scores: from there it is not far.
         """
-        from .kernels.flow import network_simplex as simplex
+        from ..kernels.flow import network_simplex as simplex
 
         (given,) = to_numpy(theta)
         scores = np.zeros((len(given), len(self.tails)))
@@ -186,7 +186,7 @@ class Network:
     def check_labels(self, labels: Int[Tensor, "batch parts"]) -> None:
         """InvalidInputError unless all ``labels`` are amounts that edges can take."""
         most = torch.from_numpy(self.capacities[: labels.shape[1]]).to(labels.device)
-        refuse((labels < 0) | (labels > most), labels, "amounts lie between 0 and the capacities")
+        reject_labels((labels < 0) | (labels > most), labels, "amounts lie between 0 and the capacities")
 
     def left(self, labels: Int[Tensor, "batch parts"]) -> Int[Tensor, "batch nodes"]:
         """What more should leave each node than does by the amounts ``labels``."""

@@ -47,8 +47,8 @@ def integer_scores(
     total = (np.abs(unit) * times).sum()
     if total == 0:
         return np.zeros(scores.shape, np.int64)
-    room = most * (1 - 2.0**-40) - times.sum() / 2  # the sums here are rounded, and so will the integers be
-    shift = np.frexp(room / total)[1] - 1
+    largest_sum = most * (1 - 2.0**-40) - times.sum() / 2  # the sums here are rounded, and so will the integers be
+    shift = np.frexp(largest_sum / total)[1] - 1
     integers = np.rint(np.ldexp(unit, shift)).astype(np.int64)
     return integers // max(int(np.gcd.reduce(integers)), 1)
 
@@ -114,7 +114,7 @@ class SolverOracle(Oracle):
     seed: int = field(default=0, kw_only=True)
     on_limit: OnLimit = field(default="raise", kw_only=True)
 
-    what: ClassVar[str] = "structure"
+    structure_name: ClassVar[str] = "structure"
 
     def __post_init__(self) -> None:
         limit, gap, seed = self.time_limit, self.gap, self.seed
@@ -136,17 +136,17 @@ class SolverOracle(Oracle):
         y = np.empty(scores.shape)
         outcomes = _solve_all(self.maximiser(theta), scores)
         for index, outcome in enumerate(outcomes):
-            y[index] = self.accepted(outcome, index)
+            y[index] = self.values_or_error(outcome, index)
         self._warn(outcomes)
         return torch.from_numpy(y).to(theta).reshape(theta.shape)
 
-    def accepted(self, outcome: Outcome, index: int) -> np.ndarray:
+    def values_or_error(self, outcome: Outcome, index: int) -> np.ndarray:
         """The outcome's structure, or the error that it stands for."""
         who, values = f"batch index {index}", outcome.values
         if outcome.status == "infeasible":
             raise InfeasibleError(
-                f"no {self.what} of finite score exists for {who}: the constraints exclude each other, or parts of "
-                "−inf are needed; loosen the constraints, allow more parts or drop the instance",
+                f"no {self.structure_name} of finite score exists for {who}: the constraints exclude each other, or "
+                "parts of −inf are needed; loosen the constraints, allow more parts or drop the instance",
                 index,
             )
         if outcome.status == "unbounded":
@@ -155,15 +155,15 @@ class SolverOracle(Oracle):
             )
         if values is None:
             raise SolverLimitError(
-                f"the solver stopped at {outcome.why} before it knew any {self.what} for {who}; "
+                f"the solver stopped at {outcome.why} before it knew any {self.structure_name} for {who}; "
                 "give it more, or a smaller problem",
                 index,
             )
         if outcome.status == "limit" and self.on_limit == "raise":
             raise SolverLimitError(
-                f"the solver stopped at {outcome.why} for {who} with a {self.what} whose score may fall short of the "
-                f'best by {outcome.gap:.3g} of it; give it more time, a gap to be content with, or on_limit="warn" to '
-                "take what it has",
+                f"the solver stopped at {outcome.why} for {who} with a {self.structure_name} whose score may fall "
+                f"short of the best by {outcome.gap:.3g} of it; give it more time, a gap to be content with, or "
+                'on_limit="warn" to take what it has',
                 index,
             )
         return values

@@ -17,15 +17,15 @@ from structinf.oracle import Enumerable
 from structinf.shapes import Int
 from structinf.validation import MOST_ENUMERATED, check_enumerable, check_instances
 
-from .label_lists import indicators, refuse
+from .labels import indicators, reject_labels
 
 __all__ = ["Arcs", "ShortestPath"]
 
 # Elementary operations for each arc and each node: a look at an arc, and the node's way through the heap.
-OPERATIONS = 4
+OPERATIONS_PER_ARC = 4
 
 # How many arcs are looked at, a second's work at most, before the order of given nodes is given up.
-BUDGET = 100_000_000
+MAX_SEARCHED_ARCS = 100_000_000
 
 _ACYCLIC = "dag_path, and grid_path by moves that never lead back, have"
 
@@ -78,7 +78,7 @@ class ShortestPath(Enumerable):
             "KBest": "the k best simple paths take another algorithm, which is not here; dag_path lists them",
         }
     )
-    sign_advice: ClassVar[str]
+    alternative_for_any_sign: ClassVar[str]
     """What else takes potentials of any sign, for messages."""
 
     @property
@@ -96,7 +96,7 @@ class ShortestPath(Enumerable):
 
     @property
     @abc.abstractmethod
-    def on_nodes(self) -> bool:
+    def parts_are_nodes(self) -> bool:
         """Whether parts are nodes."""
 
     @abc.abstractmethod
@@ -107,24 +107,24 @@ class ShortestPath(Enumerable):
     def ends(self, like: Tensor) -> Int[Tensor, "batch 2"]:
         """The numbers of the first and the last node, for the potentials or structures ``like`` (B, *event)."""
 
-    def allowed(self, theta: Tensor) -> Tensor:
+    def without_missing_parts(self, theta: Tensor) -> Tensor:
         """``theta`` with −inf where an instance has no part."""
         return theta
 
     # -- optimisation ----------------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> Tensor:
-        from .kernels.path import dijkstra
+        from ..kernels.path import dijkstra
 
         batch, arcs, ends = len(theta), self.arcs(theta.shape[1:]), self.checked_ends(theta)
-        theta = self.allowed(theta)
+        theta = self.without_missing_parts(theta)
         self._check_signs(theta)
         scores, ends = to_numpy(theta.flatten(1), ends)
-        y, found = zeros(*scores.shape, dtype=theta.dtype), np.empty(batch, np.bool_)
-        work = OPERATIONS * batch * (len(arcs.head) + len(arcs.offset))
-        parallel_rows(dijkstra.argmax, batch, scores, *arcs, ends, self.on_nodes, y.numpy(), found, work=work)
-        if not found.all():
-            index = int(np.flatnonzero(~found)[0])
+        y, results = zeros(*scores.shape, dtype=theta.dtype), np.empty(batch, np.bool_)
+        work = OPERATIONS_PER_ARC * batch * (len(arcs.head) + len(arcs.offset))
+        parallel_rows(dijkstra.argmax, batch, scores, *arcs, ends, self.parts_are_nodes, y.numpy(), results, work=work)
+        if not results.all():
+            index = int(np.flatnonzero(~results)[0])
             raise InfeasibleError(
                 f"no path of finite score exists for batch index {index}: the graph has no way between its ends, or "
                 "too many parts are −inf; allow more parts or drop the instance",
@@ -140,7 +140,8 @@ class ShortestPath(Enumerable):
             raise InvalidInputError(
                 f"theta: {self.label()} takes potentials of at most 0, minus the costs of its parts, got "
                 f"{theta[(index, *part)].item():g} for part {place} at batch index {index}; make them such, as "
-                f"-torch.nn.functional.softplus(scores) does, or take {self.sign_advice}, for scores of any sign"
+                f"-torch.nn.functional.softplus(scores) does, or take {self.alternative_for_any_sign}, for scores "
+                "of any sign"
             )
 
     def checked_ends(self, like: Tensor) -> Tensor:
@@ -153,13 +154,24 @@ class ShortestPath(Enumerable):
 
     def parts_in_order(self, y: Tensor, most: int) -> Int[Tensor, "batch most"]:
         """The numbers of the parts of paths ``y`` (B, *event) in order, padded with −1."""
-        from .kernels.path import simple_paths
+        from ..kernels.path import simple_paths
 
         arcs = self.arcs(y.shape[1:])
         used, ends = to_numpy(y.flatten(1) != 0, self.checked_ends(y))
         labels, outcome = np.full((len(y), most), -1), np.empty(len(y), np.int64)
-        work = OPERATIONS * y.numel()
-        parallel_rows(simple_paths.order, len(y), used, *arcs, ends, self.on_nodes, BUDGET, labels, outcome, work=work)
+        work = OPERATIONS_PER_ARC * y.numel()
+        parallel_rows(
+            simple_paths.order,
+            len(y),
+            used,
+            *arcs,
+            ends,
+            self.parts_are_nodes,
+            MAX_SEARCHED_ARCS,
+            labels,
+            outcome,
+            work=work,
+        )
         if (outcome != 1).any():
             index = int(np.flatnonzero(outcome != 1)[0])
             raise InvalidInputError(
@@ -176,35 +188,35 @@ class ShortestPath(Enumerable):
         arcs, count = self.arcs(like.shape[1:]), like.flatten(1).shape[1]
         pairs = torch.from_numpy(arcs.pairs()).to(nodes.device)
         steps = torch.isin(nodes[:, :-1] * count + nodes[:, 1:], pairs)
-        refuse(used[:, 1:] & ~steps, labels, "the path must go on to a neighbour")
+        reject_labels(used[:, 1:] & ~steps, labels, "the path must go on to a neighbour")
         return indicators(nodes, used, count, like).reshape(like.shape)
 
     def check_walk(self, nodes: Tensor, used: Tensor, labels: Tensor, like: Tensor) -> None:
         """InvalidInputError unless ``nodes`` (B, L), those in ``used``, go from end to end and never come again."""
         source, target = self.checked_ends(like).to(nodes.device).split(1, 1)
         last = nodes.gather(1, (used.sum(1, keepdim=True) - 1).clamp(min=0))
-        refuse(~used[:, :1] | (nodes[:, :1] != source), labels, "the path must start where paths start")
-        refuse(last != target, labels, "the path must end where paths end")
+        reject_labels(~used[:, :1] | (nodes[:, :1] != source), labels, "the path must start where paths start")
+        reject_labels(last != target, labels, "the path must end where paths end")
         ordered = torch.where(used, nodes, -1).sort(1).values
         again = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-        refuse(again, labels, "the path must not come back to where it was")
+        reject_labels(again, labels, "the path must not come back to where it was")
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """All simple paths, (|Y|, *event) in float64, at most a million; those of the same parts are one structure."""
-        from .kernels.path import simple_paths
+        from ..kernels.path import simple_paths
 
         shape = torch.Size([event_shape] if isinstance(event_shape, int) else event_shape)
         one = torch.zeros(1, *shape, dtype=torch.float64)
         arcs, (source, target) = self.arcs(shape), self.checked_ends(one)[0].tolist()
-        usable = to_numpy(self.allowed(one).flatten() == 0)[0]
-        found = np.empty((0, 0), np.int64)
-        count = simple_paths.search(usable, *arcs, source, target, -1, MOST_ENUMERATED + 1, -1, found)
+        usable = to_numpy(self.without_missing_parts(one).flatten() == 0)[0]
+        results = np.empty((0, 0), np.int64)
+        count = simple_paths.search(usable, *arcs, source, target, -1, MOST_ENUMERATED + 1, -1, results)
         check_enumerable(count, "simple paths or more")
-        found = np.full((count, len(arcs.offset)), -1)
-        simple_paths.search(usable, *arcs, source, target, -1, max(count, 1), -1, found)
-        parts = torch.from_numpy(found)
+        results = np.full((count, len(arcs.offset)), -1)
+        simple_paths.search(usable, *arcs, source, target, -1, max(count, 1), -1, results)
+        parts = torch.from_numpy(results)
         y = indicators(parts, parts >= 0, one.numel(), one)
-        if self.on_nodes:
+        if self.parts_are_nodes:
             y[:, source] = 1.0
             y = y.unique(dim=0).flip(0)
         return y.reshape(len(y), *shape)

@@ -1,7 +1,8 @@
 """Where the numbers of an alignment grid's cells lie, anti-diagonal by anti-diagonal, and how they come together.
 
-Instances are served in groups (see :mod:`.dtw_cpu`), whose cells of one anti-diagonal stand side by side in the columns
-of :mod:`.dtw_nodes`: vectors are full and no operation waits for the one before, however short the anti-diagonals are.
+Instances are served in groups (see :mod:`.dispatch`), whose cells of one anti-diagonal stand side by side in the
+columns of :mod:`.smooth_max_of_three`: vectors are full and no operation waits for the one before, however short the
+anti-diagonals are.
 For the instance g of a group, the row k of ``grids[g]`` describes the anti-diagonal i + j = k − 2:
 
     first row i of the cells inside the band,    their number,
@@ -19,28 +20,28 @@ import numpy as np
 from structinf.kernels.jit import jit
 from structinf.kernels.scalar.min_max import maximum
 
-from .smooth_max3 import unpack
+from .smooth_max_of_three import unpack_probabilities
 
 __all__ = [
     "LANES",
     "RING",
     "TABLE",
-    "at",
-    "collect",
-    "compare",
-    "keep",
     "layout",
-    "place_before",
-    "recall",
-    "send",
-    "unpack",
+    "load_probabilities",
+    "offset_before",
+    "predecessor_scores",
+    "store_outflow",
+    "store_probabilities",
+    "sum_inflow",
+    "u64",
+    "unpack_probabilities",
 ]
 
 # Loops run over multiples of so many columns, whole vectors of float32 or float64.
 LANES = 16
 
 # An index: signed ones may count from the end, and asking whether they do keeps loops from being vectorised.
-at = np.uint64
+u64 = np.uint64
 
 
 RING, TABLE = 2, 3  # columns of a grid, for place_before
@@ -66,25 +67,25 @@ def _whole(count):
 
 
 @jit(inline=True)
-def place_before(grids, g, k, steps, where):
+def offset_before(grids, g, k, steps, where):
     """The place, ``steps`` anti-diagonals before the k-th, of the cell in the row before the first."""
     return grids[g, k - steps, where] + grids[g, k, 0] - 1 - grids[g, k - steps, 0]
 
 
 @jit
-def compare(rings, grids, size, k, d):
+def predecessor_scores(rings, grids, size, k, d):
     """Differences and maximum of v over the cells (i − 1, j − 1), (i − 1, j) and (i, j − 1); returns the width."""
     column = 0
     for g in range(size):
         count = grids[g, k, 1]
-        two, one = place_before(grids, g, k, 2, RING), place_before(grids, g, k, 1, RING)
+        two, one = offset_before(grids, g, k, 2, RING), offset_before(grids, g, k, 1, RING)
         # Whole vectors: what is written too much is the next instance's to overwrite, or nobody's.
         for c in range(_whole(count)):
-            x0, x1, x2 = rings[g, at(two + c)], rings[g, at(one + c)], rings[g, at(one + c + 1)]
+            x0, x1, x2 = rings[g, u64(two + c)], rings[g, u64(one + c)], rings[g, u64(one + c + 1)]
             top = maximum(maximum(x0, x1), x2)
             base = top if top > -np.inf else 0.0
-            d[0, at(column + c)], d[1, at(column + c)], d[2, at(column + c)] = x0 - base, x1 - base, x2 - base
-            d[3, at(column + c)] = top
+            d[0, u64(column + c)], d[1, u64(column + c)], d[2, u64(column + c)] = x0 - base, x1 - base, x2 - base
+            d[3, u64(column + c)] = top
         column += count
     return _whole(column)
 
@@ -110,10 +111,10 @@ def read_panel(k, first, size, x, lengths, bands, grids, panel):
             start, stop = _columns(k, i, n, m, band)
             if stop - start == LANES:  # a loop of known length is one vector
                 for c in range(LANES):
-                    panel[g, at(i - low), at(c)] = x[first + g, at(i), at(start + c)]
+                    panel[g, u64(i - low), u64(c)] = x[first + g, u64(i), u64(start + c)]
             else:
                 for j in range(start, stop):
-                    panel[g, at(i - low), at(i + j + 2 - k)] = x[first + g, at(i), at(j)]
+                    panel[g, u64(i - low), u64(i + j + 2 - k)] = x[first + g, u64(i), u64(j)]
 
 
 @jit
@@ -126,36 +127,36 @@ def write_panel(k, first, size, panel, lengths, bands, grids, out):
             start, stop = _columns(k, i, n, m, band)
             if stop - start == LANES:
                 for c in range(LANES):
-                    out[first + g, at(i), at(start + c)] = panel[g, at(i - low), at(c)]
+                    out[first + g, u64(i), u64(start + c)] = panel[g, u64(i - low), u64(c)]
             else:
                 for j in range(start, stop):
-                    out[first + g, at(i), at(j)] = panel[g, at(i - low), at(i + j + 2 - k)]
+                    out[first + g, u64(i), u64(j)] = panel[g, u64(i - low), u64(i + j + 2 - k)]
 
 
-# ``kept`` (size, 2, places) has what is kept of the probabilities of each cell's predecessors, in θ's dtype.
+# ``stored`` (size, 2, places) has what is kept of the probabilities of each cell's predecessors, in θ's dtype.
 
 
 @jit
-def keep(kept, grids, size, k, f):
+def store_probabilities(stored, grids, size, k, f):
     """The first two rows of ``f`` into the places of the cells."""
     for row in range(2):
         column = 0
         for g in range(size):
             place = grids[g, k, 3]
             for c in range(grids[g, k, 1]):
-                kept[g, row, at(place + c)] = f[row, at(column + c)]
+                stored[g, row, u64(place + c)] = f[row, u64(column + c)]
             column += grids[g, k, 1]
 
 
 @jit
-def recall(kept, grids, size, k, q):
+def load_probabilities(stored, grids, size, k, q):
     """The three probabilities into the first rows of ``q``."""
     column = 0
     for g in range(size):
         place = grids[g, k, 3]
         for c in range(grids[g, k, 1]):
-            a, b = kept[g, 0, at(place + c)], kept[g, 1, at(place + c)]
-            q[0, at(column + c)], q[1, at(column + c)], q[2, at(column + c)] = unpack(a, b)
+            a, b = stored[g, 0, u64(place + c)], stored[g, 1, u64(place + c)]
+            q[0, u64(column + c)], q[1, u64(column + c)], q[2, u64(column + c)] = unpack_probabilities(a, b)
         column += grids[g, k, 1]
 
 
@@ -164,27 +165,27 @@ def recall(kept, grids, size, k, q):
 
 
 @jit
-def collect(inflow, grids, size, k, e):
+def sum_inflow(inflow, grids, size, k, e):
     """What flows into the cells, into the last row of ``e``; returns the width."""
     column, turn = 0, k % 2
     for g in range(size):
         low, count = grids[g, k, 0], grids[g, k, 1]
         for c in range(count):
             i = low + c
-            e[4, at(column + c)] = inflow[g, turn, at(i + 2)] + inflow[g, 2, at(i + 2)] + inflow[g, 3, at(i + 1)]
+            e[4, u64(column + c)] = inflow[g, turn, u64(i + 2)] + inflow[g, 2, u64(i + 2)] + inflow[g, 3, u64(i + 1)]
         column += count
     return column
 
 
 @jit
-def send(inflow, grids, size, k, flow):
+def store_outflow(inflow, grids, size, k, flow):
     """What flows out of the cells, the first three rows of ``flow``, in the place of what flowed into them."""
     column = 0
     for g in range(size):
         low, count = grids[g, k, 0], grids[g, k, 1]
         for step in range(3):
             row = k % 2 if step == 0 else step + 1
-            inflow[g, row, at(low)], inflow[g, row, at(low + count + 1)] = 0.0, 0.0
+            inflow[g, row, u64(low)], inflow[g, row, u64(low + count + 1)] = 0.0, 0.0
             for c in range(count):
-                inflow[g, row, at(low + c + 1)] = flow[step, at(column + c)]
+                inflow[g, row, u64(low + c + 1)] = flow[step, u64(column + c)]
         column += count

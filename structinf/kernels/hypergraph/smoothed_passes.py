@@ -37,24 +37,24 @@ from ..simd.memory import address, cast, is_zero, row, rows, store_row
 from ..simd.vector import LANES, maximum
 from ..smooth_max import curved, probability, smooth_max
 
-__all__ = ["gradient", "hessian_product", "inside", "last_node", "value"]
+__all__ = ["hessian_product", "inside", "last_node", "value", "value_and_mean"]
 
 
 # ----------------------------------------------------------------------------- parts
 
 
 @jit
-def _fetch(theta, first, graph, block, own):
-    """Scores of a block's parts, for LANES instances from ``first``, to ``own`` (height + 1, LANES)."""
+def _gather_parts(theta, first, graph, block, scores):
+    """Scores of a block's parts, for LANES instances from ``first``, to ``scores`` (height + 1, LANES)."""
     last, start = len(theta) - 1, graph.row_offset[block]
     for r in range(graph.row_offset[block + 1] - start):
         part = graph.row_part[start + r]
         for c in range(LANES):
-            own[r, c] = theta[min(first + c, last), part]
+            scores[r, c] = theta[min(first + c, last), part]
 
 
 @jit
-def _deliver(flow, first, graph, block, out):
+def _scatter_parts(flow, first, graph, block, out):
     """Add the ``flow`` (height + 1, LANES) of a block's parts to ``out`` (B, P); the last block comes first."""
     start, full = graph.row_offset[block], first + LANES <= len(out)
     for r in range(graph.row_offset[block + 1] - start):
@@ -92,9 +92,9 @@ def _links(graph):
 
 
 @jit
-def _score(v, own, links, edge):
+def _score(v, scores, links, edge):
     """A hyperedge's x, or ẋ."""
-    x = row(v, links.tails[2 * edge]) + cast(row(own, links.row[edge]), v)
+    x = row(v, links.tails[2 * edge]) + cast(row(scores, links.row[edge]), v)
     other = links.tails[2 * edge + 1]
     if other < links.no_node:
         x += row(v, other)
@@ -102,7 +102,7 @@ def _score(v, own, links, edge):
 
 
 @jit
-def _pass_on(flow, links, edge, w):
+def _add_to_tails(flow, links, edge, w):
     """Add a hyperedge's ``flow`` to the w of its tails."""
     for j in range(2):
         tail = links.tails[2 * edge + j]
@@ -111,7 +111,7 @@ def _pass_on(flow, links, edge, w):
 
 
 @jit
-def _add(flow, links, edge, flows):
+def _add_to_part(flow, links, edge, flows):
     """Add a hyperedge's ``flow`` to that of its part."""
     part = links.row[edge]
     if part < links.no_row:
@@ -131,40 +131,40 @@ def last_node(goal, first):
 
 
 @jit
-def inside(theta, first, graph, nodes, alpha, v, top, t, own, x, kind):
+def inside(theta, first, graph, nodes, alpha, v, top, t, scores, x, kind):
     """v, max x and t, (N + 1, LANES) each, of the first ``nodes`` nodes; the rest is scratch.
 
     ``top`` and ``t`` may have a single row, which is overwritten.
     """
-    _prepare(v, own, graph)
+    _prepare(v, scores, graph)
     links, last = _links(graph), len(top) - 1
     for block in range(len(graph.node_offset) - 1):
         start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
         if start < stop:
-            _fetch(theta, first, graph, block, own)
+            _gather_parts(theta, first, graph, block, scores)
         for i in range(start, stop):
             _value(
-                i, min(i, last), links, alpha, address(v), address(top), address(t), address(own), address(x),
+                i, min(i, last), links, alpha, address(v), address(top), address(t), address(scores), address(x),
                 address(kind),
             )  # fmt: skip
 
 
 @jit
-def _prepare(v, own, graph):
+def _prepare(v, scores, graph):
     """Set values and scores that stand for none to 0."""
     v[len(v) - 1] = 0
-    own[graph.height] = 0
+    scores[graph.height] = 0
 
 
 @jit
-def _value(i, place, links, alpha, v, top, t, own, x, kind):
+def _value(i, place, links, alpha, v, top, t, scores, x, kind):
     """v, max x and t of node i, the latter to the row ``place``; and its scores, in ``x``."""
     edge = links.offset[i]
     count = links.offset[i + 1] - edge
-    best = _score(v, own, links, edge)
+    best = _score(v, scores, links, edge)
     store_row(x, 0, best)
     for k in range(1, count):
-        score = _score(v, own, links, edge + k)
+        score = _score(v, scores, links, edge + k)
         store_row(x, k, score)
         best = maximum(best, score)
     smooth, threshold = smooth_max(x, count, best, alpha, kind)
@@ -177,10 +177,10 @@ def _value(i, place, links, alpha, v, top, t, own, x, kind):
 def value(start, stop, tables, theta, goal, graph, alpha, out):
     """DP_Ω to ``out``, (B,) float64; one table."""
     v, top, t = tables[0], rows(1, np.float64), rows(1, np.float64)
-    own, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
+    scores, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
     kind = rows(graph.degree, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
-        inside(theta, first, graph, last_node(goal, first), alpha, v, top, t, own, x, kind)
+        inside(theta, first, graph, last_node(goal, first), alpha, v, top, t, scores, x, kind)
         for c in range(min(LANES, len(goal) - first)):
             out[first + c] = v[goal[first + c], c]
 
@@ -189,53 +189,53 @@ def value(start, stop, tables, theta, goal, graph, alpha, out):
 
 
 @jit
-def gradient(start, stop, tables, theta, goal, graph, alpha, weight, out_value, out):
+def value_and_mean(start, stop, tables, theta, goal, graph, alpha, weight, out_value, out):
     """DP_Ω to ``out_value``, (B,) float64, and weight · ∇DP_Ω to ``out``, (B, P) zeros of θ's dtype; four tables."""
     v, top, t, w = tables[0], tables[1], tables[2], tables[3]
-    own, flows = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
+    scores, flows = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
     x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
         nodes = last_node(goal, first)
-        inside(theta, first, graph, nodes, alpha, v, top, t, own, x, kind)
+        inside(theta, first, graph, nodes, alpha, v, top, t, scores, x, kind)
         _clear(w, nodes)
         for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = weight[first + c]
-        _outside(theta, first, graph, nodes, alpha, v, top, t, w, own, flows, out)
+        _outside(theta, first, graph, nodes, alpha, v, top, t, w, scores, flows, out)
 
 
 @jit
-def _outside(theta, first, graph, nodes, alpha, v, top, t, w, own, flows, out):
+def _outside(theta, first, graph, nodes, alpha, v, top, t, w, scores, flows, out):
     links = _links(graph)
     for block in range(len(graph.node_offset) - 2, -1, -1):
         start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
         if start >= stop:
             continue
         if alpha < np.inf:
-            _fetch(theta, first, graph, block, own)
+            _gather_parts(theta, first, graph, block, scores)
         _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
         for i in range(stop - 1, start - 1, -1):
             if alpha == np.inf:
-                _follow(i, links, address(t), address(w), address(flows))
+                _send_flow_to_best(i, links, address(t), address(w), address(flows))
             else:
                 peak, threshold = row(address(top), i), row(address(t), i)
-                _spread(i, links, alpha, address(v), peak, threshold, address(w), address(own), address(flows))
-        _deliver(flows, first, graph, block, out)
+                _send_flow(i, links, alpha, address(v), peak, threshold, address(w), address(scores), address(flows))
+        _scatter_parts(flows, first, graph, block, out)
 
 
 @jit
-def _spread(i, links, alpha, v, top, t, w, own, flows):
+def _send_flow(i, links, alpha, v, top, t, w, scores, flows):
     """The flow through node i, along q."""
     times = cast(row(w, i), flows)
     if not is_zero(times):
         for edge in range(links.offset[i], links.offset[i + 1]):
-            flow = probability(_score(v, own, links, edge), top, t, alpha, flows) * times
-            _add(flow, links, edge, flows)
-            _pass_on(flow, links, edge, w)
+            flow = probability(_score(v, scores, links, edge), top, t, alpha, flows) * times
+            _add_to_part(flow, links, edge, flows)
+            _add_to_tails(flow, links, edge, w)
 
 
 @jit
-def _follow(i, links, t, w, flows):
+def _send_flow_to_best(i, links, t, w, flows):
     """The flow through node i, all of it through t, its best hyperedge."""
     for c in range(i * LANES, (i + 1) * LANES):
         if w[c] != 0:
@@ -256,50 +256,51 @@ def hessian_product(start, stop, tables, theta, direction, goal, graph, alpha, o
     """DP_Ω to ``out_value``, ∇²DP_Ω times ``direction`` (B, P) to ``out`` (B, P) zeros; α is finite; seven tables."""
     v, v_dot, top, t, m = tables[0], tables[1], tables[2], tables[3], tables[4]
     w, w_dot = tables[5], tables[6]
-    own, own_dot = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
+    scores, scores_dot = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
     x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
     flows = rows(graph.height + 1, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
         nodes = last_node(goal, first)
-        _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, own, own_dot, x, kind)
+        _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind)
         _clear(w, nodes)
         _clear(w_dot, nodes)
         for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = 1.0
         _tangents_outside(
-            theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, w, w_dot, own, own_dot, flows, out
+            theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores, scores_dot, flows, out
         )
 
 
 @jit
-def _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, own, own_dot, x, kind):
-    _prepare(v, own, graph)
-    _prepare(v_dot, own_dot, graph)
+def _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind):
+    _prepare(v, scores, graph)
+    _prepare(v_dot, scores_dot, graph)
     links = _links(graph)
     for block in range(len(graph.node_offset) - 1):
         start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
         if start < stop:
-            _fetch(theta, first, graph, block, own)
-            _fetch(direction, first, graph, block, own_dot)
+            _gather_parts(theta, first, graph, block, scores)
+            _gather_parts(direction, first, graph, block, scores_dot)
         for i in range(start, stop):
             _value(
-                i, i, links, alpha, address(v), address(top), address(t), address(own), address(x), address(kind)
+                i, i, links, alpha, address(v), address(top), address(t), address(scores), address(x),
+                address(kind),
             )  # fmt: skip
             peak, threshold = row(address(top), i), row(address(t), i)
-            _tangent(i, links, alpha, address(x), peak, threshold, address(v_dot), address(m), address(own_dot))
+            _tangent(i, links, alpha, address(x), peak, threshold, address(v_dot), address(m), address(scores_dot))
 
 
 @jit
-def _tangent(i, links, alpha, x, top, t, v_dot, m, own_dot):
+def _tangent(i, links, alpha, x, top, t, v_dot, m, scores_dot):
     """v̇ and m of node i, whose scores are in ``x``."""
     edge = links.offset[i]
     # Means of differences from one of them, which float32 is enough for.
-    pivot = _score(v_dot, own_dot, links, edge)
-    mean = middle = total = cast(pivot - pivot, own_dot)
+    pivot = _score(v_dot, scores_dot, links, edge)
+    mean = middle = total = cast(pivot - pivot, scores_dot)
     for k in range(links.offset[i + 1] - edge):
-        q, s = curved(row(x, k), top, t, alpha, own_dot)
-        x_dot = cast(_score(v_dot, own_dot, links, edge + k) - pivot, own_dot)
+        q, s = curved(row(x, k), top, t, alpha, scores_dot)
+        x_dot = cast(_score(v_dot, scores_dot, links, edge + k) - pivot, scores_dot)
         mean += q * x_dot
         middle += s * x_dot
         total += s
@@ -309,34 +310,34 @@ def _tangent(i, links, alpha, x, top, t, v_dot, m, own_dot):
 
 @jit
 def _tangents_outside(
-    theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, w, w_dot, own, own_dot, flows, out
+    theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores, scores_dot, flows, out
 ):
     links = _links(graph)
     for block in range(len(graph.node_offset) - 2, -1, -1):
         start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
         if start >= stop:
             continue
-        _fetch(theta, first, graph, block, own)
-        _fetch(direction, first, graph, block, own_dot)
+        _gather_parts(theta, first, graph, block, scores)
+        _gather_parts(direction, first, graph, block, scores_dot)
         _clear(flows, graph.row_offset[block + 1] - graph.row_offset[block])
         for i in range(stop - 1, start - 1, -1):
             peak, threshold, middle = row(address(top), i), row(address(t), i), row(address(m), i)
-            _spread_tangent(
+            _send_flow_tangent(
                 i, links, alpha, address(v), address(v_dot), peak, threshold, middle, address(w), address(w_dot),
-                address(own), address(own_dot), address(flows),
+                address(scores), address(scores_dot), address(flows),
             )  # fmt: skip
-        _deliver(flows, first, graph, block, out)
+        _scatter_parts(flows, first, graph, block, out)
 
 
 @jit
-def _spread_tangent(i, links, alpha, v, v_dot, top, t, middle, w, w_dot, own, own_dot, flows):
+def _send_flow_tangent(i, links, alpha, v, v_dot, top, t, middle, w, w_dot, scores, scores_dot, flows):
     """The derivative of the flow through node i."""
     times, times_dot = cast(row(w, i), flows), cast(row(w_dot, i), flows)
     if not (is_zero(times) and is_zero(times_dot)):
         for edge in range(links.offset[i], links.offset[i + 1]):
-            q, s = curved(_score(v, own, links, edge), top, t, alpha, flows)
-            change = cast(_score(v_dot, own_dot, links, edge) - middle, flows)
+            q, s = curved(_score(v, scores, links, edge), top, t, alpha, flows)
+            change = cast(_score(v_dot, scores_dot, links, edge) - middle, flows)
             flow_dot = s * change * times + q * times_dot
-            _add(flow_dot, links, edge, flows)
-            _pass_on(q * times, links, edge, w)
-            _pass_on(flow_dot, links, edge, w_dot)
+            _add_to_part(flow_dot, links, edge, flows)
+            _add_to_tails(q * times, links, edge, w)
+            _add_to_tails(flow_dot, links, edge, w_dot)

@@ -9,10 +9,10 @@ import numpy as np
 
 from ..errors import InvalidInputError
 
-__all__ = ["check_dangling", "levels_of", "needed_nodes", "starts"]
+__all__ = ["check_dangling", "group_offsets", "levels_of", "needed_nodes"]
 
 
-def starts(values: np.ndarray, count: int) -> np.ndarray:
+def group_offsets(values: np.ndarray, count: int) -> np.ndarray:
     """Where each of the numbers up to ``count`` starts in sorted ``values``, (count + 1,) int64."""
     return np.concatenate([[0], np.cumsum(np.bincount(values, minlength=count))]).astype(np.int64)
 
@@ -21,35 +21,35 @@ def levels_of(nodes: int, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
     """The level of each node, −1 for those that cannot be derived; InvalidInputError if hyperedges form a cycle."""
     waiting = (tails >= 0).sum(1)  # tails of each hyperedge without a level
     open_edges = np.bincount(heads, minlength=nodes)  # hyperedges of each node that wait
-    lost = open_edges == 0
+    underivable = open_edges == 0
     level = np.full(nodes, -1)
     edge, which = np.nonzero(tails >= 0)
     by_tail = np.argsort(tails[edge, which], kind="stable")
-    edge_of, start = edge[by_tail], starts(tails[edge, which], nodes)
+    edge_of, start = edge[by_tail], group_offsets(tails[edge, which], nodes)
     # Nodes that nothing derives hold up nobody: what needs them is no hyperedge at all.
     alive = np.ones(len(heads), np.bool_)
-    frontier = np.flatnonzero(lost)
+    frontier = np.flatnonzero(underivable)
     while len(frontier):
-        dead = _edges_at(frontier, edge_of, start)
-        dead = np.unique(dead[alive[dead]])
-        alive[dead] = False
-        np.subtract.at(open_edges, heads[dead], 1)
-        touched = np.unique(heads[dead])
-        frontier = touched[(open_edges[touched] == 0) & ~lost[touched]]
-        lost[frontier] = True
+        dead_edges = _edges_at(frontier, edge_of, start)
+        dead_edges = np.unique(dead_edges[alive[dead_edges]])
+        alive[dead_edges] = False
+        np.subtract.at(open_edges, heads[dead_edges], 1)
+        touched = np.unique(heads[dead_edges])
+        frontier = touched[(open_edges[touched] == 0) & ~underivable[touched]]
+        underivable[frontier] = True
     ready = np.flatnonzero(alive & (waiting == 0))
     depth = 0
     while len(ready):
         np.subtract.at(open_edges, heads[ready], 1)
         touched = np.unique(heads[ready])
-        done = touched[open_edges[touched] == 0]
-        level[done] = depth
+        new_nodes = touched[open_edges[touched] == 0]
+        level[new_nodes] = depth
         depth += 1
-        freed = _edges_at(done, edge_of, start)
-        np.subtract.at(waiting, freed, 1)
-        freed = np.unique(freed)
-        ready = freed[alive[freed] & (waiting[freed] == 0)]
-    stuck = (level < 0) & ~lost
+        freed_edges = _edges_at(new_nodes, edge_of, start)
+        np.subtract.at(waiting, freed_edges, 1)
+        freed_edges = np.unique(freed_edges)
+        ready = freed_edges[alive[freed_edges] & (waiting[freed_edges] == 0)]
+    stuck = (level < 0) & ~underivable
     if stuck.any():
         cycle = _find_cycle(stuck, heads[alive], tails[alive])
         raise InvalidInputError(
@@ -67,7 +67,7 @@ def _edges_at(nodes: np.ndarray, edge_of: np.ndarray, start: np.ndarray) -> np.n
 
 def needed_nodes(nodes: int, heads: np.ndarray, tails: np.ndarray, goals: np.ndarray) -> np.ndarray:
     """(N,) bool: whether a derivation of a goal may come by the node."""
-    by_head, start = np.argsort(heads, kind="stable"), starts(heads, nodes)
+    by_head, start = np.argsort(heads, kind="stable"), group_offsets(heads, nodes)
     needed = np.zeros(nodes + 1, np.bool_)
     needed[-1] = True  # no tail: nothing to do
     frontier = np.unique(goals)

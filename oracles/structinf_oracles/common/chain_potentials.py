@@ -12,7 +12,7 @@ from torch import Tensor
 from structinf.kernels import zeros
 from structinf.parts import Parts
 
-__all__ = ["common_form", "indicators", "original_form"]
+__all__ = ["common_form", "original_form", "tag_indicators"]
 
 
 def common_form(theta: Parts) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ def original_form(nodes: Tensor, edges: Tensor, theta: Parts) -> Parts:
     return nodes, edges.squeeze(-3) if theta[1].ndim == 3 else edges
 
 
-def indicators(tags: Tensor, lengths: Tensor, theta: Parts) -> Parts:
+def tag_indicators(tags: Tensor, lengths: Tensor, theta: Parts) -> Parts:
     """Structures, in the form of ``theta``, of tags (..., B, T), which are ignored beyond ``lengths`` (..., B)."""
     unary, transition = common_form(theta)
     states, dtype = unary.shape[-1], unary.dtype
