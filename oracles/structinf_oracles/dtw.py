@@ -220,13 +220,14 @@ class DTW(HypergraphProgram):
         return _check_and_move(value, value, theta).to(theta.dtype)
 
     def smoothed_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> Tensor:
-        return self._value_and_vjp(theta, weight, regularizer)[1]
+        return self.smoothed_value_and_mean(theta, regularizer, weight)[1]
 
-    def smoothed_value_and_mean(self, theta: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
-        return self._value_and_vjp(theta, theta.new_ones(len(theta)), regularizer)
-
-    def _value_and_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
-        extent, alpha = self._sizes_and_bands(theta), kernel_alpha(theta, regularizer)
+    def smoothed_value_and_mean(
+        self, theta: Tensor, regularizer: Regularizer, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """DP_Ω(θ), and ∇DP_Ω(θ) times ``weight`` (B,)."""
+        weight = theta.new_ones(len(theta)) if weight is None else weight
+        extent, alpha = self._sizes_and_bands(theta), compiled_alpha(theta, regularizer)
         if alpha is None:
             from .kernels.alignment import torch_backend
 

@@ -1,6 +1,7 @@
-"""exp and log of vectors, by the polynomials that :mod:`structinf.kernels.scalar.exp_log` has for numbers.
+"""exp and log of the vectors of :mod:`.vector`, by the polynomials of :mod:`structinf.kernels.scalar.exp_log`.
 
-Importing this module, which imports numba, extends :func:`.elementary.exp` and :func:`.scalar.exp_log.log` to vectors.
+Importing this module, which imports numba, extends :func:`structinf.kernels.scalar.exp_log.exp` and
+:func:`structinf.kernels.scalar.exp_log.log` to vectors.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ tables of 16 × 16 to 50 × 50 numbers, code in these vectors is two to four tim
         total += load(table, i * width + at) * weight[i]
     store(sums, at, total)
 
-Numbers turn into vectors wherever one is needed. There are ``+``, ``-``, ``*``, ``/``, the functions below, and
-:func:`.elementary.exp` and :func:`.scalar.exp_log.log` from :mod:`.lanes_elementary`.
+Numbers turn into vectors wherever one is needed. There are ``+``, ``-``, ``*``, ``/``, the functions below, and exp and
+log of :mod:`structinf.kernels.scalar.exp_log` once :mod:`.exp_log` is imported.
 """
 
 from __future__ import annotations

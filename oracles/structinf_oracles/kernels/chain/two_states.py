@@ -29,7 +29,7 @@ from structinf.kernels.simd.vector import LANES, load, maximum, minimum, store, 
 
 __all__ = ["hessian_product", "mean", "value"]
 
-# Tables of the room, a row of lanes for each step: u; v, and then results; q and 1 − q of each state j; dq.
+# Tables of the workspace, a row of lanes for each step: u; v, and then results; q and 1 − q of each state j; dq.
 U0, U1, V0, V1, Q0, Q1, R0, R1, K0, K1 = range(10)
 
 
