@@ -25,6 +25,8 @@ from structinf.testing import (
     nearest_point,
 )
 from structinf.testing.cases import CheckTarget
+from structinf.testing.comparisons import CheckFailed
+from structinf.testing.finite_differences import expect_derivative
 from toy_oracles import SHAPES, Cube, Explicit, Knapsack, Listing, Walk
 
 # ----------------------------------------------------------------------------- right plugins
@@ -279,3 +281,18 @@ def test_nearest_point_of_degenerate_polytopes():
     assert nearest(2, 0.5) == pytest.approx([1, 0.5])
     assert nearest(0.5, -1) == pytest.approx([0.5, 0])
     assert nearest(7, 7) == pytest.approx([1, 1])
+
+
+# ----------------------------------------------------------------------------- finite differences
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kinks_on_both_sides_are_told_from_a_wrong_derivative(seed):
+    theta, draw = torch.zeros(1, 2, dtype=torch.float64), torch.Generator().manual_seed
+
+    def kinked(x):
+        return (x - 3e-6).abs() - (x + 3e-6).abs()
+
+    expect_derivative(kinked, theta, draw(seed), "kinked")
+    with pytest.raises(CheckFailed, match="the derivative of order 1 of kinked is "):
+        expect_derivative(lambda x: kinked(x) - x.detach(), theta, draw(seed), "kinked")
