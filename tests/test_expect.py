@@ -14,7 +14,7 @@ import structinf as si
 from estimator_cases import SMALL, Listed, cost, flat, generator, gradients, potentials, tensors
 from example import Example
 from structinf.estimators import Estimator, ScoreFunction, WeightedStructures
-from structinf.estimators.equality import numbered
+from structinf.estimators.equal_rows import numbered
 
 SERVED = {
     "categorical": si.list_estimators(),

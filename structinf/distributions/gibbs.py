@@ -29,7 +29,7 @@ from ..solvers.argmax import best_score, best_structure
 from ..validation import check_generator
 from .base import Size, StructureConstraint, StructureDistribution, broadcast_batch_shapes, is_labels, unflatten_samples
 from .membership import are_members, checked
-from .moments import variances
+from .variance import variances
 
 __all__ = ["Gibbs"]
 

@@ -2,7 +2,7 @@
 
 from .base import Estimator
 from .baselines import Baseline, Learned, LeaveOneOut, MovingAverage, NoBaseline, SelfCritic
-from .enumerated import Exact, SparsemaxEstimator
+from .enumeration import Exact, SparsemaxEstimator
 from .expectation import expect, get_estimator, list_estimators, register_estimator
 from .relaxation_estimators import PerturbedEstimator, SparseMAPEstimator
 from .score_function import ScoreFunction

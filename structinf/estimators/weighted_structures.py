@@ -17,7 +17,7 @@ from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
 from ..shapes import Float
 from ..smoothing import log_partition_function
 from ..solvers.perturbation import merge_samples
-from .equality import first_of_each_group, numbered
+from .equal_rows import first_of_each_group, numbered
 
 __all__ = [
     "FunctionValues",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..distributions import SparseDistribution
 from ..errors import InvalidInputError
-from ..estimators.equality import numbered
+from ..estimators.equal_rows import numbered
 from ..parts import Parts, as_tuple
 from ..solution import Solution
 from ..validation import check_natural

@@ -13,11 +13,11 @@ from ..calls.resolution import ORACLES
 from ..errors import UnsupportedError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
-from .dependency import DependencyWeights
-from .grid import GridWeights
-from .rows import RowWeights, SimplexWeights
-from .segmentation import SegmentationWeights
-from .weights import AttentionWeights
+from .base import AttentionWeights
+from .dependency_weights import DependencyWeights
+from .grid_weights import GridWeights
+from .row_weights import RowWeights, SimplexWeights
+from .segmentation_weights import SegmentationWeights
 
 __all__ = ["choose_weights"]
 

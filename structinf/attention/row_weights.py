@@ -18,8 +18,8 @@ from ..oracle import Oracle
 from ..registry import did_you_mean
 from ..relaxation import Relaxation
 from ..shapes import Float
+from .base import AttentionWeights, StructuredWeights
 from .padding import PaddedDim, check_mask
-from .weights import AttentionWeights, StructuredWeights
 
 __all__ = ["RowWeights", "SimplexWeights"]
 
