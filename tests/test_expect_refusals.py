@@ -117,7 +117,7 @@ class Wrong(si.Estimator):
         super().__init__()
         self.make = make
 
-    def terms(self, oracle, theta, generator=None):
+    def weighted_structures(self, oracle, theta, generator=None):
         return self.make(theta)
 
 

@@ -25,7 +25,7 @@ from structinf.testing import check_relaxation
 @examples.parametrize(lambda example: example.relaxed)
 def test_laws(example: Example, name: str) -> None:
     oracle = example.oracle()
-    if (missing := get_relaxation(name).missing(oracle)) is not None:
+    if (missing := get_relaxation(name).unsupported_reason(oracle)) is not None:
         with pytest.raises(UnsupportedError) as error:
             check_relaxation(name, oracle, example.event_shape)
         assert missing in str(error.value)
@@ -51,7 +51,9 @@ def pairs(options: Mapping[str, Relaxation], kind: Callable[[Oracle], Any]) -> C
     found = [
         pytest.param(relaxation, example, id=f"{example}-{name}")
         for name, relaxation in options.items()
-        for example in examples.one_for_each(kind, lambda e: e.relaxed and relaxation.missing(e.oracle()) is None)  # noqa: B023
+        for example in examples.one_for_each(
+            kind, lambda e, r=relaxation: e.relaxed and r.unsupported_reason(e.oracle()) is None
+        )
     ]
     return pytest.mark.parametrize(("relaxation", "example"), found)
 

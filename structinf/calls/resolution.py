@@ -17,7 +17,6 @@ from .problem import Problem, mask_hint
 __all__ = [
     "ORACLES",
     "RELAXATIONS",
-    "bind_problem",
     "check_supported",
     "get_oracle",
     "get_relaxation",
@@ -43,7 +42,7 @@ class Serves(Protocol):
 
     def label(self) -> str: ...
 
-    def missing(self, oracle: Oracle) -> str | None: ...
+    def unsupported_reason(self, oracle: Oracle) -> str | None: ...
 
 
 S = TypeVar("S", bound=Serves)
@@ -71,13 +70,7 @@ def register_relaxation(name: str, factory: Callable[..., Relaxation] | None = N
 
     Parameters
     ----------
-    name : str
-    factory : type or callable, optional
-        Makes the relaxation from its options.
-
-    Raises
-    ------
-    PluginError
+    name, factory
         As for :func:`register_oracle`.
     """
     return RELAXATIONS.register(name, factory)  # type: ignore[arg-type]
@@ -136,14 +129,8 @@ def get_relaxation(relaxation: str | Relaxation, **options: Any) -> Relaxation:
 
     Parameters
     ----------
-    relaxation : str or Relaxation
-    **options
-        Of the relaxation, if it is given by name.
-
-    Raises
-    ------
-    UnknownNameError, TypeError, PluginError
-        As for :func:`get_oracle`.
+    relaxation, **options
+        As for :func:`get_oracle`, which lists the errors.
 
     Examples
     --------
@@ -212,7 +199,7 @@ def _unknown_option(
 
 def check_supported(oracle: Oracle, item: Serves, registry: Registry[Any] = RELAXATIONS, kind: type = object) -> None:
     """Raise UnsupportedError, saying what is missing and what of this ``kind`` works instead, unless the two fit."""
-    missing = item.missing(oracle)
+    missing = item.unsupported_reason(oracle)
     if missing is not None:
         others = [name + " with default options" * (name == item.name) for name in works_with(oracle, registry, kind)]
         raise UnsupportedError(
@@ -231,14 +218,9 @@ def _default_works(name: str, oracle: Oracle, registry: Registry[Any], kind: typ
         if registry.required(name):
             return False  # needs options of its own
         made = registry.get(name)
-        return isinstance(made, kind) and made.missing(oracle) is None
+        return isinstance(made, kind) and made.unsupported_reason(oracle) is None
     except PluginError:
         return False  # a broken plugin fails when it is asked for, and here another one was
-
-
-def bind_problem(theta: Any, oracle: Oracle, instance_data: Mapping[str, Any]) -> Problem:
-    """Validate potentials and instance data and flatten their batch (see :class:`structinf.calls.problem.Problem`)."""
-    return Problem.build(theta, oracle, instance_data)
 
 
 def prepare(
@@ -273,7 +255,7 @@ def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str
 
 
 def prepare_oracle(theta: Any, oracle: str | Oracle, options: dict[str, Any]) -> Problem:
-    """:func:`bind_problem` with an oracle by name or as an object; ``options`` are its own and its instance data."""
+    """Build the problem for an oracle by name or as an object; ``options`` are its options and instance data."""
     names = _instance_data(oracle, options)
     known = [key for key in ORACLES.options(oracle) if key not in names] if isinstance(oracle, str) else []
     found = ORACLES.get(oracle, **{key: options.pop(key) for key in list(options) if key in known})

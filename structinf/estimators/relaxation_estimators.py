@@ -25,14 +25,16 @@ class _RelaxationEstimator(Estimator):
         super().__init__()
         self.relaxation = relaxation
 
-    def missing(self, oracle: Oracle) -> str | None:
-        return self.relaxation.missing(oracle)
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
+        return self.relaxation.unsupported_reason(oracle)
 
-    def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
+    def weighted_structures(
+        self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None
+    ) -> WeightedStructures:
         solution: Any = self.relaxation.with_generator(generator).solve(oracle, theta)
         terms = WeightedStructures.of(solution.support, solution.weights)
         # Samples may be alike; the vertices of an active set are not.
-        return terms.merge_equal() if self.relaxation.is_stochastic else terms.packed()
+        return terms.merge_equal() if self.relaxation.is_stochastic else terms.drop_zero_weights()
 
     def extra_repr(self) -> str:
         return f"{self.relaxation!r}"

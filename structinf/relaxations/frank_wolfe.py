@@ -132,15 +132,15 @@ class FrankWolfe(WeightedMeanRelaxation):
         check_flag("closed_form", self.closed_form)
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
-    def missing(self, oracle: Oracle) -> str | None:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
         if not oracle.requires_nonpositive_theta or self._closed_form(oracle) is not None:
-            return super().missing(oracle)
+            return super().unsupported_reason(oracle)
         why = f"{oracle.label()} takes potentials of at most 0, and "
         if self.omega.of != "squared_l2":
             return f'{why}the gradient of this Ω makes others; omega="squared_l2" does not'
         if self.backward == "central_differences":
             return f'{why}central differences make others; backward="implicit" does not'
-        return super().missing(oracle)
+        return super().unsupported_reason(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         if self.omega.of == "squared_l2" or self._closed_form(oracle) is None:

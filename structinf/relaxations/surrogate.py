@@ -88,9 +88,9 @@ class NoisySurrogate(Surrogate):
     def sample_ndim(self) -> int:
         return int(self.reduction == "none")
 
-    def missing(self, oracle: Oracle) -> str | None:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
         why = noise_unsupported_reason(oracle, 'noise="none"') if self.is_stochastic else None
-        return why or super().missing(oracle)
+        return why or super().unsupported_reason(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
@@ -183,7 +183,7 @@ class ArgmaxResult:
         found = solve(map_parts(where_wrong, self.theta, potentials))
         return map_parts(lambda y: where_wrong(torch.nan, y), found)
 
-    def difference(self, v: Parts, step: float | Tensor, *, symmetric: bool = False) -> Parts:
+    def argmax_difference(self, v: Parts, step: float | Tensor, *, symmetric: bool = False) -> Parts:
         """y − argmax ⟨θ − step v, y⟩; or half of argmax ⟨θ + step v, y⟩ less the same."""
         low = self._argmax_at_step(v, -step)
         if symmetric:
