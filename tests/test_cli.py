@@ -44,7 +44,7 @@ def declared(monkeypatch):
     """Declares an entry point for one test."""
 
     def declare(registry, name, value):
-        known = {**registry._entry_points, name: [EntryPoint(name, value, registry.group)]}
+        known = {**registry._entry_points, name: [EntryPoint(name, value, registry.entry_point_group)]}
         monkeypatch.setitem(registry.__dict__, "_entry_points", known)
 
     return declare

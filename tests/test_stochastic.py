@@ -70,7 +70,7 @@ def test_gumbel_top_k_is_sampling_without_replacement() -> None:
         ("spanning_tree", "marginals", (4, 4)),
         ("arborescence", "marginals", (4, 4)),
         (si.get_oracle("subset", k=2), "marginals", (5,)),
-        (si.get_oracle("subset", k=2), si.get_relaxation("frank_wolfe", omega="binary_entropy"), (5,)),
+        (si.get_oracle("subset", k=2), si.get_relaxation("frank_wolfe", regularizer="binary_entropy"), (5,)),
         ("assignment", "sparsemap", (3, 3)),
         ("dtw", si.get_relaxation("smoothed", regularizer="squared_l2"), (3, 4)),
     ],
