@@ -1,4 +1,4 @@
-"""Names to objects: the registries, options shared out among what is named, and what fits together."""
+"""Names to objects: the registries, the options of named objects, and checks that two objects fit."""
 
 from __future__ import annotations
 
@@ -154,14 +154,9 @@ def resolve_in(
     options: Mapping[str, Any],
     kind: type = object,
 ) -> tuple[Oracle, S]:
-    """The oracle and what works over it, each option handed to whichever of the two named ones has it.
+    """Resolve both names, and pass each option to the one of the two that has it.
 
-    Raises
-    ------
-    TypeError
-        If neither has an option, or both do.
-    UnsupportedError
-        If the oracle lacks what the other needs.
+    Raises TypeError if neither has an option, or both have it, and UnsupportedError if the two do not fit.
     """
     known = [
         ORACLES.options(oracle) if isinstance(oracle, str) else [],
@@ -185,7 +180,7 @@ def resolve_in(
 def _unknown_option(
     key: str, oracle: str | Oracle, item: str | Serves, options: Mapping[str, Any], known: list[list[str]]
 ) -> str:
-    """What to say about a keyword that neither the oracle nor what works over it takes."""
+    """Return the message for a keyword that neither of the two takes."""
     data = _instance_data(oracle, options)
     if key in data:
         return f"{key!r} is instance data, which goes with the potentials: layer(theta, {key}=...)"
@@ -234,7 +229,7 @@ def prepare(
 
 
 def without_instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` but for instance data."""
+    """Return ``options`` without the instance data."""
     names = _instance_data(oracle, options)
     return {key: value for key, value in options.items() if key not in names}
 
