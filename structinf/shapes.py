@@ -1,8 +1,8 @@
 """Array types for annotations: ``Float[Tensor, "*batch n"]`` is a floating-point tensor of that shape.
 
 The strings name the dimensions, as in jaxtyping: ``*batch`` stands for any number of dimensions, and a name has one
-size within a call. For type checkers and at run time the annotations are :data:`typing.Annotated` tensors, so that
-:func:`typing.get_type_hints` needs no other package. The tests check them with jaxtyping at every call.
+size within a call. For type checkers and at run time the annotations are ``typing.Annotated`` tensors, so that
+``typing.get_type_hints`` needs no other package. The tests check them with jaxtyping at every call.
 """
 
 from typing import Annotated as Bool

@@ -35,7 +35,7 @@ class Example:
     power : int
         Of the difference, where it is not 0 or 1.
     relaxed : bool
-        Whether the laws of relaxations are tried on it too, which takes longer.
+        Whether relaxations of it are checked too, which takes longer.
     """
 
     name: str

@@ -22,7 +22,7 @@ from structinf.validation import check_lengths
 
 
 class Listed(DynamicProgram, Enumerable):
-    """With the list that the grammar makes, for the laws that compare with one."""
+    """With the list that the grammar makes, for the checks that compare with one."""
 
     def enumerate(self, event_shape: Any) -> Parts:
         lengths = self.bound["lengths"][0].tolist() if "lengths" in self.bound else None

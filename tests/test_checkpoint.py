@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 import structinf as si
 from compile_cases import assert_equal, marks, scores, whole
-from structinf.compile import torch_private
 
 pytestmark = marks
 
@@ -32,10 +31,7 @@ REGIONS: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
 
 @pytest.mark.parametrize("name", REGIONS)
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("knows_hooks", [True, False], ids=["torch that tells its hooks", "torch before 2.8"])
-def test_regions_are_computed_twice(name, compiled, knows_hooks, monkeypatch):
-    if not knows_hooks:
-        monkeypatch.setattr(torch_private, "_top_saved_tensor_hooks", None)
+def test_regions_are_computed_twice(name, compiled):
     region, x, calls = REGIONS[name](), scores(2, 4), []
     inner = torch.compile(region, backend="eager") if compiled else region
 

@@ -235,7 +235,7 @@ class Detached(Subset):
 
 
 @pytest.mark.parametrize("kind", [Lazy, Rough, Detached])
-def test_the_law_catches_what_is_wrong(kind):
+def test_the_check_catches_what_is_wrong(kind):
     with pytest.raises(CheckError) as error:
         check_oracle(kind(2), (4,), dtypes=(DOUBLE,))
-    assert error.value.law == "entropy_projection"
+    assert error.value.check == "entropy_projection"

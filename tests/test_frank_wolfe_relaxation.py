@@ -191,7 +191,7 @@ def test_a_gradient_of_nan_stays_with_its_instance(backward):
     assert gradient[1].isfinite().all()
 
 
-# ----------------------------------------------------------------------------- the laws
+# ----------------------------------------------------------------------------- conformance
 
 
 @pytest.mark.parametrize("omega", ["entropy", "binary_entropy"])

@@ -95,7 +95,7 @@ def test_neighbours_are_independent(noise: Noise) -> None:
         assert abs(torch.corrcoef(ranks)[0, 1]) < 5 / math.sqrt(len(u))
 
 
-# ----------------------------------------------------------------------------- the laws at their ends
+# ----------------------------------------------------------------------------- distributions at their ends
 
 
 EXTREMES = np.array([0, 1, 2**31, 2**32 - 2, 2**32 - 1, 2**64 - 2**32, 2**64 - 2, 2**64 - 1], np.uint64)

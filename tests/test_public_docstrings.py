@@ -40,9 +40,9 @@ SHOWN_BY = {
     "structinf.dp.DAG": "structinf.dp.path_graph",
     "structinf.dp.Hypergraph": "structinf.dp.path_graph",
     "structinf.dp.SmoothMax": "structinf.dp.DynamicProgram",
-    "structinf.testing.Law": "structinf.testing.list_oracle_checks",
+    "structinf.testing.Check": "structinf.testing.list_oracle_checks",
     "structinf.testing.CheckReport": "structinf.testing.check_oracle",
-    "structinf.testing.CheckResult": "structinf.testing.run_oracle_checks",
+    "structinf.testing.CheckResult": "structinf.testing.check_oracle",
 }
 
 # Names of what needs none, and why.

@@ -44,7 +44,7 @@ def test_roles_name_what_there_is(monkeypatch):
         named[f"{name} in {scope.path}"] = path = resolve_name(name, scope)
         return path
 
-    monkeypatch.setattr(docstrings, "resolved", noted)
+    monkeypatch.setattr(docstrings, "resolve_name", noted)
     extensions = griffe.load_extensions(docstrings.Docstrings())
     loader = griffe.GriffeLoader(extensions=extensions, search_paths=[ROOT, ROOT / "oracles"])
     for package in ("structinf", "structinf_oracles"):

@@ -225,7 +225,7 @@ def test_torch_and_compiled_loops_agree_row_by_row():
         close(torch_backend.capped_simplex(x, 1), compiled.capped_simplex(x, 1), atol=1e-12)
 
 
-# ---------------------------------------------------------------------------------------------- laws
+# ---------------------------------------------------------------------------------------------- properties
 
 
 numbers = st.one_of(st.sampled_from([0.0, 1.0, -1.0, -INF, 0.25]), st.floats(-20, 20, width=32))

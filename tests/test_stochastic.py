@@ -1,4 +1,4 @@
-"""A relaxation at noisy potentials: samples, their shapes, their laws and their gradients."""
+"""A relaxation at noisy potentials: samples, their shapes, their distributions and their gradients."""
 
 from __future__ import annotations
 

@@ -172,13 +172,13 @@ def test_the_total_of_assignments_is_the_number_of_pairs_that_can_be_made() -> N
     assert total.dtype == torch.float64
 
 
-def test_a_plugin_whose_structures_leave_its_margins_breaks_a_law() -> None:
+def test_a_plugin_whose_structures_leave_its_margins_fails_a_check() -> None:
     class Loose(type(structinf.get_oracle("assignment"))):
         def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
             rows, columns, total = super().margins(theta)
             return rows, 2 * columns, total
 
-    with pytest.raises(structinf.testing.CheckError, match="structures keep the margins"):
+    with pytest.raises(structinf.testing.CheckError, match="Structures keep the margins"):
         check_oracle(Loose(), (2, 2))
 
 

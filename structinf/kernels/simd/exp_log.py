@@ -1,6 +1,6 @@
-"""exp and log of the vectors of :mod:`.lanes`, the same polynomials as of single numbers in :mod:`.elementary`.
+"""exp and log of vectors, by the polynomials that :mod:`structinf.kernels.scalar.exp_log` has for numbers.
 
-Importing this module, which imports numba, extends :func:`.elementary.exp` and :func:`.elementary.log` to vectors.
+Importing this module extends the two functions there to the vectors of :mod:`.vector`; it imports numba.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ tables of 16 × 16 to 50 × 50 numbers, code in these vectors is two to four tim
     store(sums, at, total)
 
 Numbers turn into vectors wherever one is needed. There are ``+``, ``-``, ``*``, ``/``, the functions below, and
-:func:`.elementary.exp` and :func:`.elementary.log` from :mod:`.lanes_elementary`.
+:func:`structinf.kernels.scalar.exp_log.exp` and :func:`structinf.kernels.scalar.exp_log.log` from :mod:`.exp_log`.
 """
 
 from __future__ import annotations

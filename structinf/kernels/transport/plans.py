@@ -10,7 +10,7 @@ Stabilized sparse scaling algorithms for entropy regularized transport problems,
 
 Newton's method takes over where the sweeps would need many more. With f eliminated, the dual is a smooth concave
 function of g alone (M. Cuturi & G. Peyré, Semidual regularized optimal transport, SIAM Review 60, 2018), whose Hessian
-is minus a Laplacian (:mod:`.transport_laplacian`). From far away it goes through higher temperatures, each from the
+is minus a Laplacian (:mod:`.laplacian`). From far away it goes through higher temperatures, each from the
 potentials of the one before.
 """
 

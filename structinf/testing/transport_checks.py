@@ -1,4 +1,4 @@
-"""Laws about transport polytopes: the sums of rows and columns that all structures keep."""
+"""Checks of transport polytopes: the sums of rows and columns that all structures have."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from torch import Tensor
 from ..oracle import TransportPolytope
 from ..parts import Parts
 from .cases import Case
-from .compare import expect, expect_close, expect_equal, rounding
-from .law import LawBook
-from .oracle_values import structures_of
+from .check import Check, add_check
+from .comparisons import expect, expect_close, expect_equal
+from .structure_checks import structures_of
 
-__all__ = ["LAWS"]
+__all__ = ["ORACLE_CHECKS"]
 
-LAWS = LawBook()
+ORACLE_CHECKS: list[Check] = []
 
-FAMILIES = ("normal", "ties", "forbidden")
+SOME_FAMILIES = ("normal", "ties", "forbidden")
 
 
-@LAWS(
-    "margins are numbers of at least 0, in θ's dtype or float64, for the batch or for all, that no score changes",
-    ability=TransportPolytope,
-    families=FAMILIES,
-)
+@add_check(ORACLE_CHECKS, ability=TransportPolytope, families=SOME_FAMILIES)
 def margins(case: Case) -> None:
+    """Margins are numbers of at least 0, in θ's dtype or float64, for the batch or for all, that no score changes."""
     batch, n, m = _theta(case).shape
     found = _margins(case)
     for (name, t), shapes in zip(found.items(), ([(batch, n), (1, n)], [(batch, m), (1, m)], [(batch,)]), strict=True):
@@ -32,7 +29,7 @@ def margins(case: Case) -> None:
             continue
         expect(tuple(t.shape) in shapes, f"{name} must have shape {shapes[0]} or {shapes[-1]}, got {tuple(t.shape)}")
         expect(t.dtype in (case.dtype, torch.float64), f"{name} must have dtype {case.dtype} or float64, got {t.dtype}")
-        expect(bool((t.isfinite() & (t >= 0)).all()), f"{name} must be finite and at least 0")
+        expect((t.isfinite() & (t >= 0)).all(), f"{name} must be finite and at least 0")
     other = torch.float32 if case.dtype == torch.float64 else torch.float64
     variants = {
         f"as {other}": _theta(case).to(other),
@@ -41,17 +38,14 @@ def margins(case: Case) -> None:
     for how, theta in variants.items():
         for name, again in _margins(case, theta).items():
             expected = found[name]
-            expect((again is None) == (expected is None), f"{name} is there for some potentials {how}, not for others")
+            expect((again is None) == (expected is None), f"{name} is None for some potentials {how}, not for others")
             if again is not None and expected is not None:
                 expect_equal(again.to(expected), expected, f"{name} {how}")
 
 
-@LAWS(
-    "structures keep the margins: equal where the sums agree, at most those of the side with the larger sum",
-    ability=TransportPolytope,
-    families=FAMILIES,
-)
+@add_check(ORACLE_CHECKS, ability=TransportPolytope, families=SOME_FAMILIES)
 def polytope(case: Case) -> None:
+    """Structures keep the margins: equal where the sums agree, at most those of the side with the larger sum."""
     rows, columns, total = _margins(case).values()
     assert rows is not None
     assert columns is not None
@@ -68,11 +62,11 @@ def _expect_margins(case: Case, y: Tensor, rows: Tensor, columns: Tensor, total:
     rows, columns, y = rows.double().cpu(), columns.double().cpu(), y.cpu()
     supply, demand = rows.sum(1), columns.sum(1)
     wanted = torch.minimum(supply, demand) if total is None else total.double().cpu()
-    room = rounding(case.dtype, 1 + torch.maximum(supply, demand).max())
-    expect(bool((y >= 0).all()), "a structure has a part below 0")
-    expect_close(y.sum((1, 2)), wanted.expand(len(y)), room, "the sum of a structure")
+    tolerance = case.rounding_error(1 + torch.maximum(supply, demand).max())
+    expect((y >= 0).all(), "a structure has a part below 0")
+    expect_close(y.sum((1, 2)), wanted.expand(len(y)), tolerance, "the sum of a structure")
     for name, sums, most in (("rows", y.sum(2), rows), ("columns", y.sum(1), columns)):
-        expect(bool((sums <= most + room).all()), f"a structure's sums of {name} are larger than the margins")
+        expect((sums <= most + tolerance).all(), f"a structure's sums of {name} are larger than the margins")
 
 
 def _theta(case: Case) -> Tensor:

@@ -1,4 +1,4 @@
-"""Families of potentials on which laws are tried: random, tied, zero, tiny, huge, with parts of −inf."""
+"""Families of potentials to test with: random, tied, zero, tiny, huge, with parts of −inf."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ FAMILIES: Mapping[str, tuple[Callable[[Sequence[int], torch.Generator], Tensor],
 }
 
 
-def forbid(theta: Parts, structure: Parts, generator: torch.Generator, share: float = 0.4) -> Parts:
-    """``theta`` with −inf at a random share of the parts that no instance of ``structure`` uses."""
+def forbid(theta: Parts, structure: Parts, generator: torch.Generator) -> Parts:
+    """``theta`` with −inf at 40 % of the parts that no instance of ``structure`` uses, at random."""
 
     def mask(t: Tensor, y: Tensor) -> Tensor:
         used = (y != 0).any(0, keepdim=True) if t.shape[0] == 1 else y != 0
-        drawn = torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t.device) < share
+        drawn = torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t.device) < 0.4
         return t.masked_fill(drawn & ~used.to(t.device), -torch.inf)
 
     return map_parts(mask, theta, structure)

@@ -1,4 +1,4 @@
-"""Every registered relaxation keeps its laws over every registered oracle, or says why it does not work for it."""
+"""Every registered relaxation passes the conformance suite over every registered oracle, or says why it cannot work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from structinf.testing import check_relaxation
 
 @pytest.mark.parametrize("name", list_relaxations())
 @examples.parametrize(lambda example: example.relaxed)
-def test_laws(example: Example, name: str) -> None:
+def test_conformance(example: Example, name: str) -> None:
     oracle = example.oracle()
     if (missing := get_relaxation(name).unsupported_reason(oracle)) is not None:
         with pytest.raises(UnsupportedError) as error:
@@ -33,11 +33,11 @@ def test_laws(example: Example, name: str) -> None:
         return
     report = check_relaxation(name, oracle, example.event_shape, instance_data=example.instance_data)
     is_stochastic = get_relaxation(name).is_stochastic
-    assert {"form", "hull", "own_generator" if is_stochastic else "batch_independence"} <= set(report.held)
+    assert {"form", "hull", "own_generator" if is_stochastic else "batch_independence"} <= set(report.passed)
     if isinstance(get_relaxation(name), RegularizedRelaxation):
-        assert {"conjugate", "loss_minimum", "loss_derivatives"} <= set(report.held)
+        assert {"conjugate", "loss_minimum", "loss_derivatives"} <= set(report.passed)
         assert is_stochastic or {"first_derivative", "second_derivative"} <= set(
-            report.held
+            report.passed
         )  # of draws it is an estimate
 
 
