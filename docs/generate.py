@@ -63,7 +63,9 @@ def group_by_value(values: Mapping[str, K]) -> dict[K, list[str]]:
 
 def support_table() -> str:
     """A row for all built-in structures, and a column for all relaxations, that answer alike; most ticks first."""
-    supported = answers(*([p.name for p in entry_points(group=r.group) if _is_own(p)] for r in (ORACLES, RELAXATIONS)))
+    supported = answers(
+        *([p.name for p in entry_points(group=r.entry_point_group) if _is_own(p)] for r in (ORACLES, RELAXATIONS))
+    )
     columns = group_by_value(
         {
             relaxation: tuple(row[relaxation] for row in supported.values())

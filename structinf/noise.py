@@ -95,6 +95,12 @@ class _SampleSpec(NamedTuple):
 class _CounterNoise(Noise):
     """Noise that compiled loops draw on the CPU, by counters, and torch draws on other devices."""
 
+    _mean: ClassVar[float] = 0.0
+
+    @property
+    def mean(self) -> float:
+        return self._mean
+
     def sample(
         self,
         shape: Sequence[int],
@@ -125,10 +131,7 @@ class Gumbel(_CounterNoise):
     """
 
     name = "gumbel"
-
-    @property
-    def mean(self) -> float:
-        return 0.57721566490153286
+    _mean = 0.57721566490153286
 
     def _sample_torch(self, spec: _SampleSpec) -> Tensor:
         return -_unit_exponential(spec).log()
@@ -152,10 +155,6 @@ class Normal(_CounterNoise):
 
     name = "normal"
     symmetric = True
-
-    @property
-    def mean(self) -> float:
-        return 0.0
 
     def _sample_torch(self, spec: _SampleSpec) -> Tensor:
         shape, dtype, device, generator = spec
@@ -181,10 +180,6 @@ class Logistic(_CounterNoise):
     name = "logistic"
     symmetric = True
 
-    @property
-    def mean(self) -> float:
-        return 0.0
-
     def _sample_torch(self, spec: _SampleSpec) -> Tensor:
         u = _uniform(spec)
         return (u.log() - (-u).log1p()).to(spec.dtype)
@@ -207,10 +202,7 @@ class Exponential(_CounterNoise):
     """
 
     name = "exponential"
-
-    @property
-    def mean(self) -> float:
-        return 1.0
+    _mean = 1.0
 
     def _sample_torch(self, spec: _SampleSpec) -> Tensor:
         return _unit_exponential(spec)
@@ -269,7 +261,7 @@ class SumOfGamma(_CounterNoise):
 
 
 @dataclass(frozen=True)
-class NoNoise(Noise):
+class NoNoise(_CounterNoise):
     """0.
 
     Examples
@@ -281,19 +273,10 @@ class NoNoise(Noise):
     name = "none"
     symmetric = True
 
-    @property
-    def mean(self) -> float:
-        return 0.0
+    def _sample_torch(self, spec: _SampleSpec) -> Tensor:
+        return torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device)
 
-    def sample(
-        self,
-        shape: Sequence[int],
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        return torch.zeros(tuple(shape), dtype=dtype, device=device)
+    _sample_cpu = _sample_torch
 
 
 _NOISES: dict[str, type[Noise]] = {

@@ -33,10 +33,12 @@ __all__ = [
     "inner_product",
     "list_to_tuple",
     "map_parts",
+    "pack",
     "pack_like",
     "scale_per_instance",
     "sum_to_batch_of",
     "total_inner_product",
+    "zeros_for_missing",
 ]
 
 Parts: TypeAlias = Tensor | tuple[Tensor, ...]
@@ -64,6 +66,11 @@ def list_to_tuple(theta: Any) -> Any:
 def pack_like(tensors: Sequence[Tensor], theta: Parts) -> Parts:
     """``tensors`` as a tuple if ``theta`` is one, else the only tensor."""
     return tuple(tensors) if isinstance(theta, tuple) else tensors[0]
+
+
+def pack(tensors: tuple[Tensor, ...], is_tuple: bool) -> Parts:
+    """Return ``tensors`` as a tuple if ``is_tuple``, else the only tensor."""
+    return tensors if is_tuple else tensors[0]
 
 
 def map_parts(function, theta: Parts, *others: Parts) -> Parts:
@@ -199,3 +206,8 @@ def _leaves(theta: Parts) -> list[Tensor]:
     size = batch_size(theta)
     own = [t.clone() if t.is_inference() else t.detach() for t in as_tuple(theta)]
     return [t.expand(size, *t.shape[1:]).requires_grad_() for t in own]
+
+
+def zeros_for_missing(cotangents: tuple[Tensor | None, ...], like: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Replace each None in ``cotangents`` by zeros of the shape of the same tensor of ``like``."""
+    return tuple(torch.zeros_like(t) if c is None else c for c, t in zip(cotangents, like, strict=True))

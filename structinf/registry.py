@@ -26,14 +26,14 @@ class Registry(Generic[T]):
         What is registered, for messages: ``"oracle"``.
     base : type
         What every made object must be an instance of.
-    group : str
-        Entry-point group in which other distributions declare theirs.
+    entry_point_group : str
+        The entry-point group in which other distributions declare objects of this kind.
     """
 
-    def __init__(self, kind: str, base: type[T], group: str) -> None:
+    def __init__(self, kind: str, base: type[T], entry_point_group: str) -> None:
         self.kind = kind
         self.base = base
-        self.group = group
+        self.entry_point_group = entry_point_group
         self._registered: dict[str, Callable[..., T]] = {}
         # Looking into distributions takes milliseconds: once a name.
         self._factories: dict[str, Callable[..., T]] = {}
@@ -156,7 +156,7 @@ class Registry(Generic[T]):
     def _entry_points(self) -> dict[str, list[EntryPoint]]:
         """Entry points by name; the same object declared again by another copy of its metadata counts once."""
         found: dict[str, list[EntryPoint]] = {}
-        for entry_point in entry_points(group=self.group):
+        for entry_point in entry_points(group=self.entry_point_group):
             rows = found.setdefault(entry_point.name, [])
             if all(row.value != entry_point.value for row in rows):
                 rows.append(entry_point)

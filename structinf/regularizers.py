@@ -98,11 +98,11 @@ class Regularizer(abc.ABC):
         return replace(self, temperature=temperature)
 
 
-def check_temperature(temperature: float, *, hard: bool = False) -> None:
-    """Raise InvalidInputError unless ``temperature`` is a finite positive number, or 0 where that is ``hard``."""
+def check_temperature(temperature: float, *, allow_zero: bool = False) -> None:
+    """Raise InvalidInputError unless ``temperature`` is a finite positive number, or 0 if ``allow_zero``."""
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not is_number or not (0 < temperature < math.inf or (hard and temperature == 0)):
-        least = "of at least 0, which is no smoothing" if hard else "above 0"
+    if not is_number or not (0 < temperature < math.inf or (allow_zero and temperature == 0)):
+        least = "of at least 0, which is no smoothing" if allow_zero else "above 0"
         hint = "" if is_number else "; a Python number is needed, and one that is learnt divides the potentials instead"
         received = f"a {type(temperature).__name__}" if isinstance(temperature, Tensor) else repr(temperature)
         raise InvalidInputError(f"temperature must be a finite number {least}, got {received}{hint}")

@@ -126,7 +126,7 @@ class Relaxation(abc.ABC):
         """The relaxations that it holds."""
         return ()
 
-    def missing(self, oracle: Oracle) -> str | None:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
         """Why this relaxation cannot work over ``oracle``, in a clause; None if it can."""
         return missing_ability_reason(oracle, self.requires)
 

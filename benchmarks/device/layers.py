@@ -86,7 +86,7 @@ def combinations() -> Iterator[tuple[str, str]]:
     for structure, size in SIZES.items():
         oracle = si.get_oracle(structure, **size.options)
         for relaxation in si.list_relaxations():
-            if si.get_relaxation(relaxation).missing(oracle) is None:
+            if si.get_relaxation(relaxation).unsupported_reason(oracle) is None:
                 yield structure, relaxation
 
 

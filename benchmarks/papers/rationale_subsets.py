@@ -30,8 +30,8 @@ __all__ = ["main"]
 RELAXATIONS: dict[str, si.Relaxation | None] = {
     "all words": None,
     "SparseMAP": si.get_relaxation("sparsemap", temperature=3.0),
-    "binary entropy": si.get_relaxation("frank_wolfe", omega="binary_entropy", temperature=0.3),
-    "entropy": si.get_relaxation("frank_wolfe", omega="entropy", temperature=0.3),
+    "binary entropy": si.get_relaxation("frank_wolfe", regularizer="binary_entropy", temperature=0.3),
+    "entropy": si.get_relaxation("frank_wolfe", regularizer="entropy", temperature=0.3),
     "marginals": si.get_relaxation("marginals", temperature=0.3),
 }
 

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,14 +18,12 @@ from ..parts import enable_autograd
 from ..regularizers import Regularizer
 from ..shapes import Float
 from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergence
-from ..solvers.minimize import MinimizationProblem, minimize_by_lbfgs, minimize_by_optimizer
+from ..solvers.minimize import minimize_by_lbfgs
 from ..validation import check_floating, check_natural
 from .pairwise import Metric, pairwise_cost
 from .soft_dtw_series import soft_dtw_between
 
 __all__ = ["Barycenter", "soft_dtw_barycenter"]
-
-Method = Literal["l-bfgs"] | Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -59,21 +57,20 @@ def soft_dtw_barycenter(
     metric: Metric = "squared_euclidean",
     regularizer: str | Regularizer = "negentropy",
     band: int | None = None,
-    method: Method = "l-bfgs",
     max_iter: int = 100,
     tolerance: float = 1e-7,
     on_failure: OnFailure = "warn",
 ) -> Barycenter:
     """A series z that is least far from all ``series`` together: a minimum of Σ_i w_i sdtw(z, x_i) / Σ_i w_i.
 
-    The sum is not convex in z: what is found is a local minimum near ``init``, the better the larger the temperature.
+    The minimum is found by scipy's L-BFGS. The sum is not convex in z, so the result is a local minimum near ``init``.
 
     Parameters
     ----------
     series : sequence of N tensors (n_i, d) or (n_i,), or (N, n, d) Tensor
         Of any lengths.
     temperature : float, optional
-        γ, as for :func:`structinf.soft_dtw`. At 0, hard DTW, the sum has kinks at which the method may stop early.
+        γ, as for :func:`structinf.soft_dtw`. At 0, hard DTW, the sum has kinks at which L-BFGS may stop early.
     weights : (N,) numbers, optional
         Of at least 0, not all of them 0; equal by default. Long series weigh more, having more to match: Cuturi &
         Blondel divide each weight by the series' length.
@@ -90,9 +87,6 @@ def soft_dtw_barycenter(
         As for :func:`structinf.soft_dtw_between`.
     band : int, optional
         As there; not less than any series' length differs from the barycenter's.
-    method : "l-bfgs" or callable
-        scipy's L-BFGS, or what makes a torch optimizer of a list of one parameter, such as
-        ``functools.partial(torch.optim.Adam, lr=0.1)``, of which the best iterate is returned.
     max_iter : int
         Of at least 1.
     tolerance : float
@@ -123,38 +117,34 @@ def soft_dtw_barycenter(
     tensor([2., 0., 0., 2., 0.])
     """
     check_stopping(max_iter, tolerance, on_failure)
-    if not callable(method) and method != "l-bfgs":
-        raise InvalidInputError(f'method must be "l-bfgs" or what makes a torch optimizer, got {method!r}')
     options = {"temperature": temperature, "metric": metric, "regularizer": regularizer, "band": band}
     with enable_autograd():
-        given = _pad_series(series, lengths, weights)
-        start = _initial_series(given, init, length)
-        loss = _objective(given, len(start), divergence, functools.partial(soft_dtw_between, **options))
-        search = MinimizationProblem(
-            loss, start, max_iter, tolerance, _typical_cost(start, given, metric), _value_range(start, given)
-        )
-        z, losses, failure = minimize_by_lbfgs(search) if method == "l-bfgs" else minimize_by_optimizer(method, search)
+        batch = _pad_series(series, lengths, weights)
+        start = _initial_series(batch, init, length)
+        loss = _objective(batch, len(start), divergence, functools.partial(soft_dtw_between, **options))
+        sizes = {"cost": _typical_cost(start, batch, metric), "spread": _value_range(start, batch)}
+        z, losses, failure = minimize_by_lbfgs(loss, start, max_iter=max_iter, tolerance=tolerance, **sizes)
     if failure:
         report_nonconvergence(
             f"soft_dtw_barycenter did not converge: {failure} after {len(losses) - 1} iterations, at a loss of "
             f"{losses[-1]:.6g}; raise max_iter or tolerance, or the temperature, which smooths the loss",
             on_failure,
         )
-    z = z.to(given.dtype)
-    return Barycenter(z.squeeze(1) if given.flat else z, torch.tensor(losses, dtype=torch.float64), not failure)
+    z = z.to(batch.dtype)
+    return Barycenter(z.squeeze(1) if batch.flat else z, torch.tensor(losses, dtype=torch.float64), not failure)
 
 
 def _objective(
-    given: _Series, length: int, divergence: bool, edges_between: Callable[..., Tensor]
+    batch: _Series, length: int, divergence: bool, edges_between: Callable[..., Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """The weighted mean of the costs between a series of this ``length`` and those given."""
-    sides = torch.stack([torch.full_like(given.lengths, length), given.lengths], 1)
+    """The weighted mean of the costs between a series of this ``length`` and the series of ``batch``."""
+    sides = torch.stack([torch.full_like(batch.lengths, length), batch.lengths], 1)
     if not divergence:
-        return lambda z: given.weights @ edges_between(z, given.items, lengths=sides)
+        return lambda z: batch.weights @ edges_between(z, batch.items, lengths=sides)
     with torch.no_grad():
-        self_cost = given.weights @ edges_between(given.items, given.items, lengths=sides[:, [1, 1]])
+        self_cost = batch.weights @ edges_between(batch.items, batch.items, lengths=sides[:, [1, 1]])
     return lambda z: (
-        given.weights @ edges_between(z, given.items, lengths=sides) - 0.5 * (self_cost + edges_between(z, z))
+        batch.weights @ edges_between(z, batch.items, lengths=sides) - 0.5 * (self_cost + edges_between(z, z))
     )
 
 
@@ -234,18 +224,18 @@ def _check_weights(weights: Any, count: int) -> Tensor:
     return w
 
 
-def _initial_series(given: _Series, init: Any, length: int | None) -> Tensor:
+def _initial_series(batch: _Series, init: Any, length: int | None) -> Tensor:
     """The series (length, d) to start from, in float64."""
     if length is not None:
         check_natural("length", length)
     if init is None:
-        count = int(given.lengths.max()) if length is None else length
-        return torch.tensordot(given.weights, torch.stack([_resample(row, count) for row in given.rows]), 1)
-    received = _as_tensor("init", init).to(given.items)
-    start = received.unsqueeze(1) if given.flat and received.ndim == 1 else received
-    if start.ndim != 2 or len(start) == 0 or start.shape[1] != given.items.shape[2] or not bool(start.isfinite().all()):
+        count = int(batch.lengths.max()) if length is None else length
+        return torch.tensordot(batch.weights, torch.stack([_resample(row, count) for row in batch.rows]), 1)
+    received = _as_tensor("init", init).to(batch.items)
+    start = received.unsqueeze(1) if batch.flat and received.ndim == 1 else received
+    if start.ndim != 2 or len(start) == 0 or start.shape[1] != batch.items.shape[2] or not bool(start.isfinite().all()):
         raise InvalidInputError(
-            f"init: a finite series of {given.items.shape[2]} features is needed, got shape {tuple(received.shape)}"
+            f"init: a finite series of {batch.items.shape[2]} features is needed, got shape {tuple(received.shape)}"
         )
     if length is not None and length != len(start):
         raise InvalidInputError(f"length {length} and init of length {len(start)} contradict each other")
@@ -268,15 +258,15 @@ def _resample(series: Tensor, count: int) -> Tensor:
     return torch.lerp(series[below], series[above], (place - below).unsqueeze(1))
 
 
-def _typical_cost(start: Tensor, given: _Series, metric: Metric) -> float:
+def _typical_cost(start: Tensor, batch: _Series, metric: Metric) -> float:
     """What a path through arbitrary cells costs; 1 if nothing."""
     with torch.no_grad():
-        cells = [pairwise_cost(start, row, metric).abs().mean() for row in given.rows]
-        cost = len(start) * float(given.weights @ torch.stack(cells))
+        cells = [pairwise_cost(start, row, metric).abs().mean() for row in batch.rows]
+        cost = len(start) * float(batch.weights @ torch.stack(cells))
     return cost if 0 < cost < math.inf else 1.0
 
 
-def _value_range(start: Tensor, given: _Series) -> float:
+def _value_range(start: Tensor, batch: _Series) -> float:
     """How far apart the numbers of all series are; 1 if they are the same."""
-    numbers = torch.cat([start, *given.rows])
+    numbers = torch.cat([start, *batch.rows])
     return float(numbers.max() - numbers.min()) or 1.0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..calls.problem import Problem, blame_argument, broadcasts
-from ..calls.resolution import bind_problem, get_oracle, get_relaxation
+from ..calls.resolution import get_oracle, get_relaxation
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
@@ -155,7 +155,7 @@ def alignment_path(
 def resolve_regularizer(temperature: float | None, regularizer: str | Regularizer) -> Regularizer:
     """The regularizer with this temperature; none at all at 0."""
     if temperature is not None:
-        check_temperature(temperature, hard=True)
+        check_temperature(temperature, allow_zero=True)
     found = get_regularizer(regularizer, temperature or None)
     return Unregularized() if temperature == 0 else found
 
@@ -180,7 +180,7 @@ def _bind_band_and_lengths(cost: Tensor, band: Any, lengths: Any) -> Problem:
         _check_lengths(lengths, cost)
     try:
         with blame_argument("cost", but="theta holds"):
-            return bind_problem(-cost, get_oracle("dtw"), {"band": band, "lengths": lengths})
+            return Problem.build(-cost, get_oracle("dtw"), {"band": band, "lengths": lengths})
     except InvalidInputError as error:
         hint = " (theta is minus the cost)" if "theta" in str(error) else ""
         raise InvalidInputError(f"{error}{hint}") from None

@@ -1,12 +1,12 @@
 """Attention whose weights come from any map to the simplex, or from a relaxed structure over queries and keys."""
 
-from .dependency import DependencyWeights
-from .grid import GridWeights
+from .base import AttentionWeights, StructuredWeights
+from .dependency_weights import DependencyWeights
+from .grid_weights import GridWeights
 from .multihead import StructuredMultiheadAttention
-from .rows import RowWeights, SimplexWeights
-from .segmentation import SegmentationWeights
-from .single import StructuredAttention
-from .weights import AttentionWeights, StructuredWeights
+from .row_weights import RowWeights, SimplexWeights
+from .segmentation_weights import SegmentationWeights
+from .single_head import StructuredAttention
 
 __all__ = [
     "AttentionWeights",

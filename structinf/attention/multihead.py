@@ -13,9 +13,9 @@ from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
 from ..validation import check_natural
+from .base import AttentionWeights
 from .padding import check_mask
-from .single import StructuredAttention
-from .weights import AttentionWeights
+from .single_head import StructuredAttention
 
 __all__ = ["StructuredMultiheadAttention"]
 

@@ -1,4 +1,4 @@
-"""Masks of attention: pairs that are forbidden, and keys or queries that are to be as if they were not there."""
+"""Masks of attention: forbidden pairs, and padding among queries and keys."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ __all__ = ["PaddedDim", "apply_masks", "check_mask", "is_padding"]
 
 
 class PaddedDim:
-    """The queries (``dim`` −2) or the keys (``dim`` −1) of scores, of which some are padding, wherever they stand.
+    """The queries (``dim`` −2) or keys (``dim`` −1) of scores, with padding at any place.
 
-    Attributes
-    ----------
-    lengths : (...) Tensor or None
-        How many are no padding; None for all.
+    ``lengths`` (...) counts the entries that are not padding; None means all.
     """
 
     def __init__(self, padding: Tensor | None, dim: int) -> None:
@@ -29,20 +26,20 @@ class PaddedDim:
         self.lengths = self._order = None
         if padding is not None:
             self.lengths = (~padding).sum(-1)
-            # Where values are hidden, in compiled programs and in torch.func's transforms, it is put at the end unseen.
+            # Inside torch.compile and torch.func the values are hidden, so the padding is always moved to the end.
             is_hidden = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(padding)
             if is_hidden or bool((padding[..., :-1] & ~padding[..., 1:]).any()):
                 self._order = padding.byte().argsort(dim=-1, stable=True)
 
     def pack(self, scores: Tensor) -> Tensor:
-        """Scores of what is no padding, in its order, and then zeros; what the padding holds is not read."""
+        """Move the padding to the end, keep the order of the other entries, and set the scores of the padding to 0."""
         if self._padding is None:
             return scores
         scores = scores.masked_fill(self._broadcast_mask(self._padding), 0)
         return scores if self._order is None else self._gather(scores, self._order)
 
     def unpack(self, weights: Tensor) -> Tensor:
-        """Weights in the order of the scores before :meth:`pack`, 0 in the padding."""
+        """Undo :meth:`pack` for weights, with 0 in the padding."""
         if self._padding is None:
             return weights
         if self._order is not None:
@@ -57,7 +54,7 @@ class PaddedDim:
 
 
 def check_mask(name: str, mask: Tensor, shape: Sequence[int], *, floating: bool = False) -> None:
-    """Raise unless ``mask`` is boolean, or in floating point where that is taken, and broadcasts to ``shape``."""
+    """Raise unless ``mask`` broadcasts to ``shape`` and is boolean (or in floating point, if ``floating``)."""
     if not isinstance(mask, Tensor) or not (mask.dtype is torch.bool or (floating and mask.is_floating_point())):
         received = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
         added = " or one in floating point, which is added to the scores," if floating else ""
@@ -72,9 +69,9 @@ def check_mask(name: str, mask: Tensor, shape: Sequence[int], *, floating: bool 
 def apply_masks(
     scores: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Scores with −inf where a pair is forbidden, and a boolean mask of the keys that are padding.
+    """Return the scores with −inf at forbidden pairs, and a boolean mask of the keys that are padding.
 
-    Masks in floating point are added, as in torch; of the keys', −inf is padding.
+    Masks in floating point are added to the scores, as in torch; −inf in the mask of the keys marks padding.
     """
     if attn_mask is not None:
         check_mask("attn_mask", attn_mask, scores.shape, floating=True)
@@ -91,5 +88,5 @@ def apply_masks(
 
 
 def is_padding(mask: Tensor) -> Tensor:
-    """A key padding mask as flags."""
+    """Convert a key padding mask to booleans."""
     return mask if mask.dtype is torch.bool else mask.isneginf()

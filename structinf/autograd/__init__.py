@@ -1,10 +1,10 @@
 """The only torch.autograd.Functions of the library: algorithms outside, gradients attached here."""
 
 from .capped_simplex import CappedSimplexMap
-from .convex import ConvexFunction, Gradient, gradient, value, value_and_gradient
-from .optima import WeightedMean, attach_envelope_gradient, attach_jacobian, attach_vjp
+from .convex_function import ConvexFunction, Gradient, gradient, value, value_and_gradient
 from .simplex_map import SimplexMap, apply_simplex_map
 from .smoothed_maximum import smooth_argmax, smooth_max, smooth_max_with_backward
+from .solver_gradients import WeightedMean, attach_envelope_gradient, attach_jacobian, attach_vjp
 
 __all__ = [
     "CappedSimplexMap",

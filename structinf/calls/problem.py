@@ -1,4 +1,4 @@
-"""From what users pass to what oracles see: the only place with more than one batch dimension.
+"""From the arguments of users to the arguments of oracles: the only module with several batch dimensions.
 
 A :class:`Problem` is made by every public call: potentials validated, instance data bound,
 half precision lifted to float32, padding overwritten, batch dimensions flattened.
@@ -32,15 +32,8 @@ __all__ = ["Problem", "blame_argument", "broadcasts", "mask_hint", "shapes"]
 class Problem:
     """A flat batch of instances, and the way back to the user's shapes.
 
-    Attributes
-    ----------
-    oracle : Oracle
-        With the instance data bound.
-    theta : (B | 1, *event) Potentials
-        Differentiable functions of the user's tensors, float32 or float64.
-    batch_shape : torch.Size
-    dtypes : tuple of torch.dtype
-        Of the user's tensors; results are cast back to them.
+    The instance data is bound to the ``oracle``. ``theta`` (B | 1, *event) is a differentiable function of the user's
+    tensors, in float32 or float64; results are cast back to ``dtypes``, the dtypes of the user's tensors.
     """
 
     oracle: Oracle

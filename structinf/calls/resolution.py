@@ -1,4 +1,4 @@
-"""Names to objects: the registries, options shared out among what is named, and what fits together."""
+"""Names to objects: the registries, the options of named objects, and checks that two objects fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from .problem import Problem, mask_hint
 __all__ = [
     "ORACLES",
     "RELAXATIONS",
-    "bind_problem",
     "check_supported",
     "get_oracle",
     "get_relaxation",
@@ -43,7 +42,7 @@ class Serves(Protocol):
 
     def label(self) -> str: ...
 
-    def missing(self, oracle: Oracle) -> str | None: ...
+    def unsupported_reason(self, oracle: Oracle) -> str | None: ...
 
 
 S = TypeVar("S", bound=Serves)
@@ -71,13 +70,7 @@ def register_relaxation(name: str, factory: Callable[..., Relaxation] | None = N
 
     Parameters
     ----------
-    name : str
-    factory : type or callable, optional
-        Makes the relaxation from its options.
-
-    Raises
-    ------
-    PluginError
+    name, factory
         As for :func:`register_oracle`.
     """
     return RELAXATIONS.register(name, factory)  # type: ignore[arg-type]
@@ -136,14 +129,8 @@ def get_relaxation(relaxation: str | Relaxation, **options: Any) -> Relaxation:
 
     Parameters
     ----------
-    relaxation : str or Relaxation
-    **options
-        Of the relaxation, if it is given by name.
-
-    Raises
-    ------
-    UnknownNameError, TypeError, PluginError
-        As for :func:`get_oracle`.
+    relaxation, **options
+        As for :func:`get_oracle`, which lists the errors.
 
     Examples
     --------
@@ -167,14 +154,9 @@ def resolve_in(
     options: Mapping[str, Any],
     kind: type = object,
 ) -> tuple[Oracle, S]:
-    """The oracle and what works over it, each option handed to whichever of the two named ones has it.
+    """Resolve both names, and pass each option to the one of the two that has it.
 
-    Raises
-    ------
-    TypeError
-        If neither has an option, or both do.
-    UnsupportedError
-        If the oracle lacks what the other needs.
+    Raises TypeError if neither has an option, or both have it, and UnsupportedError if the two do not fit.
     """
     known = [
         ORACLES.options(oracle) if isinstance(oracle, str) else [],
@@ -198,7 +180,7 @@ def resolve_in(
 def _unknown_option(
     key: str, oracle: str | Oracle, item: str | Serves, options: Mapping[str, Any], known: list[list[str]]
 ) -> str:
-    """What to say about a keyword that neither the oracle nor what works over it takes."""
+    """Return the message for a keyword that neither of the two takes."""
     data = _instance_data(oracle, options)
     if key in data:
         return f"{key!r} is instance data, which goes with the potentials: layer(theta, {key}=...)"
@@ -212,7 +194,7 @@ def _unknown_option(
 
 def check_supported(oracle: Oracle, item: Serves, registry: Registry[Any] = RELAXATIONS, kind: type = object) -> None:
     """Raise UnsupportedError, saying what is missing and what of this ``kind`` works instead, unless the two fit."""
-    missing = item.missing(oracle)
+    missing = item.unsupported_reason(oracle)
     if missing is not None:
         others = [name + " with default options" * (name == item.name) for name in works_with(oracle, registry, kind)]
         raise UnsupportedError(
@@ -231,14 +213,9 @@ def _default_works(name: str, oracle: Oracle, registry: Registry[Any], kind: typ
         if registry.required(name):
             return False  # needs options of its own
         made = registry.get(name)
-        return isinstance(made, kind) and made.missing(oracle) is None
+        return isinstance(made, kind) and made.unsupported_reason(oracle) is None
     except PluginError:
         return False  # a broken plugin fails when it is asked for, and here another one was
-
-
-def bind_problem(theta: Any, oracle: Oracle, instance_data: Mapping[str, Any]) -> Problem:
-    """Validate potentials and instance data and flatten their batch (see :class:`structinf.calls.problem.Problem`)."""
-    return Problem.build(theta, oracle, instance_data)
 
 
 def prepare(
@@ -252,7 +229,7 @@ def prepare(
 
 
 def without_instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` but for instance data."""
+    """Return ``options`` without the instance data."""
     names = _instance_data(oracle, options)
     return {key: value for key, value in options.items() if key not in names}
 
@@ -273,7 +250,7 @@ def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str
 
 
 def prepare_oracle(theta: Any, oracle: str | Oracle, options: dict[str, Any]) -> Problem:
-    """:func:`bind_problem` with an oracle by name or as an object; ``options`` are its own and its instance data."""
+    """Build the problem for an oracle by name or as an object; ``options`` are its options and instance data."""
     names = _instance_data(oracle, options)
     known = [key for key in ORACLES.options(oracle) if key not in names] if isinstance(oracle, str) else []
     found = ORACLES.get(oracle, **{key: options.pop(key) for key in list(options) if key in known})

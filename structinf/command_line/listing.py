@@ -111,7 +111,7 @@ def _ways(entries: Sequence[Entry], oracles: Sequence[Entry]) -> list[Way]:
 
 def _missing(entry: Entry, oracle: Entry) -> str | None:
     try:
-        reason = entry.made.missing(oracle.made)
+        reason = entry.made.unsupported_reason(oracle.made)
     except Exception as error:
         return f"it cannot be told: {error!r}"
     return reason and reason.removeprefix(f"{oracle.name} ")

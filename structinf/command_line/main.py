@@ -19,6 +19,7 @@ import torch
 
 from .. import Oracle, __version__, testing
 from ..calls import resolution
+from ..calls.problem import Problem
 from ..errors import InvalidInputError, PluginError, StructinfError
 from ..registry import signature_options
 from . import listing
@@ -240,7 +241,7 @@ def _event_shape(oracle: Oracle, given: list[tuple[int, ...]] | None) -> Any:
     shapes = tuple((4,) * n for n in ndims)
     zeros = tuple(torch.zeros(*shape) for shape in shapes)
     try:
-        resolution.bind_problem(zeros if several else zeros[0], oracle, {})
+        Problem.build(zeros if several else zeros[0], oracle, {})
     except InvalidInputError as error:
         tried = " and ".join(map(str, shapes))
         raise InvalidInputError(

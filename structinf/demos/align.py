@@ -123,7 +123,7 @@ def run(*, temperature: float = 0.1, out: Path = Path(), quick: bool = False) ->
     quick : bool
         Average a few short series: a trial of the machinery, not of the methods.
     """
-    check_temperature(temperature, hard=True)
+    check_temperature(temperature, allow_zero=True)
     train, test = load_recordings()
     if quick:
         train, test = (Recordings(r.series[:12, ::5], r.classes[:12]) for r in (train, test))

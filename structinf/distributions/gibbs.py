@@ -28,8 +28,8 @@ from ..smoothing import log_partition_function
 from ..solvers.argmax import best_score, best_structure
 from ..validation import check_generator
 from .base import Size, StructureConstraint, StructureDistribution, broadcast_batch_shapes, is_labels, unflatten_samples
-from .membership import are_members, checked
-from .moments import variances
+from .membership import are_members, check_members
+from .variance import variances
 
 __all__ = ["Gibbs"]
 
@@ -93,14 +93,14 @@ class Gibbs(StructureDistribution):
         **options: Any,
     ) -> None:
         problem = prepare_oracle(theta, oracle, options)
-        if missing := missing_ability_reason(problem.oracle, GibbsOracle):
+        if reason := missing_ability_reason(problem.oracle, GibbsOracle):
             raise UnsupportedError(
-                f"there is no Gibbs distribution to compute with: {missing}. SparseDistribution.of(theta, oracle) is a "
+                f"there is no Gibbs distribution to compute with: {reason}. SparseDistribution.of(theta, oracle) is a "
                 "distribution for any oracle, and the relaxation perturbed has random structures of any"
             )
         Marginals(temperature=temperature)  # raises if it is no temperature
-        noisy = None if relaxation is None else _stochastic_relaxation(relaxation, problem.oracle)
-        self._set_attributes(list_to_tuple(theta), problem.oracle, temperature, noisy)
+        stochastic = None if relaxation is None else _stochastic_relaxation(relaxation, problem.oracle)
+        self._set_attributes(list_to_tuple(theta), problem.oracle, temperature, stochastic)
         shapes = tuple(t.shape[1:] for t in as_tuple(problem.theta))
         event: Any = shapes if isinstance(problem.theta, tuple) else shapes[0]
         super().__init__(problem.batch_shape, event, validate_args=validate_args)
@@ -202,8 +202,8 @@ class Gibbs(StructureDistribution):
     @torch.no_grad()
     def sample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
         """Independent exact samples, (*sample, *batch, *event), drawn from ``generator`` alone if one is given."""
-        if missing := missing_ability_reason(self.oracle, Samplable):
-            raise UnsupportedError(f"sample: {missing}")
+        if reason := missing_ability_reason(self.oracle, Samplable):
+            raise UnsupportedError(f"sample: {reason}")
         check_generator(generator)
         problem, shape = self._problem(), torch.Size(sample_shape)
         found: Any = problem.oracle
@@ -278,8 +278,8 @@ class Gibbs(StructureDistribution):
     @public_call
     def enumerate_support(self, expand: bool = True) -> Any:
         """All structures, (n, *batch, *event), or with batch dimensions of 1 unless ``expand``; for small sizes."""
-        if missing := missing_ability_reason(self.oracle, Enumerable):
-            raise UnsupportedError(f"enumerate_support: {missing}")
+        if reason := missing_ability_reason(self.oracle, Enumerable):
+            raise UnsupportedError(f"enumerate_support: {reason}")
         for name, data in self.oracle.bound.items():
             if bool((data != data[:1]).any()):
                 raise InvalidInputError(
@@ -296,7 +296,7 @@ class Gibbs(StructureDistribution):
     # -- steps --------------------------------------------------------------------------------
 
     def _problem(self, shape: torch.Size | None = None) -> Problem:
-        """θ and the oracle for the batch expanded to ``shape``; at each call anew, so that it has its own graph."""
+        """Build the problem for the batch expanded to ``shape``. Each call builds its own autograd graph."""
         theta, oracle = (self.theta, self.oracle) if shape in (None, self.batch_shape) else self._expanded(shape)
         return Problem.build(theta, oracle, {})
 
@@ -338,7 +338,7 @@ class Gibbs(StructureDistribution):
         if self._leading_shapes(value) is not None:
             value = self._expand_batch(value, problem.batch_shape)
         if self._validate_args:
-            return checked(problem, value)
+            return check_members(problem, value)
         return problem.encode(value, "value") if is_labels(value) else problem.flatten_parts(value, "value")
 
 

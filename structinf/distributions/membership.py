@@ -1,4 +1,4 @@
-"""Which values are structures of an oracle, without a list of them."""
+"""Checks that values are structures of an oracle, without a list of all structures."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..solvers.argmax import best_structure
 
-__all__ = ["are_members", "checked"]
+__all__ = ["are_members", "check_members"]
 
 
-def checked(problem: Problem, value: Any) -> Parts:
-    """``value`` as structures (B, *event) of the problem's; InvalidInputError if one is none.
+def check_members(problem: Problem, value: Any) -> Parts:
+    """Return ``value`` as structures (B, *event) of the problem; InvalidInputError if an entry is no structure.
 
-    By a round trip through the oracle's labels. Without labels, a structure y of 0 and 1 must be the best one for
-    2y − 1, for which no other scores as much; what has other parts, or competes with such, is taken for one.
+    The check is a round trip through the oracle's labels. Without labels, a binary structure y must be the argmax for
+    2y − 1, where no other binary structure scores as much. Values with other parts pass unchecked.
     """
     y = problem.gold(value, "value")
     oracle = problem.oracle
@@ -35,7 +35,7 @@ def checked(problem: Problem, value: Any) -> Parts:
 
 
 def are_members(problem: Problem, value: Parts) -> Tensor:
-    """Which of the values, of the problem's batch shape, are :func:`checked` ones, (*batch) bool."""
+    """Return for which instances :func:`check_members` accepts the value, (*batch) bool."""
     size = problem.batch_shape.numel()
     if size <= 1 or _passes(problem, value):
         found = [_passes(problem, value)] * size
@@ -47,7 +47,7 @@ def are_members(problem: Problem, value: Parts) -> Tensor:
 
 def _passes(problem: Problem, value: Any) -> bool:
     try:
-        checked(problem, value)
+        check_members(problem, value)
     except InvalidInputError:
         return False
     return True

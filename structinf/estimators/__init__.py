@@ -1,8 +1,8 @@
 """Estimators of expectations over random structures, by name."""
 
 from .base import Estimator
-from .baselines import Baseline, Learned, LeaveOneOut, MovingAverage, NoBaseline, SelfCritic
-from .enumerated import Exact, SparsemaxEstimator
+from .baselines import Baseline, LearnedBaseline, LeaveOneOut, MovingAverage, NoBaseline, SelfCritic
+from .enumeration import Exact, SparsemaxEstimator
 from .expectation import expect, get_estimator, list_estimators, register_estimator
 from .relaxation_estimators import PerturbedEstimator, SparseMAPEstimator
 from .score_function import ScoreFunction
@@ -15,7 +15,7 @@ __all__ = [
     "Estimator",
     "Exact",
     "FunctionValues",
-    "Learned",
+    "LearnedBaseline",
     "LeaveOneOut",
     "MovingAverage",
     "NoBaseline",

@@ -41,12 +41,14 @@ class Estimator(nn.Module, abc.ABC):
     has_state: bool = False
 
     @abc.abstractmethod
-    def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
-        """The structures at which f is evaluated, with differentiable weights.
+    def weighted_structures(
+        self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None
+    ) -> WeightedStructures:
+        """Return the structures at which f is evaluated, with differentiable weights.
 
-        Laws, for the distribution of Y that the estimator documents and every f: Σ w_i f(y_i) is an estimate of
-        E[f(Y)], and Σ f(y_i) ∇w_i of its gradient in θ. No structure of an instance comes twice, all come instance by
-        instance, and an instance's do not depend on its batch, but for what is drawn.
+        Laws, for the distribution of Y that the estimator documents and every f: Σ w_i f(y_i) estimates E[f(Y)], and
+        Σ f(y_i) ∇w_i estimates its gradient in θ. The structures are sorted by instance, and the structures of an
+        instance are distinct. Apart from random draws, they do not depend on the rest of the batch.
 
         Parameters
         ----------
@@ -63,7 +65,7 @@ class Estimator(nn.Module, abc.ABC):
         """
         return None
 
-    def missing(self, oracle: Oracle) -> str | None:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
         """Why this estimator cannot work over ``oracle``, in a clause; None if it can."""
         return next(filter(None, (missing_ability_reason(oracle, ability) for ability in self.requires)), None)
 
@@ -81,11 +83,11 @@ class Estimator(nn.Module, abc.ABC):
         """The estimate for a flat batch, (B,): :func:`structinf.expect` is the way to call it."""
         rows = [_flat(x, f"inputs[{i}]", problem) for i, x in enumerate(inputs)]
         with problem.plain_modes():
-            terms = self.terms(problem.oracle, problem.theta, generator)
+            terms = self.weighted_structures(problem.oracle, problem.theta, generator)
         if not isinstance(terms, WeightedStructures):
             raise PluginError(
-                "terms() of "
-                f"{self.label()} must return structinf.estimators.WeightedStructures, got {type(terms).__name__}"
+                f"weighted_structures() of {self.label()} must return "
+                f"structinf.estimators.WeightedStructures, got {type(terms).__name__}"
             )
         values = _evaluate(f, terms, problem, rows)
         b = self.control_variate(FunctionValues(terms, values.detach(), problem, tuple(inputs)))

@@ -12,7 +12,7 @@ from ..errors import InvalidInputError
 from ..validation import check_fraction
 from .weighted_structures import FunctionValues
 
-__all__ = ["Baseline", "Learned", "LeaveOneOut", "MovingAverage", "NoBaseline", "SelfCritic", "get_baseline"]
+__all__ = ["Baseline", "LearnedBaseline", "LeaveOneOut", "MovingAverage", "NoBaseline", "SelfCritic", "get_baseline"]
 
 
 class Baseline(nn.Module, abc.ABC):
@@ -65,7 +65,7 @@ class LeaveOneOut(Baseline):
 
     def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
         total = samples * found.means()
-        return (total[found.terms.instance] - found.values) / (samples - 1)
+        return (total[found.weighted_structures.instance] - found.values) / (samples - 1)
 
 
 class SelfCritic(Baseline):
@@ -128,7 +128,7 @@ class MovingAverage(Baseline):
         return f"decay={self.decay}"
 
 
-class Learned(Baseline):
+class LearnedBaseline(Baseline):
     """A module's guess of E[f(Y)], trained by its squared error.
 
     It is called as ``module(*inputs)`` with the inputs of :func:`structinf.expect`, or with θ's tensors where there are
@@ -150,7 +150,7 @@ class Learned(Baseline):
     >>> import structinf as si
     >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]], requires_grad=True), torch.tensor([3.0, 1.0, 2.0])
     >>> critic = nn.Sequential(nn.Linear(3, 1), nn.Flatten(-2))
-    >>> estimator = si.get_estimator("score_function", samples=1, baseline=Learned(critic))
+    >>> estimator = si.get_estimator("score_function", samples=1, baseline=LearnedBaseline(critic))
     >>> si.expect(lambda y: y @ cost, theta, "subset", estimator, k=2).sum().backward()
     >>> theta.grad.shape, critic[0].weight.grad.shape
     (torch.Size([1, 3]), torch.Size([1, 3]))
@@ -173,7 +173,7 @@ class Learned(Baseline):
                 f"baseline: one number for each instance is needed, a tensor of the batch's shape "
                 f"{tuple(batch_shape)}, got {received}"
             )
-        b = prediction.to(found.values).reshape(-1)[found.terms.instance]
+        b = prediction.to(found.values).reshape(-1)[found.weighted_structures.instance]
         if b.requires_grad:
             slope = 2 * (b.detach() - found.values)
             b.register_hook(lambda g: g.abs() * slope)
@@ -186,11 +186,11 @@ _BASELINES: dict[str, type[Baseline]] = {
 
 
 def get_baseline(baseline: str | nn.Module) -> Baseline:
-    """The baseline called so; a Baseline as it is, and any other module as one that is :class:`Learned`."""
+    """The baseline called so; a Baseline as it is, and any other module as one that is :class:`LearnedBaseline`."""
     if isinstance(baseline, Baseline):
         return baseline
     if isinstance(baseline, nn.Module):
-        return Learned(baseline)
+        return LearnedBaseline(baseline)
     if not (isinstance(baseline, str) and baseline in _BASELINES):
         known = ", ".join(f'"{name}"' for name in _BASELINES)
         raise InvalidInputError(f"baseline must be {known} or a torch.nn.Module, got {baseline!r}")

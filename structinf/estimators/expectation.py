@@ -25,13 +25,7 @@ def register_estimator(name: str, factory: Callable[..., Estimator] | None = Non
 
     Parameters
     ----------
-    name : str
-    factory : type or callable, optional
-        Makes the estimator from its options.
-
-    Raises
-    ------
-    PluginError
+    name, factory
         As for :func:`structinf.register_oracle`.
     """
     return ESTIMATORS.register(name, factory)  # type: ignore[arg-type]
@@ -53,14 +47,8 @@ def get_estimator(estimator: str | Estimator, **options: Any) -> Estimator:
 
     Parameters
     ----------
-    estimator : str or Estimator
-    **options
-        Of the estimator, if it is given by name.
-
-    Raises
-    ------
-    UnknownNameError, TypeError, PluginError
-        As for :func:`structinf.get_oracle`.
+    estimator, **options
+        As for :func:`structinf.get_oracle`, which lists the errors.
 
     Examples
     --------

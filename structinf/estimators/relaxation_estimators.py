@@ -1,9 +1,9 @@
-"""Sums over the structures that a relaxation's solution is made of: SparseMAP's, and those of perturbed potentials."""
+"""Estimators that sum over the support of a relaxation's solution: SparseMAP and perturbed potentials."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,20 +19,27 @@ __all__ = ["PerturbedEstimator", "SparseMAPEstimator"]
 
 
 class _RelaxationEstimator(Estimator):
-    """The structures and weights of a relaxation's solution."""
+    """The structures and weights of the solution of a relaxation, whose options it takes."""
 
-    def __init__(self, relaxation: Relaxation) -> None:
+    _relaxation_class: ClassVar[type[Relaxation]]
+
+    def __init_subclass__(cls) -> None:
+        cls.__signature__ = inspect.signature(cls._relaxation_class)
+
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.relaxation = relaxation
+        self.relaxation = self._relaxation_class(**options)
 
-    def missing(self, oracle: Oracle) -> str | None:
-        return self.relaxation.missing(oracle)
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
+        return self.relaxation.unsupported_reason(oracle)
 
-    def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
+    def weighted_structures(
+        self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None
+    ) -> WeightedStructures:
         solution: Any = self.relaxation.with_generator(generator).solve(oracle, theta)
         terms = WeightedStructures.of(solution.support, solution.weights)
-        # Samples may be alike; the vertices of an active set are not.
-        return terms.merge_equal() if self.relaxation.is_stochastic else terms.packed()
+        # Samples may be equal; the vertices of an active set are distinct.
+        return terms.merge_equal() if self.relaxation.is_stochastic else terms.drop_zero_weights()
 
     def extra_repr(self) -> str:
         return f"{self.relaxation!r}"
@@ -62,10 +69,7 @@ class SparseMAPEstimator(_RelaxationEstimator):
     tensor([3.7500])
     """
 
-    __signature__ = inspect.signature(SparseMAP)
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(SparseMAP(**options))
+    _relaxation_class = SparseMAP
 
 
 class PerturbedEstimator(_RelaxationEstimator):
@@ -92,7 +96,4 @@ class PerturbedEstimator(_RelaxationEstimator):
     tensor([3.7420])
     """
 
-    __signature__ = inspect.signature(Perturbed)
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(Perturbed(**options))
+    _relaxation_class = Perturbed

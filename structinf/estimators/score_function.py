@@ -39,7 +39,7 @@ class ScoreFunction(Estimator):
     baseline : "none", "moving_average", "leave_one_out", "self_critic", or an nn.Module
         b: 0; the mean of f over earlier calls, kept in buffers and updated in training mode; the mean of the instance's
         other samples, of which there must be one; f at the argmax, for another evaluation; a module's guess, trained by
-        its squared error (:class:`structinf.estimators.Learned`).
+        its squared error (:class:`structinf.estimators.LearnedBaseline`).
 
     References
     ----------
@@ -70,7 +70,9 @@ class ScoreFunction(Estimator):
                 f'{samples}; "self_critic" does with one'
             )
 
-    def terms(self, oracle: Any, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
+    def weighted_structures(
+        self, oracle: Any, theta: Parts, generator: torch.Generator | None = None
+    ) -> WeightedStructures:
         fixed = map_parts(Tensor.detach, theta)
         with torch.no_grad():
             drawn = oracle.sample(fixed, self.samples, generator)

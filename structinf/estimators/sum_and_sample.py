@@ -77,20 +77,22 @@ class SumAndSample(Estimator):
             raise InvalidInputError(f"draws must be at least samples, {samples}, got {draws}")
         self.k, self.samples, self.draws, self.baseline = k, samples, draws, baseline
 
-    def terms(self, oracle: Any, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
+    def weighted_structures(
+        self, oracle: Any, theta: Parts, generator: torch.Generator | None = None
+    ) -> WeightedStructures:
         exact, fixed = map_parts(Tensor.double, theta), map_parts(Tensor.detach, theta)
         with torch.no_grad():
             # One more than is summed, to know whether there are others.
             structures, _, valid = oracle.topk(fixed, self.k + 1)
         best = map_parts(lambda t: t[: self.k], structures)
         log_z = log_partition(oracle, exact)
-        listed = WeightedStructures.of(best, valid[: self.k].to(log_z.dtype)).packed()
+        listed = WeightedStructures.of(best, valid[: self.k].to(log_z.dtype)).drop_zero_weights()
         listed = replace(listed, weights=(scores(oracle, exact, listed) - log_z[listed.instance]).exp())
         with torch.no_grad():
             mass = listed.sum(listed.weights)
             listed = replace(listed, control=listed.weights / mass[listed.instance])
             remaining_mass = 1 - mass
-            others = self._others(oracle, fixed, best, valid[self.k] & (remaining_mass > 0), generator)
+            others = self._sample_others(oracle, fixed, best, valid[self.k] & (remaining_mass > 0), generator)
             mass_factor = (
                 remaining_mass / -torch.expm1(self.draws * torch.log1p(-remaining_mass)) / others.sum(others.weights)
             )
@@ -99,12 +101,12 @@ class SumAndSample(Estimator):
             known = scores(oracle, exact, others) - log_z[others.instance]
             others = replace(others, weights=others.weights * one_with_log_gradient(known))
         terms = WeightedStructures.concatenate([listed, others])
-        return replace(terms, weights=terms.weights.to(as_tuple(theta)[0].dtype)).packed()
+        return replace(terms, weights=terms.weights.to(as_tuple(theta)[0].dtype)).drop_zero_weights()
 
     def control_variate(self, found: FunctionValues) -> Tensor | None:
         return found.controls() if self.baseline == "listed" else None
 
-    def _others(
+    def _sample_others(
         self, oracle: Any, theta: Parts, best: Parts, any_left: Tensor, generator: torch.Generator | None
     ) -> WeightedStructures:
         """Samples that are not among the ``best`` (k, B, *event), each distinct one weighed by how often it came."""
@@ -120,7 +122,7 @@ class SumAndSample(Estimator):
             new &= new.cumsum(0) <= self.samples - taken[rows]
             taken[rows] += new.sum(0)
             new_samples = WeightedStructures.of(y, new.double())
-            several.append(replace(new_samples, instance=rows[new_samples.instance], batch=size).packed())
+            several.append(replace(new_samples, instance=rows[new_samples.instance], batch=size).drop_zero_weights())
             num_drawn, count = num_drawn + count, 2 * count
             rows = rows[taken[rows] < self.samples]
         return WeightedStructures.concatenate(several).merge_equal()

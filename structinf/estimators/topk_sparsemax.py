@@ -55,9 +55,11 @@ class TopKSparsemax(Estimator):
         check_temperature(temperature)
         self.k, self.temperature = k, temperature
 
-    def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
+    def weighted_structures(
+        self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None
+    ) -> WeightedStructures:
         structures, weights = sparsemax_over_topk(oracle, theta, self.k, self.temperature)
-        return WeightedStructures.of(structures, weights).packed()
+        return WeightedStructures.of(structures, weights).drop_zero_weights()
 
     @torch.no_grad()
     def certified(self, theta: Parts, oracle: str | Oracle, **options: Any) -> Tensor:

@@ -17,7 +17,7 @@ from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
 from ..shapes import Float
 from ..smoothing import log_partition_function
 from ..solvers.perturbation import merge_samples
-from .equality import first_of_each_group, numbered
+from .equal_rows import first_of_each_group, group_equal_rows
 
 __all__ = [
     "FunctionValues",
@@ -39,7 +39,7 @@ class WeightedStructures:
     structures : (N, *event) Potentials
         Without a gradient.
     instance : (N,) int64 Tensor
-        Whose each is.
+        The instance that each structure belongs to.
     weights : (N,) Tensor
     control : (N,) Tensor
         Σ_i control_i f(structures_i) of each instance may be taken from f before it is multiplied with ∇weights; of the
@@ -51,7 +51,8 @@ class WeightedStructures:
     --------
     Two structures of one instance, each with probability ½, and one without a weight:
 
-    >>> terms = WeightedStructures.of(torch.eye(3).unsqueeze(1), torch.tensor([[0.5], [0.5], [0.0]])).packed()
+    >>> terms = WeightedStructures.of(torch.eye(3).unsqueeze(1), torch.tensor([[0.5], [0.5], [0.0]]))
+    >>> terms = terms.drop_zero_weights()
     >>> terms.structures, terms.weights
     (tensor([[1., 0., 0.],
             [0., 1., 0.]]), tensor([0.5000, 0.5000]))
@@ -80,7 +81,7 @@ class WeightedStructures:
 
     @classmethod
     def concatenate(cls, several: Sequence[Self]) -> Self:
-        """All that is in one of them."""
+        """Concatenate the structures of all ``several``."""
         columns = zip(*(as_tuple(terms.structures) for terms in several), strict=True)
         return cls(
             pack_like([torch.cat(column) for column in columns], several[0].structures),
@@ -90,15 +91,15 @@ class WeightedStructures:
             several[0].batch,
         )
 
-    def packed(self) -> Self:
-        """Those of non-zero weight, instance by instance, else in the order that they have."""
+    def drop_zero_weights(self) -> Self:
+        """Drop structures of weight 0, and sort by instance; the sort is stable."""
         index = self.weights.detach().nonzero()[:, 0]
         return self._at(index[self.instance[index].argsort(stable=True)])
 
     def merge_equal(self) -> Self:
-        """Equal structures of an instance as one, with the sums of what they have; instance by instance."""
-        kind = numbered([t.flatten(1) for t in as_tuple(self.structures)])
-        key, place = (kind + self.instance * len(kind)).unique(return_inverse=True)
+        """Merge equal structures of an instance, with the sums of weights and controls; sorted by instance."""
+        group_id = group_equal_rows([t.flatten(1) for t in as_tuple(self.structures)])
+        key, place = (group_id + self.instance * len(group_id)).unique(return_inverse=True)
         first = first_of_each_group(place, len(key))
         weights, control = (t.new_zeros(len(key)).index_add(0, place, t) for t in (self.weights, self.control))
         return replace(self._at(first), weights=weights, control=control)
@@ -119,35 +120,36 @@ class WeightedStructures:
 
 @dataclass(frozen=True)
 class FunctionValues:
-    """What f was at the structures.
+    """The values of f at weighted structures.
 
     Attributes
     ----------
-    terms : WeightedStructures
+    weighted_structures : WeightedStructures
     values : (N,) Tensor
         Without a gradient.
     problem : Problem
     inputs : tuple of (*batch, ...) Tensors
     """
 
-    terms: WeightedStructures
+    weighted_structures: WeightedStructures
     values: Tensor
     problem: Problem
     inputs: tuple[Tensor, ...]
 
     def controls(self) -> Float[Tensor, " n"]:
         """Σ control · values of each structure's instance, (N,), without a gradient."""
-        return self.terms.sum(self.terms.control.detach() * self.values)[self.terms.instance]
+        found = self.weighted_structures
+        return found.sum(found.control.detach() * self.values)[found.instance]
 
     def means(self) -> Float[Tensor, " batch"]:
         """Σ weights · values for each instance, (batch,), without a gradient."""
-        return self.terms.sum(self.terms.weights.detach() * self.values)
+        return self.weighted_structures.sum(self.weighted_structures.weights.detach() * self.values)
 
     def contexts(self) -> tuple[Tensor, ...]:
         """What is known of each instance, (*batch, ...) tensors without a gradient: the inputs, or else θ's tensors."""
         if self.inputs:
             return tuple(x.detach() for x in self.inputs)
-        theta, size = self.problem.theta, self.terms.batch
+        theta, size = self.problem.theta, self.weighted_structures.batch
         return as_tuple(self.problem.restore_parts(map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), theta)))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..autograd import attach_jacobian
-from ..autograd.value_check import check_under_vmap
+from ..autograd.vmap_check import check_under_vmap
 from ..errors import InvalidInputError
 from ..shapes import Float
 from ..validation import check_floating, check_natural, check_positive

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..calls.problem import Problem, blame_argument
-from ..calls.resolution import bind_problem, get_oracle, prepare_oracle
+from ..calls.resolution import get_oracle, prepare_oracle
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
@@ -83,7 +83,7 @@ class SPOPlusLoss(nn.Module):
         InvalidInputError
             If the shapes differ, ``true_theta`` forbids what ``theta`` allows, and as :func:`structinf.relax`.
         """
-        problem = bind_problem(theta, self.oracle, instance_data)
+        problem = Problem.build(theta, self.oracle, instance_data)
         predicted, true, found = problem.theta, _true(true_theta, theta, problem), problem.oracle
         for t, p in zip(as_tuple(true), as_tuple(predicted), strict=True):
             if bool((t.isneginf() & ~p.isneginf()).any()):

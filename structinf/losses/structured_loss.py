@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from ..calls.problem import Problem, shapes
-from ..calls.resolution import bind_problem
 from ..compile.functorch import refuse_function
 from ..compile.public_call import OperatorSpec, public_call
 from ..oracle import Oracle
@@ -90,7 +89,7 @@ class StructuredLoss(nn.Module, abc.ABC):
             If a gold structure is none of Y's (checked where the oracle has labels), or its loss is infinite because it
             uses a forbidden part; and as :func:`structinf.relax`.
         """
-        problem = bind_problem(theta, self.oracle, instance_data)
+        problem = Problem.build(theta, self.oracle, instance_data)
         with problem.plain_modes():
             losses = self._losses(problem, problem.gold(y, "y"), self.relaxation.with_generator(generator))
         total = reduce_losses(losses, self.reduction)

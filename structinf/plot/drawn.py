@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..distributions import SparseDistribution
 from ..errors import InvalidInputError
-from ..estimators.equality import numbered
+from ..estimators.equal_rows import group_equal_rows
 from ..parts import Parts, as_tuple
 from ..solution import Solution
 from ..validation import check_natural
@@ -90,7 +90,7 @@ def find_heaviest(
     used = weights.detach() > 0
     structures = tuple(t.detach()[used].cpu() for t in as_tuple(support))
     weights = weights.detach()[used].cpu()
-    kind = numbered([t.flatten(1) for t in structures])
+    kind = group_equal_rows([t.flatten(1) for t in structures])
     places = torch.arange(len(kind))
     # Where each structure stands first.
     first = torch.zeros_like(kind).scatter_reduce(0, kind, places, "amin", include_self=False)[kind]

@@ -24,7 +24,7 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
     Each backward pass, in eval mode too, counts the non-zeros c of the gradient, per instance and sample, in a running
     average
 
-        c̄ ← decay c̄ + (1 − decay) c,     α ← max(α + rate, 0) if c̄ < target else max(α − rate, 0),
+        c̄ ← decay c̄ + (1 − decay) c,     α ← max(α + alpha_step, 0) if c̄ < target_nonzeros else max(α − alpha_step, 0),
 
     so that the step is as small, and the gradient as little biased, as it can be with so many of them. α and c̄ are
     buffers: a layer's ``state_dict`` holds them. Where λ is 0 the gradient is 0: potentials must not
@@ -36,12 +36,12 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         As for ``imle``.
     alpha : float
         α at first, at least 0.
-    target : float
+    target_nonzeros : float
         The number of non-zeros wanted, above 0.
-    rate : float
+    alpha_step : float
         By how much a backward pass changes α, above 0.
     decay : float
-        Of the average, at least 0 and below 1; it starts from ``target``.
+        Of the average, at least 0 and below 1; it starts from ``target_nonzeros``.
 
     References
     ----------
@@ -70,8 +70,8 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         reduction: Literal["mean", "none"] = "mean",
         symmetric: bool = False,
         alpha: float = 1.0,
-        target: float = 1.0,
-        rate: float = 1e-3,
+        target_nonzeros: float = 1.0,
+        alpha_step: float = 1e-3,
         decay: float = 0.9,
     ) -> None:
         super().__init__()
@@ -81,19 +81,19 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         check_flag("symmetric", symmetric)
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha < float("inf"):
             raise InvalidInputError(f"alpha must be a finite number of at least 0, got {alpha!r}")
-        check_positive("target", target)
-        check_positive("rate", rate)
+        check_positive("target_nonzeros", target_nonzeros)
+        check_positive("alpha_step", alpha_step)
         check_fraction("decay", decay)
-        self.target, self.rate, self.decay = target, rate, decay
+        self.target_nonzeros, self.alpha_step, self.decay = target_nonzeros, alpha_step, decay
         # Written to in place alone: copies that draw from another generator share them.
         self.register_buffer("alpha", torch.tensor(float(alpha)))
-        self.register_buffer("nonzeros", torch.tensor(float(target)))
+        self.register_buffer("nonzeros", torch.tensor(float(target_nonzeros)))
 
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
         size, slope = _norm(result.noiseless_theta), _norm(v)
         step = torch.where(slope == 0, 0.0, self.alpha.to(size) * (size / slope))
         step = torch.where(slope.isfinite(), step, torch.nan)
-        difference = result.difference(v, step, symmetric=self.symmetric)
+        difference = result.argmax_difference(v, step, symmetric=self.symmetric)
         rows = len(as_tuple(v)[0])
         if rows and bool(step.isfinite()):  # from a loss that is not there is nothing to learn
             count = torch.stack([d.count_nonzero() for d in as_tuple(difference)]).sum() / rows
@@ -102,10 +102,12 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
 
     def _learn(self, count: Tensor) -> None:
         self.nonzeros.mul_(self.decay).add_((1 - self.decay) * count)
-        self.alpha.add_(torch.where(self.nonzeros < self.target, self.rate, -self.rate)).clamp_(min=0)
+        self.alpha.add_(torch.where(self.nonzeros < self.target_nonzeros, self.alpha_step, -self.alpha_step)).clamp_(
+            min=0
+        )
 
     def extra_repr(self) -> str:
-        options = ("noise", "sigma", "samples", "reduction", "symmetric", "target", "rate", "decay")
+        options = ("noise", "sigma", "samples", "reduction", "symmetric", "target_nonzeros", "alpha_step", "decay")
         return ", ".join(f"{key}={getattr(self, key)!r}" for key in options)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

@@ -47,4 +47,4 @@ class Blackbox(Surrogate):
         check_positive("lambda_", self.lambda_)
 
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
-        return map_parts(lambda d: d / self.lambda_, result.difference(v, self.lambda_))
+        return map_parts(lambda d: d / self.lambda_, result.argmax_difference(v, self.lambda_))

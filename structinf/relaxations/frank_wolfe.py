@@ -15,6 +15,7 @@ from ..errors import UnsupportedError
 from ..oracle import EntropyProjectable, Oracle, Projectable
 from ..parts import Parts, as_tuple, map_parts
 from ..regularizers import check_temperature
+from ..shapes import Float
 from ..solution import Solution
 from ..solvers.active_set import active_set
 from ..solvers.convergence import OnFailure, check_stopping
@@ -25,23 +26,7 @@ from ..solvers.weighted_mean import WeightedMeanResult
 from ..validation import check_choice, check_flag
 from .weighted_mean import WeightedMeanRelaxation
 
-__all__ = ["FrankWolfe", "Omega"]
-
-
-@dataclass(frozen=True)
-class Omega:
-    """temperature · Ω as a function of an oracle's structures: what the option ``omega`` becomes."""
-
-    of: RegularizerName | Callable[[Parts], Tensor]
-    temperature: float
-
-    def __call__(self, oracle: Oracle, y: Parts) -> Tensor:
-        flattening = Flattening(y)
-        omega = make_regularizer(self.of, flattening)
-        return (self.temperature * omega.value(omega.lift(flattening.flatten(y)))).to(flattening.dtype)
-
-    def __repr__(self) -> str:
-        return repr(self.of)
+__all__ = ["FrankWolfe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +34,7 @@ class FrankWolfe(WeightedMeanRelaxation):
     """argmax ⟨θ, μ⟩ − temperature · Ω(μ) over μ ∈ conv(Y), for a smooth convex Ω.
 
     ================  ====================================  =================================================
-    omega             Ω(μ)                                  mean
+    regularizer       Ω(μ)                                  mean
     ================  ====================================  =================================================
     "squared_l2"      ½ ‖μ‖²                                that of ``sparsemap``: few structures
     "entropy"         Σ μ log μ                             dense: every part that a structure uses is above 0
@@ -73,7 +58,7 @@ class FrankWolfe(WeightedMeanRelaxation):
 
     Parameters
     ----------
-    omega : "squared_l2", "entropy", "binary_entropy", or callable
+    regularizer : "squared_l2", "entropy", "binary_entropy", or callable
         A callable maps means in θ's form, (B, *event) in float64, to (B,), each instance by itself. It is strictly
         convex and has finite gradients in the relative interior of conv(Y); autograd must be able to differentiate it,
         twice but for central differences with the vanilla variant. What it holds, such as a matrix, gets no
@@ -105,12 +90,11 @@ class FrankWolfe(WeightedMeanRelaxation):
     --------
     >>> import structinf as si
     >>> theta = torch.tensor([1.0, 0.0, 0.5])
-    >>> si.relax(theta, "subset", "frank_wolfe", omega="binary_entropy", k=1).sum()
+    >>> si.relax(theta, "subset", "frank_wolfe", regularizer="binary_entropy", k=1).sum()
     tensor(1.)
     """
 
-    # The option and the method that it decides share a name: what is given is replaced by the function Ω(oracle, y).
-    omega: Any = "squared_l2"
+    regularizer: RegularizerName | Callable[[Any], Tensor] = "squared_l2"
     temperature: float = 1.0
     variant: Variant = "fully_corrective"
     tolerance: float = 1e-12
@@ -123,27 +107,25 @@ class FrankWolfe(WeightedMeanRelaxation):
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
-        given = self.omega.of if isinstance(self.omega, Omega) else self.omega
-        if isinstance(given, str) or not callable(given):
-            check_choice("omega", given, get_args(RegularizerName), "a function of the mean")
-        object.__setattr__(self, "omega", Omega(cast(Any, given), self.temperature))
+        if isinstance(self.regularizer, str) or not callable(self.regularizer):
+            check_choice("regularizer", self.regularizer, get_args(RegularizerName), "a function of the mean")
         check_choice("variant", self.variant, get_args(Variant))
         check_choice("backward", self.backward, ("implicit", "unrolled", "central_differences"))
         check_flag("closed_form", self.closed_form)
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
-    def missing(self, oracle: Oracle) -> str | None:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
         if not oracle.requires_nonpositive_theta or self._closed_form(oracle) is not None:
-            return super().missing(oracle)
+            return super().unsupported_reason(oracle)
         why = f"{oracle.label()} takes potentials of at most 0, and "
-        if self.omega.of != "squared_l2":
-            return f'{why}the gradient of this Ω makes others; omega="squared_l2" does not'
+        if self.regularizer != "squared_l2":
+            return f'{why}the gradient of this Ω makes others; regularizer="squared_l2" does not'
         if self.backward == "central_differences":
             return f'{why}central differences make others; backward="implicit" does not'
-        return super().missing(oracle)
+        return super().unsupported_reason(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
-        if self.omega.of == "squared_l2" or self._closed_form(oracle) is None:
+        if self.regularizer == "squared_l2" or self._closed_form(oracle) is None:
             return super().solve(oracle, theta, warm_start)
         self.refuse_warm_start(warm_start)
         value = self.conjugate(oracle, theta)
@@ -154,12 +136,19 @@ class FrankWolfe(WeightedMeanRelaxation):
             converged=torch.ones_like(value, dtype=torch.bool),
         )
 
+    def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
+        """temperature · Ω(y), (B,)."""
+        flattening = Flattening(y)
+        regularizer = make_regularizer(self.regularizer, flattening)
+        value = regularizer.value(regularizer.lift(flattening.flatten(y)))
+        return (self.temperature * value).to(flattening.dtype)
+
     def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
-        of = self.omega.of
-        if self.closed_form and of == "squared_l2" and isinstance(oracle, Projectable):
+        name = self.regularizer
+        if self.closed_form and name == "squared_l2" and isinstance(oracle, Projectable):
             return oracle.project
-        if self.closed_form and of in ("entropy", "binary_entropy") and isinstance(oracle, EntropyProjectable):
-            return partial(oracle.project_entropy, binary=of == "binary_entropy")
+        if self.closed_form and name in ("entropy", "binary_entropy") and isinstance(oracle, EntropyProjectable):
+            return partial(oracle.project_entropy, binary=name == "binary_entropy")
         return None
 
     def _attach_gradient(self, result: autograd.WeightedMean, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
@@ -173,10 +162,10 @@ class FrankWolfe(WeightedMeanRelaxation):
         return super()._attach_gradient(result, oracle, scaled)
 
     def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:
-        if self.omega.of == "squared_l2" and self.variant == "fully_corrective":
+        if self.regularizer == "squared_l2" and self.variant == "fully_corrective":
             return active_set(oracle, scaled, **options)  # the same method, compiled
         unroll = self.backward == "unrolled"
-        return frank_wolfe(oracle, scaled, self.omega.of, variant=self.variant, unroll=unroll, **options)
+        return frank_wolfe(oracle, scaled, self.regularizer, variant=self.variant, unroll=unroll, **options)
 
 
 @dataclass

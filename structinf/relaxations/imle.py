@@ -70,4 +70,6 @@ class IMLE(NoisySurrogate):
         check_flag("symmetric", self.symmetric)
 
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
-        return map_parts(lambda d: d / self.lambda_, result.difference(v, self.lambda_, symmetric=self.symmetric))
+        return map_parts(
+            lambda d: d / self.lambda_, result.argmax_difference(v, self.lambda_, symmetric=self.symmetric)
+        )

@@ -102,9 +102,9 @@ class Perturbed(RegularizedRelaxation):
     def _is_multiplicative(self) -> bool:
         return self.perturbation == "multiplicative"
 
-    def missing(self, oracle: Oracle) -> str | None:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
         why = None if self._is_multiplicative else noise_unsupported_reason(oracle, 'perturbation="multiplicative"')
-        return why or super().missing(oracle)
+        return why or super().unsupported_reason(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)

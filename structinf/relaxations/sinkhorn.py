@@ -151,14 +151,9 @@ def _checked_margins(oracle: TransportPolytope, theta: Tensor) -> tuple[Tensor, 
 
 
 class EntropicPlans:
-    """The plans for θ (B, n, m) and margins (B | 1, n), (B | 1, m), differentiable in all of them.
+    """Plans for θ (B, n, m) and margins (B | 1, n), (B | 1, m), differentiable in θ and the margins.
 
-    The smaller margins' total is shipped, or ``total`` (B,).
-
-    Attributes
-    ----------
-    residual : (B,) Tensor
-    converged : (B,) bool Tensor
+    A plan ships the total of the smaller margin, or ``total`` (B,). ``residual`` and ``converged`` are (B,).
     """
 
     def __init__(

@@ -67,12 +67,12 @@ class SPIGOT(Surrogate):
         check_positive("step_size", self.step_size)
         check_choice("variant", self.variant, ("projection", "cross_entropy", "exponentiated_gradient"))
 
-    def missing(self, oracle: Oracle) -> str | None:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
         projects = self.variant != "exponentiated_gradient"
         if oracle.requires_nonpositive_theta and not (projects and isinstance(oracle, Projectable)):
             return f"{oracle.label()} takes potentials of at most 0, and a step against the gradient makes others"
         if self.variant == "projection":
-            return super().missing(oracle)
+            return super().unsupported_reason(oracle)
         why = missing_ability_reason(oracle, GibbsOracle)
         return why and f'variant="{self.variant}" needs marginals, and {why}'
 

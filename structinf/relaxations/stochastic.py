@@ -117,9 +117,9 @@ class Stochastic(Relaxation):
             object.__setattr__(new, "base_relaxation", self._base.with_generator(generator))
         return new
 
-    def missing(self, oracle: Oracle) -> str | None:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
         why = None if isinstance(self.noise, NoNoise) else noise_unsupported_reason(oracle)
-        return why or self._base.missing(oracle)
+        return why or self._base.unsupported_reason(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)

@@ -84,10 +84,10 @@ class StraightThrough(Surrogate):
             object.__setattr__(new, "backward", self._backward_relaxation.with_generator(generator))
         return new
 
-    def missing(self, oracle: Oracle) -> str | None:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
         if self._backward_relaxation is None:
-            return super().missing(oracle)
-        why = self._backward_relaxation.missing(oracle)
+            return super().unsupported_reason(oracle)
+        why = self._backward_relaxation.unsupported_reason(oracle)
         return why and f"its backward pass is that of {self._backward_relaxation.label()}, and {why}"
 
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:

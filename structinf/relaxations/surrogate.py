@@ -1,4 +1,4 @@
-"""What surrogate gradients share: a structure, or those of noisy potentials, with a rule in place of a derivative."""
+"""Base classes of surrogate gradients: the argmax of (noisy) potentials, with a rule in place of its derivative."""
 
 from __future__ import annotations
 
@@ -57,16 +57,9 @@ _SECOND_ORDER_HINT = "a surrogate is no derivative and has none, and the margina
 
 
 class NoisySurrogate(Surrogate):
-    """argmax ⟨θ + σU, y⟩ for draws of noise U, with a rule for each.
+    """argmax ⟨θ + σU, y⟩ for samples of noise U, with a surrogate gradient for each sample.
 
-    Attributes
-    ----------
-    noise : Noise
-        A name stands for one.
-    sigma : float
-    samples : int
-    reduction : "mean" or "none"
-        Whether the samples' mean is the result, or each, in front of the batch.
+    The result is the mean of the samples, or with ``reduction="none"`` each sample, in front of the batch.
     """
 
     noise: str | Noise
@@ -88,9 +81,9 @@ class NoisySurrogate(Surrogate):
     def sample_ndim(self) -> int:
         return int(self.reduction == "none")
 
-    def missing(self, oracle: Oracle) -> str | None:
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
         why = noise_unsupported_reason(oracle, 'noise="none"') if self.is_stochastic else None
-        return why or super().missing(oracle)
+        return why or super().unsupported_reason(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
@@ -117,12 +110,8 @@ class NoisySurrogate(Surrogate):
 class ArgmaxResult:
     """The best structures y (B, *event) for potentials θ, each of weight 1, whose gradient is the surrogate's rule.
 
-    Attributes
-    ----------
-    theta : (B | 1, *event) Potentials
-        With noise, if there is any.
-    noiseless_theta : (B' | 1, *event) Potentials
-        Without; B is a multiple of B'.
+    ``theta`` (B | 1, *event) includes the noise, if there is any; ``noiseless_theta`` (B' | 1, *event) does not. B is a
+    multiple of B'.
     """
 
     surrogate: Surrogate
@@ -183,7 +172,7 @@ class ArgmaxResult:
         found = solve(map_parts(where_wrong, self.theta, potentials))
         return map_parts(lambda y: where_wrong(torch.nan, y), found)
 
-    def difference(self, v: Parts, step: float | Tensor, *, symmetric: bool = False) -> Parts:
+    def argmax_difference(self, v: Parts, step: float | Tensor, *, symmetric: bool = False) -> Parts:
         """y − argmax ⟨θ − step v, y⟩; or half of argmax ⟨θ + step v, y⟩ less the same."""
         low = self._argmax_at_step(v, -step)
         if symmetric:

@@ -1,4 +1,4 @@
-"""What sparsemap and frank_wolfe share: means that a solver gives as weighted sums of structures."""
+"""Base class of sparsemap and frank_wolfe: a solver returns the mean as a weighted sum of structures."""
 
 from __future__ import annotations
 

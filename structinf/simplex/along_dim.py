@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from ..autograd.simplex_map import Parameter, SimplexMap, apply_simplex_map
-from ..autograd.value_check import check_under_vmap
+from ..autograd.vmap_check import check_under_vmap
 from ..errors import InvalidInputError
 from ..kernels.arrays import upcast_half
 from ..validation import check_floating

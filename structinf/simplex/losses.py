@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict, Unpack
 
 from ..autograd.simplex_loss import loss_at_maximizer
-from ..autograd.value_check import check_under_vmap
+from ..autograd.vmap_check import check_under_vmap
 from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction

@@ -44,7 +44,7 @@ def declared(monkeypatch):
     """Declares an entry point for one test."""
 
     def declare(registry, name, value):
-        known = {**registry._entry_points, name: [EntryPoint(name, value, registry.group)]}
+        known = {**registry._entry_points, name: [EntryPoint(name, value, registry.entry_point_group)]}
         monkeypatch.setitem(registry.__dict__, "_entry_points", known)
 
     return declare
@@ -132,7 +132,7 @@ def test_list_has_every_combination_and_its_reason(capsys, kind):
     for name, options in {e.name: e.options for e in oracle_examples.EXAMPLES}.items():
         oracle = si.get_oracle(name, **options)
         cells = {title: cell for title, cell in table[name].items() if title not in ("oracle", "abilities")}
-        missing = {key: get(key).missing(oracle) for key in list_names()}
+        missing = {key: get(key).unsupported_reason(oracle) for key in list_names()}
         assert cells == {key: "no" if why else "yes" for key, why in missing.items()}
         for key, why in missing.items():
             assert reason(out, kind, key, name) == (why and " ".join(why.removeprefix(f"{name} ").split()))
@@ -144,7 +144,7 @@ def test_list_fits_a_terminal(capsys, registered, monkeypatch):
     class Picky(MAP):
         good: str = ""
 
-        def missing(self, oracle):
+        def unsupported_reason(self, oracle):
             return None if oracle.label() == self.good else f"is not {self.good}"
 
     for name in si.list_oracles():
@@ -181,7 +181,7 @@ def test_an_oracle_that_needs_options_is_judged_by_its_class(capsys, registered,
     assert code == 0
     (list_names, get), cells = KINDS[kind], answers(out, kind)["toy_knapsack"]
     for name in list_names():
-        assert cells[name] == ("no" if get(name).missing(Knapsack(capacity=3)) else "yes")
+        assert cells[name] == ("no" if get(name).unsupported_reason(Knapsack(capacity=3)) else "yes")
     assert "toy_knapsack: needs capacity" in out
 
 

@@ -24,7 +24,7 @@ def square(mean: Tensor) -> Tensor:
 
 REGIONS: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
     "layer": lambda: si.Layer("subset", "marginals", k=2),
-    "function": lambda: si.Layer("categorical", "frank_wolfe", omega=square),
+    "function": lambda: si.Layer("categorical", "frank_wolfe", regularizer=square),
     "loss": lambda: functools.partial(si.FenchelYoungLoss("categorical", "marginals"), y=Y),
 }
 

@@ -92,7 +92,7 @@ SOLVED = ["marginals", "smoothed", "map"]
 @oracle_examples.parametrize(lambda example: example.relaxed)
 def test_layers_over_every_oracle(example):
     oracle = example.oracle()
-    relaxation = next(name for name in SOLVED if si.get_relaxation(name).missing(oracle) is None)
+    relaxation = next(name for name in SOLVED if si.get_relaxation(name).unsupported_reason(oracle) is None)
     layer = si.Layer(oracle, relaxation)
 
     def model(*tensors: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def _answers(problem, relaxation):
 @pytest.mark.parametrize("inside", [False, True], ids=["made outside", "made inside"])
 def test_inference_mode_changes_nothing(name, relaxation, inside):
     oracle = _problems()[name][0]
-    if RELAXATIONS[relaxation].missing(oracle) is not None:
+    if RELAXATIONS[relaxation].unsupported_reason(oracle) is not None:
         with pytest.raises(si.UnsupportedError):
             si.Layer(oracle, RELAXATIONS[relaxation])
         return

@@ -40,7 +40,7 @@ def test_the_table_is_what_the_relaxations_say(generate):
             factory = ORACLES.factory(structure.strip())
             oracle = factory() if not any(signature_options(factory).values()) else object.__new__(factory)
             for relaxation, cell in answers:
-                assert (cell == "✓") == (si.get_relaxation(relaxation).missing(oracle) is None)
+                assert (cell == "✓") == (si.get_relaxation(relaxation).unsupported_reason(oracle) is None)
 
 
 def test_plugins_are_no_part_of_the_table(generate, registries):

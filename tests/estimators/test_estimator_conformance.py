@@ -28,7 +28,7 @@ def expected(f: Any, case: Case, estimator: Any, theta: Any) -> torch.Tensor:
 def test_weights_sum_to_one(example: Example, name: str):
     # With so many draws, the mass that is not listed is always found.
     estimator = si.get_estimator(name, **({"draws": 10_000} if name == "sum_and_sample" else {}))
-    if (missing := estimator.missing(example.oracle())) is not None:
+    if (missing := estimator.unsupported_reason(example.oracle())) is not None:
         with pytest.raises(si.UnsupportedError) as error:
             expected(len, cases(example)[0], name, cases(example)[0].user_theta)
         assert missing in str(error.value)
@@ -48,8 +48,8 @@ PAIRS = [
     for example in oracle_examples.EXAMPLES
     for name, relaxation in (("exact", "marginals"), ("sparsemap", "sparsemap"))
     if example.relaxed
-    and si.get_estimator(name).missing(example.oracle()) is None
-    and si.get_relaxation(relaxation).missing(example.oracle()) is None
+    and si.get_estimator(name).unsupported_reason(example.oracle()) is None
+    and si.get_relaxation(relaxation).unsupported_reason(example.oracle()) is None
 ]
 
 

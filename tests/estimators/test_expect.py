@@ -14,7 +14,7 @@ import structinf as si
 from estimator_enumeration import SMALL, Listed, cost, flat, generator, gradients, potentials, tensors
 from oracle_example import Example
 from structinf.estimators import Estimator, ScoreFunction, WeightedStructures
-from structinf.estimators.equality import numbered
+from structinf.estimators.equal_rows import group_equal_rows
 
 SERVED = {
     "categorical": si.list_estimators(),
@@ -122,7 +122,7 @@ def test_the_mean_structure_under_exact_is_the_marginals():
 def test_equal_structures_are_found(parts: list[torch.Tensor]):
     rows = torch.cat([t.double() for t in parts], 1)
     same = (rows[:, None] == rows[None]).all(2)
-    kind = numbered(parts)
+    kind = group_equal_rows(parts)
     assert torch.equal(kind[:, None] == kind[None], same)
 
 
@@ -291,7 +291,7 @@ def test_an_estimator_of_one_s_own():
     class First(Estimator):
         """The best structure alone."""
 
-        def terms(self, oracle: si.Oracle, theta: Any, generator: Any = None) -> WeightedStructures:
+        def weighted_structures(self, oracle: si.Oracle, theta: Any, generator: Any = None) -> WeightedStructures:
             y: Any = oracle.argmax(theta.detach())
             return WeightedStructures.of(y[None], theta.new_ones(1, len(theta)))
 

@@ -117,14 +117,15 @@ class Wrong(si.Estimator):
         super().__init__()
         self.make = make
 
-    def terms(self, oracle, theta, generator=None):
+    def weighted_structures(self, oracle, theta, generator=None):
         return self.make(theta)
 
 
 def test_estimators_of_ones_own_that_are_wrong():
     theta = torch.zeros(2, 3)
     with pytest.raises(
-        si.PluginError, match=r"terms\(\) of Wrong must return structinf.estimators.WeightedStructures, got Tensor"
+        si.PluginError,
+        match=r"weighted_structures\(\) of Wrong must return structinf.estimators.WeightedStructures, got Tensor",
     ):
         si.expect(cost, theta, "categorical", Wrong(lambda t: t))
     shapes = r"structures \(K, B, \*event\) and weights \(K, B\) are needed, got \(2, 3\) and \(2,\)"

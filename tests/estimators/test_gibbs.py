@@ -140,7 +140,7 @@ def test_first_and_second_derivatives(example):
 def test_variances_are_the_same_a_few_at_a_time(monkeypatch):
     gibbs = pair(lengths=[4, 2, 1])
     whole = gibbs.variance
-    monkeypatch.setattr("structinf.distributions.moments._MAX_ELEMENTS", 100)
+    monkeypatch.setattr("structinf.distributions.variance._MAX_ELEMENTS", 100)
     close(gibbs.variance, whole, atol=1e-14)
 
 

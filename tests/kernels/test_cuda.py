@@ -66,7 +66,7 @@ def draw(name: str, i: int, dtype: torch.dtype, forbidden: bool = False) -> tupl
 
 
 def skip_unless_fit(name: str, relaxation: str) -> None:
-    missing = si.get_relaxation(relaxation).missing(si.get_oracle(name))
+    missing = si.get_relaxation(relaxation).unsupported_reason(si.get_oracle(name))
     if missing is not None:
         pytest.skip(missing)
 

@@ -58,7 +58,8 @@ def test_closed_forms_agree_with_frank_wolfe(name, options, omega):
     theta = draw(1, 3, 5)
     theta[0, 1] = -torch.inf
     closed, searched = (
-        infer(theta, oracle, "frank_wolfe", omega=omega, temperature=0.6, closed_form=form) for form in (True, False)
+        infer(theta, oracle, "frank_wolfe", regularizer=omega, temperature=0.6, closed_form=form)
+        for form in (True, False)
     )
     torch.testing.assert_close(closed.mean, searched.mean, atol=1e-9, rtol=0)
     torch.testing.assert_close(closed.value, searched.value, atol=1e-11, rtol=0)
@@ -69,9 +70,9 @@ def test_closed_forms_agree_with_frank_wolfe(name, options, omega):
 
 def test_entropies_of_one_choice_are_softmax_and_of_independent_ones_sigmoid():
     theta = draw(2, 3, 4)
-    one = relax(theta, "categorical", "frank_wolfe", omega="entropy", temperature=0.5, closed_form=False)
+    one = relax(theta, "categorical", "frank_wolfe", regularizer="entropy", temperature=0.5, closed_form=False)
     torch.testing.assert_close(one, (2 * theta).softmax(1))
-    each = relax(theta, "bits", "frank_wolfe", omega="binary_entropy", temperature=0.5, closed_form=False)
+    each = relax(theta, "bits", "frank_wolfe", regularizer="binary_entropy", temperature=0.5, closed_form=False)
     torch.testing.assert_close(each, (2 * theta).sigmoid())
 
 
@@ -81,22 +82,22 @@ def test_entropy_of_an_assignment_is_sinkhorns_limit():
     for _ in range(2000):
         plan = plan - plan.logsumexp(1, keepdim=True)
         plan = plan - plan.logsumexp(2, keepdim=True)
-    torch.testing.assert_close(relax(theta, "assignment", "frank_wolfe", omega="entropy"), plan.exp())
+    torch.testing.assert_close(relax(theta, "assignment", "frank_wolfe", regularizer="entropy"), plan.exp())
 
 
 @every_omega
 def test_temperature_scales_omega(omega):
     theta = draw(4, 2, 3, 3)
-    warm = infer(theta, "assignment", "frank_wolfe", omega=OMEGAS[omega], temperature=0.25)
-    cold = infer(4 * theta, "assignment", "frank_wolfe", omega=OMEGAS[omega])
+    warm = infer(theta, "assignment", "frank_wolfe", regularizer=OMEGAS[omega], temperature=0.25)
+    cold = infer(4 * theta, "assignment", "frank_wolfe", regularizer=OMEGAS[omega])
     torch.testing.assert_close(warm.mean, cold.mean)
     torch.testing.assert_close(warm.value, cold.value / 4)
 
 
 def test_shared_tensors_of_a_tuple():
     theta = draw(5, 3, 4, 2), draw(6, 2, 2)
-    together = relax(theta, "chain", "frank_wolfe", omega="entropy")
-    apart = relax((theta[0], theta[1].expand(3, 2, 2)), "chain", "frank_wolfe", omega="entropy")
+    together = relax(theta, "chain", "frank_wolfe", regularizer="entropy")
+    apart = relax((theta[0], theta[1].expand(3, 2, 2)), "chain", "frank_wolfe", regularizer="entropy")
     for a, b in zip(together, apart, strict=True):
         torch.testing.assert_close(a, b)
 
@@ -104,8 +105,8 @@ def test_shared_tensors_of_a_tuple():
 def test_lengths_and_float32():
     theta = draw(7, 3, 5, 5)
     lengths = torch.tensor([4, 2, 1])
-    double = relax(theta, "arborescence", "frank_wolfe", omega="entropy", lengths=lengths)
-    single = relax(theta.float(), "arborescence", "frank_wolfe", omega="entropy", lengths=lengths)
+    double = relax(theta, "arborescence", "frank_wolfe", regularizer="entropy", lengths=lengths)
+    single = relax(theta.float(), "arborescence", "frank_wolfe", regularizer="entropy", lengths=lengths)
     assert single.dtype == torch.float32
     torch.testing.assert_close(single.double(), double, atol=1e-6, rtol=0)
     assert not double[1, 3:].any()
@@ -117,14 +118,14 @@ def test_lengths_and_float32():
 @every_omega
 @pytest.mark.parametrize("backward", ["implicit", "central_differences"])
 def test_gradcheck(omega, backward):
-    layer = Layer("assignment", "frank_wolfe", omega=OMEGAS[omega], temperature=0.7, backward=backward)
+    layer = Layer("assignment", "frank_wolfe", regularizer=OMEGAS[omega], temperature=0.7, backward=backward)
     assert gradcheck(layer, draw(8, 2, 3, 3).requires_grad_())
 
 
 @pytest.mark.parametrize("omega", ["entropy", "binary_entropy"])
 def test_gradcheck_of_trees(omega):
     oracle, shape = TREES
-    assert gradcheck(Layer(oracle, "frank_wolfe", omega=omega), draw(9, *shape).requires_grad_(), fast_mode=True)
+    assert gradcheck(Layer(oracle, "frank_wolfe", regularizer=omega), draw(9, *shape).requires_grad_(), fast_mode=True)
 
 
 @every_omega
@@ -133,7 +134,7 @@ def test_unrolled_is_the_derivative_of_the_steps_that_were_taken(omega, variant)
     options = {"variant": variant, "max_iter": 3, "tolerance": 0.0, "on_failure": "ignore"}
     if variant == "fully_corrective":
         options = {}
-    layer = Layer("assignment", "frank_wolfe", omega=OMEGAS[omega], backward="unrolled", **options)
+    layer = Layer("assignment", "frank_wolfe", regularizer=OMEGAS[omega], backward="unrolled", **options)
     # Not over so few structures that the same two come up again: an exact step leaves them equally good.
     assert gradcheck(layer, draw(21, 2, 4, 4).requires_grad_(), fast_mode=True)
 
@@ -141,7 +142,7 @@ def test_unrolled_is_the_derivative_of_the_steps_that_were_taken(omega, variant)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_implicit_and_unrolled_agree_at_the_optimum(variant):
     """On a simplex with an optimum inside, which the vanilla variant approaches linearly."""
-    options = {"omega": cubic, "temperature": 20.0, "variant": variant, "tolerance": 1e-10}
+    options = {"regularizer": cubic, "temperature": 20.0, "variant": variant, "tolerance": 1e-10}
     gradients = []
     for backward in ("implicit", "unrolled"):
         theta = draw(12, 3, 4).requires_grad_()
@@ -154,7 +155,7 @@ def test_implicit_and_unrolled_agree_at_the_optimum(variant):
 
 def test_weights_have_a_gradient():
     theta = draw(14, 2, 3, 3).requires_grad_()
-    options = {"omega": quadratic(9), "temperature": 0.3}
+    options = {"regularizer": quadratic(9), "temperature": 0.3}
     assert gradcheck(lambda t: infer(t, "assignment", "frank_wolfe", **options).weights, theta)
     weights = infer(theta, "assignment", "frank_wolfe", backward="central_differences", **options).weights
     with pytest.raises(UnsupportedError, match="no gradient of the weights"):
@@ -163,7 +164,7 @@ def test_weights_have_a_gradient():
 
 @every_omega
 def test_losses_are_twice_differentiable(omega):
-    loss = FenchelYoungLoss("assignment", "frank_wolfe", omega=OMEGAS[omega], reduction="none")
+    loss = FenchelYoungLoss("assignment", "frank_wolfe", regularizer=OMEGAS[omega], reduction="none")
     gold = relax(draw(15, 2, 3, 3), "assignment", "map")
     theta = draw(16, 2, 3, 3).requires_grad_()
     assert gradcheck(lambda t: loss(t, gold), theta)
@@ -173,7 +174,7 @@ def test_losses_are_twice_differentiable(omega):
 @pytest.mark.parametrize("backward", ["implicit", "unrolled", "central_differences"])
 def test_second_derivatives_of_the_mean_are_refused(backward):
     theta = draw(17, 2, 3, 3).requires_grad_()
-    mean = relax(theta, "assignment", "frank_wolfe", omega="entropy", backward=backward)
+    mean = relax(theta, "assignment", "frank_wolfe", regularizer="entropy", backward=backward)
     (gradient,) = torch.autograd.grad(mean.square().sum(), theta, create_graph=True)
     with pytest.raises(UnsupportedError, match="first derivatives only"):
         gradient.sum().backward()
@@ -184,7 +185,7 @@ def test_a_gradient_of_nan_stays_with_its_instance(backward):
     theta = draw(18, 2, 3, 3).requires_grad_()
     cotangent = draw(19, 2, 3, 3)
     cotangent[0, 0, 0] = torch.nan
-    mean = relax(theta, "assignment", "frank_wolfe", omega="entropy", backward=backward)
+    mean = relax(theta, "assignment", "frank_wolfe", regularizer="entropy", backward=backward)
     (gradient,) = torch.autograd.grad(mean, theta, cotangent)
     assert gradient[0].isnan().all()
     assert gradient[1].isfinite().all()
@@ -197,7 +198,7 @@ def test_a_gradient_of_nan_stays_with_its_instance(backward):
 def test_laws(omega):
     """The default Ω has them on every structure, in the tests of all relaxations."""
     oracle = get_oracle("dag_path", graph=((0, 1), (1, 2), (0, 2)))
-    check_relaxation(get_relaxation("frank_wolfe", omega=omega), oracle, (3,))
+    check_relaxation(get_relaxation("frank_wolfe", regularizer=omega), oracle, (3,))
 
 
 # ----------------------------------------------------------------------------- statuses and refusals
@@ -205,7 +206,7 @@ def test_laws(omega):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_rounds_that_do_not_suffice_are_a_status_and_a_warning(variant):
-    options = {"omega": "entropy", "variant": variant, "max_iter": 1}
+    options = {"regularizer": "entropy", "variant": variant, "max_iter": 1}
     theta = draw(18, 3, 4, 4, scale=2.0)
     with pytest.warns(ConvergenceWarning, match="3 of 3 instances stopped after .* max_iter is 1"):
         solution = infer(theta, "assignment", "frank_wolfe", **options)
@@ -241,16 +242,16 @@ def test_oracles_of_costs_take_the_squared_norm_alone():
         distance = (solution.mean - exact).flatten(1).square().sum(1) / 2
         assert (distance <= solution.gap + 1e-12).all()
     for omega in ("entropy", cubic):
-        with pytest.raises(UnsupportedError, match=r'at most 0.*omega="squared_l2" does not'):
-            Layer(oracle, "frank_wolfe", omega=omega)
+        with pytest.raises(UnsupportedError, match=r'at most 0.*regularizer="squared_l2" does not'):
+            Layer(oracle, "frank_wolfe", regularizer=omega)
     with pytest.raises(UnsupportedError, match="central differences make others"):
         Layer(oracle, "frank_wolfe", backward="central_differences")
 
 
 def test_options_are_checked():
     for options in (
-        {"omega": "l1"},
-        {"omega": 3},
+        {"regularizer": "l1"},
+        {"regularizer": 3},
         {"variant": "lazy"},
         {"backward": "forward"},
         {"closed_form": 1},
@@ -263,10 +264,10 @@ def test_options_are_checked():
 
 
 def test_is_a_record_of_its_options():
-    relaxation = get_relaxation("frank_wolfe", omega="entropy", temperature=0.5)
-    assert "omega='entropy'" in repr(relaxation)
-    assert relaxation == get_relaxation("frank_wolfe", omega="entropy", temperature=0.5)
-    assert relaxation != get_relaxation("frank_wolfe", omega="binary_entropy", temperature=0.5)
+    relaxation = get_relaxation("frank_wolfe", regularizer="entropy", temperature=0.5)
+    assert "regularizer='entropy'" in repr(relaxation)
+    assert relaxation == get_relaxation("frank_wolfe", regularizer="entropy", temperature=0.5)
+    assert relaxation != get_relaxation("frank_wolfe", regularizer="binary_entropy", temperature=0.5)
     assert pickle.loads(pickle.dumps(relaxation)) == relaxation
     colder = dataclasses.replace(relaxation, temperature=0.1)
     half = torch.full((1, 2), 0.5)

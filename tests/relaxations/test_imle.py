@@ -177,7 +177,9 @@ def step(layer: nn.Module, theta: Tensor, v: Tensor, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_step_and_state_are_the_formula(symmetric: bool) -> None:
-    layer, relaxation = layer_of(samples=4, alpha=0.7, target=1.5, rate=0.05, decay=0.6, symmetric=symmetric)
+    layer, relaxation = layer_of(
+        samples=4, alpha=0.7, target_nonzeros=1.5, alpha_step=0.05, decay=0.6, symmetric=symmetric
+    )
     alpha, average = 0.7, 1.5
     for seed in range(6):
         v = V * (seed + 1)
@@ -193,7 +195,7 @@ def test_step_and_state_are_the_formula(symmetric: bool) -> None:
 
 
 def test_step_grows_until_gradients_are_as_dense_as_wanted() -> None:
-    layer, relaxation = layer_of(noise="none", alpha=0.0, target=1.0, rate=0.05)
+    layer, relaxation = layer_of(noise="none", alpha=0.0, target_nonzeros=1.0, alpha_step=0.05)
     theta, v = torch.tensor([[3.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]])
     assert not step(layer, theta, v).any()  # no step, no gradient
     for seed in range(200):
@@ -203,11 +205,11 @@ def test_step_grows_until_gradients_are_as_dense_as_wanted() -> None:
 
 
 def test_same_state_same_next_gradient() -> None:
-    layer, relaxation = layer_of(samples=3, rate=0.1)
+    layer, relaxation = layer_of(samples=3, alpha_step=0.1)
     for seed in range(5):
         step(layer, THETA, V, seed)
     assert relaxation.alpha.item() != 1.0
-    other, _ = layer_of(samples=3, rate=0.1)
+    other, _ = layer_of(samples=3, alpha_step=0.1)
     other.load_state_dict(layer.state_dict())
     copies = [other, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))]
     expected = step(layer, THETA, V, 7)
@@ -254,7 +256,7 @@ def test_forbidden_and_shared_parts_and_padding_in_the_norms() -> None:
 
 
 def test_state_keeps_its_precision_and_moves_with_the_module() -> None:
-    layer, relaxation = layer_of(rate=1e-3)
+    layer, relaxation = layer_of(alpha_step=1e-3)
     layer.to(torch.bfloat16)
     layer.double()
     assert relaxation.alpha.dtype == torch.float32
@@ -271,7 +273,7 @@ def test_modules_are_equal_to_themselves_alone_and_show_their_options() -> None:
     assert len({one, other}) == 2
     assert repr(one) == (
         "AdaptiveIMLE(noise=SumOfGamma(k=1, iterations=10), sigma=1.0, samples=2, reduction='mean', symmetric=False, "
-        "target=1.0, rate=0.001, decay=0.9)"
+        "target_nonzeros=1.0, alpha_step=0.001, decay=0.9)"
     )
 
 
@@ -303,8 +305,8 @@ def test_wrong_options(name: str, options: dict[str, Any], message: str) -> None
         ("imle", {"lambda_": -1}, "lambda_ must be a finite number above 0, got -1"),
         ("imle", {"lambda_": torch.inf}, "lambda_ must be a finite number above 0, got inf"),
         ("adaptive_imle", {"alpha": -0.1}, "alpha must be a finite number of at least 0, got -0.1"),
-        ("adaptive_imle", {"target": 0}, "target must be a finite number above 0, got 0"),
-        ("adaptive_imle", {"rate": 0}, "rate must be a finite number above 0, got 0"),
+        ("adaptive_imle", {"target_nonzeros": 0}, "target_nonzeros must be a finite number above 0, got 0"),
+        ("adaptive_imle", {"alpha_step": 0}, "alpha_step must be a finite number above 0, got 0"),
         ("adaptive_imle", {"decay": 1.0}, "decay must be a number of at least 0 and below 1, got 1.0"),
     ],
 )

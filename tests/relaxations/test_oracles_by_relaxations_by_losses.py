@@ -89,7 +89,7 @@ def pairs(
         for name in names
         if isinstance(structinf.get_relaxation(name), kind)
         and not structinf.get_relaxation(name).is_stochastic
-        and structinf.get_relaxation(name).missing(example.oracle()) is None
+        and structinf.get_relaxation(name).unsupported_reason(example.oracle()) is None
     ]
     return pytest.mark.parametrize(("example", "relaxation"), found)
 

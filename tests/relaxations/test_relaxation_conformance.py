@@ -26,7 +26,7 @@ from structinf.testing import check_relaxation
 @oracle_examples.parametrize(lambda example: example.relaxed)
 def test_conformance(example: Example, name: str) -> None:
     oracle = example.oracle()
-    if (missing := get_relaxation(name).missing(oracle)) is not None:
+    if (missing := get_relaxation(name).unsupported_reason(oracle)) is not None:
         with pytest.raises(UnsupportedError) as error:
             check_relaxation(name, oracle, example.event_shape)
         assert missing in str(error.value)
@@ -48,7 +48,7 @@ def test_conformance(example: Example, name: str) -> None:
 
 
 def _can_relax(relaxation: Relaxation, example: Example) -> bool:
-    return example.relaxed and relaxation.missing(example.oracle()) is None
+    return example.relaxed and relaxation.unsupported_reason(example.oracle()) is None
 
 
 def pairs(options: Mapping[str, Relaxation], kind: Callable[[Oracle], Any]) -> Callable[[Any], Any]:

@@ -70,7 +70,7 @@ def test_gumbel_top_k_is_sampling_without_replacement() -> None:
         ("spanning_tree", "marginals", (4, 4)),
         ("arborescence", "marginals", (4, 4)),
         (si.get_oracle("subset", k=2), "marginals", (5,)),
-        (si.get_oracle("subset", k=2), si.get_relaxation("frank_wolfe", omega="binary_entropy"), (5,)),
+        (si.get_oracle("subset", k=2), si.get_relaxation("frank_wolfe", regularizer="binary_entropy"), (5,)),
         ("assignment", "sparsemap", (3, 3)),
         ("dtw", si.get_relaxation("smoothed", regularizer="squared_l2"), (3, 4)),
     ],
@@ -187,7 +187,7 @@ def test_averaged_samples_train_through_a_relaxed_loss_and_samples_apart_do_not(
 
 
 def test_state_of_the_base_relaxation_is_in_the_layer() -> None:
-    inner = si.get_relaxation("adaptive_imle", noise="none", target=3.0)
+    inner = si.get_relaxation("adaptive_imle", noise="none", target_nonzeros=3.0)
     layer = si.Layer("subset", "stochastic", base_relaxation=inner, k=2)
     theta = torch.randn(3, 5, requires_grad=True)
     (layer(theta, generator=generator()) * torch.randn(5)).sum().backward()
@@ -196,7 +196,10 @@ def test_state_of_the_base_relaxation_is_in_the_layer() -> None:
     again = copy.deepcopy(layer)
     assert again.inner[0] is again.relaxation.base_relaxation
     fresh = si.Layer(
-        "subset", "stochastic", base_relaxation=si.get_relaxation("adaptive_imle", noise="none", target=3.0), k=2
+        "subset",
+        "stochastic",
+        base_relaxation=si.get_relaxation("adaptive_imle", noise="none", target_nonzeros=3.0),
+        k=2,
     )
     fresh.load_state_dict(state)
     assert fresh.relaxation.base_relaxation.alpha == inner.alpha != 1

@@ -53,7 +53,7 @@ def close(found: Tensor, expected: Any, atol: float = 1e-6) -> None:
 def test_backward_is_the_formula(example: Example, name: str) -> None:
     relaxation, rule = RULES[name]
     oracle, every = example.oracle(), listed(example)
-    if (missing := relaxation.missing(oracle)) is not None:
+    if (missing := relaxation.unsupported_reason(oracle)) is not None:
         with pytest.raises(UnsupportedError, match="These relaxations do: ") as error:
             si.Layer(oracle, relaxation)
         assert missing in str(error.value)
@@ -349,7 +349,7 @@ class Choices(Listing):
 @pytest.mark.parametrize("name", si.list_relaxations())
 def test_instance_data_reaches_every_call_of_the_oracle(name: str) -> None:
     relaxation, oracle = si.get_relaxation(name), Choices()
-    if relaxation.missing(oracle) is not None:
+    if relaxation.unsupported_reason(oracle) is not None:
         pytest.skip(f"{name} asks for more than a list of structures")
     theta, v = torch.randn(3, 4), torch.randn(3, 4)
     allowed = torch.tensor([[1, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, 1]])

@@ -104,7 +104,11 @@ def collected() -> dict[str, Any]:
     for module in (importlib.import_module(f"structinf{name}") for name in MODULES):
         found.update({f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__})
     for registry in REGISTRIES:
-        own = [point for point in entry_points(group=registry.group) if point.value.partition(".")[0] in PACKAGES]
+        own = [
+            point
+            for point in entry_points(group=registry.entry_point_group)
+            if point.value.partition(".")[0] in PACKAGES
+        ]
         found.update({f"{registry.kind} {point.name}": point.load() for point in own})
     found.update(REFERENCE)
     once: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Which of many structures are equal."""
+"""Grouping of equal structures."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["first_of_each_group", "numbered"]
+__all__ = ["first_of_each_group", "group_equal_rows"]
 
 
-def numbered(parts: Sequence[Tensor]) -> Tensor:
-    """A number below N for each of N structures, given as one or several (N, P) tensors; the same for equal ones."""
+def group_equal_rows(parts: Sequence[Tensor]) -> Tensor:
+    """Return a group number below N for each of N structures, which are rows of one or several (N, P) tensors."""
     keys = _keys([t for t in parts if t.numel()])
     if keys is not None:
-        values, kind = keys.unique(return_inverse=True)
-        like = first_of_each_group(kind, len(values))[kind]
+        values, group_id = keys.unique(return_inverse=True)
+        like = first_of_each_group(group_id, len(values))[group_id]
         merged = (like != torch.arange(len(like), device=like.device)).nonzero()[:, 0]
         if all(torch.equal(t[like[rows]], t[rows]) for t in parts for rows in merged.split(_block(t))):
-            return kind
+            return group_id
     # A column more, since unique takes no rows of length 0.
     return torch.nn.functional.pad(torch.cat(list(parts), 1), (0, 1)).unique(dim=0, return_inverse=True)[1]
 
 
-def first_of_each_group(kind: Tensor, count: int) -> Tensor:
-    """Where one of each of the ``count`` kinds stands in ``kind``, (count,)."""
-    return kind.new_empty(count).scatter_(0, kind, torch.arange(len(kind), device=kind.device))
+def first_of_each_group(group_id: Tensor, count: int) -> Tensor:
+    """Return the index of one member of each of the ``count`` groups, (count,)."""
+    return group_id.new_empty(count).scatter_(0, group_id, torch.arange(len(group_id), device=group_id.device))
 
 
 def _keys(parts: Sequence[Tensor]) -> Tensor | None:
-    """Numbers (N,), the same for equal structures and hardly ever for others; None unless all parts are whole numbers.
+    """Hash structures whose parts are whole numbers to (N,) numbers; return None for other parts.
 
-    They are sums of whole numbers that stay below 2⁵³, and so exact in any order.
+    The sums stay below 2⁵³, so they are exact in any order.
     """
     if not parts or any(bool((b != b.round()).any()) for t in parts for b in t.split(_block(t))):
         return None
@@ -46,5 +46,5 @@ def _keys(parts: Sequence[Tensor]) -> Tensor | None:
 
 
 def _block(t: Tensor) -> int:
-    """How many rows to work on at a time, so that they stay in the cache."""
+    """Return how many rows fit the cache."""
     return max(1, 2**17 // max(1, t.shape[1]))

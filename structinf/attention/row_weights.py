@@ -18,8 +18,8 @@ from ..oracle import Oracle
 from ..registry import did_you_mean
 from ..relaxation import Relaxation
 from ..shapes import Float
+from .base import AttentionWeights, StructuredWeights
 from .padding import PaddedDim, check_mask
-from .weights import AttentionWeights, StructuredWeights
 
 __all__ = ["RowWeights", "SimplexWeights"]
 
@@ -93,7 +93,7 @@ class SimplexWeights(AttentionWeights):
         if isinstance(self.function, nn.Module):
             return zero_where_all_masked(self.function, scores)
         function = functools.partial(self.function, dim=-1)
-        # Those of the library give rows of −inf zeros by themselves.
+        # The maps of the library already return zeros for rows of −inf.
         return function(scores) if _is_library_function(self.function) else zero_where_all_masked(function, scores)
 
     def extra_repr(self) -> str:
@@ -145,7 +145,7 @@ class RowWeights(StructuredWeights):
 
 
 def _mask_after(keys: Tensor | None, scores: Tensor) -> Tensor:
-    """The scores of so many keys, and −inf for the others."""
+    """Replace the scores after the first ``keys`` keys by −inf."""
     if keys is None:
         return scores
     place = torch.arange(scores.shape[-1], device=scores.device)
@@ -153,7 +153,7 @@ def _mask_after(keys: Tensor | None, scores: Tensor) -> Tensor:
 
 
 def zero_where_all_masked(function: Callable[[Tensor], Tensor], scores: Tensor) -> Float[Tensor, "*batch keys"]:
-    """``function`` of the scores, along the last dimension; zeros with a gradient of 0 where all of them are −inf."""
+    """Apply ``function`` along the last dimension; rows of −inf get zeros with gradient 0."""
     empty = scores.isneginf().all(-1, keepdim=True)
     return function(scores.masked_fill(empty, 0)).masked_fill(empty, 0)
 
@@ -181,7 +181,7 @@ def _is_library_function(function: Callable[..., Any]) -> bool:
 
 
 def _reads_order(function: Callable[..., Any]) -> bool:
-    """Whether neighbours matter, so that padding between keys must not be left where it is."""
+    """Whether the map depends on the order of the keys, so that padding between keys must be moved."""
     return _unwrap_partial(function) is simplex.fusedmax or isinstance(function, simplex.Fusedmax)
 
 

@@ -1,4 +1,4 @@
-"""What attention weights are: a map from the scores of queries and keys, and those that a relaxed structure gives."""
+"""Base classes of attention weights: maps from scores, and means of relaxed structures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AttentionWeights(nn.Module, abc.ABC):
 
     @property
     def couples_queries(self) -> bool:
-        """Whether one structure is over all queries, so that it would change with queries that are padding."""
+        """Whether one structure covers all queries, so that padding among the queries would change it."""
         return False
 
     @abc.abstractmethod
@@ -96,26 +96,26 @@ class StructuredWeights(AttentionWeights):
 
     @property
     def masks_padding_in_place(self) -> bool:
-        """Whether keys that are padding are forbidden where they stand, rather than left out."""
+        """Whether padding among the keys gets score −inf in place, instead of being moved to the end."""
         return False
 
     @property
     def is_self_attention(self) -> bool:
-        """Whether queries and keys are the same sequence, so that what is padding as either is padding as both."""
+        """Whether queries and keys are the same sequence, and share their padding."""
         return False
 
     @abc.abstractmethod
     def mean(
         self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
-        """Weights (..., n, m) from scores of that shape, before they are normalized; of any value in the padding.
+        """Return weights (..., n, m) before normalisation, with any values in the padding.
 
         Parameters
         ----------
         scores : (..., n, m) Tensor
-            In full precision, with all padding at the end and 0 in it.
+            In full precision. All padding is at the end and has score 0.
         queries, keys : (...) Tensor or None
-            How many of either are no padding, maybe none; None for all. Their batch dimensions broadcast.
+            Numbers of queries and keys that are not padding, which may be 0; None means all.
         """
 
     def forward(
@@ -129,7 +129,7 @@ class StructuredWeights(AttentionWeights):
             if mask is not None:
                 check_mask(f"{name}_padding_mask", mask, (*scores.shape[:-2], scores.shape[dim]))
         if not (scores.shape[-2] and scores.shape[-1]):
-            return scores.clone()  # structures without a single part are few oracles' business
+            return scores.clone()  # few oracles accept structures without parts
         if key_padding_mask is not None and self.masks_padding_in_place:
             scores, key_padding_mask = scores.masked_fill(key_padding_mask.unsqueeze(-2), -math.inf), None
         if self.is_self_attention:
@@ -140,7 +140,7 @@ class StructuredWeights(AttentionWeights):
         return (normalize(weights) if self.normalized else weights).to(scores.dtype)
 
     def _merge_padding(self, scores: Tensor, of_keys: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
-        """What is padding of the one sequence that queries and keys are."""
+        """Return the padding of the sequence that is both queries and keys."""
         if scores.shape[-2] != scores.shape[-1]:
             raise InvalidInputError(
                 f"{self.layer.oracle.label()} is over one sequence, so that scores (..., n, n) of self-attention are "
@@ -149,7 +149,7 @@ class StructuredWeights(AttentionWeights):
         return of_keys if of_queries is None else of_queries if of_keys is None else of_keys | of_queries
 
     def relaxed_mean(self, theta: Any, lengths: Tensor | None, generator: torch.Generator | None) -> Any:
-        """The layer's mean, with ``lengths``, if there are any, of at least 1: oracles know no empty side."""
+        """Return the layer's mean; lengths of 0 become 1, because oracles accept no empty side."""
         data = {} if lengths is None else {"lengths": lengths.clamp(min=1)}
         return cast(Any, self.layer(theta, generator=generator, **data))
 
@@ -158,7 +158,7 @@ class StructuredWeights(AttentionWeights):
 
 
 def normalize(weights: Tensor) -> Float[Tensor, "*batch queries keys"]:
-    """Weights divided by each query's sum; 0 where all are."""
+    """Divide the weights of each query by their sum; all-zero weights stay 0."""
     total = weights.sum(-1, keepdim=True)
     return weights / total.masked_fill(total == 0, 1)
 

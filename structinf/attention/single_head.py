@@ -13,9 +13,9 @@ from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
 from ..shapes import Float
-from .choice import choose_weights
+from .base import AttentionWeights
 from .padding import apply_masks, check_mask, is_padding
-from .weights import AttentionWeights
+from .resolve import choose_weights
 
 __all__ = ["StructuredAttention", "scaled_dot"]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..oracle import Oracle
 from ..relaxation import Relaxation
-from .weights import StructuredWeights
+from .base import StructuredWeights
 
 __all__ = ["SegmentationWeights"]
 

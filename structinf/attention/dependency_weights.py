@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from ..oracle import Oracle
 from ..relaxation import Relaxation
-from .weights import StructuredWeights
+from .base import StructuredWeights
 
 __all__ = ["DependencyWeights"]
 

@@ -1,4 +1,4 @@
-"""What solvers found, with the gradients that they know: optimal values, piecewise linear maps, means of structures."""
+"""Gradients of solver results: optimal values, piecewise linear maps, and weighted means of structures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ..errors import UnsupportedError
-from ..parts import Parts, as_tuple, pack_like, sum_to_batch_of
+from ..parts import Parts, as_tuple, pack, pack_like, sum_to_batch_of, zeros_for_missing
 from ..shapes import Float
-from .forms import pack, zeros_for_missing
 
 __all__ = ["WeightedMean", "attach_envelope_gradient", "attach_jacobian", "attach_vjp"]
 

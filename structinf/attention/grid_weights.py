@@ -11,7 +11,7 @@ from ..errors import UnsupportedError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
 from ..validation import check_flag
-from .weights import StructuredWeights
+from .base import StructuredWeights
 
 __all__ = ["GridWeights"]
 

@@ -1,8 +1,8 @@
-"""Convex functions of θ with algorithms of their own for all derivatives: values and gradients to differentiate.
+"""Differentiable values and gradients of convex functions of θ that have algorithms for their derivatives.
 
-A function f has the gradient μ and the Hessian H (log Z with E[Y] and Cov[Y]; a smoothed recursion). Each of the maps
-below is a Function whose backward is made of the others, so that two derivatives of μ (three of f) come out right; the
-third and later ones are taken by autograd through f's own differentiable value.
+A function f has the gradient μ and the Hessian H: log Z has E[Y] and Cov[Y], and a smoothed recursion has both too.
+The backward pass of each Function below calls the other Functions, which gives two derivatives of μ (three of f).
+Autograd computes later derivatives through the differentiable value of f.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from ..parts import (
     batch_size,
     differentiate,
     inner_product,
+    pack,
     pack_like,
     scale_per_instance,
     sum_to_batch_of,
     total_inner_product,
+    zeros_for_missing,
 )
 from ..shapes import Float
-from .forms import pack, zeros_for_missing
 
 __all__ = ["ConvexFunction", "Gradient", "gradient", "value", "value_and_gradient"]
 

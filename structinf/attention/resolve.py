@@ -1,4 +1,4 @@
-"""From what a user names to attention weights."""
+"""Attention weights by name, or from an oracle and a relaxation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..calls.resolution import ORACLES
 from ..errors import UnsupportedError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
-from .dependency import DependencyWeights
-from .grid import GridWeights
-from .rows import RowWeights, SimplexWeights
-from .segmentation import SegmentationWeights
-from .weights import AttentionWeights
+from .base import AttentionWeights
+from .dependency_weights import DependencyWeights
+from .grid_weights import GridWeights
+from .row_weights import RowWeights, SimplexWeights
+from .segmentation_weights import SegmentationWeights
 
 __all__ = ["choose_weights"]
 
-# Oracles whose potentials are more than scores of queries and keys, or have the keys first.
+# Oracles whose potentials hold more than the scores of queries and keys, or whose rows are the keys.
 _WEIGHTS_BY_ORACLE: dict[str, Callable[..., AttentionWeights]] = {
     "arborescence": DependencyWeights,
     "chain": SegmentationWeights,
@@ -37,14 +37,10 @@ def choose_weights(
     relaxation: str | Relaxation | None,
     options: dict[str, Any],
 ) -> AttentionWeights:
-    """The weights that are given, or made from a map to the simplex, or from an oracle and a relaxation.
+    """Return ``weights``, or make them from a map to the simplex or from an oracle and a relaxation.
 
-    Raises
-    ------
-    TypeError
-        If both ``weights`` and an oracle are given, a relaxation without an oracle, or options of what has its own.
-    UnsupportedError
-        If the oracle's potentials are no scores of queries and keys, or it cannot have the relaxation.
+    Raises TypeError for arguments that exclude each other, and UnsupportedError if the weights of this oracle are
+    unknown.
     """
     if oracle is None:
         if relaxation is not None:
@@ -72,7 +68,7 @@ def choose_weights(
 
 def _event_ndim(oracle: str | Oracle, options: dict[str, Any]) -> Any:
     if isinstance(oracle, str):
-        # What an oracle takes may depend on its options.
+        # The dimensions may depend on the oracle's options.
         known = {key: value for key, value in options.items() if key in ORACLES.options(oracle)}
         factory = ORACLES.factory(oracle)
         class_event_ndim = getattr(factory, "event_ndim", None) if inspect.isclass(factory) else None

@@ -1,4 +1,4 @@
-"""Checks of values that also work within torch.func's transforms, where a tensor stands for many."""
+"""Checks of tensor values that also work inside torch.func.vmap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_under_vmap"]
 
 
 def check_under_vmap(t: Tensor, check: Callable[[Tensor], None]) -> Tensor:
-    """``t``, after ``check`` has seen it: with dimensions in front that vmap hides elsewhere."""
+    """Call ``check`` with ``t``, including the batch dimensions that vmap hides, and return ``t``."""
     return _CheckUnderVmap.apply(t, check)
 
 

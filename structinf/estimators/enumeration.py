@@ -27,7 +27,9 @@ class _EnumerationEstimator(Estimator):
         super().__init__()
         self.regularizer = regularizer
 
-    def terms(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None) -> WeightedStructures:
+    def weighted_structures(
+        self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None
+    ) -> WeightedStructures:
         first, size = as_tuple(theta)[0], batch_size(theta)
         groups = [
             (rows, *_enumerate_and_score(oracle, theta, rows))
@@ -42,9 +44,11 @@ class _EnumerationEstimator(Estimator):
             weights = autograd.smooth_argmax(self.regularizer, found / self.regularizer.temperature).to(first.dtype)
             row, column = weights.detach().nonzero(as_tuple=True)
             chosen = map_parts(lambda y, t, i=column: y.to(t.dtype)[i], structures, theta)
-            own = weights[row, column]
-            several.append(WeightedStructures(chosen, rows[row], own, torch.zeros_like(own), size))
-        return WeightedStructures.concatenate(several).packed()
+            support_weights = weights[row, column]
+            several.append(
+                WeightedStructures(chosen, rows[row], support_weights, torch.zeros_like(support_weights), size)
+            )
+        return WeightedStructures.concatenate(several).drop_zero_weights()
 
     def extra_repr(self) -> str:
         return f"{self.regularizer!r}"
@@ -60,7 +64,7 @@ def _empty_structures(theta: Parts, size: int) -> WeightedStructures:
 
 
 def _group_by_instance_data(oracle: Oracle, size: int, device: torch.device) -> list[Tensor]:
-    """Indices of instances that have the same structures: those of equal instance data."""
+    """Group the indices of instances with equal instance data, which have the same structures."""
     data, groups = [value.tolist() for value in oracle.bound.values()], {}
     for b in range(size):
         groups.setdefault(repr([value[b] for value in data]), []).append(b)
