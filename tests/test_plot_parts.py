@@ -16,7 +16,7 @@ from figures import arrows, colours, cut_off, decimals, percentages, render, sho
 from structinf import plot
 from structinf.dp.paths import DAG
 from structinf.plot.brackets import find_parts, place_spans
-from structinf.plot.layering import lay_out
+from structinf.plot.layered_layout import lay_out
 from structinf.plot.style import BLUE, GREY, LIGHT_GREY, ORANGE
 
 # ----------------------------------------------------------------------------- selections

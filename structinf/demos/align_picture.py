@@ -10,7 +10,7 @@ from matplotlib.gridspec import SubplotSpec
 from torch import Tensor
 
 from ..plot.shading import shade
-from ..plot.sides import draw_series
+from ..plot.side_labels import draw_series
 from ..plot.style import BLUE, GREY, INK, ORANGE, draw_frame
 
 __all__ = ["Average", "Pair", "draw"]

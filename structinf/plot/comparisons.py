@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..errors import InvalidInputError
-from .drawn import PlotInput
+from .mixture import PlotInput
 from .panels import draw_side_by_side
 
 __all__ = ["comparison"]

@@ -18,9 +18,9 @@ from torch import Tensor
 from ..dp.graph import Graph
 from ..errors import InvalidInputError
 from .boxes import BOX_HEIGHT, draw_node, write_over
-from .drawn import PlotInput, read
+from .mixture import PlotInput, read_solution
 from .style import BLUE, GREY, INK, ORANGE, add_axes, as_decimal, as_percent, colors_of, make_figure, size_of
-from .words import check_count, names_or_numbers, prepare_text, text_width
+from .text import check_count, names_or_numbers, prepare_text, text_width
 
 __all__ = ["network"]
 
@@ -86,7 +86,7 @@ def network(
     >>> solution = si.infer(torch.tensor([0.0, 0.2, 0.5]), "spanning_tree", "marginals", edges=edges)
     >>> figure = network(solution, edges, directed=False)
     """
-    data = read(solution, "n n" if edges is None else "E", max_structures=1)
+    data = read_solution(solution, "n n" if edges is None else "E", max_structures=1)
     mean = data.mean[0]
     if bool((mean < 0).any()):
         raise InvalidInputError(f"solution: amounts on edges are 0 or more, got {mean.min().item():g}")
@@ -102,8 +102,8 @@ def network(
     amounts = mean.flatten().tolist()
     texts = [""] * len(amounts) if names is None else names_or_numbers("names", names, len(amounts), "edges")
     texts = [" ".join(filter(None, [text, as_decimal(amount)])) for text, amount in zip(texts, amounts, strict=True)]
-    labels, font, unknown = prepare_text(labels)
-    texts, small, other_missing_glyph_note = prepare_text(texts, 8)
+    labels, font, glyph_note = prepare_text(labels)
+    texts, small, other_glyph_note = prepare_text(texts, 8)
     boxes = [text_width(label, font) + 0.24 for label in labels]
     places = _place(keys, positions, boxes)
 
@@ -121,7 +121,7 @@ def network(
     meanings |= {f"the heaviest, {as_percent(weight)}": ORANGE for weight in data.weights.tolist()}
     legend = colors_of(meanings, colors.values())
     width, height = high[0] - low[0] + 2 * side, top + high[1] - low[1] + bottom
-    figure = make_figure(width, height, title, legend, data.rest, unknown or other_missing_glyph_note)
+    figure = make_figure(width, height, title, legend, data.rest, glyph_note or other_glyph_note)
     axes = add_axes(figure, 0, 0, *size_of(figure))
     left, down = low[0] - side, low[1] - bottom
     axes.set(xlim=(left, left + size_of(figure)[0]), ylim=(down, down + height))  # in inches

@@ -14,10 +14,10 @@ from matplotlib.path import Path
 
 from ..dp.paths import DAG
 from .boxes import BOX_HEIGHT, draw_node, write_over
-from .drawn import PlotInput, read
-from .layering import lay_out
+from .layered_layout import lay_out
+from .mixture import PlotInput, read_solution
 from .style import BLUE, GREY, INK, ORANGE, add_axes, as_decimal, as_percent, make_figure, size_of
-from .words import check_count, names_or_numbers, prepare_text, text_width
+from .text import check_count, names_or_numbers, prepare_text, text_width
 
 __all__ = ["route"]
 
@@ -56,12 +56,12 @@ def route(solution: PlotInput, edges: Any, *, names: Sequence[str] | None = None
     >>> solution = si.infer(torch.tensor([0.5, 0.0, 0.0, 0.4]), "dag_path", "sparsemap", graph=edges)
     >>> figure = route(solution, edges, title="To work")
     """
-    data = read(solution, "E", max_structures=1)
+    data = read_solution(solution, "E", max_structures=1)
     dag, mean = DAG.of(edges), data.mean[0].tolist()
     check_count("edges", len(dag.ends), len(mean), "edges")
-    nodes, font, unknown = prepare_text([str(node) for node in dag.nodes])
+    nodes, font, glyph_note = prepare_text([str(node) for node in dag.nodes])
     edge_names = [""] * len(mean) if names is None else names_or_numbers("names", names, len(mean), "edges")
-    edge_names, small, other_missing_glyph_note = prepare_text(edge_names, 8)
+    edge_names, small, other_glyph_note = prepare_text(edge_names, 8)
     texts = [" ".join(filter(None, [name, as_decimal(p)])) for name, p in zip(edge_names, mean, strict=True)]
 
     boxes = [text_width(node, font) + 0.24 for node in nodes]
@@ -70,7 +70,7 @@ def route(solution: PlotInput, edges: Any, *, names: Sequence[str] | None = None
     legend = [("probable", BLUE), ("of probability 0", GREY)]
     legend += [(f"the heaviest path, {as_percent(weight)}", ORANGE) for weight in data.weights.tolist()]
     width, height = left + places.ends[-1] + 0.25, top + places.deepest + bottom
-    figure = make_figure(width, height, title, legend, data.rest, unknown or other_missing_glyph_note)
+    figure = make_figure(width, height, title, legend, data.rest, glyph_note or other_glyph_note)
     axes = add_axes(figure, 0, 0, *size_of(figure))
     axes.set(xlim=(-left, size_of(figure)[0] - left), ylim=(height - top, -top))  # in inches
     axes.set_axis_off()

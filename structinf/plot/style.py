@@ -13,7 +13,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.gridspec import GridSpec
 
-from .words import prepare_text, text_width
+from .text import prepare_text, text_width
 
 __all__ = [
     "BLUE",
@@ -30,10 +30,10 @@ __all__ = [
     "as_decimal",
     "as_percent",
     "colors_of",
+    "draw_cell_lines",
     "draw_frame",
     "draw_into_parts",
     "make_figure",
-    "rule_cells",
     "size_of",
     "write_weight",
 ]
@@ -69,8 +69,8 @@ def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[
     bold = FontProperties(size=12, weight="bold")
     if not legends:
         legend, notes = (), ()
-    texts, small, unknown = prepare_text([text for text, _ in legend], 8)
-    note = "; ".join(dict.fromkeys(filter(None, [*notes, unknown])))
+    texts, small, glyph_note = prepare_text([text for text, _ in legend], 8)
+    note = "; ".join(dict.fromkeys(filter(None, [*notes, glyph_note])))
     rooms = [0.35 + text_width(text, small) for text in texts]
     width = max(
         width, 0.4 + text_width(title, bold), 0.4 + sum(rooms) + (0.2 + text_width(note, small) if note else 0.0)
@@ -129,7 +129,7 @@ def draw_frame(axes: Axes) -> None:
         spine.set_linewidth(0.6)
 
 
-def rule_cells(axes: Axes, n: int, m: int) -> None:
+def draw_cell_lines(axes: Axes, n: int, m: int) -> None:
     """Thin lines between n by m cells, and around them."""
     axes.set_xticks([j - 0.5 for j in range(m + 1)], minor=True)
     axes.set_yticks([i - 0.5 for i in range(n + 1)], minor=True)

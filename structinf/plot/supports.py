@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ..errors import InvalidInputError
 from ..parts import pack_like
-from .drawn import Mixture, PlotInput, find_heaviest
+from .mixture import Mixture, PlotInput, find_heaviest
 from .panels import draw_side_by_side
 from .style import BLUE, ORANGE, as_percent
 

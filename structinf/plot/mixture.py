@@ -16,7 +16,7 @@ from ..solution import Solution
 from ..validation import check_natural
 from .style import as_percent
 
-__all__ = ["Mixture", "PlotData", "PlotInput", "find_heaviest", "read"]
+__all__ = ["Mixture", "PlotData", "PlotInput", "find_heaviest", "read_solution"]
 
 
 class Mixture(NamedTuple):
@@ -56,7 +56,9 @@ class PlotData(NamedTuple):
     rest: str
 
 
-def read(solution: PlotInput, *forms: str, max_structures: int | None = None, single_instance: bool = True) -> PlotData:
+def read_solution(
+    solution: PlotInput, *forms: str, max_structures: int | None = None, single_instance: bool = True
+) -> PlotData:
     """The mean and the ``max_structures`` structures of largest weight.
 
     ``forms`` are the shapes that the mean may have, as "T S, T-1 S S" for a tuple of two tensors. Unless the mean

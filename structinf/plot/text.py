@@ -50,7 +50,7 @@ def prepare_text(words: Sequence[str], size: float = 10) -> tuple[list[str], Fon
     files = [default, *(font.fname for font in regular if not font.name.startswith("Last Resort"))]
     fonts_with_letters = (file for file in files if letters <= get_font(file).get_charmap().keys())
     file = next(fonts_with_letters, default)
-    unknown = letters - get_font(file).get_charmap().keys()
-    escapes = {ord("$"): r"\$", **dict.fromkeys(unknown, "▯")}
-    note = "▯ no font for this letter" if unknown else ""
+    missing = letters - get_font(file).get_charmap().keys()
+    escapes = {ord("$"): r"\$", **dict.fromkeys(missing, "▯")}
+    note = "▯ no font for this letter" if missing else ""
     return [word.translate(escapes) for word in words], FontProperties(fname=file, size=size), note
