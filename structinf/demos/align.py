@@ -169,16 +169,9 @@ def load_recordings() -> tuple[Recordings, Recordings]:
 
 
 def run(*, temperature: float = 0.1, out: Path = Path(), quick: bool = False) -> None:
-    """Average each class in four ways, print a table, and save a picture.
+    """Average each class in four ways, print a table, and save a picture in the folder ``out``.
 
-    Parameters
-    ----------
-    temperature : float
-        Of soft-DTW.
-    out : Path
-        Folder for the picture.
-    quick : bool
-        Average a few short series: a trial of the machinery, not of the methods.
+    ``temperature`` is that of soft-DTW. With ``quick``, it takes 12 series of 30 values from each set.
     """
     check_temperature(temperature, hard=True)
     train, test = load_recordings()

@@ -229,22 +229,10 @@ def run(
     seed: int = 0,
     out: Path = Path(),
 ) -> None:
-    """Train with one loss, print the unlabelled attachment after each epoch, and save a picture.
+    """Train with one of LOSSES, print the unlabelled attachment after each epoch, and save a picture in ``out``.
 
-    Parameters
-    ----------
-    treebank : Path
-        Folder with the files of a treebank.
-    loss : str
-        One of LOSSES.
-    epochs : int
-    max_sentences : int, optional
-        Read no more of each file.
-    max_length : int
-        Leave out longer sentences in training.
-    seed : int
-    out : Path
-        Folder for the picture.
+    ``max_sentences`` limits the sentences read from each file of the folder ``treebank``; training leaves out sentences
+    of more than ``max_length`` words.
     """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)

@@ -216,19 +216,10 @@ def draw_sets(images: Images, count: int, generator: torch.Generator) -> Sets:
 
 
 def run(methods: Sequence[str], *, epochs: int = 6, seed: int = 0, out: Path = Path(), quick: bool = False) -> None:
-    """Train and test each method, print a table, and save a picture of the last one's orders.
+    """Train and test each method, print a table, and save a picture of the last method's orders in the folder ``out``.
 
-    Parameters
-    ----------
-    methods : sequence of str
-        Names of :func:`list_methods`; "all" among them stands for the rest.
-    epochs : int
-        Of 100 batches of 32 sets, for each method.
-    seed : int
-    out : Path
-        Folder for the picture.
-    quick : bool
-        Train on a few batches: a trial of the machinery, not of the methods.
+    ``methods`` are names of :func:`list_methods`; "all" stands for all of them. Each method trains on 100 batches of 32
+    sets per epoch. With ``quick``, it trains on 10 batches: enough to test the program, not to compare the methods.
     """
     names = [name for method in methods for name in (list_methods() if method == "all" else [method])]
     chosen, models = [make_method(name) for name in dict.fromkeys(names)], []
