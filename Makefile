@@ -27,6 +27,7 @@ check: lint types borders docs wheel test
 lint: .venv/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q -n $(WORKERS) tools/lint
 
 format: .venv/dev.stamp
 	$(BIN)/ruff format .

@@ -80,7 +80,7 @@ class UnknownNameError(StructinfError, LookupError):
 
 
 class PluginError(StructinfError, RuntimeError):
-    """A plugin is broken or breaks a law of its protocol: the message names the plugin or its distribution."""
+    """A plugin is broken or violates its protocol: the message names the plugin or its distribution."""
 
 
 class ConvergenceError(StructinfError, RuntimeError):

@@ -16,10 +16,10 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 # A machine lent for the GPU tests may have pytest and no more.
 if all(importlib.util.find_spec(name) for name in ("jaxtyping", "typeguard")):
-    import shape_check
+    import shape_checker
 
     # Before anything imports the library: each of its functions then checks its annotated shapes at every call.
-    shape_check.install()
+    shape_checker.install()
 
 if importlib.util.find_spec("hypothesis"):
     from hypothesis import settings

@@ -186,7 +186,7 @@ def straight_through() -> Distortion:
     of = si.get_relaxation("straight_through", backward="marginals")
 
     def distortion(model: Autoencoder, theta: Tensor, images: Tensor, code: Code, generator: torch.Generator) -> Tensor:
-        y = relax(theta, code.oracle, "stochastic", of=of, noise=code.noise, generator=generator)
+        y = relax(theta, code.oracle, "stochastic", base_relaxation=of, noise=code.noise, generator=generator)
         return -model.log_likelihood(y, images)
 
     return distortion

@@ -174,7 +174,7 @@ def right_trees(theta: Tensor, batch: Batch) -> Tensor:
 
 def surrogate(name: str, **options: Any) -> si.Relaxation:
     """A random structure, with a surrogate gradient."""
-    return si.get_relaxation("stochastic", of=si.get_relaxation(name, **options))
+    return si.get_relaxation("stochastic", base_relaxation=si.get_relaxation(name, **options))
 
 
 # The gap that is left after so many structures does no harm to messages.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import importlib
 import io
 import os
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,10 @@ IN_EXTRA = {"conllu": "conllu", "matplotlib": "matplotlib", "pyts": "pyts", "skl
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns 0; 1 if a law turned out broken; 2 if the command could not be carried out."""
+    """Run one command. Returns 0; 1 if a check failed; 2 if the command could not be carried out."""
     arguments = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # the laws speak of θ, which not every console can show
+        sys.stdout.reconfigure(errors="replace")  # what is checked has a θ in it, which not every console can show
     try:
         return arguments.run(arguments)
     except ModuleNotFoundError as error:
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("list", help=about, description=about)
     command.set_defaults(run=lambda _: listing.run())
 
-    about = "check that an oracle keeps every law of the protocol"
+    about = "run the conformance suite of an oracle"
     command = commands.add_parser("check", help=about, description=about)
     command.add_argument("name", metavar="NAME", help="a registered name, or module:Class")
     command.add_argument(
@@ -187,30 +187,29 @@ def _one_thread() -> Iterator[None]:
 def _check(arguments: argparse.Namespace) -> int:
     oracle = _make(arguments.name, dict(arguments.options))
     shape = _event_shape(oracle, arguments.event_shape)
-    if arguments.relaxation is None:
-        subject, results = repr(oracle), testing.run_oracle_checks(oracle, shape, seed=arguments.seed)
-    else:
+    check, target = functools.partial(testing.check_oracle, oracle), repr(oracle)
+    if arguments.relaxation is not None:
         relaxation = resolution.get_relaxation(arguments.relaxation)
         resolution.check_supported(oracle, relaxation)
-        subject = f"{relaxation!r} of {oracle!r}"
-        results = testing.run_relaxation_checks(relaxation, oracle, shape, seed=arguments.seed)
-    print(f"{subject}, potentials of shape {shape}\n")
-    count: Counter[str] = Counter()
-    faults: dict[str, str] = {}  # and the first law that each of them breaks
-    for result in results:
-        count[result.status] += 1
-        mark = {"holds": "ok", "does not apply": "-", "broken": "FAILED"}[result.status]
-        print(f"{mark:<6}  {result.law:<20}  {result.reason or result.sentence}", flush=True)
+        check, target = functools.partial(testing.check_relaxation, relaxation, oracle), f"{relaxation!r} of {oracle!r}"
+    print(f"{target}, potentials of shape {shape}\n")
+    first_failed: dict[str, str] = {}  # for each failure, the first check that it makes fail
+
+    def print_result(result: testing.CheckResult) -> None:
+        mark = {"passed": "ok", "not applicable": "-", "failed": "FAILED"}[result.status]
+        print(f"{mark:<6}  {result.check:<20}  {result.reason or result.requirement}", flush=True)
         if result.error is not None:
-            first = faults.setdefault(result.error.fault, result.law)
-            _, _, details = str(result.error).partition("\n")  # after the law's name and sentence
-            if first != result.law:
-                details = f"by the same fault as {first}"
+            first = first_failed.setdefault(result.error.failure_summary, result.check)
+            _, _, details = str(result.error).partition("\n")  # after the name and the requirement
+            if first != result.check:
+                details = f"for the same reason as {first}"
             print(textwrap.indent(details or str(result.error), " " * 8))
-    by = f", by {len(faults)} fault{'s' * (len(faults) > 1)}" if len(faults) < count["broken"] else ""
-    broken = f"{count['broken']} {'is' if count['broken'] == 1 else 'are'} broken{by}"
-    print(f"\n{count['holds']} laws hold, {count['does not apply']} do not apply, {broken}")
-    return 1 if count["broken"] else 0
+
+    report = check(event_shape=shape, seed=arguments.seed, raise_on_failure=False, on_result=print_result)
+    passed, failed = len(report.passed), len(report.failed)
+    reasons = f", for {len(first_failed)} reason{'s' * (len(first_failed) > 1)}" if len(first_failed) < failed else ""
+    print(f"\n{passed} checks passed, {len(report.not_applicable)} do not apply, {failed} failed{reasons}")
+    return 1 if failed else 0
 
 
 def _make(name: str, options: dict[str, Any]) -> Oracle:

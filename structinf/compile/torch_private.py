@@ -64,13 +64,10 @@ def functorch_is_active() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
-_autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
-_top_saved_tensor_hooks = getattr(_autograd, "_top_saved_tensors_default_hooks", None)  # from torch 2.8 on
-
-
 def has_saved_tensor_hooks() -> bool:
-    """Whether autograd calls hooks for the tensors that it saves; True if this torch does not say."""
-    return _top_saved_tensor_hooks is None or _top_saved_tensor_hooks(True) is not None
+    """Whether autograd calls hooks for the tensors that it saves."""
+    autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
+    return autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def standard_gamma(concentration: Tensor, generator: torch.Generator | None) -> Tensor:

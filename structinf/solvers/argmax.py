@@ -27,7 +27,7 @@ def best_structure(oracle: Oracle, theta: Parts) -> Parts:
         wrong = "it wrote into theta"
     if wrong is not None:
         raise PluginError(
-            f"argmax of {oracle.label()} breaks its protocol: {wrong}; structinf.testing.check_oracle says more"
+            f"argmax of {oracle.label()} violates its protocol: {wrong}; run structinf.testing.check_oracle for more"
         )
     return y
 

@@ -1,6 +1,6 @@
 """Exact answers for small instances by going over all structures, in float64.
 
-What an oracle computes cleverly is computed here plainly; the checks compare the two.
+The checks compare them with what the oracle's algorithm finds.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from torch import Tensor
 
 from ..parts import Parts, as_tuple, inner_product, map_parts
 
-__all__ = ["Enumeration", "exact", "flat_parts", "nearest_point", "numbered"]
+__all__ = ["Enumeration", "flatten_parts", "nearest_point", "nearest_point_of_hull", "row_group_ids", "to_float64_cpu"]
 
 
-def exact(parts: Parts) -> Parts:
+def to_float64_cpu(parts: Parts) -> Parts:
     """``parts`` in float64 on the CPU, without a gradient."""
     return map_parts(lambda t: t.detach().to("cpu", torch.float64), parts)
 
 
-def flat_parts(y: Parts) -> Tensor:
-    """Structures (N, *event), in however many tensors, as float64 rows (N, d)."""
-    return torch.cat([t.flatten(1) for t in as_tuple(exact(y))], 1)
+def flatten_parts(y: Parts) -> Tensor:
+    """Structures (N, *event), a tensor or a tuple of them, as float64 rows (N, d)."""
+    return torch.cat([t.flatten(1) for t in as_tuple(to_float64_cpu(y))], 1)
 
 
-def numbered(rows: Tensor) -> Tensor:
-    """A number 0, 1, ... for each row (N, P), the same for equal ones."""
+def row_group_ids(rows: Tensor) -> Tensor:
+    """A number 0, 1, ... for each row (N, P), the same for equal rows."""
     # With a column of zeros, since unique takes no rows of length 0.
     return torch.nn.functional.pad(rows, (0, 1)).unique(dim=0, return_inverse=True)[1]
 
@@ -43,8 +43,8 @@ class Enumeration:
 
     Notes
     -----
-    ``theta`` is everywhere the potentials of the one instance, (1, *event). Results about
-    parts have that form too; forbidden parts are those of −inf.
+    ``theta`` is always the potentials of one instance, (1, *event). Results about
+    parts have that form too. Parts of −inf are forbidden.
 
     Examples
     --------
@@ -60,18 +60,18 @@ class Enumeration:
 
     def scores(self, theta: Parts) -> Tensor:
         """⟨θ, y⟩ of each structure, (N,)."""
-        return inner_product(exact(theta), self.structures)
+        return inner_product(to_float64_cpu(theta), self.structures)
 
     def magnitude(self, theta: Parts) -> Tensor:
-        """The largest Σ |θ_i y_i| of a structure that is allowed: what rounding errors are relative to."""
-        sizes = inner_product(map_parts(torch.abs, exact(theta)), map_parts(torch.abs, self.structures))
+        """The largest Σ |θ_i y_i| of a structure that is allowed: rounding errors are relative to it."""
+        sizes = inner_product(map_parts(torch.abs, to_float64_cpu(theta)), map_parts(torch.abs, self.structures))
         return sizes.where(self.allowed(theta), 0.0).max()
 
     def allowed(self, theta: Parts) -> Tensor:
         """Which structures have a finite score, (N,) bool."""
         return self.scores(theta) > -torch.inf
 
-    def best(self, theta: Parts) -> Tensor:
+    def max_score(self, theta: Parts) -> Tensor:
         """max ⟨θ, y⟩, a scalar; −inf if no structure is allowed."""
         return self.scores(theta).max()
 
@@ -93,28 +93,25 @@ class Enumeration:
 
     def covariance_product(self, theta: Parts, v: Parts) -> Parts:
         """Cov[Y] v, (1, *event)."""
-        p, along = self.probabilities(theta), inner_product(exact(v), self.structures)
-        return self.mean(p * (along - p @ along))
+        p, scores = self.probabilities(theta), inner_product(to_float64_cpu(v), self.structures)
+        return self.mean(p * (scores - p @ scores))
 
     def position(self, y: Parts) -> int | None:
-        """Where the structure y, (1, *event), stands in the list; None if it is none of them."""
-        found = (flat_parts(self.structures) == flat_parts(y)).all(1).nonzero()
+        """Index of the structure y, (1, *event), in the list; None if the list lacks it."""
+        found = (flatten_parts(self.structures) == flatten_parts(y)).all(1).nonzero()
         return int(found[0, 0]) if len(found) else None
 
     def project(self, theta: Parts) -> Parts:
-        """argmin ‖θ − μ‖² over the allowed part of conv(Y), (1, *event); forbidden parts count nothing."""
-        rows = flat_parts(self.structures)[self.allowed(theta)]
-        target = flat_parts(theta)[0]
+        """argmin ‖θ − μ‖² over the allowed part of conv(Y), (1, *event); forbidden parts do not count."""
+        rows = flatten_parts(self.structures)[self.allowed(theta)]
+        target = flatten_parts(theta)[0]
         target = target.where(target > -torch.inf, 0.0)
-        point = nearest_point(lambda direction: rows[(rows @ direction).argmax()], target)
-        sizes = [t[0].numel() for t in as_tuple(self.structures)]
-        pieces = iter(point.split(sizes))
+        point = nearest_point_of_hull(rows, target)
+        pieces = iter(point.split([t[0].numel() for t in as_tuple(self.structures)]))
         return map_parts(lambda t: next(pieces).reshape(1, *t.shape[1:]), self.structures)
 
 
-def nearest_point(
-    best: Callable[[Tensor], Tensor], target: Tensor, *, tolerance: float = 1e-12, max_iter: int = 1000
-) -> Tensor:
+def nearest_point(best: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
     """The point of a polytope nearest to ``target``, by Wolfe's algorithm.
 
     Parameters
@@ -123,10 +120,6 @@ def nearest_point(
         From a direction (d,) to a vertex (d,) of the polytope that goes furthest along it.
     target : (d,) Tensor
         In float64.
-    tolerance : float
-        Stops once no vertex is nearer than this along the remaining difference, relative to squared sizes.
-    max_iter : int
-        Most calls of ``best`` after the first.
 
     Returns
     -------
@@ -144,37 +137,40 @@ def nearest_point(
     >>> nearest_point(lambda direction: direction.sign(), torch.tensor([3.0, 0.5], dtype=torch.float64))
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
-    corral = best(target)[None]
-    weights = target.new_ones(1)
-    for _ in range(max_iter):
-        point = weights @ corral
-        rest = target - point
-        vertex = best(rest)
-        if rest @ (vertex - point) <= tolerance * (1 + rest @ rest + vertex @ vertex):
+    active, weights = best(target)[None], target.new_ones(1)
+    for _ in range(1000):
+        point = weights @ active
+        residual = target - point
+        vertex = best(residual)
+        if residual @ (vertex - point) <= 1e-12 * (1 + residual @ residual + vertex @ vertex):
             break
-        if bool((corral == vertex).all(1).any()):
+        if bool((active == vertex).all(1).any()):
             break  # rounding alone says that it would help
-        corral, weights = torch.cat([corral, vertex[None]]), torch.cat([weights, weights.new_zeros(1)])
-        corral, weights = _nearest_in_corral(corral, weights, target)
-    return weights @ corral
+        active, weights = torch.cat([active, vertex[None]]), torch.cat([weights, weights.new_zeros(1)])
+        active, weights = _nearest_in_active_set(active, weights, target)
+    return weights @ active
 
 
-def _nearest_in_corral(corral: Tensor, weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Move to the point nearest to ``target`` in the affine hull of a part of ``corral`` that has it inside."""
+def nearest_point_of_hull(rows: Tensor, target: Tensor) -> Tensor:
+    """The point nearest to ``target`` (d,) of the convex hull of ``rows`` (N, d), in float64."""
+    return nearest_point(lambda direction: rows[(rows @ direction).argmax()], target)
+
+
+def _nearest_in_active_set(active: Tensor, weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Move to the point nearest to ``target`` in the affine hull of a part of ``active`` that has it inside."""
     while True:
-        affine = _affine_weights(corral, target)
+        affine = _affine_weights(active, target)
         if bool((affine > 0).all()):
-            return corral, affine
-        falling = affine <= 0
-        steps = torch.where(falling, weights / (weights - affine).where(falling, 1.0), torch.inf)
+            return active, affine
+        steps = torch.where(affine <= 0, weights / (weights - affine).where(affine <= 0, 1.0), torch.inf)
         weights = weights + steps.min().clamp(max=1.0) * (affine - weights)
         keep = (weights > 1e-14) & (steps > steps.min())
-        corral, weights = corral[keep], weights[keep] / weights[keep].sum()
+        active, weights = active[keep], weights[keep] / weights[keep].sum()
 
 
-def _affine_weights(corral: Tensor, target: Tensor) -> Tensor:
-    """argmin ‖Σ w_k c_k − target‖² subject to Σ w_k = 1."""
-    origin, edges = corral[0], corral[1:] - corral[0]
+def _affine_weights(active: Tensor, target: Tensor) -> Tensor:
+    """argmin ‖Σ w_k a_k − target‖² subject to Σ w_k = 1."""
+    origin, edges = active[0], active[1:] - active[0]
     if not len(edges):
         return target.new_ones(1)
     solution = torch.linalg.lstsq(edges.T, (target - origin)[:, None], driver="gelsd").solution[:, 0]

@@ -1,106 +1,223 @@
-"""The conformance suite of relaxations, over any oracle that they work for."""
+"""Checks of what a relaxation computes: a point of conv(Y), its support, its limit, its derivatives, and its loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import contextlib
+import dataclasses
+import math
 
 import torch
+from torch import Tensor
 
-from ..calls.resolution import resolve
+from ..api import infer
 from ..errors import UnsupportedError
-from ..oracle import Oracle
-from ..relaxation import Relaxation
-from . import relaxation_form, relaxation_values
-from .cases import InstanceData, Subject
-from .law import Law, check, results
-from .oracle_checks import DTYPES
-from .report import CheckReport, CheckResult
+from ..losses import FenchelYoungLoss
+from ..parts import Parts, as_tuple, differentiate, inner_product, map_parts, pack_like, sum_to_batch_of
+from ..relaxation import RegularizedRelaxation
+from ..solution import Solution
+from .cases import Case
+from .check import Check, add_check
+from .comparisons import NotApplicable, expect, expect_close
+from .enumeration import flatten_parts, nearest_point, nearest_point_of_hull
+from .finite_differences import expect_derivative
+from .theta_families import instance
 
-__all__ = ["check_relaxation", "list_relaxation_checks", "run_relaxation_checks"]
+__all__ = ["RELAXATION_CHECKS"]
 
+RELAXATION_CHECKS: list[Check] = []
 
-def list_relaxation_checks() -> tuple[Law, ...]:
-    """The laws of relaxations, in order.
-
-    Examples
-    --------
-    >>> [law.name for law in list_relaxation_checks()[:3]]
-    ['form', 'empty_batch', 'input_untouched']
-    """
-    return (*relaxation_form.LAWS, *relaxation_values.LAWS)
+SMOOTH = ("normal", "small", "forbidden")
+DOUBLE = (torch.float64,)
 
 
-def check_relaxation(
-    relaxation: str | Relaxation,
-    oracle: str | Oracle,
-    event_shape: Any,
-    *,
-    instance_data: InstanceData | None = None,
-    dtypes: Sequence[torch.dtype] = DTYPES,
-    seed: int = 0,
-    on_result: Callable[[CheckResult], None] | None = None,
-) -> CheckReport:
-    """Check a relaxation of an oracle that itself keeps the laws of :func:`check_oracle`.
-
-    Parameters
-    ----------
-    relaxation : str or Relaxation
-    oracle, event_shape, structure, dtypes, seed, on_result
-        As for :func:`check_oracle`.
-
-    Returns
-    -------
-    CheckReport
-        Which laws held, and which do not apply, with the reason.
-
-    Raises
-    ------
-    LawError
-        For the first broken law: which one, what came instead, and the smallest input found. An AssertionError.
-    UnsupportedError
-        If the oracle cannot have the relaxation, or that keeps samples apart.
-
-    Examples
-    --------
-    >>> report = check_relaxation("sparsemap", "categorical", event_shape=(3,))
-    >>> "hull" in report.held, report.broken
-    (True, [])
-    """
-    return check(
-        list_relaxation_checks(), _subject(relaxation, oracle, event_shape, instance_data, dtypes, seed), on_result
-    )
+@add_check(RELAXATION_CHECKS, families=("normal",))
+def own_generator(case: Case) -> None:
+    """Noise comes from the generator alone, if one is given."""
+    if not case.relaxation.is_stochastic:
+        raise NotApplicable("the relaxation draws no noise")
+    before = torch.get_rng_state()
+    mean = as_tuple(case.relaxation.solve(case.oracle, case.theta).mean)
+    if all(m.requires_grad for m in mean):
+        torch.stack([m.sum() for m in mean]).sum().backward()
+    expect(torch.equal(torch.get_rng_state(), before), "torch's own generator was drawn from, too")
 
 
-def run_relaxation_checks(
-    relaxation: str | Relaxation,
-    oracle: str | Oracle,
-    event_shape: Any,
-    *,
-    instance_data: InstanceData | None = None,
-    dtypes: Sequence[torch.dtype] = DTYPES,
-    seed: int = 0,
-) -> Iterator[CheckResult]:
-    """As :func:`check_relaxation`, law by law and past the broken ones, whose results hold the error.
+@add_check(RELAXATION_CHECKS)
+def support(case: Case) -> None:
+    """A solution with a support is its weighted mean, of structures, by weights that are a distribution."""
+    solution = _solve(case)
+    weights, structures = solution.weights, solution.support
+    if weights is None or structures is None:
+        raise NotApplicable("the relaxation keeps no support")
+    tolerance = case.rounding_error(1.0)
+    expect((weights >= 0).all(), "a weight is negative")
+    total = weights.double().sum(0)
+    expect_close(total, torch.ones_like(total), tolerance, "the sum of the weights")
+    mixed = map_parts(lambda t: (t * weights.view(*weights.shape, *[1] * (t.ndim - 2)).to(t)).sum(0), structures)
+    largest = max((t.abs().max().item() for t in as_tuple(structures) if t.numel()), default=1.0)
+    expect_close(mixed, solution.mean, tolerance * (1 + largest), "Σ weights · support (the mean is expected)")
+    for b, _, listed in case.enumerations():
+        for k in (weights[:, b] > 0).nonzero()[:, 0].tolist():
+            y = map_parts(lambda t, k=k, b=b: t[k, b : b + 1], structures)
+            expect(listed.position(y) is not None, f"support[{k}] at batch index {b} is no structure")
 
-    Examples
-    --------
-    >>> results = run_relaxation_checks("map", "categorical", event_shape=(3,))
-    >>> [result.law for result in results if result.status == "broken"]
-    []
-    """
-    yield from results(list_relaxation_checks(), _subject(relaxation, oracle, event_shape, instance_data, dtypes, seed))
+
+@add_check(RELAXATION_CHECKS, families=("normal",))
+def warm_start(case: Case) -> None:
+    """A solution started from its own support is the same."""
+    oracle, relaxation = case.target.oracle, case.relaxation
+    with torch.no_grad():
+        first = infer(case.user_theta, oracle, relaxation, **case.instance_data)
+        if first.support is None:
+            raise NotApplicable("the relaxation keeps no support")
+        try:
+            again = infer(case.user_theta, oracle, relaxation, warm_start=first, **case.instance_data)
+        except UnsupportedError:
+            raise NotApplicable("the relaxation is not iterative") from None
+    expect_close(again.mean, first.mean, case.tolerance, "the mean from a warm start")
+    expect_close(again.value, first.value, case.tolerance * case.target.num_parts, "the value from a warm start")
 
 
-def _subject(
-    relaxation: str | Relaxation,
-    oracle: str | Oracle,
-    event_shape: Any,
-    instance_data: InstanceData | None,
-    dtypes: Sequence[torch.dtype],
-    seed: int,
-) -> Subject:
-    found, relaxed = resolve(oracle, relaxation, {})
-    if relaxed.sample_ndim:
-        raise UnsupportedError(f"{relaxed!r} keeps its samples apart, of which the laws know nothing; check its mean")
-    return Subject.make(found, event_shape, instance_data, dtypes=tuple(dtypes), seed=seed, relaxation=relaxed)
+@add_check(RELAXATION_CHECKS)
+def hull(case: Case) -> None:
+    """The mean lies in conv(Y), and is 0 at parts of −inf."""
+    mean = _solve(case).mean
+    tolerance = case.tolerance * math.sqrt(case.target.num_parts)
+    for t, m in zip(as_tuple(case.theta), as_tuple(mean), strict=True):
+        expect(not (t.isneginf() & (m != 0)).any(), "the mean is not 0 at a part of −inf")
+    for b in range(case.size):
+        target = flatten_parts(instance(mean, b))[0]
+        distance = (_nearest_point(case, b, target) - target).norm().item()
+        expect(distance <= tolerance, f"the mean at batch index {b} lies {distance:.3g} away from conv(Y)")
+
+
+@add_check(RELAXATION_CHECKS, families=("normal", "forbidden"), dtypes=DOUBLE)
+def temperature(case: Case) -> None:
+    """As the temperature falls to 0, the score of the mean approaches the best score."""
+    low = 1e-4
+    relaxation, theta = case.relaxation, case.theta
+    is_regularized = isinstance(relaxation, RegularizedRelaxation)
+    if relaxation.is_stochastic and not is_regularized:
+        raise NotApplicable("the noise stays, however small the temperature is")
+    if dataclasses.is_dataclass(relaxation) and "temperature" in (f.name for f in dataclasses.fields(relaxation)):
+        relaxation = dataclasses.replace(relaxation, temperature=low)
+    elif is_regularized:
+        theta = map_parts(lambda t: t / low, theta)
+    else:
+        raise NotApplicable("the relaxation has no temperature")
+    with torch.no_grad():
+        mean = relaxation.mean(case.oracle, theta)
+    # ⟨θ, μ⟩ falls short by at most temperature times the range of Ω, which is of the order of the number of parts.
+    short = (inner_product(case.theta, case.oracle.argmax(case.theta)) - inner_product(case.theta, mean)).max().item()
+    bound = 10 * low * (1 + case.target.num_parts)
+    expect(short <= bound, f"at temperature {low} the mean scores {short:.3g} less than argmax")
+
+
+@add_check(RELAXATION_CHECKS, kind=RegularizedRelaxation, families=SMOOTH, dtypes=DOUBLE)
+def first_derivative(case: Case) -> None:
+    """The gradient of the mean is that of its values, also beside −inf."""
+    _expect_mean_derivative(case, 1)
+
+
+@add_check(RELAXATION_CHECKS, kind=RegularizedRelaxation, families=SMOOTH, dtypes=DOUBLE)
+def second_derivative(case: Case) -> None:
+    """A second derivative of the mean is right or refused with UnsupportedError, never silently wrong."""
+    with contextlib.suppress(UnsupportedError):
+        _expect_mean_derivative(case, 2)
+
+
+def _expect_mean_derivative(case: Case, order: int) -> None:
+    if case.relaxation.is_stochastic:
+        raise NotApplicable("the derivative is an estimate")
+    mean = lambda theta: case.relaxation.mean(case.oracle, theta)  # noqa: E731
+    expect_derivative(mean, case.theta, case.generator(), "the mean", order)
+
+
+@add_check(RELAXATION_CHECKS, kind=RegularizedRelaxation)
+def conjugate(case: Case) -> None:
+    """The value is max ⟨θ, μ⟩ − Ω(μ): at least any structure's, with gradient μ and the right Hessian."""
+    leaves = [t.detach().clone().requires_grad_() for t in as_tuple(case.theta)]
+    value = _regularized(case).conjugate(case.oracle, pack_like(leaves, case.theta))
+    solution, tolerance = _solve(case), _value_tolerance(case)
+    expect_close(value, solution.value, tolerance, "conjugate() (solve().value is expected)")
+    found = pack_like(differentiate(value.sum(), leaves), case.theta)
+    expected = sum_to_batch_of(solution.mean, case.theta)
+    expect_close(found, expected, 4 * case.tolerance, "the gradient of conjugate() (the mean is expected)")
+    for y in map(case.structure_near, case.select_share(range(3))):
+        # Both may be estimates, from the same draws.
+        best, omega = _regularized(case).conjugate_and_omega(case.oracle, case.theta, y)
+        difference = (best - (inner_product(case.theta, y) - omega)).double().amin().item()
+        expect(difference >= -tolerance, f"the value is {-difference:.3g} below ⟨θ, y⟩ − Ω(y) of a structure y")
+
+
+@add_check(RELAXATION_CHECKS, kind=RegularizedRelaxation)
+def loss_minimum(case: Case) -> None:
+    """The Fenchel-Young loss is at least 0, and 0 where the mean is the gold structure."""
+    tolerance = _value_tolerance(case)
+    for y in map(case.structure_near, case.select_share(range(3))):
+        loss = _loss(case, case.user_theta, y)
+        expect(loss.isfinite().all(), "the loss is not finite")
+        expect(loss.double().min().item() >= -tolerance, f"the loss is {loss.min().item():.3g}, below 0")
+    sharp = case.with_tensors([t * 1e4 for t in as_tuple(case.user_theta)])
+    y, mean = sharp.oracle.argmax(sharp.theta), _solve(sharp).mean
+    loss = _loss(sharp, sharp.user_theta, y)
+    at_gold = (flatten_parts(mean) - flatten_parts(y)).abs().amax(1) <= 1e-12
+    for value in loss[at_gold].tolist():
+        expect(value <= 1e4 * tolerance, f"the loss is {value:.3g} where the mean is the gold structure")
+
+
+@add_check(RELAXATION_CHECKS, kind=RegularizedRelaxation, families=SMOOTH, dtypes=DOUBLE)
+def loss_derivatives(case: Case) -> None:
+    """The loss has gradient μ − y and the right Hessian."""
+    y = case.structure_near(0)
+    leaves = [t.detach().clone().requires_grad_() for t in as_tuple(case.user_theta)]
+    loss = _loss(case, pack_like(leaves, case.user_theta), y).sum()
+    found = pack_like(differentiate(loss, leaves), case.user_theta)
+    mean = case.relaxation.mean(case.oracle, case.theta)
+    expected = sum_to_batch_of(map_parts(torch.sub, mean, y), case.user_theta)
+    expect_close(found, expected, 4 * case.tolerance, "the gradient of the loss (μ − y is expected)")
+    for order in (1,) if case.relaxation.is_stochastic else (1, 2):
+        expect_derivative(
+            lambda theta: _loss(case, theta, y), case.user_theta, case.generator(order), "the loss", order
+        )
+
+
+# ----------------------------------------------------------------------------- shared steps
+
+
+def _solve(case: Case) -> Solution:
+    with torch.no_grad():
+        return case.relaxation.solve(case.oracle, case.theta)
+
+
+def _value_tolerance(case: Case) -> Tensor:
+    return case.rounding_error(case.scale + case.target.num_parts, factor=64)
+
+
+def _regularized(case: Case) -> RegularizedRelaxation:
+    assert isinstance(case.relaxation, RegularizedRelaxation)
+    return case.relaxation
+
+
+def _loss(case: Case, theta: Parts, y: Parts) -> Tensor:
+    """The loss of each instance, from the same draws each time."""
+    loss = FenchelYoungLoss(case.target.oracle, case.relaxation, reduction="none")
+    return loss(theta, y, generator=case.noise_generator(), **case.instance_data)
+
+
+def _nearest_point(case: Case, b: int, target: Tensor) -> Tensor:
+    """The point of conv(Y), of instance b, nearest to ``target``."""
+    listed = case.enumeration(b)
+    if listed is not None:
+        return nearest_point_of_hull(flatten_parts(listed.structures), target)
+    if case.oracle.requires_nonpositive_theta:
+        raise NotApplicable("the oracle lists no structures, and tells the best for costs alone")
+    one = case.rows([b])
+
+    def best(direction: Tensor) -> Tensor:
+        pieces = direction.split([t[0].numel() for t in as_tuple(one.theta)])
+        shaped = [p.reshape(1, *t.shape[1:]) for p, t in zip(pieces, as_tuple(one.theta), strict=True)]
+        toward = one.with_tensors(shaped)
+        return flatten_parts(toward.oracle.argmax(toward.theta))[0]
+
+    return nearest_point(best, target)

@@ -1,4 +1,4 @@
-"""What the checks hand back: a result for each law, and the error that a broken law raises."""
+"""What the suites return: a result for each check, and the error that a failed check raises."""
 
 from __future__ import annotations
 
@@ -10,98 +10,98 @@ __all__ = ["CheckError", "CheckReport", "CheckResult"]
 
 
 class CheckError(StructinfError, AssertionError):
-    """A law of the protocol is broken.
+    """An oracle or relaxation fails a check.
 
-    The message says which law, what came and what was expected, and prints the smallest input found.
+    The message says which check, what came and what was expected, and prints code that makes the input again.
 
     Attributes
     ----------
-    law : str
-        Name of the law.
-    fault : str
-        What is wrong, in the same words wherever one fault breaks several laws: what was raised and on which line, or
-        what the message says.
+    check : str
+        Name of the check.
+    failure_summary : str
+        What is wrong, in the same words for every check that fails for this reason: the exception and the line that
+        raised it, or what the message says.
     """
 
-    def __init__(self, message: str, law: str, fault: str = "") -> None:
+    def __init__(self, message: str, check: str, failure_summary: str = "") -> None:
         super().__init__(message)
-        self.law = law
-        self.fault = fault or message
+        self.check = check
+        self.failure_summary = failure_summary or message
 
     def __reduce__(self):
-        return type(self), (self.args[0], self.law, self.fault)
+        return type(self), (self.args[0], self.check, self.failure_summary)
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How one law fared.
+    """The result of one check.
 
     Attributes
     ----------
-    law : str
-        Its name.
-    sentence : str
-        What it says.
-    inputs : int
-        On how many inputs it held.
+    check : str
+        Name of the check.
+    requirement : str
+        The property that it tests.
+    num_inputs : int
+        The number of inputs on which it passed.
     reason : str or None
-        Why it does not apply, if it held on none and was not broken.
-    error : LawError or None
-        How it is broken.
+        Why the check does not apply; None if it passed or failed.
+    error : CheckError or None
+        The failure.
     seconds : float
     """
 
-    law: str
-    sentence: str
-    inputs: int = 0
+    check: str
+    requirement: str
+    num_inputs: int = 0
     reason: str | None = None
     error: CheckError | None = None
     seconds: float = 0.0
 
     @property
     def status(self) -> str:
-        """``"holds"``, ``"broken"`` or ``"does not apply"``."""
+        """``"passed"``, ``"failed"`` or ``"not applicable"``."""
         if self.error is not None:
-            return "broken"
-        return "does not apply" if self.reason is not None else "holds"
+            return "failed"
+        return "not applicable" if self.reason is not None else "passed"
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The results of all laws for one subject.
+    """The results of all checks of one oracle or relaxation.
 
     Attributes
     ----------
-    subject : str
+    target : str
         The oracle, or the relaxation of an oracle, that was checked.
     results : tuple of CheckResult
     """
 
-    subject: str
+    target: str
     results: tuple[CheckResult, ...]
 
     @property
-    def held(self) -> list[str]:
-        """Names of the laws that hold."""
-        return [r.law for r in self.results if r.status == "holds"]
+    def passed(self) -> list[str]:
+        """Names of the checks that passed."""
+        return [r.check for r in self.results if r.status == "passed"]
 
     @property
-    def broken(self) -> list[str]:
-        """Names of the laws that are broken."""
-        return [r.law for r in self.results if r.status == "broken"]
+    def failed(self) -> list[str]:
+        """Names of the checks that failed."""
+        return [r.check for r in self.results if r.status == "failed"]
 
     @property
     def not_applicable(self) -> dict[str, str]:
-        """Names of the laws that do not apply, with the reason."""
-        return {r.law: r.reason for r in self.results if r.reason is not None and r.error is None}
+        """Names of the checks that do not apply, with the reason."""
+        return {r.check: r.reason for r in self.results if r.reason is not None}
 
     def raise_if_failed(self) -> None:
-        """Raise the error of the first broken law."""
+        """Raise the error of the first check that failed."""
         for result in self.results:
             if result.error is not None:
                 raise result.error
 
     def __str__(self) -> str:
-        width = max((len(r.law) for r in self.results), default=0)
-        rows = [f"{r.law:<{width}}  {r.status}" + (f": {r.reason}" if r.reason else "") for r in self.results]
-        return "\n".join([f"{self.subject}: {len(self.held)} of {len(self.results)} laws checked and held", *rows])
+        width = max((len(r.check) for r in self.results), default=0)
+        rows = [f"{r.check:<{width}}  {r.status}" + (f": {r.reason}" if r.reason else "") for r in self.results]
+        return "\n".join([f"{self.target}: {len(self.passed)} of {len(self.results)} checks passed", *rows])

@@ -1,0 +1,94 @@
+"""Checks of samplers: they draw structures, as often as p(y) ∝ exp⟨θ, y⟩ says, from the generator alone."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..oracle import Enumerable, GibbsOracle, Samplable
+from ..parts import Parts, as_tuple, map_parts
+from .cases import Case
+from .check import Check, add_check
+from .comparisons import expect, expect_close, expect_equal, fail, named_tensors
+from .enumeration import flatten_parts, row_group_ids
+
+__all__ = ["ORACLE_CHECKS"]
+
+ORACLE_CHECKS: list[Check] = []
+
+DOUBLE = (torch.float64,)
+
+
+@add_check(ORACLE_CHECKS, ability=Samplable)
+def samples(case: Case) -> None:
+    """Samples are structures without parts of −inf."""
+    drawn = _sample(case, 20, 0)
+    for name, t, y in named_tensors("theta", case.theta, drawn):
+        expect(not (t.isneginf() & (y != 0)).any(), f"a sample uses a part of {name} that is −inf")
+    for b, _, enumeration in case.enumerations():
+        for i in range(20):
+            y = map_parts(lambda t, i=i, b=b: t[i, b : b + 1], drawn)
+            expect(enumeration.position(y) is not None, f"sample {i} at batch index {b} is no structure")
+
+
+@add_check(ORACLE_CHECKS, ability=Samplable, families=("normal", "zeros", "forbidden"), dtypes=DOUBLE)
+def frequencies(case: Case) -> None:
+    """Structures are drawn as often as p says: a chi-square test, which a right sampler fails once in a million."""
+    n = 4000
+    drawn = _sample(case, n, 1)
+    for b, theta, enumeration in case.enumerations():
+        p = enumeration.probabilities(theta)
+        listed = flatten_parts(enumeration.structures)
+        rows = flatten_parts(map_parts(lambda t, b=b: t[:, b], drawn))
+        places = row_group_ids(torch.cat([listed, rows]))
+        counts = places[len(p) :].bincount(minlength=int(places.max()) + 1)[places[: len(p)]].double()
+        _expect_frequencies(counts, n * p, b)
+    if isinstance(case.oracle, GibbsOracle) and not isinstance(case.oracle, Enumerable):
+        for name, t, mean in named_tensors("the samples", drawn, case.oracle.marginals(case.theta)):
+            # Six standard errors, and what one structure too many or too few may do to a rare part.
+            tolerance = 6 * t.std(0) / math.sqrt(n) + 6 / n
+            expect_close(t.mean(0), mean, tolerance, f"the mean of {name} (the marginal is expected)")
+
+
+def _expect_frequencies(counts: Tensor, expected: Tensor, b: int) -> None:
+    """Pearson's test, the cells of fewer than five expected counts taken together."""
+    rare = expected < 5
+    cells = torch.stack([counts, expected])
+    cells = torch.cat([cells[:, ~rare], cells[:, rare].sum(1, keepdim=True)], 1)
+    cells = cells[:, cells[1] > 1]
+    terms = (cells[0] - cells[1]).square() / cells[1]
+    freedom = max(len(terms) - 1, 1)
+    if terms.sum() > freedom + 6 * math.sqrt(2 * freedom) + 18:
+        k = int((counts - expected).square().div(expected.clamp(min=1)).argmax())
+        fail(
+            f"samples at batch index {b} have chi-square {terms.sum().item():.1f} with {freedom} degrees of freedom; "
+            f"structure {k} came {int(counts[k])} times where {expected[k].item():.1f} are expected"
+        )
+
+
+@add_check(ORACLE_CHECKS, ability=Samplable, families=("normal",))
+def randomness(case: Case) -> None:
+    """Samples come from the given generator alone."""
+    state = torch.get_rng_state()
+    first, second = _sample(case, 50, 3), _sample(case, 50, 3)
+    expect((state == torch.get_rng_state()).all(), "sample draws from torch's global generator")
+    expect_equal(second, first, "samples of the same seed")
+    other = _sample(case, 50, 4)
+    more = [e for b in range(case.size) if (e := case.enumeration(b)) is not None and len(e) > 1]
+    if more and all(torch.equal(a, b) for a, b in zip(as_tuple(first), as_tuple(other), strict=True)):
+        fail("samples of another seed are the same")
+    assert isinstance(case.oracle, Samplable)
+    generator = torch.Generator().manual_seed(5)
+    one, two = (case.oracle.sample(case.theta, 50, generator) for _ in range(2))
+    if more and all(torch.equal(a, b) for a, b in zip(as_tuple(one), as_tuple(two), strict=True)):
+        fail("a second call with the same generator draws the same samples: its state does not move on")
+
+
+# ----------------------------------------------------------------------------- shared steps
+
+
+def _sample(case: Case, n: int, seed: int) -> Parts:
+    assert isinstance(case.oracle, Samplable)
+    return case.oracle.sample(case.theta, n, torch.Generator().manual_seed(case.target.seed + seed))

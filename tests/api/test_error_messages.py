@@ -1,0 +1,390 @@
+"""Bad input: each error names the argument, its shape, the batch index and the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+import structinf as si
+from structinf import InfeasibleError, InvalidInputError, PluginError, UnsupportedError, relax
+from toy_oracles import Explicit, Knapsack, Walk, walk
+
+INF, NAN = torch.inf, torch.nan
+
+RELAXATIONS = ["map", "marginals", "sparsemap"]
+every_relaxation = pytest.mark.parametrize("relaxation", RELAXATIONS)
+
+
+# ----------------------------------------------------------------------------- NaN and infinity
+
+
+@pytest.mark.parametrize(("value", "word"), [(NAN, "NaN"), (INF, r"\+inf")])
+def test_nan_and_inf_are_refused_with_their_place(value, word):
+    theta = torch.zeros(2, 3, 4)
+    theta[1, 0, 2] = value
+    with pytest.raises(
+        InvalidInputError, match=rf"^theta holds {word} at batch index 3, part \(2,\); .*−inf to forbid"
+    ):
+        relax(theta, Explicit(), "map")
+
+
+def test_nan_in_a_tuple_names_the_tensor():
+    unary, transition = walk(2)
+    transition[0, 0] = NAN
+    with pytest.raises(InvalidInputError, match=r"^theta\[1\] holds NaN at part \(0, 0\), shared by the batch; "):
+        relax((unary, transition), Walk(), "map")
+    unary[1, 2, 0] = INF
+    with pytest.raises(InvalidInputError, match=r"^theta\[0\] holds \+inf at batch index 1, part \(2, 0\)"):
+        relax((unary, transition), Walk(), "map")
+
+
+def test_nan_is_not_called_infeasible():
+    cost = torch.tensor([[1.0, INF], [NAN, INF]])
+    with pytest.raises(InvalidInputError, match="NaN") as error:
+        relax(-cost, "assignment", "map")
+    assert not isinstance(error.value, InfeasibleError)
+
+
+@every_relaxation
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e3, 1e30])
+def test_finite_input_never_gives_nan(relaxation, scale):
+    theta = scale * torch.randn(5, 4)
+    theta[0] = 0
+    theta[1, :2] = -INF
+    theta.requires_grad_()
+    mean = relax(theta, "categorical", relaxation)
+    mean.square().sum().backward()
+    assert mean.isfinite().all()
+    assert theta.grad.isfinite().all()
+    assert not theta.grad[1, :2].any()
+
+
+# ----------------------------------------------------------------------------- types and shapes
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.complex64])
+def test_other_dtypes_are_type_errors(dtype):
+    with pytest.raises(TypeError, match=rf"^theta: real floating-point potentials are needed, got {dtype}"):
+        relax(torch.zeros(2, 4, dtype=dtype), Explicit(), "map")
+
+
+@pytest.mark.parametrize("value", [[[1.0, 2.0, 3.0, 4.0]], None, 3.0, "chain"])
+def test_what_is_no_tensor_is_a_type_error(value):
+    with pytest.raises(TypeError, match=r"^theta(\[0\])?: a tensor or a tuple of tensors is needed, got "):
+        relax(value, Explicit(), "map")
+
+
+def test_numpy_arrays_are_no_tensors():
+    with pytest.raises(TypeError, match="got ndarray"):
+        relax(torch.zeros(1, 4).numpy(), Explicit(), "map")
+
+
+def test_sparse_tensors_are_refused():
+    with pytest.raises(TypeError, match=r"call .to_dense\(\) first"):
+        relax(torch.zeros(2, 4).to_sparse(), Explicit(), "map")
+
+
+def test_wrong_rank_names_the_shape():
+    with pytest.raises(InvalidInputError, match=r"^theta: assignment needs at least 2 dimensions .*got shape \(3,\)"):
+        relax(torch.zeros(3), "assignment", "map")
+    with pytest.raises(
+        InvalidInputError, match=r"^theta\[1\]: toy_walk needs at least 2 dimensions .*got shape \(2,\)"
+    ):
+        relax((torch.zeros(3, 2), torch.zeros(2)), Walk(), "map")
+
+
+def test_wrong_form():
+    with pytest.raises(InvalidInputError, match="toy_walk takes a tuple of 2 tensors, got one tensor"):
+        relax(torch.zeros(3, 2), Walk(), "map")
+    with pytest.raises(InvalidInputError, match="toy_walk takes a tuple of 2 tensors, got a tuple of 3 tensors"):
+        relax((torch.zeros(3, 2),) * 3, Walk(), "map")
+    with pytest.raises(InvalidInputError, match="toy_explicit takes one tensor, got a tuple of 2 tensors"):
+        relax((torch.zeros(4),) * 2, Explicit(), "map")
+    with pytest.raises(InvalidInputError, match="empty tuple"):
+        relax((), Walk(), "map")
+
+
+def test_wrong_event_shape():
+    with pytest.raises(InvalidInputError, match=r"got \(3, 3\)"):
+        relax((torch.zeros(3, 2), torch.zeros(3, 3)), Walk(), "map")
+    with pytest.raises(InvalidInputError, match=r"\(.*3, 4\)"):
+        relax(torch.zeros(3, 4), "arborescence", "map")
+    with pytest.raises(InvalidInputError, match=r"transition .*\(4, 4\)"):
+        relax((torch.zeros(5, 3), torch.zeros(4, 4)), "chain", "map")
+
+
+def test_tensors_of_several_dtypes_or_devices():
+    unary, transition = walk()
+    with pytest.raises(InvalidInputError, match=r"one dtype, got torch.float64 and torch.float32"):
+        relax((unary, transition.float()), Walk(), "map")
+    with pytest.raises(InvalidInputError, match=r"one device, got cpu and meta"):
+        relax((unary, transition.to("meta")), Walk(), "map")
+
+
+def test_batches_that_do_not_agree():
+    with pytest.raises(InvalidInputError, match=r"batch dimensions of shapes \(4, 3, 2\) and \(5, 2, 2\) do not agree"):
+        relax(walk(4, transition=(5,)), Walk(), "map")
+
+
+# ----------------------------------------------------------------------------- instance data and labels
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([4, 1], r"lengths must lie between 1 and 3 \(T = 3 steps\), got 4 at batch index 0"),
+        ([1, 0], r"lengths must lie between 1 and 3 .* got 0 at batch index 1"),
+        ([1, -2], r"got -2 at batch index 1"),
+        ([1, 2, 3], r"^lengths: the batch of theta has shape \(2,\), got lengths of shape \(3,\)"),
+        ([[1, 2]], r"^lengths: .*\(2,\), got lengths of shape \(1, 2\)"),
+        ([1.0, 2.0], r"^lengths: integers are needed, got torch.float32"),
+        ([True, True], r"^lengths: integers are needed, got torch.bool"),
+        ("long", r"^lengths: a tensor or a list of numbers is needed, got 'long'"),
+    ],
+)
+def test_wrong_lengths(lengths, message):
+    with pytest.raises(InvalidInputError, match=message):
+        relax(walk(2), Walk(), "map", lengths=lengths)
+
+
+def test_a_batch_given_time_first_is_noticed():
+    unary, transition = walk(5)
+    with pytest.raises(InvalidInputError, match=r"\(3,\), got lengths of shape \(5,\)"):
+        relax((unary.transpose(0, 1), transition), Walk(), "map", lengths=[3] * 5)
+
+
+def test_instance_data_that_the_oracle_does_not_take():
+    with pytest.raises(TypeError, match=r"no option 'mask' \(.*instance data: lengths\)"):
+        relax(walk(2), Walk(), "map", mask=torch.ones(2, 3))
+    with pytest.raises(TypeError, match=r"toy_walk takes no instance data 'mask' \(it takes: lengths\)"):
+        Walk().bind(mask=1)
+    with pytest.raises(TypeError, match=r"no option 'mask' \(.*instance data: lengths\)"):
+        si.Layer(Walk(), "map")(walk(2), mask=torch.ones(2, 3))
+    assert relax(walk(2), Walk(), "map", lengths=None)[0].shape == (2, 3, 2)
+
+
+def test_wrong_labels():
+    with pytest.raises(
+        InvalidInputError, match=r"^labels: integer labels of toy_walk .*\(2,\) and 1 more .*got shape \(3,\)"
+    ):
+        si.encode(torch.tensor([0, 1, 1]), walk(2), Walk())
+    with pytest.raises(TypeError, match=r"^labels: a tensor of integers is needed, got a tensor of torch.float32"):
+        si.encode(torch.zeros(2, 3), walk(2), Walk())
+    with pytest.raises(InvalidInputError, match=r"tags must lie between 0 and 1 at batch index 0"):
+        si.encode(torch.tensor([[7, 0, 0], [0, 0, 0]]), walk(2), Walk())
+    with pytest.raises(UnsupportedError, match="toy_knapsack has no integer labels"):
+        si.encode(torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 4), Knapsack(3))
+    with pytest.raises(UnsupportedError, match="toy_knapsack has no integer labels"):
+        si.decode(torch.zeros(2, 4), Knapsack(3))
+
+
+# ----------------------------------------------------------------------------- infeasible instances
+
+
+@every_relaxation
+def test_an_infeasible_instance_is_named(relaxation):
+    theta = torch.zeros(2, 3, 4)
+    theta[1, 1] = -INF
+    with pytest.raises(InfeasibleError, match=r"batch index 4\b.*\(2, 3\), that is index \(1, 1\)$") as error:
+        relax(theta, Explicit(), relaxation)
+    assert error.value.batch_index == 4
+    assert isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize("relaxation", ["map", "sparsemap"])
+@pytest.mark.parametrize("cost", [[[1, INF], [2, INF]], [[INF, INF], [INF, INF]]])
+def test_no_assignment(relaxation, cost):
+    with pytest.raises(InfeasibleError, match=r"no assignment .* batch index 0"):
+        relax(-torch.tensor(cost), "assignment", relaxation)
+
+
+@every_relaxation
+def test_no_arborescence(relaxation):
+    theta = torch.zeros(2, 4, 4)
+    theta[1, 0] = -INF  # nothing hangs from the root
+    with pytest.raises(InfeasibleError, match=r"arborescence .* batch index 1"):
+        relax(theta, "arborescence", relaxation)
+
+
+@every_relaxation
+def test_no_path(relaxation):
+    theta = torch.zeros(3, 2), torch.full((2, 2), -INF)
+    with pytest.raises(InfeasibleError, match="batch index 0"):
+        relax(theta, "chain", relaxation)
+
+
+# ----------------------------------------------------------------------------- options and abilities
+
+
+@pytest.mark.parametrize("make", [si.relax, si.infer])
+def test_unknown_names_in_calls(make):
+    with pytest.raises(
+        si.UnknownNameError, match=r"no oracle is called 'chian'; did you mean 'chain' or .* Known: .*chain"
+    ):
+        make(torch.zeros(2), "chian", "map")
+    with pytest.raises(si.UnknownNameError, match=r"no relaxation is called 'marginal'; did you mean 'marginals'\?"):
+        make(torch.zeros(2), "categorical", "marginal")
+
+
+def test_options_that_do_not_exist():
+    with pytest.raises(TypeError, match=r"no option 'temprature' .*did you mean 'temperature'\?"):
+        relax(torch.zeros(2), "categorical", "marginals", temprature=2.0)
+    with pytest.raises(TypeError, match=r"no option 'length' .*did you mean 'lengths'\?"):
+        relax((torch.zeros(3, 2), torch.zeros(2, 2)), "chain", "map", length=[1])
+    with pytest.raises(TypeError, match=r"Explicit.* has its own already"):
+        relax(torch.zeros(4), Explicit(), "map", single_root=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0}, {"temperature": -1.0}, {"temperature": NAN}, {"temperature": INF}, {"temperature": True}],
+)
+@pytest.mark.parametrize("relaxation", ["marginals", "sparsemap", "smoothed"])
+def test_values_that_an_option_cannot_have(relaxation, options):
+    with pytest.raises(InvalidInputError, match="temperature must be a finite number above 0"):
+        relax(torch.zeros(2), "categorical", relaxation, **options)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("penalty", "some"), ("on_failure", "shrug"), ("tolerance", -1.0), ("tolerance", NAN), ("max_iter", 0)],
+)
+def test_values_that_sparsemap_cannot_have(option, value):
+    with pytest.raises(InvalidInputError, match=rf"^{option} must be .*got {value!r}"):
+        si.get_relaxation("sparsemap", **{option: value})
+
+
+@pytest.mark.parametrize("relaxation", ["marginals", "sparsemap", "smoothed"])
+@pytest.mark.parametrize("temperature", [torch.tensor(1.0), torch.nn.Parameter(torch.ones(())), "1"])
+def test_temperatures_are_numbers(relaxation, temperature):
+    with pytest.raises(InvalidInputError, match=r"^temperature must be .*; a Python number is needed, .* learnt"):
+        si.Layer("categorical", relaxation, temperature=temperature)
+
+
+@pytest.mark.parametrize("value", ["yes", 1, None])
+def test_whether_is_true_or_false(value):
+    with pytest.raises(InvalidInputError, match=rf"^labelled must be True or False, got {value!r}"):
+        si.get_oracle("binary_tree", labelled=value)
+
+
+def test_options_reach_whichever_of_the_two_has_them():
+    theta = torch.randn(3, 4, 4, dtype=torch.float64)
+    mixed = relax(theta, "arborescence", "marginals", single_root=True, temperature=0.5)
+    apart = relax(
+        theta, si.get_oracle("arborescence", single_root=True), si.get_relaxation("marginals", temperature=0.5)
+    )
+    assert torch.equal(mixed, apart)
+
+
+@pytest.mark.parametrize("make", [si.Layer, si.FenchelYoungLoss])
+def test_what_an_oracle_cannot_do_is_said_when_the_layer_is_made(make):
+    with pytest.raises(UnsupportedError) as error:
+        make("assignment", "marginals")
+    message = str(error.value)
+    assert "#P-complete" in message
+    assert "marginals does not work for assignment" in message
+    kind = si.RegularizedRelaxation if make is si.FenchelYoungLoss else si.Relaxation
+    working = [name for name in si.list_relaxations() if name not in ("marginals", "smoothed")]
+    others = [name for name in working if isinstance(si.get_relaxation(name), kind)]
+    assert message.endswith(f"These relaxations do: {', '.join(others)}")
+    with pytest.raises(UnsupportedError, match=r"toy_knapsack lacks the ability GibbsOracle, the method log_partition"):
+        make(Knapsack(3), "marginals")
+
+
+def test_what_an_option_needs_is_said_with_the_option() -> None:
+    with pytest.raises(UnsupportedError, match="its backward pass is that of marginals, and assignment lacks"):
+        si.Layer("assignment", "straight_through", backward="marginals")
+    with pytest.raises(UnsupportedError, match='variant="cross_entropy" needs marginals, and assignment lacks'):
+        si.Layer("assignment", "spigot", variant="cross_entropy")
+
+
+# ----------------------------------------------------------------------------- plugins that break their protocol
+
+
+@dataclass(frozen=True)
+class Wrong(Knapsack):
+    """A knapsack that answers in a wrong form."""
+
+    how: str = ""
+    name: ClassVar[str] = "wrong"
+
+    def argmax(self, theta: Tensor) -> Any:
+        y = super().argmax(theta)
+        if self.how == "write":
+            theta.zero_()
+        return {
+            "shape": y[:, 1:],
+            "batch": y[:1],
+            "dtype": y.half(),
+            "device": y.to("meta"),
+            "tuple": (y,),
+            "list": y.tolist(),
+            "write": y,
+        }[self.how]
+
+
+@pytest.mark.parametrize("how", ["shape", "batch", "dtype", "device", "tuple", "list", "write"])
+def test_a_broken_argmax_is_noticed_at_run_time(how):
+    with pytest.raises(PluginError, match=r"argmax of wrong violates its protocol: .*check_oracle"):
+        relax(torch.randn(2, 4), Wrong(3, how), "map")
+    if how != "write":
+        with pytest.raises(PluginError, match="wrong: "):
+            relax(torch.randn(2, 4), Wrong(3, how), "sparsemap")
+
+
+# ----------------------------------------------------------------------------- what plugins leave undone
+
+
+def test_an_option_that_is_needed():
+    si.register_oracle("toy_capacity", Knapsack)
+    with pytest.raises(TypeError, match=r"^oracle 'toy_capacity' needs the option 'capacity': pass capacity=\.\.\.$"):
+        relax(torch.zeros(2, 4), "toy_capacity", "map")
+
+
+def test_instance_data_that_the_oracle_reads_but_nobody_gave():
+    class Reads(Explicit):
+        instance_ndim: ClassVar = {"mask": 1}
+
+        def argmax(self, theta):
+            return super().argmax(theta * self.bound["mask"])
+
+    with pytest.raises(InvalidInputError, match=r"^mask: this instance data is needed; pass mask=\.\.\."):
+        relax(torch.zeros(2, 4), Reads(), "map")
+
+
+def test_an_oracle_without_event_ndim():
+    class Bare(si.Oracle):
+        def argmax(self, theta):
+            return theta
+
+    with pytest.raises(PluginError, match="Bare must define event_ndim"):
+        relax(torch.zeros(2, 4), Bare(), "map")
+
+
+@pytest.mark.parametrize("relaxation", ["map", "sparsemap", "perturbed", "blackbox", "imle", "stochastic"])
+def test_an_argmax_that_does_not_notice_infeasibility(relaxation):
+    class Blind(si.Oracle):
+        event_ndim = 1
+
+        def argmax(self, theta):
+            return torch.nn.functional.one_hot(theta.argmax(-1), theta.shape[-1]).to(theta)
+
+    theta = torch.zeros(3, 4)
+    theta[1] = -torch.inf
+    with pytest.raises((InfeasibleError, PluginError), match="batch index 1"):
+        relax(theta, Blind(), relaxation)
+
+
+def test_gold_that_beats_the_best_structure():
+    theta = torch.ones(2, 4)
+    with pytest.raises(InvalidInputError, match=r"^y is no structure of toy_explicit at batch index 0"):
+        si.FenchelYoungLoss(Explicit(), "map")(theta, torch.ones(2, 4))
+
+
+def test_infeasible_errors_name_the_batch_index():
+    assert str(InfeasibleError("no path", 3)) == "no path (batch index 3)"
+    assert str(InfeasibleError("no path for batch index 3", 3)) == "no path for batch index 3"

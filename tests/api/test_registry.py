@@ -1,0 +1,362 @@
+"""Names: registered at run time, declared by distributions, looked up lazily, and every way that this goes wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+import structinf as si
+from structinf import Oracle, PluginError, UnknownNameError
+from structinf.calls import resolution
+from structinf.registry import Registry
+from toy_oracles import Explicit, Knapsack
+
+
+@dataclass(frozen=True)
+class Threshold(Oracle):
+    """Every part that scores above a level."""
+
+    level: float = 0.0
+    event_ndim = 1
+
+    def argmax(self, theta: Tensor) -> Tensor:
+        return (theta > self.level).to(theta)
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone afterwards, names given to classes too."""
+    for registry in (resolution.ORACLES, resolution.RELAXATIONS):
+        monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(Threshold, "name", "", raising=False)
+
+
+@dataclass
+class Installer:
+    """Puts distributions on the path: metadata, entry points and a module each."""
+
+    folder: Path
+
+    def __call__(self, distribution: str, entry_points: dict[str, str], code: str = "") -> None:
+        module = distribution.replace("-", "_")
+        (self.folder / f"{module}.py").write_text(code)
+        info = self.folder / f"{module}-1.5.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.5\n")
+        lines = [f"{name} = {value}" for name, value in entry_points.items()]
+        (info / "entry_points.txt").write_text("\n".join(["[toy.oracles]", *lines]) + "\n")
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installer]:
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield Installer(tmp_path)
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def registry() -> Registry[Oracle]:
+    return Registry("oracle", Oracle, "toy.oracles")
+
+
+CODE = """
+import structinf
+
+class Mine(structinf.Oracle):
+    event_ndim = 1
+    def argmax(self, theta):
+        return (theta > 0).to(theta)
+"""
+
+
+# ----------------------------------------------------------------------------- registered at run time
+
+
+def test_a_decorator_and_a_call():
+    assert si.register_oracle("threshold")(Threshold) is Threshold
+    assert si.register_oracle("threshold_too", Threshold) is Threshold
+    assert {"threshold", "threshold_too"} <= set(si.list_oracles())
+    assert si.get_oracle("threshold", level=2.0) == Threshold(2.0)
+    assert si.relax(torch.tensor([1.0, 3.0]), "threshold", "map", level=2.0).tolist() == [0, 1]
+    assert si.relax(torch.tensor([1.0, 3.0]), "threshold", "sparsemap", level=-1.0).shape == (2,)
+
+
+def test_a_class_is_called_by_its_first_name_in_messages():
+    si.register_oracle("threshold", Threshold)
+    with pytest.raises(TypeError, match=r"^threshold takes no instance data 'mask'"):
+        Threshold().bind(mask=1)
+    si.register_oracle("knapsack_again", Knapsack)
+    assert Knapsack.name == "toy_knapsack"  # as the class has it
+
+
+def test_a_function_makes_oracles_too():
+    @si.register_oracle("strict")
+    def make(*, level: float = 1.0, twice: bool = False) -> Oracle:
+        return Threshold(2 * level if twice else level)
+
+    assert si.get_oracle("strict", twice=True) == Threshold(2.0)
+    assert si.relax(torch.tensor([1.5, 3.0]), "strict", "map", twice=True).tolist() == [0, 1]
+    assert si.Layer("strict", "sparsemap", level=4.0).oracle == Threshold(4.0)
+    with pytest.raises(TypeError, match=r"has no option 'lvel' \(it has: level, twice\); did you mean 'level'\?"):
+        si.get_oracle("strict", lvel=1)
+
+
+def test_a_relaxation_is_registered_alike():
+    from structinf.relaxations.marginals import Marginals
+
+    @si.register_relaxation("cool")
+    def make() -> Marginals:
+        return Marginals(temperature=0.1)
+
+    assert "cool" in si.list_relaxations()
+    assert si.get_relaxation("cool").temperature == 0.1
+    theta = torch.randn(3, 4)
+    assert torch.equal(
+        si.relax(theta, "categorical", "cool"), si.relax(theta, "categorical", "marginals", temperature=0.1)
+    )
+
+
+def test_running_a_notebook_cell_again_replaces():
+    def cell(sign: int) -> type:
+        class Cell(Threshold):
+            flipped: ClassVar[bool] = sign < 0
+
+        return Cell
+
+    si.register_oracle("cell", cell(1))
+    si.register_oracle("cell", cell(-1))
+    assert si.get_oracle("cell").flipped
+
+
+def test_a_taken_name_names_both():
+    si.register_oracle("threshold", Threshold)
+    with pytest.raises(
+        PluginError, match=r"'threshold' is taken by test_registry\.Threshold; register toy_oracles\.Explicit under"
+    ):
+        si.register_oracle("threshold", Explicit)
+    assert isinstance(si.get_oracle("threshold"), Threshold)
+
+
+def test_a_built_in_name_is_taken():
+    with pytest.raises(PluginError) as error:
+        si.register_oracle("chain", Threshold)
+    message = str(error.value)
+    assert "'chain' is taken by structinf_oracles.chain:Chain (distribution structinf " in message
+    assert "register another name" in message
+    assert isinstance(si.get_oracle("chain"), si.GibbsOracle)  # unharmed
+    assert isinstance(si.relax(torch.zeros(2), Threshold(), "map"), Tensor)  # the object itself still works
+
+
+def test_the_built_ins_own_classes_may_be_registered_again():
+    si.register_oracle("categorical", type(si.get_oracle("categorical")))
+    assert si.get_oracle("categorical") == type(si.get_oracle("categorical"))()
+
+
+@pytest.mark.parametrize("factory", [3, "Threshold", Threshold()])
+def test_what_cannot_make_oracles_is_not_registered(factory):
+    with pytest.raises(TypeError, match="register oracle 'odd': a class or function is needed"):
+        si.register_oracle("odd", factory)
+
+
+def test_what_is_made_must_be_an_oracle():
+    si.register_oracle("odd", lambda: "no oracle")
+    with pytest.raises(PluginError, match="oracle 'odd' made 'no oracle', which is no Oracle"):
+        si.get_oracle("odd")
+
+
+# ----------------------------------------------------------------------------- looking up
+
+
+def test_an_object_is_accepted_wherever_a_name_is():
+    oracle = Threshold(0.5)
+    assert si.get_oracle(oracle) is oracle
+    relaxation = si.get_relaxation("map")
+    assert si.get_relaxation(relaxation) is relaxation
+    theta = torch.randn(2, 3)
+    assert torch.equal(si.relax(theta, oracle, relaxation), si.relax(theta, oracle, "map"))
+
+
+def test_objects_have_their_options_already():
+    with pytest.raises(
+        TypeError, match=r"options \['level'\] go with a name; Threshold\(level=0.5\) has its options already"
+    ):
+        si.get_oracle(Threshold(0.5), level=1.0)
+
+
+@pytest.mark.parametrize("item", [None, 3, b"chain", torch.zeros(2)])
+def test_neither_name_nor_object(item):
+    with pytest.raises(TypeError, match="a name or Oracle object is needed"):
+        si.get_oracle(item)
+
+
+def test_a_class_instead_of_an_object():
+    with pytest.raises(TypeError, match=r"call it first: Threshold\(\.\.\.\)"):
+        si.get_oracle(Threshold)
+    with pytest.raises(
+        TypeError, match=r"a name or Relaxation object is needed, got <class .*call it first: MAP\(\.\.\.\)"
+    ):
+        si.relax(torch.zeros(2), Threshold(), type(si.get_relaxation("map")))
+
+
+def test_an_unknown_name_lists_close_and_known_ones():
+    with pytest.raises(UnknownNameError) as error:
+        si.get_oracle("arborescense")
+    message = str(error.value)
+    assert "no oracle is called 'arborescense'; did you mean 'arborescence'?" in message
+    assert all(name in message for name in si.list_oracles())
+    assert isinstance(error.value, LookupError)
+    with pytest.raises(UnknownNameError, match=r"^no oracle is called 'zzz'\. Known: "):
+        si.get_oracle("zzz")
+
+
+def test_lists_are_sorted():
+    assert si.list_oracles() == sorted(si.list_oracles())
+    assert {"arborescence", "assignment", "categorical", "chain"} <= set(si.list_oracles())
+    assert {"map", "marginals", "sparsemap"} <= set(si.list_relaxations())
+
+
+def test_options_are_keyword_only_and_typed():
+    with pytest.raises(TypeError, match=r"oracle 'arborescence' has no option 'root' \(it has: single_root\)"):
+        si.get_oracle("arborescence", root=True)
+    with pytest.raises(TypeError, match=r"relaxation 'map' has no option 'temperature' \(it has: none\)"):
+        si.get_relaxation("map", temperature=1.0)
+
+
+def test_an_option_that_both_have_must_go_to_one():
+    @si.register_oracle("warm")
+    @dataclass(frozen=True)
+    class Warm(Threshold):
+        temperature: float = 1.0
+
+    with pytest.raises(TypeError, match="both warm and sparsemap have an option 'temperature'; pass get_oracle"):
+        si.Layer("warm", "sparsemap", temperature=2.0)
+    layer = si.Layer(si.get_oracle("warm", temperature=2.0), "sparsemap", temperature=3.0)
+    assert (layer.oracle.temperature, layer.relaxation.temperature) == (2.0, 3.0)
+
+
+# ----------------------------------------------------------------------------- declared by distributions
+
+
+def test_a_plugin_is_found_by_name_and_loaded_when_asked_for(install, registry):
+    install("toy-plugin", {"mine": "toy_plugin:Mine"}, CODE)
+    assert registry.names() == ["mine"]
+    assert "toy_plugin" not in sys.modules
+    made = registry.get("mine")
+    assert type(made).__module__ == "toy_plugin"
+    assert made.label() == "mine"
+
+
+def test_a_broken_plugin_fails_only_when_asked_for(install, registry):
+    install("toy-broken", {"broken": "toy_broken:Mine"}, "import no_such_module")
+    install("toy-plugin", {"mine": "toy_plugin:Mine"}, CODE)
+    assert registry.names() == ["broken", "mine"]
+    assert registry.get("mine").label() == "mine"
+    with pytest.raises(PluginError) as error:
+        registry.get("broken")
+    message = str(error.value)
+    assert "oracle 'broken' of toy_broken:Mine (distribution toy-broken 1.5) cannot be loaded" in message
+    assert "no_such_module" in message
+    assert isinstance(error.value.__cause__, ModuleNotFoundError)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("toy_odd:Missing", "cannot be loaded: AttributeError"),
+        ("toy_odd:NUMBER", "is no class or function: 3"),
+        ("no_such_module:Mine", "cannot be loaded: ModuleNotFoundError"),
+        ("toy_odd:fails", "made None, which is no Oracle"),
+    ],
+)
+def test_other_ways_to_be_broken(install, registry, value, message):
+    install("toy-odd", {"odd": value}, "NUMBER = 3\ndef fails(): pass\n")
+    with pytest.raises(PluginError, match=message):
+        registry.get("odd")
+
+
+def test_a_name_declared_twice_names_both_distributions(install, registry):
+    install("toy-one", {"mine": "toy_one:Mine", "other": "toy_one:Mine"}, CODE)
+    install("toy-two", {"mine": "toy_two:Mine"}, CODE)
+    assert registry.names() == ["mine", "other"]
+    with pytest.raises(PluginError) as error:
+        registry.get("mine")
+    message = str(error.value)
+    assert "toy_one:Mine (distribution toy-one 1.5)" in message
+    assert "toy_two:Mine (distribution toy-two 1.5)" in message
+    assert "uninstall one or pass the object itself" in message
+    assert registry.get("other").label() == "other"
+
+
+def test_the_same_object_declared_by_two_copies_of_its_metadata(install, registry):
+    install("toy-one", {"mine": "toy_one:Mine"}, CODE)
+    install("toy-copy", {"mine": "toy_one:Mine"})
+    assert registry.get("mine").label() == "mine"
+
+
+def test_a_local_name_and_a_declared_one(install, registry):
+    install("toy-plugin", {"mine": "toy_plugin:Mine"}, CODE)
+    with pytest.raises(PluginError, match=r"'mine' is taken by toy_plugin:Mine \(distribution toy-plugin .*register"):
+        registry.register("mine", Threshold)
+
+
+def test_a_declared_name_that_came_later(install, registry):
+    registry.register("mine", Threshold)
+    install("toy-plugin", {"mine": "toy_plugin:Mine"}, CODE)
+    del registry._entry_points
+    with pytest.raises(
+        PluginError, match=r"declared twice: by toy_plugin:Mine .* and by test_registry\.Threshold, registered"
+    ):
+        registry.get("mine")
+
+
+def test_an_empty_registry(registry):
+    assert registry.names() == []
+    with pytest.raises(UnknownNameError, match=r"no oracle is called 'mine'\. Known: none"):
+        registry.get("mine")
+
+
+def test_what_works_with_an_oracle_is_listed():
+    summing = {name for name in si.list_relaxations() if si.get_relaxation(name).requires is not Oracle}
+    assert {"marginals", "sinkhorn", "smoothed"} == summing
+    assert resolution.works_with(Knapsack(3)) == [name for name in si.list_relaxations() if name not in summing]
+    assert set(resolution.works_with(Explicit())) - set(resolution.works_with(Knapsack(3))) == {"marginals"}
+    assert resolution.works_with(si.get_oracle("categorical")) == [
+        name for name in si.list_relaxations() if name != "sinkhorn"
+    ]
+
+
+def test_what_cannot_make_the_right_thing_is_refused():
+    for register, wrong in [
+        (si.register_oracle, int),
+        (si.register_relaxation, Threshold),
+        (si.register_estimator, si.get_estimator("exact")),
+    ]:
+        with pytest.raises(TypeError, match=r"a subclass of .* or a function that makes one, is needed, got"):
+            register("wrong", wrong)
+
+
+def test_a_relaxation_that_makes_another_thing_is_not_offered():
+    @si.register_relaxation("makes_another_thing")
+    def make() -> Any:
+        return 3
+
+    assert "makes_another_thing" not in resolution.works_with(Explicit())
+
+
+def test_a_relaxation_with_arguments_of_its_own_is_not_offered():
+    @si.register_relaxation("needy")
+    def make(noise: Any) -> Any:
+        raise AssertionError
+
+    assert "needy" not in resolution.works_with(Explicit())
+    assert "needy" in si.list_relaxations()

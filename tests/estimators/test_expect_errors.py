@@ -1,0 +1,132 @@
+"""What expect() says of estimators that cannot work, and of bad input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import structinf as si
+from estimator_enumeration import cost
+from structinf.estimators import Exact, WeightedStructures
+
+
+@pytest.mark.parametrize(
+    ("oracle", "estimator", "message"),
+    [
+        (
+            "assignment",
+            "score_function",
+            "GibbsOracle.*#P-complete.*These estimators do: exact, perturbed, sparsemap, sp",
+        ),
+        (
+            "arborescence",
+            "topk_sparsemax",
+            "KBest.*These estimators do: exact, perturbed, score_function, sparsemap, sp",
+        ),
+        ("arborescence", "sum_and_sample", "KBest"),
+        ("assignment", "sum_and_sample", "GibbsOracle"),
+        ("path", "perturbed", "potentials of at most 0.*perturbed with default options"),
+    ],
+)
+def test_an_estimator_that_the_oracle_cannot_serve(oracle: str, estimator: str, message: str):
+    options: Any = {"graph": ((0, 1), (1, 2))} if oracle == "path" else {}
+    message = message.replace("perturbed with default options", "multiplicative")
+    with pytest.raises(si.UnsupportedError, match=message):
+        si.expect(cost, torch.zeros(3, 3), oracle, estimator, **options)
+
+
+@pytest.mark.parametrize(
+    ("f", "came"),
+    [
+        (lambda y: y.sum(), r"got one of shape \(\) and torch.float32"),
+        (lambda y: y, r"got one of shape \(8, 4\)"),
+        (lambda y: y[:, :1], r"got one of shape \(8, 1\)"),
+        (lambda y: y[:, 0].numpy(), "got array"),
+        (lambda y: None, "got None"),
+        (lambda y: y[:, 0].to(torch.complex64), "got one of shape .* and torch.complex64"),
+    ],
+)
+def test_f_that_returns_something_else(f: Any, came: str):
+    with pytest.raises(si.InvalidInputError, match=r"f: it is given the 8 structures .* shape \(8,\), " + came):
+        si.expect(f, torch.zeros(2, 4), "categorical")
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 4), (4, 3, 1)])
+def test_inputs_of_another_batch(shape: tuple[int, ...]):
+    with pytest.raises(
+        si.InvalidInputError, match=r"inputs\[1\]: its shape must start with the batch shape.* \(3, 4\)"
+    ):
+        si.expect(cost, torch.zeros(3, 4, 5), "categorical", inputs=(torch.zeros(3, 4), torch.zeros(shape)))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("topk_sparsemax", {"k": 0}, "k must be an integer of at least 1, got 0"),
+        ("sum_and_sample", {"k": 0}, "k must be an integer of at least 1, got 0"),
+        ("sum_and_sample", {"samples": 0}, "samples must be an integer of at least 1, got 0"),
+        ("sum_and_sample", {"samples": 5, "draws": 4}, "draws must be at least samples, 5, got 4"),
+        ("sum_and_sample", {"baseline": "mean"}, 'baseline must be "listed" or "none"'),
+        ("perturbed", {"samples": 0}, "samples must be an integer of at least 1, got 0"),
+        ("perturbed", {"sigma": 0.0}, "sigma must be a finite number above 0"),
+        ("sparsemax", {"temperature": 0.0}, "temperature must be a finite number above 0"),
+        ("topk_sparsemax", {"temperature": -1.0}, "temperature must be a finite number above 0"),
+    ],
+)
+def test_wrong_options(name: str, options: dict[str, Any], message: str):
+    with pytest.raises(si.InvalidInputError, match=message):
+        si.get_estimator(name, **options)
+
+
+def test_wrong_types():
+    theta = torch.zeros(2, 3)
+    with pytest.raises(TypeError, match="f: a function of structures is needed, got Tensor; f comes first"):
+        si.expect(theta, cost, "categorical")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"inputs\[0\]: a tensor is needed, got int"):
+        si.expect(cost, theta, "categorical", inputs=[1])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"a torch.Generator is needed, got int"):
+        si.expect(cost, theta, "categorical", "score_function", generator=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="call it first: Exact"):
+        si.expect(cost, theta, "categorical", Exact)  # type: ignore[arg-type]
+    with pytest.raises(
+        si.UnknownNameError, match="no estimator is called 'score_functions'; did you mean 'score_function'"
+    ):
+        si.expect(cost, theta, "categorical", "score_functions")
+
+
+@pytest.mark.parametrize("estimator", si.list_estimators())
+def test_an_instance_without_structures(estimator: str):
+    unary = torch.zeros(3, 2, 2)
+    unary[1, 0] = -torch.inf
+    with pytest.raises(si.InfeasibleError) as error:
+        si.expect(cost, (unary, torch.zeros(2, 2)), "chain", estimator, lengths=[2, 1, 1])
+    assert error.value.batch_index == 1
+
+
+def test_too_many_structures():
+    with pytest.raises(si.InvalidInputError, match="too many to list"):
+        si.expect(cost, torch.zeros(1, 30), "bits", "exact")
+
+
+class Wrong(si.Estimator):
+    """Returns what it is made with."""
+
+    def __init__(self, make) -> None:
+        super().__init__()
+        self.make = make
+
+    def terms(self, oracle, theta, generator=None):
+        return self.make(theta)
+
+
+def test_estimators_of_ones_own_that_are_wrong():
+    theta = torch.zeros(2, 3)
+    with pytest.raises(
+        si.PluginError, match=r"terms\(\) of Wrong must return structinf.estimators.WeightedStructures, got Tensor"
+    ):
+        si.expect(cost, theta, "categorical", Wrong(lambda t: t))
+    shapes = r"structures \(K, B, \*event\) and weights \(K, B\) are needed, got \(2, 3\) and \(2,\)"
+    with pytest.raises(si.InvalidInputError, match=shapes):
+        si.expect(cost, theta, "categorical", Wrong(lambda t: WeightedStructures.of(t, t.new_ones(2))))

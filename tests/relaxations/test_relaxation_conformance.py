@@ -1,0 +1,82 @@
+"""Every registered relaxation passes the conformance suite over every registered oracle, or says why it cannot work."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+import oracle_examples
+from oracle_examples import Example
+from structinf import (
+    Oracle,
+    Projectable,
+    RegularizedRelaxation,
+    Relaxation,
+    UnsupportedError,
+    get_relaxation,
+    list_relaxations,
+)
+from structinf.testing import check_relaxation
+
+
+@pytest.mark.parametrize("name", list_relaxations())
+@oracle_examples.parametrize(lambda example: example.relaxed)
+def test_conformance(example: Example, name: str) -> None:
+    oracle = example.oracle()
+    if (missing := get_relaxation(name).missing(oracle)) is not None:
+        with pytest.raises(UnsupportedError) as error:
+            check_relaxation(name, oracle, example.event_shape)
+        assert missing in str(error.value)
+        assert "These relaxations do: " in str(error.value)
+        return
+    report = check_relaxation(name, oracle, example.event_shape, instance_data=example.instance_data)
+    is_stochastic = get_relaxation(name).is_stochastic
+    assert {"form", "hull", "own_generator" if is_stochastic else "batch_independence"} <= set(report.passed)
+    if isinstance(get_relaxation(name), RegularizedRelaxation):
+        assert {"conjugate", "loss_minimum", "loss_derivatives"} <= set(report.passed)
+        assert is_stochastic or {"first_derivative", "second_derivative"} <= set(
+            report.passed
+        )  # of draws it is an estimate
+
+
+# ----------------------------------------------------------------------------- options of relaxations
+#
+# Where an option does its work, whatever the oracle, one oracle of each kind that makes a difference is enough.
+
+
+def _can_relax(relaxation: Relaxation, example: Example) -> bool:
+    return example.relaxed and relaxation.missing(example.oracle()) is None
+
+
+def pairs(options: Mapping[str, Relaxation], kind: Callable[[Oracle], Any]) -> Callable[[Any], Any]:
+    """Run a test for each of the relaxations, with one oracle of each ``kind`` that they work for."""
+    found = [
+        pytest.param(relaxation, example, id=f"{example}-{name}")
+        for name, relaxation in options.items()
+        for example in oracle_examples.one_for_each(kind, functools.partial(_can_relax, relaxation))
+    ]
+    return pytest.mark.parametrize(("relaxation", "example"), found)
+
+
+@pairs({"readout": get_relaxation("sparsemap", penalty="readout")}, lambda oracle: type(oracle).readout)
+def test_sparsemap_of_the_readout(relaxation: Relaxation, example: Example) -> None:
+    check_relaxation(relaxation, example.oracle(), example.event_shape, instance_data=example.instance_data)
+
+
+@pairs(
+    {name: get_relaxation(name, temperature=0.4) for name in ("marginals", "smoothed", "sparsemap")},
+    lambda oracle: (isinstance(oracle.event_ndim, tuple), isinstance(oracle, Projectable)),
+)
+def test_another_temperature(relaxation: Relaxation, example: Example) -> None:
+    check_relaxation(relaxation, example.oracle(), example.event_shape, instance_data=example.instance_data)
+
+
+@pairs(
+    {name: get_relaxation("smoothed", regularizer=name) for name in ("squared_l2", "tsallis", "none")},
+    lambda oracle: getattr(type(oracle), "smoothed_value_and_mean", None),
+)
+def test_smoothed_by_another_regularizer(relaxation: Relaxation, example: Example) -> None:
+    check_relaxation(relaxation, example.oracle(), example.event_shape, instance_data=example.instance_data)

@@ -1,0 +1,106 @@
+"""What the active set solver takes, and refuses, and other devices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from active_set_problems import BOTH, TIGHT, Listed, assignments, chains, draw
+from structinf.errors import InfeasibleError, PluginError
+from structinf.oracle import Oracle
+from structinf.parts import as_tuple, map_parts
+from structinf.solvers.active_set import active_set
+
+
+@BOTH
+def test_empty_batch_and_empty_events(solver):
+    solution = solver(Listed(assignments(3)), torch.zeros(0, 3, 3), **TIGHT)
+    assert solution.mean.shape == (0, 3, 3)
+    assert solution.weights.shape == (0, 0)
+    assert solution.oracle_calls == 0
+    assert solution.support().shape == (0, 0, 3, 3)
+    assert solution.vjp(torch.zeros(0, 3, 3), None).shape == (0, 3, 3)
+    nothing = solver(Listed(torch.zeros(1, 0)), torch.zeros(2, 0), **TIGHT)
+    assert nothing.converged.all()
+    assert nothing.weights.tolist() == [[1, 1]]
+    assert nothing.value.tolist() == [0, 0]
+
+
+@BOTH
+def test_input_is_left_alone(solver):
+    base = draw(43, 3, 4, 4).transpose(1, 2)
+    theta = base.clone().transpose(1, 2).requires_grad_()
+    before = theta.detach().clone()
+    solution = solver(Listed(assignments(4)), theta, **TIGHT)
+    assert torch.equal(theta, before)
+    assert theta.grad is None
+    assert not solution.mean.requires_grad
+    same = solver(Listed(assignments(4)), before.contiguous(), **TIGHT)
+    assert torch.equal(solution.mean, same.mean)
+
+
+@BOTH
+def test_infeasible_instance_is_named(solver):
+    theta = draw(44, 3, 3, 3)
+    theta[1, 0] = -torch.inf
+    with pytest.raises(InfeasibleError) as error:
+        solver(Listed(assignments(3)), theta, **TIGHT)
+    assert error.value.batch_index == 1
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda t: t[:1], "shape"),
+        (lambda t: torch.zeros_like(t).float(), "dtype"),
+        (lambda t: (torch.zeros_like(t),), "form"),
+        (lambda t: t.numpy(), "form"),
+        (lambda t: torch.ones_like(t), "batch index 1"),
+        (lambda t: -torch.ones_like(t), "batch index 1"),
+        (lambda t: torch.full_like(t, torch.nan), "batch index 0"),
+    ],
+)
+def test_broken_oracles_are_reported(solver, answer, message):
+    class Broken(Oracle):
+        event_ndim = 1
+        name = "broken"
+
+        def argmax(self, theta):
+            return answer(theta)
+
+    theta = draw(45, 2, 3)
+    theta[1, 1] = -torch.inf
+    with pytest.raises(PluginError, match=f"broken.*{message}"):
+        solver(Broken(), theta, **TIGHT)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("readout", ["all", "kept", "mixed"])
+def test_cuda(readout):
+    tags, moves = chains(4, 3)
+    if readout == "mixed":
+        structures, theta = (assignments(4),), draw(48, 16, 4, 4)
+    else:
+        structures, theta = (tags, moves), (draw(49, 16, 4, 3), draw(50, 1, 3, 3))
+    oracle = Listed(
+        *structures, kept=0 if readout == "kept" else None, mixed=draw(51, 16, 5) if readout == "mixed" else None
+    )
+    here, there = (
+        active_set(oracle, map_parts(lambda t, d=device: t.to(d), theta), readout=readout != "all", **TIGHT)
+        for device in ("cpu", "cuda")
+    )
+    v = map_parts(torch.randn_like, here.mean)
+    # Not of the weights: the two may decompose the mean differently where optimal structures are dependent.
+    gradients = here.vjp(v, None), there.vjp(map_parts(Tensor.cuda, v), None)
+    for mine, other in zip(as_tuple(here.mean), as_tuple(there.mean), strict=True):
+        assert other.is_cuda
+        torch.testing.assert_close(mine, other.cpu(), atol=1e-9, rtol=0)
+    for mine, other in zip(*map(as_tuple, gradients), strict=True):
+        torch.testing.assert_close(mine, other.cpu(), atol=1e-9, rtol=0)
+    warm = active_set(
+        oracle, map_parts(Tensor.cuda, theta), readout=readout != "all", warm_start=there.support(), **TIGHT
+    )
+    assert warm.converged.all()
+    assert warm.oracle_calls == 1

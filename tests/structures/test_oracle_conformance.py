@@ -1,0 +1,70 @@
+"""Every registered oracle passes the conformance suite, and lists the structures that its definition says."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import oracle_examples
+from oracle_examples import Example
+from structinf import Enumerable, relax
+from structinf.kernels import parallel_rows
+from structinf.parts import as_tuple
+from structinf.testing import check_oracle
+from structinf.testing.methods import call_method, methods_of
+
+
+def test_every_oracle_has_an_example():
+    assert not oracle_examples.ORACLES_WITHOUT_EXAMPLE, (
+        "add an entry to a table of tests/helpers/oracle_examples_*.py for: "
+        + ", ".join(oracle_examples.ORACLES_WITHOUT_EXAMPLE)
+    )
+
+
+@oracle_examples.parametrize()
+def test_conformance(example: Example) -> None:
+    report = check_oracle(example.oracle(), example.event_shape, instance_data=example.instance_data)
+    assert {"form", "optimal", "batch_independence", "vertex"} <= set(report.passed)
+
+
+@oracle_examples.parametrize(lambda example: example.listing is not None)
+def test_enumerate_lists_what_the_definition_says(example: Example) -> None:
+    oracle = example.oracle()
+    if not isinstance(oracle, Enumerable):
+        pytest.skip("the oracle cannot list its structures")
+    for length in (None, *example.lengths):
+        bound = oracle if length is None else oracle.bind(lengths=torch.tensor([length]))
+        found = [t.flatten(1).numpy() for t in as_tuple(bound.enumerate(example.event_shape))]
+        expected = [np.concatenate([t.ravel() for t in y]) for y in example.listing(length)]
+        assert sorted(map(tuple, np.concatenate(found, 1))) == sorted(map(tuple, expected))
+
+
+@oracle_examples.parametrize(lambda example: example.relaxed)
+def test_compiled_loops_over_ranges_of_a_batch(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As threads run them; so small a batch is one thread's work otherwise."""
+    oracle = example.oracle()
+    drawn = [-torch.rand(5, *shape) for shape in example.shapes]
+    theta = tuple(drawn) if example.is_tuple else drawn[0]
+
+    def answers() -> list[torch.Tensor]:
+        found = [output.value for method in methods_of(oracle) for output in call_method(method, oracle, theta)]
+        leaves = [t.clone().requires_grad_() for t in drawn]
+        mean = as_tuple(relax(tuple(leaves) if example.is_tuple else leaves[0], oracle, "sparsemap"))
+        return [*found, *mean, *torch.autograd.grad([m.square().sum() for m in mean], leaves)]
+
+    def in_ranges(kernel: Callable[..., Any], rows: int, *args: Any, work: float = 0) -> None:
+        for start, stop in itertools.pairwise(sorted({0, rows // 3, rows // 2, rows})):
+            kernel(start, stop, *args)
+
+    expected = answers()
+    for module in list(sys.modules.values()):
+        if getattr(module, "parallel_rows", None) is parallel_rows:
+            monkeypatch.setattr(module, "parallel_rows", in_ranges)
+    for a, e in zip(answers(), expected, strict=True):
+        assert torch.equal(a, e)
