@@ -1,4 +1,4 @@
-"""What a picture takes from a solution: the mean, and the heaviest structures of the support."""
+"""Data of a picture, read from a solution: the mean, and the structures of largest weight in the support."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Mixture(NamedTuple):
 
     @classmethod
     def of(cls, solution: PlotInput) -> Mixture:
-        """What both kinds have to be drawn; TypeError of anything else."""
+        """Of a Solution or a SparseDistribution; TypeError for other types."""
         if isinstance(solution, Mixture):
             return solution
         if isinstance(solution, SparseDistribution):
@@ -105,7 +105,7 @@ def find_heaviest(
 
 
 def _has_form(shapes: list[tuple[int, ...]], form: str) -> bool:
-    """Whether sizes of the same name are the same."""
+    """Whether shapes have the numbers of dimensions of ``form``, and sizes of the same name are equal."""
     wanted = [tensor.split() for tensor in form.split(",")]
     if [len(sizes) for sizes in wanted] != [len(shape) for shape in shapes]:
         return False

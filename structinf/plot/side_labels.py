@@ -1,4 +1,4 @@
-"""What stands along a side of a picture: words, or a series of numbers."""
+"""Labels along a side of a picture: words, or a series of numbers."""
 
 from __future__ import annotations
 

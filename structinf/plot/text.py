@@ -1,4 +1,4 @@
-"""Words on a picture: their number, their letters, and the room that they take."""
+"""Texts of pictures: checks of their number, fonts that have their letters, and their widths."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def check_count(
 
 
 def text_width(word: str, font: FontProperties) -> float:
-    """In inches."""
+    """The width of a word in inches."""
     return TextPath((0, 0), word, prop=font).get_extents().width / 72 if word.strip() else 0.0
 
 
 def prepare_text(words: Sequence[str], size: float = 10) -> tuple[list[str], FontProperties, str]:
-    """The words as text rather than mathematics, a font for them, and a note if it lacks letters, replaced by ▯.
+    """The words with ``$`` escaped, a font for them, and a note if it lacks letters, which become ▯.
 
     The font is matplotlib's default, or else one of this machine's that has all the letters.
     """
