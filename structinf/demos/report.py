@@ -10,10 +10,7 @@ __all__ = ["Table", "percent"]
 class Table:
     """Prints a header, then each row as it is added; the first column is aligned left, the others right.
 
-    Parameters
-    ----------
-    columns : mapping of str to int
-        Titles, with the width that the cells need; a title is never cut.
+    ``columns`` maps titles to the width that the cells need; a title is never cut.
 
     Examples
     --------

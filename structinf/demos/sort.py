@@ -8,7 +8,7 @@ network which digits it sees: it is trained, end to end, on the right orders.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -20,8 +20,10 @@ from tqdm import tqdm
 import structinf as si
 from structinf import plot
 
+from ..calls.resolution import works_with
+from ..errors import UnknownNameError
+from ..registry import did_you_mean
 from .report import Table, percent
-from .sort_methods import Method, list_methods, make_method
 
 __all__ = ["run"]
 
@@ -55,6 +57,57 @@ class Ranker(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Scores (B, images, ranks) for sets of images (B, images, 8, 8)."""
         return self.network(pixels.flatten(0, 1)[:, None]).unflatten(0, pixels.shape[:2])
+
+
+# ----------------------------------------------------------------------------- methods
+
+
+class Method(NamedTuple):
+    """A loss of scores (B, images, ranks) and right ranks (B, images), and the relaxation that it comes from."""
+
+    name: str
+    relaxation: si.Relaxation
+    loss: Callable[[Tensor, Tensor], Tensor]
+
+    @property
+    def standardise(self) -> bool:
+        """Whether the best order alone counts, and not the scores' scale.
+
+        Equal scores have no perceptron loss either, and its gradient, like those of surrogates, leads there; scores
+        that are standardised cannot all be equal.
+        """
+        smooth = isinstance(self.relaxation, si.RegularizedRelaxation) and not self.relaxation.piecewise_constant
+        return not (smooth or self.relaxation.is_stochastic)
+
+
+def list_methods() -> list[str]:
+    """Names of all methods: RELAXATION-layer and RELAXATION-loss, with hyphens, for each relaxation of assignments."""
+    methods = []
+    for name in works_with(si.get_oracle("assignment")):
+        relaxation, stem = si.get_relaxation(name), name.replace("_", "-")
+        if not relaxation.piecewise_constant:
+            methods.append(f"{stem}-layer")
+        if isinstance(relaxation, si.RegularizedRelaxation):
+            methods.append(f"{stem}-loss")
+    return methods
+
+
+def make_method(name: str) -> Method:
+    """The Fenchel-Young loss or the squared error of a layer called ``name``; UnknownNameError if there is none."""
+    known = list_methods()
+    if name not in known:
+        close = did_you_mean(name, known) or "."
+        raise UnknownNameError(f"no method is called {name!r}{close} Known: {', '.join(known)}")
+    stem, _, kind = name.rpartition("-")
+    relaxation = si.get_relaxation(stem.replace("-", "_"))
+    layer = si.Layer("assignment", relaxation)
+
+    def squared_error(scores: Tensor, ranks: Tensor) -> Tensor:
+        gold = si.encode(ranks, scores, "assignment")
+        return (layer(scores) - gold).square().sum((1, 2)).mean()
+
+    loss = si.FenchelYoungLoss("assignment", relaxation) if kind == "loss" else squared_error
+    return Method(name, relaxation, loss)
 
 
 # ----------------------------------------------------------------------------- training
@@ -163,19 +216,10 @@ def draw_sets(images: Images, count: int, generator: torch.Generator) -> Sets:
 
 
 def run(methods: Sequence[str], *, epochs: int = 6, seed: int = 0, out: Path = Path(), quick: bool = False) -> None:
-    """Train and test each method, print a table, and save a picture of the last one's orders.
+    """Train and test each method, print a table, and save a picture of the last method's orders in the folder ``out``.
 
-    Parameters
-    ----------
-    methods : sequence of str
-        Names of :func:`structinf.demos.sort_methods.list_methods`; "all" among them stands for the rest.
-    epochs : int
-        Of 100 batches of 32 sets, for each method.
-    seed : int
-    out : Path
-        Folder for the picture.
-    quick : bool
-        Train on a few batches: a trial of the machinery, not of the methods.
+    ``methods`` are names of :func:`list_methods`; "all" stands for all of them. Each method trains on 100 batches of 32
+    sets per epoch. With ``quick``, it trains on 10 batches: enough to test the program, not to compare the methods.
     """
     names = [name for method in methods for name in (list_methods() if method == "all" else [method])]
     chosen, models = [make_method(name) for name in dict.fromkeys(names)], []

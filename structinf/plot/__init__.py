@@ -33,7 +33,7 @@ from .alignments import alignment
 from .assignments import assignment
 from .attentions import attention
 from .brackets import constituents
-from .comparisons import comparison
+from .comparisons import comparison, support
 from .dependencies import trees
 from .lattices import lattice
 from .networks import network
@@ -41,7 +41,6 @@ from .rankings import ranking
 from .routes import route
 from .segmentations import segments
 from .selections import selection
-from .supports import support
 
 __all__ = [
     "alignment",

@@ -8,10 +8,10 @@ from matplotlib.patches import Rectangle
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from .drawn import PlotInput, read
+from .mixture import PlotInput, read_solution
 from .shading import explain_shades, shade
-from .sides import Items, SideLabels, draw_series
-from .style import INK, ORANGE, add_axes, as_percent, make_figure, rule_cells
+from .side_labels import Items, SideLabels, draw_series
+from .style import INK, ORANGE, add_axes, as_percent, draw_cell_lines, make_figure
 
 __all__ = ["alignment"]
 
@@ -46,7 +46,7 @@ def alignment(solution: PlotInput, *, x: Items | None = None, y: Items | None = 
     >>> x, y = torch.linspace(0, 6, 20).sin(), torch.linspace(0, 7, 25).sin()
     >>> figure = alignment(si.infer(-si.pairwise_cost(x, y), "dtw", "sparsemap"), x=x, y=y)
     """
-    data = read(solution, "n m", "n m, 2", "n m, 2 2", max_structures=1)
+    data = read_solution(solution, "n m", "n m, 2", "n m, 2 2", max_structures=1)
     mean = data.mean[0]
     n, m = mean.shape
     rows, columns = SideLabels.of("x", x, n, "rows"), SideLabels.of("y", y, m, "columns")
@@ -58,8 +58,8 @@ def alignment(solution: PlotInput, *, x: Items | None = None, y: Items | None = 
     left = 0.25 + (0.8 if rows.series is not None else rows.widest + 0.1)
     top = (0.65 if title else 0.15) + above
     legend = explain_shades() + [(f"heaviest, {as_percent(weight)}", ORANGE) for weight in data.weights.tolist()]
-    unknown = rows.unknown or columns.unknown
-    figure = make_figure(left + width + 0.25, top + height + 0.65, title, legend, data.rest, unknown)
+    glyph_note = rows.glyph_note or columns.glyph_note
+    figure = make_figure(left + width + 0.25, top + height + 0.65, title, legend, data.rest, glyph_note)
 
     axes = add_axes(figure, left, top, width, height)
     shade(axes, mean)
@@ -68,7 +68,7 @@ def alignment(solution: PlotInput, *, x: Items | None = None, y: Items | None = 
     axes.set_xticks(range(len(columns.names)), columns.names, font=columns.font, rotation=90 if is_rotated else 0)
     axes.set_yticks(range(len(rows.names)), rows.names, font=rows.font)
     if max(n, m) <= 20:
-        rule_cells(axes, n, m)
+        draw_cell_lines(axes, n, m)
     if rows.series is not None:
         draw_series(add_axes(figure, left - 0.75, top, 0.7, height), rows.series, down=True)
     if columns.series is not None:

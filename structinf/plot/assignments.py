@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .drawn import PlotInput, read
+from .mixture import PlotInput, read_solution
 from .style import (
     BLUE,
     INK,
@@ -20,10 +20,10 @@ from .style import (
     as_decimal,
     as_percent,
     colors_of,
+    draw_cell_lines,
     make_figure,
-    rule_cells,
 )
-from .words import check_count, names_or_numbers
+from .text import check_count, names_or_numbers
 
 __all__ = ["assignment"]
 
@@ -67,7 +67,7 @@ def assignment(
     >>> solution = si.infer(torch.tensor([[1.0, 0.8], [0.5, 0.4]]), "assignment", "sparsemap")
     >>> figure = assignment(solution, rows=["Ada", "Ben"], columns=["Monday", "Tuesday"])
     """
-    data = read(solution, "n m", max_structures=max_structures)
+    data = read_solution(solution, "n m", max_structures=max_structures)
     (mean,), (structures,), weights = data.mean, data.structures, data.weights
     n, m = mean.shape
     columns = names_or_numbers("columns", columns, m, "columns")
@@ -107,7 +107,7 @@ def assignment(
             thumbnail = add_axes(figure, left - side - 0.1, top + i * big + 0.08 * big, side, side)
             thumbnail.imshow(torch.as_tensor(image).cpu().numpy(), cmap="gray_r")
             thumbnail.set_axis_off()
-    rule_cells(main, n, m)
+    draw_cell_lines(main, n, m)
     for k, (structure, weight) in enumerate(zip(structures, weights.tolist(), strict=True)):
         line, column = divmod(k, each_line)
         place = right + column * (m * small + gap), top + line * (n * small + gap)
@@ -119,5 +119,5 @@ def assignment(
                 panel.text(j, i, amount, ha="center", va="center", fontsize=min(8, 32 * small), color="white")
         panel.set(xlim=(-0.5, m - 0.5), ylim=(n - 0.5, -0.5), xticks=[], yticks=[])
         panel.set_title(as_percent(weight), fontsize=11, color=INK, pad=4, weight="bold")
-        rule_cells(panel, n, m)
+        draw_cell_lines(panel, n, m)
     return figure

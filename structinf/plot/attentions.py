@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from .shading import explain_shades, is_dark, shade
-from .style import INK, ORANGE, add_axes, as_decimal, make_figure, rule_cells
-from .words import check_count, prepare_text, text_width
+from .style import INK, ORANGE, add_axes, as_decimal, draw_cell_lines, make_figure
+from .text import check_count, prepare_text, text_width
 
 __all__ = ["attention"]
 
@@ -70,9 +70,9 @@ def attention(
         check_count("keys", len(keys), m, "keys", of="weights are those")
     cell = _size_cells(count, n, m)
     size = min(9, 65 * cell)  # of words, in points: at most as high as a cell
-    rows, font, unknown = prepare_text(rows, size)
-    columns, key_font, other_missing_glyph_note = prepare_text(keys or [], size)
-    names, name_font, unknown_name = prepare_text(names, 10)
+    rows, font, glyph_note = prepare_text(rows, size)
+    columns, key_font, other_glyph_note = prepare_text(keys or [], size)
+    names, name_font, name_glyph_note = prepare_text(names, 10)
 
     width, height = m * cell, n * cell
     widest = max((text_width(word, key_font) for word in columns), default=0.0)
@@ -87,7 +87,7 @@ def attention(
     top = 0.65 if title else 0.15
     legend = explain_shades() + ([("run of keys", ORANGE)] if runs else [])
     down = top + lines * (above + height + GAP) - GAP + 0.5
-    notes = unknown, other_missing_glyph_note, unknown_name
+    notes = glyph_note, other_glyph_note, name_glyph_note
     figure = make_figure(left + each_line * step - GAP + 0.25, down, title, legend, *notes)
 
     for h, head in enumerate(maps):
@@ -98,7 +98,7 @@ def attention(
         axes.set_xticks(range(len(columns)), columns, font=key_font, rotation=90 if is_rotated else 0)
         axes.set_yticks(*((range(n), rows) if rows and place == 0 else ([], [])), font=font)
         if max(n, m) <= 40:
-            rule_cells(axes, n, m)
+            draw_cell_lines(axes, n, m)
         axes.tick_params(length=0, labelcolor=INK)
         if names:
             axes.text(-0.5, -0.5 - (above - 0.15) / cell, names[h], color=INK, fontproperties=name_font)

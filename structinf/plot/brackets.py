@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
-from .drawn import PlotInput, read
+from .mixture import PlotInput, read_solution
 from .sentences import MARGIN, Sentence
 from .style import BLUE, GREY, colors_of, make_figure
-from .words import names_or_numbers, prepare_text
+from .text import names_or_numbers, prepare_text
 
 __all__ = ["constituents"]
 
@@ -57,11 +57,11 @@ def constituents(
     >>> theta[0, 1], theta[1, 3] = 1.0, 0.8
     >>> figure = constituents(si.infer(theta, "binary_tree", "sparsemap"), ["old", "men", "and", "women"])
     """
-    data = read(solution, "n n", "n n L", max_structures=max_structures, single_instance=False)
+    data = read_solution(solution, "n n", "n n L", max_structures=max_structures, single_instance=False)
     (mean,), (structures,) = data.mean, data.structures
     sentence = Sentence.of(words, len(mean))
     names = names_or_numbers("labels", labels, mean.shape[2], "labels") if mean.ndim == 3 else []
-    names, font, unknown = prepare_text(names, 8)
+    names, font, glyph_note = prepare_text(names, 8)
     drawings = [{(i, j): tuple(label) for i, j, *label in s.nonzero().tolist()} for s in structures]
     shared = set(drawings[0].items()).intersection(*(spans.items() for spans in drawings))
     colors = [{span: GREY if (span, spans[span]) in shared else BLUE for span in spans} for spans in drawings]
@@ -71,7 +71,7 @@ def constituents(
     places = [place_spans(spans, sentence.centres, foot) for spans in drawings]
     heights = [max(y for _, y in place.values()) + 0.45 for place in places]
     top, width = 0.65 if title else 0.1, MARGIN + sentence.right + 0.2
-    figure = make_figure(width, top + sum(heights) + 0.4, title, legend, data.rest, sentence.unknown, unknown)
+    figure = make_figure(width, top + sum(heights) + 0.4, title, legend, data.rest, sentence.glyph_note, glyph_note)
     weights = data.weights.tolist()
     for spans, color_of, place, weight, height in zip(drawings, colors, places, weights, heights, strict=True):
         axes = sentence.draw(figure, top, height, weight)

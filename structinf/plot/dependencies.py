@@ -14,10 +14,10 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path
 from torch import Tensor
 
-from .drawn import PlotInput, read
+from .mixture import PlotInput, read_solution
 from .sentences import MARGIN, Sentence
 from .style import BLUE, GREY, ORANGE, PALE, colors_of, make_figure
-from .words import names_or_numbers, prepare_text
+from .text import names_or_numbers, prepare_text
 
 __all__ = ["trees"]
 
@@ -69,11 +69,11 @@ def trees(
     >>> theta[0, 2], theta[2, 1], theta[2, 3], theta[1, 3] = 2.0, 2.0, 1.0, 0.6
     >>> figure = trees(si.infer(theta, "arborescence", "sparsemap"), ["she", "saw", "him"])
     """
-    data = read(solution, "n+1 n+1", "n+1 n+1 L", max_structures=max_structures, single_instance=False)
+    data = read_solution(solution, "n+1 n+1", "n+1 n+1 L", max_structures=max_structures, single_instance=False)
     (mean,), (structures,) = data.mean, data.structures
     sentence = Sentence.of(words, len(mean) - 1)
     names = names_or_numbers("labels", labels, mean.shape[2], "labels") if mean.ndim == 3 else []
-    names, font, unknown = prepare_text(names, 7)
+    names, font, glyph_note = prepare_text(names, 7)
     drawings = [{(h, m): tuple(label) for h, m, *label in s.nonzero().tolist()} for s in structures]
     shared = set(drawings[0].items()).intersection(*(arcs.items() for arcs in drawings))
 
@@ -86,7 +86,7 @@ def trees(
     levels = [find_levels(list(arcs)) for arcs in drawings]
     heights = [0.9 + LEVEL * max(level.values(), default=0) for level in levels]
     top, width = 0.7 if title else 0.15, MARGIN + sentence.right + 0.2
-    figure = make_figure(width, top + sum(heights) + 0.4, title, legend, data.rest, sentence.unknown, unknown)
+    figure = make_figure(width, top + sum(heights) + 0.4, title, legend, data.rest, sentence.glyph_note, glyph_note)
     for arcs, level, weight, height in zip(drawings, levels, data.weights.tolist(), heights, strict=True):
         axes = sentence.draw(figure, top, height, weight)
         top += height

@@ -11,9 +11,9 @@ from matplotlib.patches import Circle
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from .drawn import PlotData, PlotInput, read
+from .mixture import PlotData, PlotInput, read_solution
 from .style import GREY, INK, ORANGE, READABLE, SHADES, add_axes, as_decimal, as_percent, make_figure, size_of
-from .words import names_or_numbers, prepare_text, text_width
+from .text import names_or_numbers, prepare_text, text_width
 
 __all__ = ["lattice"]
 
@@ -54,13 +54,13 @@ def lattice(
     >>> theta = (torch.tensor([[1.0, 0.0], [0.4, 0.6]]), torch.zeros(2, 2))
     >>> figure = lattice(si.infer(theta, "chain", "sparsemap"), words=["time", "flies"], tags=["noun", "verb"])
     """
-    data = read(solution, "T S, S S", "T S, T-1 S S", "T-1 S S")
+    data = read_solution(solution, "T S, S S", "T S, T-1 S S", "T-1 S S")
     mean = _tags(data.mean)
     steps, states = mean.shape
     if steps == 0:
         raise InvalidInputError("solution: a chain of one step that is scored by its edges alone has no tags to draw")
-    words, font, unknown = prepare_text(names_or_numbers("words", words, steps, "steps", padded=True))
-    tags, tag_font, other_missing_glyph_note = prepare_text(names_or_numbers("tags", tags, states, "states"))
+    words, font, glyph_note = prepare_text(names_or_numbers("words", words, steps, "steps", padded=True))
+    tags, tag_font, other_glyph_note = prepare_text(names_or_numbers("tags", tags, states, "states"))
     step = max(0.85, 0.2 + max(text_width(word, font) for word in words))  # inches
     line = 0.55
     left = 0.35 + max(text_width(tag, tag_font) for tag in tags) + RADIUS
@@ -71,7 +71,7 @@ def lattice(
     legend = [("taggings", GREY)] if flow.any() and count != 1 else []
     legend += [(f"the heaviest, {as_percent(weight)}", ORANGE) for weight in heaviest]
     note = f"{count} taggings" if count > 1 else ""
-    figure = make_figure(width, height, title, legend, note, unknown, other_missing_glyph_note)
+    figure = make_figure(width, height, title, legend, note, glyph_note, other_glyph_note)
     axes = add_axes(figure, 0, 0, *size_of(figure))
     axes.set(xlim=(-left, size_of(figure)[0] - left), ylim=(height - top, -top))  # in inches from the first node
     axes.set_axis_off()

@@ -1,38 +1,38 @@
-"""Graphs with weighted edges: nodes on a circle or where they are, and edges as thick as their means."""
+"""Graphs with weighted edges: nodes as boxes with their names, and edges as thick as their means."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 from torch import Tensor
 
 from ..dp.graph import Graph
 from ..errors import InvalidInputError
-from .boxes import BOX_HEIGHT, draw_node, write_over
-from .drawn import PlotInput, read
+from .mixture import PlotData, PlotInput, read_solution
 from .style import BLUE, GREY, INK, ORANGE, add_axes, as_decimal, as_percent, colors_of, make_figure, size_of
-from .words import check_count, names_or_numbers, prepare_text, text_width
+from .text import check_count, names_or_numbers, prepare_text, text_width
 
-__all__ = ["network"]
+__all__ = ["draw_graph", "network"]
 
 Point: TypeAlias = tuple[float, float]
+Waypoints: TypeAlias = Sequence[np.ndarray]  # of each edge, (2 k + 2, 2): lines between points 0 and 1, 2 and 3, ...
 
-# Inches: what given places fill at most, from one of several edges between two nodes to the next, and a loop's height.
-MAX_WIDTH, MAX_HEIGHT, NODE_SPACING, LOOP = 5.0, 3.6, 0.3, 0.4
+# Inches: the size of given places at most, from one of several edges between two nodes to the next, and the heights of
+# loops and boxes.
+MAX_WIDTH, MAX_HEIGHT, NODE_SPACING, LOOP, BOX_HEIGHT = 5.0, 3.6, 0.3, 0.4, 0.3
 MAX_LINE_WIDTH = 4.0  # points, of an edge whose mean is the largest
-LONG_EDGE, LABEL_OFFSET = (
-    1.2,
-    0.25,
-)  # edges longer than that may cross others in their middle: how far along texts stand
+# Longer edges may cross others in their middle: their texts stand at this share of their length.
+LONG_EDGE, LABEL_OFFSET = 1.2, 0.25
 
 
 def network(
@@ -86,7 +86,7 @@ def network(
     >>> solution = si.infer(torch.tensor([0.0, 0.2, 0.5]), "spanning_tree", "marginals", edges=edges)
     >>> figure = network(solution, edges, directed=False)
     """
-    data = read(solution, "n n" if edges is None else "E", max_structures=1)
+    data = read_solution(solution, "n n" if edges is None else "E", max_structures=1)
     mean = data.mean[0]
     if bool((mean < 0).any()):
         raise InvalidInputError(f"solution: amounts on edges are 0 or more, got {mean.min().item():g}")
@@ -99,49 +99,98 @@ def network(
         graph = Graph.of(edges, directed)
         check_count("edges", len(graph.ends), len(mean), "edges")
         keys, ends, labels, directed = graph.nodes, graph.ends, [str(node) for node in graph.nodes], graph.directed
-    amounts = mean.flatten().tolist()
+    shown = [e for e, amount in enumerate(mean.flatten().tolist()) if amount > 0 or edges is not None]
+    meanings = "used", "not used", "the heaviest"
+    return draw_graph(
+        *(data, labels, ends, names, title),
+        lambda boxes, _: (_place(keys, positions, boxes), ()),
+        shown=shown,
+        directed=directed,
+        meanings=meanings,
+    )
+
+
+def draw_graph(
+    data: PlotData,
+    labels: Sequence[str],
+    ends: np.ndarray,
+    names: Sequence[str] | None,
+    title: str,
+    place: Callable[[Sequence[float], float], tuple[np.ndarray, Waypoints]],
+    *,
+    shown: Sequence[int],
+    directed: bool,
+    meanings: tuple[str, str, str],
+) -> Figure:
+    """The nodes, and the edges ``shown``, with the ``meanings`` of blue, grey and orange edges in the legend.
+
+    ``place`` returns the centres of the nodes (n, 2), and the waypoints of edges that are not arcs, given the widths of
+    the boxes and of the widest text on an edge, all in inches.
+    """
+    amounts = data.mean[0].flatten().tolist()
     texts = [""] * len(amounts) if names is None else names_or_numbers("names", names, len(amounts), "edges")
     texts = [" ".join(filter(None, [text, as_decimal(amount)])) for text, amount in zip(texts, amounts, strict=True)]
-    labels, font, unknown = prepare_text(labels)
-    texts, small, other_missing_glyph_note = prepare_text(texts, 8)
+    labels, font, glyph_note = prepare_text(labels)
+    texts, small, other_glyph_note = prepare_text(texts, 8)
     boxes = [text_width(label, font) + 0.24 for label in labels]
-    places = _place(keys, positions, boxes)
+    widest = max((text_width(texts[e], small) for e in shown), default=0.0)
+    places, ways = place(boxes, widest)
 
-    shown = [e for e, amount in enumerate(amounts) if amount > 0 or edges is not None]
     bends = _bends(ends, shown)
-    low, high = (end(places, axis=0, initial=0.0) for end in (np.min, np.max))
+    points = np.concatenate([places, *ways]) if len(places) else np.zeros((1, 2))
+    low, high = points.min(0), points.max(0)
     # What reaches beyond the nodes' centres: boxes, arcs with their texts, and loops.
     arc = max(map(abs, bends.values()), default=0.0)
-    side = 0.25 + max(*boxes, 2 * arc + max((text_width(texts[e], small) for e in bends), default=0.0), 0.0) / 2
+    side = 0.25 + max(*boxes, 0.0 if ways else 2 * arc + widest, 0.0) / 2
     above = max(BOX_HEIGHT, arc + 0.1, LOOP + BOX_HEIGHT if any(start == end for start, end in ends[shown]) else 0.0)
     top, bottom = (0.65 if title else 0.15) + above, 0.4 + above
     heaviest = set(data.structures[0].sum(0).flatten().nonzero()[:, 0].tolist())
     colors = {e: ORANGE if e in heaviest else BLUE if amounts[e] > 0 else GREY for e in shown}
-    meanings = {"used": BLUE, "not used": GREY}
-    meanings |= {f"the heaviest, {as_percent(weight)}": ORANGE for weight in data.weights.tolist()}
-    legend = colors_of(meanings, colors.values())
+    used, unused, best = meanings
+    texts_of_colors = {used: BLUE, unused: GREY}
+    texts_of_colors |= {f"{best}, {as_percent(weight)}": ORANGE for weight in data.weights.tolist()}
+    legend = colors_of(texts_of_colors, colors.values())
     width, height = high[0] - low[0] + 2 * side, top + high[1] - low[1] + bottom
-    figure = make_figure(width, height, title, legend, data.rest, unknown or other_missing_glyph_note)
+    figure = make_figure(width, height, title, legend, data.rest, glyph_note, other_glyph_note)
     axes = add_axes(figure, 0, 0, *size_of(figure))
     left, down = low[0] - side, low[1] - bottom
     axes.set(xlim=(left, left + size_of(figure)[0]), ylim=(down, down + height))  # in inches
     axes.set_axis_off()
 
     patches = [
-        draw_node(axes, x, y, box, label, font) for (x, y), box, label in zip(places, boxes, labels, strict=True)
+        _draw_node(axes, x, y, box, label, font) for (x, y), box, label in zip(places, boxes, labels, strict=True)
     ]
     largest = max([1.0, *amounts])
     for e, bend in bends.items():
         thick = 0.8 + MAX_LINE_WIDTH * amounts[e] / largest
         start, end = ends[e].tolist()
-        if start == end:
-            middle = _draw_loop(axes, places[start], places.mean(0), thick, colors[e], directed)
+        style = _style(thick, colors[e], directed)
+        if ways:
+            middle = _draw_way(axes, ways[e], bend, style)
+        elif start == end:
+            middle = _draw_loop(axes, places[start], places.mean(0), style)
         else:
-            middle = _draw_edge(
-                axes, (patches[start], patches[end]), places[[start, end]], bend, thick, colors[e], directed
-            )
-        write_over(axes, middle, texts[e], small, INK if amounts[e] > 0 else GREY)
+            middle = _draw_edge(axes, (patches[start], patches[end]), places[[start, end]], bend, style)
+        _write_over(axes, middle, texts[e], small, INK if amounts[e] > 0 else GREY)
     return figure
+
+
+def _draw_node(axes: Axes, x: float, y: float, width: float, name: str, font: FontProperties) -> FancyBboxPatch:
+    """A box around a place, on axes in inches."""
+    box = FancyBboxPatch(
+        (x - width / 2, y - BOX_HEIGHT / 2), width, BOX_HEIGHT, boxstyle="round,pad=0,rounding_size=0.08"
+    )
+    box.set(facecolor="white", edgecolor=GREY, lw=1.0, zorder=3)
+    axes.add_patch(box)
+    axes.text(x, y, name, ha="center", va="center_baseline", color=INK, fontproperties=font, zorder=4)
+    return box
+
+
+def _write_over(axes: Axes, place: tuple[float, float], text: str, font: FontProperties, color: str) -> None:
+    """Text, if any, over a line, which does not show through."""
+    if text:
+        written = axes.text(*place, text, ha="center", va="center", fontproperties=font, color=color, zorder=4)
+        written.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.0})
 
 
 def _place(keys: Sequence[Hashable], positions: Any, boxes: Sequence[float]) -> np.ndarray:
@@ -184,13 +233,7 @@ def _bends(ends: np.ndarray, shown: Sequence[int]) -> dict[int, float]:
 
 
 def _draw_edge(
-    axes: Axes,
-    nodes: tuple[FancyBboxPatch, FancyBboxPatch],
-    ends: np.ndarray,
-    bend: float,
-    thick: float,
-    color: str,
-    directed: bool,
+    axes: Axes, nodes: tuple[FancyBboxPatch, FancyBboxPatch], ends: np.ndarray, bend: float, style: dict[str, Any]
 ) -> Point:
     """An arc or an arrow between two boxes; where its text stands."""
     start, end = ends
@@ -202,16 +245,14 @@ def _draw_edge(
         connectionstyle=f"arc3,rad={-2 * bend / length}",
         patchA=nodes[0],
         patchB=nodes[1],
-        shrinkA=0,
-        shrinkB=2 if directed else 0,
-        **_style(thick, color, directed),
+        **style,
     )
     axes.add_patch(arrow)
     left = np.array([start[1] - end[1], end[0] - start[0]]) / length
     # How far along the edge leaves the one box, and how far before its end it enters the other.
     after, before = (min([0.5, *_shares(box, end - start)]) for box in nodes)
-    edges_between = 1 - before - after
-    t = after + (LABEL_OFFSET if edges_between * length > LONG_EDGE else 0.5) * edges_between
+    visible = 1 - before - after
+    t = after + (LABEL_OFFSET if visible * length > LONG_EDGE else 0.5) * visible
     x, y = (1 - t) * start + t * end + 4 * t * (1 - t) * bend * left
     return float(x), float(y)
 
@@ -222,16 +263,32 @@ def _shares(box: FancyBboxPatch, way: np.ndarray) -> list[float]:
     return [float(r / abs(w)) for r, w in zip(reach, way, strict=True) if w]
 
 
-def _draw_loop(axes: Axes, place: np.ndarray, centre: np.ndarray, thick: float, color: str, directed: bool) -> Point:
+def _draw_loop(axes: Axes, place: np.ndarray, centre: np.ndarray, style: dict[str, Any]) -> Point:
     """An edge from a node to itself, on the side that is away from the ``centre``; where its text stands."""
     above = 1.0 if place[1] >= centre[1] else -1.0
     x, y = place[0], place[1] + above * BOX_HEIGHT / 2
     points = [(x - 0.08, y), (x - 0.35, y + LOOP * above), (x + 0.35, y + LOOP * above), (x + 0.08, y)]
     path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
-    axes.add_patch(FancyArrowPatch(path=path, shrinkA=0, shrinkB=0, **_style(thick, color, directed)))
+    axes.add_patch(FancyArrowPatch(path=path, **style))
     return float(x), float(y + 0.75 * LOOP * above)
+
+
+def _draw_way(axes: Axes, points: np.ndarray, bend: float, style: dict[str, Any]) -> Point:
+    """An edge that curves from layer to layer and crosses layers level; where its text stands."""
+    control = 4 / 3 * bend if len(points) == 4 else 0.0  # edges across several layers pass them at different places
+    path, codes, middles = [points[0]], [Path.MOVETO], []
+    for (left, before), (right, after) in zip(points[1:-1:2], points[2:-1:2], strict=True):
+        x = (left + right) / 2
+        path += [(left, before), (x, before + control), (x, after + control), (right, after)]
+        codes += [Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
+        middles.append((float(x), float((before + after) / 2 + 3 / 4 * control)))
+    if points[-1, 0] > points[-2, 0] + 1e-6:  # a line of no length would turn the arrow's head
+        path.append(points[-1])
+        codes.append(Path.LINETO)
+    axes.add_patch(FancyArrowPatch(path=Path(path, codes), **style))
+    return middles[len(middles) // 2]
 
 
 def _style(thick: float, color: str, directed: bool) -> dict[str, Any]:
     style = {"arrowstyle": "-|>" if directed else "-", "mutation_scale": 7 + 1.5 * thick, "lw": thick, "color": color}
-    return {**style, "zorder": 2 if color == ORANGE else 1, "capstyle": "butt"}
+    return {**style, "shrinkA": 0, "shrinkB": 2 * directed, "zorder": 2 if color == ORANGE else 1, "capstyle": "butt"}

@@ -10,8 +10,8 @@ import torch
 from matplotlib.figure import Figure
 
 from ..errors import InvalidInputError
-from .drawn import PlotInput, read
-from .layering import separate_heights
+from .layered_layout import separate_heights
+from .mixture import PlotInput, read_solution
 from .style import (
     BLUE,
     GREY,
@@ -25,7 +25,7 @@ from .style import (
     make_figure,
     size_of,
 )
-from .words import check_count, names_or_numbers, prepare_text, text_width
+from .text import check_count, names_or_numbers, prepare_text, text_width
 
 __all__ = ["ranking"]
 
@@ -72,10 +72,10 @@ def ranking(
     >>> theta = torch.tensor([0.3, 1.9, 1.6])
     >>> figure = ranking(si.infer(theta, "ranking", "sparsemap"), theta, names=["Ada", "Ben", "Cleo"])
     """
-    data = read(solution, "n", max_structures=max_structures)
+    data = read_solution(solution, "n", max_structures=max_structures)
     (mean,), (structures,) = data.mean, data.structures
     size = len(mean)
-    names, font, unknown = prepare_text(names_or_numbers("names", names, size, "elements", padded=True))
+    names, font, glyph_note = prepare_text(names_or_numbers("names", names, size, "elements", padded=True))
     columns = [("mean rank", mean.double().numpy())]
     if scores is not None:
         columns.insert(0, ("scores", _to_scale(scores, size)))
@@ -92,7 +92,7 @@ def ranking(
         colors_of({"the same in all": BLUE, "not the same": ORANGE}, colors) if len(structures) else [("mean", BLUE)]
     )
     width, height = left + COLUMN * (len(columns) - 1) + 0.75, top + room + bottom
-    figure = make_figure(width, height, title, legend, data.rest, unknown)
+    figure = make_figure(width, height, title, legend, data.rest, glyph_note)
     axes = add_axes(figure, 0, 0, *size_of(figure))
     # Across in columns, and up in ranks.
     axes.set_xlim(-left / COLUMN, (size_of(figure)[0] - left) / COLUMN)

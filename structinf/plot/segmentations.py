@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from .drawn import PlotInput, read
-from .sides import Items, SideLabels, draw_series
+from .mixture import PlotInput, read_solution
+from .side_labels import Items, SideLabels, draw_series
 from .style import GREY, INK, LABELS, add_axes, make_figure, write_weight
-from .words import names_or_numbers, prepare_text, text_width
+from .text import names_or_numbers, prepare_text, text_width
 
 __all__ = ["segments"]
 
@@ -62,7 +62,7 @@ def segments(
     >>> solution = si.infer(theta, "semi_markov", "sparsemap")
     >>> figure = segments(solution, x=["to", "New", "York"], labels=["place", "other"])
     """
-    data = read(solution, "T D S", "T D S, S S", "T D S S", max_structures=max_structures)
+    data = read_solution(solution, "T D S", "T D S, S S", "T D S S", max_structures=max_structures)
     mean, structures = data.mean[0], data.structures[0]
     if mean.ndim == 4:  # the labels before do not matter
         mean, structures = mean.sum(2), structures.sum(3)
@@ -77,7 +77,7 @@ def segments(
     room = MEAN + GAP + ROW * len(structures)
     legend = [(name, _color(label)) for label, name in enumerate(labels)]
     height = top + above + room + below + 0.5
-    figure = make_figure(left + width + 0.25, height, title, legend, data.rest, side.unknown)
+    figure = make_figure(left + width + 0.25, height, title, legend, data.rest, side.glyph_note)
     if side.series is not None:
         draw_series(add_axes(figure, left, top, width, above - 0.1), side.series)
 

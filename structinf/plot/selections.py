@@ -10,9 +10,9 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from .drawn import PlotInput, read
+from .mixture import PlotInput, read_solution
 from .style import BLUE, GREY, INK, LIGHT_GREY, ORANGE, add_axes, as_decimal, colors_of, make_figure, write_weight
-from .words import names_or_numbers, prepare_text, text_width
+from .text import names_or_numbers, prepare_text, text_width
 
 __all__ = ["selection"]
 
@@ -57,12 +57,12 @@ def selection(
     >>> solution = si.infer(torch.tensor([1.0, 0.8, 0.5, -1.0]), "subset", "sparsemap", k=2)
     >>> figure = selection(solution, names=["tea", "coffee", "water", "rain"])
     """
-    data = read(solution, "d", "d, d-1", max_structures=max_structures)
+    data = read_solution(solution, "d", "d, d-1", max_structures=max_structures)
     mean, weights = data.mean[0], data.weights
     size = len(mean)
     if bool((mean < -ROUNDING).any() | (mean > 1 + ROUNDING).any()):
         raise InvalidInputError(f"solution: means of elements lie between 0 and 1, got {mean.tolist()}")
-    names, font, unknown = prepare_text(names_or_numbers("names", names, size, "elements"))
+    names, font, glyph_note = prepare_text(names_or_numbers("names", names, size, "elements"))
     widest = max((text_width(name, font) for name in names), default=0.0)
     turned = widest > 0.95
     step = 0.5 if turned else max(0.5, widest + 0.12)  # inches
@@ -76,7 +76,7 @@ def selection(
     if len(data.mean) == 2:
         legend.append(("both neighbours", GREY))
     height = top + room + below + 0.45
-    figure = make_figure(left + size * step + 0.25, height, title, legend, data.rest, unknown)
+    figure = make_figure(left + size * step + 0.25, height, title, legend, data.rest, glyph_note)
     axes = add_axes(figure, left, top, size * step, room + below)
     axes.set(xlim=(-0.5, size - 0.5), ylim=(room + below, 0))  # across in elements, and down in inches
     axes.set_axis_off()

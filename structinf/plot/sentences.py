@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
 from .style import INK, add_axes, size_of, write_weight
-from .words import check_count, prepare_text, text_width
+from .text import check_count, prepare_text, text_width
 
 __all__ = ["MARGIN", "Sentence"]
 
@@ -22,7 +22,7 @@ class Sentence(NamedTuple):
 
     words: list[str]
     font: FontProperties
-    unknown: str
+    glyph_note: str
     centres: list[float]
     right: float
 
@@ -30,13 +30,13 @@ class Sentence(NamedTuple):
     def of(cls, words: Sequence[str], count: int) -> Sentence:
         """InvalidInputError unless there are ``count`` words."""
         check_count("words", len(words), count, "words", padded=True)
-        typed, font, unknown = prepare_text(words)
+        typed, font, glyph_note = prepare_text(words)
         centres, right = [], 0.0
         for word in typed:
             size = max(text_width(word, font), 0.35)
             centres.append(right + size / 2)
             right += size + 0.22
-        return cls(typed, font, unknown, centres, right)
+        return cls(typed, font, glyph_note, centres, right)
 
     def draw(self, figure: Figure, down: float, height: float, weight: float) -> Axes:
         """Axes across the figure in inches, whose height 0 the words stand at, and the weight of a tree before them."""

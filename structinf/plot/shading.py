@@ -32,7 +32,7 @@ def is_dark(probability: float) -> bool:
 
 
 def explain_shades(probabilities: Sequence[float] = (0.01, 0.1, 0.5, 1.0)) -> list[tuple[str, str]]:
-    """A legend's texts and colours."""
+    """The legend of the shades: probabilities as text, and their colours."""
     return [(as_decimal(p), _color(p)) for p in probabilities]
 
 

@@ -1,4 +1,4 @@
-"""What all pictures share: colours, numbers, the figure with its title and legend, axes placed in inches."""
+"""Elements of all pictures: colours, formatted numbers, the figure with title and legend, axes placed in inches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.gridspec import GridSpec
 
-from .words import prepare_text, text_width
+from .text import prepare_text, text_width
 
 __all__ = [
     "BLUE",
@@ -30,10 +30,10 @@ __all__ = [
     "as_decimal",
     "as_percent",
     "colors_of",
+    "draw_cell_lines",
     "draw_frame",
     "draw_into_parts",
     "make_figure",
-    "rule_cells",
     "size_of",
     "write_weight",
 ]
@@ -43,7 +43,7 @@ BLUE, ORANGE, PALE = "#2368a2", "#d1621b", "#e9b48f"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#bcd6ec", "#5b9bd0", BLUE])
 READABLE = 0.6  # up to this shade text is dark, and white above
 LABELS = [BLUE, ORANGE, "#3d8b57", "#8a5fb0", "#b08b1e", "#2f8f8f", "#b3476d", "#6b7785"]
-"""Of the labels of segments, over again where there are more."""
+"""Colours of segment labels, repeated if there are more than 8 labels."""
 
 Place: TypeAlias = Callable[[float, float], Figure | SubFigure]
 
@@ -52,7 +52,7 @@ _place: ContextVar[tuple[Place, bool] | None] = ContextVar("place", default=None
 
 @contextmanager
 def draw_into_parts(place: Place, *, legends: bool) -> Iterator[None]:
-    """Pictures drawn here are parts of another one, which ``place(width, height)`` makes, with legends or without."""
+    """In this context, ``make_figure`` returns parts of another figure, made by ``place(width, height)``."""
     token = _place.set((place, legends))
     try:
         yield
@@ -61,7 +61,7 @@ def draw_into_parts(place: Place, *, legends: bool) -> Iterator[None]:
 
 
 def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[str, str]], *notes: str) -> Figure:
-    """A white figure of so many inches, wider if its texts need it.
+    """A white figure of this size in inches, wider if its texts need it.
 
     The title stands upper left, what the colours mean lower left, and the notes lower right.
     """
@@ -69,8 +69,8 @@ def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[
     bold = FontProperties(size=12, weight="bold")
     if not legends:
         legend, notes = (), ()
-    texts, small, unknown = prepare_text([text for text, _ in legend], 8)
-    note = "; ".join(dict.fromkeys(filter(None, [*notes, unknown])))
+    texts, small, glyph_note = prepare_text([text for text, _ in legend], 8)
+    note = "; ".join(dict.fromkeys(filter(None, [*notes, glyph_note])))
     rooms = [0.35 + text_width(text, small) for text in texts]
     width = max(
         width, 0.4 + text_width(title, bold), 0.4 + sum(rooms) + (0.2 + text_width(note, small) if note else 0.0)
@@ -88,12 +88,12 @@ def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[
 
 
 def colors_of(legend: Mapping[str, str], used: Collection[str]) -> list[tuple[str, str]]:
-    """The texts of a legend and their colours, without colours that the picture does not have."""
+    """The entries of a legend whose colours the picture uses."""
     return [(text, color) for text, color in legend.items() if color in used]
 
 
 def size_of(figure: Figure | SubFigure) -> tuple[float, float]:
-    """Width and height in inches, of a part of a figure too."""
+    """Width and height in inches of a figure or of a part of a figure."""
     if isinstance(figure, Figure):
         return figure.get_figwidth(), figure.get_figheight()
     return float(figure.bbox.width) / figure.dpi, float(figure.bbox.height) / figure.dpi
@@ -106,7 +106,7 @@ def add_axes(figure: Figure, left: float, down: float, width: float, height: flo
 
 
 def add_part(figure: Figure, left: float, down: float, width: float, height: float) -> SubFigure:
-    """A part of a figure, placed as axes are."""
+    """A part of a figure, placed in inches from the upper left corner."""
     w, h = size_of(figure)
     grid = GridSpec(
         *(3, 3),
@@ -118,7 +118,7 @@ def add_part(figure: Figure, left: float, down: float, width: float, height: flo
 
 
 def write_weight(axes: Axes, x: float, y: float, weight: float) -> None:
-    """The weight of a structure, to the left of it."""
+    """Write the weight of a structure, in bold percent."""
     axes.text(x, y, as_percent(weight), fontsize=11, color=INK, weight="bold")
 
 
@@ -129,8 +129,8 @@ def draw_frame(axes: Axes) -> None:
         spine.set_linewidth(0.6)
 
 
-def rule_cells(axes: Axes, n: int, m: int) -> None:
-    """Thin lines between n by m cells, and around them."""
+def draw_cell_lines(axes: Axes, n: int, m: int) -> None:
+    """Draw thin lines between and around n by m cells."""
     axes.set_xticks([j - 0.5 for j in range(m + 1)], minor=True)
     axes.set_yticks([i - 0.5 for i in range(n + 1)], minor=True)
     axes.grid(which="minor", color=LIGHT_GREY, lw=0.6)
@@ -147,5 +147,5 @@ def as_decimal(value: float) -> str:
 
 
 def as_percent(weight: float) -> str:
-    """In whole percent; what is less than half of one is not 0%."""
+    """A weight in whole percent, ``<1%`` if it is positive and rounds to 0."""
     return "<1%" if 0 < weight < 0.005 else f"{weight:.0%}"

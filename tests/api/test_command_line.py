@@ -365,7 +365,7 @@ def test_a_missing_extra_is_named_with_the_command(capsys, monkeypatch, tmp_path
     for name in [n for n in sys.modules if n.partition(".")[0] == module]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, module, None)
-    demos = ("align", "align_picture", "sort", "parse", "treebank")
+    demos = ("align", "sort", "parse")
     for parent, child in [(si, "plot"), *((structinf.demos, name) for name in demos)]:
         monkeypatch.delitem(sys.modules, f"{parent.__name__}.{child}", raising=False)
         monkeypatch.delattr(parent, child, raising=False)

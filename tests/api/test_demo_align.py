@@ -14,7 +14,7 @@ from structinf.command_line.main import main
 pytest.importorskip("matplotlib")
 pytest.importorskip("pyts")
 from structinf.demos import align
-from structinf.demos.align_picture import Average, Pair, draw
+from structinf.demos.align import Average, Pair, draw
 
 
 def rows(out: str) -> dict[str, list[float]]:

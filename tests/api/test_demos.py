@@ -14,9 +14,9 @@ import structinf as si
 from structinf.calls.resolution import works_with
 from structinf.command_line.main import LOSSES, SORT_METHODS, main
 from structinf.demos import parse, sort
+from structinf.demos.parse import Encoder, Sentence, length_buckets, read_treebank
 from structinf.demos.report import Table, percent
-from structinf.demos.sort_methods import list_methods, make_method
-from structinf.demos.treebank import Encoder, Sentence, length_buckets, read_treebank
+from structinf.demos.sort import list_methods, make_method
 
 ROOT = Path(__file__).parent.parent.parent
 

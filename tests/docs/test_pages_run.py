@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from docs.blocks import Block, blocks, run
+from docs.code_blocks import Block, blocks, run
 from structinf.calls import resolution
 
 ROOT = Path(__file__).parent.parent.parent

@@ -14,12 +14,12 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("ortools")
 import structinf
 import structinf.distributions.sparse
-from docs.blocks import blocks
+from docs.code_blocks import blocks
 from docs.pictures import HERE, PICTURES, save
 from docs.pictures.pages import PAGES, draw
 from figure_contents import words_of_svg
 from structinf.parts import map_parts
-from structinf.plot.drawn import Mixture
+from structinf.plot.mixture import Mixture
 from uniqueness import find_rivals
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,7 +12,7 @@ import structinf as si
 pytest.importorskip("matplotlib")
 from figure_contents import cut_off, decimals, percentages, render, shown_decimals, shown_percentages, texts, words_of
 from structinf import plot
-from structinf.plot.panels import break_lines
+from structinf.plot.comparisons import break_lines
 
 SCORES = torch.tensor([1.0, 0.8, 0.5, -1.0])
 CHAIN = torch.tensor([[1.0, 0.4], [0.2, 0.6], [0.9, 0.7]]), torch.tensor([[0.3, 0.0], [0.1, 0.2]]).expand(2, 2, 2)

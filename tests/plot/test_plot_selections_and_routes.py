@@ -26,7 +26,7 @@ from figure_contents import (
 from structinf import plot
 from structinf.dp.paths import DAG
 from structinf.plot.brackets import find_parts, place_spans
-from structinf.plot.layering import lay_out
+from structinf.plot.layered_layout import lay_out
 from structinf.plot.style import BLUE, GREY, LIGHT_GREY, ORANGE
 
 # ----------------------------------------------------------------------------- selections

@@ -10,7 +10,7 @@ import structinf as si
 pytest.importorskip("matplotlib")
 from figure_contents import colours, cut_off, percentages, render, shown_percentages, texts, words_of
 from structinf import plot
-from structinf.plot.drawn import find_heaviest
+from structinf.plot.mixture import find_heaviest
 from structinf.plot.style import ORANGE, as_percent
 
 EDGES = [("a", "b"), ("a", "c"), ("b", "c"), ("b", "d"), ("c", "d")]

@@ -22,8 +22,8 @@ FENCE = re.compile(
     r"^[ \t]*(?P=fence)[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
-OUTPUT_COMMENT = re.compile(r"!\[[^\]]*\]\(pictures/(\w+)\.svg\)")
-PICTURE_COMMENT = re.compile(r"^figure = ", re.MULTILINE)
+PICTURE_LINK = re.compile(r"!\[[^\]]*\]\(pictures/(\w+)\.svg\)")
+FIGURE_ASSIGNMENT = re.compile(r"^figure = ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def blocks(text: str) -> list[Block]:
             line = text.count("\n", 0, match.start("code")) + 1
             code = textwrap.dedent(match["code"])
             before_next = FENCE.split(text[match.end() :], 1)[0]
-            shown = OUTPUT_COMMENT.search(before_next) if PICTURE_COMMENT.search(code) else None
+            shown = PICTURE_LINK.search(before_next) if FIGURE_ASSIGNMENT.search(code) else None
             parsed_blocks.append(Block(code, line, shown and shown[1]))
     return parsed_blocks
 

@@ -35,9 +35,9 @@ def lay_out(dag: DAG) -> Layout:
     depth, chains = _depths(dag), []
     layer = depth.tolist()
     for start, end in dag.ends.tolist():
-        edges_between = range(depth[start] + 1, depth[end])
-        chains.append([start, *range(len(layer), len(layer) + len(edges_between)), end])
-        layer += edges_between
+        crossed_layers = range(depth[start] + 1, depth[end])
+        chains.append([start, *range(len(layer), len(layer) + len(crossed_layers)), end])
+        layer += crossed_layers
     before = np.zeros((len(layer), len(layer)))  # the pull on a place by one of the layer before
     for one, other in (link for chain in chains for link in pairwise(chain)):
         before[other, one] += BARYCENTER_WEIGHT[(one >= len(depth)) + (other >= len(depth))]

@@ -1,4 +1,4 @@
-"""Words on a picture: their number, their letters, and the room that they take."""
+"""Texts of pictures: checks of their number, fonts that have their letters, and their widths."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def check_count(
 
 
 def text_width(word: str, font: FontProperties) -> float:
-    """In inches."""
+    """The width of a word in inches."""
     return TextPath((0, 0), word, prop=font).get_extents().width / 72 if word.strip() else 0.0
 
 
 def prepare_text(words: Sequence[str], size: float = 10) -> tuple[list[str], FontProperties, str]:
-    """The words as text rather than mathematics, a font for them, and a note if it lacks letters, replaced by ▯.
+    """The words with ``$`` escaped, a font for them, and a note if it lacks letters, which become ▯.
 
     The font is matplotlib's default, or else one of this machine's that has all the letters.
     """
@@ -50,7 +50,7 @@ def prepare_text(words: Sequence[str], size: float = 10) -> tuple[list[str], Fon
     files = [default, *(font.fname for font in regular if not font.name.startswith("Last Resort"))]
     fonts_with_letters = (file for file in files if letters <= get_font(file).get_charmap().keys())
     file = next(fonts_with_letters, default)
-    unknown = letters - get_font(file).get_charmap().keys()
-    escapes = {ord("$"): r"\$", **dict.fromkeys(unknown, "▯")}
-    note = "▯ no font for this letter" if unknown else ""
+    missing = letters - get_font(file).get_charmap().keys()
+    escapes = {ord("$"): r"\$", **dict.fromkeys(missing, "▯")}
+    note = "▯ no font for this letter" if missing else ""
     return [word.translate(escapes) for word in words], FontProperties(fname=file, size=size), note

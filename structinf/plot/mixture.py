@@ -1,4 +1,4 @@
-"""What a picture takes from a solution: the mean, and the heaviest structures of the support."""
+"""Data of a picture, read from a solution: the mean, and the structures of largest weight in the support."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..solution import Solution
 from ..validation import check_natural
 from .style import as_percent
 
-__all__ = ["Mixture", "PlotData", "PlotInput", "find_heaviest", "read"]
+__all__ = ["Mixture", "PlotData", "PlotInput", "find_heaviest", "read_solution"]
 
 
 class Mixture(NamedTuple):
@@ -28,7 +28,7 @@ class Mixture(NamedTuple):
 
     @classmethod
     def of(cls, solution: PlotInput) -> Mixture:
-        """What both kinds have to be drawn; TypeError of anything else."""
+        """Of a Solution or a SparseDistribution; TypeError for other types."""
         if isinstance(solution, Mixture):
             return solution
         if isinstance(solution, SparseDistribution):
@@ -56,7 +56,9 @@ class PlotData(NamedTuple):
     rest: str
 
 
-def read(solution: PlotInput, *forms: str, max_structures: int | None = None, single_instance: bool = True) -> PlotData:
+def read_solution(
+    solution: PlotInput, *forms: str, max_structures: int | None = None, single_instance: bool = True
+) -> PlotData:
     """The mean and the ``max_structures`` structures of largest weight.
 
     ``forms`` are the shapes that the mean may have, as "T S, T-1 S S" for a tuple of two tensors. Unless the mean
@@ -103,7 +105,7 @@ def find_heaviest(
 
 
 def _has_form(shapes: list[tuple[int, ...]], form: str) -> bool:
-    """Whether sizes of the same name are the same."""
+    """Whether shapes have the numbers of dimensions of ``form``, and sizes of the same name are equal."""
     wanted = [tensor.split() for tensor in form.split(",")]
     if [len(sizes) for sizes in wanted] != [len(shape) for shape in shapes]:
         return False

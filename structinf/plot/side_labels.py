@@ -1,4 +1,4 @@
-"""What stands along a side of a picture: words, or a series of numbers."""
+"""Labels along a side of a picture: words, or a series of numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from .style import INK
-from .words import check_count, prepare_text, text_width
+from .text import check_count, prepare_text, text_width
 
 __all__ = ["Items", "SideLabels", "draw_series"]
 
@@ -24,7 +24,7 @@ class SideLabels(NamedTuple):
 
     names: list[str]
     font: FontProperties
-    unknown: str
+    glyph_note: str
     widest: float
     series: Tensor | None
 
@@ -32,17 +32,17 @@ class SideLabels(NamedTuple):
     def of(cls, argument: str, items: Items | None, count: int, what: str) -> SideLabels:
         """InvalidInputError unless there are ``count`` items, or none."""
         words = [] if items is None else [item for item in items if isinstance(item, str)]
-        names, font, unknown = prepare_text(words, 9)
+        names, font, glyph_note = prepare_text(words, 9)
         widest = max((text_width(name, font) for name in names), default=0.0)
         if items is None:
-            return cls(names, font, unknown, widest, None)
+            return cls(names, font, glyph_note, widest, None)
         check_count(argument, len(items), count, what, padded=True)
         series = None if words else torch.as_tensor(items).detach().cpu()
         if series is not None and series.ndim not in (1, 2):
             raise InvalidInputError(
                 f"{argument}: a series ({count},) or ({count}, d) is needed, got {tuple(series.shape)}"
             )
-        return cls(names, font, unknown, widest, series)
+        return cls(names, font, glyph_note, widest, series)
 
 
 def draw_series(axes: Axes, series: Tensor, *, down: bool = False) -> None:
