@@ -227,7 +227,7 @@ class DTW(HypergraphProgram):
     ) -> tuple[Tensor, Tensor]:
         """DP_Ω(θ), and ∇DP_Ω(θ) times ``weight`` (B,)."""
         weight = theta.new_ones(len(theta)) if weight is None else weight
-        extent, alpha = self._sizes_and_bands(theta), compiled_alpha(theta, regularizer)
+        extent, alpha = self._sizes_and_bands(theta), kernel_alpha(theta, regularizer)
         if alpha is None:
             from .kernels.alignment import torch_backend
 
