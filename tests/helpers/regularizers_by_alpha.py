@@ -1,4 +1,4 @@
-"""Regularizers by the α under which `hyperedges` knows them, and some that no compiled loop knows."""
+"""Regularizers by the α under which `hypergraph_reference` knows them, and some that no compiled loop knows."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ FORK = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_a_forked_child_makes_its_own_pool_even_if_the_lock_was_held():
     script = """
 import os, threading
-from row_kernels import is_right
+from row_kernel_for_workers import is_right
 from structinf.kernels import threads
 def in_a_child():
     child = os.fork()
@@ -155,7 +155,7 @@ def test_multiprocessing(method):
     script = f"""
 import multiprocessing
 from torch.utils.data import DataLoader
-from row_kernels import Squares, is_right
+from row_kernel_for_workers import Squares, is_right
 if __name__ == "__main__":
     assert is_right()
     with multiprocessing.get_context({method!r}).Pool(1) as pool:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hyperedges import Hyperedges, of_grammar
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import structinf as si
+from hypergraph_reference import Hyperedges, of_grammar
 from structinf.regularizers import SquaredL2, Tsallis
 
 REGULARIZERS = {"negentropy": "negentropy", "squared l2": SquaredL2(), "temperature": SquaredL2(temperature=0.3)}

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 import torch
-from gibbs_cases import draw, one_each
 
 import structinf as si
 import structinf.dp
 import structinf_oracles
+from gibbs_examples import draw, one_each
 from structinf.kernels import parallel_rows
 from structinf.parts import as_tuple, map_parts
 from structinf.regularizers import SquaredL2
