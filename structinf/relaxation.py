@@ -77,7 +77,7 @@ class Relaxation(abc.ABC):
 
     requires: ClassVar[type[Oracle]] = Oracle
     name: ClassVar[str] = ""
-    # Set on the instance by seeded(); not a dataclass field, so that equality, hash and repr are the options' alone.
+    # Set on the instance by with_generator(); not a dataclass field, so that equality, hash and repr are the options' alone.
     generator: ClassVar[torch.Generator | None] = None
 
     @property

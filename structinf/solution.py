@@ -21,7 +21,7 @@ class Solution:
 
     Attributes
     ----------
-    mean : (..., *event) Potentials
+    mean : (..., *event) Parts
         μ, in the form of θ; differentiable as the relaxation says. Where a relaxation keeps samples apart, they stand
         in front of the batch, here and in all the fields.
     value : (...) Tensor

@@ -52,7 +52,7 @@ class Estimator(nn.Module, abc.ABC):
 
         Parameters
         ----------
-        theta : (B | 1, *event) Potentials
+        theta : (B | 1, *event) Parts
             Flat, in full precision.
         generator : torch.Generator, optional
             The only source of randomness, if given.

@@ -36,7 +36,7 @@ class WeightedStructures:
 
     Attributes
     ----------
-    structures : (N, *event) Potentials
+    structures : (N, *event) Parts
         Without a gradient.
     instance : (N,) int64 Tensor
         The instance that each structure belongs to.

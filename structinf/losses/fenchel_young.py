@@ -116,7 +116,7 @@ class FenchelYoungLoss(StructuredLoss):
             )
         return losses
 
-    def _option_of_user(self) -> tuple[str, Any]:
+    def _callable_option(self) -> tuple[str, Any]:
         return "cost", self.cost
 
     def _cost(self, problem: Problem, gold: Parts) -> Parts:

@@ -106,7 +106,7 @@ class RelaxedLoss(StructuredLoss):
             each = [_DISTANCES[self.distance](a, b) for a, b in zip(y, read, strict=True)]
         return torch.stack(each).sum(0)
 
-    def _option_of_user(self) -> tuple[str, Any]:
+    def _callable_option(self) -> tuple[str, Any]:
         return "distance", self.distance
 
     @staticmethod

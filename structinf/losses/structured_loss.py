@@ -34,7 +34,7 @@ def _losses_like(loss: StructuredLoss, theta: Parts, y: Parts, **_: Any) -> Tens
 def _is_deterministic(
     loss: StructuredLoss, theta: Parts, y: Parts, generator: torch.Generator | None = None, **_: Any
 ) -> bool:
-    return generator is None and not loss.relaxation.is_stochastic and not callable(loss._option_of_user()[1])
+    return generator is None and not loss.relaxation.is_stochastic and not callable(loss._callable_option()[1])
 
 
 def _is_scalar(loss: StructuredLoss, *_: Any, **__: Any) -> bool:
@@ -42,7 +42,7 @@ def _is_scalar(loss: StructuredLoss, *_: Any, **__: Any) -> bool:
 
 
 def _check_captured(loss: StructuredLoss, *_: Any, **__: Any) -> None:
-    refuse_function(*loss._option_of_user())
+    refuse_function(*loss._callable_option())
 
 
 # ----------------------------------------------------------------------------- the loss
@@ -95,9 +95,11 @@ class StructuredLoss(nn.Module, abc.ABC):
         total = reduce_losses(losses, self.reduction)
         return problem.restore(losses) if self.reduction == "none" else total.to(problem.dtype)
 
-    @abc.abstractmethod
-    def _option_of_user(self) -> tuple[str, Any]:
-        """Name and value of the option that may be a function, which may read any tensor."""
+    def _callable_option(self) -> tuple[str, Any]:
+        """Name and value of the option that may be a function; by default there is none. Such a function may read any
+        tensor, so that neither torch.compile nor torch.func can follow it.
+        """
+        return "", None
 
     @abc.abstractmethod
     def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:

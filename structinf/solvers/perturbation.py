@@ -34,9 +34,9 @@ class NoisyCopies:
     ----------
     oracle : Oracle
         For all the copies.
-    theta : (n B, *event) Potentials
+    theta : (n B, *event) Parts
         Each instance with its own copy of tensors that the batch shares.
-    noise : (n, B, *event) Potentials
+    noise : (n, B, *event) Parts
         U, 0 in the padding.
     """
 

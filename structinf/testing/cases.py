@@ -220,7 +220,7 @@ class Case:
 
     Attributes
     ----------
-    user_theta : (B | 1, *event) Potentials
+    user_theta : (B | 1, *event) Parts
         As a user would pass them.
     instance_data : mapping
         Instance data, (B, ...) each.

@@ -38,7 +38,7 @@ class Enumeration:
 
     Parameters
     ----------
-    structures : (N, *event) Potentials
+    structures : (N, *event) Parts
         In float64 on the CPU, as :meth:`structinf.Enumerable.enumerate` lists them.
 
     Notes
