@@ -18,7 +18,7 @@ from .parts import Parts, as_tuple, divide_by_temperature, inner_product, map_pa
 from .regularizers import Regularizer, SquaredL2, check_temperature, get_regularizer
 from .relaxation import missing_ability_reason
 from .shapes import Float
-from .smoothing import Smoothable, log_partition_function
+from .smoothing import Smoothable, differentiable_log_partition, log_partition_function
 from .solvers.perturbation import merge_samples, repeat_instances
 from .validation import check_generator
 
@@ -271,8 +271,9 @@ def log_prob(
         gibbs = _require_gibbs(problem.oracle, omega)
         theta64 = map_parts(Tensor.double, divide_by_temperature(problem.theta, omega.temperature))
         score = inner_product(repeat_instances(theta64, samples.numel()), map_parts(Tensor.double, target))
+        log_z = gibbs.log_partition(theta64)
         # A structure that has nearly all of the probability would, by rounding, have more than that.
-        log_probs = score.view(samples.numel(), -1) - gibbs.log_partition(theta64)
+        log_probs = score.view(samples.numel(), len(log_z)) - log_z
         return copies.restore(log_probs.clamp(max=0).flatten())
 
 
@@ -322,7 +323,7 @@ def log_partition(
     gibbs = _require_ability(problem.oracle, GibbsOracle)
     with problem.plain_modes():
         theta64 = divide_by_temperature(map_parts(Tensor.double, problem.theta), temperature)
-        return problem.restore(autograd.value(log_partition_function(gibbs), theta64))
+        return problem.restore(differentiable_log_partition(gibbs, theta64))
 
 
 @public_call

@@ -77,7 +77,7 @@ class Relaxation(abc.ABC):
 
     requires: ClassVar[type[Oracle]] = Oracle
     name: ClassVar[str] = ""
-    # Set on the instance by with_generator(); not a dataclass field, so that equality, hash and repr are the options' alone.
+    # Set by with_generator(). Not a dataclass field, so that equality, hash and repr depend on the options only.
     generator: ClassVar[torch.Generator | None] = None
 
     @property

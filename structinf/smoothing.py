@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .autograd import ConvexFunction, smooth_argmax, smooth_max, smooth_max_with_backward
+from .autograd import ConvexFunction, smooth_argmax, smooth_max, smooth_max_with_backward, value
 from .oracle import GibbsOracle, Oracle
 from .parts import (
     AnyParts,
@@ -20,10 +20,12 @@ from .parts import (
     value_and_gradient_by_autograd,
 )
 from .regularizers import NEGENTROPY, Regularizer
+from .shapes import Float
 
 __all__ = [
     "Smoothable",
     "SmoothableGibbs",
+    "differentiable_log_partition",
     "kernel_alpha",
     "log_partition_function",
     "smooth_argmax",
@@ -128,6 +130,11 @@ def _bind_regularizer(oracle: Oracle, name: str, regularizer: Regularizer) -> An
     if getattr(type(oracle), name) is Smoothable.smoothed_mean:
         return None
     return functools.partial(getattr(oracle, name), regularizer=regularizer)
+
+
+def differentiable_log_partition(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
+    """log Z, (B,), with the mean E[Y] as its gradient and derivatives of all orders, under any mode of autograd."""
+    return value(log_partition_function(oracle), theta)
 
 
 # The maps of a ConvexFunction in order, by the methods of GibbsOracle and of Smoothable.

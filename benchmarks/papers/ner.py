@@ -237,7 +237,7 @@ def candidates(model: Tagger, corpus: Corpus, sentences: Sequence[Sentence], mos
     for sentence in sentences:
         unary, transition = model(corpus.batch([sentence]))
         try:
-            structures, probabilities = CHAIN.enumerate_support((unary, transition[None]), SPARSE, most=most)
+            structures, probabilities = CHAIN.enumerate_support((unary, transition[None]), SPARSE, max_structures=most)
         except si.InvalidInputError:
             continue
         tags = structures[0][:, 0].argmax(-1).tolist()

@@ -135,16 +135,16 @@ def soft_dtw_barycenter(
 
 
 def _objective(
-    batch: _Series, length: int, divergence: bool, edges_between: Callable[..., Tensor]
+    batch: _Series, length: int, divergence: bool, cost_between: Callable[..., Tensor]
 ) -> Callable[[Tensor], Tensor]:
     """The weighted mean of the costs between a series of this ``length`` and the series of ``batch``."""
     sides = torch.stack([torch.full_like(batch.lengths, length), batch.lengths], 1)
     if not divergence:
-        return lambda z: batch.weights @ edges_between(z, batch.items, lengths=sides)
+        return lambda z: batch.weights @ cost_between(z, batch.items, lengths=sides)
     with torch.no_grad():
-        self_cost = batch.weights @ edges_between(batch.items, batch.items, lengths=sides[:, [1, 1]])
+        self_cost = batch.weights @ cost_between(batch.items, batch.items, lengths=sides[:, [1, 1]])
     return lambda z: (
-        batch.weights @ edges_between(z, batch.items, lengths=sides) - 0.5 * (self_cost + edges_between(z, z))
+        batch.weights @ cost_between(z, batch.items, lengths=sides) - 0.5 * (self_cost + cost_between(z, z))
     )
 
 

@@ -101,11 +101,11 @@ def soft_dtw_divergence(
     """
     a, b, both = _without_padding(*check_series(x, y), band, lengths)
 
-    def edges_between(s: Tensor, t: Tensor, sides: list[int]) -> Tensor:
+    def cost_between(s: Tensor, t: Tensor, sides: list[int]) -> Tensor:
         own = None if both is None else both[..., sides]
         return soft_dtw(pairwise_cost(s, t, metric), temperature, regularizer=regularizer, band=band, lengths=own)
 
-    return (edges_between(a, b, [0, 1]) - 0.5 * (edges_between(a, a, [0, 0]) + edges_between(b, b, [1, 1]))).to(x.dtype)
+    return (cost_between(a, b, [0, 1]) - 0.5 * (cost_between(a, a, [0, 0]) + cost_between(b, b, [1, 1]))).to(x.dtype)
 
 
 def _without_padding(x: Tensor, y: Tensor, band: Any, lengths: Any) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -24,7 +24,7 @@ from ..queries import gibbs_entropy
 from ..relaxation import Relaxation, missing_ability_reason, resolve_relaxation
 from ..relaxations.marginals import Marginals
 from ..relaxations.stochastic import Stochastic
-from ..smoothing import log_partition_function
+from ..smoothing import differentiable_log_partition, log_partition_function
 from ..solvers.argmax import best_score, best_structure
 from ..validation import check_generator
 from .base import Size, StructureConstraint, StructureDistribution, broadcast_batch_shapes, is_labels, unflatten_samples
@@ -320,7 +320,7 @@ class Gibbs(StructureDistribution):
         return divide_by_temperature(map_parts(torch.Tensor.double, problem.theta), self.temperature)
 
     def _log_partition(self, problem: Problem) -> Tensor:
-        return autograd.value(log_partition_function(_require_gibbs(problem)), self._scaled_float64(problem))
+        return differentiable_log_partition(_require_gibbs(problem), self._scaled_float64(problem))
 
     def _leading_shapes(self, value: Any) -> torch.Size | None:
         return (

@@ -53,7 +53,7 @@ def support(
     if largest > max_structures:
         raise InvalidInputError(
             f"{largest} structures have a positive probability at batch index {counts.index(largest)}, more than "
-            f"most={max_structures}; lower the temperature, or take a sparse regularizer"
+            f"max_structures={max_structures}; lower the temperature, or take a sparse regularizer"
         )
     scores, parts = dispatch.list_derivations(graph, q.log(), goal, largest)
     scores, order = scores.sort(dim=0, descending=True, stable=True)

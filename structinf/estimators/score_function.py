@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, Samplable
 from ..parts import Parts, as_tuple, map_parts
+from ..smoothing import differentiable_log_partition
 from ..solvers.argmax import best_structure
 from ..validation import check_natural
 from .base import Estimator
@@ -18,7 +19,6 @@ from .baselines import get_baseline
 from .weighted_structures import (
     FunctionValues,
     WeightedStructures,
-    log_partition,
     needs_gradient,
     one_with_log_gradient,
     scores,
@@ -87,7 +87,7 @@ class ScoreFunction(Estimator):
             terms = replace(terms, weights=terms.weights / self.samples)
         if not needs_gradient(theta):
             return terms
-        known = scores(oracle, theta, terms) - log_partition(oracle, theta)[terms.instance]
+        known = scores(oracle, theta, terms) - differentiable_log_partition(oracle, theta)[terms.instance]
         return replace(terms, weights=terms.weights * one_with_log_gradient(known))
 
     def control_variate(self, found: FunctionValues) -> Tensor | None:

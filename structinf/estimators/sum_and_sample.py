@@ -11,12 +11,12 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, KBest, Samplable
 from ..parts import Parts, as_tuple, map_parts
+from ..smoothing import differentiable_log_partition
 from ..validation import check_choice, check_k, check_natural
 from .base import Estimator
 from .weighted_structures import (
     FunctionValues,
     WeightedStructures,
-    log_partition,
     needs_gradient,
     one_with_log_gradient,
     scores,
@@ -85,7 +85,7 @@ class SumAndSample(Estimator):
             # One more than is summed, to know whether there are others.
             structures, _, valid = oracle.topk(fixed, self.k + 1)
         best = map_parts(lambda t: t[: self.k], structures)
-        log_z = log_partition(oracle, exact)
+        log_z = differentiable_log_partition(oracle, exact)
         listed = WeightedStructures.of(best, valid[: self.k].to(log_z.dtype)).drop_zero_weights()
         listed = replace(listed, weights=(scores(oracle, exact, listed) - log_z[listed.instance]).exp())
         with torch.no_grad():

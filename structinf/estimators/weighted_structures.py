@@ -9,20 +9,17 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from .. import autograd
 from ..calls.problem import Problem
 from ..errors import InvalidInputError
-from ..oracle import GibbsOracle, Oracle
+from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
 from ..shapes import Float
-from ..smoothing import log_partition_function
 from ..solvers.perturbation import merge_samples
 from .equal_rows import first_of_each_group, group_equal_rows
 
 __all__ = [
     "FunctionValues",
     "WeightedStructures",
-    "log_partition",
     "needs_gradient",
     "one_with_log_gradient",
     "scores",
@@ -164,11 +161,6 @@ def scores(oracle: Oracle, theta: Parts, terms: WeightedStructures) -> Float[Ten
     """⟨θ, y⟩ of each structure, (N,), in θ's dtype."""
     structures = map_parts(lambda y, t: y.to(t.dtype), terms.structures, theta)
     return oracle.score(select_instances(theta, terms.instance), structures)
-
-
-def log_partition(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
-    """log Z, (B,), with the gradient E[Y]."""
-    return autograd.value(log_partition_function(oracle), theta)
 
 
 def needs_gradient(theta: Parts) -> bool:

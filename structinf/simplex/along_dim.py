@@ -33,7 +33,7 @@ def apply_along_dim(
     parameter : float or Tensor
         From :func:`per_row`.
     in_float64 : bool
-        Whether to compute in float64. Otherwise only half precision is upcast_half, to float32.
+        Whether to compute in float64. Otherwise only half precision is raised, to float32.
     """
     check_scores(x, dim)
     scores = move_to_last(x.double() if in_float64 else upcast_half(x), dim)

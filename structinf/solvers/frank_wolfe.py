@@ -142,7 +142,7 @@ class _Rounds:
         wrong = ~combinations.omega_gradient(combinations.point()).isfinite().all(1)
         if bool(wrong.any()):
             raise InvalidInputError(
-                "omega must have a finite gradient inside conv(Y), got inf or nan at a mean of structures for batch "
+                "regularizer must have a finite gradient inside conv(Y), got inf or nan at a mean for batch "
                 f"index {int(wrong.nonzero()[0, 0])}; in x log x, torch.special.xlogy leaves parts of 0 at 0"
             )
 

@@ -137,7 +137,7 @@ class Entropy(MeanRegularizer):
         if bool(outside.any()):
             index = int(rows[outside.nonzero()[0, 0]])
             raise InvalidInputError(
-                f"omega: {self.needs}, which a structure of {oracle.label()} for batch index {index} has not; "
+                f"regularizer: {self.needs}, which a structure of {oracle.label()} for batch index {index} has not; "
                 'take "squared_l2", or a function of your own'
             )
 
@@ -202,7 +202,7 @@ class CallableRegularizer(MeanRegularizer):
         if not isinstance(value, Tensor) or value.shape != (len(x),):
             received = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise InvalidInputError(
-                f"omega must map means of {len(x)} instances to a tensor of shape ({len(x)},), got {received}"
+                f"regularizer must map means of {len(x)} instances to a tensor of shape ({len(x)},), got {received}"
             )
         return value
 

@@ -258,6 +258,12 @@ def test_log_prob_of_samples_with_lengths_and_a_shared_transition():
     assert si.log_prob(theta, map_parts(lambda t: t[:0], y), "chain", lengths=lengths).shape == (0, 2)
 
 
+@pytest.mark.parametrize("name", ["arborescence", "chain", "spanning_tree"])
+def test_log_prob_of_no_samples(name):
+    theta = torch.zeros(2, 3, 2, 2) if name == "chain" else torch.zeros(2, 4, 4)
+    assert si.log_prob(theta, si.sample(theta, name, 0), name).shape == (0, 2)
+
+
 def test_log_prob_of_a_wrong_batch_is_refused():
     with pytest.raises(si.InvalidInputError, match="y must have shape"):
         si.log_prob(torch.zeros(2, 3, 3), torch.zeros(5, 3, 3, 3), "arborescence")

@@ -1,6 +1,6 @@
 """Oracles × relaxations × losses through the public calls: values by independent enumeration, derivatives by gradcheck.
 
-Generated from the registries: a new plugin is in it once tests/examples.py knows a size for it.
+Generated from the registries: a new plugin is in it once tests/helpers/oracle_examples.py knows a size for it.
 """
 
 from __future__ import annotations

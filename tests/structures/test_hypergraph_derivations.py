@@ -70,7 +70,7 @@ def test_entropy_and_support(lists: Hyperedges, alpha: float) -> None:
     with pytest.raises(
         InvalidInputError, match=r"structures have a positive probability at batch index \d+, more than"
     ):
-        given.oracle.enumerate_support(given.theta, omega, most=0)
+        given.oracle.enumerate_support(given.theta, omega, max_structures=0)
 
 
 @graphs
