@@ -252,7 +252,7 @@ class Stumbling(si.Oracle):
 
 
 def test_check_prints_the_reason_of_several_failures_once(capsys):
-    code, out, _ = run(capsys, "check", "test_cli:Stumbling")
+    code, out, _ = run(capsys, "check", "test_command_line:Stumbling")
     assert code == 1
     assert out.startswith("Stumbling(), potentials of shape (4,)")
     line = Stumbling.argmax.__code__.co_firstlineno + 1
@@ -326,7 +326,7 @@ class Pairs(si.Oracle):
         (["check", "toy_oracles:Rucksack"], "Rucksack"),
         (["check", "no_such_module:Oracle"], "no_such_module"),
         (["check", "collections:OrderedDict"], "no Oracle"),
-        (["check", "test_cli:Pairs"], "--event-shape is needed: (4,)"),
+        (["check", "test_command_line:Pairs"], "--event-shape is needed: (4,)"),
         (["check", "chain", "--event-shape", "4,b"], "sizes separated by commas"),
         (["check", "chain", "-o", "colour"], "OPTION=VALUE"),
         (["demo", "sort", "--epochs", "0"], "above 0"),

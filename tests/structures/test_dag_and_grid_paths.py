@@ -162,7 +162,7 @@ def test_oracles_of_equal_graphs_are_equal_and_share_the_hypergraph() -> None:
     assert one != DagPath(EDGES, 0, 5)
     assert one != DagPath([*EDGES[:-1], (5, 9)], 0, 7)
     assert one.graph != EDGES
-    assert repr(one) == "DagPath(graph=Dag(6 nodes, 8 edges), source=0, target=7)"
+    assert repr(one) == "DagPath(graph=DAG(6 nodes, 8 edges), source=0, target=7)"
     for twin in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
         assert twin == one
         assert hash(twin) == hash(one)
