@@ -11,6 +11,8 @@ import torch
 from structinf.alignments import soft_dtw_barycenter, soft_dtw_between, soft_dtw_divergence
 from structinf.errors import ConvergenceError, ConvergenceWarning, InvalidInputError
 
+pytestmark = pytest.mark.slow
+
 DOUBLE = torch.float64
 FUNCTIONS = {False: soft_dtw_between, True: soft_dtw_divergence}
 

@@ -23,6 +23,8 @@ from structinf.alignments import (
 )
 from structinf.errors import InvalidInputError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("x", "y", "temperature", "expected"),

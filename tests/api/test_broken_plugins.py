@@ -28,6 +28,8 @@ from structinf.testing import (
 )
 from toy_oracles import SHAPES, Cube, Explicit, Knapsack, Walk
 
+pytestmark = pytest.mark.slow
+
 DTYPES = (torch.float64, torch.float32)
 
 

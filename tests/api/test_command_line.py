@@ -22,6 +22,8 @@ from structinf.estimators.base import ESTIMATORS
 from structinf.relaxations.map import MAP
 from toy_oracles import Knapsack
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Crowded(si.Oracle):

@@ -29,6 +29,8 @@ from structinf.testing.comparisons import CheckFailed
 from structinf.testing.finite_differences import expect_derivative
 from toy_oracles import SHAPES, Cube, Explicit, Knapsack, Listing, Walk
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- right plugins
 
 

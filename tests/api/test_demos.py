@@ -18,6 +18,8 @@ from structinf.demos.parse import Encoder, Sentence, length_buckets, read_treeba
 from structinf.demos.report import Table, percent
 from structinf.demos.sort import list_methods, make_method
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -10,12 +10,17 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 import oracle_examples
 import structinf
+
+pytestmark = pytest.mark.slow
 
 # Run after torch is in: prints the top-level packages that the statement added.
 PROBE = """
 import json, sys
+import pytest
 import torch
 before = set(sys.modules)
 {statement}

@@ -17,6 +17,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from structinf import ConvergenceError, ConvergenceWarning, InvalidInputError, Layer, UnsupportedError, infer, relax
 from toy_oracles import Explicit, Knapsack, Walk
 
+pytestmark = pytest.mark.slow
+
 RELAXATIONS = ["map", "marginals", "sparsemap"]
 every_relaxation = pytest.mark.parametrize("relaxation", RELAXATIONS)
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hatchling import build
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 
 # ----------------------------------------------------------------------------- the wheel

@@ -14,6 +14,8 @@ from oracle_examples import parametrize
 from structinf.dp import HypergraphProgram
 from structinf.parts import as_tuple, map_parts
 
+pytestmark = pytest.mark.slow
+
 BATCH = (2, 1)
 
 listed = parametrize(lambda example: example.listing is not None)

@@ -16,6 +16,8 @@ from attention_kinds import KINDS, SMOOTH
 from structinf.attention import StructuredMultiheadAttention
 from structinf.errors import InvalidInputError
 
+pytestmark = pytest.mark.slow
+
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 SIZES = {"plain": {}, "no bias": {"bias": False}, "other sizes": {"kdim": 6, "vdim": 10}}

@@ -24,6 +24,8 @@ from structinf.attention import (
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.simplex import Entmax, Fusedmax, fusedmax
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- what the weights are
 
 

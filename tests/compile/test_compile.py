@@ -19,7 +19,7 @@ from structinf.compile import custom_op
 from structinf.compile.custom_op import call_operator
 from structinf.parts import map_parts
 
-pytestmark = marks
+pytestmark = [*marks, pytest.mark.slow]
 
 
 def costs(*shape: int) -> Tensor:

@@ -16,7 +16,7 @@ from structinf import simplex
 from structinf.attention import GridWeights
 from structinf.relaxations.marginals import Marginals
 
-pytestmark = marks
+pytestmark = [*marks, pytest.mark.slow]
 
 
 # ----------------------------------------------------------------------------- numbers

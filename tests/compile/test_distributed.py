@@ -9,6 +9,8 @@ import torch
 
 from distributed_worker import MODELS, gradients_of, made, train
 
+pytestmark = pytest.mark.slow
+
 INDEPENDENT = [name for name in MODELS if name != "adaptive"]
 """Those in which an instance's gradient does not depend on its batch."""
 

@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader
 from data_loader_worker import Collate
 from module_examples import CASES
 
+pytestmark = pytest.mark.slow
+
 every_case = pytest.mark.parametrize("name", CASES)
 
 

@@ -12,6 +12,8 @@ from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap
 import structinf as si
 from module_examples import CASES
 
+pytestmark = pytest.mark.slow
+
 every_case = pytest.mark.parametrize("name", CASES)
 imports_more_of_torch = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 STRUCTURED = [name for name, case in CASES.items() if not case.native]

@@ -18,7 +18,7 @@ from benchmarks.speed.case import Case, Contender, EstimatedPeer, Target
 from benchmarks.speed.cases import CASES
 
 # Peers, where installed, warn as they like.
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 
 COMPARISONS = [name for name, case in CASES.items() if isinstance(case, Case)]
 OVERHEADS = [name for name in CASES if name.startswith("layer-")]

@@ -14,6 +14,8 @@ import pytest
 from docs.code_blocks import Block, blocks, run
 from structinf.calls import resolution
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 
 PAGES = [

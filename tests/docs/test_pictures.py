@@ -22,6 +22,8 @@ from structinf.parts import map_parts
 from structinf.plot.mixture import Mixture
 from uniqueness import find_rivals
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 TEXTS = {path: path.read_text("utf-8") for path in sorted(HERE.parent.glob("*.md"))}
 BUILT_IN = {

@@ -19,6 +19,8 @@ import griffe
 
 from docs import docstrings
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 RESTRUCTURED = re.compile(r":[a-z]+:[`~.\w]|={4,}")
 

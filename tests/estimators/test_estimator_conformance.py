@@ -13,6 +13,8 @@ from estimator_enumeration import flat, generator, tensors
 from oracle_examples import Example
 from structinf.testing.cases import Case, CheckTarget
 
+pytestmark = pytest.mark.slow
+
 
 def cases(example: Example, *families: str) -> list[Case]:
     target = CheckTarget.make(example.oracle(), example.event_shape, example.instance_data)

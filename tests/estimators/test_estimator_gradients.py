@@ -25,6 +25,8 @@ from estimator_enumeration import (
 from oracle_example import Example
 from structinf.noise import Normal
 
+pytestmark = pytest.mark.slow
+
 small = pytest.mark.parametrize("example", SMALL, ids=str)
 lists_best = pytest.mark.parametrize("example", LISTS_BEST, ids=str)
 

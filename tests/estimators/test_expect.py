@@ -16,6 +16,8 @@ from oracle_example import Example
 from structinf.estimators import Estimator, ScoreFunction, WeightedStructures
 from structinf.estimators.equal_rows import group_equal_rows
 
+pytestmark = pytest.mark.slow
+
 SERVED = {
     "categorical": si.list_estimators(),
     "bits": si.list_estimators(),

@@ -14,6 +14,8 @@ from gibbs_examples import BATCH, close, draw, first_of_each_name, is_listed, on
 from oracle_examples import parametrize
 from structinf.parts import as_tuple, map_parts
 
+pytestmark = pytest.mark.slow
+
 listed = parametrize(is_listed)
 
 

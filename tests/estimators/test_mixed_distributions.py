@@ -17,6 +17,8 @@ import torch
 
 import structinf as si
 
+pytestmark = pytest.mark.slow
+
 SPARSE = [si.GumbelSparsemax, si.GaussianSparsemax]
 NOISES = {si.GumbelSparsemax: scipy.stats.gumbel_r, si.GaussianSparsemax: scipy.stats.norm}
 sparse = pytest.mark.parametrize("kind", SPARSE)

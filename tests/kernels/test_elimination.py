@@ -15,6 +15,8 @@ from arborescence_enumeration import NEVER, Sums, both_roots, feasible_cases, sc
 from structinf_oracles.arborescence import Arborescence
 from structinf_oracles.kernels.arborescence import dispatch
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- exact arithmetic
 
 

@@ -17,6 +17,8 @@ import torch
 from structinf.kernels import parallel_rows
 from structinf.kernels import threads as threads_module
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:

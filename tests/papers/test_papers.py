@@ -20,6 +20,8 @@ from benchmarks.papers.command import Report
 from benchmarks.papers.text import Encoder, Lexicon, buckets, lines_of
 from paper_reports import folder, number, tables
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- what all share
 
 

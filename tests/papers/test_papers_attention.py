@@ -10,6 +10,8 @@ from benchmarks.papers.rationale_subsets import Review
 from benchmarks.papers.text import Lexicon
 from paper_reports import folder, number, tables
 
+pytestmark = pytest.mark.slow
+
 REVIEWS = [Review(text.split(), rating) for text, rating in (("a good film", 2.0), ("a dull plot , a bad film", -2.0))]
 
 

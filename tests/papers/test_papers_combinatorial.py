@@ -18,6 +18,8 @@ from benchmarks.papers import (
 from benchmarks.papers.training import fit
 from paper_reports import folder, number, tables
 
+pytestmark = pytest.mark.slow
+
 
 def test_without_a_score_the_last_epoch_is_kept():
     model = torch.nn.Linear(1, 1, bias=False)

@@ -10,6 +10,8 @@ import torch
 from benchmarks.papers import listops
 from paper_reports import folder, number, tables
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- expressions
 
 NESTED = ["[MAX", "2", "[MED", "9", "4", "[MIN", "7", "1", "]", "6", "]", "]"]

@@ -14,6 +14,8 @@ from benchmarks.papers import bit_vector_vae as vae
 from benchmarks.papers import communication_game as game
 from paper_reports import number, tables
 
+pytestmark = pytest.mark.slow
+
 each_code = pytest.mark.parametrize("code", vae.CODES.values(), ids=vae.CODES)
 each_method = pytest.mark.parametrize("method", vae.METHODS.values(), ids=vae.METHODS)
 

@@ -13,6 +13,8 @@ from structinf import plot
 from structinf.plot.dependencies import find_ends, find_levels
 from structinf.plot.style import BLUE, GREY, as_percent
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- assignments
 
 

@@ -14,6 +14,8 @@ from figure_contents import cut_off, decimals, render, shown_decimals, texts
 from structinf import plot
 from structinf.attention import StructuredMultiheadAttention
 
+pytestmark = pytest.mark.slow
+
 
 def words(of: str, count: int) -> list[str]:
     return [f"{of}{i}" for i in range(count)]

@@ -28,6 +28,8 @@ from figure_contents import (
 from structinf import plot
 from structinf.plot.style import BLUE, GREY, ORANGE
 
+pytestmark = pytest.mark.slow
+
 EDGES = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "b")]
 
 

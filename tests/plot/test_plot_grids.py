@@ -17,6 +17,8 @@ from figure_contents import colours, cut_off, decimals, percentages, render, sho
 from structinf import plot
 from structinf.plot.style import GREY, LABELS, ORANGE
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- alignments
 
 

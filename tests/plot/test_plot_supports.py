@@ -13,6 +13,8 @@ from structinf import plot
 from structinf.plot.mixture import find_heaviest
 from structinf.plot.style import ORANGE, as_percent
 
+pytestmark = pytest.mark.slow
+
 EDGES = [("a", "b"), ("a", "c"), ("b", "c"), ("b", "d"), ("c", "d")]
 
 

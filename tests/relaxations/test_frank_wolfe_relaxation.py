@@ -27,6 +27,8 @@ from structinf import (
 )
 from structinf.testing import check_relaxation
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("squared_l2", "entropy", "binary_entropy")
 named = pytest.mark.parametrize("omega", NAMES)
 QUADRATIC = {width: quadratic(width) for width in (9, 16)}

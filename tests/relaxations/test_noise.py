@@ -18,6 +18,8 @@ from structinf.kernels.noise.gamma import negative_binomial_mixture
 from structinf.noise import Exponential, Gumbel, Logistic, Noise, NoNoise, Normal, SumOfGamma, get_noise
 from structinf.solvers.perturbation import sample_inner_products, weighted_sum_of_samples
 
+pytestmark = pytest.mark.slow
+
 DENSE = {Gumbel(): stats.gumbel_r, Normal(): stats.norm, Logistic(): stats.logistic, Exponential(): stats.expon}
 SMOOTH = (Gumbel(), Normal(), Logistic())
 GAMMAS = (SumOfGamma(), SumOfGamma(k=10), SumOfGamma(k=3, iterations=1), SumOfGamma(k=40, iterations=25))

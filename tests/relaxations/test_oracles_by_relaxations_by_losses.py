@@ -37,6 +37,8 @@ from structinf.parts import as_tuple, map_parts
 from structinf.relaxations.marginals import Marginals
 from structinf.relaxations.sparsemap import SparseMAP
 
+pytestmark = pytest.mark.slow
+
 BATCH = 2
 
 # What each relaxation is, over a list of all structures.

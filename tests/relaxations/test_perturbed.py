@@ -16,6 +16,8 @@ from torch import Tensor
 import structinf as si
 from structinf.noise import Noise, Normal
 
+pytestmark = pytest.mark.slow
+
 THETA = torch.tensor([0.5, -0.2, 0.9], dtype=torch.float64)
 DISTRIBUTIONS = {"normal": scipy.stats.norm, "gumbel": scipy.stats.gumbel_r, "logistic": scipy.stats.logistic}
 

@@ -28,6 +28,8 @@ from structinf.errors import InvalidInputError, UnknownNameError
 from structinf.kernels.simplex.torch_backend import entmax_dual
 from structinf.regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized, get_regularizer
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- values and gradients
 
 

@@ -21,6 +21,8 @@ from structinf import (
 )
 from structinf.testing import check_relaxation
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", list_relaxations())
 @oracle_examples.parametrize(lambda example: example.relaxed)

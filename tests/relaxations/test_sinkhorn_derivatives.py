@@ -12,6 +12,8 @@ from sinkhorn_inputs import backwards, draw, margins
 from structinf.solvers import sinkhorn_torch
 from structinf.solvers.sinkhorn import EntropicTransport, add_slack, forbid_unusable_cells
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- derivatives
 
 

@@ -21,6 +21,8 @@ from structinf.parts import as_tuple, map_parts
 from surrogate_reference import RULES, draw, gradients, instance, listed
 from toy_oracles import Cube, Explicit, Listing, Walk
 
+pytestmark = pytest.mark.slow
+
 INF, NAN = torch.inf, torch.nan
 
 THETA = torch.tensor([[1.0, 2.0, 0.0]])

@@ -24,6 +24,8 @@ from structinf.simplex import (
     sparsemax,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def some_probabilities(n, rows=200):
     p = np.random.default_rng(0).dirichlet(np.full(n, 0.5), rows)

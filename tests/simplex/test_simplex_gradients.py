@@ -28,6 +28,8 @@ from structinf.simplex import (
     sparsemax,
 )
 
+pytestmark = pytest.mark.slow
+
 ALPHAS = [1, 1.25, 1.5, 1.9, 2, 3.0, 4.0]
 
 

@@ -27,6 +27,8 @@ from structinf.simplex import (
     sparsemax,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("alpha", "value", "gradient"),

@@ -30,6 +30,8 @@ from structinf.kernels.simplex import dispatch as compiled
 from structinf.kernels.simplex import torch_backend
 from structinf.simplex import budget, entmax, entmax15, normmax, softmax, sparsemax, topk_sparsemax
 
+pytestmark = pytest.mark.slow
+
 SIZES = [1, 2, 7, 63, 64, 65, 400]
 SCALES = pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e3])
 

@@ -12,6 +12,8 @@ from structinf import InvalidInputError, PluginError
 from structinf.solvers.active_set import active_set
 from structinf.solvers.frank_wolfe import frank_wolfe
 
+pytestmark = pytest.mark.slow
+
 TIGHT = {"tolerance": 1e-12, "max_iter": 1000}
 STRUCTURES = {"assignments": assignments(3), "subsets": subsets(5, 2), "bits": bits(4)}
 

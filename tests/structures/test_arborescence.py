@@ -14,6 +14,8 @@ from arborescence_enumeration import DTYPES, NEVER, SCALES, Sums, arcs, both_roo
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf_oracles.arborescence import Arborescence
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- golden values
 
 

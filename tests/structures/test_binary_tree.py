@@ -14,6 +14,8 @@ from hypergraph_program_assertions import Program, every_query
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf_oracles.binary_tree import BinaryTree
 
+pytestmark = pytest.mark.slow
+
 INF = math.inf
 
 # Trees of label 0 split into 1 and 2, both of which split too.

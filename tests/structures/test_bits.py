@@ -13,6 +13,8 @@ from hypergraph_program_assertions import Program, every_query
 from structinf.errors import InvalidInputError
 from structinf_oracles.bits import Bits
 
+pytestmark = pytest.mark.slow
+
 INF = math.inf
 DOUBLE = torch.float64
 

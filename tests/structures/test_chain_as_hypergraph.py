@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 import enumerators
 from chain_enumeration import CHAIN
 from hypergraph_program_assertions import Program, every_query
+
+pytestmark = pytest.mark.slow
 
 
 def grammar(steps, states, form, length):

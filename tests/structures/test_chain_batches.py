@@ -25,6 +25,8 @@ from chain_enumeration import (
 from structinf.errors import InfeasibleError
 from structinf.parts import as_tuple, batch_size, map_parts
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scale", [1.0, 100.0])

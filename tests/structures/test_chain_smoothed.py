@@ -27,6 +27,8 @@ from structinf_oracles.chain import Chain
 from structinf_oracles.common.chain_potentials import original_form
 from structinf_oracles.kernels.chain import torch_backend
 
+pytestmark = pytest.mark.slow
+
 alphas = pytest.mark.parametrize("alpha", FAMILY)
 forms = pytest.mark.parametrize("form", FORMS)
 

@@ -31,6 +31,8 @@ from structinf.parts import as_tuple, inner_product, map_parts
 from structinf_oracles.common.chain_potentials import original_form
 from structinf_oracles.kernels.chain import torch_backend
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", SCALES)

@@ -20,6 +20,8 @@ from structinf.errors import InfeasibleError, InvalidInputError
 from structinf_oracles.dag_path import DagPath
 from structinf_oracles.grid_path import GridPath
 
+pytestmark = pytest.mark.slow
+
 # Node 9 is a dead end, 8 cannot be reached, and two edges lead from 0 to 3.
 EDGES = ((0, 3), (3, 5), (0, 5), (8, 3), (0, 3), (5, 7), (3, 7), (3, 9))
 TOWN = (("home", "bus"), ("home", "train"), ("train", "bus"), ("bus", "work"), ("train", "work"))

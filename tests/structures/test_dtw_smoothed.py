@@ -12,6 +12,8 @@ from regularizers_by_alpha import FAMILY
 from structinf.dp import HypergraphProgram
 from structinf.regularizers import Negentropy, Tsallis
 
+pytestmark = pytest.mark.slow
+
 
 def gibbs(theta, n, m, band=INF):
     """log Z, mean and covariance (cells flattened) by enumeration."""

@@ -33,6 +33,8 @@ from structinf.parts import as_tuple, map_parts, scale_per_instance
 from structinf.regularizers import SquaredL2
 from structinf.smoothing import smoothed_function
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- the grammars
 
 

@@ -27,6 +27,8 @@ from structinf.parts import as_tuple, map_parts
 from structinf.regularizers import Negentropy, SquaredL2
 from structinf.smoothing import smooth_max_with_backward
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- conformance
 
 

@@ -16,6 +16,8 @@ from structinf_oracles.bits import Bits
 from structinf_oracles.categorical import Categorical
 from structinf_oracles.subset import Subset
 
+pytestmark = pytest.mark.slow
+
 INF = math.inf
 DOUBLE = torch.float64
 BINARY = pytest.mark.parametrize("binary", [False, True])

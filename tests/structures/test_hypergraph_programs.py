@@ -19,6 +19,8 @@ from structinf.parts import as_tuple
 from structinf.regularizers import Negentropy, SquaredL2, Tsallis, Unregularized
 from structinf.testing import check_oracle
 
+pytestmark = pytest.mark.slow
+
 INF = math.inf
 
 # ----------------------------------------------------------------------------- programs

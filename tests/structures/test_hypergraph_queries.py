@@ -15,6 +15,8 @@ from regularizers_by_alpha import REGULARIZERS, InTorch
 from structinf.errors import InfeasibleError
 from structinf.regularizers import Negentropy, SquaredL2, Unregularized
 
+pytestmark = pytest.mark.slow
+
 # ----------------------------------------------------------------------------- smoothing
 
 

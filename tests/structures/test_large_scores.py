@@ -9,6 +9,8 @@ import structinf as si
 from oracle_examples import parametrize
 from structinf.parts import as_tuple, map_parts
 
+pytestmark = pytest.mark.slow
+
 REGULARIZERS = ["negentropy", "squared_l2", si.Tsallis(alpha=1.5), si.Tsallis(alpha=1.25)]
 
 smoothable = parametrize(lambda example: isinstance(example.oracle(), si.Smoothable))

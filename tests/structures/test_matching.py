@@ -16,6 +16,8 @@ from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedErro
 from structinf_oracles.assignment import Assignment
 from structinf_oracles.matching import Matching
 
+pytestmark = pytest.mark.slow
+
 NEVER = -math.inf
 DTYPES = [torch.float32, torch.float64]
 # From an issue about minimum costs of either sign: 2-5, 0-1 and 3-4 cost −7 + 3 + 0.

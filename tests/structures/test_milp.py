@@ -23,6 +23,8 @@ from structinf import (
 )
 from structinf_oracles.milp import MILP
 
+pytestmark = pytest.mark.slow
+
 INF = float("inf")
 SOLVERS = pytest.mark.parametrize("solver", ["highs", "cp_sat"])
 

@@ -13,6 +13,8 @@ from hypergraph_program_assertions import Program, every_query
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf_oracles.monotonic_alignment import MonotonicAlignment
 
+pytestmark = pytest.mark.slow
+
 INF = math.inf
 
 

@@ -17,6 +17,8 @@ from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.regularizers import SquaredL2
 from structinf_oracles.needleman_wunsch import NeedlemanWunsch
 
+pytestmark = pytest.mark.slow
+
 VARIANTS = list(itertools.product(("global", "local"), (False, True)))
 variants = pytest.mark.parametrize(("mode", "affine"), VARIANTS)
 

@@ -19,6 +19,8 @@ from structinf.parts import as_tuple
 from structinf.testing import check_oracle
 from structinf.testing.methods import call_method, methods_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_oracle_has_an_example():
     assert not oracle_examples.ORACLES_WITHOUT_EXAMPLE, (

@@ -15,6 +15,8 @@ from structinf.errors import InfeasibleError, InvalidInputError
 from structinf_oracles.arborescence import Arborescence
 from structinf_oracles.projective_tree import ProjectiveTree
 
+pytestmark = pytest.mark.slow
+
 INF = math.inf
 
 

@@ -14,6 +14,8 @@ from structinf.regularizers import SquaredL2
 from structinf_oracles.chain import Chain
 from structinf_oracles.semi_markov import SemiMarkov
 
+pytestmark = pytest.mark.slow
+
 INF = math.inf
 
 

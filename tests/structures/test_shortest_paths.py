@@ -24,6 +24,8 @@ from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.testing import check_oracle, check_relaxation
 from structinf_oracles.path import Path
 
+pytestmark = pytest.mark.slow
+
 # Two edges lead from a to c, e is a dead end, f can be left but not entered, and g leads to itself alone.
 ROADS = (
     ("a", "b"), ("b", "c"), ("c", "a"), ("a", "c"), ("c", "d"), ("d", "b"), ("a", "c"),

@@ -17,6 +17,8 @@ from structinf_oracles.correlated_subset import CorrelatedSubset
 from structinf_oracles.knapsack import Knapsack
 from structinf_oracles.subset import Subset
 
+pytestmark = pytest.mark.slow
+
 INF = math.inf
 
 
