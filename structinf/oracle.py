@@ -56,7 +56,12 @@ def _as_instance_tensor(value: Any) -> Tensor:
 
 
 class _InstanceData(dict[str, Any]):
-    """Instance data by name; what is missing is the user's to give."""
+    """Instance data by name; what is missing is the user's to give.
+
+    ``is_validated`` says that :meth:`Oracle.validate` has accepted the data, so that methods need not check it again.
+    """
+
+    is_validated = False
 
     def __missing__(self, key: str) -> Any:
         raise InvalidInputError(f"{key}: this instance data is needed; pass {key}=... along with theta")
@@ -219,17 +224,35 @@ class Oracle(abc.ABC):
 
     def __getitem__(self, rows: Any) -> Self:
         """This oracle for the instances ``rows`` (a slice, a boolean mask or indices of the flat batch)."""
-        return self._with_instance_data({key: value[rows] for key, value in self.bound.items()}) if self.bound else self
+        if not self.bound:
+            return self
+        return self._with_instance_data({key: value[rows] for key, value in self.bound.items()}, self._is_validated)
 
     def repeat(self, n: int) -> Self:
         """This oracle for the batch tiled ``n`` times: instance b stands at b, B + b, 2B + b, ..."""
         if not self.bound:
             return self
-        return self._with_instance_data({key: v.repeat(n, *[1] * (v.ndim - 1)) for key, v in self.bound.items()})
+        copies = {key: v.repeat(n, *[1] * (v.ndim - 1)) for key, v in self.bound.items()}
+        return self._with_instance_data(copies, self._is_validated)
 
-    def _with_instance_data(self, bound: Mapping[str, Any]) -> Self:
-        new = copy.copy(self)
-        object.__setattr__(new, "bound", _InstanceData(bound))
+    def must_check_lengths(self) -> bool:
+        """Whether bound lengths must be checked by methods: on the CPU, where compiled loops index by them, unless
+        :class:`structinf.calls.problem.Problem` has validated them.
+        """
+        return not self._is_validated and bool(self.bound["lengths"].is_cpu)
+
+    def with_validated_data(self) -> Self:
+        """A copy whose methods take the bound data for validated."""
+        return self._with_instance_data(self.bound, is_validated=True) if self.bound else self
+
+    @property
+    def _is_validated(self) -> bool:
+        return getattr(self.bound, "is_validated", False)
+
+    def _with_instance_data(self, bound: Mapping[str, Any], is_validated: bool = False) -> Self:
+        new, data = copy.copy(self), _InstanceData(bound)
+        data.is_validated = is_validated
+        object.__setattr__(new, "bound", data)
         return new
 
 

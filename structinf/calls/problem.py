@@ -62,6 +62,7 @@ class Problem:
             raise
         oracle = oracle.bind(**bound) if bound else oracle
         oracle.validate(form)
+        oracle = oracle.with_validated_data()
         form = cls(oracle, form, batch_shape, ()).without_padding(form)
         for i, t in enumerate(as_tuple(form)):
             _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape)
@@ -69,7 +70,8 @@ class Problem:
             # Inference tensors have no version counter and cannot be recorded, which some oracles need inside.
             with torch.inference_mode(False):
                 form = map_parts(torch.clone, form)
-                oracle = oracle.bind(**{name: t.clone() for name, t in oracle.bound.items()})
+                clones = {name: t.clone() for name, t in oracle.bound.items()}
+                oracle = oracle.bind(**clones).with_validated_data()
         return cls(oracle, form, batch_shape, tuple(t.dtype for t in tensors))
 
     # -- other arguments of the same batch ---------------------------------------------------

@@ -56,14 +56,14 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
 def bound_lengths(oracle: Oracle, batch: int, whole: int, padding: str, device: torch.device) -> Tensor:
     """The lengths bound to ``oracle``, or ``whole`` for each instance, (B,) int64; ``padding`` as in check_lengths.
 
-    They are checked here too, as compiled loops would go where they say, whoever bound them; on the CPU, where those
-    loops run. With ``batch`` 1, potentials are shared by all instances.
+    They are checked if a method of the oracle is called directly: compiled loops index by them. Public calls have
+    validated them once. With ``batch`` 1, potentials are shared by all instances.
     """
     lengths = oracle.bound.get("lengths")
     if lengths is None:
         return torch.full((batch,), whole, device=device)
     check_instances("lengths", lengths, batch)
-    if lengths.is_cpu:
+    if oracle.must_check_lengths():
         check_lengths(lengths, 1, whole, padding)
     return lengths
 

@@ -13,6 +13,7 @@ import pytest
 
 from docs.code_blocks import Block, blocks, run
 from structinf.calls import resolution
+from structinf.estimators.base import ESTIMATORS
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ PAGES = [
 @pytest.fixture
 def registries(monkeypatch):
     """Registries of its own for a page, so that what it registers is forgotten after it."""
-    for registry in (resolution.ORACLES, resolution.RELAXATIONS):
+    for registry in (resolution.ORACLES, resolution.RELAXATIONS, ESTIMATORS):
         monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
 

@@ -168,12 +168,12 @@ class ScoredEdges(Oracle):
         return UndirectedGraph.complete(like.shape[1]) if self.edges is None else self.edges
 
     def nodes_in_use(self, theta: Tensor) -> Int[Tensor, " batch"]:
-        """Bound lengths, or all nodes for each instance; checked on the CPU, where compiled loops go where they say."""
+        """Bound lengths, or all nodes for each instance; checked in direct calls, as compiled loops index by them."""
         lengths = self.bound.get("lengths") if self.edges is None else None
         if lengths is None:
             return torch.full((len(theta),), len(self.graph_of(theta).nodes), device=theta.device)
         check_instances("lengths", lengths, len(theta))
-        if lengths.is_cpu:
+        if self.must_check_lengths():
             self._check_lengths(theta)
         return lengths
 
