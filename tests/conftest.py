@@ -29,6 +29,10 @@ if importlib.util.find_spec("hypothesis"):
     settings.load_profile("structinf")
 
 
+# Programs that tests/wheel/run starts against an installed wheel; importing them here would register their plugin.
+collect_ignore = ["wheel"]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip GPU tests where there is no GPU."""
     import torch
