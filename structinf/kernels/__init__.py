@@ -1,7 +1,7 @@
 """Compiled loops over plain arrays.
 
-CPU kernels are serial numba functions that release the GIL; :func:`parallel_rows` splits the
-batch over threads. Modules that import numba are imported on first use, never by ``import structinf``.
+CPU kernels are serial numba functions that release the GIL. :func:`parallel_rows` splits a batch over threads.
+Modules that import numba are imported on first use, never by ``import structinf``.
 """
 
 from .arrays import to_numpy, zeros

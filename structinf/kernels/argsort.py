@@ -1,4 +1,4 @@
-"""The order in which the numbers of a row ascend. Importing this module imports numba."""
+"""Stable argsort of a row of floats, in ascending order. Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .jit import jit
 __all__ = ["argsort", "argsort_buffers"]
 
 INSERTION_LIMIT = 32
-"""Up to this many numbers are sorted by insertion."""
+"""Rows of up to 32 numbers use insertion sort, longer rows radix sort."""
 
 LOW_32_BITS, LOW_8_BITS = np.uint64(2**32 - 1), np.uint64(2**8 - 1)
 
 
 @jit
 def argsort_buffers(size):
-    """Memory for :func:`argsort` of up to ``size`` numbers. The first array is the order, (size,) int32."""
+    """Return buffers for :func:`argsort` of up to ``size`` numbers. The first array is the order, (size,) int32."""
     key, item, other = np.empty(size, np.uint64), np.empty(size, np.uint64), np.empty(size, np.uint64)
     return np.empty(size, np.int32), key, item, other, np.empty((4, 256), np.int64)
 
 
 @jit
 def argsort(values, bits, n, buffers):
-    """Write the stable order in which the first ``n`` of ``values`` ascend to ``buffers[0]``.
+    """Write the stable ascending order of the first ``n`` of ``values`` to ``buffers[0]``.
 
     Parameters
     ----------
@@ -31,6 +31,7 @@ def argsort(values, bits, n, buffers):
     bits : (n or more,) uint32 or uint64
         The bits of ``values``, or of the same numbers in a narrower dtype.
     n : int
+        The number of values to sort.
     buffers : tuple of arrays
         From :func:`argsort_buffers`.
     """
@@ -43,7 +44,7 @@ def argsort(values, bits, n, buffers):
 
 @jit
 def _insertion_sort(values, n, order):
-    """The stable order in which the first ``n`` values ascend."""
+    """Write the stable ascending order of the first ``n`` values to ``order``."""
     for i in range(n):
         value, j = values[i], i
         while j > 0 and values[order[j - 1]] > value:
@@ -54,7 +55,7 @@ def _insertion_sort(values, n, order):
 
 @jit
 def _radix_sort(bits, n, key, item, other, count, order):
-    """The stable order in which the floats ascend whose bits are the first ``n`` of ``bits``.
+    """Write the stable ascending order of ``n`` floats, given by their bits, to ``order``.
 
     Parameters
     ----------
@@ -66,10 +67,10 @@ def _radix_sort(bits, n, key, item, other, count, order):
     sign = np.uint64(1) << np.uint64(8 * bits.itemsize - 1)
     for i in range(n):
         b = np.uint64(bits[i])
-        b = b if b != sign else np.uint64(0)  # −0 is 0
-        key[i] = ~b if b & sign else b | sign  # negative numbers fall as their bits rise
+        b = b if b != sign else np.uint64(0)  # −0 equals 0
+        key[i] = ~b if b & sign else b | sign  # larger bits of negative floats mean smaller numbers
         item[i] = np.uint64(i)
-    # Half a key of 64 bits at a time, the lower one first, with its number in the other half of an item.
+    # Sort by 32 bits of the key at a time, lower half first. An item holds 32 bits of the key and the index.
     for half in range(bits.itemsize // 4):
         count[:] = 0
         for i in range(n):

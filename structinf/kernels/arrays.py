@@ -1,4 +1,4 @@
-"""Tensors as the arrays that CPU kernels take, and in the dtypes that kernels have."""
+"""Conversions between tensors and the arrays and dtypes of CPU kernels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ __all__ = ["HALF_DTYPES", "empty", "to_numpy", "upcast_half", "zeros"]
 
 
 def to_numpy(*tensors: Tensor) -> list[Any]:
-    """C-contiguous arrays on the CPU: views of the tensors' own memory where possible, copies where not."""
+    """Return C-contiguous numpy arrays: views of contiguous CPU tensors, copies of other tensors."""
     return [t.detach().cpu().contiguous().numpy() for t in tensors]
 
 
 def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Zeros on the CPU, from memory that the system clears as it is used: torch would wake its threads to fill it."""
+    """Return a CPU tensor of zeros, allocated by numpy.
+
+    The operating system clears numpy's memory on first use. torch.zeros would wake its threads to fill the memory.
+    """
     return torch.from_numpy(np.zeros(shape, _numpy_dtype(dtype)))
 
 
 def empty(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Memory on the CPU that fresh results cost less in than in torch's: numpy keeps it, or asks for huge pages."""
+    """Return an uninitialised CPU tensor, allocated by numpy.
+
+    Writing to new memory of numpy takes less time than to memory of torch: numpy reuses memory or asks for huge pages.
+    """
     return torch.from_numpy(np.empty(shape, _numpy_dtype(dtype)))
 
 
@@ -30,7 +36,7 @@ HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def upcast_half(t: Tensor) -> Tensor:
-    """``t``, in float32 if it has half the bits."""
+    """Return ``t``, converted to float32 if its dtype is float16 or bfloat16."""
     return t.float() if t.dtype in HALF_DTYPES else t
 
 

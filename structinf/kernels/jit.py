@@ -1,4 +1,4 @@
-"""The one decorator for CPU kernels. Importing this module imports numba."""
+"""The decorator of all CPU kernels. Importing this module imports numba."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import numba
 
 __all__ = ["jit"]
 
-# No nnan or ninf: −inf is a value here. Reassociation and contraction let LLVM vectorise sums and products.
+# Without nnan and ninf, since scores may be −inf. Reassociation and contraction let LLVM vectorise sums and products.
 _FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
 
 
 def jit(function: Any = None, *, inline: bool = False, fastmath: bool = True) -> Any:
-    """Compile ``function`` with numba: no GIL, cached on disk, IEEE division, −inf-safe fast math.
+    """Compile ``function`` with numba: without the GIL, cached on disk, with IEEE division and −inf-safe fast math.
 
     Parameters
     ----------
+    function : callable, optional
+        Without a function, return a decorator with the given options.
     inline : bool
-        Inline into calling kernels (for small helpers such as exp).
+        Whether to inline the function into the kernels that call it.
     fastmath : bool
-        False where the order of sums matters.
+        Whether LLVM may reorder sums and fuse products with sums.
     """
     if function is None:
         return lambda f: jit(f, inline=inline, fastmath=fastmath)
@@ -31,5 +33,5 @@ def jit(function: Any = None, *, inline: bool = False, fastmath: bool = True) ->
         error_model="numpy",
         fastmath=_FASTMATH if fastmath else False,
         inline="always" if inline else "never",  # pyright: ignore
-        no_cfunc_wrapper=True,  # nobody calls kernels from C: a fifth of the compile time
+        no_cfunc_wrapper=True,  # C code does not call kernels, and wrappers take 20 % of the compile time
     )

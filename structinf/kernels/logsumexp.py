@@ -1,7 +1,7 @@
-"""Sums of exponentials in torch, on any device, whose derivatives of every order survive −inf.
+"""logsumexp and logaddexp in torch, on any device, with finite derivatives of every order at −inf.
 
-The library's torch recursions are written with these: torch.logsumexp has NaN gradients where
-all its entries are −inf.
+The torch recursions of the library use these functions, because the gradient of torch.logsumexp is NaN where all
+entries are −inf.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ __all__ = ["logaddexp", "logsumexp"]
 
 
 def logsumexp(x: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> Tensor:
-    """log Σ exp x along ``dim``; −inf with gradient 0 where every entry is −inf.
+    """Return log Σ exp x along ``dim``; −inf with gradient 0 where every entry is −inf.
 
     Parameters
     ----------
     x : Tensor
-        Entries below +inf; −inf allowed.
+        Entries are below +inf, and may be −inf.
+    dim : int or tuple of int
+        The dimensions to reduce.
+    keepdim : bool
+        Whether the result keeps the reduced dimensions with size 1.
 
     Examples
     --------
@@ -34,11 +38,11 @@ def logsumexp(x: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> T
     top = torch.where(torch.isneginf(top), torch.zeros_like(top), top)
     total = (x - top).exp().sum(dim, keepdim=True)
     empty = total == 0
-    # The inner where keeps log's infinite slope out of the branch that the outer one discards.
+    # The inner where keeps the infinite slope of log at 0 out of the gradient of the discarded branch.
     value = torch.where(empty, float("-inf"), torch.where(empty, 1.0, total).log() + top)
     return value if keepdim else value.squeeze(dim)
 
 
 def logaddexp(x: Tensor, y: Tensor) -> Tensor:
-    """log(exp x + exp y), −inf-safe as :func:`logsumexp`."""
+    """Return log(exp x + exp y), with the gradient of :func:`logsumexp` at −inf."""
     return logsumexp(torch.stack(torch.broadcast_tensors(x, y)), 0)

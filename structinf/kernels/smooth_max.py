@@ -1,19 +1,19 @@
-"""Smoothed maxima of many columns of scores at once, for use inside kernels. Importing this module imports numba.
+"""Smoothed maxima of 16 columns of scores at once, for use inside kernels. Importing this module imports numba.
 
-Regularizers are known by their α (`structinf.regularizers.Regularizer.alpha`): 1 is the negative entropy, 1 < α ≤ 2
-Tsallis', infinity none. With a = α − 1, p = 1 / a and d = x − max x, the probabilities are functions of d and of one
-number t that their column shares,
+The number α (`structinf.regularizers.Regularizer.alpha`) determines the regularizer: the negative entropy for α = 1,
+the negative Tsallis entropy for 1 < α ≤ 2, no regularizer for α = inf. With a = α − 1, p = 1 / a and d = x − max x,
+the probabilities q of a column are functions of d and of one number t per column,
 
     α = 1   q = exp(d − t),                and max_Ω(x) = max x + t;
-    α > 1   q = max(a (d − t), 0)^p,       where t makes them sum to 1,
+    α > 1   q = max(a (d − t), 0)^p,       where t makes q sum to 1.
 
-so that a recursion keeps max_Ω(x), max x and t of each node and recomputes q wherever it is needed. (In max x + t alone
-t would be lost where scores are large.) The Hessian of max_Ω is diag(s) − s sᵀ / Σ s with s = q^(2 − α), that is q
-(α = 1) or max(a (d − t), 0)^(p − 1).
+A recursion therefore stores max_Ω(x), max x and t of each node, and recomputes q on demand. (The sum max x + t alone
+would lose the digits of t where scores are large.) The Hessian of max_Ω is diag(s) − s sᵀ / Σ s with s = q^(2 − α), so
+s is q for α = 1, and max(a (d − t), 0)^(p − 1) for α > 1.
 
-A column is a lane, and arguments are addresses of rows (:mod:`.simd.memory`). Scores are float64, and so are
-t and max_Ω; probabilities are of the dtype of ``kind``, functions of differences taken in float64. In float32, powers
-other than those of α = 1.5 and 2 are off by several roundings, all to one side: callers take float64 for them.
+Each lane of a vector is a column, and arguments are addresses of rows (:mod:`.simd.memory`). Scores, t and max_Ω are
+float64. Probabilities have the dtype of ``kind``, and are computed from float64 differences. In float32, powers for
+α other than 1.5 and 2 have errors of several roundings with a common sign, so callers use float64 for these α.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _MOST_STEPS = 100
 
 @jit
 def smooth_max(x, count, top, alpha, kind):
-    """max_Ω of the first ``count`` rows of ``x``, whose maximum is ``top``, and t; rows of ``kind`` are scratch.
+    """Return max_Ω of the first ``count`` rows of ``x``, whose maximum is ``top``, and t.
 
-    Where all scores are −inf, so is max_Ω. Where α is infinity, t is the first of the best rows.
+    The rows of ``kind`` are scratch. If all scores of a column are −inf, max_Ω is −inf. For α = inf, t is the index of
+    the first best row.
     """
     anchor = finite(top)
     if alpha == np.inf:
@@ -51,7 +52,7 @@ def smooth_max(x, count, top, alpha, kind):
 
 @jit(inline=True)
 def finite(top):
-    """``top``, or 0 where it is −inf: no difference from it is −inf − (−inf)."""
+    """Return ``top`` with 0 in place of −inf, so that x − ``top`` is never −inf − (−inf)."""
     return where_less(-np.inf, top, top, 0.0)
 
 
@@ -66,10 +67,11 @@ def _negentropy(x, count, anchor, kind):
 
 @jit
 def _tsallis(x, count, top, anchor, alpha, kind):
-    """Newton's method for Σ q = 1 from t = −p, where the best row alone has q = 1; Σ q is convex and falls in t.
+    """Return max_Ω and t for finite α > 1, by Newton's method for Σ q = 1.
 
-    So t only rises, each lane until rounding stops it, whatever the others do. A last step, either way, in float64:
-    else what rounding leaves of Σ q − 1, always of one sign, would add up over long recursions.
+    The start t = −p gives the best row q = 1. As Σ q is convex and decreasing in t, the steps only increase t. Each
+    lane stops at rounding, independently of the other lanes. A last step in float64, of either sign, removes the
+    rounding error of Σ q − 1. Without it, the errors would have one sign and add up over long recursions.
     """
     power = 1.0 / (alpha - 1.0)
     for k in range(count):
@@ -77,14 +79,14 @@ def _tsallis(x, count, top, anchor, alpha, kind):
     below, none = zero(kind) - power, zero(kind)
     for _ in range(_MOST_STEPS):
         total, slope, _ = _sums(kind, count, alpha, none, below)
-        # Where nothing is finite, all sums are 0 and t stays.
+        # In a column of −inf, all sums are 0 and t stays unchanged.
         higher = below + maximum((total - 1.0) / maximum(slope, 1e-30), 0.0)
         if is_zero(higher - below):
             break
         below = higher
     t = cast(below, x)
     total, slope, extent = _sums(x, count, alpha, anchor, t)
-    # The dual of max_Ω, whose derivative 1 − Σ q is all but 0: t + Σ (q (d − t) − q^α / (α a)) + 1 / (α a).
+    # The dual objective t + Σ (q (d − t) − q^α / (α a)) + 1 / (α a) of max_Ω. Its derivative 1 − Σ q is near 0.
     value = anchor + (t + (extent + power) / alpha)
     t = where_less(0.0, slope, t + (total - 1.0) / maximum(slope, 1e-30), t)
     return where_less(-np.inf, top, value, top), t
@@ -92,7 +94,7 @@ def _tsallis(x, count, top, anchor, alpha, kind):
 
 @jit(inline=True)
 def _sums(x, count, alpha, anchor, t):
-    """Σ q, Σ s and Σ q^α."""
+    """Return Σ q, Σ s and Σ q^α."""
     total, slope, extent = zero(x), zero(x), zero(x)
     for k in range(count):
         r = maximum(((row(x, k) - anchor) - t) * (alpha - 1.0), 0.0)
@@ -105,7 +107,7 @@ def _sums(x, count, alpha, anchor, t):
 
 @jit(inline=True)
 def _powers(r, alpha):
-    """r^p and r^(p − 1), where 0⁰ = 0."""
+    """Return r^p and r^(p − 1), where 0⁰ = 0."""
     if alpha == 2:
         return r, where_less(0.0, r, 1.0, r)
     if alpha == 1.5:
@@ -116,7 +118,7 @@ def _powers(r, alpha):
 
 @jit(inline=True)
 def curved(x, top, t, alpha, kind):
-    """q and s of a row of scores ``x``, whose maximum is ``top``; α is finite."""
+    """Return q and s of a row of scores ``x``, for finite α, given the maximum ``top`` of each column."""
     difference = cast((x - finite(top)) - t, kind)
     if alpha == 1:
         q = exp(difference)
@@ -126,5 +128,5 @@ def curved(x, top, t, alpha, kind):
 
 @jit(inline=True)
 def probability(x, top, t, alpha, kind):
-    """q alone."""
+    """Return q of a row of scores ``x``, with the arguments of :func:`curved`."""
     return curved(x, top, t, alpha, kind)[0]

@@ -1,11 +1,11 @@
-"""Split a batch over the threads that torch has.
+"""Run kernels in as many threads as torch uses, each on a part of the batch.
 
-numba's own parallel back ends do not survive a fork (a DataLoader worker hangs or is killed) nor several Python
-threads, so kernels are serial, release the GIL and are handed disjoint ranges of the batch.
+numba's own parallel back ends break after a fork (a DataLoader worker hangs or is killed), and when several Python
+threads call them. So kernels are serial and release the GIL, and each thread works on its own range of the batch.
 
-They run in the OpenMP team of torch's own operations where it has one: its threads spin for some milliseconds after
-each operation, and on the same cores threads of another pool would wait for them. A forked child, in which that team
-does not exist any more, and other builds of torch have a pool of Python's.
+If torch is built with OpenMP, kernels run in torch's OpenMP threads. After each torch operation, these threads spin
+for milliseconds, and threads of another pool would wait for the same cores. A Python thread pool is used in builds of
+torch without OpenMP, and in a forked child, where the OpenMP threads no longer exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 __all__ = ["parallel_rows", "run_in_thread_pool"]
 
 Team = Callable[[Callable[[], None], int], None]
-"""Calls a function in so many threads at once, the caller's among them, and returns when all have."""
+"""Calls a function in the given number of threads, including the caller's, and returns when all calls have returned."""
 
 _pool: ThreadPoolExecutor | None = None
 _lock = threading.Lock()
@@ -33,7 +33,7 @@ _is_forked = False
 
 
 def _forget_threads() -> None:
-    """Threads do not survive a fork; the lock may have been held by one of them."""
+    """Reset the state in a forked child: its threads do not exist, and one of them may have held the lock."""
     global _pool, _lock, _is_forked
     _pool, _lock, _is_forked = None, threading.Lock(), True
 
@@ -48,16 +48,18 @@ def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float
     Parameters
     ----------
     kernel : callable
-        A nogil function that writes its results into arrays among ``args``, for the rows ``start:stop`` alone.
+        A nogil function that writes the results of rows ``start:stop``, and no others, into arrays among ``args``.
     rows : int
         Size of the batch.
+    *args
+        Further arguments of ``kernel``.
     work : float, optional
-        Rough number of elementary operations of the whole call: below some 400,000 a second
-        thread costs more than it saves, and the caller's thread does all.
+        Approximate number of elementary operations of the whole call. Below 400,000, a second thread costs more time
+        than it saves, so only the caller's thread works. By default, all threads work.
 
     Notes
     -----
-    At most ``torch.get_num_threads()`` threads work, the caller's among them.
+    At most ``torch.get_num_threads()`` threads work, including the caller's.
     """
     threads = torch.get_num_threads()
     count = min(threads, rows) if work >= 400_000 else 1
@@ -70,7 +72,8 @@ def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float
     outcomes: list[BaseException | None] = []
 
     def serve() -> None:
-        # From a queue, as a team may be smaller than was asked for: within another team's work it is one thread.
+        # Threads take ranges from a queue, as an OpenMP team may have fewer threads than requested: in a nested
+        # parallel region it has one.
         while ranges:
             try:
                 start, stop = ranges.popleft()
@@ -83,22 +86,22 @@ def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float
                 outcomes.append(error)
 
     team = None if _is_forked else _openmp_team()
-    # All of torch's threads, however few have work: a smaller team would end the others, for torch to start again.
+    # Request all of torch's threads, even if some get no work: OpenMP would end the others, and torch restart them.
     (team or run_in_thread_pool)(serve, threads if team else count)
     for error in outcomes:
         if error is not None:
             raise error
-    if len(outcomes) < count:  # interrupted between two ranges, which C does not pass on
+    if len(outcomes) < count:  # an interrupt came between two ranges, and C code does not propagate it
         raise KeyboardInterrupt
 
 
 @functools.cache
 def _openmp_team() -> Team | None:
-    """The team of torch's OpenMP; None if torch or its OpenMP is of another kind."""
+    """Return a function that runs a task in torch's OpenMP threads; None if torch has no OpenMP of a known kind."""
     if "ATen parallel backend: OpenMP" not in torch.__config__.parallel_info():
         return None
     try:
-        # What gcc and clang compile a parallel region to; torch makes its OpenMP's symbols global.
+        # gcc and clang compile a parallel region to this call, and torch loads its OpenMP with global symbols.
         parallel = ctypes.CDLL(None).GOMP_parallel
     except (AttributeError, OSError, TypeError):
         return None
@@ -112,15 +115,15 @@ def _openmp_team() -> Team | None:
 
 
 def run_in_thread_pool(function: Callable[[], None], threads: int) -> None:
-    """Call ``function`` in so many threads of Python's at once, the caller's among them, and return when all have."""
+    """Call ``function`` in ``threads`` Python threads at once, including the caller's, and wait for all calls."""
     pool = _get_pool()
     futures = [pool.submit(function) for _ in range(threads - 1)]
     try:
         function()
     finally:
         for future in futures:
-            future.cancel()  # not begun: nothing was left for it
-        wait(futures)  # none may still be writing when the caller goes on, or handles an error
+            future.cancel()  # a call that has not begun would find no work
+        wait(futures)  # no thread may still write when the caller continues or handles an error
 
 
 def _get_pool() -> ThreadPoolExecutor:

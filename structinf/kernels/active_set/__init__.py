@@ -1,1 +1,1 @@
-"""The quadratic programs of the active set method, for a batch of instances."""
+"""Kernels that solve the quadratic programs of the active set method for a batch of instances."""

@@ -1,15 +1,15 @@
-"""The active set method for many small quadratic programs at once, in float64.
+"""The iteration of the active set method, for the quadratic programs of a batch of instances, in float64.
 
-Each instance holds a few vertices y_k by their non-zeros and the weights p that solve
+Each instance keeps the non-zeros of its vertices y_k, and the weights p that solve
 
     max ⟨s, p⟩ − ½ ‖Σ_k p_k r_k‖²   over p in the simplex,   s_k = ⟨θ, y_k⟩,
 
-where r_k are the penalised coordinates of y_k. :func:`add_and_solve` adds one more vertex and
-solves the program anew. Every solve is a correction of the present weights by their present
-gradient, so that rounding in the factor is not carried into the weights.
+where r_k are the penalised coordinates of y_k. :func:`add_and_solve` adds one vertex and solves the program again.
+Each solve corrects the current weights by their current gradient, so rounding errors of the factor do not reach the
+weights.
 
-Large functions with one caller on the usual path are inlined by numba, which takes a fifth off
-the first compilation.
+numba inlines the large functions with a single caller on the usual path. Inlining shortens the first compilation by
+20 %.
 
 References
 ----------
@@ -46,7 +46,10 @@ RUNNING, CONVERGED, STOPPED, INVALID = 0, 1, 2, 3
 
 @jit(inline=True)
 def _score_loaded_vertex(b, slot, vertices, layout, state):
-    """Score, possibly not finite, and ‖r‖² of a loaded vertex, whose penalised coordinates are marked as seen."""
+    """Return the score and ‖r‖² of a loaded vertex, and mark its penalised coordinates as seen.
+
+    The score may be −inf or NaN.
+    """
     index = vertices.index[slot]
     value = vertices.value[slot]
     front = vertices.size[slot, 0]
@@ -63,7 +66,7 @@ def _score_loaded_vertex(b, slot, vertices, layout, state):
             state.seen[b, c] = True
             state.seen_coordinates[b, state.seen_count[b]] = c
             state.seen_count[b] += 1
-    # Not math.isfinite: under the kernels' fast math its score − score cancels before it can be NaN.
+    # math.isfinite computes score − score, and the kernels' fast math simplifies the difference to 0.
     if abs(score) < math.inf:
         state.scale[b] = max(state.scale[b], absolute + more + square)
     return score, square
@@ -71,11 +74,10 @@ def _score_loaded_vertex(b, slot, vertices, layout, state):
 
 @jit
 def add_and_solve(start, stop, rows, tolerance, last, layout, support, state):
-    """One round of the method for each instance ``rows[a]``: add the loaded vertex and solve.
+    """Run one iteration for each instance ``rows[a]``: add the loaded vertex and solve the program.
 
-    The loaded vertex maximises the direction. If it shows that the gap is within ``tolerance``
-    times the scale of the scores, or if this is the ``last`` round, the instance is finished and
-    its solution left as it was.
+    The loaded vertex is a maximizer of the direction, so it determines the gap. An instance is finished, and keeps its
+    solution, if the gap is at most ``tolerance`` times the scale of the scores, or if the iteration is the ``last``.
     """
     capacity = support.weight.shape[1]
     fresh = np.zeros(state.mean.shape[1])  # the loaded vertex, dense
@@ -128,8 +130,8 @@ def add_and_solve(start, stop, rows, tolerance, last, layout, support, state):
             n = solve_weights(program, n, gradient, work)
             support.count[b] = n
             update_mean(a, b, n, program.order, program.weight, vertices, layout, state)
-            # Without a vertex that helps, the gap can only come from an inexact solution, which
-            # solve_weights() has corrected just now; if that did not help either, nothing will.
+            # If the loaded vertex was rejected, the gap comes from an inexact solution, and solve_weights() has just
+            # corrected the solution. After two such iterations in a row, no further iteration helps.
             idle = program.order[n - 1] != slot
             if idle and state.stalled[b]:
                 state.status[b] = STOPPED
@@ -138,7 +140,10 @@ def add_and_solve(start, stop, rows, tolerance, last, layout, support, state):
 
 @jit
 def add_starting_vertex(start, stop, rows, layout, support, state):
-    """Add the loaded vertex without solving, unless it is zero, of score −inf or affinely dependent on the others."""
+    """Add the loaded vertex without solving the program.
+
+    A vertex is skipped if it is zero, if its score is not finite, or if it depends affinely on the others.
+    """
     fresh = np.zeros(state.mean.shape[1])
     gram = np.empty(support.weight.shape[1])
     column = np.empty(gram.size)
@@ -169,7 +174,7 @@ def add_starting_vertex(start, stop, rows, layout, support, state):
 
 @jit
 def solve_starting_vertices(start, stop, rows, layout, support, state):
-    """Solve over the vertices to start from, beginning with equal weights."""
+    """Solve the program over the starting vertices, from equal weights."""
     gradient = np.empty(support.weight.shape[1])
     work = np.empty(gradient.size)
     for a in range(start, stop):
@@ -192,7 +197,10 @@ def solve_starting_vertices(start, stop, rows, layout, support, state):
 
 @jit
 def vjp(start, stop, mean_cotangent, weight_cotangent, support, out):
-    """Mᵀ S (M v + u), with S = A⁻¹ − A⁻¹ 1 1ᵀ A⁻¹ / (1ᵀ A⁻¹ 1), into ``out`` (B, coordinates), zero so far."""
+    """Add Mᵀ S (M v + u), with S = A⁻¹ − A⁻¹ 1 1ᵀ A⁻¹ / (1ᵀ A⁻¹ 1), to ``out`` (B, coordinates), initially zero.
+
+    The rows of M are the vertices, v is ``mean_cotangent``, and u is ``weight_cotangent``.
+    """
     x = np.empty(support.weight.shape[1])
     for b in range(start, stop):
         program = Program(support.order[b], support.weight[b], support.ones[b], support.factor[b])

@@ -1,9 +1,9 @@
-"""The quadratic program of one instance in the active set method: its factor and its solution.
+"""The quadratic program of one instance in the active set method: its Cholesky factor and its solution.
 
-With the vertices' penalised coordinates as rows of R, the factor UᵀU = A = R Rᵀ + 1 1ᵀ exists exactly
-if the vertices are affinely independent; the term 1 1ᵀ changes the objective by a constant, as
-Σ p = 1. A vertex that enters appends a column to U, one that leaves is rotated out (G. Golub,
-C. Van Loan (2013), Matrix Computations, section 6.5).
+The rows of R are the penalised coordinates of the vertices. The Cholesky factor U of A = R Rᵀ + 1 1ᵀ = UᵀU exists if
+and only if the vertices are affinely independent. The term 1 1ᵀ changes the objective by a constant, since Σ p = 1.
+Adding a vertex appends a column to U. Removing a vertex deletes its column, and rotations restore the triangular form
+(G. Golub, C. Van Loan (2013), Matrix Computations, section 6.5).
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ __all__ = ["Program", "add_vertex", "append_column", "solve_balanced", "solve_tr
 
 
 class Program(NamedTuple):
-    """One instance's part of :class:`.sparse_vertices.Support`. Functions take and return the number in use."""
+    """One instance's part of :class:`.sparse_vertices.Support`.
 
-    order: np.ndarray  # (C,) slots, those in use first
-    weight: np.ndarray  # (C,) by slot; 0 for those not in use
+    Functions take the number n of vertices in use as an argument, and return the new number.
+    """
+
+    order: np.ndarray  # (C,) slots, the slots in use first
+    weight: np.ndarray  # (C,) by slot; 0 for free slots
     ones: np.ndarray  # (C,) by position in order: the solution z of Uᵀz = 1
     factor: np.ndarray  # (C, C) by position in order: U
 
@@ -55,7 +58,7 @@ def _solve_upper(factor, x, n):
 
 @jit
 def solve_balanced(program, x, n):
-    """Replace x by A⁻¹ (x − λ 1), with the λ for which that sums to zero."""
+    """Replace x by A⁻¹ (x − λ 1), with the λ for which the result sums to zero."""
     ones = program.ones
     solve_transposed(program.factor, x, n)
     above = 0.0
@@ -70,7 +73,7 @@ def solve_balanced(program, x, n):
 
 @jit
 def append_column(program, n, weight, column, remainder):
-    """Add the vertex of the first free slot, given its column of U and the square of U's new diagonal element."""
+    """Add the vertex in the first free slot, given its column of U and the square of U's new diagonal element."""
     total = 1.0
     for m in range(n):
         program.factor[m, n] = column[m]
@@ -83,7 +86,7 @@ def append_column(program, n, weight, column, remainder):
 
 @jit(inline=True)
 def _remove_vertex(program, n, j):
-    """Drop the vertex at position ``j``: its column leaves U, and rotations make U triangular again."""
+    """Remove the vertex at position ``j``: delete its column of U, and make U triangular again by rotations."""
     order, weight, ones, factor = program
     for m in range(j):
         row = factor[m]
@@ -106,7 +109,7 @@ def _remove_vertex(program, n, j):
         ones[m + 1] = cosine * y - sine * x
     slot = order[j]
     weight[slot] = 0.0
-    for k in range(j, n):  # one further than the support, so that a loaded vertex stays the first free one
+    for k in range(j, n):  # including position n, so that a loaded vertex stays in the first free slot
         order[k] = order[k + 1]
     order[n] = slot
     return n - 1
@@ -117,19 +120,25 @@ def _remove_vertex(program, n, j):
 
 @jit
 def _move_weights(program, n, direction, limit, newest):
-    """Move the weights by ``limit`` times the direction, or less if a weight is spent before; drop those that are.
+    """Move the weights along ``direction`` until the step is ``limit`` or a weight reaches 0.
+
+    Vertices whose weight reaches 0 are removed.
 
     Parameters
     ----------
     direction : (C,) array
-        By position in order.
+        By position in ``program.order``.
+    limit : float
+        The largest step.
     newest : int
-        Position of a vertex whose weight may be tiny because it is only about to grow.
+        Position of the newest vertex. The vertex stays even if its weight is near 0, since the weight is about to grow.
 
     Returns
     -------
     n : int
+        The number of vertices left.
     step : float
+        The step taken, at most ``limit``.
     """
     order = program.order
     weight = program.weight
@@ -152,7 +161,7 @@ def _move_weights(program, n, direction, limit, newest):
 
 @jit(inline=True)
 def add_vertex(program, n, square, gram, gradient, slope, threshold, column):
-    """Add the vertex of the first free slot, unless that cannot raise the objective.
+    """Add the vertex in the first free slot if it can raise the objective, and return the number of vertices.
 
     Parameters
     ----------
@@ -161,11 +170,13 @@ def add_vertex(program, n, square, gram, gradient, slope, threshold, column):
     gram : (C,) array
         ⟨r, r_k⟩ by slot.
     gradient : (C,) array
-        The objective's gradient with respect to the weights, by slot; the new vertex's is filled in.
+        The gradient of the objective with respect to the weights, by slot. The entry of the new vertex is written.
     slope : float
         The gradient with respect to the new weight.
     threshold : float
-        Slopes below this are rounding.
+        Slopes up to this bound count as rounding.
+    column : (C,) array
+        Scratch.
     """
     order = program.order
     weight = 0.0
@@ -179,8 +190,8 @@ def add_vertex(program, n, square, gram, gradient, slope, threshold, column):
         if remainder > DEPENDENT * (square + 1.0):
             gradient[order[n]] = slope
             return append_column(program, n, weight, column, remainder)
-        # The new vertex is the affine combination r = Σ c_k r_k. Weight that moves from the
-        # combination to the vertex leaves the penalty as it is, hence moves until a weight is spent.
+        # The new vertex is an affine combination r = Σ c_k r_k. Moving weight from the combination to the vertex leaves
+        # the penalty unchanged, so the objective is linear along the move, and the move ends when a weight reaches 0.
         _solve_upper(program.factor, column, n)
         rise = slope
         for k in range(n):
@@ -194,10 +205,10 @@ def add_vertex(program, n, square, gram, gradient, slope, threshold, column):
 
 @jit(inline=True)
 def solve_weights(program, n, gradient, work):
-    """Move the weights to the program's solution, dropping vertices whose weight is spent.
+    """Move the weights to the solution of the program, and remove vertices whose weight reaches 0.
 
-    From weights p with gradient g, the solution over all p with Σ p = 1 is p + q, where
-    A q = g − λ 1 and Σ q = 0. Along q the gradient is (1 − t) g, up to a constant.
+    From weights p with gradient g, the solution over all p with Σ p = 1 is p + q, where A q = g − λ 1 and Σ q = 0.
+    At p + t q the gradient is (1 − t) g, up to a constant.
     """
     order = program.order
     weight = program.weight

@@ -1,4 +1,4 @@
-"""The vertices of the active set method, stored by their non-zeros, and sums over these."""
+"""The vertices of the active set method, stored as lists of non-zeros, and sums over the non-zeros."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ __all__ = [
 
 
 class Layout(NamedTuple):
-    """Where the coordinates lie. Those of all tensors are numbered through, tensor after tensor."""
+    """Positions of the coordinates in flat arrays. Coordinates are numbered consecutively over all tensors of θ."""
 
     offset: np.ndarray  # (tensors + 1,) first coordinate of each tensor
     theta: np.ndarray  # flat, all tensors
-    theta_start: np.ndarray  # (tensors,) where the tensor starts in theta
-    theta_step: np.ndarray  # (tensors,) what an instance adds: 0 if the tensor is shared
-    direction: np.ndarray  # flat: θ minus the penalty's gradient, by place in the running batch
-    direction_start: np.ndarray  # (tensors,) likewise; -1 for tensors that the penalty does not move
+    theta_start: np.ndarray  # (tensors,) start of each tensor in theta
+    theta_step: np.ndarray  # (tensors,) distance between two instances in theta: 0 if the batch shares the tensor
+    direction: np.ndarray  # flat: θ minus the penalty's gradient, by position in the batch of running instances
+    direction_start: np.ndarray  # (tensors,) start of each tensor in direction; -1 for tensors without a penalty
     penalised: np.ndarray  # (1 or B, coordinates) bool
 
 
 class Support(NamedTuple):
-    """The support of each instance. A vertex lies in a slot; ``order`` lists the slots, those in use first.
+    """The support of each instance. Each vertex has a slot, and ``order`` lists the slots, the slots in use first.
 
-    There is always a free slot for one more vertex.
+    At least one slot is always free.
     """
 
     count: np.ndarray  # (B,) vertices in use
     order: np.ndarray  # (B, C)
-    weight: np.ndarray  # (B, C) by slot, 0 for those not in use
+    weight: np.ndarray  # (B, C) by slot, 0 for free slots
     ones: np.ndarray  # (B, C) by position in order: the solution z of Uᵀz = 1
     factor: np.ndarray  # (B, C, C) by position in order: the upper triangular U
     index: np.ndarray  # (B, C, N) by slot: coordinates of the non-zeros, penalised from the front, others from the back
-    value: np.ndarray  # (B, C, N) by slot
-    size: np.ndarray  # (B, C, 2) by slot: number of penalised and of other non-zeros
+    value: np.ndarray  # (B, C, N) by slot: values of the non-zeros
+    size: np.ndarray  # (B, C, 2) by slot: numbers of penalised and of other non-zeros
     score: np.ndarray  # (B, C) by slot: ⟨θ, y⟩
 
 
 class Vertices(NamedTuple):
-    """The slots of one instance, as in :class:`Support`."""
+    """The slots of one instance: a row of the arrays of :class:`Support`."""
 
     index: np.ndarray
     value: np.ndarray
@@ -65,29 +65,30 @@ class Vertices(NamedTuple):
 class SearchState(NamedTuple):
     """The mean, the gap and the status of each instance while the method runs."""
 
-    mean: np.ndarray  # (B, coordinates) Σ_k p_k y_k, up to add_unpenalised() over the penalised coordinates alone
-    seen: np.ndarray  # (B, coordinates) bool: penalised coordinates that some vertex has used,
-    seen_coordinates: np.ndarray  # (B, coordinates) these in order of first use
-    seen_count: np.ndarray  # (B,) and their number
-    scale: np.ndarray  # (B,) size of the numbers whose difference a gap is
+    mean: np.ndarray  # (B, coordinates) Σ_k p_k y_k; penalised coordinates only until add_unpenalised() runs
+    seen: np.ndarray  # (B, coordinates) bool: penalised coordinates used by a vertex so far
+    seen_coordinates: np.ndarray  # (B, coordinates) the seen coordinates in order of first use
+    seen_count: np.ndarray  # (B,) number of seen coordinates
+    scale: np.ndarray  # (B,) largest Σ |θ_i y_i| + ‖r‖² of a vertex: gaps are differences of numbers of this size
     gap: np.ndarray  # (B,)
     objective: np.ndarray  # (B,)
     iterations: np.ndarray  # (B,) programs solved
-    stalled: np.ndarray  # (B,) bool: the last vertex did not help
+    stalled: np.ndarray  # (B,) bool: the last iteration did not add its vertex
     status: np.ndarray  # (B,)
 
 
 @jit
 def load_vertices(start, stop, rows, dense, layout, support, need):
-    """Put the non-zeros of a dense vertex for each instance ``rows[a]`` into its first free slot.
+    """Write the non-zeros of a dense vertex for each instance ``rows[a]`` into its first free slot.
 
-    If these are more than the slot holds, its content is void; ``need`` tells.
+    If ``need[a]`` exceeds the capacity of a slot, the contents of the slot are invalid.
 
     Parameters
     ----------
     dense : tuple of (n, coordinates of the tensor) float64 arrays
-    need : (n,) int64 array
-        Out: the number of non-zeros.
+        The vertices.
+    need : (n,) int64 array, written
+        The number of non-zeros of each vertex.
     """
     capacity = support.index.shape[2]
     for a in range(start, stop):
@@ -101,7 +102,7 @@ def load_vertices(start, stop, rows, dense, layout, support, need):
         for t in range(len(dense)):
             y = dense[t][a]
             for low in range(0, y.size, 8):
-                # Most parts are zero: vector code finds the few eights that need a look.
+                # Most parts are zero, so vector code skips blocks of 8 zeros.
                 if low + 8 <= y.size and (
                     (abs(y[low]) + abs(y[low + 1])) + (abs(y[low + 2]) + abs(y[low + 3]))
                     + (abs(y[low + 4]) + abs(y[low + 5])) + (abs(y[low + 6]) + abs(y[low + 7]))
@@ -129,7 +130,7 @@ def load_vertices(start, stop, rows, dense, layout, support, need):
 
 @jit
 def dot(index, value, size, vector):
-    """⟨y, vector⟩ over the first ``size`` non-zeros of y."""
+    """Return ⟨y, vector⟩ over the first ``size`` non-zeros of y."""
     total = 0.0
     for e in range(size):
         total += value[e] * vector[index[e]]
@@ -138,14 +139,14 @@ def dot(index, value, size, vector):
 
 @jit
 def add_scaled(index, value, size, weight, vector):
-    """Add weight · y to ``vector``, over the first ``size`` non-zeros of y."""
+    """Add weight · y to ``vector`` at the first ``size`` non-zeros of y."""
     for e in range(size):
         vector[index[e]] += weight * value[e]
 
 
 @jit
 def score_nonzeros(index, value, size, b, layout):
-    """⟨θ, y⟩ over the first ``size`` non-zeros of y, and the sum of the terms' absolute values."""
+    """Return ⟨θ, y⟩ over the first ``size`` non-zeros of y, and the sum of the absolute values of its terms."""
     total = 0.0
     absolute = 0.0
     t = 0
@@ -163,7 +164,7 @@ def score_nonzeros(index, value, size, b, layout):
 
 @jit
 def support_products(n, order, vertices, vector, out):
-    """⟨r_k, vector⟩ by slot, for the ``n`` vertices of an instance's support."""
+    """Write ⟨r_k, vector⟩ to ``out``, by slot, for the ``n`` vertices in the support of an instance."""
     for k in range(n):
         slot = order[k]
         out[slot] = dot(vertices.index[slot], vertices.value[slot], vertices.size[slot, 0], vector)
@@ -171,7 +172,7 @@ def support_products(n, order, vertices, vector, out):
 
 @jit(inline=True)
 def update_mean(a, b, n, order, weight, vertices, layout, state):
-    """Recompute the mean over penalised coordinates and, from it, the direction of the next oracle call."""
+    """Recompute the penalised coordinates of the mean, and the direction of the next oracle call."""
     mean = state.mean[b]
     seen_coordinates = state.seen_coordinates[b]
     for i in range(state.seen_count[b]):
@@ -198,7 +199,7 @@ def update_mean(a, b, n, order, weight, vertices, layout, state):
 
 @jit
 def add_unpenalised(start, stop, support, state):
-    """Add to the means the coordinates that the penalty does not include."""
+    """Add the unpenalised coordinates of the vertices to the means."""
     for b in range(start, stop):
         for k in range(support.count[b]):
             slot = support.order[b, k]
@@ -210,7 +211,7 @@ def add_unpenalised(start, stop, support, state):
 
 @jit
 def write_dense(start, stop, slots, support, out):
-    """Write the vertices in slots ``slots`` (K, B) into ``out`` (K, B, coordinates), zero so far."""
+    """Write the vertices in ``slots`` (K, B) to ``out`` (K, B, coordinates), initially zero."""
     for b in range(start, stop):
         for k in range(min(support.count[b], slots.shape[0])):
             slot = slots[k, b]

@@ -1,12 +1,12 @@
-"""What the active set method takes for rounding, in compiled loops and elsewhere."""
+"""Rounding tolerances of the active set method, for compiled loops and for torch code."""
 
 __all__ = ["DEPENDENT", "ROUNDING", "VANISHING"]
 
 DEPENDENT = 1e-13
-"""A vertex whose squared distance to the others' affine hull is below this, relative to its own square, lies in it."""
+"""A vertex depends affinely on others if its squared distance to their affine hull is below this times ‖r‖² + 1."""
 
 ROUNDING = 1e-13
-"""A gap below this, relative to the numbers whose difference it is, is none."""
+"""A gap below this multiple of the scale counts as 0. The scale is the size of the numbers that the gap subtracts."""
 
 VANISHING = 1e-14
-"""A weight that has fallen below this is zero. Those of entering vertices are at least ROUNDING / 2."""
+"""A weight that falls to this value counts as 0. The weight of an entering vertex is at least ROUNDING / 2."""
