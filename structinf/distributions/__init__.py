@@ -1,4 +1,4 @@
-"""Random structures as torch.distributions: Gibbs ones over all structures of an oracle, sparse ones over a few."""
+"""Structure distributions as torch.distributions: Gibbs over all structures of an oracle, sparse over K structures."""
 
 from .gibbs import Gibbs
 from .sparse import SparseDistribution

@@ -1,4 +1,4 @@
-"""What distributions over structures share: events of one tensor or several, and the shapes around them."""
+"""Base class of distributions over structures, with events of one tensor or a tuple of tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Size = Sequence[int]
 
 
 class StructureConstraint(Constraint):
-    """A set of structures, given by the function that says of values (..., *event) which are of it, (...) bool."""
+    """A set of structures, given by a function from values (..., *event) to a membership mask, (...) bool."""
 
     is_discrete = True
 
@@ -45,27 +45,30 @@ class StructureConstraint(Constraint):
 
 
 class StructureDistribution(Distribution, abc.ABC):
-    """A distribution whose events are structures; of those of several tensors, what has the form of one is a tuple."""
+    """A distribution over structures.
+
+    If a structure is a tuple of tensors, so are samples, the mean, the variance and ``event_shape``.
+    """
 
     @property
     def event_shape(self) -> Any:
-        """Of one structure: a torch.Size, or the tuple of its tensors' sizes."""
+        """The shape of one structure: a torch.Size, or a tuple with the size of each tensor."""
         return self._event_shape
 
     @property
     def event_shapes(self) -> tuple[torch.Size, ...]:
-        """That of each tensor, also if there is one alone."""
+        """A tuple with the event shape of each tensor, also for structures of a single tensor."""
         return (self._event_shape,) if isinstance(self._event_shape, torch.Size) else self._event_shape
 
     @property
     @abc.abstractmethod
     def variance(self) -> Any:
-        """Of each part, (*batch, *event)."""
+        """The variance of each part, (*batch, *event)."""
 
     @property
     def stddev(self) -> Any:
-        """Of each part, (*batch, *event)."""
-        # The root must not see 0, where its slope is infinite.
+        """The standard deviation of each part, (*batch, *event)."""
+        # The inner `where` keeps 0 from the root, whose infinite slope at 0 would make the gradient NaN.
         return map_parts(lambda v: torch.where(v > 0, torch.where(v > 0, v, 1.0).sqrt(), 0.0), self.variance)
 
     def _extended_shape(self, sample_shape: Size = ()) -> Any:
@@ -74,14 +77,14 @@ class StructureDistribution(Distribution, abc.ABC):
         return shapes[0] if isinstance(self._event_shape, torch.Size) else shapes
 
     def _check_expand(self, batch_shape: Size) -> torch.Size:
-        """``batch_shape``; InvalidInputError unless the distribution's own can be expanded to it."""
+        """Return ``batch_shape``; raise InvalidInputError if the distribution cannot be expanded to ``batch_shape``."""
         shape = torch.Size(batch_shape)
         if broadcast_batch_shapes(self.batch_shape, shape, what="batch_shape") != shape:
             raise InvalidInputError(f"batch_shape: {tuple(self.batch_shape)} cannot be expanded to {tuple(shape)}")
         return shape
 
     def _leading_shapes(self, value: Any) -> torch.Size | None:
-        """The dimensions in front of the event's in ``value``; None if it has not the form of an event."""
+        """Return the dimensions of ``value`` before the event dimensions, or None if the event shape does not fit."""
         tensors, is_one = as_tuple(value), isinstance(self._event_shape, torch.Size)
         if isinstance(value, tuple) == is_one or len(tensors) != len(self.event_shapes):
             return None
@@ -93,23 +96,23 @@ class StructureDistribution(Distribution, abc.ABC):
         return broadcast_batch_shapes(*fronts, what="value")
 
     def _shape_of(self, value: Any) -> torch.Size:
-        """The dimensions in front of the event's in ``value``, broadcast with the batch; the batch's if it has none."""
+        """Return the batch shape, broadcast with the leading dimensions of ``value`` if its event shape fits."""
         return broadcast_batch_shapes(self._leading_shapes(value) or (), self.batch_shape, what="value")
 
 
 def unflatten_samples(drawn: Parts, sample_shape: torch.Size) -> Parts:
-    """Samples (n, ...) as (*sample, ...)."""
+    """Reshape samples (n, ...) to (*sample, ...)."""
     return map_parts(lambda t: t.reshape(sample_shape + t.shape[1:]), drawn)
 
 
 def is_labels(value: Any) -> bool:
-    """Whether ``value`` is a tensor of integers, which are labels throughout the library, and no structure."""
+    """Return whether ``value`` is an integer tensor: the library reads integers as labels, never as structures."""
     is_tensor = isinstance(value, Tensor)
     return is_tensor and not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
 
 
 def broadcast_batch_shapes(*shapes: Size, what: str) -> torch.Size:
-    """The shape that these are broadcast to; InvalidInputError, of ``what``, if they cannot be."""
+    """Return the broadcast shape; raise InvalidInputError, with ``what`` in front, if the shapes do not broadcast."""
     try:
         return broadcast_shapes(*shapes)
     except ValueError:

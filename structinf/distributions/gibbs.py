@@ -1,4 +1,4 @@
-"""Gibbs: the distribution over an oracle's structures that is proportional to exp⟨θ, y⟩."""
+"""Gibbs: the distribution over the structures of an oracle proportional to exp⟨θ, y⟩."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ __all__ = ["Gibbs"]
 class Gibbs(StructureDistribution):
     """p(y) ∝ exp(⟨θ, y⟩ / temperature) over the structures y of an oracle, as a torch.distributions.Distribution.
 
-    All is exact. ``log_prob``, ``entropy``, ``cross_entropy``, ``kl_divergence``, ``log_partition``, ``mean`` and
-    ``variance`` are differentiable in θ; ``sample`` and ``mode`` are not. Structures have the form of θ: where it is a
-    tuple of tensors so are they, and ``event_shape`` is a tuple of sizes.
+    All quantities are exact. ``log_prob``, ``entropy``, ``cross_entropy``, ``kl_divergence``, ``log_partition``,
+    ``mean`` and ``variance`` are differentiable in θ; ``sample`` and ``mode`` are not. If θ is a tuple of tensors, each
+    structure is a tuple of tensors too, and ``event_shape`` is a tuple of sizes.
 
     Parameters
     ----------
-    theta : (..., *event) Tensor, or tuple of them
-        As for :func:`structinf.relax`; ``...`` is the batch shape.
+    theta : (..., *event) Tensor, or tuple of Tensors
+        Scores of the parts, as for :func:`structinf.relax`; ``...`` is the batch shape.
     oracle : str or Oracle
-        One that sums over its structures, a :class:`structinf.GibbsOracle`; sampling needs a
-        :class:`structinf.Samplable`, and the list of the support a :class:`structinf.Enumerable` one.
+        An oracle with a log-partition function (:class:`structinf.GibbsOracle`), or its name. ``sample`` also needs
+        :class:`structinf.Samplable`, and ``enumerate_support`` needs :class:`structinf.Enumerable`.
     temperature : float
-        Above 0; smaller is closer to the mode.
+        Above 0, default 1. Lower temperatures concentrate the distribution on the mode.
     relaxation : str or Relaxation, optional
-        Gives the distribution an ``rsample``: relaxed structures, by this relaxation at θ / temperature plus Gumbel
-        noise; ``stochastic`` brings noise of its own. They are differentiable in θ, and no samples of p.
+        Relaxation for ``rsample``, applied to θ / temperature plus Gumbel noise; ``stochastic`` draws its own noise
+        instead. Relaxed samples are differentiable in θ but are not samples of p. By default, ``rsample`` is an error.
     validate_args : bool, optional
-        Whether ``log_prob`` checks that values are structures. Torch's default, True, if left out.
+        Whether ``log_prob`` checks that values are structures. The default is torch's, normally True.
     **options
-        Instance data of the oracle (``lengths=...``), and its options if it is given by name.
+        Instance data of the oracle (``lengths=...``), and options of an oracle given by name.
 
     Raises
     ------
     UnsupportedError
-        If the oracle does not sum over its structures, or cannot have the relaxation.
+        If the oracle has no log-partition function, or does not support the relaxation.
 
     References
     ----------
@@ -72,13 +72,13 @@ class Gibbs(StructureDistribution):
     >>> trees = Gibbs(torch.zeros(2, 4, 4), "arborescence")
     >>> trees.entropy()  # log 16
     tensor([2.7726, 2.7726])
-    >>> trees.log_prob(torch.tensor([0, 1, 1])).exp()  # of the tree with these heads
+    >>> trees.log_prob(torch.tensor([0, 1, 1])).exp()  # labels: heads
     tensor([0.0625, 0.0625])
     >>> trees.sample((5,)).shape
     torch.Size([5, 2, 4, 4])
     """
 
-    # θ is checked where it is read, not here: what lies in the padding may be anything.
+    # Torch's constraints would also check the padding, which may hold any values, so `Problem` checks θ instead.
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
     @public_call
@@ -95,10 +95,10 @@ class Gibbs(StructureDistribution):
         problem = prepare_oracle(theta, oracle, options)
         if reason := missing_ability_reason(problem.oracle, GibbsOracle):
             raise UnsupportedError(
-                f"there is no Gibbs distribution to compute with: {reason}. SparseDistribution.of(theta, oracle) is a "
-                "distribution for any oracle, and the relaxation perturbed has random structures of any"
+                f"Gibbs cannot be computed: {reason}. For any oracle, use SparseDistribution.of(theta, oracle), or the "
+                "relaxation perturbed for random structures"
             )
-        Marginals(temperature=temperature)  # raises if it is no temperature
+        Marginals(temperature=temperature)  # raises InvalidInputError for an invalid temperature
         stochastic = None if relaxation is None else _stochastic_relaxation(relaxation, problem.oracle)
         self._set_attributes(list_to_tuple(theta), problem.oracle, temperature, stochastic)
         shapes = tuple(t.shape[1:] for t in as_tuple(problem.theta))
@@ -137,55 +137,55 @@ class Gibbs(StructureDistribution):
 
     @public_call
     def log_prob(self, value: Any) -> Tensor:
-        """log p(y), (*sample, *batch), at most 0; −inf for a structure that uses a part of −inf.
+        """Return log p(y), (*sample, *batch), at most 0; −inf for a structure with a part of score −inf.
 
         Parameters
         ----------
-        value : (*sample, *batch, *event) Tensor, or tuple of them; or (*sample, *batch, *labels) of integers
-            Structures or their labels, to be broadcast to the batch.
+        value : (*sample, *batch, *event) Tensor, or tuple of Tensors; or (*sample, *batch, *labels) integer Tensor
+            Structures or labels; their batch dimensions broadcast to the batch shape.
 
         Raises
         ------
         InvalidInputError
-            If one is no structure; with ``validate_args=False`` that is not looked for.
+            If an entry of ``value`` is no structure (unchecked with ``validate_args=False``).
         """
         problem, shape = self._problem(), self._shape_of(value)
         copies = problem if shape == self.batch_shape else self._problem(shape)
         with problem.plain_modes():
             y = self._structures(value, copies)
             score = inner_product(self._scaled_float64(copies), map_parts(torch.Tensor.double, y)).view(shape)
-            # A structure that has nearly all of the probability would, by rounding, have more than that.
+            # Rounding could make log p(y) positive for a structure of probability near 1.
             found = (score - self._log_partition(problem).view(self.batch_shape)).clamp(max=0)
             return found.to(problem.dtype)
 
     @public_call
     def entropy(self) -> Tensor:
-        """−Σ p(y) log p(y) in nats, (*batch)."""
+        """Return −Σ p(y) log p(y) in nats, (*batch)."""
         problem = self._problem()
         with problem.plain_modes():
             return problem.restore(gibbs_entropy(_require_gibbs(problem), self._scaled_float64(problem)))
 
     @public_call
     def cross_entropy(self, other: Gibbs) -> Tensor:
-        """−Σ p(y) log q(y) for q = ``other``, of the same structures; inf where q excludes one that p does not.
+        """Return −Σ p(y) log q(y) for q = ``other``, (*batch), or inf if q(y) = 0 for a structure with p(y) > 0.
 
-        The batches are broadcast.
+        Both distributions need the same oracle, sizes and instance data. The two batch shapes are broadcast.
         """
         return self._cross_entropy(other, relative=False)
 
     def _cross_entropy(self, other: Gibbs, *, relative: bool) -> Tensor:
-        """The cross-entropy, or, less the entropy, the divergence."""
+        """Return the cross-entropy, or the Kullback-Leibler divergence if ``relative``."""
         shape = broadcast_batch_shapes(self.batch_shape, other.batch_shape, what="the two distributions")
         p, q = self._problem(shape), other._problem(shape)
         if self.event_shape != other.event_shape or not same_instances(p.oracle, q.oracle):
             raise UnsupportedError(
-                "two Gibbs distributions can be compared if they are over the same structures (oracle, sizes, instance "
-                f"data), got {self!r} and {other!r}"
+                "two Gibbs distributions can be compared only if they are over the same structures (oracle, sizes and "
+                f"instance data), got {self!r} and {other!r}"
             )
         with p.plain_modes():
             own, others = self._scaled_float64(p), other._scaled_float64(q)
             value, mean = autograd.value_and_gradient(log_partition_function(_require_gibbs(p)), own)
-            # Infinite ones are told from the rest before anything is multiplied: they get the gradient 0.
+            # Find instances with an infinite result before any multiplication, so that their gradient is 0, not NaN.
             forbidden = map_parts(lambda t: t.isneginf().to(t), others)
             infinite = inner_product(forbidden, map_parts(torch.Tensor.detach, mean)) > 0
 
@@ -201,7 +201,7 @@ class Gibbs(StructureDistribution):
     @public_call
     @torch.no_grad()
     def sample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
-        """Independent exact samples, (*sample, *batch, *event), drawn from ``generator`` alone if one is given."""
+        """Draw independent exact samples, (*sample, *batch, *event), from ``generator`` or else torch's generator."""
         if reason := missing_ability_reason(self.oracle, Samplable):
             raise UnsupportedError(f"sample: {reason}")
         check_generator(generator)
@@ -213,11 +213,11 @@ class Gibbs(StructureDistribution):
 
     @public_call
     def rsample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
-        """Relaxed structures at noisy potentials, (*sample, *batch, *event), differentiable in θ."""
+        """Draw relaxed structures at noisy scores, (*sample, *batch, *event), differentiable in θ."""
         if self.relaxation is None:
             raise UnsupportedError(
-                "rsample: structures are discrete and no relaxation was chosen; Gibbs(..., relaxation=...) has relaxed "
-                "ones, and sample() exact ones"
+                "rsample: structures are discrete and no relaxation was chosen. Use Gibbs(..., relaxation=...) for "
+                "relaxed samples, or sample() for exact samples"
             )
         problem, shape = self._problem(), torch.Size(sample_shape)
         n = shape.numel()
@@ -234,7 +234,7 @@ class Gibbs(StructureDistribution):
         problem = self._problem()
         with problem.plain_modes():
             y = best_structure(problem.oracle, problem.theta)
-            best_score(problem.oracle, problem.theta, y)  # raises if it is none
+            best_score(problem.oracle, problem.theta, y)  # raises InfeasibleError for a score of −inf
         return problem.restore_parts(y)
 
     @property
@@ -248,9 +248,10 @@ class Gibbs(StructureDistribution):
     @property
     @public_call
     def variance(self) -> Any:
-        """Of each part, (*batch, *event): mean · (1 − mean) of parts that are 0 or 1.
+        """The variance of each part, (*batch, *event).
 
-        Of others, as of transitions that are counted, a Hessian product of log Z for each.
+        If all parts are 0 or 1, the variance is mean · (1 − mean). Otherwise, for example with transition counts, each
+        part takes one Hessian-vector product of log Z.
         """
         problem = self._problem()
         with problem.plain_modes():
@@ -261,10 +262,10 @@ class Gibbs(StructureDistribution):
 
     @property
     def support(self) -> StructureConstraint:
-        """The structures, also those that θ forbids.
+        """All structures of the oracle, including structures forbidden by θ.
 
-        Labels tell them by a round trip. Of an oracle that has none, its own answers tell all structures from all
-        other values if their parts are 0 or 1; what has other parts is taken for one.
+        The constraint decodes a value to labels and encodes the labels again. Without labels, a value of zeros and
+        ones must be the argmax for the scores 2y − 1, and other values pass unchecked.
         """
         return StructureConstraint(self.oracle.label(), len(self.event_shapes[0]), self._contains)
 
@@ -277,13 +278,14 @@ class Gibbs(StructureDistribution):
 
     @public_call
     def enumerate_support(self, expand: bool = True) -> Any:
-        """All structures, (n, *batch, *event), or with batch dimensions of 1 unless ``expand``; for small sizes."""
+        """Return all n structures, (n, *batch, *event), with batch dimensions of 1 if ``expand`` is False."""
         if reason := missing_ability_reason(self.oracle, Enumerable):
             raise UnsupportedError(f"enumerate_support: {reason}")
         for name, data in self.oracle.bound.items():
             if bool((data != data[:1]).any()):
                 raise InvalidInputError(
-                    f"enumerate_support: instances of different {name} have different structures; list each's alone"
+                    f"enumerate_support: instances of different {name} have different structures. List the structures "
+                    "of one instance at a time"
                 )
         listed = self.oracle[:1].enumerate(self.event_shape)
         batch = self.batch_shape if expand else torch.Size([1] * len(self.batch_shape))
@@ -316,7 +318,7 @@ class Gibbs(StructureDistribution):
         return pack_like(theta, self.theta), self.oracle.bind(**bound)
 
     def _scaled_float64(self, problem: Problem) -> Parts:
-        """θ / temperature, in float64 since what follows are differences of large numbers."""
+        """Return θ / temperature in float64, since the results are differences of large numbers."""
         return divide_by_temperature(map_parts(torch.Tensor.double, problem.theta), self.temperature)
 
     def _log_partition(self, problem: Problem) -> Tensor:
@@ -328,13 +330,13 @@ class Gibbs(StructureDistribution):
         )
 
     def _expand_batch(self, value: Any, batch_shape: torch.Size) -> Any:
-        """``value``, of a right form, with all batch dimensions."""
+        """Expand ``value``, whose event shape is valid, to ``batch_shape``."""
         events = [value.shape[value.ndim - self.oracle.label_ndim :]] if is_labels(value) else self.event_shapes
         tensors = zip(as_tuple(value), events, strict=True)
         return pack_like([t.expand(batch_shape + event) for t, event in tensors], value)
 
     def _structures(self, value: Any, problem: Problem) -> Parts:
-        """``value`` as structures (B, *event) of the problem's."""
+        """Return ``value`` as structures (B, *event) of the problem."""
         if self._leading_shapes(value) is not None:
             value = self._expand_batch(value, problem.batch_shape)
         if self._validate_args:
@@ -347,7 +349,7 @@ def _require_gibbs(problem: Problem) -> GibbsOracle:
 
 
 def _stochastic_relaxation(relaxation: str | Relaxation, oracle: Oracle) -> Stochastic:
-    """What draws the relaxed structures; UnsupportedError if the oracle cannot have it."""
+    """Return the relaxation that draws relaxed samples; raise UnsupportedError if the oracle does not support it."""
     found = resolve_relaxation(relaxation)
     check_supported(oracle, found)
     noisy = found if isinstance(found, Stochastic) else Stochastic(base_relaxation=found)
@@ -357,5 +359,5 @@ def _stochastic_relaxation(relaxation: str | Relaxation, oracle: Oracle) -> Stoc
 
 @register_kl(Gibbs, Gibbs)
 def _kl_of_two(p: Gibbs, q: Gibbs) -> Tensor:
-    """Σ p(y) log (p(y) / q(y)), infinite where q excludes a structure that p does not."""
+    """Return Σ p(y) log (p(y) / q(y)), or inf if q(y) = 0 for a structure with p(y) > 0."""
     return p._cross_entropy(q, relative=True)

@@ -18,10 +18,10 @@ __all__ = ["are_members", "check_members"]
 
 
 def check_members(problem: Problem, value: Any) -> Parts:
-    """Return ``value`` as structures (B, *event) of the problem; InvalidInputError if an entry is no structure.
+    """Return ``value`` as structures (B, *event) of the problem; raise InvalidInputError if an entry is no structure.
 
-    The check is a round trip through the oracle's labels. Without labels, a binary structure y must be the argmax for
-    2y − 1, where no other binary structure scores as much. Values with other parts pass unchecked.
+    The check decodes ``value`` to labels and encodes the labels again. Without labels, a binary structure y must be the
+    argmax for the scores 2y − 1, since all other binary structures score less. Values with other parts pass unchecked.
     """
     y = problem.gold(value, "value")
     oracle = problem.oracle
@@ -35,7 +35,7 @@ def check_members(problem: Problem, value: Any) -> Parts:
 
 
 def are_members(problem: Problem, value: Parts) -> Tensor:
-    """Return for which instances :func:`check_members` accepts the value, (*batch) bool."""
+    """Return a mask of the instances accepted by :func:`check_members`, (*batch) bool."""
     size = problem.batch_shape.numel()
     if size <= 1 or _passes(problem, value):
         found = [_passes(problem, value)] * size
@@ -54,17 +54,17 @@ def _passes(problem: Problem, value: Any) -> bool:
 
 
 def _row(problem: Problem, b: int) -> Problem:
-    """Instance ``b`` alone."""
+    """Return the problem of instance ``b`` alone."""
     own = map_parts(lambda t: t if len(t) == 1 != batch_size(problem.theta) else t[b : b + 1], problem.theta)
     return dataclasses.replace(problem, oracle=problem.oracle[b : b + 1], theta=own, batch_shape=torch.Size())
 
 
 def _is_binary(y: Parts) -> Tensor:
-    """Which instances have parts of 0 and 1 alone, (B,) bool."""
+    """Return a mask of the instances whose parts are all 0 or 1, (B,) bool."""
     return ~_any_part_of_instance(lambda t, _: (t != 0) & (t != 1), y, y)
 
 
 def _any_part_of_instance(holds: Any, y: Parts, z: Parts) -> Tensor:
-    """For which instances this ``holds`` of some part of the two, (B,) bool."""
+    """Return a mask of the instances for which ``holds`` is true at any part of ``y`` and ``z``, (B,) bool."""
     each = [holds(s, t).flatten(1).any(1) for s, t in zip(as_tuple(y), as_tuple(z), strict=True)]
     return torch.stack(each).any(0)

@@ -1,4 +1,4 @@
-"""SparseDistribution: a few structures with their probabilities."""
+"""SparseDistribution: a distribution over a list of K structures with weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["SparseDistribution"]
 
 
 class _Probabilities(constraints.Constraint):
-    """Numbers of at least 0 that sum to 1 along the first dimension."""
+    """Constraint: numbers of at least 0 with a sum of 1 along the first dimension."""
 
     def check(self, value: Tensor) -> Tensor:
         tolerance = max(1e-6, len(value) * torch.finfo(value.dtype).eps)
@@ -40,21 +40,24 @@ class _Probabilities(constraints.Constraint):
 class SparseDistribution(StructureDistribution):
     """p(y) = Σ_k weights[k] · [y = structures[k]], as a torch.distributions.Distribution.
 
-    ``of`` makes it of potentials and a relaxation, ``topk`` of the best structures, ``from_solution`` of what
-    :func:`structinf.infer` found. All is exact, and all but ``sample`` and ``mode`` is differentiable in the weights
-    and, through them, in potentials.
+    Three class methods construct the distribution. :meth:`of` takes scores and a relaxation, :meth:`topk` takes the
+    k best structures, and :meth:`from_solution` takes the result of :func:`structinf.infer`.
 
-    Several distributions can have the mean of a relaxation. Which of them ``of`` and ``from_solution`` return may then
-    differ between machines, and the entropy and probabilities with it; see :attr:`structinf.Solution.support`.
+    All quantities are exact. All except ``sample`` and ``mode`` are differentiable in the weights and, through the
+    weights, in the scores.
+
+    Several distributions can have the same mean. The distribution returned by ``of`` and ``from_solution``, with its
+    entropy and probabilities, may then differ between machines; see :attr:`structinf.Solution.support`.
 
     Parameters
     ----------
-    structures : (K, *batch, *event) Tensor, or tuple of them
-        Beyond an instance's own, anything of weight 0. One that is listed twice has the sum of both weights.
+    structures : (K, *batch, *event) Tensor, or tuple of Tensors
+        The listed structures. Entries of weight 0 pad instances with fewer than K structures and may hold any values.
+        A structure listed twice has the sum of both weights.
     weights : (K, *batch) Tensor
-        At least 0, with a sum of 1 over K.
+        Probabilities of the structures, at least 0, with a sum of 1 over K.
     validate_args : bool, optional
-        Whether the weights are checked. Torch's default, True, if left out.
+        Whether to check the weights. The default is torch's, normally True.
 
     References
     ----------
@@ -78,7 +81,7 @@ class SparseDistribution(StructureDistribution):
         for t in (*as_tuple(structures), weights):
             if not isinstance(t, Tensor) or not t.is_floating_point():
                 received = t.dtype if isinstance(t, Tensor) else type(t).__name__
-                raise TypeError(f"structures and weights: floating-point tensors are needed, got {received}")
+                raise TypeError(f"structures and weights must be floating-point tensors, got {received}")
         if weights.ndim == 0 or any(t.shape[: weights.ndim] != weights.shape for t in as_tuple(structures)):
             received = " and ".join(str(tuple(t.shape)) for t in as_tuple(structures))
             raise InvalidInputError(
@@ -88,7 +91,7 @@ class SparseDistribution(StructureDistribution):
         if not len(weights):
             if weights.shape[1:].numel():
                 raise InvalidInputError("weights: each instance needs at least one structure, got none")
-            # A row of no numbers, since reductions over none are errors.
+            # Reductions over an empty dimension are errors, so K becomes 1 for an empty batch.
             structures, weights = map_parts(_first_row, structures), _first_row(weights)
         self.structures, self.weights = structures, weights
         shapes = tuple(t.shape[weights.ndim :] for t in as_tuple(structures))
@@ -107,21 +110,39 @@ class SparseDistribution(StructureDistribution):
         validate_args: bool | None = None,
         **options: Any,
     ) -> Self:
-        """The support of a relaxation with its weights; the arguments are those of :func:`structinf.infer`.
+        """Return the support and weights found by a relaxation.
 
-        UnsupportedError if the relaxation keeps no support.
+        Parameters
+        ----------
+        theta : (..., *event) Tensor, or tuple of Tensors
+            Scores of the parts, as for :func:`structinf.infer`.
+        oracle : str or Oracle
+            The structure: a name from :func:`structinf.list_oracles`, or an oracle.
+        relaxation : str or Relaxation
+            A relaxation with a support: a name from :func:`structinf.list_relaxations`, or an object.
+        generator : torch.Generator, optional
+            Random generator of stochastic relaxations. The default is torch's own.
+        validate_args : bool, optional
+            Whether to check the weights. The default is torch's, normally True.
+        **options
+            Instance data (``lengths=...``), and options of an oracle or relaxation given by name.
+
+        Raises
+        ------
+        UnsupportedError
+            If the relaxation returns no support.
         """
         solution = infer(theta, oracle, relaxation, generator=generator, **options)
         return cls.from_solution(solution, validate_args=validate_args)
 
     @classmethod
     def from_solution(cls, solution: Solution, *, validate_args: bool | None = None) -> Self:
-        """The support of a solution with its weights; samples that it keeps apart are part of the batch."""
+        """Return the support and weights of a solution; its sample dimension, if present, joins the batch shape."""
         support = solution.support
         if support is None or solution.weights is None:
             raise UnsupportedError(
-                "this solution has no support, only a mean; those of sparsemap, frank_wolfe and perturbed have one, "
-                "and SparseDistribution.topk needs no relaxation"
+                "this solution has a mean but no support. Use the relaxation sparsemap, frank_wolfe or perturbed, or "
+                "SparseDistribution.topk, which needs no relaxation"
             )
         return cls(support, solution.weights, validate_args=validate_args)
 
@@ -130,9 +151,22 @@ class SparseDistribution(StructureDistribution):
     def topk(
         cls, theta: Parts, oracle: str | Oracle, k: int, *, validate_args: bool | None = None, **options: Any
     ) -> Self:
-        """The k best structures, weighed by the projection of their scores onto the simplex (top-k sparsemax).
+        """Return the k best structures, weighted by the projection of their scores onto the simplex (top-k sparsemax).
 
-        That is sparsemax over all structures wherever one of the k has weight 0.
+        The result equals sparsemax over all structures for each instance with a weight of 0 among the k structures.
+
+        Parameters
+        ----------
+        theta : (..., *event) Tensor, or tuple of Tensors
+            Scores of the parts, as for :func:`structinf.infer`.
+        oracle : str or Oracle
+            An oracle with the ability :class:`structinf.KBest`, or its name.
+        k : int
+            The number of structures, at least 1.
+        validate_args : bool, optional
+            Whether to check the weights. The default is torch's, normally True.
+        **options
+            Instance data (``lengths=...``), and options of an oracle given by name.
         """
         problem = prepare_oracle(theta, oracle, options)
         with problem.plain_modes():
@@ -161,33 +195,33 @@ class SparseDistribution(StructureDistribution):
     # -- probabilities ------------------------------------------------------------------------
 
     def log_prob(self, value: Parts) -> Tensor:
-        """log p(y), (*sample, *batch), for structures (*sample, *batch, *event), −inf for those without a weight."""
+        """Return log p(y), (*sample, *batch), for structures (*sample, *batch, *event); −inf outside the support."""
         if not self._has_form(value):
             received = " and ".join(_describe(t) for t in as_tuple(value))
             raise InvalidInputError(
-                "value: structures of shape (*sample, *batch, *event) in floating point are needed, with event "
-                f"{self.event_shape}, got {received}; structinf.encode makes them of labels"
+                "value must hold floating-point structures of shape (*sample, *batch, *event) with event shape "
+                f"{self.event_shape}, got {received}. Convert labels with structinf.encode"
             )
         p = self._probability(value)
-        # The logarithm must not see 0, where its slope is infinite.
+        # The inner `where` keeps 0 from the logarithm, whose infinite slope at 0 would make the gradient NaN.
         return torch.where(p > 0, torch.where(p > 0, p, 1.0).log(), -math.inf).to(self.weights.dtype)
 
     def entropy(self) -> Tensor:
-        """−Σ p(y) log p(y) in nats, (*batch)."""
+        """Return −Σ p(y) log p(y) in nats, (*batch)."""
         return self.cross_entropy(self)
 
     def cross_entropy(self, other: SparseDistribution | Gibbs) -> Tensor:
-        """−Σ p(y) log q(y) for q = ``other``; inf where q lacks a structure that p has.
+        """Return −Σ p(y) log q(y) for q = ``other``, (*batch), or inf if q(y) = 0 for a structure with p(y) > 0.
 
-        The batches are broadcast.
+        The two batch shapes are broadcast.
         """
         return self._expectation(other, lambda _, y: -other.log_prob(y))
 
     def _expectation(self, other: SparseDistribution | Gibbs, f: Callable[[SparseDistribution, Parts], Tensor]) -> Any:
-        """Σ p(y) f(p, y), for p expanded to the batch that it has with another distribution; inf if an f is."""
+        """Return Σ p(y) f(p, y), with p expanded to the broadcast batch shape; inf if f is infinite on the support."""
         p = self.expand(broadcast_batch_shapes(self.batch_shape, other.batch_shape, what="the two distributions"))
         used = p.weights > 0
-        # What fills the supports up need not be a structure, so that the first one stands in.
+        # Entries of weight 0 may be padding and no structure, so f gets the most probable structure instead.
         first = p._select_structures(p.weights.argmax(0)[None])
         values = f(p, map_parts(lambda t, one: torch.where(_weights_like(used, t), t, one), p.structures, first))
         infinite = used & values.isinf()
@@ -195,7 +229,7 @@ class SparseDistribution(StructureDistribution):
         return torch.where(infinite.any(0), math.inf, total).to(self.weights.dtype)
 
     def _has_form(self, value: Any) -> bool:
-        """Whether structures may have the form of ``value``."""
+        """Return whether ``value`` has the shape of structures and is not a tensor of labels."""
         return self._leading_shapes(value) is not None and not is_labels(as_tuple(value)[0])
 
     def _probability(self, value: Parts) -> Tensor:
@@ -210,25 +244,26 @@ class SparseDistribution(StructureDistribution):
 
     @property
     def _float32_weights(self) -> Tensor:
-        """The weights in single precision at least."""
+        """The weights in float32, or in float64 if they are float64, (K, *batch)."""
         return self.weights.to(torch.promote_types(self.weights.dtype, torch.float32))
 
     # -- structures ---------------------------------------------------------------------------
 
     @torch.no_grad()
     def sample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
-        """Independent samples, (*sample, *batch, *event), drawn from ``generator`` alone if one is given."""
+        """Draw independent samples, (*sample, *batch, *event), from ``generator`` or else torch's random generator."""
         check_generator(generator)
         shape, cumulative = torch.Size(sample_shape), self.weights.double().cumsum(0)
         cumulative = (cumulative / cumulative[-1:]).movedim(0, -1).contiguous()
         device = self.weights.device if generator is None else generator.device
         uniforms = torch.rand(*self.batch_shape, shape.numel(), dtype=torch.float64, generator=generator, device=device)
-        # The first sum above the number: one of weight 0 adds nothing to the sum before it, and the last sum is 1.
+        # Take the first index whose cumulative weight exceeds the uniform number. The last cumulative weight is 1. An
+        # entry of weight 0 has the cumulative weight of the entry before it, and is never drawn.
         index = torch.searchsorted(cumulative, uniforms.to(cumulative.device), right=True)
         return unflatten_samples(self._select_structures(index.movedim(-1, 0)), shape)
 
     def _select_structures(self, index: Tensor) -> Parts:
-        """Structures (n, *batch, *event) for indices (n, *batch)."""
+        """Return the structures (n, *batch, *event) at indices (n, *batch)."""
 
         def pick(t: Tensor) -> Tensor:
             return t.gather(0, _weights_like(index, t).expand(*index.shape, *t.shape[index.ndim :]))
@@ -248,7 +283,7 @@ class SparseDistribution(StructureDistribution):
 
     @property
     def variance(self) -> Any:
-        """Of each part, (*batch, *event)."""
+        """The variance of each part, (*batch, *event)."""
         return map_parts(lambda t, m: self._average((t - m).square()), self.structures, self.mean)
 
     def _average(self, t: Tensor) -> Tensor:
@@ -256,7 +291,7 @@ class SparseDistribution(StructureDistribution):
 
     @property
     def support(self) -> StructureConstraint:
-        """The structures that have a weight."""
+        """The structures of positive weight."""
         return StructureConstraint("structures of positive weight", len(self.event_shapes[0]), self._contains)
 
     def _contains(self, value: Any) -> Tensor:
@@ -265,14 +300,14 @@ class SparseDistribution(StructureDistribution):
         return self.log_prob(value) > -math.inf
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        """The structures as they are listed, (K, *batch, *event), with those that fill up the smaller supports.
+        """Return the listed structures, (K, *batch, *event), including the padding of smaller supports.
 
-        Each instance has its own, so that ``expand=False`` is for a batch of one alone.
+        Instances have different supports, so ``expand=False`` needs a batch with a single instance.
         """
         if not expand and self.batch_shape.numel() != 1:
             raise UnsupportedError(
-                f"enumerate_support: the {self.batch_shape.numel()} instances of the batch have supports of their own; "
-                "there is none without batch dimensions (expand=False)"
+                f"enumerate_support(expand=False): the {self.batch_shape.numel()} instances of the batch have "
+                "different supports. Use expand=True"
             )
         return self.structures
 
@@ -286,12 +321,12 @@ def _describe(t: Any) -> str:
 
 
 def _weights_like(weights: Tensor, t: Tensor) -> Tensor:
-    """``weights`` (K, *batch) with the dimensions of ``t``, (K, *batch, *event)."""
+    """Return ``weights`` (K, *batch) with trailing dimensions of 1 that broadcast to ``t``, (K, *batch, *event)."""
     return weights.reshape(weights.shape + (1,) * (t.ndim - weights.ndim))
 
 
 @register_kl(SparseDistribution, SparseDistribution)
 @register_kl(SparseDistribution, Gibbs)
 def _kl_of_sparse(p: SparseDistribution, q: SparseDistribution | Gibbs) -> Tensor:
-    """Σ p(y) log (p(y) / q(y)), infinite where q lacks a structure that p has."""
+    """Return Σ p(y) log (p(y) / q(y)), or inf if q(y) = 0 for a structure with p(y) > 0."""
     return p._expectation(q, lambda wide, y: wide.log_prob(y) - q.log_prob(y))

@@ -1,4 +1,4 @@
-"""Variances of the parts of a Gibbs distribution."""
+"""Variances of the parts under a Gibbs distribution."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ..solvers.perturbation import repeat_instances
 
 __all__ = ["variances"]
 
-_MAX_ELEMENTS = 2**22  # in one call of the oracle
+_MAX_ELEMENTS = 2**22  # in one oracle call
 
 
 def variances(oracle: GibbsOracle, theta: Parts) -> Parts:
-    """The diagonal of Cov[Y] for θ (B | 1, *event), in the form of a structure, (B, *event); differentiable in θ.
+    """Return the diagonal of Cov[Y] for θ (B | 1, *event), shaped like a structure, (B, *event); differentiable in θ.
 
-    A Hessian product for each part, many in one call, on copies of the batch.
+    Each part takes one Hessian-vector product of log Z. An oracle call computes many products on copies of the batch.
     """
     shapes, size = [t.shape[1:] for t in as_tuple(theta)], batch_size(theta)
     counts = [shape.numel() for shape in shapes]
@@ -48,7 +48,7 @@ def variances(oracle: GibbsOracle, theta: Parts) -> Parts:
 
 
 def _variance_along(oracle: GibbsOracle, theta: Parts, directions: tuple[Tensor, ...], size: int) -> Tensor:
-    """vᵀ Cov[Y] v for each direction v, (n, B)."""
+    """Return vᵀ Cov[Y] v for each direction v, (n, B)."""
     n, is_recorded = len(directions[0]), torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
     copies = repeat_instances(theta, n)
     v = map_parts(lambda t, d: d.repeat_interleave(size, 0).view_as(t), copies, directions)

@@ -174,9 +174,9 @@ def test_shapes_of_scores_and_scales(kind):
     assert (law.batch_shape, law.event_shape) == ((3, 2), (5,))
     assert law.sample((7,)).shape == (7, 3, 2, 5)
     assert law.log_prob(torch.eye(5)[0]).shape == (3, 2)
-    with pytest.raises(si.InvalidInputError, match=r"scale: one number, or one for each row"):
+    with pytest.raises(si.InvalidInputError, match=r"scale must be one number, or one number for each row"):
         kind(torch.zeros(3, 5), torch.ones(5))
-    with pytest.raises(si.InvalidInputError, match=r"loc: scores .* of at least one item"):
+    with pytest.raises(si.InvalidInputError, match=r"loc must have shape"):
         kind(torch.zeros(3, 0))
     for loc in (torch.tensor([math.nan, 0]), torch.tensor([math.inf, 0]), torch.full((2,), -math.inf)):
         with pytest.raises(ValueError, match="loc"):
@@ -279,7 +279,7 @@ def test_options_of_hard_concrete():
     with pytest.raises(si.InvalidInputError, match="temperature must be a finite number above 0, got 0"):
         si.HardConcrete(LOG_ALPHA, 0)
     for stretch in ((0.0, 1.1), (-0.1, 1.0), (-math.inf, 2.0), 0.1, (-0.1, 1.1, 2.0), ("a", 2.0)):
-        with pytest.raises(si.InvalidInputError, match="stretch must be a number below 0 and one above 1"):
+        with pytest.raises(si.InvalidInputError, match="stretch must be two finite numbers, below 0 and above 1"):
             si.HardConcrete(LOG_ALPHA, stretch=stretch)
 
 

@@ -269,7 +269,7 @@ def test_refusals():
         si.SparseDistribution.topk(torch.zeros(3), "categorical", 0)
     with pytest.raises(si.InvalidInputError, match=r"same dimensions, got shapes \(4, 4\) and \(3,\)"):
         si.SparseDistribution(torch.eye(4), torch.ones(3) / 3)
-    with pytest.raises(TypeError, match=r"floating-point tensors are needed, got torch\.int64"):
+    with pytest.raises(TypeError, match=r"must be floating-point tensors, got torch\.int64"):
         si.SparseDistribution(torch.eye(4).long(), torch.ones(4) / 4)
     with pytest.raises(si.InvalidInputError, match="at least one structure"):
         si.SparseDistribution(torch.zeros(0, 2, 3), torch.zeros(0, 2))

@@ -1,4 +1,4 @@
-"""Mixed random variables: continuous ones that also put probability on vertices, edges and faces of their set."""
+"""Mixed random variables: continuous variables with positive probability on vertices, edges and other faces."""
 
 from .hard_concrete import HardConcrete
 from .sparsemax import GaussianSparsemax, GumbelSparsemax

@@ -1,4 +1,4 @@
-"""What mixed random variables have in common."""
+"""Base class of mixed random variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["MixedDistribution", "to_float_parameter"]
 
 
 class MixedDistribution(Distribution):
-    """What all have: draws from a generator, and the batch dimensions that their parameters have in front."""
+    """Base class with samples from a random generator, and with parameters of shape (*batch, *event)."""
 
     has_rsample = True
 
@@ -27,7 +27,7 @@ class MixedDistribution(Distribution):
 
     @torch.no_grad()
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Draws (*sample_shape, *batch_shape, *event_shape), without a gradient."""
+        """Draw samples, (*sample_shape, *batch_shape, *event_shape), without a gradient."""
         return self.rsample(sample_shape, generator=generator)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
@@ -42,6 +42,6 @@ class MixedDistribution(Distribution):
 
 
 def to_float_parameter(name: str, t: Tensor) -> Tensor:
-    """``t``, in float32 if it has half the bits."""
+    """Return ``t``, cast to float32 if it is float16 or bfloat16."""
     check_floating(name, t)
     return upcast_half(t)

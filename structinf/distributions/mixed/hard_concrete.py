@@ -1,4 +1,4 @@
-"""A stretched and clipped binary Concrete variable, on the unit interval."""
+"""The hard concrete distribution: a stretched and clipped binary Concrete variable on the unit interval."""
 
 from __future__ import annotations
 
@@ -23,27 +23,32 @@ __all__ = ["HardConcrete"]
 
 
 class HardConcrete(MixedDistribution):
-    """Z = min(1, max(0, γ + (ζ − γ) sigmoid((L + log α) / β))) for a standard logistic L: a gate that can be shut.
+    """Z = min(1, max(0, γ + (ζ − γ) sigmoid((L + log α) / β))) for a standard logistic L: a gate between 0 and 1.
 
-    P(Z ≤ z) = sigmoid(β log((z − γ) / (ζ − z)) − log α) for 0 ≤ z < 1: there are point masses at 0 and 1, and a density
-    in between. Entropies, and ``log_prob``, are with respect to the Lebesgue measure plus 1 for each of 0 and 1.
+    Z has point masses at 0 and 1, and a density in between. Its distribution function is
+    P(Z ≤ z) = sigmoid(β log((z − γ) / (ζ − z)) − log α) for 0 ≤ z < 1. The base measure of ``log_prob`` and ``entropy``
+    is the Lebesgue measure plus a point measure of 1 at each of 0 and 1.
 
-    Offered: ``rsample`` and ``sample`` (both take a ``generator``), ``log_prob``, ``cdf``, ``icdf``, ``mean``,
-    ``variance``, ``entropy`` (by quadrature, to rounding), ``probability_nonzero`` and ``gate``; all differentiable.
+    ``rsample`` and ``sample`` take a ``generator``. ``mean``, ``variance`` and ``entropy`` use quadrature, exact to
+    rounding. All quantities except ``sample`` are differentiable in ``log_alpha``.
 
     Parameters
     ----------
     log_alpha : (...) Tensor
-        Half precision is computed, and comes back, in float32.
+        log α, the location. Half-precision input is converted to float32, also in the results.
     temperature : float
-        β, above 0; the published choice is 2/3.
+        β, above 0. The default, 2/3, is the choice of Louizos et al.
     stretch : (float, float)
-        γ, below 0, and ζ, above 1.
+        The interval (γ, ζ) before clipping, with γ < 0 and ζ > 1. Default (−0.1, 1.1).
+    validate_args : bool, optional
+        Whether to check parameters and values. The default is torch's, normally True.
 
     Raises
     ------
     InvalidInputError
-        For other options. ValueError, from torch, for other values.
+        If ``temperature`` or ``stretch`` is out of range.
+    ValueError
+        If ``log_alpha`` has NaN (checked by torch).
 
     References
     ----------
@@ -71,20 +76,20 @@ class HardConcrete(MixedDistribution):
     ) -> None:
         check_positive("temperature", temperature)
         if not _stretches(stretch):
-            raise InvalidInputError(f"stretch must be a number below 0 and one above 1, both finite, got {stretch!r}")
+            raise InvalidInputError(f"stretch must be two finite numbers, below 0 and above 1, got {stretch!r}")
         self.log_alpha, self.temperature = to_float_parameter("log_alpha", log_alpha), temperature
         self.stretch = float(stretch[0]), float(stretch[1])
         super().__init__(log_alpha.shape, validate_args=validate_args)
 
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Draws (*sample_shape, ...), differentiable in log_alpha, with gradient 0 where they are 0 or 1."""
+        """Draw samples, (*sample_shape, ...), differentiable in ``log_alpha``; samples of 0 or 1 have gradient 0."""
         shape, like = self._extended_shape(torch.Size(sample_shape)), self.log_alpha
         return self._stretch_and_clip(
             Logistic().sample(shape, dtype=like.dtype, device=like.device, generator=generator)
         )
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The logarithm of the probability at 0 and 1, of the density between, (...)."""
+        """Return the log-probability of 0 and 1, and the log-density of values between 0 and 1, (...)."""
         if self._validate_args:
             self._validate_sample(value)
         (low, high), z = self.stretch, value.clamp(0, 1)
@@ -94,22 +99,22 @@ class HardConcrete(MixedDistribution):
         return found.masked_fill((value < 0) | (value > 1), -torch.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """P(Z ≤ z), (...)."""
+        """Return P(Z ≤ z), (...)."""
         below = torch.sigmoid(self._logistic(value.clamp(0, 1)))
         return torch.where(value < 0, 0.0, torch.where(value < 1, below, 1.0))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """The least z with P(Z ≤ z) of at least ``value``, (...)."""
+        """Return the smallest z with P(Z ≤ z) of at least ``value``, (...)."""
         return self._stretch_and_clip(torch.logit(value))
 
     @property
     def probability_nonzero(self) -> Tensor:
-        """P(Z ≠ 0), (...), whose sum is the L0 penalty (Eq. 12)."""
+        """P(Z ≠ 0), (...). The sum of these probabilities is the L0 penalty (Eq. 12)."""
         return torch.sigmoid(-self._logistic(torch.zeros_like(self.log_alpha)))
 
     @property
     def gate(self) -> Tensor:
-        """min(1, max(0, γ + (ζ − γ) sigmoid(log α))), (...): what replaces Z after training (Eq. 13)."""
+        """min(1, max(0, γ + (ζ − γ) sigmoid(log α))), (...), the deterministic value of Z for inference (Eq. 13)."""
         low, high = self.stretch
         return (low + (high - low) * self.log_alpha.sigmoid()).clamp(0, 1)
 
@@ -123,11 +128,11 @@ class HardConcrete(MixedDistribution):
         return self._expectation(lambda z, log_density: (z - mean).square())
 
     def entropy(self) -> Tensor:
-        """−E[log p(Z)], (...), which may be negative, as that of a density."""
+        """Return −E[log p(Z)], (...); the entropy may be negative, like the entropy of a density."""
         return self._expectation(lambda z, log_probability: -log_probability)
 
     def _logistic(self, z: Tensor) -> Tensor:
-        """The L, less log α, at which Z = z."""
+        """Return L = β log((z − γ) / (ζ − z)) − log α, the logistic noise with Z = z, (...)."""
         low, high = self.stretch
         return self.temperature * ((z - low).log() - (high - z).log()) - self.log_alpha
 
@@ -136,7 +141,7 @@ class HardConcrete(MixedDistribution):
         return (low + (high - low) * ((logistic + self.log_alpha) / self.temperature).sigmoid()).clamp(0, 1)
 
     def _expectation(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """E[f(Z, log p(Z))], (...): at the two points, and by Gauss-Legendre quadrature between."""
+        """Return E[f(Z, log p(Z))], (...): the point masses at 0 and 1, plus Gauss-Legendre quadrature in between."""
         found = self.log_alpha.new_tensor(_quadrature(self.temperature, *self.stretch))
         z, weights = found.view(2, -1, *[1] * self.log_alpha.ndim)
         logarithm = self.log_prob(z)
@@ -144,7 +149,7 @@ class HardConcrete(MixedDistribution):
 
 
 def _stretches(stretch: Any) -> bool:
-    """Whether the unit interval lies inside these two numbers."""
+    """Return whether ``stretch`` holds two finite numbers, below 0 and above 1."""
     if not isinstance(stretch, tuple | list) or len(stretch) != 2:
         return False
     if not all(isinstance(end, int | float) for end in stretch):
@@ -155,11 +160,12 @@ def _stretches(stretch: Any) -> bool:
 @public_call
 @functools.lru_cache
 def _quadrature(temperature: float, low: float, high: float) -> tuple[list[float], list[float]]:
-    """Nodes from 0 to 1, both included, and their weights."""
+    """Return quadrature nodes from 0 to 1, both included, and the weight of each node."""
     from numpy.polynomial.legendre import leggauss
 
-    # In t = log((z − γ) / (ζ − z)), where the density is β sigmoid(u) sigmoid(−u) with u = β t − log α, all is analytic
-    # but for poles π and π / β away from the real line: so many nodes leave no more than float64 rounds off.
+    # In t = log((z − γ) / (ζ − z)), the density is β sigmoid(u) sigmoid(−u) with u = β t − log α. The integrand is
+    # analytic in t except for poles at distances π and π / β from the real line. This number of nodes makes the
+    # quadrature error smaller than the rounding of float64.
     begin, end = math.log(-low / high), math.log((1 - low) / (high - 1))
     half = (end - begin) / 2
     count = math.ceil(math.log(2**52) / (2 * math.asinh(math.pi * min(1, 1 / temperature) / half)))

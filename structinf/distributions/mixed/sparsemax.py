@@ -1,4 +1,4 @@
-"""Sparsemax of noisy scores, on the simplex."""
+"""Distributions of the sparsemax of noisy scores, on the simplex."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["GaussianSparsemax", "GumbelSparsemax"]
 
 
 class _Scores(Constraint):
-    """Not NaN, never +inf, and not all −inf."""
+    """Constraint: scores without NaN and +inf, with at least one score above −inf."""
 
     event_dim = 1
 
@@ -29,7 +29,7 @@ class _Scores(Constraint):
 
 
 class _Simplex(Constraint):
-    """Probabilities whose sum is 1 but for the rounding of their dtype."""
+    """Constraint: probabilities with a sum of 1 up to rounding of their dtype."""
 
     event_dim = 1
 
@@ -39,7 +39,7 @@ class _Simplex(Constraint):
 
 
 class _NoisySparsemax(MixedDistribution):
-    """sparsemax(θ + σU) for independent U."""
+    """Base class of the distributions of sparsemax(θ + σU) for independent noise U."""
 
     loc: Tensor
     scale: Tensor
@@ -50,33 +50,33 @@ class _NoisySparsemax(MixedDistribution):
     def __init__(self, loc: Tensor, scale: Tensor | float = 1.0, validate_args: bool | None = None) -> None:
         self.loc = to_float_parameter("loc", loc)
         if loc.ndim == 0 or loc.shape[-1] == 0:
-            raise InvalidInputError(f"loc: scores (..., K) of at least one item are needed, got shape {(*loc.shape,)}")
+            raise InvalidInputError(f"loc must have shape (..., K) with K of at least 1, got shape {(*loc.shape,)}")
         scale = torch.as_tensor(scale, dtype=self.loc.dtype, device=loc.device)
         try:
             batch_shape = torch.broadcast_shapes(loc.shape[:-1], scale.shape)
         except RuntimeError:
             raise InvalidInputError(
-                f"scale: one number, or one for each row of loc, is needed; got shape {(*scale.shape,)} for loc of "
+                f"scale must be one number, or one number for each row of loc, got shape {(*scale.shape,)} for loc of "
                 f"shape {(*loc.shape,)}"
             ) from None
         self.loc, self.scale = self.loc.expand(*batch_shape, -1), scale.expand(batch_shape)
         super().__init__(batch_shape, loc.shape[-1:], validate_args)
 
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Draws (*sample_shape, ..., K), differentiable in loc and scale."""
+        """Draw samples, (*sample_shape, ..., K), differentiable in ``loc`` and ``scale``."""
         shape = self._extended_shape(torch.Size(sample_shape))
         u = self._noise.sample(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
         return smooth_argmax(SquaredL2(), self.loc + self.scale.unsqueeze(-1) * u)
 
     def entropy(self) -> Tensor:
-        """Refused: it has no closed form."""
+        """Raise UnsupportedError, since the entropy has no closed form."""
         raise UnsupportedError(
-            f"the entropy of {type(self).__name__} has no closed form; the mean of -log_prob(z) over draws "
-            "z = rsample((n,)) estimates it without bias"
+            f"the entropy of {type(self).__name__} has no closed form. Estimate it without bias by the "
+            "mean of -log_prob(z) over samples z = rsample((n,))"
         )
 
     def _standard(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(θ − z) / σ, 0 where θ is −inf, where z is above 0, and where θ is above −inf; all (..., K)."""
+        """Return (θ − z) / σ, with 0 where θ = −inf, and the masks z > 0 and θ > −inf; all (..., K)."""
         if self._validate_args:
             self._validate_sample(value)
         is_in_support = self.loc > -torch.inf
@@ -86,28 +86,34 @@ class _NoisySparsemax(MixedDistribution):
 
 
 class GumbelSparsemax(_NoisySparsemax):
-    """Z = sparsemax(θ + σU) for independent standard Gumbel U: sparse probabilities, one-hot ones among them.
+    """Z = sparsemax(θ + σU) for independent standard Gumbel U: sparse probabilities, including one-hot vectors.
 
-    Its law is exact, with respect to the sum of the Lebesgue measures of all faces of the simplex, a vertex counting
-    1: an s-dimensional face, of s + 1 non-zero probabilities, is measured in any s of them. With S the non-zero
-    coordinates of z,
+    The density is exact. Its base measure is the sum of the Lebesgue measures on all faces of the simplex. A vertex
+    has measure 1, and a face with s + 1 non-zero probabilities is measured in any s of these coordinates. With S the
+    non-zero coordinates of z,
 
         p(z) = |S|! σ^(1 − |S|) exp(Σ_{i ∈ S} (θ_i − z_i) / σ) / (Σ_k exp((θ_k − z_k) / σ))^|S|.
 
-    There is ``rsample``, ``sample`` (both take a ``generator``) and ``log_prob``, differentiable in all arguments; mean
-    and entropy have no closed form.
+    ``rsample`` and ``sample`` take a ``generator``. ``rsample`` is differentiable in ``loc`` and ``scale``, and
+    ``log_prob`` is differentiable in all arguments. The mean and the entropy have no closed form.
 
     Parameters
     ----------
     loc : (..., K) Tensor
-        θ. Half precision is computed, and comes back, in float32. An entry of −inf is never drawn.
+        θ. Half-precision input is converted to float32, also in the results. An entry with θ = −inf always has
+        probability 0.
     scale : Tensor or float
-        σ, above 0, one for all or one for each row (...). The smaller, the closer to a vertex where θ is large.
+        σ, above 0: one number, or one number for each row (...). As σ goes to 0, samples approach the vertex of the
+        largest θ. Default 1.
+    validate_args : bool, optional
+        Whether to check parameters and values. The default is torch's, normally True.
 
     Raises
     ------
     InvalidInputError
-        If there are no scores, or shapes do not fit. ValueError, from torch, for values.
+        If ``loc`` has no scores, or the shapes of ``loc`` and ``scale`` do not broadcast.
+    ValueError
+        If ``loc`` or ``scale`` has a value out of range (checked by torch).
 
     References
     ----------
@@ -123,43 +129,49 @@ class GumbelSparsemax(_NoisySparsemax):
     _noise = Gumbel()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p(z), (...)."""
-        # Z = z if n = θ + σU is z_i + τ in S and at most τ elsewhere, for some τ. As a change of variables from τ and
-        # all but one z_i to n_S has the determinant |S|, and with P(U ≤ u) = exp(−e⁻ᵘ),
-        #     p(z) = |S| σ^−|S| ∫ exp(−Σ_S (z_i + τ − θ_i) / σ − e^(−τ/σ) Σ_k e^((θ_k − z_k) / σ)) dτ,
-        # where e^(−τ/σ) as the variable makes the integral that of Γ(|S|).
+        """Return log p(z), (...)."""
+        # Let n = θ + σU. Z = z if and only if, for a threshold τ, n_i = z_i + τ for i in S and n_j ≤ τ for j outside S.
+        # The change of variables from τ and all but one z_i to n_S has determinant |S|. With P(U ≤ u) = exp(−e⁻ᵘ),
+        #     p(z) = |S| σ^−|S| ∫ exp(−Σ_S (z_i + τ − θ_i) / σ − e^(−τ/σ) Σ_k e^((θ_k − z_k) / σ)) dτ.
+        # Substituting e^(−τ/σ) turns the integral into the one of Γ(|S|).
         standard, inside, is_in_support = self._standard(value)
         count = inside.sum(-1).to(standard.dtype)
         standard = standard.masked_fill(~is_in_support, -torch.inf)
-        # Each difference by itself: two large sums would leave little of their own.
+        # Subtract before summing: the difference of two large sums would lose digits.
         chosen = torch.where(inside, standard - standard.logsumexp(-1, keepdim=True), 0.0).sum(-1)
         return (count + 1).lgamma() + (1 - count) * self.scale.log() + chosen
 
 
 class GaussianSparsemax(_NoisySparsemax):
-    """Z = sparsemax(θ + σU) for independent standard normal U: sparse probabilities, one-hot ones among them.
+    """Z = sparsemax(θ + σU) for independent standard normal U: sparse probabilities, including one-hot vectors.
 
-    Its density is with respect to the measure that :class:`GumbelSparsemax` describes. With S the non-zero coordinates
-    of z, and φ and Φ the density and distribution function of U,
+    The density has the base measure of :class:`GumbelSparsemax`. With S the non-zero coordinates of z, and φ and Φ the
+    density and distribution function of U,
 
-        p(z) = |S| σ^−|S| ∫ Π_{i ∈ S} φ((z_i + τ − θ_i) / σ) Π_{j ∉ S} Φ((τ − θ_j) / σ) dτ,
+        p(z) = |S| σ^−|S| ∫ Π_{i ∈ S} φ((z_i + τ − θ_i) / σ) Π_{j ∉ S} Φ((τ − θ_j) / σ) dτ.
 
-    an integral that is computed to rounding, in some 100 K operations (more where K is large).
+    The trapezoidal rule computes the integral to rounding. It takes 47 nodes in float32 and 69 in float64 for |S| = K,
+    and at most √K times as many for smaller S. Each node costs K evaluations of log Φ.
 
-    There is ``rsample``, ``sample`` (both take a ``generator``) and ``log_prob``, differentiable in all arguments; mean
-    and entropy have no closed form.
+    ``rsample`` and ``sample`` take a ``generator``. ``rsample`` is differentiable in ``loc`` and ``scale``, and
+    ``log_prob`` is differentiable in all arguments. The mean and the entropy have no closed form.
 
     Parameters
     ----------
     loc : (..., K) Tensor
-        θ. Half precision is computed, and comes back, in float32. An entry of −inf is never drawn.
+        θ. Half-precision input is converted to float32, also in the results. An entry with θ = −inf always has
+        probability 0.
     scale : Tensor or float
-        σ, above 0, one for all or one for each row (...).
+        σ, above 0: one number, or one number for each row (...). Default 1.
+    validate_args : bool, optional
+        Whether to check parameters and values. The default is torch's, normally True.
 
     Raises
     ------
     InvalidInputError
-        If there are no scores, or shapes do not fit. ValueError, from torch, for values.
+        If ``loc`` has no scores, or the shapes of ``loc`` and ``scale`` do not broadcast.
+    ValueError
+        If ``loc`` or ``scale`` has a value out of range (checked by torch).
 
     References
     ----------
@@ -175,9 +187,9 @@ class GaussianSparsemax(_NoisySparsemax):
     _noise = Normal()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p(z), (...)."""
-        # With d = (θ − z) / σ, m its mean over S and t = m + u / √|S|, the first product of φ(t − d_i) is
-        # (2π)^(−|S|/2) exp(−½ Σ_S (d_i − m)² − ½ u²).
+        """Return log p(z), (...)."""
+        # Let d = (θ − z) / σ, let m be the mean of d over S, and let t = m + u / √|S|. The product of the factors
+        # φ(t − d_i) equals (2π)^(−|S|/2) exp(−½ Σ_S (d_i − m)² − ½ u²).
         standard, inside, is_in_support = self._standard(value)
         count = inside.sum(-1).to(standard.dtype)
         centre = torch.where(inside, standard, 0.0).sum(-1, keepdim=True) / count.unsqueeze(-1)
@@ -193,10 +205,10 @@ class GaussianSparsemax(_NoisySparsemax):
 
 
 def _log_integral(offsets: Tensor, used: Tensor, root: Tensor) -> Tensor:
-    """log ∫ exp(−u²/2) Π_j Φ(a_j + u / r) du, over the ``used`` ones of (..., K) offsets a, for r (...).
+    """Return log ∫ exp(−u²/2) Π_j Φ(a_j + u / r) du for offsets a (..., K) and r (...); j runs over ``used`` entries.
 
-    By the trapezoidal rule, which converges geometrically: the integrand is analytic, and its logarithm has a second
-    derivative of at most −1. Its nodes need no derivative.
+    The trapezoidal rule converges geometrically, because the integrand is analytic and its logarithm has a second
+    derivative of at most −1. The nodes need no gradient.
     """
     with torch.no_grad():
         peak, width = _peak(offsets.double(), used, root.double())
@@ -210,13 +222,14 @@ def _log_integral(offsets: Tensor, used: Tensor, root: Tensor) -> Tensor:
 
 
 def _peak(offsets: Tensor, used: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the integrand is greatest, about, and the deviation of the Gaussian that touches it there."""
+    """Return the approximate peak of the integrand and the standard deviation of its Gaussian fit at the peak."""
     u, second = torch.zeros_like(root), -torch.ones_like(root)
     for _ in range(100):
         x = offsets + (u / root).unsqueeze(-1)
         slope = math.sqrt(2 / math.pi) / torch.special.erfcx(-x / math.sqrt(2))  # of log Φ
         first = -u + torch.where(used, slope, 0.0).sum(-1) / root
-        # The slope falls, by less than 1 for each 1, and ever more slowly: Newton's steps from the left stay there.
+        # The derivative of the slope of log Φ increases from −1 to 0, so `first` is convex and decreasing. Newton's
+        # steps that start left of the root therefore stay left of the root.
         second = -1 - torch.where(used, (slope * (slope + x)).clamp(0, 1), 0.0).sum(-1) / root.square()
         u = u - first / second
         if not bool((first.abs() > 1e-2 * second.abs().sqrt()).any()):
