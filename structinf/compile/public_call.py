@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
@@ -17,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import torch
 from torch import Tensor
 
+from ..errors import UnsupportedError
 from .call_arguments import flatten, has_no_parameters, identity, is_same_constant, rebuild
 from .custom_op import call_operator, call_scalar_operator, register_function
 from .functorch import functorch_compatible
@@ -110,6 +112,7 @@ def _decorate(
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 return graph_break(*args, **kwargs)
+            _refuse_jit_trace(function)
             if not functorch_is_active():
                 return function(*args, **kwargs)
             return call_in_transform(*args, **kwargs)
@@ -122,6 +125,7 @@ def _decorate(
     @functools.wraps(function)
     def call_in_graph(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
+            _refuse_jit_trace(function)
             if not functorch_is_active():
                 return function(*args, **kwargs)
             return call_in_transform(*args, **kwargs)
@@ -138,6 +142,15 @@ def _decorate(
         return tuple(outputs) if kind == "tuple" else outputs[0]
 
     return call_in_graph
+
+
+def _refuse_jit_trace(function: Callable[..., Any]) -> None:
+    """Raise UnsupportedError inside torch.jit.trace, which would record the result of the call as a constant."""
+    if torch.jit.is_tracing():
+        raise UnsupportedError(
+            f"torch.jit.trace cannot record structinf.{function.__name__}: the traced module would return the result of "
+            "the traced input for every other input; use torch.export.export or torch.compile instead"
+        )
 
 
 def _first_argument_of(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,6 +229,13 @@ def _register_call(name: str, form: Any, identities: tuple[int, ...], *constants
     is_whole = identities == tuple(map(identity, constants))
     if not is_whole or functorch_is_active():
         return None, "", ""
+    if _is_onnx_export():
+        return (
+            None,
+            "",
+            f"{name} has no ONNX operator, so that a model that calls it cannot be exported to ONNX; export the layers "
+            "before the call to ONNX and make the call in Python, or use torch.export.export for the whole model",
+        )
     call = _Call(_OPERATORS[name], form, constants)
     try:
         if not call.is_deterministic():
@@ -225,3 +245,9 @@ def _register_call(name: str, form: Any, identities: tuple[int, ...], *constants
     label = f"{name}{form}({', '.join(map(repr, constants))})"
     key = register_function(label, call, lambda other: all(map(is_same_constant, constants, other.constants)))
     return key, call.kind(), ""
+
+
+def _is_onnx_export() -> bool:
+    """Return whether torch.onnx.export is running; does not import torch.onnx, which takes longer than a call."""
+    onnx = sys.modules.get("torch.onnx")
+    return onnx is not None and onnx.is_in_onnx_export()
