@@ -1,1 +1,1 @@
-"""Algorithms without gradients of their own: plain functions that see only the oracle protocol."""
+"""Solvers as plain functions without gradients; they call oracles only by the methods of the oracle protocol."""

@@ -1,8 +1,8 @@
-"""SparseMAP's active set method over any oracle.
+"""SparseMAP's active-set method over any oracle.
 
-The batch moves in step: a round is one call of the oracle for all unfinished instances, then one
-small quadratic program for each. An :class:`ActiveSetBackend` solves the programs: compiled loops on
-the CPU, batched linear algebra on other devices.
+All instances of a batch advance together. A round is one oracle call for all unfinished instances, then one
+quadratic program over the found vertices for each instance. An :class:`ActiveSetBackend` solves the programs:
+compiled loops on the CPU, batched linear algebra on other devices.
 """
 
 from __future__ import annotations
@@ -28,37 +28,38 @@ def active_set(
     max_iter: int,
     warm_start: Parts | None = None,
 ) -> ActiveSetResult:
-    """max ⟨θ, μ⟩ − ½ ‖μ‖² over μ = Σ_k p_k y_k in conv(Y), for each instance.
+    """Solve max ⟨θ, μ⟩ − ½ ‖μ‖² over μ = Σ_k p_k y_k in conv(Y) for each instance.
 
-    Vertices enter one by one, each the oracle's answer to the objective's gradient at μ; between
-    two entries the program is solved exactly over the vertices at hand. The objective rises with every
-    vertex, so no support comes twice, and after finitely many rounds the gap falls to
-    rounding: a small tolerance costs few rounds more than a large one. All arithmetic is in
-    float64, whatever θ's dtype.
+    Vertices enter one by one: each is the oracle's argmax for the gradient of the objective at μ. Between two
+    entries, the program is solved exactly over the current vertices. The objective rises with every vertex, so no
+    support occurs twice. After finitely many rounds the gap is down to rounding. All arithmetic is in float64,
+    whatever θ's dtype.
 
     Parameters
     ----------
+    oracle : Oracle
+        The set Y of structures.
     theta : (B | 1, *event) tensor, or a tuple of them
-        Finite or −inf.
+        The scores, finite or −inf.
     readout : bool
         Penalise ½ ‖oracle.readout(μ)‖² instead of all coordinates.
     tolerance : float
-        An instance is finished once its gap max_y ⟨θ − ∇, y − μ⟩, where ∇ is the penalty's
-        gradient at μ, is at most ``tolerance`` · scale. The scale is the size of the numbers whose difference
-        the gap is: the largest Σᵢ |θᵢ yᵢ| + ‖readout y‖² among the vertices met. The gap bounds
-        the error, ½ ‖readout(μ − μ*)‖² ≤ gap. Values below 1e-13 act as 1e-13, which is rounding.
+        An instance is finished once its gap max_y ⟨θ − ∇, y − μ⟩, where ∇ is the penalty's gradient at μ, is at
+        most ``tolerance`` · scale. The scale measures the terms of the gap: it is the largest Σᵢ |θᵢ yᵢ| + ‖readout
+        y‖² over the vertices found. The gap bounds the error, ½ ‖readout(μ − μ*)‖² ≤ gap. Values below 1e-13, the
+        rounding error, act as 1e-13.
     max_iter : int
-        Most rounds after the first oracle call; at least 1.
+        Maximal number of rounds after the first oracle call; at least 1.
     warm_start : (K, B, *event) tensor, or a tuple of them, optional
-        Structures to start from, such as the support for a similar θ. Zero ones, repeated ones
-        and those of score −inf are passed over.
+        Structures to start from, such as the support for a similar θ. The solver ignores zero structures, repeated
+        structures and structures of score −inf.
 
     Raises
     ------
     InfeasibleError
-        From the oracle.
+        If the oracle finds no structure of finite score.
     PluginError
-        The oracle returned something of the wrong form, or a structure of score −inf.
+        If the oracle returns a wrong form, shape, dtype or device, or a structure of score −inf.
 
     References
     ----------
@@ -83,7 +84,7 @@ def _make_backend(problem: MeanProblem) -> ActiveSetBackend:
 def active_set_with_backend(
     backend: ActiveSetBackend, *, tolerance: float, max_iter: int, warm_start: Parts | None = None
 ) -> ActiveSetResult:
-    """:func:`active_set` by a backend that has no structures yet."""
+    """Run :func:`active_set`, with the same options, on a ``backend`` that holds no structures yet."""
     problem = backend.problem
     oracle, size = problem.oracle, problem.batch
     if warm_start is not None and size:
@@ -102,21 +103,29 @@ def active_set_with_backend(
 
 
 class ActiveSetResult(WeightedMeanResult):
-    """Solutions of a batch with their supports.
+    """The solutions of a batch with their supports.
 
-    With the support's structures as rows of M, their penalised coordinates as rows of R, s = Mθ, and
-    A = R Rᵀ + 1 1ᵀ, the weights are the solution of A p = s − λ 1 with 1ᵀp = 1. Hence
+    Let M have the support's structures as rows, let R have the penalised coordinates of M, and let s = Mθ and A = R
+    Rᵀ + 1 1ᵀ. The weights p solve A p = s − λ 1 with 1ᵀp = 1. Hence
 
         dp = S M dθ,   dμ = Mᵀ dp,   S = A⁻¹ − A⁻¹ 1 1ᵀ A⁻¹ / (1ᵀ A⁻¹ 1),
 
-    as long as the support does not change, so the product of v on μ and u on p with the Jacobian is Mᵀ S (M v + u).
-    Where the support is about to change, this is an element of the generalised Jacobian (Niculae et al. 2018,
-    section 3.3 and appendix B). It depends on the support alone, not on the precision of p.
+    as long as the support does not change. The product of cotangents v of μ and u of p with the Jacobian is
+    therefore Mᵀ S (M v + u). Where the support is about to change, this product is an element of the generalised
+    Jacobian (Niculae et al. 2018, section 3.3 and appendix B). The product depends only on the support, not on the
+    precision of p.
+
+    Parameters
+    ----------
+    backend : ActiveSetBackend
+        A backend whose instances are all finished.
+    oracle_calls : int
+        The number of oracle calls.
 
     Attributes
     ----------
     iterations : (B,) int64 Tensor
-        Quadratic programs that each instance took.
+        Number of quadratic programs solved for each instance.
     """
 
     def __init__(self, backend: ActiveSetBackend, oracle_calls: int) -> None:

@@ -1,4 +1,4 @@
-"""What the active set method needs from its implementations, compiled loops or torch operations: one abstract class."""
+"""The interface of the active-set method to its implementations in compiled loops or torch operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ActiveSetBackend", "BackendResult"]
 
 @dataclass
 class BackendResult:
-    """The solutions of a batch in float64: the mean (B, coordinates), weights (B, slots), and all else (B,)."""
+    """The solutions of a batch in float64: the mean (B, coordinates), weights (B, slots), and the others (B,)."""
 
     mean: Tensor
     value: Tensor
@@ -27,16 +27,18 @@ class BackendResult:
 
 
 class ActiveSetBackend(abc.ABC):
-    """The quadratic programs of a batch, each over the structures that have been added to its instance so far.
+    """The quadratic programs of a batch, each over the structures added to its instance so far.
 
-    Structures are added to all n ``unfinished`` instances at once, in the order of that list, as a list of (n, width)
-    float64 tensors, one for each tensor of coordinates. A backend keeps an instance's structures in numbered slots.
+    Each call adds one structure to all n ``unfinished`` instances, in the order of ``unfinished``. The structures
+    come as a list of (n, width) float64 tensors, one for each tensor of coordinates. A backend keeps the structures
+    of an instance in numbered slots.
 
     Attributes
     ----------
     problem : MeanProblem
+        The oracle with the scores.
     unfinished : (n,) int64 Tensor
-        The unfinished instances. Their order may change when their number does.
+        The unfinished instances. Their order may change when their number changes.
     """
 
     problem: MeanProblem
@@ -44,35 +46,42 @@ class ActiveSetBackend(abc.ABC):
 
     @abc.abstractmethod
     def objective_gradient(self, oracle: Oracle) -> Parts:
-        """The gradient of the objective at μ, (n, *event), for the unfinished instances; θ before the first structure.
+        """Return the gradient of the objective at μ, (n, *event), for the unfinished instances; θ before the first
+        structure.
 
-        Tensors of θ that all instances share, and that the penalty does not change, stay shared.
+        Tensors of θ shared by the batch and not changed by the penalty stay shared.
         """
 
     @abc.abstractmethod
     def add_starting_structure(self, structure: list[Tensor]) -> None:
-        """Add structures to start from; pass over zero ones, those of score −inf and affinely dependent ones."""
+        """Add starting structures; ignore zero structures, affinely dependent structures, and structures of score
+        −inf.
+        """
 
     @abc.abstractmethod
     def solve_starting_structures(self) -> None:
-        """Solve the programs over the structures to start from."""
+        """Solve the programs over the starting structures."""
 
     @abc.abstractmethod
     def add_and_solve(self, structure: list[Tensor], tolerance: float, last: bool) -> None:
-        """Add one structure to each program, which maximises the objective's gradient, and solve; or finish instances.
+        """Add to each program a structure that maximises the objective's gradient and solve, or finish the instance.
 
-        An instance finishes, with its solution as it was before, if the structure shows that its gap is within the
-        tolerance, or if this is the ``last`` round.
+        An instance finishes with its previous solution if the structure shows a gap within the tolerance, or if
+        this is the ``last`` round.
         """
 
     @abc.abstractmethod
     def result(self) -> BackendResult:
-        """The solutions, once all instances are finished. Frees what :meth:`structures` and :meth:`vjp` do not need."""
+        """Return the solutions of finished instances. Free all data not needed by :meth:`structures` and
+        :meth:`vjp`.
+        """
 
     @abc.abstractmethod
     def structures(self, slots: Tensor) -> Tensor:
-        """The structures in ``slots`` (K, B), heaviest first: (K, B, coordinates), zero where the weight is."""
+        """Return the structures in ``slots`` (K, B), heaviest first, as (K, B, coordinates), with 0 for slots of
+        weight 0.
+        """
 
     @abc.abstractmethod
     def vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
-        """Product with the transposed Jacobian, (B, coordinates), of (B, coordinates) and (B, slots)."""
+        """Return the product (B, coordinates) of the cotangents (B, coordinates) and (B, slots) with the Jacobian."""

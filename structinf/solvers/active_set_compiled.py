@@ -1,4 +1,4 @@
-"""The active set method in compiled CPU loops."""
+"""The active-set method in compiled CPU loops."""
 
 from __future__ import annotations
 
@@ -21,10 +21,16 @@ __all__ = ["CompiledBackend"]
 
 
 class CompiledBackend(ActiveSetBackend):
-    """Programs in arrays that hold a number of vertices and of non-zeros, and are made larger when these are used up.
+    """Programs in preallocated arrays, enlarged when vertices or non-zeros no longer fit.
 
-    The tensors of the objective's gradient hold the unfinished instances in their first places, so that the oracle
-    sees contiguous views; when instances finish, others take their places. All other arrays stay in batch order.
+    The tensors of the objective's gradient hold the unfinished instances in their first rows, so that the oracle
+    gets contiguous views. When instances finish, other unfinished instances move into their rows. All other arrays
+    stay in batch order.
+
+    Parameters
+    ----------
+    problem : MeanProblem
+        The oracle with the scores.
     """
 
     def __init__(self, problem: MeanProblem) -> None:
@@ -59,7 +65,7 @@ class CompiledBackend(ActiveSetBackend):
         self._set_unfinished(np.arange(batch))
 
     def _copy_theta(self) -> None:
-        """Copy θ into one array to keep and, where instances differ, into one that becomes the gradient."""
+        """Copy θ into a constant array, and penalised or unshared tensors also into an array for the gradient."""
         problem, flattening, extra = self.problem, self.problem.flattening, self.problem.flattening.extra
         tensors = [torch.zeros(1, width, dtype=torch.float64) for width in flattening.widths[:extra]]
         tensors += [
@@ -126,7 +132,7 @@ class CompiledBackend(ActiveSetBackend):
             self._grow_nonzeros(most)
 
     def _remove_finished(self, status: np.ndarray) -> None:
-        """Remove finished instances: unfinished ones from the end take their places."""
+        """Remove finished instances, and move the last unfinished instances into their rows."""
         if (status == kernels.INVALID).any():
             raise self.problem.infinite_score_error(int(self._unfinished[status == kernels.INVALID].min()))
         staying = np.flatnonzero(status == kernels.RUNNING)
@@ -148,7 +154,7 @@ class CompiledBackend(ActiveSetBackend):
     # -- capacity ------------------------------------------------------------------------------
 
     def _grow_capacity(self) -> None:
-        """Check how many more vertices fit; if none, double the capacity."""
+        """Compute how many more vertices fit; if none, double the capacity."""
         old, capacity = self.support, self.support.weight.shape[1]
         self._spare = capacity - 2 - int(old.count[self._unfinished].max())
         if self._spare:
@@ -165,7 +171,7 @@ class CompiledBackend(ActiveSetBackend):
         self.support = old._replace(**larger)
 
     def _grow_nonzeros(self, nonzeros: int) -> None:
-        """Make space for vertices with ``nonzeros`` non-zeros; those at the back of a slot stay at its back."""
+        """Make room for vertices with ``nonzeros`` non-zeros; entries at the end of a slot stay at its end."""
         batch, capacity, old = self.support.index.shape
         nonzeros = max(nonzeros, min(5 * old // 4, len(self.problem.flattening)))
         back = np.arange(old) >= old - self.support.size[..., 1:]
@@ -210,12 +216,12 @@ class CompiledBackend(ActiveSetBackend):
 
 
 def _pack(tensors: Sequence[Tensor]) -> tuple[Tensor, np.ndarray]:
-    """All elements as one vector, tensor after tensor, and where each tensor starts."""
+    """Return all elements as one vector, tensor after tensor, and the start of each tensor."""
     return torch.cat([t.reshape(-1) for t in tensors]), np.cumsum([0, *(t.numel() for t in tensors)])[:-1]
 
 
 def _enlarge(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """``array`` at the start of a larger one, otherwise not initialised."""
+    """Copy ``array`` to the start of a larger array whose other entries are uninitialised."""
     new = np.empty(shape, array.dtype)
     new[tuple(map(slice, array.shape))] = array
     return new

@@ -1,4 +1,4 @@
-"""The active set method in batched linear algebra of torch, on any device."""
+"""The active-set method in batched linear algebra of torch, on any device."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ _RUNNING, _CONVERGED, _STOPPED = 0, 1, 2
 
 
 class TorchBackend(ActiveSetBackend):
-    """Programs that take each step together; instances that do not need a step are masked out.
+    """Programs that take each step together, with masks for instances that do not need the step.
 
-    Vertices stay in their slots. Over the slots in use ``inverse`` is A⁻¹, where A = R Rᵀ + 1 1ᵀ; its
-    other rows and columns are 0. A vertex that enters or leaves changes it by a matrix of rank one,
-    and one step of Newton's iteration X ← 2X − XAX every few rounds keeps rounding from piling up
-    (G. Schulz 1933, Iterative Berechnung der reziproken Matrix).
+    A vertex stays in its slot. Over the slots in use, ``inverse`` is A⁻¹ with A = R Rᵀ + 1 1ᵀ; its other rows and
+    columns are 0. Adding or removing a vertex is an update of rank one. Every 8 rounds, a step of Newton's
+    iteration X ← 2X − XAX keeps rounding errors from accumulating (G. Schulz 1933, Iterative Berechnung der
+    reziproken Matrix).
+
+    Parameters
+    ----------
+    problem : MeanProblem
+        The oracle with the scores.
     """
 
     def __init__(self, problem: MeanProblem) -> None:
@@ -111,8 +116,8 @@ class TorchBackend(ActiveSetBackend):
         if self._rounds % 8 == 0:
             self._refine_inverse()
         self._update_mean()
-        # Without a vertex that helps, the gap can only come from an inexact solution, which _solve
-        # has corrected just now; if that did not help either, nothing will.
+        # If no vertex can enter, the gap comes from an inexact solution, and _solve_weights has just corrected it.
+        # If no vertex can enter in the next round either, the instance stops.
         idle = moving & ~(newest & self.used).any(1)
         self.status[idle & self.stalled] = _STOPPED
         self.stalled = torch.where(moving, idle, self.stalled)
@@ -126,8 +131,15 @@ class TorchBackend(ActiveSetBackend):
         Returns
         -------
         vertex : (B, coordinates) Tensor
-        slot, score, square, scale : (B,) Tensor
-            ``score`` is ⟨θ, y⟩, ``square`` ‖r‖², ``scale`` the size of the numbers summed in both.
+            The vertices as flat vectors.
+        slot : (B,) Tensor
+            The slots of the vertices.
+        score : (B,) Tensor
+            ⟨θ, y⟩.
+        square : (B,) Tensor
+            ‖r‖² over the penalised coordinates r.
+        scale : (B,) Tensor
+            The sum of the absolute terms of ``score`` and ``square``.
         """
         vertex = torch.zeros_like(self.mean)
         vertex[self.unfinished] = torch.cat(structure, 1)
@@ -161,17 +173,17 @@ class TorchBackend(ActiveSetBackend):
         self._spare -= 1
 
     def _gather(self, vectors: Tensor) -> Tensor:
-        """⟨y_k, vector⟩ for each slot, (B, capacity), where the slot is in use."""
+        """Return ⟨y_k, vector⟩ for each slot, (B, capacity), with 0 for unused slots."""
         terms = vectors.gather(1, self.index.flatten(1)).view_as(self.value) * self.value
         return torch.where(self.used, terms.sum(2), 0.0)
 
     def _scatter(self, weights: Tensor) -> Tensor:
-        """Σ_k weight_k y_k, (B, coordinates)."""
+        """Return Σ_k weight_k y_k, (B, coordinates)."""
         terms = (weights[:, :, None] * self.value).flatten(1)
         return terms.new_zeros(len(weights), self._width).scatter_add(1, self.index.flatten(1), terms)
 
     def _support_products(self, vertex: Tensor) -> tuple[Tensor, Tensor]:
-        """⟨r_k, r⟩ + 1, and the gradient with respect to p_k; 0 for slots not in use."""
+        """Return ⟨r_k, r⟩ + 1, and the gradient with respect to p_k, (B, capacity) each, with 0 for unused slots."""
         gram = torch.where(self.used, self._gather(vertex * self.penalised) + 1, 0.0)
         gradient = torch.where(self.used, self.score - self._gather(self.mean * self.penalised), 0.0)
         return gram, gradient
@@ -182,17 +194,21 @@ class TorchBackend(ActiveSetBackend):
     # -- the inverse -----------------------------------------------------------------------
 
     def _project_vertex(self, gram: Tensor, vertex: Tensor) -> tuple[Tensor, Tensor]:
-        """Coefficients of the vertex's projection onto the support's affine hull, and its squared distance from it.
+        """Return coefficients of the vertex's projection onto the support's affine hull, and its squared distance to
+        the hull.
 
-        The distance is summed from what the combination leaves of the vertex: the difference of squares
-        ‖r‖² + 1 − gᵀ A⁻¹ g would keep the rounding of ‖r‖², in which a dependent vertex passes for an independent one.
+        The squared distance is computed from the residual vector. The difference ‖r‖² + 1 − gᵀ A⁻¹ g would keep the
+        rounding error of ‖r‖², and a dependent vertex would appear independent.
         """
         column = torch.einsum("bij,bj->bi", self.inverse, gram)
         rest = (vertex - self._scatter(torch.where(self.used, column, 0.0))) * self.penalised
         return column, (rest * rest).sum(1) + (1 - column.sum(1)).square()
 
     def _solve_balanced(self, right: Tensor) -> Tensor:
-        """q (B, slots) with A q = right − λ 1 and Σ q = 0: A⁻¹ right − A⁻¹ 1 (1ᵀ A⁻¹ right) / (1ᵀ A⁻¹ 1)."""
+        """Return q (B, slots) with A q = right − λ 1 and Σ q = 0.
+
+        The solution is q = A⁻¹ right − A⁻¹ 1 (1ᵀ A⁻¹ right) / (1ᵀ A⁻¹ 1).
+        """
         both = self.inverse @ torch.stack([right, self.used.to(torch.float64)], 2)
         total = both.sum(1, keepdim=True)
         return both[:, :, 0] - total[:, :, 0] / total[:, :, 1] * both[:, :, 1]
@@ -203,7 +219,7 @@ class TorchBackend(ActiveSetBackend):
     def _append_column(
         self, apt: Tensor, slot: Tensor, gram: Tensor, square: Tensor, column: Tensor, remainder: Tensor, weight: Tensor
     ) -> None:
-        """Take in the loaded vertices of the instances ``apt``."""
+        """Add the loaded vertices to the supports of the instances ``apt``."""
         vector = torch.where(apt[:, None], column.scatter(1, slot[:, None], -1.0), 0.0)
         scaled = vector / torch.where(apt, remainder, 1.0)[:, None]
         self.inverse.baddbmm_(vector[:, :, None], scaled[:, None, :])
@@ -215,7 +231,7 @@ class TorchBackend(ActiveSetBackend):
         self.weight[places, slot] = torch.where(apt, weight, self.weight[places, slot])
 
     def _remove_vertex(self, which: Tensor, slot: Tensor) -> None:
-        """Drop the vertices in ``slot`` of the instances ``which``."""
+        """Remove the vertices in ``slot`` from the supports of the instances ``which``."""
         column = torch.where(which[:, None], self.inverse[self._batch_index, :, slot], 0.0)
         pivot = torch.where(which, column.gather(1, slot[:, None]).squeeze(1), 1.0)
         self.inverse.baddbmm_(column[:, :, None], (column / pivot[:, None])[:, None, :], alpha=-1)
@@ -239,24 +255,24 @@ class TorchBackend(ActiveSetBackend):
         square: Tensor,
         weight: Tensor,
     ) -> Tensor:
-        """Take in the loaded vertices of the instances ``open``; False where that cannot raise the objective.
+        """Add the loaded vertices to the supports of the instances ``open``, and update ``gradient`` in place.
 
-        ``gradient`` is brought up to date.
+        Return whether the vertex entered, (B,) bool; it does not enter if it cannot raise the objective.
         """
         entered = torch.zeros_like(open)
         while True:
             column, remainder = self._project_vertex(gram, vertex)
             apt = open & (remainder > DEPENDENT * (square + 1))
             self._append_column(apt, slot, gram, square, column, remainder, weight)
-            # Not where a vertex has entered in an earlier pass: its entry is up to date.
+            # Keep the entries of vertices that entered in an earlier pass, because these entries are up to date.
             gradient[self._batch_index, slot] = torch.where(apt, slope, gradient[self._batch_index, slot])
             entered |= apt
             rise = slope - (column * gradient).sum(1)
             open = open & ~apt & ((rise > ROUNDING * self.scale) | (weight > 0))
             if not bool(open.any()):
                 return entered
-            # The new vertex is the affine combination r = Σ c_k r_k. Weight that moves from the
-            # combination to the vertex leaves the penalty as it is, hence moves until a weight is spent.
+            # The new vertex is the affine combination r = Σ c_k r_k. Moving weight from the combination
+            # to the vertex does not change the penalty, so weight moves until another weight is 0.
             falling = self.used & (column > 1e-9 * column.amax(1, keepdim=True)) & open[:, None]
             step, spent = torch.where(falling, self.weight / column, torch.inf).min(1)
             step = torch.where(open, step, 0.0)
@@ -266,10 +282,10 @@ class TorchBackend(ActiveSetBackend):
             gram = torch.where(self.used, gram, 0.0)
 
     def _solve_weights(self, open: Tensor, newest: Tensor, gradient: Tensor) -> None:
-        """Move the weights of the instances ``open`` to their programs' solutions.
+        """Move the weights of the instances ``open`` to the solutions of their programs.
 
-        From weights p with gradient g, the solution over all p with Σ p = 1 is p + q, where
-        A q = g − λ 1 and Σ q = 0. Along q the gradient is (1 − t) g, up to a constant.
+        From weights p with gradient g, the solution over all p with Σ p = 1 is p + q, where A q = g − λ 1 and Σ q =
+        0. At p + t q, the gradient is (1 − t) g, up to a constant.
         """
         while bool(open.any()):
             average = (self.weight * gradient).sum(1, keepdim=True)
@@ -282,7 +298,7 @@ class TorchBackend(ActiveSetBackend):
             step = torch.where(open, step, 0.0)
             self.weight = self.weight + step[:, None] * move
             gradient = (1 - step[:, None]) * gradient
-            # The newest vertex's weight may still be tiny when another's is spent.
+            # Keep the newest vertex: its weight may be below VANISHING when the weight of another vertex is 0.
             drop = self.used & blocked & (self.weight <= VANISHING) & ~newest
             drop = drop | (blocked & torch.zeros_like(drop).scatter(1, spent[:, None], True))
             while bool((which := drop.any(1)).any()):
@@ -304,7 +320,7 @@ class TorchBackend(ActiveSetBackend):
             converged=self.status == _CONVERGED,
             iterations=self.iterations,
         )
-        del self.problem, self.objective, self.matrix, self.theta, self.mean  # the support alone is needed from now on
+        del self.problem, self.objective, self.matrix, self.theta, self.mean  # only the support is needed later
         return result
 
     def structures(self, slots: Tensor) -> Tensor:

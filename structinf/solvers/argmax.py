@@ -1,4 +1,4 @@
-"""Calls of an oracle's argmax, with checks of the answer's shape, dtype and device."""
+"""Calls of an oracle's argmax, with checks of the result's shape, dtype and device."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ __all__ = ["best_score", "best_structure"]
 
 
 def best_structure(oracle: Oracle, theta: Parts) -> Parts:
-    """argmax ⟨θ, y⟩, (B, *event), without a gradient; PluginError if the answer breaks the protocol."""
+    """Return argmax ⟨θ, y⟩, (B, *event), without a gradient; raise PluginError if the result violates the protocol."""
     detached = map_parts(torch.Tensor.detach, theta)
     versions = [t._version for t in as_tuple(detached)]
     with torch.no_grad():
         y = oracle.argmax(detached)
     wrong = _wrong_form(y, detached)
     if wrong is None and versions != [t._version for t in as_tuple(detached)]:
-        wrong = "it wrote into theta"
+        wrong = "it changed theta in place"
     if wrong is not None:
         raise PluginError(
-            f"argmax of {oracle.label()} violates its protocol: {wrong}; run structinf.testing.check_oracle for more"
+            f"argmax of {oracle.label()} violates its protocol: {wrong}; run structinf.testing.check_oracle to test "
+            "the oracle"
         )
     return y
 
 
 def best_score(oracle: Oracle, theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
-    """⟨θ, y⟩ for the best y; if that is −inf no structure has a finite score, whether or not the oracle said so."""
+    """Return ⟨θ, y⟩, (B,), for the best structures ``y``; raise InfeasibleError if a best score is −inf."""
     value = oracle.score(theta, y)
     check_feasible(value.detach(), f"structure of {oracle.label()}")
     return value
 
 
 def _wrong_form(y: Any, theta: Parts) -> str | None:
-    """What is wrong about the form of ``y``, in a clause."""
+    """Return how the form of ``y`` violates the protocol, as a clause, or None."""
     if isinstance(y, tuple) != isinstance(theta, tuple) or len(as_tuple(y)) != len(as_tuple(theta)):
-        return f"it returned {'a tuple' if isinstance(y, tuple) else 'no tuple'}, unlike theta"
+        return f"it returned {'a tuple' if isinstance(y, tuple) else 'no tuple'} that does not have the form of theta"
     size = batch_size(theta)
     for z, t in zip(as_tuple(y), as_tuple(theta), strict=True):
         received = (tuple(z.shape), z.dtype, z.device) if isinstance(z, Tensor) else type(z).__name__
         wanted = ((size, *t.shape[1:]), t.dtype, t.device)
         if received != wanted:
-            return f"it returned {received} where shape, dtype and device must be {wanted}"
+            return f"it returned {received}, but shape, dtype and device must be {wanted}"
     return None

@@ -1,4 +1,4 @@
-"""Options that stop an iteration, and reports of instances that did not converge."""
+"""Checks of stopping options, and reports of instances that did not converge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OnFailure = Literal["warn", "raise", "ignore"]
 
 
 def check_stopping(max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
-    """Raise InvalidInputError unless these options are valid."""
+    """Raise InvalidInputError unless ``max_iter``, ``tolerance`` and ``on_failure`` are valid options."""
     check_natural("max_iter", max_iter)
     if not (isinstance(tolerance, int | float) and tolerance >= 0):
         raise InvalidInputError(f"tolerance must be a number of at least 0, got {tolerance!r}")
@@ -23,7 +23,10 @@ def check_stopping(max_iter: int, tolerance: float, on_failure: OnFailure) -> No
 
 
 def report_nonconvergence(message: str, on_failure: OnFailure) -> None:
-    """Warn at the line that called the library, raise ConvergenceError, or do neither."""
+    """Warn, raise ConvergenceError or do nothing, as ``on_failure`` says.
+
+    The warning points to the line of the user's code that called the library.
+    """
     if on_failure == "raise":
         raise ConvergenceError(message)
     if on_failure == "warn":
@@ -31,7 +34,17 @@ def report_nonconvergence(message: str, on_failure: OnFailure) -> None:
 
 
 class IterativeResult(Protocol):
-    """The result of a solver that calls an oracle until a gap is small."""
+    """The result of a solver that calls an oracle until the duality gap is within the tolerance.
+
+    Attributes
+    ----------
+    gap : (B,) Tensor
+        The duality gap of each instance.
+    converged : (B,) bool Tensor
+        Whether the gap of each instance is within the tolerance.
+    oracle_calls : int
+        The number of oracle calls.
+    """
 
     gap: Tensor
     converged: Tensor
@@ -41,14 +54,18 @@ class IterativeResult(Protocol):
 def report_unconverged(
     what: str, result: IterativeResult, max_iter: int, tolerance: float, on_failure: OnFailure
 ) -> None:
-    """:func:`report_nonconvergence` of ``what``, for the instances that did not converge, if there are any."""
+    """Report the instances of ``result`` that did not converge, by :func:`report_nonconvergence`.
+
+    The message begins with ``what``, the name of the solver and its oracle, and quotes ``max_iter`` and
+    ``tolerance``.
+    """
     if on_failure == "ignore" or bool(result.converged.all()):
         return
     failed = (~result.converged).nonzero()[:, 0]
     worst = int(failed[result.gap[failed].argmax()])
     report_nonconvergence(
-        f"{what}: {len(failed)} of {len(result.converged)} instances stopped after {result.oracle_calls} oracle calls, "
-        f"the worst at batch index {worst} with a duality gap of {result.gap[worst].item():.2e}; max_iter is "
-        f"{max_iter} and tolerance {tolerance:g}",
+        f"{what}: {len(failed)} of {len(result.converged)} instances stopped after {result.oracle_calls} oracle calls "
+        f"without convergence, the worst at batch index {worst} with a duality gap of {result.gap[worst].item():.2e}; "
+        f"raise max_iter or tolerance: max_iter is {max_iter} and tolerance is {tolerance:g}",
         on_failure,
     )

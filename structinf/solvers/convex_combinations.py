@@ -1,4 +1,4 @@
-"""Convex combinations of a few vertices, batched: their weights, and moves of the weights with exact line search."""
+"""Batched convex combinations of vertices: their weights, and moves of the weights with exact line search."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from .mean_regularizers import MeanRegularizer
 
 __all__ = ["ConvexCombinations"]
 
-_FIRST_SLOTS = 8  # slots to begin with
+_FIRST_SLOTS = 8  # initial number of slots
 
 _SHARE_INSIDE = 0.999
-"""The share of the way to the boundary that a step goes at most if Ω has no slope there."""
+"""The largest fraction of the way to the boundary that a step takes if Ω has no finite slope there."""
 
 
 @dataclass
 class ConvexCombinations:
-    """Vertices v_k and weights p_k of each instance, at which max ⟨θ, x⟩ − Ω(x) over x = Σ_k p_k v_k is to be solved.
+    """Vertices v_k and weights p_k of each instance, for solvers of max ⟨θ, x⟩ − Ω(x) over x = Σ_k p_k v_k.
 
     Vertices are structures in the coordinates of Ω, ``omega.lift(y)``.
 
     Attributes
     ----------
+    omega : MeanRegularizer
+        The regularizer Ω.
     theta : (n, D) Tensor
-        Lifted; finite, with 0 at parts of −inf, which no structure uses.
+        The lifted scores; finite, with 0 at parts of score −inf, which no structure uses.
     needs_slope : (n, D) bool Tensor
-        Coordinates at which Ω must have a finite slope; the others are the same in all structures, or bounded away from
-        where it has none.
+        Coordinates at which Ω must have a finite slope. At the other coordinates, all structures are equal, or
+        bounded away from infinite slopes.
     vertex : (n, K, D) Tensor
-        Slot by slot.
+        The vertices by slot.
     weight : (n, K) Tensor
-        Summing to 1 over the slots in use.
+        The weights by slot; they sum to 1 over the slots in use.
     used : (n, K) bool Tensor
-        Slots in use.
+        The slots in use.
     """
 
     omega: MeanRegularizer
@@ -48,7 +50,7 @@ class ConvexCombinations:
 
     @classmethod
     def empty(cls, omega: MeanRegularizer, theta: Tensor) -> ConvexCombinations:
-        """Combinations without vertices yet."""
+        """Return combinations without vertices, for the regularizer ``omega`` and lifted scores ``theta`` (n, D)."""
         n, width = theta.shape
         vertex, weight = theta.new_zeros(n, _FIRST_SLOTS, width), theta.new_zeros(n, _FIRST_SLOTS)
         used, needs_slope = torch.zeros_like(weight, dtype=torch.bool), torch.ones_like(theta, dtype=torch.bool)
@@ -58,12 +60,12 @@ class ConvexCombinations:
         return len(self.theta)
 
     def select(self, rows: Tensor) -> ConvexCombinations:
-        """A copy for the instances ``rows`` alone."""
+        """Return a copy for the instances ``rows``."""
         names = ("theta", "needs_slope", "vertex", "weight", "used")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def write_back(self, rows: Tensor, part: ConvexCombinations) -> None:
-        """Copy the vertices and weights of ``part``, which are of the instances ``rows``, into these."""
+        """Copy the vertices and weights of ``part``, a selection of the instances ``rows``, into these combinations."""
         if part is self:
             return
         slots = part.weight.shape[1]
@@ -74,20 +76,20 @@ class ConvexCombinations:
     # -- the objective -----------------------------------------------------------------------
 
     def point(self) -> Tensor:
-        """x, (n, D)."""
+        """Return x, (n, D)."""
         return (self.weight[:, None] @ self.vertex)[:, 0]
 
     def value(self, x: Tensor) -> Tensor:
-        """The objective, (n,)."""
+        """Return the objective at ``x``, (n,)."""
         return (self.theta * x).sum(1) - self.omega.value(x)
 
     def omega_gradient(self, x: Tensor) -> Tensor:
-        """∇Ω(x), (n, D), 0 where it is infinite at a coordinate that is the same in all structures."""
+        """Return ∇Ω(x), (n, D), with 0 for infinite slopes at coordinates that do not need a finite slope."""
         gradient = self.omega.gradient(x)
         return torch.where(self.needs_slope | gradient.isfinite(), gradient, 0.0)
 
     def weight_gradient(self, gradient: Tensor) -> Tensor:
-        """⟨gradient, v_k − x⟩ of each vertex, (n, K): the objective's slope in its weight; −∞ for empty slots."""
+        """Return ⟨gradient, v_k − x⟩, (n, K), the objective's slope in each vertex's weight; −∞ for empty slots."""
         price = (self.vertex @ gradient[:, :, None])[:, :, 0]
         average = (self.weight * price).sum(1, keepdim=True)
         return torch.where(self.used, price - average, -torch.inf)
@@ -95,7 +97,10 @@ class ConvexCombinations:
     # -- vertices ----------------------------------------------------------------------------
 
     def add(self, vertex: Tensor, which: Tensor) -> Tensor:
-        """Add a vertex (n, D), of weight 0 if it is new, to each of the instances ``which``; return its slot (n,)."""
+        """Add a ``vertex`` (n, D) to each of the instances ``which`` (n,) bool, and return its slot (n,).
+
+        A new vertex has weight 0.
+        """
         if bool(self.used.all(1)[which].any()):
             self._grow(self.used.shape[1])
         same = self.used & (self.vertex == vertex[:, None]).all(2)
@@ -119,20 +124,26 @@ class ConvexCombinations:
     # -- moves -------------------------------------------------------------------------------
 
     def move(self, x: Tensor, change: Tensor, longest: float, precision: float) -> tuple[Tensor, Tensor]:
-        """Go from x along ``change`` (n, K) of the weights to the best point, or until a weight is 0.
+        """Move the weights along ``change`` to the best point, or until a weight is 0.
 
         Parameters
         ----------
+        x : (n, D) Tensor
+            The current point.
+        change : (n, K) Tensor
+            The direction of the weights; each row sums to 0.
         longest : float
-            The longest step that is of interest, taken where it is good enough.
+            The largest step of interest. The step has this length if the slope there meets ``precision`` or is
+            still positive.
         precision : float
-            The line search ends on a slope of this share of the first one, or at rounding.
+            The line search ends once the slope is at most this fraction of the initial slope, or at rounding.
 
         Returns
         -------
         step : (n,) Tensor
+            The step lengths.
         bounded : (n,) bool Tensor
-            Whether the step ends at the boundary, or shortly before it, rather than at the best point.
+            Whether the step ends at or shortly before the boundary, instead of at the best point.
         """
         falling = change < 0
         until = torch.where(falling, -self.weight / change, torch.inf)
@@ -145,7 +156,7 @@ class ConvexCombinations:
             _moved(self.weight, step, change, bounded[:, None] & (until <= step[:, None])),
         )
         if self.omega.steep:
-            # A slope that is infinite where a weight is 0 may look finite a rounding error away from there.
+            # Rounding can make the slope finite near a point where a weight is 0 and the exact slope is infinite.
             outside = bounded & ~self.omega.has_slope(self.point(), self.needs_slope)
             short = outside | (~bounded & (step >= _SHARE_INSIDE * bound))
             step, bounded = torch.where(short, _SHARE_INSIDE * bound, step), bounded | short
@@ -162,17 +173,27 @@ def _moved(weight: Tensor, step: Tensor, change: Tensor, spent: Tensor) -> Tenso
 def _line_search(
     omega: MeanRegularizer, along: Tensor, x: Tensor, move: Tensor, bound: Tensor, longest: float, precision: float
 ) -> tuple[Tensor, Tensor]:
-    """argmax along · t − Ω(x + t · move) over 0 <= t <= bound, for each instance, and whether that is the bound, (n,).
+    """Return argmax along · t − Ω(x + t · move) over 0 <= t <= bound, and whether the argmax is the bound, (n,) each.
 
-    Newton's method on the slope, which falls with t, or halving of the interval that holds its zero where a step of
-    Newton's leaves it. A quadratic takes one step.
+    Newton's method seeks the zero of the slope, which decreases with t. If a Newton step leaves the interval known
+    to contain the zero, bisection replaces the step. A quadratic takes one step.
 
     Parameters
     ----------
+    omega : MeanRegularizer
+        The regularizer Ω.
     along : (n,) Tensor
         ⟨θ, move⟩.
-    x, move : (n, D) Tensor
+    x : (n, D) Tensor
+        The starting point.
+    move : (n, D) Tensor
+        The direction.
     bound : (n,) Tensor
+        The largest step that keeps the weights at least 0.
+    longest : float
+        The largest step of interest, as for :meth:`ConvexCombinations.move`.
+    precision : float
+        Tolerance of the slope, relative to the initial slope.
     """
 
     def slope_at(t: Tensor) -> Tensor:

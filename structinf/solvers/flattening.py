@@ -1,4 +1,4 @@
-"""Potentials and structures as vectors, and vectors as potentials."""
+"""Conversion between scores or structures and flat vectors of coordinates."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ __all__ = ["Flattening"]
 
 
 class Flattening:
-    """The order of coordinates in flat vectors: those of ``extra`` tensors and then of θ's, tensor after tensor.
+    """The order of the coordinates in flat vectors: the ``extra`` tensors first, then the tensors of θ.
+
+    Parameters
+    ----------
+    theta : (B | 1, *event) tensor, or a tuple of them
+        The scores, read for their form, shapes, dtype and device.
+    extra : sequence of torch.Size
+        Event shapes of the extra tensors; none by default.
 
     Attributes
     ----------
     shapes : tuple of torch.Size
         Event shape of each tensor.
     offset : tuple of int
-        First coordinate of each tensor, and the number of coordinates.
+        First coordinate of each tensor; the last entry is the number of coordinates.
     extra : int
         Number of extra tensors.
     """
@@ -44,20 +51,22 @@ class Flattening:
         return tuple(high - low for low, high in itertools.pairwise(self.offset))
 
     def as_parts(self, tensors: Sequence[Tensor]) -> Parts:
-        """``tensors`` as a tuple if θ is a tuple, else the only one of them."""
+        """Return ``tensors`` as a tuple if θ is a tuple, else the only tensor."""
         return tuple(tensors) if self.is_tuple else tensors[0]
 
     def split(self, vectors: Tensor) -> list[Tensor]:
-        """All tensors, (..., *event) each, of vectors (..., coordinates)."""
+        """Split vectors (..., coordinates) into all tensors, (..., *event) each."""
         pieces = vectors.split(self.widths, -1)
         return [p.reshape(*vectors.shape[:-1], *shape) for p, shape in zip(pieces, self.shapes, strict=True)]
 
     def unflatten(self, vectors: Tensor) -> Parts:
-        """Vectors (..., coordinates) as potentials (..., *event) of θ's dtype, without the extra tensors."""
+        """Return vectors (..., coordinates) as scores or structures (..., *event) of θ's dtype, without the extra
+        tensors.
+        """
         return self.as_parts([p.to(self.dtype).contiguous() for p in self.split(vectors)[self.extra :]])
 
     def flatten(self, potentials: Parts) -> Tensor:
-        """Potentials (B, *event) as float64 vectors (B, coordinates), 0 in the extra tensors."""
+        """Return scores or structures (B, *event) as float64 vectors (B, coordinates), with 0 in the extra tensors."""
         tensors = as_tuple(potentials)
         batch = tensors[0].shape[0]
         front = tensors[0].new_zeros(batch, self.offset[self.extra], dtype=torch.float64)

@@ -1,7 +1,8 @@
 """Frank-Wolfe methods over any oracle, for smooth convex regularizers of the mean.
 
-The batch moves in step: a round is one call of the oracle for all unfinished instances. Each answer becomes a vertex of
-its instance's :class:`ConvexCombinations`, whose weights then change. All arithmetic is in float64, whatever θ's dtype.
+All instances of a batch advance together. A round is one oracle call for all unfinished instances. Each returned
+structure becomes a vertex of its instance's :class:`ConvexCombinations`, and then the weights of the vertices
+change. All arithmetic is in float64, whatever θ's dtype.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ __all__ = ["FrankWolfeResult", "Variant", "frank_wolfe"]
 Variant = Literal["fully_corrective", "vanilla"]
 
 _SLOPE_LEFT = 1e-12
-"""The slope that a line search leaves, relative to the first one."""
+"""The vanilla line search ends once the slope is below this fraction of the initial slope."""
 
 _UNDERFLOW = 1e-290
-"""A gap of this size comes from the smallest float64 numbers, whatever the scale."""
+"""A gap up to this absolute size counts as converged at any scale, since it stems from underflow."""
 
 
 def frank_wolfe(
@@ -46,48 +47,56 @@ def frank_wolfe(
     warm_start: Parts | None = None,
     unroll: bool = False,
 ) -> FrankWolfeResult:
-    """max ⟨θ, μ⟩ − Ω(μ) over μ = Σ_k p_k y_k in conv(Y), for each instance.
+    """Solve max ⟨θ, μ⟩ − Ω(μ) over μ = Σ_k p_k y_k in conv(Y) for each instance.
 
-    Each round asks the oracle for the structure y that is best for the gradient at μ. The variant then says how the
-    weights p change:
+    Each round calls the oracle for the structure y of highest score under the gradient at μ. The variant determines
+    how the weights p change:
 
     ==================  ==================================================================================
     variant             change of the weights
     ==================  ==================================================================================
     "vanilla"           μ moves to the best point between μ and y, by an exact line search
-    "fully_corrective"  the weights of all y_k become the best ones, by Newton's method with an active set
+    "fully_corrective"  the weights of all y_k become optimal, by Newton's method with an active set
     ==================  ==================================================================================
 
-    The fully corrective variant takes the fewest rounds by far, and ends at rounding, not just within the tolerance.
+    The fully corrective variant takes the fewest rounds. Its gap ends at rounding and not just within the
+    tolerance.
 
     Parameters
     ----------
+    oracle : Oracle
+        The set Y of structures.
     theta : (B | 1, *event) tensor, or a tuple of them
-        Finite or −inf.
+        The scores, finite or −inf.
     omega : "squared_l2", "entropy", "binary_entropy", or callable
-        ½ ‖μ‖²; Σ μ log μ over all parts; that and Σ (1 − μ) log (1 − μ); or a function from means (B, *event), in
-        float64, to (B,), each instance by itself, which torch can differentiate twice.
+        "squared_l2" is ½ ‖μ‖², "entropy" is Σ μ log μ over all parts, and "binary_entropy" adds Σ (1 − μ) log (1 −
+        μ). A callable maps means (B, *event) in float64 to (B,), each instance independently. Autograd must be able
+        to differentiate the callable twice.
+    variant : "fully_corrective" or "vanilla"
+        How the weights change, as in the table.
     tolerance : float
-        An instance is finished once its gap max_y ⟨θ − ∇Ω(μ), y − μ⟩ is at most ``tolerance`` · scale. The scale is the
-        size of the numbers whose difference the gap is: the largest Σᵢ (|θᵢ| + |∇Ωᵢ|) |yᵢ| met. By concavity, the gap
-        bounds how far the value is below the maximum. Values below 1e-13 act as 1e-13, which is rounding.
+        An instance is finished once its gap max_y ⟨θ − ∇Ω(μ), y − μ⟩ is at most ``tolerance`` · scale. The scale
+        measures the terms of the gap: it is the largest Σᵢ (|θᵢ| + |∇Ωᵢ|) |yᵢ| over the structures found. By
+        concavity, the gap bounds the difference between the maximum and the value. Values below 1e-13, the rounding
+        error, act as 1e-13.
     max_iter : int
-        Most rounds, at least 1; the calls for the structures to start from do not count.
+        Maximal number of rounds, at least 1. Oracle calls for the starting structures do not count.
     warm_start : (K, B, *event) tensor, or a tuple of them, optional
-        Structures to start from. Zero ones, repeated ones and those of score −inf are passed over.
+        Structures to start from. The solver ignores zero structures, repeated structures and structures of score
+        −inf.
     unroll : bool
-        Record the steps of the vanilla variant, so that :meth:`FrankWolfeResult.vjp` differentiates through them. The
-        fully corrective variant ends with a step of Newton's method from the solution to itself. The derivative of
-        this step is the implicit one, so that nothing need be recorded.
+        Whether to record the steps of the vanilla variant, so that :meth:`FrankWolfeResult.vjp` differentiates
+        through the steps. The fully corrective variant records nothing: it ends with a Newton step from the
+        solution to itself, and the derivative of this step is the implicit derivative.
 
     Raises
     ------
     InfeasibleError
-        From the oracle.
+        If the oracle finds no structure of finite score.
     InvalidInputError
-        If a structure has parts where Ω is not defined, or a function of the user's returns something else than (B,).
+        If a structure has parts outside the domain of Ω, or a callable ``omega`` returns another shape than (B,).
     PluginError
-        The oracle returned something of the wrong form, or a structure of score −inf.
+        If the oracle returns a wrong form, shape, dtype or device, or a structure of score −inf.
 
     References
     ----------
@@ -102,7 +111,10 @@ def frank_wolfe(
 
 
 class _Step(NamedTuple):
-    """A step of the vanilla variant, p ← p + t (e_slot − p), for the instances ``rows``."""
+    """A step of the vanilla variant, p ← p + t (e_slot − p), for the instances ``rows``.
+
+    ``length`` is t, and ``bounded`` says whether the step ends at the boundary.
+    """
 
     rows: Tensor
     slot: Tensor
@@ -113,7 +125,7 @@ class _Step(NamedTuple):
 
 @dataclass
 class _Rounds:
-    """The rounds of a batch."""
+    """The rounds of a Frank-Wolfe method for a batch."""
 
     vertex_oracle: VertexOracle
     variant: Variant
@@ -129,7 +141,7 @@ class _Rounds:
         start = combinations.point(), combinations.weight
         gap, scale, converged = self._iterate(combinations)
         if self.variant == "fully_corrective":
-            # From within the tolerance to rounding.
+            # Reduce the gap from the tolerance to rounding.
             optimize_weights(combinations, torch.full_like(scale, -1.0), scale, most=20)
             combinations.remove(combinations.weight == 0)
         if not self.steps:
@@ -138,16 +150,16 @@ class _Rounds:
         return FrankWolfeResult(vertex_oracle, combinations, unrolled, gap, converged)
 
     def _check_slopes(self, combinations: ConvexCombinations) -> None:
-        """Raise InvalidInputError unless Ω has a finite gradient at the start, in the relative interior."""
+        """Raise InvalidInputError unless Ω has a finite gradient at the starting point, a relative interior point."""
         wrong = ~combinations.omega_gradient(combinations.point()).isfinite().all(1)
         if bool(wrong.any()):
             raise InvalidInputError(
                 "regularizer must have a finite gradient inside conv(Y), got inf or nan at a mean for batch "
-                f"index {int(wrong.nonzero()[0, 0])}; in x log x, torch.special.xlogy leaves parts of 0 at 0"
+                f"index {int(wrong.nonzero()[0, 0])}; write x log x as torch.special.xlogy(x, x), which is 0 at x = 0"
             )
 
     def _iterate(self, combinations: ConvexCombinations) -> tuple[Tensor, Tensor, Tensor]:
-        """Run rounds until all instances are finished; their gaps, scales, and whether they converged."""
+        """Run rounds until all instances are finished; return gaps, scales and convergence flags, (B,) each."""
         batch = len(combinations)
         gap = combinations.theta.new_full((batch,), torch.inf)
         scale = torch.zeros_like(gap)
@@ -179,17 +191,17 @@ class _Rounds:
         return gap, scale, converged
 
     def _allowed_gap(self, scale: Tensor) -> Tensor:
-        """The gap of a finished instance."""
+        """Return the gap (B,) at which an instance of this ``scale`` is finished."""
         return (max(self.tolerance, ROUNDING) * scale).clamp(min=_UNDERFLOW)
 
     def _change_weights(
         self, part: ConvexCombinations, rows: Tensor, x: Tensor, vertex: Tensor, gap: Tensor, scale: Tensor
     ) -> None:
-        """Add the vertices and change the weights."""
+        """Add the vertices to the supports and change the weights."""
         slot = part.add(vertex, torch.ones_like(gap, dtype=torch.bool))
         if self.variant == "fully_corrective":
             remove_dependent_vertices(part)
-            # As exact as the next vertex can tell.
+            # An accuracy relative to the current gap suffices until the next vertex enters.
             optimize_weights(part, torch.maximum(0.1 * gap, 0.1 * self._allowed_gap(scale)), scale)
         else:
             change = _toward(part.weight, slot)
@@ -200,15 +212,28 @@ class _Rounds:
 
 
 def _toward(weight: Tensor, slot: Tensor) -> Tensor:
-    """e_slot − p for the weights p, (n, K)."""
+    """Return e_slot − p for weights p (n, K)."""
     return (-weight).scatter_add(1, slot[:, None], torch.ones_like(weight[:, :1]))
 
 
 class FrankWolfeResult(WeightedMeanResult):
-    """Solutions of a batch with their supports.
+    """The solutions of a batch with their supports.
 
-    Derivatives are those of the optimum, by :func:`optimum_vjp`; or, if steps were recorded, those of the steps with
-    the vertices as they were.
+    Without recorded steps, :func:`optimum_vjp` differentiates the optimum. With recorded steps, the derivative is
+    the derivative of the steps with constant vertices.
+
+    Parameters
+    ----------
+    vertex_oracle : VertexOracle
+        The oracle used by the solver.
+    combinations : ConvexCombinations
+        The final vertices and weights.
+    unrolled : _UnrolledSteps or None
+        The recorded steps of the vanilla variant.
+    gap : (B,) Tensor
+        The duality gap.
+    converged : (B,) bool Tensor
+        Whether the gap is within the tolerance.
     """
 
     def __init__(
@@ -247,17 +272,18 @@ class FrankWolfeResult(WeightedMeanResult):
 
 
 class _UnrolledSteps(NamedTuple):
-    """The steps of the vanilla variant, from a point x (B, D) and its weights (B, K)."""
+    """The steps of the vanilla variant, and the point x (B, D) and weights (B, K) before the first step."""
 
     point: Tensor
     weight: Tensor
     steps: list[_Step]
 
     def vjp(self, combinations: ConvexCombinations, cotangent: Tensor) -> Tensor:
-        """Product of a cotangent of the final weights, (B, K), with their Jacobian with respect to θ, (B, D).
+        """Return the product of a cotangent (B, K) of the final weights with their Jacobian with respect to θ, (B, D).
 
-        The steps are taken again, recorded by autograd. The length t of a step to v = y − x is a zero of the slope
-        ⟨θ − ∇Ω(x + t v), v⟩, and differentiated as that; a step that ends at the boundary has a constant length.
+        Autograd records the steps in a second run. The length t of a step along v = y − x is a zero of the slope ⟨θ
+        − ∇Ω(x + t v), v⟩, and the implicit function theorem gives its derivative. A step that ends at the boundary
+        has a constant length.
         """
         x, weight = self.point, torch.nn.functional.pad(self.weight, (0, cotangent.shape[1] - self.weight.shape[1]))
         with enable_autograd():
@@ -273,7 +299,10 @@ class _UnrolledSteps(NamedTuple):
 def _differentiable_length(
     combinations: ConvexCombinations, theta: Tensor, x: Tensor, move: Tensor, step: _Step
 ) -> Tensor:
-    """The length of a step as a function of θ, x and the move, (n,): dt = d⟨θ − ∇Ω(x + t v), v⟩ / ⟨v, ∇²Ω v⟩."""
+    """Return the lengths t (n,) of a step along the ``move`` v as a differentiable function of θ, x and v.
+
+    The derivative is dt = d⟨θ − ∇Ω(x + t v), v⟩ / ⟨v, ∇²Ω v⟩.
+    """
     with torch.no_grad():
         z = x + step.length[:, None] * move
         gradient = theta - combinations.omega_gradient(z)

@@ -1,4 +1,4 @@
-"""Problems over the means of structures: θ in float64, and an oracle's answers as checked vectors."""
+"""Problems over the mean: scores in float64, and checked structures of an oracle as flat vectors."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ __all__ = ["MeanProblem"]
 
 
 class MeanProblem:
-    """max ⟨θ, μ⟩ − Ω(μ) over conv(Y) for each instance; if Ω is quadratic, which coordinates it penalises.
+    """max ⟨θ, μ⟩ − Ω(μ) over μ in conv(Y), for each instance, and the coordinates of μ penalised by a quadratic Ω.
 
-    The quadratic Ω is ½ ‖r(μ)‖², where r is the identity or the oracle's readout. A readout that picks coordinates is a
-    mask. For any other readout its tensors become extra coordinates of score 0, and these alone are penalised.
+    The quadratic Ω is ½ ‖r(μ)‖², where r is the identity or the oracle's readout. A readout that selects
+    coordinates becomes a mask. The tensors of any other readout become extra coordinates with score 0; Ω then
+    penalises only the extra coordinates.
 
     Parameters
     ----------
+    oracle : Oracle
+        The set Y of structures.
     theta : (B | 1, *event) tensor, or a tuple of them
+        The scores.
     readout : bool
-        Penalise the readout alone.
+        Whether Ω penalises only the readout.
 
     Attributes
     ----------
     theta : tuple of Tensor
-        In float64.
+        The scores, in float64.
     penalised : (1 | B, coordinates) bool Tensor
+        Whether Ω penalises each coordinate.
     tensor_is_penalised : list of bool
-        For each tensor of θ, whether the penalty's gradient is not 0 in it.
+        For each tensor of θ, whether the gradient of Ω can be nonzero in the tensor.
     """
 
     def __init__(self, oracle: Oracle, theta: Parts, readout: bool) -> None:
@@ -48,19 +53,21 @@ class MeanProblem:
             self.tensor_is_penalised = [True] * len(self.theta)
 
     def _inspect_readout(self, theta: Parts) -> None:
-        """Find out which coordinates the readout R picks, if it does pick coordinates."""
+        """Find the coordinates that the readout R selects, or add extra coordinates if R does not select
+        coordinates.
+        """
         flattening = self.flattening
         rows = self.batch if self.oracle.bound else 1
         probe = [t.new_zeros(rows, *t.shape[1:]) for t in self.theta]
         read = self.oracle.readout(flattening.as_parts(probe))
         kept = {id(r) for r in as_tuple(read)}
-        if len(kept) == len(as_tuple(read)) and kept <= {id(v) for v in probe}:  # whole tensors, as they are
+        if len(kept) == len(as_tuple(read)) and kept <= {id(v) for v in probe}:  # the readout returns whole tensors
             self.tensor_is_penalised = [id(v) in kept for v in probe]
             masks = zip(probe, self.tensor_is_penalised, strict=True)
             seen = [torch.full_like(v[:1], penalised, dtype=torch.bool) for v, penalised in masks]
             self.penalised = torch.cat([s.reshape(1, -1) for s in seen], 1)
             return
-        # The entries of RᵀRv, for a generic v, are all v's or 0 exactly if R picks coordinates.
+        # For a generic v, R selects coordinates if and only if each entry of RᵀRv equals 0 or the same entry of v.
         generator = torch.Generator().manual_seed(0)
         for v in probe:
             v += torch.rand(v.shape[1:], dtype=torch.float64, generator=generator).to(v.device) + 0.5
@@ -76,25 +83,32 @@ class MeanProblem:
             self.penalised = (place < self.flattening.offset[self.flattening.extra])[None]
 
     def flatten_structures(self, y: Parts, oracle: Oracle, size: int) -> list[Tensor]:
-        """An oracle's answer for ``size`` instances as (size, width) tensors, those of its readout first."""
+        """Check the structures ``y`` of ``size`` instances from ``oracle``, and return (size, width) tensors.
+
+        The tensors of the readout come first if the problem has extra coordinates.
+        """
         flattening = self.flattening
         tensors = as_tuple(y)
         form = isinstance(y, tuple) == flattening.is_tuple and len(tensors) == len(self.theta)
         if not (form and all(isinstance(t, Tensor) for t in tensors)):
             came = f"({', '.join(type(t).__name__ for t in y)})" if isinstance(y, tuple) else type(y).__name__
-            raise PluginError(f"{oracle.label()}: argmax must return a structure of the form of theta, got {came}")
+            raise PluginError(
+                f"{oracle.label()}: argmax must return the form of theta, a tensor or a tuple of the same length, "
+                f"got {came}"
+            )
         if flattening.extra:
             tensors = (*as_tuple(oracle.readout(y)), *tensors)
         for tensor, shape in zip(tensors, flattening.shapes, strict=True):
             if tensor.shape != (size, *shape) or tensor.dtype != torch.float64 or tensor.device != flattening.device:
                 raise PluginError(
-                    f"{oracle.label()}: a structure must have shape {(size, *shape)}, dtype torch.float64 and device "
-                    f"{flattening.device}, as theta has; got {tuple(tensor.shape)}, {tensor.dtype}, {tensor.device}"
+                    f"{oracle.label()}: a structure must have the shape, dtype and device of theta, {(size, *shape)}, "
+                    f"torch.float64 and {flattening.device}; got {tuple(tensor.shape)}, {tensor.dtype} and "
+                    f"{tensor.device}"
                 )
         return [t.reshape(size, width).contiguous() for t, width in zip(tensors, flattening.widths, strict=True)]
 
     def gradient_through_readout(self, read: Tensor, rows: Tensor, oracle: Oracle) -> Parts:
-        """θ − Rᵀ(R μ) for the instances ``rows``, given the extra coordinates (rows, extra) of μ."""
+        """Return θ − Rᵀ(R μ) for the instances ``rows``, given the extra coordinates ``read`` = R μ, (rows, extra)."""
         flattening = self.flattening
         theta = [t if t.shape[0] == 1 else t[rows] for t in self.theta]
         pieces = zip(read.split(flattening.widths[: flattening.extra], 1), flattening.shapes, strict=False)
@@ -104,20 +118,20 @@ class MeanProblem:
         return flattening.as_parts([t - i if penalised else t for t, i, penalised in changes])
 
     def unstack_structures(self, structures: Parts) -> Iterator[Parts]:
-        """The potentials (B, *event), in float64, that are stacked in ``structures`` (K, B, *event)."""
+        """Yield K batches of structures (B, *event), in float64, from a stack ``structures`` (K, B, *event)."""
         tensors = as_tuple(structures)
         wanted = [(self.batch, *shape) for shape in self.flattening.shapes[self.flattening.extra :]]
         if [t.shape[1:] for t in tensors] != wanted or len({t.shape[0] for t in tensors}) != 1:
             raise InvalidInputError(
-                f"warm_start: structures of shapes (K, B, *event) ending in {wanted} expected, "
-                f"got {[tuple(t.shape) for t in tensors]}"
+                f"warm_start must have shape (K, B, *event), with (B, *event) = {wanted} for the tensors of theta and "
+                f"the same K; got {[tuple(t.shape) for t in tensors]}"
             )
         for k in range(tensors[0].shape[0]):
             yield self.flattening.as_parts([t[k].to(self.theta[0]) for t in tensors])
 
     def infinite_score_error(self, index: int) -> PluginError:
-        """What to raise for a vertex of non-finite score."""
+        """Return the error for a structure of non-finite score at batch index ``index``."""
         return PluginError(
             f"{self.oracle.label()}: argmax returned a structure whose score is -inf or nan for batch index {index}; "
-            "it must not use parts of score -inf, and raise InfeasibleError where every structure does"
+            "argmax must avoid parts of score -inf, and raise InfeasibleError if every structure uses such a part"
         )

@@ -1,7 +1,7 @@
 """Convex functions Ω of a mean, on float64 vectors of coordinates.
 
-A solver works on x = lift(μ), the coordinates that Ω is a function of: μ itself, or μ and 1 − μ side by side, so that
-a part near 1 is known as exactly as one near 0.
+Solvers use the coordinates x = lift(μ), on which Ω is defined. They are μ itself, or μ and 1 − μ side by side; the
+latter represent a part near 1 as exactly as a part near 0.
 """
 
 from __future__ import annotations
@@ -22,72 +22,79 @@ __all__ = ["MeanRegularizer", "RegularizerName", "make_regularizer"]
 
 RegularizerName = Literal["squared_l2", "entropy", "binary_entropy"]
 
-_MAX_NUMBERS = 2**22  # numbers in the rows of one Hessian product
+_MAX_NUMBERS = 2**22  # largest number of tensor entries in one batch of Hessian-vector products
 
 
 class MeanRegularizer(abc.ABC):
-    """A convex Ω of x, smooth inside its domain.
+    """A convex function Ω of x, smooth inside its domain.
 
     Attributes
     ----------
     steep : bool
-        Ω may have infinite slopes at the boundary of conv(Y): solvers start and stay in its relative interior.
+        Whether Ω may have infinite slopes at the boundary of conv(Y). If so, solvers start in the relative interior
+        of conv(Y) and stay there.
     """
 
     steep: ClassVar[bool] = True
 
     @abc.abstractmethod
     def value(self, x: Tensor) -> Tensor:
-        """Ω, (n,), of x (n, D)."""
+        """Return Ω, (n,), of x (n, D)."""
 
     @abc.abstractmethod
     def gradient(self, x: Tensor) -> Tensor:
-        """∇Ω, (n, D); any number, inf or nan at coordinates that are the same in all structures."""
+        """Return ∇Ω, (n, D); coordinates equal in all structures may have any value, also inf or nan."""
 
     @abc.abstractmethod
     def hessian_products(self, x: Tensor, rows: Tensor) -> Tensor:
-        """∇²Ω(x) r for each row r of (n, K, D); rows are 0 at coordinates that are the same in all structures."""
+        """Return ∇²Ω(x) r for each row r of ``rows`` (n, K, D); the rows are 0 at coordinates equal in all
+        structures.
+        """
 
     def hessian_gram(self, x: Tensor, rows: Tensor) -> Tensor:
-        """R ∇²Ω(x) Rᵀ, (n, K, K), for rows R as in :meth:`hessian_products`."""
+        """Return R ∇²Ω(x) Rᵀ, (n, K, K), for rows R as in :meth:`hessian_products`."""
         gram = self.hessian_products(x, rows) @ rows.mT
         return (gram + gram.mT) / 2
 
     def slope_along(self, x: Tensor, move: Tensor, step: Tensor) -> Tensor:
-        """⟨∇Ω(x + step · move), move⟩, (n,); +∞ or NaN outside the domain."""
+        """Return ⟨∇Ω(x + step · move), move⟩, (n,); +∞ or NaN outside the domain."""
         return torch.where(move == 0, 0.0, self.gradient(x + step[:, None] * move) * move).sum(1)
 
     def parts_to_cover(self, low: Tensor, high: Tensor) -> Tensor:
-        """1 for parts (n, d) of which a further structure should have more, −1 for less, 0 if neither matters.
+        """Return 1 for each part (n, d) that a further structure should increase, −1 for decrease, and 0 for neither.
 
-        ``low`` and ``high`` are the least and the largest value of each part in the structures met so far. Once no
-        further structure has more or less where this asks for it, the mean of all structures met lies in the relative
-        interior of Ω's domain.
+        ``low`` and ``high`` are the least and the largest value of each part in the structures found so far. Law:
+        once no further structure can increase or decrease a part as requested, the mean of all found structures
+        lies in the relative interior of Ω's domain.
         """
         return torch.where(low != high, 0.0, torch.where(low == 0, 1.0, -1.0))
 
     def needs_slope(self, low: Tensor, high: Tensor) -> Tensor:
-        """The coordinates x, (n, D) bool, in which structures differ, so that Ω must have a finite slope there."""
+        """Return whether structures differ in each coordinate of x, (n, D) bool, so that Ω needs a finite slope
+        there.
+        """
         return low != high
 
     def has_slope(self, x: Tensor, needed: Tensor) -> Tensor:
-        """Whether Ω has a finite slope at x in all ``needed`` coordinates, (n,)."""
+        """Return whether Ω has a finite slope at x in all ``needed`` coordinates, (n,) bool."""
         return (self.gradient(x).isfinite() | ~needed).all(1)
 
     def lift(self, y: Tensor) -> Tensor:
-        """The coordinates x, (..., D), of parts (..., d); x begins with the parts."""
+        """Return the coordinates x, (..., D), of parts (..., d); x begins with the parts."""
         return y
 
     def lift_transpose(self, gradient: Tensor) -> Tensor:
-        """The gradient in the parts, (..., d), of a gradient in x, (..., D)."""
+        """Map a gradient with respect to x, (..., D), to the gradient with respect to the parts, (..., d)."""
         return gradient
 
     def check(self, x: Tensor, rows: Tensor, oracle: Oracle) -> None:
-        """Raise InvalidInputError if a structure, lifted, of one of the instances ``rows`` is outside the domain."""
+        """Raise InvalidInputError if a lifted structure ``x`` of one of the instances ``rows`` is outside the
+        domain.
+        """
 
 
 class SquaredNorm(MeanRegularizer):
-    """½ ‖x‖²."""
+    """The regularizer ½ ‖x‖²."""
 
     steep = False
 
@@ -102,7 +109,7 @@ class SquaredNorm(MeanRegularizer):
 
 
 class Entropy(MeanRegularizer):
-    """Σ x log x. Coordinates of 0 are those that no structure uses."""
+    """The regularizer Σ x log x. A coordinate is 0 only if no structure uses it."""
 
     needs: ClassVar[str] = "entropy needs parts of at least 0"
 
@@ -119,7 +126,7 @@ class Entropy(MeanRegularizer):
         return rows * torch.where(x > 0, x.reciprocal(), 0.0)[:, None]
 
     def hessian_gram(self, x: Tensor, rows: Tensor) -> Tensor:
-        # In halves, whose products are in range wherever x is.
+        # Two factors x^(−1/2), so that no intermediate result overflows for tiny x.
         half = rows * torch.where(x > 0, x.rsqrt(), 0.0)[:, None]
         return half @ half.mT
 
@@ -137,13 +144,13 @@ class Entropy(MeanRegularizer):
         if bool(outside.any()):
             index = int(rows[outside.nonzero()[0, 0]])
             raise InvalidInputError(
-                f"regularizer: {self.needs}, which a structure of {oracle.label()} for batch index {index} has not; "
-                'take "squared_l2", or a function of your own'
+                f"regularizer: {self.needs}, but a structure of {oracle.label()} at batch index {index} has a part out "
+                'of this range; use "squared_l2" or a function of your own'
             )
 
 
 class BinaryEntropy(Entropy):
-    """Σ μ log μ + (1 − μ) log (1 − μ), as the entropy of μ and 1 − μ."""
+    """The regularizer Σ μ log μ + (1 − μ) log (1 − μ), computed as the entropy of μ and 1 − μ."""
 
     needs = "binary_entropy needs parts between 0 and 1"
 
@@ -159,7 +166,15 @@ class BinaryEntropy(Entropy):
 
 
 class CallableRegularizer(MeanRegularizer):
-    """A user's function of means (B, *event), each instance by itself, to (B,), differentiated by autograd."""
+    """A user's function, differentiated by autograd.
+
+    Parameters
+    ----------
+    function : callable
+        Maps means (B, *event) to (B,), each instance independently.
+    flattening : Flattening
+        The order of the coordinates.
+    """
 
     def __init__(self, function: Callable[[Parts], Tensor], flattening: Flattening) -> None:
         self.function, self.flattening = function, flattening
@@ -187,11 +202,11 @@ class CallableRegularizer(MeanRegularizer):
         return torch.where(same & ~products.isfinite(), 0.0, products)
 
     def _products(self, x: Tensor, v: Tensor) -> Tensor:
-        """∇²Ω(x) v, row by row."""
+        """Return ∇²Ω(x) v for each row of x and v."""
         with enable_autograd():
             leaf = _leaf(x)
             (gradient,) = differentiate(self._call(leaf).sum(), [leaf], create_graph=True)
-            # Where v is 0, a slope may be infinite.
+            # A slope may be infinite where v is 0, and inf · 0 would be NaN.
             along = torch.where(v == 0, 0.0, gradient)
             return differentiate((along * v).sum(), [leaf])[0]
 
@@ -219,5 +234,5 @@ _NAMED: dict[str, Callable[[], MeanRegularizer]] = {
 
 
 def make_regularizer(omega: RegularizerName | Callable[[Parts], Tensor], flattening: Flattening) -> MeanRegularizer:
-    """Ω by name or from a function, for vectors that ``flattening`` makes."""
+    """Return the regularizer ``omega``, a name or a function, for vectors made by ``flattening``."""
     return CallableRegularizer(omega, flattening) if callable(omega) else _NAMED[omega]()

@@ -1,4 +1,4 @@
-"""Minimisation of a smooth loss of one tensor by scipy's L-BFGS."""
+"""Minimization of a smooth loss of one tensor by scipy's L-BFGS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ __all__ = ["Minimum", "minimize_by_lbfgs"]
 
 
 class Minimum(NamedTuple):
-    """The best point, the losses at the start and after each iteration, and the reason of a failure, or ""."""
+    """The result of :func:`minimize_by_lbfgs`.
+
+    Attributes
+    ----------
+    point : Tensor
+        The best point.
+    losses : list of float
+        The losses at the start and after each iteration.
+    failure : str
+        The reason of a failure, or "".
+    """
 
     point: Tensor
     losses: list[float]
@@ -23,10 +33,24 @@ class Minimum(NamedTuple):
 def minimize_by_lbfgs(
     loss: Callable[[Tensor], Tensor], start: Tensor, *, max_iter: int, tolerance: float, cost: float, spread: float
 ) -> Minimum:
-    """Minimise a differentiable ``loss`` of a tensor like ``start``, which is in float64.
+    """Minimize a differentiable ``loss``.
 
-    It stops when an iteration changes the loss by less than ``tolerance`` times the loss or ``cost``. ``cost`` and
-    ``spread`` are the typical sizes of a loss and of an entry of the tensor; L-BFGS works on numbers divided by them.
+    L-BFGS stops when an iteration changes the loss by less than ``tolerance`` times the loss or ``cost``.
+
+    Parameters
+    ----------
+    loss : callable
+        Maps a tensor of the shape of ``start`` to a scalar tensor.
+    start : Tensor
+        The starting point, in float64.
+    max_iter : int
+        Maximal number of iterations.
+    tolerance : float
+        Relative tolerance of the loss, and tolerance of the scaled gradient.
+    cost : float
+        Typical size of a loss. L-BFGS works on losses divided by ``cost``.
+    spread : float
+        Typical size of an entry of the tensor. L-BFGS works on entries divided by ``spread``.
     """
     from scipy.optimize import minimize
 
@@ -36,7 +60,7 @@ def minimize_by_lbfgs(
         return torch.tensor(flat, device=start.device).reshape(start.shape) * spread
 
     def value_and_gradient(flat: Any) -> tuple[float, Any]:
-        """The loss and its gradient, in units of ``cost`` and ``spread``."""
+        """Return the loss in units of ``cost``, and its gradient for entries in units of ``spread``."""
         nonlocal latest
         z = to_point(flat).requires_grad_()
         value = loss(z)
@@ -52,7 +76,7 @@ def minimize_by_lbfgs(
         flat,
         jac=True,
         method="L-BFGS-B",
-        callback=lambda _: losses.append(latest),  # at the point that was evaluated last
+        callback=lambda _: losses.append(latest),  # the new point of an iteration is the last evaluated point
         options={"maxiter": max_iter, "ftol": tolerance, "gtol": tolerance},
     )
     failure = {0: "", 1: "max_iter was reached"}.get(result.status, "the line search failed")

@@ -1,4 +1,4 @@
-"""The best weights of given vertices, by Newton's method with an active set of weights, and their derivative."""
+"""Optimal weights of given vertices, by Newton's method with an active set of weights, and their derivative."""
 
 from __future__ import annotations
 
@@ -10,26 +10,32 @@ from .convex_combinations import ConvexCombinations
 __all__ = ["Edges", "optimize_weights", "optimum_vjp", "pseudo_solve", "remove_dependent_vertices"]
 
 _NEGLIGIBLE = 1e-12
-"""An eigenvalue, or the square of a pivot, below this, of a matrix whose diagonal is 1, is 0."""
+"""For matrices with unit diagonal, an eigenvalue or a squared pivot below this counts as 0."""
 
 _IDLE = 1e-18
-"""The least gain, relative to the size of the objective, for which the weight of a vertex may fall."""
+"""A weight may fall only if its predicted gain is above this fraction of the objective's size."""
 
 _LAST = 1e-16
-"""A step of Newton's method whose predicted gain, relative to the size of the objective, is less is the last one."""
+"""A Newton step is the last step if its predicted gain is below this fraction of the objective's size."""
 
 
 class Edges:
-    """Differences of an instance's vertices from its heaviest vertex, which span the directions of the mean.
+    """Differences between an instance's vertices and its heaviest vertex. They span the possible directions of the
+    mean.
+
+    Parameters
+    ----------
+    combinations : ConvexCombinations
+        The vertices and weights.
 
     Attributes
     ----------
     base : (n,) int64 Tensor
         Slot of the heaviest vertex.
     edge : (n, K, D) Tensor
-        0 for empty slots.
+        The differences, 0 for empty slots.
     others : (n, K) bool Tensor
-        The slots in use, without the heaviest vertex's.
+        The slots in use, except the slot of the heaviest vertex.
     """
 
     def __init__(self, combinations: ConvexCombinations) -> None:
@@ -39,31 +45,35 @@ class Edges:
         self.others = combinations.used.scatter(1, self.base[:, None], False)
 
     def relative(self, rise: Tensor) -> Tensor:
-        """Values of the vertices (n, K) minus the value of the heaviest vertex."""
+        """Return ``rise`` (n, K) minus its entry for the heaviest vertex."""
         return rise - rise.gather(1, self.base[:, None])
 
     def balanced(self, change: Tensor) -> Tensor:
-        """Changes of the other weights (n, K) with that of the heaviest vertex, so that they sum to 0."""
+        """Return ``change`` (n, K) with the entry of the heaviest vertex replaced, so that each row sums to 0."""
         return change.scatter(1, self.base[:, None], 0.0).scatter(1, self.base[:, None], -change.sum(1, keepdim=True))
 
 
 def optimize_weights(combinations: ConvexCombinations, target: Tensor, size: Tensor, most: int = 100) -> None:
-    """Replace the weights by the best ones for the vertices in use.
+    """Replace the weights by optimal weights for the vertices in use.
 
-    Each step is Newton's on the weights that are above 0 or would rise: with edges e_k from the heaviest vertex,
-    H = ∇²Ω(x) and slopes r_k, the change of the others' weights q solves E H Eᵀ q = r. It ends at the best point along
-    it or where a weight becomes 0. A weight stays as it is if it is so small that the objective cannot gain from its
-    fall to 0: if Ω has an infinite slope at 0, it would fall in every step and shorten the steps of the others.
+    Each Newton step changes the weights that are positive or would rise. Let E have the edges e_k from the heaviest
+    vertex as rows, let H = ∇²Ω(x), and let r_k be the slopes. The change q of the other weights solves E H Eᵀ q =
+    r. The step ends at the best point along q or where a weight becomes 0.
+
+    A weight stays constant if it is too small for the objective to gain from its fall to 0. Otherwise, an infinite
+    slope of Ω at 0 would let the weight fall in every step, and shorten the steps of the other weights.
 
     Parameters
     ----------
+    combinations : ConvexCombinations
+        The vertices and weights; changed in place.
     target : (n,) Tensor
-        An instance is finished once no slope r_k is larger. If negative, it is finished once steps gain nothing but
-        rounding.
+        An instance is finished once no slope r_k exceeds its target. With a negative target, an instance is
+        finished once the predicted gain of a step is rounding.
     size : (n,) Tensor
-        The size of the numbers that the objective sums.
+        Magnitude of the terms summed in the objective.
     most : int
-        The largest number of steps.
+        Maximal number of steps.
     """
     rows = torch.arange(len(combinations), device=target.device)
     part = combinations
@@ -87,15 +97,24 @@ def optimize_weights(combinations: ConvexCombinations, target: Tensor, size: Ten
 
 
 def optimum_vjp(combinations: ConvexCombinations, x: Tensor, cotangent: Tensor) -> Tensor:
-    """Product of a cotangent of the weights, (n, K), with their Jacobian with respect to θ, (n, D).
+    """Return the product of a cotangent (n, K) of the weights with their Jacobian with respect to θ, (n, D).
 
-    At an optimum all vertices of the support are equally good: with edges E from one of them, and H = ∇²Ω(x), θ and the
-    weights' changes q obey E (dθ − H dx) = 0 and dx = Eᵀ q. Hence
+    At an optimum, all vertices of the support have equal slopes. Let E have the edges from one vertex as rows, and
+    let H = ∇²Ω(x). Then θ and the changes q of the weights satisfy E (dθ − H dx) = 0 and dx = Eᵀ q. Hence
 
         dp = S E dθ,   dx = Eᵀ S E dθ,   S = (E H Eᵀ)⁻¹,
 
-    as long as the optimum stays in the support's affine hull, so u on p gives Eᵀ S u. Dependent vertices take a
-    pseudo-inverse, which leaves dx as it is.
+    as long as the optimum stays in the support's affine hull. The product for a cotangent u of p is Eᵀ S u. For
+    dependent vertices, S is a pseudo-inverse; dx stays the same.
+
+    Parameters
+    ----------
+    combinations : ConvexCombinations
+        The vertices and optimal weights.
+    x : (n, D) Tensor
+        The optimum.
+    cotangent : (n, K) Tensor
+        The cotangent of the weights.
     """
     edges = Edges(combinations)
     right = torch.where(edges.others, edges.relative(cotangent), 0.0)
@@ -104,9 +123,9 @@ def optimum_vjp(combinations: ConvexCombinations, x: Tensor, cotangent: Tensor) 
 
 
 def remove_dependent_vertices(combinations: ConvexCombinations) -> None:
-    """Reduce each support, at the same mean, to affinely independent vertices (Carathéodory).
+    """Reduce each support to affinely independent vertices with the same mean (Carathéodory).
 
-    Vertices of weight 0 gain weight rather than leave, where there is a choice.
+    If there is a choice, vertices of weight 0 gain weight instead of leaving.
     """
     while len(combinations) and combinations.weight.shape[1]:
         edges = Edges(combinations)
@@ -125,7 +144,7 @@ def remove_dependent_vertices(combinations: ConvexCombinations) -> None:
         combinations.weight = moved / moved.sum(1, keepdim=True)
         combinations.remove(torch.zeros_like(falling).scatter(1, spent[:, None], dependent[:, None]))
         lost = inside & ~combinations.omega.has_slope(combinations.point(), combinations.needs_slope)
-        if bool(lost.any()):  # a part was so rare that rounding removed it: its instance keeps its vertices
+        if bool(lost.any()):  # rounding removed a part from the mean: the instance keeps its vertices
             now = combinations.weight, combinations.used
             combinations.weight, combinations.used = (
                 torch.where(lost[:, None], old, new) for old, new in zip(before, now, strict=True)
@@ -138,7 +157,10 @@ def remove_dependent_vertices(combinations: ConvexCombinations) -> None:
 
 
 def _newton_step(combinations: ConvexCombinations, x: Tensor, rise: Tensor, idle: Tensor) -> Tensor:
-    """Newton's change of the weights, (n, K), without a fall of weights that are 0 or gain less than ``idle`` (n,)."""
+    """Return the Newton change of the weights, (n, K).
+
+    Weights do not fall if they are 0 or if their fall would gain less than ``idle`` (n,).
+    """
     edges = Edges(combinations)
     gram = combinations.omega.hessian_gram(x, edges.edge)
     slope = torch.where(edges.others, edges.relative(rise), 0.0)
@@ -152,7 +174,10 @@ def _newton_step(combinations: ConvexCombinations, x: Tensor, rise: Tensor, idle
 
 
 def _scale_diagonal_to_one(gram: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrix over the ``free`` slots with 1 on its diagonal, elsewhere the identity, and the factors (n, K)."""
+    """Return the matrices, scaled to a unit diagonal over the ``free`` slots, and the scale factors (n, K).
+
+    The scaled matrices equal the identity outside the free slots.
+    """
     diagonal = gram.diagonal(dim1=1, dim2=2)
     factor = torch.where(free, torch.where(diagonal > 0, diagonal.rsqrt(), 1.0), 0.0)
     scaled = factor[:, :, None] * gram * factor[:, None, :]
@@ -161,13 +186,18 @@ def _scale_diagonal_to_one(gram: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cholesky(scaled: Tensor) -> tuple[Tensor, Tensor]:
-    """The lower factors of matrices (n, K, K) whose diagonals are 1, and which of these are singular, (n,) bool."""
+    """Return the lower Cholesky factors of matrices (n, K, K) with unit diagonals, and a (n,) mask of singular
+    matrices.
+    """
     lower, info = torch.linalg.cholesky_ex(scaled)
     return lower, (info > 0) | ~(lower.diagonal(dim1=1, dim2=2).square().amin(1) > _NEGLIGIBLE)
 
 
 def _solve(gram: Tensor, free: Tensor, right: Tensor) -> Tensor:
-    """The solution of gram · q = right over the ``free`` slots, 0 elsewhere, right (n, K); the least one of several."""
+    """Solve gram · q = right over the ``free`` slots, with q = 0 elsewhere; return q (n, K).
+
+    A singular system gets the solution of :func:`pseudo_solve`.
+    """
     scaled, factor = _scale_diagonal_to_one(gram, free)
     lower, singular = _cholesky(scaled)
     solution = factor * torch.cholesky_solve((factor * right)[:, :, None], lower)[:, :, 0]
@@ -177,7 +207,7 @@ def _solve(gram: Tensor, free: Tensor, right: Tensor) -> Tensor:
 
 
 def pseudo_solve(gram: Tensor, used: Tensor, right: Tensor) -> Tensor:
-    """The least solution of gram · q = right over the slots ``used``, 0 elsewhere, right (n, K)."""
+    """Solve gram · q = right over the ``used`` slots by a pseudo-inverse, with q = 0 elsewhere; return q (n, K)."""
     scaled, factor = _scale_diagonal_to_one(gram, used)
     values, vectors = torch.linalg.eigh(scaled)
     inverse = torch.where(values > _NEGLIGIBLE * values[:, -1:], values.reciprocal(), 0.0)
@@ -186,7 +216,7 @@ def pseudo_solve(gram: Tensor, used: Tensor, right: Tensor) -> Tensor:
 
 
 def _null_vector(gram: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
-    """q (n, K) with gram · q = 0 over the slots ``used``, 0 elsewhere, and for which instances there is one."""
+    """Return q (n, K) with gram · q = 0 over the ``used`` slots and 0 elsewhere, and a (n,) mask of the nonzero q."""
     scaled, factor = _scale_diagonal_to_one(gram, used)
     _, singular = _cholesky(scaled)
     null = torch.zeros_like(factor)

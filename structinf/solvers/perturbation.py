@@ -1,4 +1,4 @@
-"""Noisy copies of a batch of potentials, as one batch, so that one call of the oracle serves all samples."""
+"""Noisy copies of scores, stacked as one batch so that one oracle call serves all samples."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class NoisyCopies:
-    """θ + σU for n draws of U, or θ exp(σU − σ²/2): copy s of instance b stands at s B + b.
+    """θ + σU, or θ exp(σU − σ²/2), for n draws of U. Copy s of instance b has the batch index s B + b.
 
     Attributes
     ----------
     oracle : Oracle
-        For all the copies.
+        The oracle of all n B copies.
     theta : (n B, *event) Parts
-        Each instance with its own copy of tensors that the batch shares.
+        The noisy scores. Each copy has its own values, also of tensors shared by the batch.
     noise : (n, B, *event) Parts
-        U, 0 in the padding.
+        The draws U, 0 in the padding.
     """
 
     oracle: Oracle
@@ -56,10 +56,14 @@ def perturb(
     multiplicative: bool = False,
     antithetic: bool = False,
 ) -> NoisyCopies:
-    """``samples`` noisy copies of ``theta``, (B | 1, *event), as which they are differentiable."""
+    """Return ``samples`` noisy copies of ``theta`` (B | 1, *event), differentiable in ``theta``.
+
+    The copies are θ + scale · U, or with ``multiplicative`` θ exp(scale · U − scale² / 2), for draws U of
+    :func:`draw_noise`.
+    """
     drawn = draw_noise(oracle, theta, noise, samples, generator, antithetic=antithetic)
     if multiplicative:
-        # A factor may underflow to 0, and what is forbidden would be NaN.
+        # A factor may underflow to 0, and 0 · −inf would be NaN at forbidden parts.
         copies = map_parts(lambda t, u: torch.where(t.isinf(), t, t * multiplicative_factors(u, scale)), theta, drawn)
     else:
         copies = map_parts(lambda t, u: torch.add(t, u, alpha=scale), theta, drawn)
@@ -67,7 +71,7 @@ def perturb(
 
 
 def multiplicative_factors(u: Tensor, scale: float) -> Tensor:
-    """exp(σu − σ²/2), of mean 1 for normal u."""
+    """Return exp(σu − σ²/2) for σ = ``scale``; its mean is 1 for standard normal u."""
     return (scale * u - 0.5 * scale * scale).exp()
 
 
@@ -80,9 +84,9 @@ def draw_noise(
     *,
     antithetic: bool = False,
 ) -> Parts:
-    """Draws for each part of each instance, (samples, B, *event), 0 in the padding.
+    """Draw noise for each part of each instance, (samples, B, *event), with 0 in the padding.
 
-    ``antithetic`` draws come in pairs: the second half of the samples is minus the first.
+    With ``antithetic``, the second half of the samples is minus the first half.
     """
     size = batch_size(theta)
     drawn = []
@@ -92,33 +96,34 @@ def draw_noise(
         if not isinstance(u, Tensor) or u.shape != shape or u.dtype != t.dtype:
             received = f"shape {tuple(u.shape)} and {u.dtype}" if isinstance(u, Tensor) else type(u).__name__
             raise InvalidInputError(
-                f"noise: sample() of {noise!r} must give shape {shape} and {t.dtype}, got {received}"
+                f"noise: sample() of {noise!r} must return shape {shape} and {t.dtype}, got {received}"
             )
-        if type(noise).__module__ != Noise.__module__ and not bool(u.isfinite().all()):  # ours are tested to be
-            raise InvalidInputError(f"noise: sample() of {noise!r} gave NaN or infinity; draws must be finite")
+        # Tests show that the built-in distributions return finite draws.
+        if type(noise).__module__ != Noise.__module__ and not bool(u.isfinite().all()):
+            raise InvalidInputError(f"noise: sample() of {noise!r} returned NaN or infinity; draws must be finite")
         drawn.append(torch.cat([u, -u]) if antithetic else u)
     form = pack_like(drawn, theta)
-    # Of each instance, also for tensors that the batch shares: what is one's padding may be inside another.
+    # Masks of each instance, also for shared tensors: the padding of one instance may be valid in another instance.
     masks = oracle.valid_parts(map_parts(lambda u: u[0], form))
     if masks is None:
         return form
-    # A product, as draws are finite: where() takes several times as long over a mask that all samples share.
+    # A product suffices because draws are finite. torch.where is several times slower with a mask shared by samples.
     return map_parts(lambda u, mask: u * mask.to(u.dtype), form, masks)
 
 
 def repeat_instances(theta: Parts, samples: int) -> Parts:
-    """``theta`` (B | 1, *event) as so many equal copies of each instance, (samples B, *event)."""
+    """Repeat each instance of ``theta`` (B | 1, *event) ``samples`` times; return (samples B, *event)."""
     size = batch_size(theta)
     return map_parts(lambda t: t.expand(samples, size, *t.shape[1:]).reshape(samples * size, *t.shape[1:]), theta)
 
 
 def merge_samples(copies: Parts) -> Parts:
-    """(samples, B, *event) as one batch, (samples B, *event)."""
+    """Merge samples and batch: return (samples B, *event) for ``copies`` (samples, B, *event)."""
     return map_parts(lambda t: t.flatten(0, 1), copies)
 
 
 def sample_inner_products(samples: Tensor, v: Tensor) -> Tensor:
-    """⟨y, v⟩, (n, B), for each y of the ``samples`` (n, B, *event) and its instance's v (B, *event)."""
+    """Return ⟨y, v⟩, (n, B), of each y in ``samples`` (n, B, *event) with its instance's ``v`` (B, *event)."""
     samples, v = samples.unsqueeze(-1).flatten(2), v.unsqueeze(-1).flatten(1)
     if not samples.is_cpu:
         return torch.einsum("nbd,bd->nb", samples, v)
@@ -131,7 +136,7 @@ def sample_inner_products(samples: Tensor, v: Tensor) -> Tensor:
 
 
 def weighted_sum_of_samples(samples: Tensor, weights: Tensor) -> Tensor:
-    """Σ wᵢ yᵢ, (B, *event), of ``samples`` (n, B, *event) with their weights (n, B)."""
+    """Return Σ wᵢ yᵢ, (B, *event), over ``samples`` (n, B, *event) with ``weights`` (n, B)."""
     flat = samples.unsqueeze(-1).flatten(2)
     if not samples.is_cpu:
         return torch.einsum("nb,nbd->bd", weights, flat).view(samples.shape[1:])

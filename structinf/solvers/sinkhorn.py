@@ -1,4 +1,4 @@
-"""Entropic optimal transport as a function of scores and margins that knows its derivatives."""
+"""Entropic optimal transport as a convex function of scores and margins, with its derivatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["EntropicTransport", "SinkhornResult", "add_slack", "forbid_unusable_
 
 
 def margin_total_tolerance(rows: Tensor, columns: Tensor) -> float:
-    """The relative difference up to which two margins' totals count as equal, given the rounding of their dtypes."""
+    """Return the relative tolerance for equal totals of two margins, given the rounding of their dtypes."""
     eps = max(torch.finfo(margins.dtype).eps for margins in (rows, columns))
     return max(1e-9, 4 * eps, 64 * min(eps, torch.finfo(torch.float32).eps))
 
@@ -27,25 +27,33 @@ def margin_total_tolerance(rows: Tensor, columns: Tensor) -> float:
 def add_slack(
     scores: Tensor, rows: Tensor, columns: Tensor, total: Tensor | None
 ) -> tuple[Float[Tensor, "batch rows columns"], Tensor, Tensor]:
-    """Make the totals of both margins equal: add a row or a column of score 0 that takes the rest of a margin.
+    """Make the totals of both margins equal by a slack column or row of score 0, which takes the rest of a margin.
 
     Parameters
     ----------
     scores : (B, n, m) Tensor
-    rows, columns : (B | 1, n), (B | 1, m) Tensor
-        Sums, or bounds of them; in float64 in the problem.
+        The scores.
+    rows : (B | 1, n) Tensor
+        The sums of the rows, or upper bounds of the sums.
+    columns : (B | 1, m) Tensor
+        The sums of the columns, or upper bounds of the sums.
     total : (B,) Tensor, optional
-        Of the plan; the smaller one of the margins' totals if None.
+        The total of the plan. By default the smaller total of the two margins.
+
+    Returns
+    -------
+    tuple of Tensor
+        The scores, rows and columns with slack; the margins are in float64.
     """
     rounding = margin_total_tolerance(rows, columns)
     rows, columns = rows.double(), columns.double()
     row_total, column_total = rows.sum(1), columns.sum(1)
     shipped = torch.minimum(row_total, column_total) if total is None else total
-    # Rounding of totals is not slack.
+    # A difference within the rounding of the totals is not slack.
     close = torch.maximum(row_total, column_total) * (1 - rounding)
     over_rows = torch.where(shipped < close, row_total - shipped, 0.0)
     over_columns = torch.where(shipped < close, column_total - shipped, 0.0)
-    if total is None:  # at most one side has any
+    if total is None:  # only the margin with the larger total has slack
         over_rows = torch.where(row_total > column_total, over_rows, 0.0)
         over_columns = torch.where(column_total > row_total, over_columns, 0.0)
     width = scores.shape[2]
@@ -68,7 +76,7 @@ def _expand_to_same_batch(a: Tensor, b: Tensor) -> list[Tensor]:
 
 
 def forbid_unusable_cells(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Scores with −inf in every cell that no plan can use; InfeasibleError where there is no plan at all."""
+    """Return the scores with −inf in every cell that no plan can use; raise InfeasibleError if no plan exists."""
     size, n, m = scores.shape
     if n == 0 or m == 0:
         fits = (rows.sum(1) == 0) & (columns.sum(1) == 0)
@@ -90,23 +98,26 @@ def forbid_unusable_cells(scores: Tensor, rows: Tensor, columns: Tensor) -> Tens
 class EntropicTransport:
     """V(S, a, b) = max ⟨S, P⟩ − T Σ P log P over P ≥ 0 with P 1 = a, Pᵀ 1 = b: a ConvexFunction of (S, a, b).
 
-    (It is convex in S and concave in the margins; either way its derivatives are these.) Its gradient is the plan and
-    the margins' prices, −f − T and −g for the potentials of P = exp((S + f 1ᵀ + 1 gᵀ) / T); prices are up to a number
-    that is added to all rows' and subtracted from all columns'. (Margins of 0, whose price has no bound, get one as if
-    their potential were 0.)
+    V is convex in S and concave in the margins; the derivative formulas hold for both. Its gradient consists of the
+    plan and of the prices of the margins, −f − T and −g. Here f and g are the dual potentials of P = exp((S + f 1ᵀ
+    + 1 gᵀ) / T). Prices are determined up to a number added to all row prices and subtracted from all column
+    prices. The price of a margin of 0 is unbounded, and is computed as if its dual potential were 0.
 
-    An object is for one problem, which is solved when it is first asked for: derivatives need the plan again.
+    An object belongs to one problem. The first call of a method solves the problem; derivatives use the same plan.
 
     Parameters
     ----------
     temperature : float
+        The temperature T.
     tolerance : float
-        On the largest difference of a sum of rows or columns from its margin, relative to the largest margin.
+        Tolerance of the largest difference between a sum of a row or column and its margin, relative to the largest
+        margin.
     max_iter : int
+        Maximal number of sweeps and Newton steps together.
     first_temperature : float
-        The temperature to begin at, if it is higher than ``temperature``.
+        The temperature to start at, if it is higher than ``temperature``.
     transpose : bool
-        Solve for the rows' prices in place of the columns', for where there are fewer rows.
+        Solve for the row prices instead of the column prices, which costs less for fewer rows than columns.
     """
 
     temperature: float
@@ -117,7 +128,7 @@ class EntropicTransport:
     _found: SinkhornResult | None = None
 
     def plan(self, theta: Parts) -> SinkhornResult:
-        """The solution for scores (B, n, m) and margins (B | 1, n), (B | 1, m), in float64, of equal totals."""
+        """Return the solution for scores (B, n, m) and margins (B | 1, n), (B | 1, m), in float64, of equal totals."""
         if self._found is None:
             scores, rows, columns = (t.detach() for t in theta)
             with torch.no_grad():
@@ -129,15 +140,15 @@ class EntropicTransport:
         return self._found
 
     def value(self, theta: Parts) -> Float[Tensor, " batch"]:
-        """V, (B,), differentiable by autograd to the fifth order."""
+        """Return V, (B,), differentiable by autograd up to the fifth order."""
         scores, rows, columns = theta
         found = self.plan(theta)
         g = found.columns
         if torch.is_grad_enabled() and any(t.requires_grad for t in theta):
-            # Each step that follows the solution along, with the Laplacian of the solution itself, is right to one
-            # more order; V is stationary in g, and so right to twice as many.
+            # Each Newton step, with the constant Laplacian of the solution, makes the derivatives of g right to one
+            # more order. V is stationary in g, so its derivatives are right to twice as many orders.
             solve = sinkhorn_torch.laplacian(found.plan)
-            exact = torch.zeros_like(g)  # differences are 0 here, and what counts is how they change
+            exact = torch.zeros_like(g)  # the differences are 0, and only their derivatives matter
             for _ in range(2):
                 sums = sinkhorn_torch.plan_from_column_potentials(scores, rows, g, self.temperature).sum(1)
                 g = g + self.temperature * solve(columns - sums, exact)
@@ -148,7 +159,7 @@ class EntropicTransport:
         return self.temperature * each.sum(1) - (columns * used).sum(1)
 
     def gradient(self, theta: Parts) -> Parts:
-        """The plan and the prices."""
+        """Return the plan and the prices of rows and columns."""
         return self.plan(theta).gradient(self.temperature)
 
     def value_and_gradient(self, theta: Parts) -> tuple[Tensor, Parts]:

@@ -35,18 +35,22 @@ __all__ = [
 
 
 class SinkhornResult(NamedTuple):
-    """P = exp((S + f 1ᵀ + 1 gᵀ) / T) for a batch.
+    """The plans P = exp((S + f 1ᵀ + 1 gᵀ) / T) of a batch.
 
     Attributes
     ----------
     plan : (B, n, m) Tensor
-    rows, columns : (B, n), (B, m) Tensor
-        f and g; −inf where the margin is 0.
+        P.
+    rows : (B, n) Tensor
+        The dual potentials f; −inf where the margin is 0.
+    columns : (B, m) Tensor
+        The dual potentials g; −inf where the margin is 0.
     residual : (B,) Tensor
-        The largest difference of a sum from its margin, relative to the largest margin.
+        The largest difference between a sum and its margin, relative to the largest margin.
     target_residual : (B,) Tensor
-        What it should come to: the tolerance, or what rounding leaves of it.
+        The residual at which the solver stops: the tolerance, or the rounding error if it is larger.
     iterations : (B,) int64 Tensor
+        The number of sweeps and Newton steps.
     """
 
     plan: Tensor
@@ -57,7 +61,9 @@ class SinkhornResult(NamedTuple):
     iterations: Tensor
 
     def gradient(self, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The plan and the prices of rows and columns, −f − T and −g; as if f or g were 0 where it is −inf."""
+        """Return the plan and the prices of rows and columns, −f − T and −g, with f and g replaced by 0 where they are
+        −inf.
+        """
         f, g = (torch.where(torch.isneginf(t), 0.0, t) for t in (self.rows, self.columns))
         return self.plan, -f - temperature, -g
 
@@ -65,13 +71,13 @@ class SinkhornResult(NamedTuple):
 def _rounding(
     scores: Tensor, plan: Tensor, g: Tensor, temperature: Tensor | float, largest: Tensor, spread: Tensor
 ) -> Float[Tensor, " batch"]:
-    """What rounding of scores and potentials, where something is shipped, leaves of a residual."""
+    """Return the residual to expect from rounding of scores and dual potentials, counting only cells with transport."""
     size = torch.where(plan > NEGLIGIBLE * largest[:, None, None], scores.abs() + g.abs()[:, None], 0.0).amax((1, 2))
     return ROUNDING * (1 + torch.minimum(size, spread) / temperature)
 
 
 def finite_range(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest finite score of each instance, (B,); 0 where there is none."""
+    """Return the smallest and the largest finite score of each instance, (B,); 0 if no score is finite."""
     flat = scores.flatten(1)
     if flat.shape[1] == 0:
         return flat.new_zeros(len(flat)), flat.new_zeros(len(flat))
@@ -83,7 +89,7 @@ def finite_range(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def plan_from_column_potentials(scores: Tensor, rows: Tensor, g: Tensor, temperature: Tensor | float) -> Tensor:
-    """The plan (B, n, m) whose rows' sums are right for g (B, m)."""
+    """Return the plan (B, n, m) with the given ``rows`` sums for the dual potentials g (B, m) of the columns."""
     x = (scores + g[:, None]) / temperature
     lse = logsumexp(x, 2, keepdim=True)
     return rows[:, :, None] * (x - torch.where(torch.isneginf(lse), 0.0, lse)).exp()
@@ -98,9 +104,10 @@ def unrolled_plan(
     tolerance: float,
     max_iter: int,
 ) -> SinkhornResult:
-    """Sweeps by logarithms of sums, all recorded by autograd, until each instance is within the tolerance.
+    """Run Sinkhorn sweeps in the log domain, recorded by autograd, until each instance is within the tolerance.
 
-    If ``first_temperature`` is higher than the temperature, sweeps begin there, and each halves it.
+    If ``first_temperature`` is higher than ``temperature``, the sweeps begin there, and each sweep halves the
+    temperature.
     """
     size, n, m = scores.shape
     log_rows, log_columns = _log(rows), _log(columns)
@@ -128,13 +135,13 @@ def unrolled_plan(
 
 
 def _log(margins: Tensor) -> Tensor:
-    """log with −inf, and no slope, at 0."""
+    """Return log(margins), with value −inf and gradient 0 where a margin is 0."""
     positive = margins > 0
     return torch.where(positive, torch.where(positive, margins, 1.0).log(), -torch.inf)
 
 
 def _shifted(lse: Tensor, margins: Tensor) -> Tensor:
-    """0 for margins of 0, whose potential is −inf whatever is summed."""
+    """Return ``lse``, with 0 for margins of 0, whose dual potential is −inf for any sum."""
     return torch.where(margins > 0, lse, 0.0)
 
 
@@ -142,10 +149,11 @@ def _shifted(lse: Tensor, margins: Tensor) -> Tensor:
 
 
 def laplacian(plan: Tensor, farthest: float = math.inf) -> Callable[[Tensor, Tensor], Float[Tensor, "batch columns"]]:
-    """x, size ↦ y with (diag(Pᵀ 1) − Pᵀ diag(P 1)⁻¹ P) y = x, up to a constant, by elimination without subtractions.
+    """Return a solver x, size ↦ y of (diag(Pᵀ 1) − Pᵀ diag(P 1)⁻¹ P) y = x, unique up to a constant.
 
-    Where x, a sum of terms of that ``size``, is below its rounding, it is 0; see
-    :func:`structinf.kernels.transport.laplacian.eliminate`, which this is.
+    The solver eliminates without subtractions, like :func:`structinf.kernels.transport.laplacian.eliminate`. It
+    treats x as 0 where x is below the rounding error of a sum of terms of magnitude ``size``. Each entry of y
+    differs from the weighted mean of its neighbours by at most ``farthest``.
     """
     sums = plan.sum(2, keepdim=True)
     share = torch.where(sums > SMALLEST, plan / torch.where(sums > SMALLEST, sums, 1.0), 0.0)
@@ -176,7 +184,10 @@ def laplacian(plan: Tensor, farthest: float = math.inf) -> Callable[[Tensor, Ten
 def tangent(
     plan: Tensor, direction: Tensor, rows: Tensor, columns: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The changes of the plan, of f / T and of g / T, as :func:`structinf.kernels.transport.laplacian.tangent` has."""
+    """Return the changes of the plan, of f / T and of g / T along changes of the scores and margins.
+
+    The computation is the one in :func:`structinf.kernels.transport.laplacian.tangent`.
+    """
     change = plan * direction / temperature
     sums = plan.sum(2)
     inverse = torch.where(sums > SMALLEST, 1 / torch.where(sums > SMALLEST, sums, 1.0), 0.0)
@@ -197,9 +208,9 @@ def solve(
     tolerance: float,
     max_iter: int,
 ) -> SinkhornResult:
-    """Sweeps, and Newton's method on the way down from a higher temperature where they converge slowly.
+    """Solve by Sinkhorn sweeps; where sweeps converge slowly, by Newton's method from a higher temperature downwards.
 
-    The algorithm of :func:`structinf.kernels.transport.plans.solve`, with the instances in step.
+    This is the algorithm of :func:`structinf.kernels.transport.plans.solve`, with all instances advancing together.
     """
     size, n, m = scores.shape
     rows, columns = rows.expand(size, n), columns.expand(size, m)
@@ -216,7 +227,7 @@ def solve(
     exact = tolerance <= EXACT
 
     def state(g: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The plan of g, its error, and what rounding leaves of that."""
+        """Return the plan of g, its residual, and the part of the residual explained by rounding."""
         plan = plan_from_column_potentials(scores, rows, g, t[:, None, None])
         return plan, (plan.sum(1) - columns).abs().amax(1) / largest, _rounding(scores, plan, g, t, largest, spread)
 
@@ -238,7 +249,7 @@ def solve(
     g = torch.where((high > temperature)[:, None], start, g)
 
     def advance(g: Tensor, t: Tensor, plan: Tensor, moving: Tensor) -> Tensor:
-        """One step of Newton's of the instances that are ``moving``."""
+        """Take one Newton step in the instances ``moving``."""
         step = laplacian(plan, MAX_STEP)(columns - plan.sum(1), columns + plan.sum(1))
         step = step * (100 / step.abs().amax(1, keepdim=True)).clamp(max=1)
         slope = (step * (columns - plan.sum(1))).sum(1)
@@ -274,6 +285,6 @@ def solve(
 
 
 def _potential(scores: Tensor, margins: Tensor, other: Tensor, t: float, dim: int) -> Tensor:
-    """f for g (``dim`` 2), or g for f (1)."""
+    """Return f given g as ``other`` (``dim`` 2), or g given f (``dim`` 1)."""
     lse = t * logsumexp((scores + other.unsqueeze(3 - dim)) / t, dim)
     return t * _log(margins) - _shifted(lse, margins)

@@ -1,4 +1,4 @@
-"""Vertices from an oracle: to start from, and to complete the face of conv(Y) that a solution lies on."""
+"""Search for vertices by an oracle: starting vertices, and vertices that complete the face of a solution."""
 
 from __future__ import annotations
 
@@ -17,18 +17,27 @@ from .optimal_weights import Edges, pseudo_solve
 __all__ = ["VertexOracle", "complete_face", "initial_combinations"]
 
 _NEAR = 1e-6
-"""How much less than the best a vertex may gain, relative to the scores' size, to share the best one's face."""
+"""A vertex lies on the optimal face if its slope is above minus this fraction of the largest gradient entry."""
 
 
 class VertexOracle:
-    """An oracle as a function of vectors: from directions (n, d) to the best structures, lifted to Ω's coordinates.
+    """An oracle as a function of vectors: it maps directions (n, d) to best structures as vertices (n, D).
+
+    Vertices are structures lifted to the coordinates of Ω.
+
+    Parameters
+    ----------
+    problem : MeanProblem
+        The oracle with the scores.
+    omega : MeanRegularizer
+        The regularizer Ω, for its coordinates.
 
     Attributes
     ----------
     rows : (n,) int64 Tensor
-        The instances that directions belong to.
+        The instance of each direction.
     calls : int
-        The number of calls of the oracle so far.
+        The number of oracle calls so far.
     """
 
     def __init__(self, problem: MeanProblem, omega: MeanRegularizer) -> None:
@@ -46,12 +55,15 @@ class VertexOracle:
         self._oracle = problem.oracle
 
     def restrict(self, rows: Tensor) -> None:
-        """From now on, directions belong to the instances ``rows``."""
+        """Let later directions belong to the instances ``rows``."""
         if len(rows) != len(self.rows) or not torch.equal(rows, self.rows):
             self.rows, self._oracle = rows, self.problem.oracle[rows]
 
     def __call__(self, direction: Tensor) -> Tensor:
-        """The best vertices (n, D). Entries of the directions in the padding and at parts of −inf do not count."""
+        """Return the best vertices (n, D) for each ``direction`` (n, d).
+
+        Direction entries in the padding are replaced by 0, and entries at parts of score −inf by −inf.
+        """
         self.calls += 1
         flattening, rows = self.problem.flattening, self.rows
         direction = direction.masked_fill(self.padding[rows], 0.0).masked_fill(self.forbidden[rows], -torch.inf)
@@ -59,7 +71,7 @@ class VertexOracle:
         return self._lift(self._oracle.argmax(parts), self._oracle, rows)
 
     def _lift(self, y: Parts, oracle: Oracle, rows: Tensor) -> Tensor:
-        """The structures (n, *event) of the instances ``rows`` as vertices (n, D), after checks."""
+        """Check the structures ``y`` (n, *event) of the instances ``rows``, and return them as vertices (n, D)."""
         vertex = torch.cat(self.problem.flatten_structures(y, oracle, len(rows)), 1)
         wrong = ((vertex != 0) & self.forbidden[rows] | ~vertex.isfinite()).any(1)
         if bool(wrong.any()):
@@ -69,7 +81,10 @@ class VertexOracle:
         return x
 
     def from_warm_start(self, structures: Parts) -> list[tuple[Tensor, Tensor]]:
-        """Structures (K, B, *event) as K pairs: vertices (B, D), and whether each has a finite score, (B,) bool."""
+        """Return K pairs for structures (K, B, *event): vertices (B, D), and whether each vertex is usable, (B,) bool.
+
+        A usable structure is not zero and has a finite score.
+        """
         found = []
         for y in self.problem.unstack_structures(structures):
             vertex = torch.cat(self.problem.flatten_structures(y, self.problem.oracle, self.problem.batch), 1)
@@ -79,12 +94,13 @@ class VertexOracle:
 
 
 def initial_combinations(vertex_oracle: VertexOracle, warm_start: Parts | None) -> ConvexCombinations:
-    """The average of a few structures, in the relative interior of Ω's domain.
+    """Return the average of several structures, a point in the relative interior of Ω's domain.
 
-    These are the structures of ``warm_start`` and the best one for θ. If Ω may have infinite slopes, more follow: the
-    oracle is called with positive scores for the parts that no structure has used yet and, if Ω may have an infinite
-    slope there, negative ones for the parts that all structures have used. Once an answer brings no progress, no
-    structure would. The scores differ between parts, so that instances get different structures.
+    The first structures are ``warm_start`` and the best structure for θ. If Ω may have infinite slopes, more oracle
+    calls follow. They give positive scores to parts absent from all structures so far. Parts present in all
+    structures get negative scores, if Ω may have an infinite slope there. The search ends once a call brings no
+    progress, because then no structure can bring progress. The absolute scores lie between 1 and 2 and differ
+    between parts, to vary the structures.
     """
     omega, device = vertex_oracle.omega, vertex_oracle.theta.device
     theta = torch.where(vertex_oracle.forbidden, 0.0, vertex_oracle.theta)
@@ -107,10 +123,12 @@ def initial_combinations(vertex_oracle: VertexOracle, warm_start: Parts | None) 
 
 
 def _cover_parts(vertex_oracle: VertexOracle, first: Tensor, add: Callable[[Tensor, Tensor], None]) -> Tensor:
-    """Add structures as :func:`initial_combinations` says; return the coordinates that need a slope, (B, D) bool."""
+    """Add structures as in :func:`initial_combinations`; return the coordinates with needed finite slopes, (B, D)
+    bool.
+    """
     width, everyone = vertex_oracle.theta.shape[1], vertex_oracle.rows
     place = torch.arange(1, width + 1, dtype=torch.float64, device=first.device)
-    gain = 1 + (place * (5**0.5 - 1) / 2).frac()  # equidistributed
+    gain = 1 + (place * (5**0.5 - 1) / 2).frac()  # equidistributed in [1, 2)
     low, high = first[:, :width].clone(), first[:, :width].clone()
     rows, vertex = everyone, first.clone()
     while len(rows):
@@ -129,12 +147,13 @@ def _cover_parts(vertex_oracle: VertexOracle, first: Tensor, add: Callable[[Tens
 
 
 def complete_face(combinations: ConvexCombinations, vertex_oracle: VertexOracle) -> None:
-    """Add vertices of weight 0 until the support spans the face of conv(Y) that the optimum lies on.
+    """Add vertices of weight 0 until the support spans the face of conv(Y) that contains the optimum.
 
-    The support spans it already, unless θ is symmetric: the centre of a polytope is a mean of few structures. A random
-    direction orthogonal to the support's affine hull finds what is missing, with probability 1: if no vertex of the
-    face is better along it, the face lies in the hull. The oracle is called with the gradient, for which all vertices
-    of the face are best, plus a small multiple of this direction.
+    The support already spans the face unless θ has symmetries. For example, the centre of a square is the mean of
+    only two opposite vertices. A random direction orthogonal to the support's affine hull finds a missing vertex
+    with probability 1. If no vertex of the face is better along this direction, the face lies in the hull. The
+    oracle is called with the gradient, under which all vertices of the face are best, plus a multiple 1e-6 of this
+    direction. Oracles that require scores of at most 0 keep their supports.
     """
     if vertex_oracle.problem.oracle.requires_nonpositive_theta or vertex_oracle.theta.shape[1] == 0:
         return
@@ -164,11 +183,13 @@ def complete_face(combinations: ConvexCombinations, vertex_oracle: VertexOracle)
 
 
 def _orthogonal_to_support(combinations: ConvexCombinations, random: Tensor) -> Tensor:
-    """The component of a random vector (d,) orthogonal to the support's affine hull, (n, d), of length about 1."""
+    """Return the components (n, d) of the normalised vector ``random`` (d,) orthogonal to the supports' affine
+    hulls.
+    """
     edges = Edges(combinations)
     edge = edges.edge[:, :, : len(random)]
     vector = (random / random.norm()).expand(len(combinations), -1)
-    for _ in range(2):  # the second pass takes away what rounding left
+    for _ in range(2):  # the second pass removes the rounding error of the first
         product = (edge @ vector[:, :, None])[:, :, 0]
         vector = vector - (pseudo_solve(edge @ edge.mT, edges.others, product)[:, None] @ edge)[:, 0]
     return vector

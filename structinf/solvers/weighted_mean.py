@@ -1,4 +1,4 @@
-"""What the solvers of regularised means return: means, and the structures and weights that they are made of."""
+"""The result of solvers for regularized means: means with their support and weights."""
 
 from __future__ import annotations
 
@@ -16,16 +16,24 @@ __all__ = ["WeightedMeanResult"]
 class WeightedMeanResult(abc.ABC):
     """The means μ = Σ_k p_k y_k of a batch, with the structures y_k and their weights p_k.
 
-    A solver keeps the structures of an instance in numbered slots; this class sorts them by weight.
+    A solver keeps the structures of an instance in numbered slots. This class sorts the structures by weight.
 
     Parameters
     ----------
     flattening : Flattening
+        The order of the coordinates.
     mean : (B, coordinates) Tensor
-        All tensors in float64.
-    value, gap : (B,) Tensor
+        The means as flat vectors, in float64 like all tensors here.
+    value : (B,) Tensor
+        The objective at μ.
     weights : (B, slots) Tensor
-        0 in empty slots.
+        The weights by slot, 0 in empty slots.
+    gap : (B,) Tensor
+        The duality gap.
+    converged : (B,) bool Tensor
+        Whether the gap is within the solver's tolerance.
+    oracle_calls : int
+        The number of oracle calls.
 
     Attributes
     ----------
@@ -34,12 +42,13 @@ class WeightedMeanResult(abc.ABC):
     value : (B,) Tensor
         The objective at μ.
     weights : (K, B) Tensor
-        Largest first, positive and summing to 1; zero behind an instance's last structure.
+        Weights in descending order. The weights of an instance sum to 1; unused entries at the end are 0.
     gap : (B,) Tensor
-        Upper bound on how far the value is below the maximum.
+        Upper bound of the difference between the maximum and the value.
     converged : (B,) bool Tensor
+        Whether the gap is within the solver's tolerance.
     oracle_calls : int
-        Calls of the oracle, each for all instances that were unfinished then.
+        The number of oracle calls; each call takes all unfinished instances.
     """
 
     def __init__(
@@ -64,16 +73,18 @@ class WeightedMeanResult(abc.ABC):
         self.oracle_calls = oracle_calls
 
     def support(self) -> Parts:
-        """The structures that the weights belong to, (K, B, *event); zero where the weight is."""
+        """Return the structures of the weights, (K, B, *event), with 0 in place of structures of weight 0."""
         return self._flattening.unflatten(self._structures(self._slots))
 
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
-        """Product of a cotangent with the Jacobian of mean and weights with respect to θ, (B, *event).
+        """Return the product of cotangents with the Jacobian of mean and weights with respect to θ, (B, *event).
 
         Parameters
         ----------
-        mean_cotangent : (B, *event) tensor, or a tuple of them, or None for 0
-        weights_cotangent : (K, B) Tensor, or None for 0
+        mean_cotangent : (B, *event) tensor, or a tuple of them, or None
+            The cotangent of the mean; None for 0.
+        weights_cotangent : (K, B) Tensor, or None
+            The cotangent of the weights; None for 0.
         """
         flattening = self._flattening
         shape = self._slots.shape[1], self._slot_count
@@ -88,8 +99,10 @@ class WeightedMeanResult(abc.ABC):
 
     @abc.abstractmethod
     def _structures(self, slots: Tensor) -> Tensor:
-        """The structures in ``slots`` (K, B): (K, B, coordinates) in float64, zero where the weight is."""
+        """Return the structures in ``slots`` (K, B) as (K, B, coordinates) in float64, with 0 for slots of weight 0."""
 
     @abc.abstractmethod
     def _vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
-        """The product (B, coordinates) of :meth:`vjp`, from (B, coordinates) and (B, slots) in float64."""
+        """Return the product (B, coordinates) of :meth:`vjp`, given cotangents (B, coordinates) and (B, slots) in
+        float64.
+        """

@@ -320,5 +320,5 @@ def test_noise_of_the_wrong_shape() -> None:
         def sample(self, shape: Any, **options: Any) -> Tensor:
             return torch.zeros(3)
 
-    with pytest.raises(InvalidInputError, match=r"noise: sample\(\) of .* must give shape \(1, 2, 3\)"):
+    with pytest.raises(InvalidInputError, match=r"noise: sample\(\) of .* must return shape \(1, 2, 3\)"):
         si.relax(THETA, "categorical", "imle", noise=Flat())

@@ -344,12 +344,12 @@ def test_noise_of_ones_own_must_be_finite() -> None:
         def sample(self, shape, *, dtype, device, generator=None):
             return torch.full(shape, torch.nan, dtype=dtype, device=device)
 
-    with pytest.raises(si.InvalidInputError, match="gave NaN or infinity; draws must be finite"):
+    with pytest.raises(si.InvalidInputError, match="returned NaN or infinity; draws must be finite"):
         si.relax(torch.zeros(3), "categorical", "imle", noise=Broken())
 
 
 def test_a_class_in_place_of_a_noise_is_named() -> None:
-    with pytest.raises(si.InvalidInputError, match=r"make one: Normal\(\)"):
+    with pytest.raises(si.InvalidInputError, match=r"pass an object: Normal\(\)"):
         si.Layer("categorical", "perturbed", noise=Normal)
 
 
@@ -361,5 +361,5 @@ def test_noise_of_a_wrong_shape_is_named() -> None:
         def score(self, u):
             return u
 
-    with pytest.raises(si.InvalidInputError, match=r"must give shape \(10, 1, 3\) and torch.float32, got shape \(3,\)"):
+    with pytest.raises(si.InvalidInputError, match=r"must return shape \(10, 1, 3\) and torch.float32, got shape \(3,\)"):
         si.relax(torch.zeros(3), "categorical", "perturbed", noise=Short())
