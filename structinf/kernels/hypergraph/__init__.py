@@ -1,1 +1,1 @@
-"""Passes over a hypergraph: smoothed values, gradients, samples and the k best derivations."""
+"""Passes over hypergraphs: smoothed values, gradients, samples and the k best derivations."""

@@ -1,8 +1,8 @@
-"""Single derivations of a hypergraph: samples, the k best, all, their parts. Importing this module imports numba.
+"""Derivations of a hypergraph: samples, the k best, all, and their parts. Importing this module imports numba.
 
-A derivation is walked from the goal down, with a stack of nodes that wait for their hyperedge; since a node leaves
-before its tails come, the stack holds one more than the levels of the graph at most. ``graph`` is
-`structinf.dp.blocks.Blocks`, ``goal`` (B,) int64.
+The kernels walk a derivation from the goal down, with a stack of nodes whose hyperedge is not chosen yet. A node leaves
+the stack before its tails enter, so the stack holds at most one node more than the graph has levels. ``graph`` is
+a `structinf.dp.blocks.Blocks`, and ``goal`` is (B,) int64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["k_best", "list_derivations", "sample", "sample_from_probabilities", 
 
 @jit
 def _descend(edge, graph, parts, stack, waiting):
-    """Count the part of a hyperedge in ``parts`` (P,), and put its tails on the stack; how many wait then."""
+    """Count the part of a hyperedge in ``parts`` (P,), push its tails on the stack, and return the stack's size."""
     if graph.part[edge] < len(parts):
         parts[graph.part[edge]] += 1
     for j in range(2):
@@ -35,18 +35,24 @@ def _descend(edge, graph, parts, stack, waiting):
 
 @jit
 def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, out):
-    """Random walks from the goals down, a hyperedge of a node with its probability q, for groups of LANES instances.
+    """Draw n derivations of each goal by random walks, for the groups ``start:stop`` of LANES instances.
+
+    From the goal down, each node gets a hyperedge drawn with the probabilities q.
 
     Parameters
     ----------
     tables : (3, N + 1, LANES) float64
         Scratch.
     theta : (B, P) float32 or float64
-    out_value : (B,) float64
-        DP_Ω; where it is −inf, nothing is drawn.
+        The scores.
+    alpha : float64
+        The α of the regularizer, see :mod:`structinf.kernels.smooth_max`.
+    out_value : (B,) float64, written
+        DP_Ω. Instances with the value −inf get no samples.
     uniforms : (n, B, size) float64
-        As many as the largest number of hyperedges of a derivation.
-    out : (n, B, P) zeros
+        Random numbers in [0, 1). ``size`` is the largest number of hyperedges of a derivation.
+    out : (n, B, P), initially zero, written
+        The number of uses of each part.
     """
     v, top, t = tables[0], tables[1], tables[2]
     part_scores, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
@@ -74,7 +80,7 @@ def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, 
 
 @jit
 def sample_from_probabilities(start, stop, q, goal, graph, uniforms, out):
-    """As :func:`sample`, where ``q`` (B, E) float64 is given, for the instances ``start:stop``."""
+    """Draw derivations as :func:`sample` does, from given ``q`` (B, E) float64, for the instances ``start:stop``."""
     stack = np.empty(graph.depth + 1, np.int64)
     for b in range(start, stop):
         for n in range(len(out)):
@@ -89,7 +95,7 @@ def sample_from_probabilities(start, stop, q, goal, graph, uniforms, out):
 
 @jit
 def _probability(difference, k, t, alpha):
-    """q of a score's difference from the best one's, which is finite."""
+    """Return q of the hyperedge k, given its score minus the best score, which is finite."""
     if alpha == 1:
         return exp(difference - t)
     if alpha == np.inf:
@@ -99,9 +105,9 @@ def _probability(difference, k, t, alpha):
 
 @jit
 def _choose(q, uniform):
-    """A number drawn with probabilities proportional to ``q``, never one of probability 0."""
+    """Draw an index with probabilities proportional to ``q``, never an index with probability 0."""
     remaining, chosen = uniform * q.sum(), 0
-    # The last one of positive probability, should rounding leave something of ``remaining``.
+    # If rounding leaves ``remaining`` positive, the last index of positive probability is chosen.
     for k in range(len(q)):
         if q[k] > 0:
             chosen = k
@@ -116,21 +122,23 @@ def _choose(q, uniform):
 
 @jit
 def k_best(start, stop, theta, goal, graph, out_score, out):
-    """The k derivations of each goal with the highest scores, best first; ties in the order of the hyperedges.
+    """Write the k best derivations of each goal, best first. The order of the hyperedges breaks ties.
 
     Parameters
     ----------
     theta : (B, P) float64
-    out_score : (k, B) float64
-        −inf where there are fewer.
-    out : (k, B, P) zeros
+        The scores.
+    out_score : (k, B) float64, written
+        The scores of the derivations; −inf beyond the number of derivations.
+    out : (k, B, P), initially zero, written
+        The number of uses of each part.
     """
     k, nodes = len(out_score), 1
     for b in range(start, stop):
         nodes = max(nodes, goal[b] + 1)
     count, best = np.zeros(len(graph.offset), np.int64), np.empty((len(graph.offset), k))
     best_edge, ranks = np.empty((nodes, k), np.int32), np.empty((nodes, k, 2), np.int32)
-    # No tail: one derivation, of score 0.
+    # A missing tail has one derivation, with score 0.
     count[-1], best[-1, 0] = 1, 0.0
     stack, rank = np.empty(graph.depth + 1, np.int64), np.empty(graph.depth + 1, np.int64)
     for b in range(start, stop):
@@ -140,7 +148,7 @@ def k_best(start, stop, theta, goal, graph, out_score, out):
                 part_score = theta[b, graph.part[edge]] if graph.part[edge] < theta.shape[1] else 0.0
                 one, other = graph.tails[edge, 0], graph.tails[edge, 1]
                 for r in range(count[one] if part_score > -np.inf else 0):
-                    # The (r + 1)(t + 1) − 1 pairs of lower ranks are no worse.
+                    # The other (r + 1)(t + 1) − 1 pairs of ranks up to r and t have at least the score of this pair.
                     for t in range(min(count[other], k // (r + 1))):
                         score = part_score + best[one, r] + best[other, t]
                         if count[i] == k and score <= best[i, k - 1]:
@@ -165,7 +173,7 @@ def k_best(start, stop, theta, goal, graph, out_score, out):
 
 @jit
 def _descend_ranked(edge, one, other, graph, parts, stack, rank, waiting):
-    """As `_descend`, with the ranks of the tails' derivations; a missing tail's is never seen."""
+    """Do the work of `_descend`, and push the rank of each tail's derivation. Ranks of missing tails are ignored."""
     rank[waiting] = one if graph.tails[edge, 0] < len(graph.offset) - 1 else other
     above = _descend(edge, graph, parts, stack, waiting)
     if above == waiting + 2:
@@ -175,16 +183,20 @@ def _descend_ranked(edge, one, other, graph, parts, stack, rank, waiting):
 
 @jit
 def list_derivations(start, stop, scores, goal, graph, out_score, out):
-    """All derivations of each goal of hyperedges that are not −inf, in the order of the hyperedges, from the goal down.
+    """Write all derivations of each goal that use no hyperedge with score −inf.
+
+    Derivations are ordered by their hyperedges, compared from the goal down.
 
     Parameters
     ----------
     scores : (B, E) float64
-    out_score : (K, B) float64
-        Sums of scores; −inf where there are fewer than K, the largest number of an instance's derivations.
-    out : (K, B, P) zeros
+        The scores of the hyperedges.
+    out_score : (K, B) float64, written
+        The score of each derivation; −inf beyond the number of derivations. K is the largest number in the batch.
+    out : (K, B, P), initially zero, written
+        The number of uses of each part.
     """
-    # Those of nodes without a part in the goal's derivations may overflow, unseen.
+    # Counts of nodes in no derivation of the goal may overflow, but are not used.
     counts = np.ones(len(graph.offset), np.int64)
     stack, rank = np.empty(graph.depth + 1, np.int64), np.empty(graph.depth + 1, np.int64)
     for b in range(start, stop):
@@ -217,10 +229,10 @@ def _count_derivations(edge, scores, graph, counts):
 
 @jit
 def used_parts(start, stop, goal, graph, out):
-    """Whether each part is in a derivation of each goal, to ``out`` (B, P) bool, for groups of 64 goals."""
+    """Write to ``out`` (B, P) bool whether a derivation of each goal uses each part, for groups of 64 goals."""
     parts = out.shape[1]
     for first in range(start * 64, min(stop * 64, len(goal)), 64):
-        # A bit for each goal.
+        # The masks have one bit for each goal of the group.
         needed, used = np.zeros(len(graph.offset), np.uint64), np.zeros(parts + 1, np.uint64)
         nodes, count = 0, min(64, len(goal) - first)
         for c in range(count):

@@ -1,7 +1,7 @@
 """The passes of a smoothed recursion over a hypergraph, in compiled loops. Importing this module imports numba.
 
-With x_e the score of a hyperedge, that of its part plus the values of its tails, q and s as in
-`structinf.kernels.smooth_max`, and dots for derivatives along a direction z of the scores (Mensch & Blondel 2018,
+The score x_e of a hyperedge is the score of its part plus the values of its tails. The numbers q and s are defined in
+`structinf.kernels.smooth_max`, and dots mean derivatives along a direction z of the scores (Mensch & Blondel 2018,
 Algorithms 1 and 2):
 
     inside          v_i = max_Ω {x_e : e leads to i}
@@ -9,21 +9,21 @@ Algorithms 1 and 2):
     tangent inside  v̇_i = Σ_e q_e ẋ_e,  m_i = Σ_e s_e ẋ_e / Σ_e s_e,  q̇_e = s_e (ẋ_e − m_i)
     tangent outside ḟ_e = q̇_e w_i + q_e ẇ_i
 
-LANES instances go through together, a lane each (`structinf.kernels.simd.vector`), whatever the graph looks like; the
-last vector is filled up with copies of the last instance. Parts are read and written a block of nodes at a time, since
-the scores of a part are far apart in θ: blocks and the buffers for their parts fit the cache (`structinf.dp.blocks`).
+For any graph, LANES instances are processed together, one per lane (`structinf.kernels.simd.vector`). Copies of the
+last instance fill the last vector. Parts are read and written for one block of nodes at a time, since the scores of a
+part are far apart in θ. Blocks and their buffers of parts fit the cache (`structinf.dp.blocks`).
 
-Values are float64, so that float32 scores lose nothing over long recursions; q and flows have θ's dtype. Three numbers
-a node are kept, v, max x and t, from which q is recomputed, so that memory does not grow with the number of hyperedges:
-beside θ and a result of θ's size, the gradient takes 32 LANES bytes a node for each thread.
+Values are float64, so that float32 scores lose no accuracy over long recursions. q and flows have the dtype of θ. The
+kernels store three numbers per node, v, max x and t, and recompute q, so memory does not grow with the number of
+hyperedges. Besides θ and a result of the same size, the gradient takes 32 LANES bytes per node in each thread.
 
-Arguments of the kernels, for groups ``start:stop`` of LANES instances:
+Arguments of the kernels, for the groups ``start:stop`` of LANES instances:
 
-    tables  (k, N + 1, LANES) float64: scratch, from numpy, which asks the system for large pages where kernels cannot
+    tables  (k, N + 1, LANES) float64: scratch, allocated by numpy, which can request huge pages, unlike kernels
     theta   (B, P) float32 or float64, contiguous
     goal    (B,) int64
-    graph   `structinf.dp.blocks.Blocks`
-    alpha   float64
+    graph   a `structinf.dp.blocks.Blocks`
+    alpha   float64, the α of the regularizer
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["hessian_product", "inside", "last_node", "value", "value_and_mean"]
 
 @jit
 def _gather_parts(theta, first, graph, block, scores):
-    """Scores of a block's parts, for LANES instances from ``first``, to ``scores`` (height + 1, LANES)."""
+    """Write the scores of a block's parts to ``scores`` (height + 1, LANES), for LANES instances from ``first``."""
     last, start = len(theta) - 1, graph.row_offset[block]
     for r in range(graph.row_offset[block + 1] - start):
         part = graph.row_part[start + r]
@@ -55,13 +55,14 @@ def _gather_parts(theta, first, graph, block, scores):
 
 @jit
 def _scatter_parts(flow, first, graph, block, out):
-    """Add the ``flow`` (height + 1, LANES) of a block's parts to ``out`` (B, P); the last block comes first."""
+    """Add the ``flow`` (height + 1, LANES) of a block's parts to ``out`` (B, P). The blocks come from last to first."""
     start, full = graph.row_offset[block], first + LANES <= len(out)
     for r in range(graph.row_offset[block + 1] - start):
         part, is_first = graph.row_part[start + r], graph.row_is_first_write[start + r]
         for c in range(LANES):
             if full or first + c < len(out):
-                # Not added to what is there where it is the first: the system has yet to clear that memory.
+                # The first flow of a part is written without reading ``out``, whose memory the system has not cleared
+                # yet.
                 out[first + c, part] = flow[r, c] if is_first else out[first + c, part] + flow[r, c]
 
 
@@ -76,7 +77,7 @@ def _clear(array, count):
 
 
 class _Links(NamedTuple):
-    """Addresses of the graph's arrays; and the numbers that stand for no node and no part."""
+    """Addresses of the graph's arrays, and the indices that mean no node and no part."""
 
     offset: Any
     tails: Any
@@ -93,7 +94,7 @@ def _links(graph):
 
 @jit
 def _score(v, scores, links, edge):
-    """A hyperedge's x, or ẋ."""
+    """Return x of a hyperedge, or ẋ."""
     x = row(v, links.tails[2 * edge]) + cast(row(scores, links.row[edge]), v)
     other = links.tails[2 * edge + 1]
     if other < links.no_node:
@@ -103,7 +104,7 @@ def _score(v, scores, links, edge):
 
 @jit
 def _add_to_tails(flow, links, edge, w):
-    """Add a hyperedge's ``flow`` to the w of its tails."""
+    """Add the ``flow`` of a hyperedge to the w of its tails."""
     for j in range(2):
         tail = links.tails[2 * edge + j]
         if tail < links.no_node:
@@ -112,7 +113,7 @@ def _add_to_tails(flow, links, edge, w):
 
 @jit
 def _add_to_part(flow, links, edge, flows):
-    """Add a hyperedge's ``flow`` to that of its part."""
+    """Add the ``flow`` of a hyperedge to the flow of its part."""
     part = links.row[edge]
     if part < links.no_row:
         store_row(flows, part, row(flows, part) + flow)
@@ -123,7 +124,7 @@ def _add_to_part(flow, links, edge, flows):
 
 @jit
 def last_node(goal, first):
-    """The number of nodes up to the highest goal of LANES instances from ``first``."""
+    """Return the number of nodes up to the last goal of the LANES instances from ``first``."""
     last = 0
     for b in range(first, min(first + LANES, len(goal))):
         last = max(last, goal[b])
@@ -132,9 +133,9 @@ def last_node(goal, first):
 
 @jit
 def inside(theta, first, graph, nodes, alpha, v, top, t, scores, x, kind):
-    """v, max x and t, (N + 1, LANES) each, of the first ``nodes`` nodes; the rest is scratch.
+    """Write v, max x and t, each (N + 1, LANES), of the first ``nodes`` nodes. ``scores``, ``x``, ``kind`` are scratch.
 
-    ``top`` and ``t`` may have a single row, which is overwritten.
+    If ``top`` and ``t`` have a single row, each node overwrites the row.
     """
     _prepare(v, scores, graph)
     links, last = _links(graph), len(top) - 1
@@ -151,14 +152,14 @@ def inside(theta, first, graph, nodes, alpha, v, top, t, scores, x, kind):
 
 @jit
 def _prepare(v, scores, graph):
-    """Set values and scores that stand for none to 0."""
+    """Set the value of no node and the score of no part to 0."""
     v[len(v) - 1] = 0
     scores[graph.height] = 0
 
 
 @jit
 def _value(i, place, links, alpha, v, top, t, scores, x, kind):
-    """v, max x and t of node i, the latter to the row ``place``; and its scores, in ``x``."""
+    """Write v of node i to its row, max x and t to the row ``place``, and the scores of its hyperedges to ``x``."""
     edge = links.offset[i]
     count = links.offset[i + 1] - edge
     best = _score(v, scores, links, edge)
@@ -175,7 +176,7 @@ def _value(i, place, links, alpha, v, top, t, scores, x, kind):
 
 @jit
 def value(start, stop, tables, theta, goal, graph, alpha, out):
-    """DP_Ω to ``out``, (B,) float64; one table."""
+    """Write DP_Ω to ``out``, (B,) float64. ``tables`` holds one table."""
     v, top, t = tables[0], rows(1, np.float64), rows(1, np.float64)
     scores, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
     kind = rows(graph.degree, theta.dtype)
@@ -190,7 +191,10 @@ def value(start, stop, tables, theta, goal, graph, alpha, out):
 
 @jit
 def value_and_mean(start, stop, tables, theta, goal, graph, alpha, weight, out_value, out):
-    """DP_Ω to ``out_value``, (B,) float64, and weight · ∇DP_Ω to ``out``, (B, P) zeros of θ's dtype; four tables."""
+    """Write DP_Ω to ``out_value``, (B,) float64, and weight · ∇DP_Ω to ``out``, (B, P), initially zero, in θ's dtype.
+
+    ``tables`` holds four tables.
+    """
     v, top, t, w = tables[0], tables[1], tables[2], tables[3]
     scores, flows = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
     x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
@@ -225,7 +229,7 @@ def _outside(theta, first, graph, nodes, alpha, v, top, t, w, scores, flows, out
 
 @jit
 def _send_flow(i, links, alpha, v, top, t, w, scores, flows):
-    """The flow through node i, along q."""
+    """Send the flow through node i over its hyperedges, in proportion to q."""
     times = cast(row(w, i), flows)
     if not is_zero(times):
         for edge in range(links.offset[i], links.offset[i + 1]):
@@ -236,7 +240,7 @@ def _send_flow(i, links, alpha, v, top, t, w, scores, flows):
 
 @jit
 def _send_flow_to_best(i, links, t, w, flows):
-    """The flow through node i, all of it through t, its best hyperedge."""
+    """Send the flow through node i over its best hyperedge, with index t."""
     for c in range(i * LANES, (i + 1) * LANES):
         if w[c] != 0:
             edge = links.offset[i] + np.int64(t[c])
@@ -253,7 +257,10 @@ def _send_flow_to_best(i, links, t, w, flows):
 
 @jit
 def hessian_product(start, stop, tables, theta, direction, goal, graph, alpha, out_value, out):
-    """DP_Ω to ``out_value``, ∇²DP_Ω times ``direction`` (B, P) to ``out`` (B, P) zeros; α is finite; seven tables."""
+    """Write DP_Ω to ``out_value``, and ∇²DP_Ω times ``direction`` (B, P) to ``out`` (B, P), initially zero.
+
+    α is finite, and ``tables`` holds seven tables.
+    """
     v, v_dot, top, t, m = tables[0], tables[1], tables[2], tables[3], tables[4]
     w, w_dot = tables[5], tables[6]
     scores, scores_dot = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
@@ -293,9 +300,9 @@ def _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m,
 
 @jit
 def _tangent(i, links, alpha, x, top, t, v_dot, m, scores_dot):
-    """v̇ and m of node i, whose scores are in ``x``."""
+    """Write v̇ and m of node i, given the scores of its hyperedges in ``x``."""
     edge = links.offset[i]
-    # Means of differences from one of them, which float32 is enough for.
+    # Averages of differences from a pivot need no more than float32.
     pivot = _score(v_dot, scores_dot, links, edge)
     mean = middle = total = cast(pivot - pivot, scores_dot)
     for k in range(links.offset[i + 1] - edge):
@@ -331,7 +338,7 @@ def _tangents_outside(
 
 @jit
 def _send_flow_tangent(i, links, alpha, v, v_dot, top, t, middle, w, w_dot, scores, scores_dot, flows):
-    """The derivative of the flow through node i."""
+    """Send the derivative of the flow through node i over its hyperedges."""
     times, times_dot = cast(row(w, i), flows), cast(row(w_dot, i), flows)
     if not (is_zero(times) and is_zero(times_dot)):
         for edge in range(links.offset[i], links.offset[i + 1]):

@@ -1,1 +1,1 @@
-"""Random numbers by a counter, and products of noise with structures."""
+"""Counter-based random numbers, and products of noise with structures."""

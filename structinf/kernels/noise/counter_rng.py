@@ -1,16 +1,19 @@
-"""Random numbers by their place in a sequence, so that threads share one sequence. Importing this module imports numba.
+"""Counter-based random numbers: functions of a key and a position in a sequence. Importing this module imports numba.
 
-Words of 32 random bits are those of Philox4x32 with 10 rounds: an invertible function of a counter and of a key of
-64 bits, whose statistical tests are the reference's. A number is a function of its words alone.
+Threads can fill parts of one sequence in any order. The random words of 32 bits are the output of Philox4x32 with 10
+rounds, an invertible function of a counter and a key of 64 bits. Salmon et al. report its statistical tests. Each
+random number depends only on its own words.
 
-=============  ========  ==============================================================================
-law            a number  of V uniform in (0, 1), the midpoints of 2³² (float32) or 2⁵² (float64) equal intervals
-=============  ========  ==============================================================================
-EXPONENTIAL    E         −log(1 − V), to a relative error of some epsilons down to the smallest
+V is uniform in (0, 1): a midpoint of one of 2³² (float32) or 2⁵² (float64) intervals of equal length.
+
+=============  ========================================================================================
+distribution   random number
+=============  ========================================================================================
+EXPONENTIAL    E = −log(1 − V), with a relative error below 2 machine epsilons, also for the smallest E
 GUMBEL         −log E
-LOGISTIC                 log V − log(1 − V)
-NORMAL         √(2E) c   and √(2E) s, for a point (c, s) of the circle by another word (Box & Muller)
-=============  ========  ==============================================================================
+LOGISTIC       log V − log(1 − V)
+NORMAL         √(2E) c and √(2E) s, where another word gives the point (c, s) on the circle (Box & Muller)
+=============  ========================================================================================
 
 References
 ----------
@@ -45,9 +48,9 @@ __all__ = [
 EXPONENTIAL, GUMBEL, LOGISTIC, NORMAL = range(4)
 
 CHUNK = 128
-"""Words of 64 bits that are made side by side: as many numbers in float64, twice as many in float32."""
+"""Number of 64-bit words computed at once. They give as many float64 numbers, or twice as many float32 numbers."""
 
-# No kernel here has fast math: 1 − V is exact only if it is not worked out together with V.
+# No kernel of this file has fast math: it would merge the computations of V and 1 − V, and 1 − V would not be exact.
 _32, _f32 = np.uint64(32), np.float32
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -60,7 +63,7 @@ _STEPS = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 
 @jit(inline=True, fastmath=False)
 def _philox(x0, x1, x2, x3, key):
-    """Four words, of 32 bits each, of a counter of four."""
+    """Return the four 32-bit words of Philox for a counter of four 32-bit words."""
     k0, k1 = key & _LOW, key >> _32
     for _ in range(_ROUNDS):
         p, q = _FACTORS[0] * x0, _FACTORS[1] * x2
@@ -71,14 +74,14 @@ def _philox(x0, x1, x2, x3, key):
 
 @jit(inline=True, fastmath=False)
 def two_words(key, place, stream):
-    """The two words, of 64 bits each, at a place of a stream."""
+    """Return the two 64-bit words at position ``place`` of a stream."""
     x0, x1, x2, x3 = _philox(np.uint64(place) & _LOW, np.uint64(place) >> _32, np.uint64(stream), np.uint64(0), key)
     return x0 << _32 | x1, x2 << _32 | x3
 
 
 @jit(fastmath=False)
 def words(key, chunk, stream, out):
-    """Fill ``out``, (CHUNK,) uint64, with the ``chunk``-th part of a stream."""
+    """Write chunk number ``chunk`` of a stream to ``out``, (CHUNK,) uint64."""
     half = CHUNK // 2
     for i in range(half):
         out[i], out[half + i] = two_words(key, chunk * half + i, stream)
@@ -89,7 +92,7 @@ def words(key, chunk, stream, out):
 
 @jit(inline=True, fastmath=False)
 def _uniform32(word):
-    """V and 1 − V, each with a relative error of one rounding."""
+    """Return V and 1 − V, each with the relative error of one rounding."""
     return (_f32(word) + _f32(0.5)) * _f32(2.0**-32), (_f32(np.uint32(~word)) + _f32(0.5)) * _f32(2.0**-32)
 
 
@@ -98,11 +101,11 @@ def _exponential32(word):
     v, complement = _uniform32(word)
     bits = _f32(complement).view(np.int32)
     n = np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23)
-    # Up to 1 − √½, V itself is the exact distance of 1 − V from 1.
+    # For V up to 1 − √½, use V itself: it is more accurate than the difference of 1 and the rounded 1 − V.
     is_near = word < np.uint32(0x4AFB0CCC)
     f = -v if is_near else np.int32(bits - (n << np.int32(23))).view(np.float32) - _f32(1)
     n = _f32(0) if is_near else _f32(n)
-    # As in scalar.exp_log.log.
+    # The series of scalar.exp_log.log.
     s = f / (_f32(2) + f)
     z = s * s
     return (s * (f - z * exp_log.log_series32(z)) - n * exp_log._LN2_LOW_32) - f - n * exp_log._LN2_HIGH_32
@@ -111,7 +114,7 @@ def _exponential32(word):
 @jit(inline=True, fastmath=False)
 def _normal_pair32(word, other):
     radius = np.sqrt(_f32(2) * _exponential32(word))
-    # An angle of up to an eighth of a turn to both sides; two bits choose among the four quarters.
+    # The angle lies within ±1/8 of a turn, and the two top bits choose one of four quarter turns.
     x = _f32(np.int32(other << np.uint32(2))) * _f32(np.pi * 2.0**-33)
     z = x * x
     c = _f32(-0.00135857793) * z + _f32(0.0416550149)
@@ -125,7 +128,7 @@ def _normal_pair32(word, other):
 
 @jit(fastmath=False)
 def fill32(start, stop, key, distribution, out):
-    """Chunks ``start`` to ``stop`` of 2 CHUNK numbers each, of one of the laws above."""
+    """Write the chunks ``start:stop`` of ``out``, of 2 CHUNK float32 numbers each, drawn from a distribution."""
     size = 2 * CHUNK
     wide = np.empty(CHUNK, np.uint64)
     word = wide.view(np.uint32)
@@ -152,19 +155,19 @@ def fill32(start, stop, key, distribution, out):
 
 @jit(inline=True, fastmath=False)
 def uniform64(word):
-    """V; 1 − V is exact."""
+    """Return V, for which 1 − V is exact in float64."""
     return np.int64((word >> np.uint64(12)) | np.uint64(0x3FF << 52)).view(np.float64) - (1 - 2.0**-53)
 
 
 @jit(inline=True, fastmath=False)
 def exponential64(word):
-    """E."""
+    """Return an exponential number E."""
     return -log(1 - uniform64(word))
 
 
 @jit(inline=True, fastmath=False)
 def normal_pair64(word, other):
-    """Two independent normal numbers."""
+    """Return two independent standard normal numbers."""
     radius = np.sqrt(2 * exponential64(word))
     x = np.int64(other << np.uint64(2)) * (np.pi * 2.0**-65)
     z = x * x
@@ -181,7 +184,7 @@ def normal_pair64(word, other):
 
 @jit(fastmath=False)
 def fill64(start, stop, key, distribution, out):
-    """Chunks ``start`` to ``stop`` of CHUNK numbers each, of one of the laws above."""
+    """Write the chunks ``start:stop`` of ``out``, of CHUNK float64 numbers each, drawn from a distribution."""
     word, half = np.empty(CHUNK, np.uint64), CHUNK // 2
     for chunk in range(start, stop):
         words(key, chunk, 0, word)

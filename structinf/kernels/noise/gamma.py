@@ -1,13 +1,14 @@
-"""Sums of Gamma variables of one shape and different scales, each by one draw. Importing this module imports numba.
+"""Sums of Gamma variables with one shape and different scales, by one Gamma draw each. Importing this module imports
+numba.
 
-A sum of Gamma(a, scale 1/i) over i = 1, ..., s is Gamma(s a + N, scale 1/s) for a random N that does not depend on it:
-each 1/i-term is one of scale 1/s of a shape that is larger by a negative binomial number. N's probabilities are the
-coefficients of
+The sum of Gamma(a, scale 1/i) over i = 1, ..., s has the distribution of Gamma(s a + N, scale 1/s) for a random integer
+N: a Gamma variable of scale 1/i is one of scale 1/s whose shape is larger by a negative binomial number. The
+probabilities of N are the coefficients of
 
     Π_i ((i/s) / (1 − (1 − i/s) z))^a.
 
-The Gamma variable is drawn by Marsaglia and Tsang's method: all of a chunk once, then again those that are rejected,
-some five in a hundred at worst.
+The Gamma variables are drawn by the rejection method of Marsaglia and Tsang: one attempt for all numbers of a chunk,
+then further attempts for the rejected numbers, at most about 5 %.
 
 References
 ----------
@@ -34,10 +35,21 @@ _NEGLIGIBLE = 2.0**-54
 
 @functools.lru_cache(maxsize=64)
 def negative_binomial_mixture(shape: float, terms: int) -> tuple[float, np.ndarray, np.ndarray]:
-    """P(N = 0); P(N <= n) for all n of any weight, the last one +inf; the lowest n in each of 1024 equal intervals."""
+    """Return the distribution of N for sampling by inversion.
+
+    Returns
+    -------
+    none : float
+        P(N = 0).
+    below : (n,) array
+        P(N <= n) for each n with a tail probability above 2⁻⁵⁴. The last entry is +inf.
+    guide : (1024,) array
+        Where the search for n starts, for each of 1024 equal intervals of the uniform number.
+    """
     rates = np.arange(1, terms + 1) / terms
     size = 2 if terms == 1 else 2 + 2 * int(np.ceil(np.log(_NEGLIGIBLE / terms) / np.log1p(-rates[0]) / 2))
-    # The series at as many points of the unit circle as it has terms of any weight.
+    # The inverse FFT of the series on the unit circle gives the coefficients. Coefficients beyond ``size`` are
+    # negligible.
     z = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
     logs = sum(np.log(rate) - np.log1p(-(1 - rate) * z) for rate in rates)
     p = np.fft.irfft(np.exp(shape * logs), size).clip(min=0)
@@ -49,7 +61,7 @@ def negative_binomial_mixture(shape: float, terms: int) -> tuple[float, np.ndarr
 
 @jit(inline=True)
 def _attempt(shape, first, second, third):
-    """A Gamma variable of a ``shape`` of at least 1, and whether it may be taken; of three words."""
+    """Return a Gamma variable of ``shape`` at least 1, from three random words, and whether it is accepted."""
     d = shape - 1 / 3
     x, _ = normal_pair64(first, second)
     root = 1 + x / np.sqrt(9 * d)
@@ -61,9 +73,9 @@ def _attempt(shape, first, second, third):
 
 @jit
 def fill(start, stop, key, base, none, below, guide, scale, shift, out):
-    """Chunks ``start`` to ``stop`` of CHUNK numbers each: ``scale`` times a sum in units of 1/s, and a ``shift``.
+    """Write the chunks ``start:stop`` of ``out``, of CHUNK numbers each: the sum times s · ``scale``, plus ``shift``.
 
-    ``base`` is s a, and the next three are what :func:`negative_binomial_mixture` gives.
+    ``base`` is s a. :func:`negative_binomial_mixture` returns ``none``, ``below`` and ``guide``.
     """
     choice, first = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
     second, third = np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
@@ -77,7 +89,7 @@ def fill(start, stop, key, base, none, below, guide, scale, shift, out):
             n = guide[int(u * guide.size)]
             while below[n] <= u:
                 n += 1
-            # Gamma(a) is Gamma(a + 1) V^(1 / a), and where n is 0, u / P(N = 0) is as good as V.
+            # Gamma(a) is Gamma(a + 1) V^(1 / a) for a uniform V. Given n = 0, u / P(N = 0) is uniform.
             is_small = base + n < 1
             shape[i] = base + n + is_small
             log_power[i] = log(u / none) / base if is_small else 0.0

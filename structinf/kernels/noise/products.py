@@ -1,7 +1,6 @@
-"""Products of structures, and of noise, of many samples with what their batch shares. Importing this module imports
-numba.
+"""Products of samples of structures or noise with one vector per instance. Importing this module imports numba.
 
-Samples (n, B, d) are gone through an instance at a time, so that what it shares stays at hand.
+The loops over samples (n, B, d) process one instance at a time, so that its vector stays in the cache.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Projection onto permutahedra by isotonic regression."""
+"""Projections onto permutahedra by isotonic regression."""

@@ -1,17 +1,18 @@
-"""Projection onto permutahedra: a sort, then isotonic regression. Importing this module imports numba.
+"""Projections onto permutahedra: a sort, then isotonic regression. Importing this module imports numba.
 
-P(b) is the convex hull of all orders of the numbers b. With a and b both ascending, the point of P(b) nearest to a is
+P(b) is the convex hull of all permutations of the numbers b. With a and b in ascending order, the point of P(b) nearest
+to a is
 
     μ = a − argmin ‖v − (a − b)‖²  over  v_1 ≤ ... ≤ v_n
 
-(Blondel, Teboul, Berthet and Djolonga 2020, "Fast differentiable sorting and ranking", ICML, Propositions 2 and 3), and
-v is constant on blocks of neighbours, where μ_k = a_k − mean a + mean b. The means are sums of differences within the
-block, so μ is as exact as a and b are, however large; fast math would change the order of these sums. The pool adjacent
-violators algorithm finds the blocks in O(n) (Best and Chakravarti 1990, "Active set algorithms for isotonic
-regression", Mathematical Programming 47, pp. 425-439).
+(Blondel, Teboul, Berthet and Djolonga 2020, "Fast differentiable sorting and ranking", ICML, Propositions 2 and 3). The
+solution v is constant on blocks of neighbours, and μ_k = a_k − mean a + mean b with the means over the block. The means
+are computed from differences within the block, so μ keeps the accuracy of a and b even for large numbers. Fast math
+would reorder these sums. The pool adjacent violators algorithm finds the blocks in O(n) (Best and Chakravarti 1990,
+"Active set algorithms for isotonic regression", Mathematical Programming 47, pp. 425-439).
 
-One array of integers describes the blocks: the elements in ascending order, and the complement ~i instead of i for the
-first element i of each block. The blocks are constant around almost every input, so the Jacobian averages over them.
+An integer array encodes the blocks: the elements in ascending order, with the complement ~i in place of i for the first
+element i of each block. Around almost every input the blocks are constant, so the Jacobian averages over each block.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from ..jit import jit
 
 __all__ = ["block_means", "pool_adjacent_violators", "project"]
 
-# Scaling by a power of 2 is exact, and keeps sums of the largest float64 numbers finite.
+# Scaling by a power of 2 is exact. It keeps sums of the largest float64 numbers finite.
 SCALE = 2.0**-34
 
 
 @jit(fastmath=False)
 def pool_adjacent_violators(y, n, first, total, mean):
-    """Isotonic regression: the number of blocks of the ascending sequence nearest to the first ``n`` of ``y``.
+    """Solve the isotonic regression of the first ``n`` of ``y``, and return the number of blocks of the solution.
 
     Parameters
     ----------
     y : (n or more,) float64
     n : int
     first : (n + 1 or more,) int64, written
-        Where each block begins, and n at the end.
+        The index of the first element of each block, followed by n.
     total, mean : (n or more,) float64, written
-        The sum and the mean of each block.
+        The sum and the mean of ``y`` over each block.
     """
     blocks, end = 0, 0
     while end < n:
-        # A descending run is within one block.
+        # A descending run always lies within one block.
         start, rest = end, y[end]
         end += 1
         while end < n and y[end] <= y[end - 1]:
@@ -62,24 +63,27 @@ def pool_adjacent_violators(y, n, first, total, mean):
 
 @jit(fastmath=False)
 def project(start, stop, theta, bits, lengths, temperature, is_sorting, out, blocks):
-    """Soft ranks of each row of ``theta``, or its numbers softly sorted; at temperature 0, ranks and order are hard.
+    """Write the soft ranks of each row of ``theta``, or its soft sort.
 
-    The projection of θ / temperature onto P((1, ..., n)), or of (1, ..., n) / temperature onto P(θ).
+    Soft ranks are the projection of θ / temperature onto P((1, ..., n)). The soft sort is the projection of
+    (1, ..., n) / temperature onto P(θ).
 
     Parameters
     ----------
     theta : (B, n) floats
     bits : (B, n) unsigned integers
-        Those of ``theta``.
+        The bits of ``theta``.
     lengths : (B | 1,) int64
-        The elements in use.
+        The number of elements in use in each row.
     temperature : float
+        0 gives hard ranks, or a hard sort.
     is_sorting : bool
+        Whether to sort instead of rank.
     out : (B, n) floats, written
-        The ranks 1, ..., length in the order of θ, or the numbers in ascending order; 0 in the padding.
+        Ranks from 1 to the length, in the order of θ, or sorted numbers in ascending order; 0 in the padding.
     blocks : (B, n) int32, written
         The elements in ascending order, and the complement of the first element of each block. Each padded element is
-        a block.
+        a block of its own.
     """
     n = theta.shape[1]
     values, ranks, y = np.empty(n), np.arange(1.0, n + 1.0), np.empty(n)
@@ -105,7 +109,7 @@ def project(start, stop, theta, bits, lengths, temperature, is_sorting, out, blo
             count = pool_adjacent_violators(y, size, first, total, mean)
         for j in range(count):
             low, high = first[j], first[j + 1]
-            a_mean, b_mean = 0.0, 0.0  # of differences to the first in the block
+            a_mean, b_mean = 0.0, 0.0  # means of the differences to the first element of the block
             for i in range(low + 1, high):
                 a_mean += a[i] - a[low]
                 b_mean += b[i] - b[low]
@@ -121,20 +125,22 @@ def project(start, stop, theta, bits, lengths, temperature, is_sorting, out, blo
 
 @jit
 def block_means(start, stop, v, blocks, is_gathered, is_scattered, is_centred, factor, out):
-    """The product of ``v`` with the Jacobian of :func:`project`: a multiple of M, or of 1 − M, with rows in any order.
+    """Write the product of ``v`` with the Jacobian of :func:`project`, or with the transposed Jacobian.
 
-    M is the matrix that replaces numbers in ascending order by the means of their blocks.
+    Up to permutations, the Jacobian is ``factor`` times M or 1 − M. The matrix M replaces each number of a row in
+    ascending order by the mean of its block.
 
     Parameters
     ----------
     v : (B, n) floats
     blocks : (B, n) int32
+        From :func:`project`.
     is_gathered, is_scattered : bool
-        Whether ``v`` and ``out`` are in the order of θ, rather than in ascending order.
+        Whether ``v``, or ``out``, is in the order of θ instead of ascending order.
     is_centred : bool
         Whether to multiply by 1 − M instead of M.
     factor : float
-        Multiplies the product.
+        A factor of the product.
     out : (B, n) floats, written
     """
     n = v.shape[1]

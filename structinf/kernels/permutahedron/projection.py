@@ -1,4 +1,4 @@
-"""Projections onto permutahedra and their Jacobians, by the loops of :mod:`.isotonic`."""
+"""Projections onto permutahedra and their Jacobians, by the kernels of :mod:`.isotonic`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..threads import parallel_rows
 
 __all__ = ["Jacobian", "project"]
 
-# Elementary operations for each number.
+# Elementary operations per number.
 SORT, AVERAGE = 12, 4
 
 
@@ -28,8 +28,9 @@ class Jacobian:
     blocks : (B, n) int32 array
         From :func:`structinf.kernels.permutahedron.isotonic.project`.
     is_sorting : bool
+        Whether the projection was a soft sort instead of soft ranks.
     factor : float
-        Multiplies the product with the block means.
+        A factor of the product.
     """
 
     blocks: Any
@@ -37,11 +38,11 @@ class Jacobian:
     factor: float
 
     def jvp(self, v: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
-        """The product of the Jacobian with ``v``."""
+        """Return the product of the Jacobian with ``v``."""
         return self._product(v, True, not self.is_sorting)
 
     def vjp(self, v: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
-        """The product of the transposed Jacobian with ``v``."""
+        """Return the product of the transposed Jacobian with ``v``."""
         return self._product(v, not self.is_sorting, True)
 
     def _product(self, v: Tensor, is_gathered: bool, is_scattered: bool) -> Tensor:
@@ -61,7 +62,7 @@ def project(
     *,
     is_sorting: bool = False,
 ) -> tuple[Float[Tensor, "batch n"], Jacobian]:
-    """The soft ranks of the numbers in each row, or the numbers themselves softly sorted, the lowest first.
+    """Return the soft ranks of the numbers in each row, or their soft sort in ascending order, and the Jacobian.
 
     Soft ranks are the projection of θ / temperature onto the convex hull of the permutations of (1, ..., n). The soft
     sort is the projection of (1, ..., n) / temperature onto the convex hull of the permutations of θ.
@@ -71,11 +72,11 @@ def project(
     theta : (B, n) Tensor
         Finite, in float32 or float64.
     temperature : float
-        0 gives hard ranks.
+        0 gives hard ranks, or a hard sort.
     lengths : (B,) Tensor, optional
-        How many numbers of each row are in use, counted from the first; the others have rank 0.
+        The number of leading elements in use in each row. The result is 0 for the other elements.
     is_sorting : bool
-        Whether to sort softly, instead of ranking.
+        Whether to sort instead of rank.
     """
     from . import isotonic
 

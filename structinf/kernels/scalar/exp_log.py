@@ -1,8 +1,8 @@
 """exp and log that LLVM vectorises, for use inside kernels. Importing this module imports numba.
 
-numba calls the C library's exp and log once per element; these are range-reduced polynomials
-without branches or calls, so that loops over them become vector code, 15 times faster or more.
-They take and give a float32 or a float64.
+numba calls exp and log of the C library once per element. The functions of this module are range-reduced polynomials
+without branches or calls. Loops over these functions become vector code, at least 15 times faster. Arguments and
+results are float32 or float64.
 
 ========  ==============  ===================================================================
 function  relative error  special values
@@ -13,9 +13,8 @@ log       below one       log(0) = −inf, log(1) = 0 and log(inf) = inf exactly
           epsilon         numbers count as 0
 ========  ==============  ===================================================================
 
-The coefficients interpolate (eʳ − 1)/r and (log m − 2s)/s³ at Chebyshev nodes; the reductions
-are those of W. J. Cody and W. Waite, Software Manual for the Elementary Functions (1980),
-chapters 5 and 6.
+The coefficients interpolate (eʳ − 1)/r and (log m − 2s)/s³ at Chebyshev nodes. The range reductions follow W. J. Cody
+and W. Waite, Software Manual for the Elementary Functions (1980), chapters 5 and 6.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from numba.extending import overload, register_jitable
 
 __all__ = ["exp", "log", "log1p"]
 
-# "contract" alone: reassociation would undo the two-part reductions below.
+# Only "contract": reassociation would undo the reductions by a two-part log 2 below.
 _OPTIONS: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}, "forceinline": True}
 _polynomial: Any = register_jitable(**_OPTIONS)
 
 
 def exp(x: float) -> float:
-    """eˣ; 0 at −inf. Outside kernels, :func:`math.exp`."""
+    """Return eˣ; 0 at −inf. Outside kernels, this is :func:`math.exp`."""
     return math.exp(x)
 
 
 def log(x: float) -> float:
-    """Natural logarithm of x ≥ 0; −inf at 0. Outside kernels, :func:`math.log`."""
+    """Return the natural logarithm of x ≥ 0; −inf at 0. Outside kernels, this is :func:`math.log`."""
     return math.log(x) if x > 0 else -math.inf
 
 
@@ -48,7 +47,7 @@ def log(x: float) -> float:
 
 _f32 = np.float32
 _LOG2E_32 = _f32(1.4426950408889634)
-_LN2_HIGH_32 = _f32(0.693359375)  # 9 bits, so that n · this is exact
+_LN2_HIGH_32 = _f32(0.693359375)  # 9 bits, so that the product with n is exact
 _LN2_LOW_32 = _f32(-2.12194440054690583e-4)
 _EXP_LOW_32 = _f32(-86.643394)  # 2^-125
 _EXP_HIGH_32 = _f32(88.72283)
@@ -64,7 +63,7 @@ _L0_32, _L1_32, _L2_32 = map(_f32, (0.66666685057225067, 0.39988773343312461, 0.
 
 @_polynomial
 def twice_exp32(r):
-    """2eʳ for |r| ≤ ½ log 2, of a number or a vector of them."""
+    """Return 2eʳ for |r| ≤ ½ log 2, for a number or a vector of numbers."""
     q = r * _E5_32 + _E4_32
     q = q * r + _E3_32
     q = q * r + _E2_32
@@ -75,14 +74,14 @@ def twice_exp32(r):
 
 @_polynomial
 def log_series32(z):
-    """(log m − 2s) / s³ as a function of z = s²."""
+    """Return (log m − 2s) / s³ as a function of z = s²."""
     return (z * _L2_32 + _L1_32) * z + _L0_32
 
 
 def _exp32(x):
     n = np.rint(min(max(x, _EXP_LOW_32), _EXP_HIGH_32) * _LOG2E_32)
     r = (x - n * _LN2_HIGH_32) - n * _LN2_LOW_32
-    # 2eʳ · 2ⁿ⁻¹: n may be 128, whose power of two is no number.
+    # The result is 2eʳ · 2ⁿ⁻¹, since n may be 128, and 2¹²⁸ overflows float32.
     scale = np.int32((np.int32(n) + np.int32(126)) << np.int32(23)).view(np.float32)
     y = twice_exp32(r) * scale
     y = _ZERO_32 if x < _EXP_LOW_32 else y
@@ -91,7 +90,7 @@ def _exp32(x):
 
 def _log32(x):
     bits = np.float32(x).view(np.int32)
-    # Exponent of x / √½, so that the mantissa m lies in [√½, √2).
+    # The exponent of x / √½, so that the mantissa m lies in [√½, √2).
     e = np.int32(np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23))
     m = np.int32(bits - np.int32(e << np.int32(23))).view(np.float32)
     f = m - _ONE_32
@@ -116,7 +115,7 @@ _EXP_HIGH_64 = 709.782712893384
 
 @_polynomial
 def twice_exp64(r):
-    """2eʳ for |r| ≤ ½ log 2, of a number or a vector of them."""
+    """Return 2eʳ for |r| ≤ ½ log 2, for a number or a vector of numbers."""
     q = r * 5.0210625459244204e-8 + 5.5252991092864393e-7
     q = q * r + 5.5114510340001775e-6
     q = q * r + 0.000049603008028853810
@@ -132,7 +131,7 @@ def twice_exp64(r):
 
 @_polynomial
 def log_series64(z):
-    """(log m − 2s) / s³ as a function of z = s²."""
+    """Return (log m − 2s) / s³ as a function of z = s²."""
     p = z * 0.14616878919029820 + 0.15331686868638428
     p = p * z + 0.18182890170313970
     p = p * z + 0.22222211120449298
@@ -176,6 +175,6 @@ def _overload_log(x):
 
 @_polynomial
 def log1p(x):
-    """log(1 + x) of a float64 x > −1, below two epsilons off in proportion."""
+    """Return log(1 + x) of a float64 x > −1, with a relative error below two epsilons."""
     y = 1.0 + x
-    return log(y) + (x - (y - 1.0)) / y  # what rounding took from y
+    return log(y) + (x - (y - 1.0)) / y  # the second term corrects the rounding of y

@@ -1,7 +1,7 @@
-"""The sign bit of a float as one bit of one's own, for use inside kernels. Importing this module imports numba.
+"""A Boolean stored in the sign bit of a nonnegative float, for use inside kernels. Importing this module imports numba.
 
-A number that is never negative carries it for nothing; zeros do too, so that comparisons with 0 and numba's fast math,
-which may drop the sign of a zero, are no way to it.
+The flag takes no extra memory. Zeros can carry it too, so these functions read and write the bit itself: a comparison
+with 0 cannot tell −0 from 0, and fast math may drop the sign of a zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _bits(builder: Any, x: Any) -> tuple[Any, int]:
 
 @_intrinsic
 def mark(typingctx, x, flag):
-    """x ≥ 0, with the sign bit set if ``flag`` is."""
+    """Return x ≥ 0 with its sign bit set to ``flag``."""
 
     def codegen(context, builder, signature, args):
         bits, size = _bits(builder, args[0])
@@ -35,7 +35,7 @@ def mark(typingctx, x, flag):
 
 @_intrinsic
 def has_sign_bit(typingctx, x):
-    """Whether the sign bit is set."""
+    """Return whether the sign bit of x is set."""
 
     def codegen(context, builder, signature, args):
         bits, _ = _bits(builder, args[0])
@@ -46,7 +46,7 @@ def has_sign_bit(typingctx, x):
 
 @_intrinsic
 def clear_sign_bit(typingctx, x):
-    """x without its sign bit."""
+    """Return x with its sign bit cleared."""
 
     def codegen(context, builder, signature, args):
         bits, size = _bits(builder, args[0])

@@ -1,1 +1,1 @@
-"""Vectors of 16 numbers, for kernels that process 16 instances at once."""
+"""Vectors of 16 numbers for use inside kernels."""

@@ -1,7 +1,7 @@
-"""exp and log of the vectors of :mod:`.vector`, by the polynomials of :mod:`structinf.kernels.scalar.exp_log`.
+"""exp and log for the vectors of :mod:`.vector`, with the polynomials of :mod:`structinf.kernels.scalar.exp_log`.
 
-Importing this module, which imports numba, extends :func:`structinf.kernels.scalar.exp_log.exp` and
-:func:`structinf.kernels.scalar.exp_log.log` to vectors.
+Importing this module extends :func:`structinf.kernels.scalar.exp_log.exp` and
+:func:`structinf.kernels.scalar.exp_log.log` to vectors. It imports numba.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPTIONS: Any = {"nogil": True, "error_model": "numpy", "forceinline": True}
 
 
 def _bits(vector: ir.VectorType) -> tuple[ir.VectorType, int, int, int]:
-    """Integers as wide as the numbers, the mantissa's bits, the exponent's bias, and the bits of √½."""
+    """Return the integer vector type of equal width, the mantissa's size, the exponent bias, and the bits of √½."""
     single = vector.element == ir.FloatType()
     width, mantissa, bias, root = (32, 23, 127, 0x3F3504F3) if single else (64, 52, 1023, 0x3FE6A09E667F3BCD)
     return ir.VectorType(ir.IntType(width), LANES), mantissa, bias, root
@@ -46,7 +46,7 @@ def _round(typingctx, lanes):
 
 @intrinsic
 def _half_power(typingctx, lanes):
-    """2ⁿ⁻¹ of whole n."""
+    """Return 2ⁿ⁻¹ for integers n, stored as floats."""
 
     def codegen(context, builder, sig, args):
         integers, mantissa, bias, _ = _bits(args[0].type)
@@ -58,7 +58,7 @@ def _half_power(typingctx, lanes):
 
 @intrinsic
 def _split(typingctx, lanes):
-    """The n and the m in [√½, √2) whose m 2ⁿ are positive normal numbers."""
+    """Return n and m in [√½, √2) with x = m 2ⁿ, for positive normal numbers x."""
 
     def codegen(context, builder, sig, args):
         integers, mantissa, _, root = _bits(args[0].type)

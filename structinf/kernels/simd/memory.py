@@ -1,8 +1,8 @@
-"""Rows of LANES numbers in memory, each a vector (:mod:`.vector`). Importing this module imports numba.
+"""Rows of LANES numbers in memory, read and written as vectors (:mod:`.vector`). Importing this module imports numba.
 
-Small functions take the address of an array, not the array: numba counts references to an array at every call, which
-takes longer than the few operations that such functions are made of. An address keeps nothing alive: take it in a
-function whose caller holds the array.
+Inner functions of kernels take the address of an array instead of the array: numba counts references to an array at
+each call, and the counting would take longer than the arithmetic of such a function. An address does not keep its array
+alive, so the caller of the function must hold a reference to the array.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .vector import LANES, Lanes, largest, maximum
 
 __all__ = ["address", "cast", "is_zero", "row", "rows", "store_row", "zero"]
 
-intrinsic: Any = _intrinsic  # a decorator that takes the first argument away, which type checkers cannot know
+intrinsic: Any = _intrinsic  # the decorator removes the first parameter, and type checkers do not know it
 
 
 class Address(types.Type):
-    """numba's type of the address of numbers of ``dtype``, which are read and written by their index, unchecked."""
+    """The numba type of the address of an array of ``dtype``. Indexing reads and writes without bounds checks."""
 
     def __init__(self, dtype: types.Type) -> None:
         self.dtype = dtype
@@ -40,7 +40,7 @@ class _Model(models.PrimitiveModel):
 
 @jit
 def rows(count, dtype):
-    """An array (count, LANES) of anything, whose rows do not straddle cache lines."""
+    """Return an uninitialised array (count, LANES), aligned so that its rows do not straddle cache lines."""
     flat = np.empty((count + 1) * LANES, dtype)
     start = (-flat.ctypes.data % (LANES * flat.itemsize)) // flat.itemsize
     return flat[start : start + count * LANES].reshape(count, LANES)
@@ -48,7 +48,7 @@ def rows(count, dtype):
 
 @intrinsic
 def address(typingctx, array):
-    """The address of a contiguous array of any dimension."""
+    """Return the address of a contiguous array of any dimension."""
 
     def codegen(context, builder, sig, args):
         return context.make_array(array)(context, builder, args[0]).data
@@ -90,7 +90,7 @@ def _overload_setitem(numbers, index, value):
 
 
 def _place(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, int]:
-    """Where row ``args[1]`` lies, and the alignment that is certain."""
+    """Return a pointer to row ``args[1]``, and its guaranteed alignment in bytes."""
     number = args[0].type.pointee
     data = builder.gep(args[0], [builder.mul(args[1], args[1].type(LANES))])
     return builder.bitcast(data, ir.VectorType(number, LANES).as_pointer()), context.get_abi_sizeof(number)
@@ -98,7 +98,7 @@ def _place(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, int]:
 
 @intrinsic
 def row(typingctx, numbers, i):
-    """Row i, which is not checked."""
+    """Return row i, without a bounds check."""
 
     def codegen(context, builder, sig, args):
         place, alignment = _place(context, builder, sig, args)
@@ -109,7 +109,7 @@ def row(typingctx, numbers, i):
 
 @intrinsic
 def store_row(typingctx, numbers, i, lanes):
-    """Write row i, which is not checked."""
+    """Write ``lanes`` to row i, without a bounds check."""
 
     def codegen(context, builder, sig, args):
         place, alignment = _place(context, builder, sig, args)
@@ -121,7 +121,7 @@ def store_row(typingctx, numbers, i, lanes):
 
 @intrinsic
 def zero(typingctx, like):
-    """Zeros of the dtype of an address."""
+    """Return a vector of zeros with the dtype of an address."""
 
     def codegen(context, builder, sig, args):
         return ir.Constant(context.get_value_type(sig.return_type), None)
@@ -131,7 +131,7 @@ def zero(typingctx, like):
 
 @intrinsic
 def cast(typingctx, lanes, like):
-    """The same numbers, of the dtype of an address, float32 or float64."""
+    """Return ``lanes`` converted to the dtype of an address, float32 or float64."""
     result = Lanes(like.dtype)
 
     def codegen(context, builder, sig, args):
@@ -145,5 +145,5 @@ def cast(typingctx, lanes, like):
 
 @jit
 def is_zero(lanes):
-    """Whether all lanes are 0."""
+    """Return whether all lanes are 0."""
     return largest(maximum(lanes, 0.0 - lanes)) == 0

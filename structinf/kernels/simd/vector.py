@@ -1,16 +1,16 @@
 """Vectors of 16 numbers for kernels that keep running sums in registers. Importing this module imports numba.
 
-LLVM's own vectoriser keeps such sums in memory and checks every array against every other before each short loop; on
-tables of 16 × 16 to 50 × 50 numbers, code in these vectors is two to four times as fast. An array is read by
-:func:`load` and written by :func:`store`, 16 numbers at a time, in any loop:
+LLVM's own vectoriser keeps running sums in memory, and checks all pairs of arrays for overlap before each inner loop.
+On tables of 16 × 16 to 50 × 50 numbers, code with these vectors is two to four times as fast. :func:`load` reads, and
+:func:`store` writes, 16 numbers of an array at a time:
 
     total = 0.0
     for i in range(rows):
         total += load(table, i * width + at) * weight[i]
     store(sums, at, total)
 
-Numbers turn into vectors wherever one is needed. There are ``+``, ``-``, ``*``, ``/``, the functions below, and exp and
-log of :mod:`structinf.kernels.scalar.exp_log` once :mod:`.exp_log` is imported.
+A number is converted to a vector where an operation needs a vector. Vectors support ``+``, ``-``, ``*``, ``/``, the
+functions below, and, after an import of :mod:`.exp_log`, exp and log of :mod:`structinf.kernels.scalar.exp_log`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from numba.extending import lower_builtin, lower_cast, models, register_model
 
 __all__ = ["LANES", "Lanes", "largest", "load", "maximum", "minimum", "reduce_sum", "spread", "store", "where_less"]
 
-intrinsic: Any = _intrinsic  # a decorator that takes the first argument away, which type checkers cannot know
+intrinsic: Any = _intrinsic  # the decorator removes the first parameter, and type checkers do not know it
 
 LANES = 16
-"""Numbers in a vector, whatever the machine: LLVM splits it into as many registers as it takes."""
+"""Numbers in a vector, on every machine: LLVM splits a vector over as many registers as necessary."""
 
-# No reassociation: the order of sums is what the kernel says.
+# Without reassociation, so that sums keep the order of the kernel's code.
 _FLAGS = ("contract",)
 
 
 class Lanes(types.Type):
-    """numba's type of vectors of ``dtype``, float32 or float64."""
+    """The numba type of vectors of ``dtype``, float32 or float64."""
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
@@ -60,7 +60,7 @@ def _convert(context, builder, fromty, toty, value):
 
 
 def _splat(builder, number):
-    """A vector of one number."""
+    """Return a vector with a number in all lanes."""
     vector = ir.VectorType(number.type, LANES)
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.IntType(32)(0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
@@ -71,12 +71,12 @@ def _splat(builder, number):
 
 
 def _number(context, builder, array_type, array, index):
-    """Where the number at ``index`` lies; negative numbers do not count from the end."""
+    """Return a pointer to the number at ``index``. Negative indices do not count from the end."""
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [index])
 
 
 def _place(context, builder, array_type, array, index):
-    """Where the vector at ``index`` lies, and the alignment that is certain."""
+    """Return a pointer to the vector at ``index``, and its guaranteed alignment in bytes."""
     data = _number(context, builder, array_type, array, index)
     number = context.get_value_type(array_type.dtype)
     return builder.bitcast(data, ir.VectorType(number, LANES).as_pointer()), context.get_abi_sizeof(number)
@@ -84,7 +84,7 @@ def _place(context, builder, array_type, array, index):
 
 @intrinsic
 def load(typingctx, array, index):
-    """The numbers at ``index`` and the 15 places after it of a contiguous one-dimensional array."""
+    """Return the 16 numbers from ``index`` on, of a contiguous one-dimensional array."""
 
     def codegen(context, builder, sig, args):
         place, alignment = _place(context, builder, sig.args[0], *args)
@@ -95,7 +95,7 @@ def load(typingctx, array, index):
 
 @intrinsic
 def spread(typingctx, array, index):
-    """A vector of the one number at ``index``."""
+    """Return a vector with the number at ``index`` in all lanes."""
 
     def codegen(context, builder, sig, args):
         return _splat(builder, builder.load(_number(context, builder, sig.args[0], *args)))
@@ -105,7 +105,7 @@ def spread(typingctx, array, index):
 
 @intrinsic
 def store(typingctx, array, index, lanes):
-    """Write ``lanes`` to ``index`` and the 15 places after it."""
+    """Write the 16 numbers of ``lanes`` to the array from ``index`` on."""
 
     def codegen(context, builder, sig, args):
         place, alignment = _place(context, builder, sig.args[0], *args[:2])
@@ -119,7 +119,7 @@ def store(typingctx, array, index, lanes):
 
 
 def _wider(*arguments: Any) -> Lanes | None:
-    """The type of vectors among the types of arguments."""
+    """Return the first vector type among the types of the arguments; None if no argument is a vector."""
     return next((a for a in arguments if isinstance(a, Lanes)), None)
 
 
@@ -141,7 +141,7 @@ for _name, _instruction in (("add", "fadd"), ("sub", "fsub"), ("mul", "fmul"), (
 
 
 def call(builder: ir.IRBuilder, name: str, returned: ir.Type, args: Any, flags: tuple[str, ...] = ()) -> Any:
-    """Call LLVM's function ``name`` for the vector that comes last in ``args``."""
+    """Call the LLVM intrinsic ``name`` for the type of the last argument, a vector."""
     vector = args[-1].type
     full = f"llvm.{name}.v{LANES}{'f32' if vector.element == ir.FloatType() else 'f64'}"
     known = builder.module.globals.get(full)
@@ -162,15 +162,15 @@ def _extremum(name: str) -> Any:
 
 
 maximum = _extremum("maxnum")
-"""max(a, b), lane by lane; anything where an argument is NaN."""
+"""max(a, b) of each lane; undefined where an argument is NaN."""
 
 minimum = _extremum("minnum")
-"""min(a, b), lane by lane; anything where an argument is NaN."""
+"""min(a, b) of each lane; undefined where an argument is NaN."""
 
 
 @intrinsic
 def where_less(typingctx, a, b, x, y):
-    """``x`` where a < b, and ``y`` elsewhere."""
+    """Return ``x`` where a < b, and ``y`` elsewhere."""
 
     def codegen(context, builder, sig, args):
         return builder.select(builder.fcmp_ordered("<", args[0], args[1]), args[2], args[3])
@@ -181,7 +181,7 @@ def where_less(typingctx, a, b, x, y):
 
 @intrinsic
 def reduce_sum(typingctx, lanes):
-    """The sum of all lanes, by halves."""
+    """Return the sum of all lanes, added in pairs."""
 
     def codegen(context, builder, sig, args):
         start = args[0].type.element(0.0)
@@ -192,7 +192,7 @@ def reduce_sum(typingctx, lanes):
 
 @intrinsic
 def largest(typingctx, lanes):
-    """The largest of all lanes."""
+    """Return the largest number of all lanes."""
 
     def codegen(context, builder, sig, args):
         return call(builder, "vector.reduce.fmax", args[0].type.element, args, ("nnan", "nsz"))

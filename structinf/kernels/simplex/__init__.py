@@ -1,1 +1,1 @@
-"""Maps to the simplex, row by row, and products with their Jacobians."""
+"""Maps of rows to the simplex, and products with their Jacobians."""

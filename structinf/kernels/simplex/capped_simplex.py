@@ -1,10 +1,10 @@
-"""Projection of rows of scores onto the capped simplex. Importing this module imports numba.
+"""Projections of rows of scores onto the capped simplex. Importing this module imports numba.
 
     p = clip(x − τ, 0, 1)  for the τ with Σ p = k.
 
-Σ p is piecewise linear and decreasing in τ. A step of Newton's method from the linear piece of the root ends at the
-root, and a bracket bounds the steps from other pieces. With j = ⌈k⌉, τ is at least the j-th highest score minus 1, and
-so at least the j-th highest block maximum minus 1. Lower scores have p = 0.
+Σ p is piecewise linear and decreasing in τ. A Newton step from the linear piece of the root ends at the root, and a
+bracket bounds the steps from other pieces. With j = ⌈k⌉, τ is at least the j-th highest score minus 1. So τ is also at
+least the j-th highest block maximum minus 1, and scores below this bound have p = 0.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ __all__ = ["project"]
 
 _MAX_STEPS = 4000  # three for each halving of the bracket, whose ends may be the extremes of float64
 _ROUNDING = 2.0**-52
-_COARSE = 2.0**50  # above this, the spacing of floats is so wide that only the score just above τ need be near it
+_COARSE = 2.0**50  # above this, floats are so far apart that only the score next above τ is near τ
 
 
 @jit
 def project(start, stop, x, size, sums, out):
-    """The projection of each row of ``size`` scores.
+    """Write the projection of each row of ``size`` scores.
 
     Parameters
     ----------
     x : (B * size,) floats
+        The scores.
     size : int
+        The length of a row.
     sums : (B | 1,) float64
-        The k of each row, between 0 and ``size``. If no more than k scores are above −inf, each of them has p = 1.
-    out : (B * size,) floats, 0 before, written
-        NaN in a row with NaN or +inf.
+        The k of each row, between 0 and ``size``. If a row has at most k scores above −inf, each of them has p = 1.
+    out : (B * size,) floats, initially zero, written
+        The projection; NaN in a row with NaN or +inf.
     """
     maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
     z = np.empty(size)
@@ -57,14 +59,14 @@ def project(start, stop, x, size, sums, out):
 
 @jit
 def _lower_bound(maxima, k):
-    """A lower bound of τ."""
+    """Return a lower bound of τ."""
     rank = math.ceil(k)
     return max(np.sort(maxima)[maxima.size - rank] - 1.0, LOWEST) if 1 <= rank <= maxima.size else LOWEST
 
 
 @jit
 def _clip(z, count, top, k):
-    """Replace the first ``count`` of ``z``, scores up to ``top``, by their p; ``count`` is more than ``k``."""
+    """Replace the first ``count`` scores in ``z`` by their p, for ``count`` > ``k``. The largest score is ``top``."""
     bottom = top
     for i in range(count):
         bottom = minimum(bottom, z[i])
@@ -80,7 +82,7 @@ def _clip(z, count, top, k):
 
 @jit
 def _threshold(z, count, k, low, high):
-    """The t between ``low`` and ``high`` with Σ clip(z − t, 0, 1) = ``k``."""
+    """Return the t between ``low`` and ``high`` with Σ clip(z − t, 0, 1) = ``k``."""
     t, width = 0.5 * low + 0.5 * high, np.inf
     for step in range(_MAX_STEPS):
         total, slope = -k, 0.0

@@ -1,4 +1,4 @@
-"""Maps to the simplex, their vector-Jacobian products and conjugates of entropies, by compiled loops over rows."""
+"""Maps to the simplex, their vector-Jacobian products and conjugates of entropies, in compiled loops over rows."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from ..threads import parallel_rows
 
 __all__ = ["capped_simplex", "entmax", "fusedmax", "group_means", "oscarmax", "tsallis_conjugate", "vjp"]
 
-# Elementary operations for each number. Most maps read all numbers once, and work on the support only.
+# Elementary operations per number. Most maps read each number once, and then process only the support.
 READ, AVERAGE, FUSE, POWER, SORT, ITERATE = 3, 4, 12, 20, 24, 60
 
 
 def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
-    """α-entmax along the last dimension, in float32 or float64.
+    """Return α-entmax along the last dimension, in float32 or float64.
 
     Parameters
     ----------
     x : (..., n) Tensor
+        The scores.
     alpha : float or (..., 1) Tensor
         At least 1.
     """
@@ -35,7 +36,7 @@ def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, 
 
 
 def capped_simplex(x: Float[Tensor, "*rows n"], k: float | Tensor) -> Float[Tensor, "*rows n"]:
-    """The projection onto the capped simplex with sum ``k``, a number or (..., 1), in float32 or float64."""
+    """Return the projection onto the capped simplex with sum ``k``, a number or (..., 1), in float32 or float64."""
     from .capped_simplex import project as kernel
 
     return _map_rows(kernel, (x,), _as_doubles(k), cost=ITERATE)
@@ -49,9 +50,10 @@ def vjp(
     is_capped: bool = False,
     with_parameter_grad: bool = False,
 ) -> tuple[Float[Tensor, "*rows n"], Float[Tensor, "*rows 1"] | None]:
-    """Products of the cotangent ``g`` with the Jacobians of :func:`entmax`, or :func:`capped_simplex`, at ``p``.
+    """Return the products of the cotangent ``g`` with the Jacobians of :func:`entmax`, or :func:`capped_simplex`.
 
-    The first is in the scores. The second, in α or in k, is in float64, and None unless ``with_parameter_grad``.
+    The first Jacobian is with respect to the scores, the second with respect to α or k. The second product is float64,
+    and None unless ``with_parameter_grad``. ``p`` is the result of the map.
     """
     from .vjp import vjp as kernel
 
@@ -61,14 +63,14 @@ def vjp(
 
 
 def fusedmax(x: Float[Tensor, "*rows n"], weight: float) -> Float[Tensor, "*rows n"]:
-    """Fusedmax in float32 or float64. Scores on another device are copied to the CPU, and the result back."""
+    """Return fusedmax in float32 or float64. Scores on another device are copied to the CPU, and the result back."""
     from .fusedmax import fusedmax as kernel
 
     return _map_rows(kernel, (x,), weight, cost=FUSE)
 
 
 def oscarmax(x: Float[Tensor, "*rows n"], weight: float) -> Float[Tensor, "*rows n"]:
-    """Oscarmax; otherwise as :func:`fusedmax`."""
+    """Return oscarmax in float32 or float64. Scores on another device are copied to the CPU, and the result back."""
     from .oscarmax import oscarmax as kernel
 
     return _map_rows(kernel, (x,), weight, cost=SORT)
@@ -77,7 +79,7 @@ def oscarmax(x: Float[Tensor, "*rows n"], weight: float) -> Float[Tensor, "*rows
 def group_means(
     p: Float[Tensor, "*rows n"], g: Float[Tensor, "*rows n"], is_contiguous: bool
 ) -> Float[Tensor, "*rows n"]:
-    """The product of the cotangent ``g`` with the Jacobian of :func:`fusedmax` or :func:`oscarmax` at ``p``.
+    """Return the product of the cotangent ``g`` with the Jacobian of :func:`fusedmax` or :func:`oscarmax` at ``p``.
 
     Parameters
     ----------
@@ -95,7 +97,7 @@ def tsallis_conjugate(
     origin: Float[Tensor, "*rows"],
     alpha: float,
 ) -> Float[Tensor, "*rows"]:
-    """⟨p, x − origin⟩ + (1 − Σ p^α) / (α (α − 1)) in float64, for the maximizer p in x's dtype."""
+    """Return ⟨p, x − origin⟩ + (1 − Σ p^α) / (α (α − 1)) in float64, for the maximizer p in the dtype of x."""
     from .tsallis_conjugate import tsallis_conjugate as kernel
 
     out = empty(*origin.shape, dtype=torch.float64)
@@ -107,7 +109,7 @@ def tsallis_conjugate(
 
 
 def _map_rows(kernel: Callable[..., None], tensors: tuple[Tensor, ...], *options: Any, cost: int) -> Tensor:
-    """The result of ``kernel`` for the rows of ``tensors`` (..., n), in the shape, dtype and device of the first."""
+    """Return the result of ``kernel`` for the rows of ``tensors`` (..., n), in the first tensor's dtype and device."""
     first = tensors[0]
     out = zeros(*first.shape, dtype=first.dtype)
     arrays = [array.ravel() for array in to_numpy(*tensors)]
@@ -117,7 +119,7 @@ def _map_rows(kernel: Callable[..., None], tensors: tuple[Tensor, ...], *options
 
 
 def _as_doubles(parameter: float | Tensor) -> Any:
-    """An array of one number for all rows, or of one for each row."""
+    """Return a float64 array with one number for all rows, or one number per row."""
     if isinstance(parameter, Tensor):
         return to_numpy(parameter.double())[0].ravel()
     return np.full(1, float(parameter))

@@ -5,14 +5,14 @@ With d = x − max x and a = α − 1, the probabilities are
     α = 1   q = exp(d) / Σ exp(d);
     α > 1   q = max(a d − t, 0)^(1/a) for the t in [−1, 0) with Σ q = 1
 
-(Peters, Niculae & Martins 2019, Sparse sequence-to-sequence models, §3), so only scores of d > −1 / a have q > 0. A
-subset of the scores has a lower t, so the t of the block maxima is a better bound. Newton's method finds t among the
+(Peters, Niculae & Martins 2019, Sparse sequence-to-sequence models, §3), so only scores with d > −1 / a have q > 0. A
+subset of the scores has a lower t, so the t of the block maxima is a tighter bound. Newton's method finds t from the
 scores above the bound, in float64. Only α > 2 needs a sort.
 
 For α = 2, Σ q is piecewise linear and convex in t, so the steps increase t, shrink the support, and end at the root
 (Michelot 1986, A finite algorithm for finding the projection of a point onto the canonical simplex of ℝⁿ; Condat 2016,
-Fast projection onto the simplex and the ℓ₁ ball, reviews this and other algorithms). For 1 < α < 2, the norm
-‖q^a‖_{1/a} is convex in t, and the equation that it is 1 makes longer steps than Σ q = 1 does.
+Fast projection onto the simplex and the ℓ₁ ball, reviews further algorithms). For 1 < α < 2, the norm ‖q^a‖_{1/a} is
+convex in t, and Newton's method takes longer steps for the equation ‖q^a‖_{1/a} = 1 than for Σ q = 1.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ _ABOVE_MINUS_1 = -1 + 2.0**-53  # the next number above −1
 
 @jit
 def entmax(start, stop, x, size, alphas, out):
-    """Probabilities of each row of ``size`` scores.
+    """Write the probabilities of each row of ``size`` scores.
 
     Parameters
     ----------
     x : (B * size,) floats
+        The scores.
     size : int
+        The length of a row.
     alphas : (B | 1,) float64
         At least 1.
-    out : (B * size,) floats, 0 before, written
-        0 in a row of −inf, NaN in a row with NaN or +inf.
+    out : (B * size,) floats, initially zero, written
+        The probabilities: 0 in a row of −inf, NaN in a row with NaN or +inf.
     """
     maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
     q = np.empty(size)
@@ -65,7 +67,10 @@ def entmax(start, stop, x, size, alphas, out):
 
 @jit
 def _lower_bound(d, count, alpha):
-    """A lower bound of the d with q > 0, from the first ``count`` of some ``d``, of which the largest is 0."""
+    """Return a lower bound of the d with q > 0, from a subset of the d of a row: the first ``count`` of ``d``.
+
+    The subset includes the largest d, which is 0.
+    """
     if alpha == 1:
         return -np.inf
     if alpha == 2:
@@ -81,7 +86,7 @@ def _lower_bound(d, count, alpha):
 
 @jit
 def _to_probabilities(q, count, top, alpha, low):
-    """Replace the first ``count`` of ``q``, scores up to ``top``, by probabilities; ``low`` is a lower bound of d."""
+    """Replace the first ``count`` scores in ``q`` by probabilities, given the largest score and a lower bound of d."""
     a = alpha - 1.0
     for i in range(count):
         q[i] = q[i] - top
@@ -117,11 +122,14 @@ def _to_probabilities(q, count, top, alpha, low):
 
 @jit
 def _linear_threshold(y, count, t):
-    """The t with Σ max(y − t, 0) = 1, from a lower t, and a last step too small to add to it; the largest y is 0."""
+    """Return the t with Σ max(y − t, 0) = 1, and a last step too small to change t.
+
+    The iteration starts from a lower ``t``, and the largest y is 0.
+    """
     step = 0.0
     for _ in range(_MAX_STEPS):
         total, many = 0.0, 0.0
-        for begin in range(0, count, BLOCK):  # in parts, so that long sums lose no digits
+        for begin in range(0, count, BLOCK):  # partial sums, so that long sums lose no digits
             part = 0.0
             for i in range(begin, min(begin + BLOCK, count)):
                 part += maximum(y[i] - t, 0.0)
@@ -144,7 +152,7 @@ def _subtract_threshold(q, count, t, step):
 
 @jit
 def _square_threshold(y, count, t):
-    """The t with Σ max(y − t, 0)² = 1, from a lower t; the largest y is 0."""
+    """Return the t with Σ max(y − t, 0)² = 1. The iteration starts from a lower ``t``, and the largest y is 0."""
     for _ in range(_MAX_STEPS):
         total, square = 0.0, 0.0
         for i in range(count):
@@ -164,7 +172,10 @@ def _square_threshold(y, count, t):
 
 @jit
 def _power_scale(d, count, a, log_sum):
-    """a e^(aℓ) and ℓ for a ≤ 1, from a lower ℓ, and the excess of each q by rounding in units of r^(1 − a)."""
+    """Return a e^(aℓ) and ℓ for a ≤ 1, and the rounding error of each q divided by r^(1 − a).
+
+    The iteration starts from ``log_sum``, a lower bound of ℓ.
+    """
     scale, before, total, steepness = a, log_sum, 1.0, 1.0
     for _ in range(_MAX_STEPS):
         scale = a * math.exp(a * log_sum)
@@ -182,19 +193,19 @@ def _power_scale(d, count, a, log_sum):
 
 @jit
 def _log_ratio(u, a):
-    """log r for u = a d e^(aℓ)."""
+    """Return log r for u = a d e^(aℓ)."""
     return log1p(maximum(u, _ABOVE_MINUS_1)) / a if u > -1 else -np.inf
 
 
-# For α > 2 that form loses digits, as (a d − t)^(1/a) is steepest at 0. With w the smallest q > 0 and x_w its score,
-# the others are (w^a + a (x − x_w))^(1/a): norms of two nonnegative numbers, convex in w.
+# For α > 2 the form above loses digits, as (a d − t)^(1/a) is steepest at 0. With w the smallest q > 0 and x_w its
+# score, the other q are (w^a + a (x − x_w))^(1/a): norms of two nonnegative numbers, convex in w.
 
 
 @jit
 def _smallest_probability(d, count, a):
-    """The smallest q > 0, w, and its d."""
+    """Return the smallest q > 0, called w, and its d."""
     ordered = np.sort(d[:count])[::-1]
-    first, beyond = 0, count  # the first is in the support, and the one beyond is not
+    first, beyond = 0, count  # rank ``first`` is in the support, rank ``beyond`` is not
     while beyond - first > 1:
         middle = (first + beyond) // 2
         total = 0.0
@@ -217,5 +228,5 @@ def _smallest_probability(d, count, a):
 
 @jit
 def _norm(w, power, c, a):
-    """(w^a + c)^(1/a), given w^a."""
+    """Return (w^a + c)^(1/a), given w and w^a."""
     return exp(log(power + c) / a) if c > 0 else w

@@ -7,12 +7,13 @@ finds z: its partial sums are the shortest string from the first to the last par
 extends λ above and below the partial sums of x (Davies & Kovac 2001, Local extremes, runs, strings and multiresolution,
 Annals of Statistics 29, §3).
 
-From the last knot on, the algorithm keeps two hulls: the greatest convex curve below the tube's upper side, and the
-least concave curve above its lower side. Each hull is a list of blocks of ascending, or descending, means, and pooling
-adds a new step to it. While the lower hull begins no steeper than the upper hull, the string may be straight. Once it
-begins steeper, one of the two hulls is a single block up to the new step, and the string has its next knot at the end
-of the other hull's first block. The single block continues from there, as all earlier steps were below, or above, a
-straight line through both knots. All this takes O(n) operations.
+From the last knot on, the algorithm keeps two hulls: the greatest convex curve below the upper side of the tube, and
+the least concave curve above the lower side. Each hull is a list of blocks, with ascending means in the upper hull and
+descending means in the lower hull. A new step is pooled with the last blocks. While the lower hull begins no steeper
+than the upper hull, the string may be straight. Once the lower hull begins steeper, one hull is a single block up to
+the new step, and the next knot of the string is the end of the first block of the other hull. The single block then
+begins at this knot, since all earlier steps lie on one side of the line through both knots. The algorithm takes O(n)
+operations.
 
 The lower hull is stored upside down, as the upper hull of −x.
 """
@@ -29,17 +30,18 @@ __all__ = ["fusedmax"]
 
 @jit
 def fusedmax(start, stop, x, size, weight, out):
-    """Fusedmax of each row of ``size`` scores.
+    """Write fusedmax of each row of ``size`` scores.
 
     Parameters
     ----------
     x : (B * size,) floats
-        Scores of −inf have p = 0, and the scores beside them are no neighbours.
+        The scores. Scores of −inf have p = 0, and separate the scores on both sides: these are not neighbours.
     size : int
+        The length of a row.
     weight : float
         λ, at least 0.
-    out : (B * size,) floats, 0 before, written
-        As in :func:`structinf.kernels.simplex.entmax.entmax`. Fused p are equal to the last bit.
+    out : (B * size,) floats, initially zero, written
+        0 in a row of −inf, NaN in a row with NaN or +inf. The p of a group are equal to the last bit.
     """
     z, p, alpha = np.empty(size), np.empty(size), np.full(1, 2.0)
     first, total = np.empty((2, size), np.int64), np.empty((2, size))
@@ -65,14 +67,14 @@ def fusedmax(start, stop, x, size, weight, out):
 
 @jit(fastmath=False)
 def _pull_taut(z, begin, end, weight, first, total, head, tail):
-    """Fuse the numbers from ``begin`` to ``end`` − 1 in place; the last four arguments are memory for the hulls.
+    """Fuse the numbers from ``begin`` to ``end`` − 1 in place. The last four arguments store the hulls.
 
-    The blocks of hull s are those from ``head[s]`` to ``tail[s]``; block b begins at ``first[s, b]`` and rises by
+    Hull s consists of the blocks from ``head[s]`` to ``tail[s]``. Block b begins at ``first[s, b]`` and rises by
     ``total[s, b]``.
     """
     head[:], tail[:] = 0, -1
     knot, height = begin, 0.0  # the last knot, and its height above the partial sum of x
-    anchor = z[begin]  # sums of differences to it lose fewer digits
+    anchor = z[begin]  # sums of differences to this number lose fewer digits
     for k in range(begin, end):
         step, side = z[k] - anchor, (weight if k == begin else 0.0) - (weight if k == end - 1 else 0.0)
         _add(first[0], total[0], head, tail, 0, k, step + side)
@@ -96,7 +98,7 @@ def _pull_taut(z, begin, end, weight, first, total, head, tail):
 
 @jit(fastmath=False)
 def _add(first, total, head, tail, s, k, rise):
-    """Add the step ``k`` to hull ``s``, whose blocks have ascending means."""
+    """Add the step ``k`` to hull ``s``, stored with ascending means of blocks."""
     at, start, last = tail[s] + 1, k, k + 1
     while at > head[s] and total[at - 1] * (last - start) >= rise * (start - first[at - 1]):
         at -= 1
@@ -108,13 +110,13 @@ def _add(first, total, head, tail, s, k, rise):
 
 @jit
 def _block_end(first, block, last, k):
-    """The end of a block, if step k is in the last block."""
+    """Return the end of a block, given that the last block ends with step k."""
     return k + 1 if block == last else first[block + 1]
 
 
 @jit(fastmath=False)
 def _replace_by_mean(z, begin, end, extra):
-    """Replace numbers by their mean, after ``extra`` is added to their sum."""
+    """Replace each number from ``begin`` to ``end`` − 1 by (their sum + ``extra``) / (their count)."""
     rest = extra
     for i in range(begin + 1, end):
         rest += z[i] - z[begin]

@@ -2,11 +2,12 @@
 
     p = argmin ½ ‖p − x‖² + λ Σ_{i<j} max(p_i, p_j)  over probabilities p
 
-For nonnegative p the penalty is OSCAR's. It equals λ ⟨p, ranks − 1⟩ with ascending ranks, so it is linear among points
-of the same order. Therefore p = sparsemax(z), where z minimizes the same objective over all of ℝⁿ: in sorted order, z
-is the isotonic regression of x − λ (ranks − 1). (Bondell & Reich 2008, Simultaneous regression shrinkage, variable
-selection, and supervised clustering of predictors with OSCAR; Zeng & Figueiredo 2014, The ordered weighted ℓ₁ norm:
-atomic formulation, projections, and algorithms; Yu 2013, On decomposing the proximal map, for the order of the steps.)
+For nonnegative p, the penalty is OSCAR. It equals λ ⟨p, ranks − 1⟩ with ascending ranks, so it is linear on the set of
+points with a given order. Therefore p = sparsemax(z), where z minimizes the same objective over all of ℝⁿ: in sorted
+order, z is the isotonic regression of x − λ (ranks − 1). (Bondell & Reich 2008, Simultaneous regression shrinkage,
+variable selection, and supervised clustering of predictors with OSCAR; Zeng & Figueiredo 2014, The ordered weighted ℓ₁
+norm: atomic formulation, projections, and algorithms; Yu 2013, On decomposing the proximal map, for the order of the
+steps.)
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ __all__ = ["group_means", "oscarmax"]
 
 @jit(fastmath=False)
 def oscarmax(start, stop, x, size, weight, out):
-    """Oscarmax of each row of ``size`` scores.
+    """Write oscarmax of each row of ``size`` scores.
 
     Parameters
     ----------
     x : (B * size,) floats
-        Scores of −inf are in no pair, and have p = 0.
+        The scores. Scores of −inf have p = 0, and are in no pair of the penalty.
     size : int
+        The length of a row.
     weight : float
         λ, at least 0.
-    out : (B * size,) floats, 0 before, written
-        As in :func:`structinf.kernels.simplex.entmax.entmax`. The p of a group are equal to the last bit.
+    out : (B * size,) floats, initially zero, written
+        0 in a row of −inf, NaN in a row with NaN or +inf. The p of a group are equal to the last bit.
     """
     z, p, alpha = np.empty(size), np.empty(size), np.full(1, 2.0)
     y, first, total, mean = np.empty(size), np.empty(size + 1, np.int64), np.empty(size), np.empty(size)
@@ -71,16 +73,17 @@ def oscarmax(start, stop, x, size, weight, out):
 
 @jit
 def group_means(start, stop, p, g, size, is_contiguous, out):
-    """The products of ``g`` with the Jacobians at ``p``: the mean over each group less the mean over the support.
+    """Write the products of ``g`` with the Jacobians at ``p``: the mean over a group minus the mean over the support.
 
     Parameters
     ----------
     p, g : (B * size,) floats
-        The numbers of a group have equal p, above 0.
+        The probabilities, and the cotangents. A group consists of the elements with the same p above 0.
     size : int
+        The length of a row.
     is_contiguous : bool
         Whether each group is a run of neighbours.
-    out : (B * size,) floats, 0 before, written
+    out : (B * size,) floats, initially zero, written
     """
     maxima, index, q = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32), np.empty(size)
     buffers = argsort_buffers(size)

@@ -1,7 +1,7 @@
-"""Select the numbers of a row that may be in the support. Importing this module imports numba.
+"""Selection of the numbers of a row that may be in the support. Importing this module imports numba.
 
-A score has a positive probability only if it is close enough to the largest score. So a row is read once, for the
-largest number of each block of 64; only blocks whose largest number is close enough are read again.
+A score has a positive probability only if it is close enough to the largest score. The first pass over a row finds the
+largest number of each block of 64. The second pass reads only the blocks whose largest number is close enough.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ LOWEST = np.finfo(np.float64).min
 """The lowest finite number."""
 
 SMALLEST_POSITIVE = 2.0**-1022
-"""The smallest normal number above 0: powers of smaller ones overflow."""
+"""The smallest positive normal number. Negative powers of smaller numbers overflow."""
 
 
 @jit
 def block_maxima(x, begin, size, maxima):
-    """The largest of the ``size`` numbers from ``begin`` on; NaN if one is NaN or +inf, or if ``size`` is 0.
+    """Return the largest of the ``size`` numbers from ``begin`` on; NaN if any is NaN or +inf, or if ``size`` is 0.
 
     Parameters
     ----------
     x : (m,) floats
     begin, size : int
-    maxima : (size / 64, rounded up) float64, written
+        The first index, and the length, of the row.
+    maxima : (⌈size / 64⌉,) float64, written
         The largest number of each block.
     """
     if size == 0:
@@ -59,15 +60,16 @@ def block_maxima(x, begin, size, maxima):
 
 @jit
 def select(x, begin, size, maxima, low, index, values):
-    """Select the numbers of at least ``low`` among the ``size`` from ``begin`` on, and return how many they are.
+    """Select the numbers of at least ``low`` among the ``size`` numbers from ``begin`` on, and return their count.
 
     Parameters
     ----------
     maxima : float64
         From :func:`block_maxima`.
     low : float
+        The lower bound.
     index : (size,) int32, written
-        The places of the selected numbers, counted from ``begin``.
+        The positions of the selected numbers, counted from ``begin``.
     values : (size,) float64, written
         The selected numbers.
     """
@@ -78,5 +80,5 @@ def select(x, begin, size, maxima, low, index, values):
                 value = np.float64(numbers[begin + i])
                 places[count] = np.int32(i)
                 kept[count] = value
-                count += value >= low  # without a branch, which the processor would mispredict
+                count += value >= low  # not a branch, since the processor would mispredict it
     return count

@@ -1,4 +1,4 @@
-"""Maps to the simplex in torch, on any device, and vector-Jacobian products that autograd can differentiate.
+"""Maps to the simplex in torch, on any device, and their differentiable vector-Jacobian products.
 
 References
 ----------
@@ -37,17 +37,19 @@ PHI_SERIES = tuple((k + 1) / math.factorial(k + 2) for k in range(18))
 
 
 def max_score(x: Tensor) -> Tensor:
-    """The largest entry, (..., 1); −inf if there is none."""
+    """Return the largest entry, (..., 1); −inf for rows of length 0."""
     return x.amax(-1, keepdim=True) if x.shape[-1] else x.new_full((*x.shape[:-1], 1), -math.inf)
 
 
 def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
-    """α-entmax of rows of scores; 0 where all are −inf, NaN where one is NaN or +inf.
+    """Return α-entmax of rows of scores: 0 in a row of −inf, NaN in a row with NaN or +inf.
 
     Parameters
     ----------
+    x : (..., n) Tensor
+        The scores.
     alpha : float or (..., 1) Tensor
-        Of at least 1.
+        At least 1.
     """
     if not x.numel():
         return x.clone()
@@ -56,7 +58,7 @@ def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, 
 
 
 def _entmax_same_case(x: Tensor, alpha: float | Tensor) -> Tensor:
-    """α-entmax for one α, or for several that are all 1, all in (1, 2], or all above 2."""
+    """Return α-entmax for one α, or for several α that are all 1, all in (1, 2], or all above 2."""
     largest = alpha.max() if isinstance(alpha, Tensor) else alpha
     if largest == 1:
         return torch.softmax(x, -1)
@@ -74,7 +76,7 @@ def _entmax_per_row(x: Tensor, alpha: Tensor) -> Tensor:
 
 
 def nan_in_invalid_rows(x: Tensor, p: Tensor) -> Tensor:
-    """``p``, with NaN in the rows in which ``x`` has NaN or +inf."""
+    """Return ``p`` with NaN in the rows where ``x`` has NaN or +inf."""
     return p.masked_fill(~(x < math.inf).all(-1, keepdim=True), math.nan)
 
 
@@ -83,13 +85,13 @@ def nan_in_invalid_rows(x: Tensor, p: Tensor) -> Tensor:
 #
 #     q = r e^{−ℓ},    r = max(1 + a d e^{aℓ}, 0)^(1/a),    log Σ r = ℓ,
 #
-# which is accurate for large numbers of entries and for α near 1 alike (r tends to exp d, ℓ to log Σ exp d).
+# This form is accurate for long rows and for α near 1: as α tends to 1, r tends to exp d, and ℓ to log Σ exp d.
 
 
 def entmax_dual(x: Tensor, a: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """max x, ℓ and q of rows (..., n), for a in (0, 1], a number or (..., 1).
+    """Return max x, ℓ and q of rows (..., n), for a in (0, 1], a number or (..., 1).
 
-    For a row of −inf, ℓ and q are those of a row of zeros.
+    A row of −inf has the ℓ and q of a row of zeros.
     """
     top = max_score(x)
     if not x.shape[-1]:
@@ -97,11 +99,11 @@ def entmax_dual(x: Tensor, a: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
     d = torch.where(x == top, 0.0, x - top)
     if isinstance(a, float | int) and a in (0.5, 1) and d.shape[-1] <= 16:
         log_sum = _closed_form(d, a)
-    else:  # sorting longer rows takes longer than the steps that it saves
+    else:  # for longer rows, sorting takes more time than the saved steps
         log_sum = torch.zeros_like(top)
     # Newton's method for ‖max(a d − t, 0)‖_{1/a} = 1, from the left. The norm N is convex and decreasing in t, so each
-    # step stays left of the root, and divides (N − 1) |N′| by four or more, where |N′| ≥ 1. So at most log₄(n² / ε)
-    # steps reach rounding; 2 to 10 are usual.
+    # step stays left of the root, and divides (N − 1) |N′| by at least 4, where |N′| ≥ 1. So at most log₄(n² / ε) steps
+    # reach rounding accuracy; 2 to 10 are usual.
     tolerance, steps = 16 * torch.finfo(x.dtype).eps, 0
     while True:
         r, slope = _powers(d, log_sum, a)
@@ -110,16 +112,16 @@ def entmax_dual(x: Tensor, a: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
         moving = step.abs() > tolerance * (1 + log_sum)
         if steps == 64 or not moving.any():
             break
-        log_sum = torch.where(moving, log_sum + step, log_sum)  # each row independently of the others
+        log_sum = torch.where(moving, log_sum + step, log_sum)  # rows do not depend on each other
         steps += 1
-    # The last step is taken in q itself, along dq/dt, and so removes what rounding left of Σ q − 1.
+    # The last step changes q itself, along dq/dt, and so removes the rounding error of Σ q − 1.
     scale = torch.exp(-log_sum)
     q = r * scale - slope * ((total * scale - 1) / steepness)
     return top, log_sum + step, q.clamp(min=0)
 
 
 def _powers(d: Tensor, log_sum: Tensor, a: float | Tensor) -> tuple[Tensor, Tensor]:
-    """r and r^(1 − a)."""
+    """Return r and r^(1 − a)."""
     u = (d * (a * torch.exp(a * log_sum))).clamp(min=-1)
     if not isinstance(a, Tensor) and a == 1:
         return 1 + u, (1 + u).sign()
@@ -127,11 +129,11 @@ def _powers(d: Tensor, log_sum: Tensor, a: float | Tensor) -> tuple[Tensor, Tens
         return (1 + u).square(), 1 + u
     log_r = u.log1p() / a
     slope = (log_r * (1 - a)).exp()
-    return log_r.exp(), torch.where(u > -1, slope, 0.0) if isinstance(a, Tensor) else slope  # a may be 1, and 0⁰ is 0
+    return log_r.exp(), torch.where(u > -1, slope, 0.0) if isinstance(a, Tensor) else slope  # 0⁰ is 0 where a is 1
 
 
 def _closed_form(d: Tensor, a: float) -> Tensor:
-    """ℓ for α = 2 (Martins & Astudillo 2016, algorithm 1) and α = 1.5 (Peters et al. 2019, §3), by sorting."""
+    """Return ℓ for α = 2 (Martins & Astudillo 2016, algorithm 1) or α = 1.5 (Peters et al. 2019, §3), by sorting."""
     y = (a * d).clamp(min=-1).sort(-1, descending=True).values  # entries below −1 have q = 0
     k = torch.arange(1, d.shape[-1] + 1, dtype=d.dtype, device=d.device)
     mean = y.cumsum(-1) / k
@@ -142,12 +144,12 @@ def _closed_form(d: Tensor, a: float) -> Tensor:
 
 
 def _entmax_above_2(x: Tensor, a: float | Tensor) -> Tensor:
-    """q for a > 1, by the algorithm of :mod:`.entmax`."""
+    """Return q for a > 1, by the algorithm of :mod:`.entmax`."""
     top, n = max_score(x), x.shape[-1]
     d = torch.where(x == top, 0.0, x - top).double()
     ordered, place = d.sort(-1, descending=True).values, torch.arange(n, device=x.device)
-    first = torch.zeros_like(top, dtype=torch.long)  # is in the support
-    beyond = torch.full_like(first, n)  # is not
+    first = torch.zeros_like(top, dtype=torch.long)  # a rank in the support
+    beyond = torch.full_like(first, n)  # a rank outside the support
     for _ in range(n.bit_length()):
         middle = (first + beyond) // 2
         powers = (a * (ordered - ordered.gather(-1, middle))).pow(1 / a)
@@ -171,14 +173,14 @@ def _norm(w: Tensor, c: Tensor, a: float | Tensor) -> Tensor:
 
 
 def power(p: Tensor, exponent: float | Tensor) -> Tensor:
-    """p^exponent of p ≥ 0. Where p = 0, the result and all its derivatives are 0; NaN stays NaN."""
+    """Return p^exponent of p ≥ 0. Where p = 0, the result and all its derivatives are 0. NaN stays NaN."""
     positive = p != 0
-    # The inner where keeps the infinite slope of the power at 0 out of the gradient; the outer one alone would not.
+    # The inner where keeps the infinite slope of the power at 0 out of the gradient of the discarded branch.
     return torch.where(positive, torch.where(positive, p, 1.0).pow(exponent), 0.0)
 
 
 def entmax_vjp(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
-    """J z = s (z − ⟨s, z⟩ / Σ s) with s = q^(2 − α) where q > 0, and 0 elsewhere (Peters et al. 2019, §3)."""
+    """Return J z = s (z − ⟨s, z⟩ / Σ s), with s = q^(2 − α) where q > 0, and 0 elsewhere (Peters et al. 2019, §3)."""
     p, v = upcast_half(q), upcast_half(z)
     s = power(p, 2 - alpha)
     if p.shape[-1] and (isinstance(alpha, Tensor) or alpha > 2):
@@ -189,7 +191,7 @@ def entmax_vjp(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*r
 
 
 def _vjp_from_largest_weight(p: Tensor, s: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
-    """J v with weights in units of the largest weight, as in :mod:`.vjp`."""
+    """Return J v, computed with weights relative to the largest weight, as in :mod:`.vjp`."""
     positive = p != 0
     place = torch.where(positive, p, torch.inf).argmin(-1, keepdim=True)
     if isinstance(alpha, Tensor):
@@ -208,12 +210,12 @@ def _vjp_from_largest_weight(p: Tensor, s: Tensor, v: Tensor, alpha: float | Ten
 
 
 def _zero_infinities(where: Tensor, s: Tensor) -> Tensor:
-    """``s`` with 0 for its infinities ``where`` it multiplies 0."""
+    """Return ``s`` with its infinite entries replaced by 0 at the positions ``where`` the other factor is 0."""
     return torch.where(where & s.isinf(), 0.0, s)
 
 
 def entmax_alpha_vjp(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tensor, "*rows 1"]:
-    """⟨z, ∂q / ∂α⟩ for ``q`` and ``z`` (..., n), by the formula of :mod:`.vjp`."""
+    """Return ⟨z, ∂q / ∂α⟩ for ``q`` and ``z`` (..., n), by the formula of :mod:`.vjp`."""
     p, v = upcast_half(q), upcast_half(z)
     log_p = torch.where(p != 0, p, 1.0).log()
     rates = entmax_vjp(p, log_p.square() * _phi((alpha - 1) * log_p), alpha)
@@ -221,7 +223,7 @@ def entmax_alpha_vjp(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tenso
 
 
 def _phi(z: Tensor) -> Tensor:
-    """(1 − e^z + z e^z) / z² for z ≤ 0."""
+    """Return (1 − e^z + z e^z) / z² for z ≤ 0."""
     is_small = z > -1
     near, far = torch.where(is_small, z, 0.0), torch.where(is_small, -1.0, z)
     series = torch.zeros_like(z)
@@ -231,23 +233,23 @@ def _phi(z: Tensor) -> Tensor:
 
 
 def capped_simplex(x: Float[Tensor, "*rows n"], k: float | Tensor) -> Float[Tensor, "*rows n"]:
-    """The projection onto the capped simplex, clip(x − τ, 0, 1) with sum ``k``, a number or (..., 1).
+    """Return the projection onto the capped simplex, clip(x − τ, 0, 1) with sum ``k``, a number or (..., 1).
 
-    In a row with no more than k scores above −inf, each of them has p = 1.
+    If a row has at most k scores above −inf, each of them has p = 1.
     """
     if not x.shape[-1]:
         return x.clone()
     k = torch.as_tensor(k, dtype=torch.float64, device=x.device).expand(*x.shape[:-1], 1)
     allowed = ~x.isneginf()
     rank = k.ceil().long().clamp(1, x.shape[-1])
-    anchor = x.sort(-1, descending=True).values.gather(-1, rank - 1)  # τ is at most 1 below it
+    anchor = x.sort(-1, descending=True).values.gather(-1, rank - 1)  # τ is at least anchor − 1
     z = x.double() - anchor
     low = torch.full_like(k, -1.0)
     for bit in range(1, 54):
         higher = low + 0.5**bit
         low = torch.where((z - higher).clamp(0, 1).sum(-1, keepdim=True) > k, higher, low)
     rough = z - low
-    # The exact τ follows from which entries are between 0 and 1.
+    # The entries between 0 and 1 determine the exact τ.
     is_between, ones = (rough > 0) & (rough < 1), (rough >= 1).sum(-1, keepdim=True)
     count = is_between.sum(-1, keepdim=True)
     tau = (torch.where(is_between, z, 0.0).sum(-1, keepdim=True) + ones - k) / count.clamp(min=1)
@@ -259,7 +261,7 @@ def capped_simplex(x: Float[Tensor, "*rows n"], k: float | Tensor) -> Float[Tens
 def capped_simplex_vjp(
     p: Float[Tensor, "*rows n"], g: Float[Tensor, "*rows n"]
 ) -> tuple[Float[Tensor, "*rows n"], Float[Tensor, "*rows 1"]]:
-    """Products of the cotangent ``g`` with the Jacobians of :func:`capped_simplex` at ``p``, in x and in k."""
+    """Return the products of the cotangent ``g`` with the Jacobians of :func:`capped_simplex` at ``p``, in x and k."""
     is_between = ((p > 0) & (p < 1)) | p.isnan()
     v = torch.where(is_between, g, 0.0)
     mean = (v + 0 * p).sum(-1, keepdim=True) / is_between.sum(-1, keepdim=True).clamp(min=1)
@@ -269,7 +271,7 @@ def capped_simplex_vjp(
 def group_means(
     p: Float[Tensor, "*rows n"], g: Float[Tensor, "*rows n"], is_contiguous: bool
 ) -> Float[Tensor, "*rows n"]:
-    """The product of the cotangent ``g`` with the Jacobian of fusedmax or oscarmax at ``p``.
+    """Return the product of the cotangent ``g`` with the Jacobian of fusedmax or oscarmax at ``p``.
 
     Parameters
     ----------

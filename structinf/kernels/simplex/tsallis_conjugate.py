@@ -1,10 +1,10 @@
-"""The conjugate max_p ⟨p, x⟩ + H(p) of Tsallis entropies, given its maximizer p. Importing this module imports numba.
+"""The conjugate max_p ⟨p, x⟩ + H(p) of Tsallis entropies, given the maximizer p. Importing this module imports numba.
 
 The p are rounded, so their sum S is not exactly 1. As x + ∇H(p) is the same number c wherever p > 0,
 
     ⟨p, x⟩ + H(p) − c (S − 1)
 
-differs from the maximum only by the square of the rounding, and losses far below 1 keep their digits in float32.
+differs from the maximum only by the square of the rounding error. So losses far below 1 keep their digits in float32.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ __all__ = ["tsallis_conjugate"]
 
 @jit
 def tsallis_conjugate(start, stop, x, p, origins, size, alpha, out):
-    """The conjugate of each row.
+    """Write the conjugate of each row.
 
     Parameters
     ----------
     x, p : (B * size,) floats
+        The scores, and the maximizers.
     origins : (B,) floats
-        The number that is subtracted from all x of the row.
+        A number per row, subtracted from all scores of the row.
     size : int
+        The length of a row.
     alpha : float
         At least 1.
     out : (B,) float64, written
-        0 if all p of the row are 0, NaN if one is NaN.
+        The conjugates; 0 if all p of the row are 0, NaN if any p is NaN.
     """
     maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
     q, a = np.empty(size), alpha - 1.0
@@ -48,7 +50,7 @@ def tsallis_conjugate(start, stop, x, p, origins, size, alpha, out):
         for i in range(count):
             gain += q[i] * (np.float64(x[begin + index[i]]) - origin)
             total += q[i]
-        # Of H, the sum of p (1 − p^a) / (α a), and of ⟨p, ∇H⟩, that of p (1 / (α a) − p^a / a).
+        # H is the sum of p (1 − p^a) / (α a), and ⟨p, ∇H⟩ is the sum of p (1 / (α a) − p^a / a).
         if alpha == 2:
             for i in range(count):
                 entropy += 0.5 * q[i] * (1.0 - q[i])

@@ -14,7 +14,7 @@ v_i = 0,
 
     mean = Σ r v / Σ r,    (J v)_j = s_j (v_j − mean),    (J v)_i = −Σ_{j ≠ i} s_j v_j / Σ r
 
-do not cancel against s_i, and are finite whenever the other s are.
+do not cancel against s_i, and are finite whenever the other s are finite.
 
 The projection onto the capped simplex has the J of α = 2, with s = 1 where 0 < p < 1. Its derivative in k is s / Σ s.
 """
@@ -37,18 +37,22 @@ _PHI_SERIES = np.array(PHI_SERIES)
 
 @jit
 def vjp(start, stop, p, g, size, alphas, is_capped, in_parameter, out):
-    """J g of each row, and the product of g with the derivative in α, or in k.
+    """Write J g of each row, and the product of g with the derivative with respect to α or k.
 
     Parameters
     ----------
     p, g : (B * size,) floats
+        The probabilities, and the cotangents.
     size : int
+        The length of a row.
     alphas : (B | 1,) float64
+        The α of each row.
     is_capped : bool
-        Whether p is in the capped simplex; ``alphas`` is then 2.
+        Whether p is in the capped simplex. Then ``alphas`` is 2.
     in_parameter : (B,) float64, written
-        The products with the derivatives in α, or in k; or an array of size 0 if they are not needed.
-    out : (B * size,) floats, 0 before, written
+        The product with the derivative with respect to α or k. If the product is not needed, an array of size 0.
+    out : (B * size,) floats, initially zero, written
+        J g.
     """
     maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
     q, v, s = np.empty(size), np.empty(size), np.empty(size)
@@ -77,13 +81,13 @@ def vjp(start, stop, p, g, size, alphas, is_capped, in_parameter, out):
 
 @jit
 def _softmax_vjp(p, g, begin, size, out):
-    """J g for α = 1, whose p are rarely 0."""
+    """Write J g for α = 1, without a selection of the support, since softmax is rarely 0."""
     q, v, product = p[begin : begin + size], g[begin : begin + size], out[begin : begin + size]
     total, mean = 0.0, 0.0
     for i in range(size):
         total += np.float64(q[i])
         mean += np.float64(q[i]) * np.float64(v[i])
-    if total > 0:  # rounding may have left the sum beside 1
+    if total > 0:  # the sum may differ from 1 by rounding
         mean /= total
     for i in range(size):
         product[i] = q[i] * (np.float64(v[i]) - mean)
@@ -91,7 +95,7 @@ def _softmax_vjp(p, g, begin, size, out):
 
 @jit
 def _keep_below_1(index, q, count):
-    """Keep the numbers below 1, and return how many they are."""
+    """Keep the numbers below 1, and return their count."""
     kept = 0
     for i in range(count):
         index[kept], q[kept] = index[i], q[i]
@@ -129,7 +133,7 @@ def _apply_jacobian(p, v, s, count, alpha):
 
 @jit
 def _apply_jacobian_above_2(p, v, s, count, alpha):
-    """The same for α > 2, from the differences to the v of the smallest p."""
+    """Replace ``v`` by J v for α > 2, computed from differences to the v of the smallest p. Write s."""
     smallest = p[:count].argmin()
     log_p, shift = log(p[smallest]), v[smallest]
     total, mean, others = 0.0, 0.0, 0.0
@@ -142,13 +146,13 @@ def _apply_jacobian_above_2(p, v, s, count, alpha):
     mean /= total
     for i in range(count):
         v[i] = 0.0 if v[i] == mean else s[i] * (v[i] - mean)
-    # Infinite terms of both signs: keep the sign that the mean gives.
+    # If the sum has infinite terms of both signs, keep the value computed from the mean.
     v[smallest] = v[smallest] if np.isnan(others) else -others / total
 
 
 @jit
 def _alpha_vjp(p, g, begin, index, rates, s, count, alpha):
-    """−⟨g, J D⟩. D is written to ``rates``."""
+    """Return −⟨g, J D⟩. ``rates`` and ``s`` are scratch."""
     for i in range(count):
         log_p = log(p[i])
         rates[i] = log_p * log_p * _phi((alpha - 1.0) * log_p)

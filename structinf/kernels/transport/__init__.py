@@ -1,1 +1,1 @@
-"""Entropic optimal transport: plans, their Laplacians and derivatives."""
+"""Entropic optimal transport: plans, their Laplacians and their derivatives."""

@@ -1,9 +1,9 @@
-"""Laplacians of transport plans, and the plans' derivatives by them, compiled. Importing this module imports numba.
+"""Laplacians of transport plans, and the derivatives of plans, in compiled loops. Importing this module imports numba.
 
-With the rows eliminated, how a plan P of rows' sums a changes with its columns' potentials is the Laplacian of a graph
-over the columns, with weights W[j, k] = Σ_i P[i, j] P[i, k] / a[i]. It is eliminated without subtractions, diagonals
-being sums of the rest of their rows: at small temperatures P is nearly a vertex and W nearly 0, of which differences
-would leave nothing right.
+For a plan P with fixed row sums a, the derivative of the column sums with respect to the column potentials is the
+Laplacian of a graph over the columns, with weights W[j, k] = Σ_i P[i, j] P[i, k] / a[i]. Gaussian elimination computes
+each diagonal entry as the sum of the weights in its row, without subtractions. At low temperatures P is near a vertex
+and W is near 0, and differences would lose all digits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["column_weights", "eliminate", "tangent"]
 
 @jit
 def column_weights(plan, a, weights):
-    """W[j, k] for k < j."""
+    """Write W[j, k] to ``weights`` for k < j."""
     n, m = plan.shape
     for j in range(m):
         for k in range(j):
@@ -37,11 +37,12 @@ def column_weights(plan, a, weights):
 
 @jit
 def eliminate(weights, x, size, farthest):
-    """Solve (diag(W 1) − W) y = x in place, with y[0] = 0; the lower triangle of W is used up, and ``size``.
+    """Replace x by the solution y of (diag(W 1) − W) y = x with y[0] = 0.
 
-    A column that no weight is left for is one of its own part of the graph, and gets 0. No y moves from the mean of
-    those around it by more than ``farthest``. Where x is below the rounding of terms of this size, it is 0: it could be
-    anything, and the weights it is divided by are as small as can be.
+    The lower triangle of W is overwritten. ``size`` holds the sum of the absolute terms of each x, and is overwritten.
+    The last column of each connected component gets 0. Each y differs from the weighted mean of its neighbours by at
+    most ``farthest``. An x below the rounding error of its terms counts as 0: its digits are rounding errors, and a
+    division by weights near 0 would blow them up.
     """
     m = len(x)
     for j in range(m - 1, 0, -1):
@@ -78,10 +79,11 @@ def eliminate(weights, x, size, farthest):
 
 @jit
 def tangent(start, stop, plan, direction, row_change, column_change, temperature, change, x, y):
-    """The change of the plan, and of f / T and g / T, along a direction of the scores and changes of the margins.
+    """Write the derivative of the plan to ``change``, and the derivatives of f / T and g / T to ``x`` and ``y``.
 
-    With w = P ∘ direction / T, they are the solution of L [x; y] = [row_change − w 1; column_change − wᵀ 1], where
-    L = [diag(P 1), P; Pᵀ, diag(Pᵀ 1)], and change = w + P ∘ (x[i] + y[j]). Arrays are (B, n, m), (B, n) and (B, m).
+    The derivative is along a direction of the scores and changes of the margins. With w = P ∘ direction / T, x and y
+    solve L [x; y] = [row_change − w 1; column_change − wᵀ 1], where L = [diag(P 1), P; Pᵀ, diag(Pᵀ 1)], and
+    change = w + P ∘ (x[i] + y[j]). Arrays are (B, n, m), (B, n) and (B, m).
     """
     n, m = plan.shape[1], plan.shape[2]
     weights, size, sums = np.empty((m, m)), np.empty(m), np.empty(n)

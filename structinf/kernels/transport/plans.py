@@ -1,17 +1,17 @@
-"""Entropic optimal transport, compiled: the plans. Importing this module imports numba.
+"""The plans of entropic optimal transport, in compiled loops. Importing this module imports numba.
 
     P = argmax ⟨S, P⟩ − T Σ P log P   over P ≥ 0 with P 1 = a, Pᵀ 1 = b
 
-has P[i, j] = exp((S[i, j] + f[i] + g[j]) / T), and the potentials f, g are found in two ways.
+The plan is P[i, j] = exp((S[i, j] + f[i] + g[j]) / T) with dual potentials f and g. Two algorithms find f and g.
 
-Sinkhorn's sweeps scale rows and columns in turn. They run on a kept kernel exp((S + f + g) / T), as matrix products,
-while the scalings since it was made stay within bounds; otherwise they take logarithms of sums (B. Schmitzer,
-Stabilized sparse scaling algorithms for entropy regularized transport problems, SIAM J. Sci. Comput. 41, 2019, §3).
+Sinkhorn's sweeps scale rows and columns in turn. While the scalings stay within bounds, the sweeps are matrix products
+with a stored matrix exp((S + f + g) / T). Beyond the bounds, the sweeps run in the log domain (B. Schmitzer, Stabilized
+sparse scaling algorithms for entropy regularized transport problems, SIAM J. Sci. Comput. 41, 2019, §3).
 
-Newton's method takes over where the sweeps would need many more. With f eliminated, the dual is a smooth concave
-function of g alone (M. Cuturi & G. Peyré, Semidual regularized optimal transport, SIAM Review 60, 2018), whose Hessian
-is minus a Laplacian (:mod:`.laplacian`). From far away it goes through higher temperatures, each from the
-potentials of the one before.
+Newton's method takes over if the sweeps converge too slowly. With f eliminated, the dual objective is a smooth concave
+function of g (M. Cuturi & G. Peyré, Semidual regularized optimal transport, SIAM Review 60, 2018). Its Hessian is minus
+a Laplacian (:mod:`.laplacian`). If the solution is far away, Newton's method solves a sequence of decreasing
+temperatures, each starting from the potentials of the previous temperature.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .tolerances import COARSE_TOLERANCE, EXACT, MAX_COARSE_STEPS, MAX_STEP, NEG
 
 __all__ = ["solve"]
 
-# What scalings may grow to before they are absorbed: their products with what underflowed stay 0 in double precision.
+# Bounds of scalings, beyond which the potentials absorb them: products with underflowed entries stay 0 in float64.
 LARGE, SMALL = 1e60, 1e-60
-PERIOD = 8  # sweeps between two looks at how fast they converge
+PERIOD = 8  # sweeps between two measurements of the convergence rate
 
 
 @jit
@@ -49,13 +49,25 @@ def solve(
     target_residual,
     iterations,
 ):
-    """The plans (B, n, m) of scores (B, n, m), with potentials f (B, n) and g (B, m), for margins (B | 1, ...).
+    """Compute the plans (B, n, m) and potentials f (B, n), g (B, m) for scores (B, n, m) and margins (B | 1, ...).
 
-    Rows and columns of margin 0 have potential −inf; others must have cells above −inf to take it. The residual (B,) is
-    the largest difference of a row's or a column's sum from its margin, relative to the largest margin; iterations (B,)
-    counts sweeps and Newton steps, at most ``limit`` of them. The goal (B,) for the residual is the ``tolerance``, or
-    what :func:`_rounding` leaves of it. An ``initial_temperature`` above the temperature is that of the
-    first solution; the next ones have smaller temperatures.
+    Rows and columns with margin 0 get the potential −inf. Other rows and columns need enough cells with scores above
+    −inf for their margins.
+
+    Parameters
+    ----------
+    rows, columns : (B | 1, n) and (B | 1, m) float64
+        The margins.
+    initial_temperature : float
+        If above ``temperature``, Newton's method starts at the initial temperature and decreases it.
+    limit : int
+        The largest number of iterations: sweeps and Newton steps.
+    residual : (B,) float64, written
+        The largest error of a row sum or column sum, relative to the largest margin.
+    target_residual : (B,) float64, written
+        ``tolerance``, or the bound of :func:`_rounding` if the bound is larger.
+    iterations : (B,) integers, written
+        The number of sweeps and Newton steps.
     """
     n, m = scores.shape[1], scores.shape[2]
     totals, weights, newton_step, work = np.empty(m), np.empty((m, m)), np.empty(m), np.empty((4, max(n, m)))
@@ -86,7 +98,10 @@ def _descend(
     scores, a, b, largest, spread, temperature, high, tolerance, limit, plan, f, g, residual, iterations, totals,
     weights, newton_step, work,
 ):  # fmt: skip
-    """The plan of one instance, of this largest margin and spread of scores, from the temperature ``high`` down."""
+    """Compute the plan of one instance, starting at the temperature ``high``.
+
+    ``largest`` is the largest margin, and ``spread`` the range of the finite scores.
+    """
     m = scores.shape[1]
     exact = tolerance <= EXACT
     if high == temperature:
@@ -100,7 +115,7 @@ def _descend(
             if high > temperature:
                 for j in range(m):
                     g[j] = 0.0 if b[j] > 0 else -np.inf
-    # Temperatures in a row whose ratio is the same.
+    # A geometric sequence of temperatures.
     levels = int(np.ceil(np.log(high / temperature) / np.log(TEMPERATURE_RATIO)))
     level, error = levels, np.inf
     for level in range(levels, -1, -1):
@@ -118,17 +133,17 @@ def _descend(
     if exact and iterations[0] < limit:
         error = _newton(scores, a, b, temperature, plan, f, g, totals, weights, newton_step, work)
         iterations[0] += 1
-    elif level > 0:  # what there is, at the temperature asked for
+    elif level > 0:  # the limit came at a higher temperature: return the plan of its potentials
         error = _normalise_rows(scores, a, b, temperature, plan, f, g, totals)
     residual[0] = error / largest
 
 
 @jit
 def _rounding(scores, plan, g, t, largest, spread):
-    """What rounding of scores and potentials over the temperature leaves of a residual.
+    """Return a bound on the residual that rounding of scores and potentials causes.
 
-    Of those where something is shipped: how far below them a score lies that stands for −inf does not matter. Nor does
-    what all scores have in common.
+    Only cells with a non-negligible amount count, so large negative scores in place of −inf do not change the bound.
+    A constant added to all scores does not change it either.
     """
     size, least = 0.0, NEGLIGIBLE * largest
     for i in range(scores.shape[0]):
@@ -140,7 +155,7 @@ def _rounding(scores, plan, g, t, largest, spread):
 
 @jit
 def _score_range(scores):
-    """The largest finite score less the smallest."""
+    """Return the largest minus the smallest finite score."""
     low, high = np.inf, -np.inf
     for i in range(scores.shape[0]):
         for j in range(scores.shape[1]):
@@ -154,7 +169,10 @@ def _score_range(scores):
 
 @jit
 def _normalise_rows(scores, a, b, t, plan, f, g, totals):
-    """Put f to where the rows' sums are right, and the plan and its columns' sums to f and g; their largest error."""
+    """Set f so that the row sums equal the margins, and return the largest error of a column sum.
+
+    Update the plan, and write its column sums to ``totals``.
+    """
     n, m = scores.shape
     inverse = 1 / t
     for j in range(m):
@@ -186,7 +204,7 @@ def _normalise_rows(scores, a, b, t, plan, f, g, totals):
 
 @jit
 def _normalise_columns(scores, b, t, f, g, top, total):
-    """Put g to where the columns' sums are right for f, by logarithms of sums."""
+    """Set g so that the column sums equal the margins for the given f, in the log domain."""
     n, m = scores.shape
     inverse = 1 / t
     for j in range(m):
@@ -207,9 +225,10 @@ def _normalise_columns(scores, b, t, f, g, top, total):
 
 @jit
 def _scale_rows(plan, a, u, v, totals):
-    """Put u to where the sums of rows of u P v are right: their largest error before, and the range of u.
+    """Set u so that the row sums of diag(u) P diag(v) equal the margins.
 
-    The totals are those of the columns of u P.
+    Return the largest error of a row sum before the update, and the range of u. Write the column sums of diag(u) P to
+    ``totals``.
     """
     n, m = plan.shape
     for j in range(m):
@@ -233,14 +252,14 @@ def _scale_rows(plan, a, u, v, totals):
 
 @jit
 def _sweep(scores, a, b, t, target_residual, limit, plan, f, g, totals, work):
-    """Sweeps until the error is within the goal, or until Newton's method is faster: the error and their number."""
+    """Sweep until the error reaches the target, or until Newton's method is faster. Return the error and the count."""
     n, m = scores.shape
     u, v, top, total = work[0], work[1], work[2], work[3]
-    # What a step of Newton's costs in sweeps, and some ten of them are wanted.
+    # A Newton step costs as much as 0.5 m + 8 sweeps, and Newton's method needs about 10 steps.
     patience = 10 * (0.5 * m + 8)
     count, rounds, before = 0, 0, np.inf
     while True:
-        # In the log domain: exact whatever the potentials are. Where one round after the other has to be, they are far.
+        # The log domain is accurate for all potentials. Many rounds mean that the potentials are far from the solution.
         error = _normalise_rows(scores, a, b, t, plan, f, g, totals)
         rounds += 1
         if error <= target_residual or count >= limit or rounds > 2 * PERIOD:
@@ -257,7 +276,7 @@ def _sweep(scores, a, b, t, target_residual, limit, plan, f, g, totals, work):
             u[i] = 1.0
         done = False
         while True:
-            # The totals are those for u; v makes the columns right, and then u the rows.
+            # The totals are the column sums for u. First v corrects the columns, then u corrects the rows.
             for j in range(m):
                 v[j] = b[j] / totals[j] if b[j] > 0 else 0.0
             error, low, high = _scale_rows(plan, a, u, v, totals)
@@ -273,7 +292,7 @@ def _sweep(scores, a, b, t, target_residual, limit, plan, f, g, totals, work):
         if not high < LARGE:  # a row has underflowed
             _normalise_columns(scores, b, t, f, g, top, total)
             continue
-        # The columns are right for v and the u before; with f put right for v once more, they are so up to the error.
+        # The column sums are right for v and the previous u. After f is updated for v, they are right up to the error.
         for j in range(m):
             g[j] += t * log(v[j]) if b[j] > 0 else 0.0
         if done:
@@ -285,7 +304,10 @@ def _sweep(scores, a, b, t, target_residual, limit, plan, f, g, totals, work):
 
 @jit
 def _newton(scores, a, b, t, plan, f, g, totals, weights, newton_step, work):
-    """A step in g, with f eliminated, from where the rows are right: the error after it."""
+    """Take a Newton step in g, with f eliminated, and return the error after the step.
+
+    Before and after the step, the row sums equal the margins.
+    """
     m = scores.shape[1]
     trial, column, u, size = work[0], work[1], work[2], work[3]
     column_weights(plan, a, weights)
@@ -298,7 +320,7 @@ def _newton(scores, a, b, t, plan, f, g, totals, weights, newton_step, work):
         longest = maximum(longest, abs(newton_step[j]))
     step = 1.0 if longest < 100 else 100 / longest
     for _ in range(40):
-        # The dual's slope a step further on; it is concave, so that a slope above 0 has lost nothing.
+        # The slope of the dual after the step. The dual is concave, so it has increased if the slope is still positive.
         for j in range(m):
             trial[j] = exp(step * newton_step[j])
         _scale_rows(plan, a, u, trial, column)
@@ -307,7 +329,7 @@ def _newton(scores, a, b, t, plan, f, g, totals, weights, newton_step, work):
             slope_after += newton_step[j] * (b[j] - column[j] * trial[j])
         if slope_after >= -0.5 * abs(slope):
             break
-        # Where a straight line between the two slopes says that it is 0, or half of that at most.
+        # Linear interpolation of the slopes estimates the root, and the factor stays within 0.1 and 0.5.
         step *= max(0.1, min(0.5, slope / (slope - slope_after)))
     for j in range(m):
         if b[j] > 0:

@@ -1,9 +1,9 @@
-"""Which cells a transport plan can use where some are forbidden, compiled. Importing this module imports numba.
+"""The cells that transport plans can use if some cells are forbidden. Importing this module imports numba.
 
-A cell that every plan leaves empty has no finite potentials: Sinkhorn's sweeps would approach it for ever. A plan of
-largest total comes from shortest augmenting paths (J. Edmonds & R. Karp, J. ACM 19, 1972); a cell can then be used if
-it is, or if it closes a cycle along which the plan can be changed (the decomposition of A. L. Dulmage & N. S.
-Mendelsohn, Canadian J. Math. 10, 1958, where all margins are 1).
+If every plan is 0 in an allowed cell, no finite potentials exist, and Sinkhorn's sweeps never converge. Shortest
+augmenting paths give a plan of the largest total (J. Edmonds & R. Karp, J. ACM 19, 1972). A cell is usable if this plan
+uses the cell, or if the cell closes a cycle along which the plan can change (the decomposition of A. L. Dulmage & N. S.
+Mendelsohn, Canadian J. Math. 10, 1958, for margins of 1).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ..jit import jit
 
 __all__ = ["usable_cells"]
 
-ROUNDING = 1e-12  # of a margin, or of what all add up to
+ROUNDING = 1e-12  # relative to a margin, or to the sum of all margins
 
 
 @jit
 def usable_cells(start, stop, scores, rows, columns, cells, feasible):
-    """Whether each cell (B, n, m) is above 0 in some plan, and whether (B,) there is one.
+    """Write to ``cells`` (B, n, m) whether any plan has a number above 0 in the cell.
 
-    Cells of score −inf are forbidden; margins (B | 1, n) and (B | 1, m) have equal totals, up to rounding. Margins may
-    be smaller than that is.
+    Write to ``feasible`` (B,) whether any plan exists. Cells with score −inf are forbidden. The margins (B | 1, n) and
+    (B | 1, m) have equal totals up to rounding. Margins may be smaller than the rounding error of the totals.
     """
     n, m = scores.shape[1], scores.shape[2]
     plan, supply, demand = np.empty((n, m)), np.empty(n), np.empty(m)
@@ -38,13 +38,13 @@ def usable_cells(start, stop, scores, rows, columns, cells, feasible):
 
 @jit
 def _is_shipped(plan, a, b, i, j):
-    """Whether cell (i, j) is above 0, and not by rounding."""
+    """Return whether cell (i, j) is above 0 by more than rounding."""
     return plan[i, j] > ROUNDING * min(a[i], b[j])
 
 
 @jit
 def _maximise_flow(scores, plan, a, b, supply, demand, row_before, column_before, queue):
-    """Ship as much as can be: what of the rows is left."""
+    """Find a plan of the largest total, and return the amount left in the rows."""
     n, m = scores.shape
     for i in range(n):
         for j in range(m):
@@ -54,7 +54,8 @@ def _maximise_flow(scores, plan, a, b, supply, demand, row_before, column_before
                 supply[i] -= amount
                 demand[j] -= amount
     while True:
-        # Breadth first from all rows with something left: from a row to any allowed column, and back where it ships.
+        # Breadth-first search from the rows with supply left: from a row to each allowed column, and from a column back
+        # to each row that ships to it.
         row_before[:], column_before[:] = -1, -2
         head, tail, end = 0, 0, -1
         for i in range(n):
@@ -106,7 +107,7 @@ def _mark_usable(scores, plan, a, b, cells, reached, queue):
     for i in range(n):
         if a[i] == 0:
             continue
-        # The rows that can have less if row i has more to give.
+        # Find the rows that can ship less if row i ships more.
         reached[:] = 0
         queue[0] = i
         head, tail = 0, 1
@@ -123,7 +124,7 @@ def _mark_usable(scores, plan, a, b, cells, reached, queue):
                             seen[h] = True
                             queue[tail] = h
                             tail += 1
-        # More in cell (k, j) is less in (i, j), which goes round to where row k has less.
+        # If cell (k, j) gains an amount, cell (i, j) loses it, and a path of other cells restores the rows i and k.
         for j in range(m):
             if _is_shipped(plan, a, b, i, j):
                 for k in range(n):
@@ -133,7 +134,10 @@ def _mark_usable(scores, plan, a, b, cells, reached, queue):
 
 @jit
 def _mark_rounded_away(scores, a, b, cells):
-    """Mark all that a row or column may use whose margin is lost in the rounding of others; whether each has a cell."""
+    """Mark the allowed cells of rows and columns without a usable cell, since rounding may hide a margin near 0.
+
+    Return whether each row and column with a positive margin now has a cell.
+    """
     n, m = scores.shape
     is_covered = True
     for i in range(n):

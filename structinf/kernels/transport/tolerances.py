@@ -1,4 +1,4 @@
-"""What solvers of entropic transport take for rounding and how far they go, in compiled loops and in torch."""
+"""Tolerances and limits of the solvers of entropic transport, for compiled loops and for torch code."""
 
 __all__ = [
     "CANCELLATION",
@@ -13,28 +13,28 @@ __all__ = [
 ]
 
 EXACT = 1e-10
-"""Tolerances up to this are met to rounding, so that it does not matter where exactly an iteration ended."""
+"""For tolerances up to this value, solvers iterate to rounding accuracy, so results do not depend on the last step."""
 
 ROUNDING = 2e-15
-"""The error that scores and potentials leave in a plan, relative to their size over the temperature."""
+"""The rounding error of a plan, relative to the size of scores and potentials divided by the temperature."""
 
 NEGLIGIBLE = 1e-16
-"""What is shipped below this, relative to the largest margin, has no say in that."""
+"""Cells up to this multiple of the largest margin are ignored in the bound on rounding errors."""
 
 SMALLEST = 2.3e-308
-"""Smaller numbers, whose inverses may overflow, count as 0."""
+"""Numbers up to this value count as 0, since their inverses may overflow."""
 
 CANCELLATION = 1e-15
-"""The difference of sums of terms of size 1 is 0 if it is below this."""
+"""A difference below this multiple of the sum of its absolute terms counts as 0."""
 
 TEMPERATURE_RATIO = 4.0
-"""The ratio of two temperatures in a row on the way down."""
+"""The largest ratio of two successive temperatures."""
 
 COARSE_TOLERANCE = 1e-10
-"""The error, relative to the largest margin, that higher temperatures are left with."""
+"""The target error at higher temperatures, relative to the largest margin."""
 
 MAX_COARSE_STEPS = 40
-"""The most Newton steps that a higher temperature is worth."""
+"""The largest number of Newton steps at each higher temperature."""
 
 MAX_STEP = 30.0
-"""The most that a step may move one column's potential from those around it, in units of the temperature."""
+"""The largest change of a column's potential relative to its neighbours in a step, in units of the temperature."""
