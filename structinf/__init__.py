@@ -1,4 +1,4 @@
-"""Structured inference: any structure that can be maximised over becomes a differentiable layer, by name."""
+"""Differentiable PyTorch layers over structures (trees, alignments, matchings) with an argmax algorithm."""
 
 from . import dp, errors, noise, simplex, testing
 from .alignments import (
@@ -40,6 +40,7 @@ from .estimators import Estimator, expect, get_estimator, list_estimators, regis
 from .functional.quantization import Quantized, VectorQuantizer, floor_straight_through, round_straight_through
 from .functional.sinkhorn import sinkhorn
 from .functional.soft_rank import soft_rank, soft_sort
+from .functional.tag_scheme import TagScheme
 from .layers import Layer
 from .losses import FenchelYoungLoss, RelaxedLoss, SPOPlusLoss, regret
 from .oracle import (
@@ -100,6 +101,7 @@ __all__ = [
     "StructuredAttention",
     "StructuredMultiheadAttention",
     "Support",
+    "TagScheme",
     "TopK",
     "TransportPolytope",
     "Tsallis",
