@@ -1,4 +1,4 @@
-"""`python -m structinf`: the command line."""
+"""Run the command line with ``python -m structinf``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The public calls: relax, infer, encode, decode."""
+"""The functions :func:`relax`, :func:`infer`, :func:`encode` and :func:`decode`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _is_deterministic(
 ) -> bool:
     relaxation_options = without_instance_data(oracle, options)
     if any(option is UNKNOWN_TENSOR for option in relaxation_options.values()):
-        return False  # what it makes of an option is not known yet
+        return False  # the relaxation cannot be created before the value of the tensor option is known
     return generator is None and not resolve(oracle, relaxation, relaxation_options)[1].is_stochastic
 
 
@@ -52,36 +52,48 @@ def relax(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> PartsT:
-    """The relaxed structure μ(θ) = argmax ⟨θ, μ⟩ − Ω(μ) over conv(Y), differentiable in θ.
+    """Return the relaxed structure μ(θ) = argmax ⟨θ, μ⟩ − Ω(μ) over μ ∈ conv(Y), differentiable in θ.
+
+    Y is the oracle's set of structures, conv(Y) is the convex hull of Y, and Ω is the relaxation's regularizer.
+    Surrogate relaxations (``"straight_through"``, ``"imle"``, ...) instead return structures of highest score, with a
+    substitute for their derivative 0.
 
     Parameters
     ----------
     theta : (..., *event) Tensor, or tuple of them
-        Potentials of the parts, floating point, any number of leading batch dimensions; −inf forbids a part.
-        In a tuple, a tensor without batch dimensions (or with ones) is shared by all instances; the oracle says
-        which forms it takes.
+        Scores θ of the parts in floating point, with any number of leading batch dimensions; −inf forbids a part.
+        The class of the oracle documents the event shapes, and whether θ is a tensor or a tuple. Inside a tuple,
+        the batch shares a tensor with no batch dimensions or with batch dimensions of size 1.
     oracle : str or Oracle
-        The structure: a name of :func:`list_oracles`, or an object.
+        The set of structures: an object, or a name. :func:`list_oracles` lists the built-in names with their classes.
+        The parameters of a class are the oracle's options.
     relaxation : str or Relaxation
-        A name of :func:`list_relaxations`, or an object.
+        The map from θ to μ: an object, or a name. :func:`list_relaxations` lists the built-in names with their
+        classes. The parameters of a class are the relaxation's options.
     generator : torch.Generator, optional
-        The only source of randomness, for relaxations that draw noise; on θ's device. Torch's own one by default.
+        The source of all noise, on the device of θ. If None, noise comes from torch's default generator.
     **options
-        Instance data of the oracle (``lengths=...``), and options of whatever was given by name.
+        Instance data of the oracle (for example ``lengths``), and options of an oracle or a relaxation given by
+        name. An object already has its options.
 
     Returns
     -------
     (..., *event) Tensor, or tuple of them
-        In θ's form and dtype, with the full batch; samples, where a relaxation keeps them apart, are in front of it.
+        μ in the form and dtype of θ, with the full batch shape. A relaxation with the option ``reduction="none"``
+        adds a dimension of samples in front of the batch.
 
     Raises
     ------
     InvalidInputError
-        For NaN or +inf, wrong shapes, lengths out of range: a ValueError.
+        If θ holds NaN or +inf, a shape is wrong, or lengths are out of range. It is a ValueError.
     InfeasibleError
-        If some instance has no structure of finite score: a ValueError with ``batch_index``.
+        If an instance has no structure of finite score. It is a ValueError with the attribute ``batch_index``.
     UnsupportedError
-        If the oracle cannot have the relaxation: a TypeError that says what works.
+        If the relaxation does not support the oracle. It is a TypeError, and its message lists supported relaxations.
+    UnknownNameError
+        If no oracle or relaxation has the name.
+    TypeError
+        If neither the oracle nor the relaxation has an option.
 
     Examples
     --------
@@ -107,20 +119,35 @@ def infer(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> Solution:
-    """As :func:`relax`, with everything else that is known about the solution.
+    """Return the relaxed structure together with its value, support, weights and convergence record.
 
     Parameters
     ----------
-    theta, oracle, relaxation, generator, **options
-        As for :func:`relax`.
+    theta : (..., *event) Tensor, or tuple of them
+        Scores of the parts, as for :func:`relax`; −inf forbids a part.
+    oracle : str or Oracle
+        The set of structures: an object, or a name of :func:`list_oracles`, with its options.
+    relaxation : str or Relaxation
+        The map from θ to μ: an object, or a name of :func:`list_relaxations`, with its options.
     warm_start : Solution, optional
-        An earlier solution for potentials of the same shape; iterative relaxations start from its support.
+        An earlier solution for scores of the same shape and the same instance data. Iterative relaxations start
+        from its support; other relaxations raise UnsupportedError.
+    generator : torch.Generator, optional
+        The source of all noise, on the device of θ. If None, noise comes from torch's default generator.
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle or a relaxation given by
+        name.
 
     Returns
     -------
     Solution
-        mean, value, support, weights, gap, converged, oracle_calls. Support and weights may differ between machines
-        where several supports have the same mean; see :attr:`Solution.support`.
+        The mean μ of :func:`relax`, and the fields of :class:`Solution`. Support and weights may differ between
+        machines if several supports have the same mean; see :attr:`Solution.support`.
+
+    Raises
+    ------
+    InvalidInputError, InfeasibleError, UnsupportedError, UnknownNameError, TypeError
+        In the same cases as :func:`relax`.
 
     Examples
     --------
@@ -145,7 +172,7 @@ def _solve_problem(
     generator: torch.Generator | None,
     options: dict[str, Any],
 ) -> tuple[Solution, dict[str, Any]]:
-    """The solution, and what of it has a gradient."""
+    """Return the solution, and a dict of its differentiable fields for :func:`functorch_compatible` to track."""
     resolved, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
     with problem.plain_modes():
         start = None if warm_start is None else _flat_support(warm_start, problem)
@@ -156,20 +183,33 @@ def _solve_problem(
 
 @public_call
 def encode(labels: Tensor, like: PartsT, oracle: str | Oracle, **options: Any) -> PartsT:
-    """The structure that integer labels describe, in the form of potentials ``like``.
+    """Return the structure described by integer labels, in the form of the scores ``like``.
 
     Parameters
     ----------
     labels : (..., *label dims) integer Tensor
-        Tags, head indices, column indices, as the oracle documents; values in the padding are ignored.
+        Labels in the format of the oracle's class: for example tags, head indices or column indices. Values in the
+        padding are ignored.
     like : (..., *event) Tensor, or tuple of them
-    oracle, **options
-        As for :func:`relax`.
+        Scores θ, or any tensors of the shapes and dtypes of θ.
+    oracle : str or Oracle
+        The set of structures: an object, or a name of :func:`list_oracles`, with its options.
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
     Returns
     -------
     (..., *event) Tensor, or tuple of them
-        In the form and dtype of ``like``.
+        The structure in the form and dtype of ``like``.
+
+    Raises
+    ------
+    InvalidInputError
+        If the labels have a wrong shape or describe no structure.
+    UnsupportedError
+        If the oracle has no integer labels.
+    TypeError
+        If ``labels`` is not a tensor of integers.
 
     Examples
     --------
@@ -188,18 +228,28 @@ def encode(labels: Tensor, like: PartsT, oracle: str | Oracle, **options: Any) -
 
 @public_call
 def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
-    """Integer labels of structures ``y`` (..., *event); the inverse of :func:`encode`, −1 in the padding.
+    """Return the integer labels of structures, the inverse of :func:`encode`.
 
     Parameters
     ----------
     y : (..., *event) Tensor, or tuple of them
-    oracle, **options
-        As for :func:`relax`.
+        Structures in floating point, in the form of the scores θ.
+    oracle : str or Oracle
+        The set of structures: an object, or a name of :func:`list_oracles`, with its options.
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
     Returns
     -------
     (..., *label dims) integer Tensor
-        As the oracle documents.
+        Labels in the format of the oracle's class; −1 in the padding.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle has no integer labels.
+    TypeError
+        If ``y`` is a tensor of integers or booleans.
 
     Examples
     --------
@@ -218,29 +268,35 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
 def _flat_support(warm_start: Solution, problem: Problem) -> Parts:
     support = warm_start.support
     if support is None:
-        raise InvalidInputError("warm_start: this solution has no support; take one of an iterative relaxation")
+        raise InvalidInputError(
+            "warm_start: the solution has no support; pass the solution of an iterative relaxation, such as sparsemap"
+        )
     if warm_start.oracle is not None and not same_instances(warm_start.oracle, problem.oracle):
         raise InvalidInputError(
-            f"warm_start: this solution is of other instances (lengths, options): of {warm_start.oracle!r} "
-            f"where {problem.oracle!r} is at hand; its structures may not exist here"
+            "warm_start: the solution belongs to an oracle with other options or instance data (lengths), so its "
+            f"structures may be invalid here; got a solution of {warm_start.oracle!r}, and the call has "
+            f"{problem.oracle!r}"
         )
     size = math.prod(problem.batch_shape)
 
     def flat(t: Tensor, like: Tensor) -> Tensor:
         if t.shape[1:] != problem.batch_shape + like.shape[1:]:
             raise InvalidInputError(
-                f"warm_start: its structures have shape {tuple(t.shape[1:])}, "
-                f"theta needs {tuple(problem.batch_shape + like.shape[1:])}"
+                f"warm_start: the structures of the solution have shape {tuple(t.shape[1:])}, and theta needs shape "
+                f"{tuple(problem.batch_shape + like.shape[1:])}; pass a solution for scores of the same shape"
             )
         return t.detach().to(like).reshape(len(t), size, *like.shape[1:])
 
     if len(as_tuple(support)) != len(as_tuple(problem.theta)):
-        raise InvalidInputError("warm_start: its structures and theta have different forms")
+        raise InvalidInputError(
+            f"warm_start: the structures of the solution have {len(as_tuple(support))} tensors, and theta has "
+            f"{len(as_tuple(problem.theta))}; pass a solution for scores of the same form"
+        )
     return map_parts(flat, support, problem.theta)
 
 
 def same_instances(a: Oracle, b: Oracle) -> bool:
-    """Whether two oracles have the same options and the same instance data, so that their sets of structures agree."""
+    """Return whether two oracles have equal options and equal instance data, and therefore the same structures."""
     if type(a) is not type(b) or (dataclasses.is_dataclass(a) and a != b) or a.bound.keys() != b.bound.keys():
         return False
     return all(

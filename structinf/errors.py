@@ -1,4 +1,4 @@
-"""One family of exceptions: each message says what came, what was expected and what to do."""
+"""Exceptions and warnings of the library. Every exception is a :class:`StructinfError`."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ __all__ = [
 
 
 class StructinfError(Exception):
-    """Base class of every error that the library raises on purpose."""
+    """The base class of the library's exceptions."""
 
 
 class InvalidInputError(StructinfError, ValueError):
-    """An argument has a wrong value or shape: NaN or +inf potentials, wrong rank, lengths out of range."""
+    """An argument has a wrong value or shape: for example NaN or +inf scores, or lengths out of range."""
 
 
 class InstanceError(StructinfError):
-    """Something is wrong with one instance of the batch, which the message names.
+    """The problem of one instance in the batch cannot be solved. The message names the instance.
 
     Attributes
     ----------
     batch_index : int
-        Index of the first such instance in the flattened batch.
+        Index of the first affected instance in the flattened batch.
     """
 
     def __init__(self, message: str, batch_index: int) -> None:
@@ -46,13 +46,13 @@ class InstanceError(StructinfError):
         self.batch_index = batch_index
 
     def add_batch_position(self, shape: Sequence[int]) -> None:
-        """Say in the message where the instance is in a batch of several dimensions, of this ``shape``."""
+        """Add the instance's index in a batch of ``shape`` to the message, if the batch has several dimensions."""
         if len(shape) > 1 and self.batch_index < math.prod(shape):
             place, left = [], self.batch_index
             for size in reversed(shape):
                 left, index = divmod(left, size)
                 place.append(index)
-            message = f"{self.args[0]}; of batch dimensions {tuple(shape)}, that is index {tuple(reversed(place))}"
+            message = f"{self.args[0]}; in the batch of shape {tuple(shape)} its index is {tuple(reversed(place))}"
             self.args = (message,)
 
     def __reduce__(self):
@@ -60,46 +60,46 @@ class InstanceError(StructinfError):
 
 
 class InfeasibleError(InstanceError, ValueError):
-    """No structure of finite score exists for some instance of the batch."""
+    """An instance of the batch has no structure of finite score."""
 
 
 class UnboundedError(InstanceError, ValueError):
-    """Scores grow without end over the structures of some instance: no best one exists."""
+    """The scores of an instance's structures have no upper bound, so no best structure exists."""
 
 
 class SolverLimitError(InstanceError, RuntimeError):
-    """A solver reached its limit of time before it knew a best structure of some instance."""
+    """A solver reached its limit, for example ``time_limit``, before it proved a structure to be the best."""
 
 
 class UnsupportedError(StructinfError, TypeError):
-    """A combination that cannot work: the message says what is missing, why, and what works instead."""
+    """A combination of arguments is not supported. The message gives the reason and supported alternatives."""
 
 
 class UnknownNameError(StructinfError, LookupError):
-    """No oracle or relaxation has this name: the message lists close names and all known ones."""
+    """A name is not registered. The message lists similar names and all known names."""
 
 
 class PluginError(StructinfError, RuntimeError):
-    """A plugin is broken or violates its protocol: the message names the plugin or its distribution."""
+    """A plugin cannot be loaded or violates its protocol. The message names the plugin or its distribution."""
 
 
 class ConvergenceError(StructinfError, RuntimeError):
-    """A solver stopped before its tolerance and ``on_failure="raise"`` was asked for."""
+    """A solver stopped before it reached its tolerance, and the option ``on_failure`` is ``"raise"``."""
 
 
 class ConvergenceWarning(UserWarning):
-    """A solver stopped before its tolerance; numbers are in the message and in the solution record."""
+    """A solver stopped before it reached its tolerance. The message reports the remaining error of the result."""
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Warn of the line that called the library."""
+    """Issue a warning at the line of user code that called the library."""
     warnings.warn(message, category, stacklevel=_user_stacklevel(sys._getframe()))
 
 
 def _user_stacklevel(frame: FrameType) -> int:
-    """The stacklevel, for a warning given in ``frame``, of the line that called the library."""
+    """Return the stacklevel, counted from ``frame``, of the line of user code that called the library."""
     level = found = 1
-    # The caller of our outermost frame, past torch's and whatever wraps a call in between.
+    # Search all frames: frames of torch, or of wrappers, can lie between two frames of the library.
     while frame.f_back is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] == "structinf":
             found = level

@@ -1,4 +1,4 @@
-"""A relaxation of an oracle as an nn.Module."""
+"""The module :class:`Layer`, a relaxation of an oracle as an nn.Module."""
 
 from __future__ import annotations
 
@@ -18,19 +18,29 @@ __all__ = ["Layer"]
 
 
 class Layer(nn.Module):
-    """Potentials in, relaxed structures out.
+    """A module that maps scores θ to relaxed structures μ(θ) with :func:`structinf.relax`.
+
+    Options are fixed when the layer is created. Instance data such as lengths is passed to each call.
 
     Parameters
     ----------
     oracle : str or Oracle
+        The set of structures: an object, or a name. :func:`structinf.list_oracles` lists the built-in names with their
+        classes. The parameters of a class are the oracle's options.
     relaxation : str or Relaxation
+        The map from θ to μ: an object, or a name. :func:`structinf.list_relaxations` lists the built-in names with
+        their classes. The parameters of a class are the relaxation's options.
     **options
-        Options of whatever was given by name.
+        Options of an oracle or a relaxation given by name. An object already has its options.
 
     Raises
     ------
     UnsupportedError
-        If the oracle cannot have the relaxation.
+        If the relaxation does not support the oracle. The message lists supported relaxations.
+    UnknownNameError
+        If no oracle or relaxation has the name.
+    TypeError
+        If neither the oracle nor the relaxation has an option.
 
     Examples
     --------
@@ -49,7 +59,22 @@ class Layer(nn.Module):
             self.inner = nn.ModuleList(inner)
 
     def forward(self, theta: PartsT, *, generator: torch.Generator | None = None, **instance_data: Any) -> PartsT:
-        """μ(θ), (..., *event), for potentials of that shape; ``instance_data`` is instance data such as lengths."""
+        """Return the relaxed structure μ(θ).
+
+        Parameters
+        ----------
+        theta : (..., *event) Tensor, or tuple of them
+            Scores of the parts, as for :func:`structinf.relax`.
+        generator : torch.Generator, optional
+            The source of all noise, on the device of θ. If None, noise comes from torch's default generator.
+        **instance_data
+            Instance data of the oracle, for example ``lengths``.
+
+        Returns
+        -------
+        (..., *event) Tensor, or tuple of them
+            μ(θ) in the form and dtype of θ.
+        """
         return relax(theta, self.oracle, self.relaxation, generator=generator, **instance_data)
 
     def infer(
@@ -60,7 +85,24 @@ class Layer(nn.Module):
         generator: torch.Generator | None = None,
         **instance_data: Any,
     ) -> Solution:
-        """The whole solution record, as :func:`structinf.infer`."""
+        """Return the relaxed structure with its value, support and weights; see :func:`structinf.infer`.
+
+        Parameters
+        ----------
+        theta : (..., *event) Tensor, or tuple of them
+            Scores of the parts, as for :func:`structinf.relax`.
+        warm_start : Solution, optional
+            An earlier solution for scores of the same shape. Iterative relaxations start from its support.
+        generator : torch.Generator, optional
+            The source of all noise, on the device of θ. If None, noise comes from torch's default generator.
+        **instance_data
+            Instance data of the oracle, for example ``lengths``.
+
+        Returns
+        -------
+        Solution
+            The mean μ(θ), and the other fields of :class:`structinf.Solution`.
+        """
         return infer(theta, self.oracle, self.relaxation, warm_start=warm_start, generator=generator, **instance_data)
 
     def extra_repr(self) -> str:

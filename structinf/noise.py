@@ -1,4 +1,4 @@
-"""Distributions of the noise that is added to potentials, by name."""
+"""Distributions of the noise added to scores by stochastic relaxations, by name."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Noise(abc.ABC):
     Attributes
     ----------
     name : str
-        For messages.
+        The name of the distribution in messages.
     symmetric : bool
-        Whether −U has the distribution of U.
+        Whether −U has the same distribution as U.
     mean : float
-        E[U].
+        The expectation E[U].
     """
 
     name: ClassVar[str] = ""
@@ -47,8 +47,8 @@ class Noise(abc.ABC):
 
     @property
     def mean(self) -> float:
-        """E[U]."""
-        raise UnsupportedError(f"{self!r} does not say what its mean is")
+        """The expectation E[U]."""
+        raise UnsupportedError(f"{self!r} does not define its mean; override the property mean")
 
     @abc.abstractmethod
     def sample(
@@ -59,32 +59,39 @@ class Noise(abc.ABC):
         device: torch.device,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Independent draws, finite, of this ``shape``, from ``generator`` alone if one is given.
+        """Return a tensor of independent, finite draws.
 
         Parameters
         ----------
+        shape : sequence of int
+            The shape of the result.
         dtype : torch.dtype
-            float32 or float64.
+            The dtype of the result, float32 or float64.
+        device : torch.device
+            The device of the result.
+        generator : torch.Generator, optional
+            The only source of randomness. If None, draws come from torch's default generator.
         """
 
     def log_prob(self, u: Tensor) -> Tensor:
-        """log p(u), element by element."""
+        """Return the log-density log p(u) of each element of ``u``, any shape."""
         raise UnsupportedError(f"the density of {self!r} has no closed form")
 
     def score(self, u: Tensor) -> Tensor:
-        """∇ν(u) for p = exp(−ν), element by element: what a derivative in the noise's location multiplies with.
+        """Return ∇ν(u) of each element of ``u``, any shape, for the density p = exp(−ν).
 
-        Law: the density is continuous on all of ℝ, so that ∇ E[f(θ + U)] = E[f(θ + U) ∇ν(U)] (Berthet et al. 2020,
-        Learning with Differentiable Perturbed Optimizers, Proposition 3.1).
+        Law: the density is continuous on ℝ, so that ∇ E[f(θ + U)] = E[f(θ + U) ∇ν(U)] (Berthet et al. 2020,
+        Learning with Differentiable Perturbed Optimizers, Proposition 3.1). The relaxation ``perturbed`` estimates
+        its derivative by this formula.
         """
         raise UnsupportedError(
-            f"noise: {self!r} has no score, the slope of its density, which perturbed needs for its derivative; take "
-            '"normal", "gumbel" or "logistic", or the relaxation stochastic or imle, which need none'
+            f"noise: {self!r} has no score (the gradient of −log p), which perturbed needs for its derivative; use "
+            'noise="normal", "gumbel" or "logistic", or the relaxation stochastic or imle'
         )
 
 
 class _SampleSpec(NamedTuple):
-    """What is to be drawn, and where from."""
+    """The shape, dtype and device of a sample, and its random generator."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -93,7 +100,7 @@ class _SampleSpec(NamedTuple):
 
 
 class _CounterNoise(Noise):
-    """Noise that compiled loops draw on the CPU, by counters, and torch draws on other devices."""
+    """Noise drawn by compiled counter-based loops on the CPU, and by torch on other devices."""
 
     _mean: ClassVar[float] = 0.0
 
@@ -117,12 +124,14 @@ class _CounterNoise(Noise):
 
     @abc.abstractmethod
     def _sample_torch(self, spec: _SampleSpec) -> Tensor:
-        """Draws in torch's operations."""
+        """Draw with torch operations."""
 
 
 @dataclass(frozen=True)
 class Gumbel(_CounterNoise):
-    """Standard Gumbel: p(u) = exp(−u − e⁻ᵘ); argmax(θ + U) over single items is a draw of softmax(θ).
+    """The standard Gumbel distribution, p(u) = exp(−u − e⁻ᵘ).
+
+    The argmax of θ + U over the entries of a vector θ is a sample of softmax(θ).
 
     Examples
     --------
@@ -145,7 +154,7 @@ class Gumbel(_CounterNoise):
 
 @dataclass(frozen=True)
 class Normal(_CounterNoise):
-    """Standard normal.
+    """The standard normal distribution.
 
     Examples
     --------
@@ -169,7 +178,9 @@ class Normal(_CounterNoise):
 
 @dataclass(frozen=True)
 class Logistic(_CounterNoise):
-    """Standard logistic, the difference of two Gumbel: log U − log(1 − U) of a uniform U.
+    """The standard logistic distribution, of the difference of two independent Gumbel variables.
+
+    A draw is log V − log(1 − V) for V uniform on (0, 1).
 
     Examples
     --------
@@ -193,7 +204,9 @@ class Logistic(_CounterNoise):
 
 @dataclass(frozen=True)
 class Exponential(_CounterNoise):
-    """Exponential of rate 1. Its density jumps at 0, so that it has no score.
+    """The exponential distribution of rate 1.
+
+    The density jumps at 0, so the method ``score`` raises UnsupportedError.
 
     Examples
     --------
@@ -213,14 +226,16 @@ class Exponential(_CounterNoise):
 
 @dataclass(frozen=True)
 class SumOfGamma(_CounterNoise):
-    """(Σᵢ Gamma(1/k, scale k/i) − log s) / k for i = 1, ..., s: the sum of k of them is close to a Gumbel.
+    """The distribution of (Σᵢ Gamma(1/k, scale k/i) − log s) / k over i = 1, ..., s.
+
+    The sum of k independent draws converges to a Gumbel variable as s grows.
 
     Parameters
     ----------
     k : int
-        κ, how many parts a structure has.
+        The number of parts in a structure, κ in the paper.
     iterations : int
-        s, terms of the series.
+        The number s of terms of the series.
 
     References
     ----------
@@ -262,7 +277,7 @@ class SumOfGamma(_CounterNoise):
 
 @dataclass(frozen=True)
 class NoNoise(_CounterNoise):
-    """0.
+    """The constant 0.
 
     Examples
     --------
@@ -285,17 +300,23 @@ _NOISES: dict[str, type[Noise]] = {
 
 
 def get_noise(noise: str | Noise) -> Noise:
-    """The noise called ``noise``, with default options; an object is returned as it is.
+    """Return the noise distribution of a name, with default options. An object is returned unchanged.
 
     Parameters
     ----------
     noise : str or Noise
-        ``"gumbel"``, ``"normal"``, ``"logistic"``, ``"sum_of_gamma"``, ``"exponential"``, ``"none"``, or an object.
+        An object, or a name: ``"gumbel"``, ``"normal"``, ``"logistic"``, ``"sum_of_gamma"``, ``"exponential"`` or
+        ``"none"``.
+
+    Returns
+    -------
+    Noise
+        The distribution.
 
     Raises
     ------
     InvalidInputError
-        For anything else.
+        If ``noise`` is neither a known name nor a Noise.
 
     Examples
     --------
@@ -306,7 +327,7 @@ def get_noise(noise: str | Noise) -> Noise:
         return noise
     if not (isinstance(noise, str) and noise in _NOISES):
         known = ", ".join(f'"{name}"' for name in _NOISES)
-        hint = f"; make one: {noise.__name__}()" if isinstance(noise, type) and issubclass(noise, Noise) else ""
+        hint = f"; pass an object: {noise.__name__}()" if isinstance(noise, type) and issubclass(noise, Noise) else ""
         raise InvalidInputError(f"noise must be {known} or a Noise, got {noise!r}{hint}")
     return _NOISES[noise]()
 
@@ -327,13 +348,27 @@ def _fill_sum_of_gamma(noise: SumOfGamma, spec: _SampleSpec) -> Tensor:
     from .kernels.noise.counter_rng import CHUNK
 
     k, terms = noise.k, noise.iterations
-    # In units of k / s, the scale of the last term.
+    # The kernel draws in units of k / s, the scale of the last term.
     options = terms / k, *kernels.negative_binomial_mixture(1 / k, terms), 1 / terms, -math.log(terms) / k
     return _fill_chunks(kernels.fill, CHUNK, 100, spec, *options)
 
 
 def _fill_chunks(fill: Any, chunk: int, work: int, spec: _SampleSpec, *options: Any) -> Tensor:
-    """What ``fill`` makes, ``chunk`` numbers at a time, of a key from the generator, at ``work`` for each number."""
+    """Return numbers drawn by the kernel ``fill`` in chunks, with a key from the random generator.
+
+    Parameters
+    ----------
+    fill : callable
+        A kernel that fills a range of chunks of the output array.
+    chunk : int
+        Numbers in each chunk.
+    work : int
+        The cost of a number, in the unit of :func:`structinf.kernels.threads.parallel_rows`.
+    spec : _SampleSpec
+        The shape, dtype and random generator.
+    *options
+        Further arguments of ``fill``.
+    """
     key = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=spec.generator))
     count = math.prod(spec.shape)
     chunks = -(-count // chunk)
@@ -346,11 +381,11 @@ def _fill_chunks(fill: Any, chunk: int, work: int, spec: _SampleSpec, *options: 
 
 
 def _uniform(spec: _SampleSpec) -> Tensor:
-    """In (0, 1), neither end included, in float64: midpoints of 2⁵² equal intervals."""
+    """Return float64 draws in the open interval (0, 1): midpoints of 2⁵² equal intervals."""
     drawn = torch.randint(2**52, spec.shape, device=spec.device, generator=spec.generator)
     return (drawn.double() + 0.5) * 2.0**-52
 
 
 def _unit_exponential(spec: _SampleSpec) -> Tensor:
-    """Above 0, and finite."""
+    """Return exponential draws of rate 1, all finite and above 0."""
     return -_uniform(spec).log().to(spec.dtype)

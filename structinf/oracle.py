@@ -1,8 +1,7 @@
-"""What an oracle is: a set of structures, seen through what can be computed over it.
+"""Base classes of oracles: :class:`Oracle`, and one subclass for each optional ability.
 
-Every method here sees tensors with exactly one, flat, batch dimension. A tensor that all
-instances share (a transition matrix, say) comes with a batch dimension of size 1 and stays
-in that form; results always have the full batch dimension.
+All methods receive tensors with exactly one flat batch dimension of size B. A tensor shared by the batch, for example
+a transition matrix, has a batch dimension of size 1. Results always have the full batch dimension.
 """
 
 from __future__ import annotations
@@ -56,39 +55,39 @@ def _as_instance_tensor(value: Any) -> Tensor:
 
 
 class _InstanceData(dict[str, Any]):
-    """Instance data by name; what is missing is the user's to give.
+    """A dict of instance data by name, whose missing keys raise an error for the user.
 
-    ``is_validated`` says that :meth:`Oracle.validate` has accepted the data, so that methods need not check it again.
+    ``is_validated`` is True once :meth:`Oracle.validate` has accepted the data. Methods then skip their own checks.
     """
 
     is_validated = False
 
     def __missing__(self, key: str) -> Any:
-        raise InvalidInputError(f"{key}: this instance data is needed; pass {key}=... along with theta")
+        raise InvalidInputError(f"{key}: the oracle needs this instance data; pass {key}=... along with theta")
 
 
 class Oracle(abc.ABC):
-    """A set Y of structures over which a linear score can be maximised.
+    """A set Y of structures with an algorithm that maximises a linear score ⟨θ, y⟩ over y ∈ Y.
 
-    Subclasses are frozen dataclasses whose fields are options. Data that belongs to the
-    instances (lengths, masks, capacities) is attached by :meth:`bind` and read from
-    :attr:`bound`.
+    Subclasses are frozen dataclasses whose fields are options. :meth:`bind` attaches instance data (lengths, masks,
+    capacities), and methods read instance data from ``bound``.
 
     Attributes
     ----------
     event_ndim : int or tuple of int
-        Trailing dimensions of each tensor of θ that form one structure.
+        The number of trailing dimensions of θ that form one structure, for each tensor if θ is a tuple.
     instance_ndim : mapping of str to int
-        Names that :meth:`bind` accepts, with the number of trailing dimensions of each instance's value.
+        The names of the instance data accepted by :meth:`bind`, with the number of dimensions of one instance's value.
+        Empty by default.
     label_ndim : int
-        Trailing dimensions of the labels that :meth:`encode` takes (tags of a chain: 1).
+        The number of trailing dimensions of labels in :meth:`encode`, 1 by default (the tags of a chain).
     padding_stays_in_place : bool
-        Whether options say what the part at each place is (an item's weight, an edge of a graph), so that parts that
-        are not there must be forbidden in their place, rather than moved to the end.
+        Whether an option describes each part (an item's weight, an edge's endpoints). Padded parts are then masked in
+        place instead of being moved to the end.
     name : str
-        The name under which the oracle was registered, for messages.
+        The registered name, used in messages.
     unsupported : mapping of str to str
-        Why an ability (its class name) is out of reach, quoted in messages.
+        The reason why an ability cannot be offered, by the name of the ability's class. Messages quote the reason.
     """
 
     event_ndim: ClassVar[int | tuple[int, ...]]
@@ -97,44 +96,49 @@ class Oracle(abc.ABC):
     padding_stays_in_place: ClassVar[bool] = False
     name: ClassVar[str] = ""
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # Set on the instance by bind(); not a dataclass field, so that equality, hash and repr are the options' alone.
+    # Set by bind(). Not a dataclass field, so that equality, hash and repr depend on the options only.
     bound: ClassVar[Mapping[str, Any]] = _InstanceData()
 
     @abc.abstractmethod
     def argmax(self, theta: AnyParts) -> Parts:
-        """A structure of highest score, max ⟨θ, y⟩ over y ∈ Y, for each instance.
+        """Return a structure of highest score, argmax ⟨θ, y⟩ over y ∈ Y, for each instance.
 
-        Laws: the result is a vertex even on ties, has θ's form, dtype and device with the full
-        batch, does not depend on the other instances, and is the same every time; parts in the
-        padding are 0; θ is not written to; InfeasibleError if no structure has a finite score.
+        Laws:
+
+        - The result is a vertex of conv(Y), even on ties.
+        - The result has the form, dtype and device of θ, with the full batch. Parts in the padding are 0.
+        - The result of an instance depends only on the instance, and is the same in every call.
+        - θ is not modified.
+        - InfeasibleError is raised if no structure of an instance has a finite score.
         """
 
-    # -- hooks with defaults ---------------------------------------------------------------
+    # -- methods with defaults -------------------------------------------------------------
 
     @property
     def requires_nonpositive_theta(self) -> bool:
-        """Whether potentials must be 0 or less, minus the costs of an algorithm that knows no gains.
+        """Whether scores must be at most 0, as the negative costs of a shortest-path algorithm must be.
 
-        Of a positive one, ``argmax`` makes an InvalidInputError.
+        If True, ``argmax`` raises InvalidInputError for positive scores.
         """
         return False
 
     @property
     def always_feasible(self) -> bool:
-        """Whether smaller structures stand in where parts of −inf leave none, so that nothing is infeasible."""
+        """Whether every pattern of −inf parts leaves a structure of finite score, so no instance is infeasible."""
         return False
 
     def has_binary_parts(self, theta: AnyParts) -> bool:
-        """Whether all parts of all structures are 0 or 1, so that a part's variance is that of a coin.
+        """Return whether all parts of all structures are 0 or 1, so that a part of mean μ has variance μ (1 − μ).
 
-        Law: False unless that is certain.
+        Law: True only if no structure has another value. False is always allowed.
         """
         return False
 
     def resolve_event_ndim(self, theta: AnyParts) -> tuple[int, ...]:
-        """Trailing event dimensions of each tensor of ``theta`` as the user passed it.
+        """Return the number of trailing event dimensions of each tensor of ``theta``, in the user's shapes.
 
-        The default is :attr:`event_ndim`; oracles that accept several forms look at the shapes.
+        The default returns ``event_ndim``. Oracles with several forms of θ override this method and decide by the
+        shapes.
         """
         if not hasattr(self, "event_ndim"):
             raise PluginError(f"{self.label()} must define event_ndim, the number of a structure's trailing dimensions")
@@ -146,29 +150,29 @@ class Oracle(abc.ABC):
         return wanted
 
     def validate(self, theta: AnyParts) -> None:
-        """Raise InvalidInputError if the event shapes or the bound data are not acceptable.
+        """Raise InvalidInputError if the event shapes of θ or the bound instance data are invalid.
 
-        Called once by the public functions, with θ already flat; the values of θ are checked elsewhere.
+        Public functions call this method once, after they flatten the batch. They check the values of θ themselves.
         """
 
     def valid_parts(self, theta: AnyParts) -> Parts | None:
-        """Boolean masks, (B | 1, *event), of the parts that lie inside each instance's length; None if all do.
+        """Return boolean masks (B | 1, *event), True for the parts inside each instance's length; None without padding.
 
-        A tensor that all instances share needs one row, of the parts inside any instance's length.
+        For a tensor shared by the batch, one row is enough: True for parts inside the length of any instance.
 
-        The public functions put 0 into every other part before the oracle sees θ, so that
-        whatever lies in the padding, NaN included, is never read.
+        The public functions set all other parts of θ to 0 before the oracle sees θ. Values in the padding, even NaN,
+        therefore have no effect.
         """
         return None
 
     def readout(self, y: AnyParts) -> Parts:
-        """Linear map to the coordinates that a quadratic penalty sees (SparseMAP's ``penalty="readout"``)."""
+        """Map ``y`` linearly to the parts penalised by SparseMAP's ``penalty="readout"``, all parts by default."""
         return y
 
     def readout_transpose(self, r: AnyParts, theta: AnyParts) -> Parts:
-        """Transpose of :meth:`readout`, mapping ``r`` back to the form of a structure for ``theta``.
+        """Apply the transpose of :meth:`readout` to ``r``. The result has the form of ``theta`` and the full batch.
 
-        The default differentiates :meth:`readout`, which is linear.
+        The default differentiates the linear map :meth:`readout`.
         """
         size = batch_size(theta)
         with enable_autograd():
@@ -178,42 +182,56 @@ class Oracle(abc.ABC):
             return pack_like(differentiate(along, as_tuple(origin)), theta)
 
     def hamming_cost(self, y: AnyParts) -> Parts:
-        """Parts' costs c such that ⟨c, y'⟩ − ⟨c, y⟩ is the Hamming distance from ``y`` to y'.
+        """Return costs c of the parts such that ⟨c, y'⟩ − ⟨c, y⟩ is the Hamming distance from ``y`` to y'.
 
-        The default counts half the readout parts in which the two differ: with one part a token,
-        the number of wrong tokens.
+        The default distance is half the number of readout parts in which y and y' differ. If each token has one
+        active part, the distance is the number of wrong tokens.
         """
         return self.readout_transpose(map_parts(lambda r: 0.5 - r, self.readout(y)), y)
 
     def encode(self, labels: Tensor, like: AnyParts) -> Parts:
-        """The structure, of the form of θ = ``like``, that integer ``labels`` (B, ...) describe."""
+        """Return the structure described by integer ``labels`` (B, ...), in the form of the scores ``like``."""
         raise UnsupportedError(
             f"{self.label()} has no integer labels; pass a structure of the shape and dtype of theta: y.to(theta.dtype)"
         )
 
     def decode(self, y: AnyParts) -> Tensor:
-        """Integer labels (B, ...) of a structure; the inverse of :meth:`encode`."""
+        """Return the integer labels (B, ...) of a structure, the inverse of :meth:`encode`."""
         raise UnsupportedError(f"{self.label()} has no integer labels; use the structure itself")
 
-    # -- written once ----------------------------------------------------------------------
+    # -- methods that subclasses do not override -------------------------------------------
 
     def __repr__(self) -> str:
-        """As a dataclass has it, for oracles that are none."""
+        """Return the class name and options in the format of dataclasses, for oracles that are not dataclasses."""
         options = ", ".join(f"{key}={value!r}" for key, value in vars(self).items() if key != "bound")
         return f"{type(self).__name__}({options})"
 
     def label(self) -> str:
-        """How messages call this oracle."""
+        """Return the name of this oracle in messages."""
         return self.name or type(self).__name__
 
     def score(self, theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
-        """⟨θ, y⟩ for each instance, (B,), with −inf · 0 = 0."""
+        """Return the score ⟨θ, y⟩ of each instance, (B,), with −inf · 0 = 0."""
         return inner_product(theta, y)
 
     def bind(self, **instance_data: Any) -> Self:
-        """A copy of this oracle with instance data attached, each (B, *its event dims): a tensor, or a list of numbers.
+        """Return a copy of this oracle with instance data attached.
 
-        Integers become int64. Values of None are dropped. Unknown names are a TypeError.
+        Parameters
+        ----------
+        **instance_data
+            Tensors or lists of numbers by name. A value has shape (B, ...) with ``instance_ndim[name]`` dimensions
+            after B. Integers become int64. None values are ignored.
+
+        Returns
+        -------
+        Oracle
+            The copy, with the data in ``bound``.
+
+        Raises
+        ------
+        TypeError
+            If ``instance_ndim`` does not contain a name.
         """
         unknown = [key for key in instance_data if key not in self.instance_ndim]
         if unknown:
@@ -223,26 +241,28 @@ class Oracle(abc.ABC):
         return self._with_instance_data({**self.bound, **new})
 
     def __getitem__(self, rows: Any) -> Self:
-        """This oracle for the instances ``rows`` (a slice, a boolean mask or indices of the flat batch)."""
+        """Return this oracle for the instances ``rows``: a slice, a boolean mask or indices of the flat batch."""
         if not self.bound:
             return self
         return self._with_instance_data({key: value[rows] for key, value in self.bound.items()}, self._is_validated)
 
     def repeat(self, n: int) -> Self:
-        """This oracle for the batch tiled ``n`` times: instance b stands at b, B + b, 2B + b, ..."""
+        """Return this oracle for the batch tiled ``n`` times: instance b moves to the rows b, B + b, 2B + b, ..."""
         if not self.bound:
             return self
         copies = {key: v.repeat(n, *[1] * (v.ndim - 1)) for key, v in self.bound.items()}
         return self._with_instance_data(copies, self._is_validated)
 
     def must_check_lengths(self) -> bool:
-        """Whether bound lengths must be checked by methods: on the CPU, where compiled loops index by them, unless
-        :class:`structinf.calls.problem.Problem` has validated them.
+        """Return whether methods must check the bound lengths.
+
+        Compiled loops use lengths on the CPU as indices. :class:`structinf.calls.problem.Problem` validates lengths
+        for public calls, so only direct calls of methods need a check.
         """
         return not self._is_validated and bool(self.bound["lengths"].is_cpu)
 
     def with_validated_data(self) -> Self:
-        """A copy whose methods take the bound data for validated."""
+        """Return a copy whose methods trust the bound instance data without further checks."""
         return self._with_instance_data(self.bound, is_validated=True) if self.bound else self
 
     @property
@@ -260,124 +280,145 @@ class Oracle(abc.ABC):
 
 
 class GibbsOracle(Oracle):
-    """An oracle that can sum: log Z(θ) = log Σ_y exp⟨θ, y⟩.
+    """An oracle with the log-partition function log Z(θ) = log Σ_y exp⟨θ, y⟩.
 
-    One method is enough. Oracles with kernels override the others too.
+    A subclass must define only :meth:`log_partition`. Oracles with kernels for derivatives override the other methods.
     """
 
     @abc.abstractmethod
     def log_partition(self, theta: AnyParts) -> Tensor:
-        """log Σ_y exp⟨θ, y⟩, (B,).
+        """Return log Σ_y exp⟨θ, y⟩, (B,).
 
-        Laws: differentiable by autograd, to any order, whenever an entry of θ requires grad (a
-        kernel may serve otherwise); −inf parts have gradient 0; InfeasibleError if the sum is empty.
+        Laws:
+
+        - If a tensor of θ requires grad, autograd can differentiate the result to any order. Otherwise a kernel may
+          compute the result.
+        - −inf parts have gradient 0.
+        - InfeasibleError is raised if an instance has no structure of finite score.
         """
 
     def marginals(self, theta: AnyParts) -> Parts:
-        """E[Y] under p(y) ∝ exp⟨θ, y⟩, the gradient of log Z; (B, *event)."""
+        """Return the expectation E[Y] under p(y) ∝ exp⟨θ, y⟩, (B, *event): the gradient of log Z."""
         return self.log_partition_and_marginals(theta)[1]
 
     def log_partition_and_marginals(self, theta: AnyParts) -> tuple[Tensor, Parts]:
-        """Both, (B,) and (B, *event); override it if one pass of an algorithm computes both.
+        """Return log Z, (B,), and the marginals, (B, *event).
 
-        The default differentiates :meth:`log_partition`, or calls :meth:`marginals` if that is overridden.
+        The default differentiates :meth:`log_partition`, or calls :meth:`marginals` if a subclass overrides
+        :meth:`marginals`. Override this method if one pass of an algorithm computes both results.
         """
         if type(self).marginals is GibbsOracle.marginals:
             return value_and_gradient_by_autograd(self.log_partition, theta)
         return self.log_partition(theta), self.marginals(theta)
 
     def log_partition_vjp(self, theta: AnyParts, weight: Tensor) -> Parts:
-        """Σ_b weight_b ∇ log Z_b in θ's own form: the sum runs over the instances that share a tensor.
+        """Return weight_b ∇ log Z_b in the form of θ, summed over the batch for tensors shared by the batch.
 
         Parameters
         ----------
+        theta : (B | 1, *event) Tensor, or tuple of them
+            Scores of the parts.
         weight : (B,) Tensor
+            The factor of each instance.
         """
         return sum_to_batch_of(scale_per_instance(self.marginals(theta), weight), theta)
 
     def covariance_product(self, theta: AnyParts, v: AnyParts) -> Parts:
-        """Cov[Y] v, the product of the Hessian of log Z with ``v``; (B, *event).
+        """Return Cov[Y] v, (B, *event): the product of the Hessian of log Z with ``v``.
 
         Parameters
         ----------
-        v : (B | 1, *event) tensor, or a tuple of them, of the form of θ
+        theta : (B | 1, *event) Tensor, or tuple of them
+            Scores of the parts.
+        v : (B | 1, *event) Tensor, or tuple of them
+            The vector to multiply, in the form of θ.
         """
         return hessian_product_by_autograd(self.log_partition, theta, v)
 
 
 class Samplable(Oracle):
-    """An oracle that draws exact samples of p(y) ∝ exp⟨θ, y⟩."""
+    """An oracle with exact samples of p(y) ∝ exp⟨θ, y⟩."""
 
     @abc.abstractmethod
     def sample(self, theta: AnyParts, n: int, generator: torch.Generator | None = None) -> Parts:
-        """``n`` independent exact samples for each instance, (n, B, *event)."""
+        """Return ``n`` independent exact samples for each instance, (n, B, *event).
+
+        If a random generator is given, it is the only source of randomness.
+        """
 
 
 class KBest(Oracle):
-    """An oracle that lists the best structures."""
+    """An oracle that lists the k best structures."""
 
     @abc.abstractmethod
     def topk(self, theta: AnyParts, k: int) -> tuple[Parts, Tensor, Tensor]:
-        """The ``k`` highest-scoring structures, best first.
+        """Return the ``k`` structures of highest score, best first.
 
         Returns
         -------
-        structures : (k, B, *event)
+        structures : (k, B, *event) Tensor, or tuple of them
+            The structures; 0 for ranks that are not valid.
         scores : (k, B) Tensor
+            The scores ⟨θ, y⟩; −inf for ranks that are not valid.
         valid : (k, B) bool Tensor
-            False where fewer than k structures of finite score exist; there the structure is 0 and the score −inf.
+            False for ranks beyond the number of structures of finite score.
         """
 
 
 class Projectable(Oracle):
-    """An oracle with a closed form for the projection onto conv(Y)."""
+    """An oracle with a closed-form projection onto conv(Y)."""
 
     @abc.abstractmethod
     def project(self, theta: AnyParts) -> Parts:
-        """argmin ‖θ − μ‖² over μ ∈ conv(Y), (B, *event); differentiable by autograd."""
+        """Return argmin ‖θ − μ‖² over μ ∈ conv(Y), (B, *event), differentiable by autograd."""
 
 
 class EntropyProjectable(Oracle):
-    """An oracle with a closed form for the mean of most entropy over conv(Y)."""
+    """An oracle with a closed form for the entropy-regularized mean over conv(Y)."""
 
     @abc.abstractmethod
     def project_entropy(self, theta: AnyParts, *, binary: bool) -> Parts:
-        """argmax ⟨θ, μ⟩ − Σ μ log μ over μ ∈ conv(Y), (B, *event); differentiable by autograd.
+        """Return argmax ⟨θ, μ⟩ − Σ μ log μ over μ ∈ conv(Y), (B, *event), differentiable by autograd.
 
         Parameters
         ----------
+        theta : (B | 1, *event) Tensor, or tuple of them
+            Scores of the parts.
         binary : bool
-            Also subtract Σ (1 − μ) log (1 − μ).
+            Whether to subtract Σ (1 − μ) log (1 − μ) too.
         """
 
 
 class TransportPolytope(Oracle):
-    """An oracle whose conv(Y) is a transport polytope: plans μ ≥ 0 of given sums of rows and of columns.
+    """An oracle whose conv(Y) is a transport polytope: matrices μ ≥ 0 with given row sums r and column sums c.
 
-    The larger side's sums are bounds, of which what is too much is left: with rows r and columns c,
+    If Σ r and Σ c differ, the sums of the side with the larger total are upper bounds:
 
         μ 1 = r,  μᵀ 1 = c  if Σ r = Σ c;      μ 1 = r,  μᵀ 1 ≤ c  if Σ r < Σ c;      μ 1 ≤ r,  μᵀ 1 = c  if Σ r > Σ c.
     """
 
     @abc.abstractmethod
     def margins(self, theta: AnyParts) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The sums r (B | 1, n) and c (B | 1, m), at least 0, for θ (B, n, m), and the total Σ μ.
+        """Return the row sums r and column sums c for θ (B, n, m), and the total Σ μ.
 
         Returns
         -------
-        rows, columns : Tensor
-            In θ's dtype, or in float64 where that has more of their digits.
+        rows : (B | 1, n) Tensor
+            r, at least 0, in the dtype of θ, or in float64 if the dtype of θ would round the sums.
+        columns : (B | 1, m) Tensor
+            c, at least 0, in the dtype of ``rows``.
         total : (B,) Tensor or None
-            None for min(Σ r, Σ c). With less, both sides' sums are bounds.
+            Σ μ; None for min(Σ r, Σ c). If Σ μ is smaller than both totals, all sums are upper bounds.
         """
 
 
 class Enumerable(Oracle):
-    """An oracle that can list all its structures, on small sizes."""
+    """An oracle with a list of all its structures. Built-in oracles list at most 1,000,000 structures."""
 
     @abc.abstractmethod
     def enumerate(self, event_shape: Any) -> Parts:
-        """All structures of potentials of ``event_shape`` (a shape, or a tuple of shapes), (|Y|, *event) in float64.
+        """Return all structures for scores of ``event_shape``, (|Y|, *event), in float64.
 
-        Bound lengths must be those of one instance, (1,): the structures are of that length, padded with 0.
+        ``event_shape`` is a shape, or a tuple of shapes if θ is a tuple. Bound lengths must have shape (1,) or
+        (1, ...). The structures then have this length and are padded with 0.
         """

@@ -1,6 +1,6 @@
-"""Potentials, structures and means alike: one tensor of parts, or a tuple of several kinds.
+"""Functions of scores, structures, means and gradients: all are one tensor of parts, or a tuple of tensors.
 
-Tensors here have one flat batch dimension, of size 1 where all instances share them.
+Every tensor has one flat batch dimension of size B, or of size 1 if the batch shares the tensor.
 """
 
 from __future__ import annotations
@@ -42,68 +42,70 @@ __all__ = [
 ]
 
 Parts: TypeAlias = Tensor | tuple[Tensor, ...]
-"""Scores of the parts, or anything of that form (structures, means, gradients)."""
+"""Scores of the parts, or structures, means and gradients in the form of scores: a tensor, or a tuple of tensors."""
 
 AnyParts: TypeAlias = Any
-"""Parts as an argument of methods that oracles override: each may declare the form that it takes, such as Tensor."""
+"""Parts as an argument of methods that oracles override. An override may declare a narrower type, such as Tensor."""
 
 PartsT = TypeVar("PartsT", bound=Parts)
-"""Parts whose form, a tensor or a tuple, is that of another argument or of the result."""
+"""Parts of equal form, a tensor or a tuple, in several arguments and the result of a function."""
 
-_LARGE_BYTES = 2**19  # bytes
+# Products of at least this size in bytes are written to memory from numpy; see structinf.kernels.arrays.empty.
+_LARGE_BYTES = 2**19
 
 
 def as_tuple(theta: Parts) -> tuple[Tensor, ...]:
-    """The tensors of ``theta``, also when it is a single one."""
+    """Return the tensors of ``theta`` as a tuple, of length 1 if ``theta`` is a tensor."""
     return theta if isinstance(theta, tuple) else (theta,)
 
 
 def list_to_tuple(theta: Any) -> Any:
-    """``theta``, a list of tensors as the tuple that it stands for."""
+    """Return ``theta``, converted to a tuple if it is a list."""
     return tuple(theta) if isinstance(theta, list) else theta
 
 
 def pack_like(tensors: Sequence[Tensor], theta: Parts) -> Parts:
-    """``tensors`` as a tuple if ``theta`` is one, else the only tensor."""
+    """Return ``tensors`` as a tuple if ``theta`` is a tuple, else the only tensor."""
     return tuple(tensors) if isinstance(theta, tuple) else tensors[0]
 
 
 def pack(tensors: tuple[Tensor, ...], is_tuple: bool) -> Parts:
-    """Return ``tensors`` as a tuple if ``is_tuple``, else the only tensor."""
+    """Return ``tensors`` if ``is_tuple``, else the only tensor."""
     return tensors if is_tuple else tensors[0]
 
 
 def map_parts(function, theta: Parts, *others: Parts) -> Parts:
-    """Apply ``function`` to each tensor of ``theta`` (and to its fellows in ``others``)."""
+    """Apply ``function`` to each tensor of ``theta``, with the corresponding tensors of ``others`` as arguments."""
     columns = zip(as_tuple(theta), *map(as_tuple, others), strict=True)
     return pack_like([function(*column) for column in columns], theta)
 
 
 def batch_size(theta: Parts) -> int:
-    """Size of the flat batch: that of the tensors that are not shared, else 1."""
+    """Return the size B of the flat batch, 1 if all tensors have a batch dimension of size 1."""
     sizes = [t.shape[0] for t in as_tuple(theta)]
     return next((size for size in sizes if size != 1), 1)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
-    """The shape that these are broadcast to; ValueError if they cannot be.
+    """Return the common broadcast shape. Raises ValueError if the shapes do not broadcast.
 
-    By numpy: torch's own way imports sympy, which takes a third of a second.
+    numpy computes the shape, since torch.broadcast_shapes imports sympy, which takes a third of a second.
     """
     return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))
 
 
 def inner_product(theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
-    """⟨θ, y⟩ for each instance, with −inf · 0 = 0.
+    """Return the inner product ⟨θ, y⟩ of each instance, with −inf · 0 = 0.
 
     Parameters
     ----------
-    theta, y : (B | 1, *event) tensors, or tuples of them
+    theta, y : (B | 1, *event) Tensor, or tuple of them
+        Parts of the same form.
 
     Returns
     -------
-    Tensor
-        (B,)
+    (B,) Tensor
+        The inner products, summed over the tensors of a tuple.
     """
     total = _row_inner_products(as_tuple(theta)[0], as_tuple(y)[0])
     for t, z in zip(as_tuple(theta)[1:], as_tuple(y)[1:], strict=True):
@@ -112,17 +114,17 @@ def inner_product(theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
 
 
 def _row_inner_products(t: Tensor, z: Tensor) -> Tensor:
-    """⟨t, z⟩ along all dimensions but the first, of which either may be 1."""
+    """Return ⟨t, z⟩ over all dimensions except the first. The first dimension of t or z may have size 1."""
     t, z = t.unsqueeze(-1).flatten(1), z.unsqueeze(-1).flatten(1)
     value = _broadcast_vecdot(t, z)
     if bool(value.isnan().any()):
-        # ∞ · 0: a part that no structure uses adds nothing, however it is scored.
+        # ∞ · 0 is NaN, but a part that is 0 in the structure adds nothing to the score.
         value = _broadcast_vecdot(torch.where((z == 0) & t.isinf(), 0.0, t), z)
     return value
 
 
 def _broadcast_vecdot(t: Tensor, z: Tensor) -> Tensor:
-    """Row by row; a single row of either goes with all rows of the other."""
+    """Return the inner product of each row of t with the same row of z. A single row is paired with every row."""
     if t.shape[0] == 1 and z.shape[0] != 1:
         return z @ t[0]
     if z.shape[0] == 1 and t.shape[0] != 1:
@@ -131,24 +133,30 @@ def _broadcast_vecdot(t: Tensor, z: Tensor) -> Tensor:
 
 
 def total_inner_product(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
-    """Σ ⟨t, z⟩ over all instances, a scalar to differentiate: other than :func:`inner_product`, also where a z is 0."""
+    """Return the scalar Σ ⟨t, z⟩ over all instances, with a gradient at every entry.
+
+    Unlike :func:`inner_product`, the function does not replace −inf · 0 by 0.
+    """
     return torch.stack([(t * z).sum() for t, z in zip(tensors, others, strict=True)]).sum()
 
 
 @contextlib.contextmanager
 def enable_autograd() -> Iterator[None]:
-    """Autograd records inside, also under no_grad and inference_mode (where enable_grad alone records nothing)."""
+    """Record operations for autograd inside the context, even under no_grad or inference_mode.
+
+    Under inference_mode, torch.enable_grad alone records nothing.
+    """
     with torch.inference_mode(False), torch.enable_grad(), bypass_saved_tensor_hooks():
         yield
 
 
 def sum_to_batch_of(gradient: Parts, theta: Parts) -> Parts:
-    """Sum a (B, *event) gradient over the batch wherever ``theta`` is shared by all instances."""
+    """Sum a (B, *event) gradient over the batch for each tensor of ``theta`` shared by the batch."""
     return map_parts(lambda g, t: g.sum(0, keepdim=True) if t.shape[0] == 1 and g.shape[0] != 1 else g, gradient, theta)
 
 
 def scale_per_instance(parts: Parts, weight: Float[Tensor, " batch"]) -> Parts:
-    """``parts`` (B, *event), each instance's times its ``weight``."""
+    """Multiply the ``parts`` (B, *event) of each instance by the instance's ``weight``."""
     return map_parts(lambda t: _multiply_rows(t, weight.view(-1, *[1] * (t.ndim - 1))), parts)
 
 
@@ -160,7 +168,7 @@ def _multiply_rows(t: Tensor, factors: Tensor) -> Tensor:
 
 
 def divide_by_temperature(theta: Parts, temperature: float) -> Parts:
-    """θ / temperature; θ itself at 1. InvalidInputError if that overflows."""
+    """Return θ / temperature, or θ itself at temperature 1. Raises InvalidInputError if the division overflows."""
     if temperature == 1:
         return theta
     scaled = map_parts(lambda t: t / temperature, theta)
@@ -168,25 +176,26 @@ def divide_by_temperature(theta: Parts, temperature: float) -> Parts:
         for t, s in zip(as_tuple(theta), as_tuple(scaled), strict=True):
             if bool((s.isinf() & ~t.isinf()).any()):
                 raise InvalidInputError(
-                    f"temperature {temperature!r} is too small: theta / temperature overflows {t.dtype}"
+                    f"temperature {temperature!r} is too small: theta / temperature overflows {t.dtype}; use a larger "
+                    "temperature or smaller scores"
                 )
     return scaled
 
 
 def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> list[Tensor]:
-    """The gradients of a scalar by autograd; zeros for inputs that it does not depend on."""
+    """Return the gradients of the scalar ``value`` by autograd, zeros for inputs without influence on ``value``."""
     if not value.requires_grad:
         return [torch.zeros_like(x) for x in inputs]
     return list(torch.autograd.grad(value, tuple(inputs), create_graph=create_graph, materialize_grads=True))
 
 
 def gradient_by_autograd(function: Callable[[Parts], Tensor], theta: Parts) -> Parts:
-    """The gradient of each instance's value, (B, *event), of a ``function`` that maps θ to (B,)."""
+    """Return the gradient (B, *event) of ``function`` at θ, instance by instance. ``function`` maps θ to (B,)."""
     return value_and_gradient_by_autograd(function, theta)[1]
 
 
 def value_and_gradient_by_autograd(function: Callable[[Parts], Tensor], theta: Parts) -> tuple[Tensor, Parts]:
-    """Each instance's value, (B,), and its gradient, (B, *event), from one call of ``function``."""
+    """Return the values (B,) of ``function`` and their gradients (B, *event), from one call of ``function``."""
     with enable_autograd():
         leaves = _leaves(theta)
         value = function(pack_like(leaves, theta))
@@ -194,7 +203,7 @@ def value_and_gradient_by_autograd(function: Callable[[Parts], Tensor], theta: P
 
 
 def hessian_product_by_autograd(function: Callable[[Parts], Tensor], theta: Parts, v: Parts) -> Parts:
-    """The product of the Hessian of each instance's value with ``v``, (B, *event)."""
+    """Return the Hessian-vector product (B, *event) of ``function`` at θ with ``v``, instance by instance."""
     with enable_autograd():
         leaves = _leaves(theta)
         gradients = differentiate(function(pack_like(leaves, theta)).sum(), leaves, create_graph=True)
@@ -202,12 +211,12 @@ def hessian_product_by_autograd(function: Callable[[Parts], Tensor], theta: Part
 
 
 def _leaves(theta: Parts) -> list[Tensor]:
-    """Each instance's own copy of θ, to differentiate with respect to."""
+    """Return leaf tensors (B, *event) with the values of θ, so that each instance has a gradient of its own."""
     size = batch_size(theta)
     own = [t.clone() if t.is_inference() else t.detach() for t in as_tuple(theta)]
     return [t.expand(size, *t.shape[1:]).requires_grad_() for t in own]
 
 
 def zeros_for_missing(cotangents: tuple[Tensor | None, ...], like: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Replace each None in ``cotangents`` by zeros of the shape of the same tensor of ``like``."""
+    """Replace each None in ``cotangents`` by zeros of the shape of the corresponding tensor in ``like``."""
     return tuple(torch.zeros_like(t) if c is None else c for c, t in zip(cotangents, like, strict=True))

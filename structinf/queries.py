@@ -1,4 +1,4 @@
-"""What else can be asked about a structure: the best k, samples, numbers of structures, entropies, probabilities."""
+"""Queries over all structures of an oracle: k best, samples, counts, entropies, log-probabilities and supports."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ class TopK(NamedTuple):
     Attributes
     ----------
     structures : (k, ..., *event) Tensor, or tuple of them
+        The structures; 0 for ranks that are not valid.
     scores : (k, ...) Tensor
+        The scores ⟨θ, y⟩; −inf for ranks that are not valid.
     valid : (k, ...) bool Tensor
-        False where an instance has fewer than k structures of finite score; there the structure is 0, the score −inf.
+        False for ranks beyond the instance's number of structures of finite score.
     """
 
     structures: Parts
@@ -56,12 +58,14 @@ class TopK(NamedTuple):
 class Support(NamedTuple):
     """Structures with their probabilities, the most probable first.
 
+    K is the largest number of structures of an instance. Instances with fewer structures are padded.
+
     Attributes
     ----------
     structures : (K, ..., *event) Tensor, or tuple of them
-        As many as the instance that has most; 0 beyond an instance's own.
+        The structures; 0 in the padding.
     probabilities : (K, ...) Tensor
-        0 beyond an instance's own.
+        The probabilities; 0 in the padding.
     """
 
     structures: Parts
@@ -71,21 +75,28 @@ class Support(NamedTuple):
 @public_call
 @torch.no_grad()
 def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> TopK:
-    """The k structures of highest score of each instance.
+    """Return the k structures of highest score of each instance, best first.
 
     Parameters
     ----------
-    theta, oracle
-        As for :func:`structinf.relax`.
+    theta : (..., *event) Tensor, or tuple of them
+        Scores of the parts, as for :func:`structinf.relax`; −inf forbids a part.
+    oracle : str or Oracle
+        The set of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     k : int
-        At least 1.
+        The number of structures, at least 1.
     **options
-        Instance data of the oracle (``lengths=...``), and its options if it is given by name.
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
+
+    Returns
+    -------
+    TopK
+        The named tuple (structures, scores, valid).
 
     Raises
     ------
     UnsupportedError
-        If the oracle lists no k best.
+        If the oracle has no k-best algorithm (:class:`structinf.KBest`).
 
     Examples
     --------
@@ -100,9 +111,10 @@ def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> TopK:
 
 
 def sparsemax_over_topk(oracle: Oracle, theta: Parts, k: int, temperature: float = 1.0) -> tuple[Parts, Tensor]:
-    """The k best structures, (k, B, *event), and the sparsemax of their scores / temperature, (k, B), differentiable.
+    """Return the k best structures, (k, B, *event), and the sparsemax of their scores / temperature, (k, B).
 
-    It is the sparsemax over all structures wherever one of the k has weight 0.
+    The sparsemax weights are differentiable in θ. If one of the k structures has weight 0, the weights equal the
+    sparsemax over all structures.
     """
     with torch.no_grad():
         structures, _, valid = _require_ability(oracle, KBest).topk(map_parts(Tensor.detach, theta), k)
@@ -126,23 +138,37 @@ def sample(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> Parts:
-    """``n`` independent exact samples for each instance.
+    """Return ``n`` independent exact samples of structures for each instance.
 
     Parameters
     ----------
-    theta, oracle, **options
-        As for :func:`topk`.
+    theta : (..., *event) Tensor, or tuple of them
+        Scores of the parts, as for :func:`structinf.relax`; −inf forbids a part.
+    oracle : str or Oracle
+        The set of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
+    n : int
+        The number of samples of each instance.
     regularizer : str or Regularizer
-        With "negentropy" samples are those of p(y) ∝ exp⟨θ, y⟩; with others of the random walk along q = ∇max_Ω, whose
-        mean is that of the relaxation ``smoothed``, for structures that have a graph or a recursion.
+        ``"negentropy"`` samples the Gibbs distribution p(y) ∝ exp(⟨θ, y⟩ / temperature). Another regularizer Ω samples
+        the random walk through the oracle's recursion with step probabilities q = ∇max_Ω; the oracle must be a
+        dynamic program. The expectation of a sample is the mean of the relaxation ``smoothed``.
+        :func:`structinf.regularizers.get_regularizer` lists the names.
     temperature : float, optional
-        The regularizer's own (1) by default.
+        The factor of Ω, above 0. If None, the temperature of the regularizer object, or 1 for a name.
     generator : torch.Generator, optional
-        The only source of randomness, if given.
+        The only source of randomness. If None, samples come from torch's default generator.
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
     Returns
     -------
     (n, ..., *event) Tensor, or tuple of them
+        The samples, without a gradient.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle has no exact samples (:class:`structinf.Samplable`), or no random walk for the regularizer.
 
     Examples
     --------
@@ -162,19 +188,34 @@ def sample(
         elif hasattr(bound_oracle, "smoothed_sample"):
             samples = bound_oracle.smoothed_sample(problem.theta, n, omega, generator)
         else:
-            raise _unsupported(bound_oracle, "no random walk along other regularizers than the negative entropy")
+            raise _unsupported(bound_oracle, f'no random walk for {omega!r}; use regularizer="negentropy"')
     return problem.restore_parts(samples, 1)
 
 
 @public_call
 @torch.no_grad()
 def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
-    """The exact number of structures of finite score, for each instance of the flattened batch.
+    """Return the exact number of structures of finite score, for each instance of the flattened batch.
 
     Parameters
     ----------
-    theta, oracle, **options
-        As for :func:`topk`; parts of −inf are forbidden.
+    theta : (..., *event) Tensor, or tuple of them
+        Scores of the parts, as for :func:`structinf.relax`; −inf forbids a part, and other values do not matter.
+    oracle : str or Oracle
+        A dynamic program (:class:`structinf.dp.HypergraphProgram`): an object, or a name of
+        :func:`structinf.list_oracles`, with its options.
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
+
+    Returns
+    -------
+    list of int
+        The numbers of structures, of any size.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle is not a HypergraphProgram.
 
     Examples
     --------
@@ -196,17 +237,31 @@ def entropy(
     temperature: float | None = None,
     **options: Any,
 ) -> Float[Tensor, "*batch"]:
-    """Shannon entropy, in nats, of the Gibbs distribution p(y) ∝ exp⟨θ, y⟩, or of the walk of another regularizer.
+    """Return the Shannon entropy, in nats, of the distribution over structures.
 
     Parameters
     ----------
-    theta, oracle, regularizer, temperature, **options
-        As for :func:`sample`.
+    theta : (..., *event) Tensor, or tuple of them
+        Scores of the parts, as for :func:`structinf.relax`; −inf forbids a part.
+    oracle : str or Oracle
+        The set of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
+    regularizer : str or Regularizer
+        The distribution: Gibbs for ``"negentropy"``, else the random walk of :func:`sample`. The random walk requires
+        a :class:`structinf.dp.HypergraphProgram`.
+    temperature : float, optional
+        The factor of Ω, above 0. If None, the temperature of the regularizer object, or 1 for a name.
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
     Returns
     -------
-    Tensor
-        (...); without a gradient.
+    (...) Tensor
+        The entropies, without a gradient.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle cannot sum over its structures, or has no random walk for the regularizer.
 
     Examples
     --------
@@ -224,7 +279,7 @@ def entropy(
 
 
 def gibbs_entropy(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
-    """log Z − ⟨θ, μ⟩, (B,), for θ (B | 1, *event) in float64; differentiable in it."""
+    """Return the entropy log Z − ⟨θ, μ⟩, (B,), differentiable in θ (B | 1, *event), in float64."""
     value, mean = autograd.value_and_gradient(log_partition_function(oracle), theta)
     return (value - inner_product(theta, mean)).clamp(min=0)
 
@@ -240,20 +295,34 @@ def log_prob(
     temperature: float | None = None,
     **options: Any,
 ) -> Float[Tensor, "*batch"]:
-    """Log-probability of the structures ``y`` under p(y) ∝ exp⟨θ, y⟩, or under the walk of another regularizer.
+    """Return the log-probability of structures ``y`` under the distribution over structures.
 
     Parameters
     ----------
-    theta, oracle, regularizer, temperature, **options
-        As for :func:`sample`.
+    theta : (..., *event) Tensor, or tuple of them
+        Scores of the parts, as for :func:`structinf.relax`; −inf forbids a part.
     y : (*samples, ..., *event) Tensor, or tuple of them, or integer labels (*samples, ..., *labels)
         Structures of each instance, with any number of sample dimensions in front of the batch.
+    oracle : str or Oracle
+        The set of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
+    regularizer : str or Regularizer
+        The distribution: Gibbs for ``"negentropy"``, else the random walk of :func:`sample`. The random walk requires
+        a :class:`structinf.dp.HypergraphProgram`.
+    temperature : float, optional
+        The factor of Ω, above 0. If None, the temperature of the regularizer object, or 1 for a name.
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
     Returns
     -------
-    Tensor
-        (*samples, ...), −inf where ``y`` is impossible; without a gradient (a loss of the relaxation ``marginals`` has
-        one).
+    (*samples, ...) Tensor
+        The log-probabilities; −inf for structures of probability 0. The result has no gradient: use
+        ``FenchelYoungLoss(oracle, "marginals")`` to train.
+
+    Raises
+    ------
+    UnsupportedError
+        If the oracle cannot sum over its structures, or has no random walk for the regularizer.
 
     Examples
     --------
@@ -272,16 +341,16 @@ def log_prob(
         theta64 = map_parts(Tensor.double, divide_by_temperature(problem.theta, omega.temperature))
         score = inner_product(repeat_instances(theta64, samples.numel()), map_parts(Tensor.double, target))
         log_z = gibbs.log_partition(theta64)
-        # A structure that has nearly all of the probability would, by rounding, have more than that.
+        # Rounding can make the log-probability of a structure of probability near 1 positive.
         log_probs = score.view(samples.numel(), len(log_z)) - log_z
         return copies.restore(log_probs.clamp(max=0).flatten())
 
 
 def _sample_shape(y: Any, problem: Problem) -> torch.Size:
-    """The dimensions that ``y``, structures or labels, has in front of the batch."""
+    """Return the sample dimensions of ``y``, structures or labels, in front of the batch."""
     first = y[0] if isinstance(y, tuple | list) and len(y) else y
     if not isinstance(first, Tensor):
-        return torch.Size()  # an error, which Problem.gold raises
+        return torch.Size()  # Problem.gold raises the error
     is_structure = first.is_floating_point() or first.dtype is torch.bool or first is not y
     target = as_tuple(problem.theta)[0].ndim - 1 if is_structure else problem.oracle.label_ndim
     return first.shape[: max(first.ndim - target - len(problem.batch_shape), 0)]
@@ -291,27 +360,31 @@ def _sample_shape(y: Any, problem: Problem) -> torch.Size:
 def log_partition(
     theta: Parts, oracle: str | Oracle, *, temperature: float = 1.0, **options: Any
 ) -> Float[Tensor, "*batch"]:
-    """log Σ exp(⟨θ, y⟩ / temperature) over all structures y, differentiable to any order.
+    """Return log Σ exp(⟨θ, y⟩ / temperature) over all structures y, differentiable to any order.
 
-    The gradient is the mean of the Gibbs distribution over the temperature. With :func:`structinf.Gibbs`, the same
-    number comes as an attribute of a distribution.
+    The gradient is the mean of the Gibbs distribution, divided by the temperature. :class:`structinf.Gibbs` has the
+    same value as an attribute.
 
     Parameters
     ----------
-    theta, oracle, **options
-        As for :func:`structinf.relax`.
+    theta : (..., *event) Tensor, or tuple of them
+        Scores of the parts, as for :func:`structinf.relax`; −inf forbids a part.
+    oracle : str or Oracle
+        The set of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     temperature : float
-        Above 0.
+        The divisor of the scores, above 0.
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
     Returns
     -------
-    Tensor
-        (...), in the dtype of θ, computed in float64.
+    (...) Tensor
+        The log-partition function, in the dtype of θ, computed in float64.
 
     Raises
     ------
     UnsupportedError
-        If the oracle cannot sum over its structures.
+        If the oracle cannot sum over its structures (:class:`structinf.GibbsOracle`).
 
     Examples
     --------
@@ -337,18 +410,43 @@ def enumerate_support(
     max_structures: int = 10_000,
     **options: Any,
 ) -> Support:
-    """All structures that the random walk of a regularizer can make: with a sparse one a few, the paper's Figure 6.
+    """Return all structures of nonzero probability under the random walk of a regularizer.
+
+    A sparse regularizer, such as the default, gives most structures the probability 0.
 
     Parameters
     ----------
-    theta, oracle, regularizer, temperature, **options
-        As for :func:`sample`; with "negentropy" it lists all structures of finite score.
+    theta : (..., *event) Tensor, or tuple of them
+        Scores of the parts, as for :func:`structinf.relax`; −inf forbids a part.
+    oracle : str or Oracle
+        A dynamic program (:class:`structinf.dp.HypergraphProgram`): an object, or a name of
+        :func:`structinf.list_oracles`, with its options.
+    regularizer : str or Regularizer
+        The distribution, as in :func:`sample`. For ``"negentropy"``, all structures of finite score have a nonzero
+        probability.
+    temperature : float, optional
+        The factor of Ω, above 0. If None, the temperature of the regularizer object, or 1 for a name.
     max_structures : int
-        InvalidInputError if an instance has more.
+        The largest allowed number of structures of an instance.
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
+
+    Returns
+    -------
+    Support
+        The named tuple (structures, probabilities), the most probable structure first.
+
+    Raises
+    ------
+    InvalidInputError
+        If an instance has more than ``max_structures`` structures.
+    UnsupportedError
+        If the oracle is not a HypergraphProgram.
 
     References
     ----------
-    A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018.
+    A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018,
+    Figure 6.
 
     Examples
     --------
@@ -367,7 +465,7 @@ def enumerate_support(
     return Support(problem.restore_parts(structures, 1), problem.restore(probabilities, 1))
 
 
-# ----------------------------------------------------------------------------- who can
+# ----------------------------------------------------------------------------- required abilities
 
 
 def _require_ability(oracle: Oracle, ability: type[Oracle]) -> Any:
@@ -378,14 +476,14 @@ def _require_ability(oracle: Oracle, ability: type[Oracle]) -> Any:
 
 def _require_hypergraph(oracle: Oracle) -> HypergraphProgram:
     if not isinstance(oracle, HypergraphProgram):
-        raise _unsupported(oracle, "no graph of its structures, as a HypergraphProgram has")
+        raise _unsupported(oracle, "no hypergraph of its structures; use an oracle that is a HypergraphProgram")
     return oracle
 
 
 def _require_gibbs(oracle: Oracle, omega: Regularizer) -> GibbsOracle:
     if omega.alpha != 1:
         _require_ability(oracle, Smoothable)
-        raise _unsupported(oracle, "no graph to walk along with other regularizers than the negative entropy")
+        raise _unsupported(oracle, f'no random walk for {omega!r}; use regularizer="negentropy"')
     return _require_ability(oracle, GibbsOracle)
 
 

@@ -189,7 +189,7 @@ def test_wrong_labels():
 def test_an_infeasible_instance_is_named(relaxation):
     theta = torch.zeros(2, 3, 4)
     theta[1, 1] = -INF
-    with pytest.raises(InfeasibleError, match=r"batch index 4\b.*\(2, 3\), that is index \(1, 1\)$") as error:
+    with pytest.raises(InfeasibleError, match=r"batch index 4\b.*\(2, 3\) its index is \(1, 1\)$") as error:
         relax(theta, Explicit(), relaxation)
     assert error.value.batch_index == 4
     assert isinstance(error.value, ValueError)
@@ -352,7 +352,7 @@ def test_instance_data_that_the_oracle_reads_but_nobody_gave():
         def argmax(self, theta):
             return super().argmax(theta * self.bound["mask"])
 
-    with pytest.raises(InvalidInputError, match=r"^mask: this instance data is needed; pass mask=\.\.\."):
+    with pytest.raises(InvalidInputError, match=r"^mask: the oracle needs this instance data; pass mask=\.\.\."):
         relax(torch.zeros(2, 4), Reads(), "map")
 
 

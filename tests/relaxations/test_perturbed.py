@@ -335,7 +335,7 @@ def test_wrong_options_are_named(options: dict, message: str) -> None:
 
 @pytest.mark.parametrize("noise", ["exponential", "sum_of_gamma"])
 def test_noise_without_a_score_is_refused(noise: str) -> None:
-    with pytest.raises(si.UnsupportedError, match="slope"):
+    with pytest.raises(si.UnsupportedError, match="has no score"):
         si.Layer("categorical", "perturbed", noise=noise)
 
 

@@ -355,7 +355,7 @@ def test_instance_data_reaches_every_call_of_the_oracle(name: str) -> None:
         pytest.skip(f"{name} asks for more than a list of structures")
     theta, v = torch.randn(3, 4), torch.randn(3, 4)
     allowed = torch.tensor([[1, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, 1]])
-    with pytest.raises(InvalidInputError, match="allowed: this instance data is needed"):
+    with pytest.raises(InvalidInputError, match="allowed: the oracle needs this instance data"):
         si.relax(theta, oracle, relaxation)
     assert not si.relax(theta, oracle, relaxation, allowed=allowed)[allowed == 0].any()
     leaf = theta.clone().requires_grad_()
