@@ -1,4 +1,4 @@
-"""Dynamic programs: one hypergraph recursion, or a recursion of the user's own, smoothed by any regularizer."""
+"""Dynamic programs as oracles, from a hypergraph or from a recursion in torch, smoothed by any regularizer."""
 
 from .builder import HypergraphBuilder
 from .hypergraph import Hypergraph

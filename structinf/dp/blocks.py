@@ -1,4 +1,4 @@
-"""A hypergraph as the compiled loops take it: its nodes in blocks whose parts fit the cache together."""
+"""The layout of a hypergraph for the compiled loops: blocks of nodes whose parts fit the cache."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ import numpy as np
 
 __all__ = ["Blocks", "split_into_blocks"]
 
-# Hyperedges with a part in a block. Buffers of so many rows of 16 float32 numbers take 128 KiB.
+# Largest number of hyperedges with a part in a block. A buffer of 2048 rows of 16 float32 numbers takes 128 KiB.
 _MAX_BLOCK_EDGES = 2048
 
 
 class Blocks(NamedTuple):
-    """Arrays of `Hypergraph`, and those of its blocks, each of which has a buffer with a row for each of its parts.
+    """Arrays of a `Hypergraph` and of its blocks. The kernels keep a buffer per block, with a row for each part.
 
     Attributes
     ----------
     offset : (N + 1,) int64
+        As in `Hypergraph`.
     part : (E,) int32
+        As in `Hypergraph`.
     tails : (E, 2) int32
+        As in `Hypergraph`.
     row : (E,) int32
-        Of its part, in the buffer of the block that its head is in; ``height`` if it has none.
+        The buffer row of the part of each hyperedge, in the block of the head; ``height`` for no part.
     node_offset : (K + 1,) int64
-        The nodes of block k are ``node_offset[k]`` up to ``node_offset[k + 1]``.
+        The nodes of block k are ``node_offset[k]`` up to ``node_offset[k + 1]``, excluded.
     row_offset : (K + 1,) int64
-        The rows of block k are those from ``row_offset[k]`` up to ``row_offset[k + 1]`` of the following two.
+        Block k has the entries ``row_offset[k]`` up to ``row_offset[k + 1]``, excluded, of ``row_part`` and
+        ``row_is_first_write``.
     row_part : (R,) uint32
-        The part of each row, rising in each block.
+        The part of each row, ascending in each block.
     row_is_first_write : (R,) bool
-        Whether a walk through the blocks from the last one down meets the part here first.
+        Whether the row is the first with its part in a pass from the last block to the first.
     degree : int
         The largest number of hyperedges of a node.
     height : int
@@ -52,7 +56,7 @@ class Blocks(NamedTuple):
 
 
 def split_into_blocks(offset: np.ndarray, part: np.ndarray, tails: np.ndarray, level: np.ndarray, parts: int) -> Blocks:
-    """Cut the nodes of a `Hypergraph`, given by its arrays and its number of parts, in their order into blocks."""
+    """Split the nodes of a `Hypergraph` into consecutive blocks; ``parts`` is the number of parts."""
     nodes, edges, degree = len(level), len(part), np.diff(offset)
     head = np.repeat(np.arange(nodes, dtype=np.int32), degree)
     scored = part < parts

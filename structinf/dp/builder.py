@@ -1,4 +1,4 @@
-"""Hypergraphs from the hyperedges that a user adds."""
+"""Construction of hypergraphs from nodes and hyperedges."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from .node_order import check_dangling, group_offsets, levels_of, needed_nodes
 
 __all__ = ["HypergraphBuilder"]
 
-Nodes = Any  # an integer, or anything that numpy takes for an array of them
+Nodes = Any  # an integer, or an input of np.asarray with integers
 
 
 class HypergraphBuilder:
-    """Collects nodes and hyperedges; :meth:`build` makes the hypergraph.
+    """A builder that collects nodes and hyperedges; :meth:`build` returns the hypergraph.
 
     Parameters
     ----------
-    event_shape : tuple of int, or a tuple of such tuples
-        Shape of each tensor of θ without the batch.
+    event_shape : tuple of int, or tuple of such tuples
+        Shape of θ, or of each tensor of θ, without batch dimensions.
 
     Attributes
     ----------
-    parts : int64 array, or a tuple of them
-        The number of each part, in the shapes of θ.
+    parts : int64 array, or tuple of arrays
+        The number of each part, in the event shapes of θ.
 
     Examples
     --------
-    Subsets of three elements, of any size, as paths of "leave it" and "take it":
+    All subsets of three elements, with the choice to skip or take each element:
 
     >>> graph = HypergraphBuilder((3,))
     >>> done = graph.nodes(4)
@@ -59,38 +59,44 @@ class HypergraphBuilder:
         self._added: list[np.ndarray] = []
 
     def node(self) -> int:
-        """A new node."""
+        """Add a node and return its number."""
         self._nodes += 1
         return self._nodes - 1
 
     def nodes(self, *shape: int) -> np.ndarray:
-        """An array of new nodes."""
+        """Add nodes and return their numbers, in an array of the given shape."""
         shape = _sizes("nodes", shape)
         self._nodes += math.prod(shape)
         return np.arange(self._nodes - math.prod(shape), self._nodes).reshape(shape)
 
     @property
     def _known_nodes(self) -> str:
-        return f"there are {self._nodes} nodes; take those that node() and nodes() return"
+        return f"there are {self._nodes} nodes; use the results of node() and nodes()"
 
     def add(self, head: Nodes, *tails: Nodes, part: Nodes = None) -> None:
-        """A hyperedge to ``head`` from at most two ``tails``, which scores ``part``; arrays add many at once.
+        """Add a hyperedge, or one hyperedge for each entry of arrays, which are broadcast.
 
-        Without tails the head is a leaf; without a part the hyperedge scores 0. Among a node's hyperedges,
-        ties of a maximum go to the one added first.
+        Among the hyperedges of a node, ties of a maximum go to the hyperedge added first.
 
         Parameters
         ----------
-        head, *tails, part : int, or integer arrays that broadcast to a common shape
+        head : int or integer array
+            The node of the hyperedge.
+        *tails : int or integer array
+            At most two nodes whose values add to the score. A hyperedge without tails makes its head a leaf.
+        part : int or integer array, optional
+            The part whose score adds to the score, a number from ``parts``. By default, the hyperedge has no part.
         """
         if len(tails) > 2:
-            raise InvalidInputError(f"add: a hyperedge has at most two tails, got {len(tails)}; put a node between")
+            raise InvalidInputError(
+                f"add: a hyperedge has at most two tails, got {len(tails)}; combine tails in an extra node"
+            )
         columns = [
             _numbers(name, value, self._nodes, self._known_nodes)
             for name, value in zip(("head", "first tail", "second tail"), (head, *tails), strict=False)
         ]
         columns += [np.asarray(-1)] * (2 - len(tails))
-        known = f"theta has {self._count} parts; take those of the builder's `parts`"
+        known = f"theta has {self._count} parts; use numbers from the builder's `parts`"
         columns.append(np.asarray(self._count) if part is None else _numbers("part", part, self._count, known))
         try:
             rows = np.stack([column.ravel() for column in np.broadcast_arrays(*columns)])
@@ -102,25 +108,26 @@ class HypergraphBuilder:
         self._added.append(rows.astype(np.int64))
 
     def build(self, goals: Nodes, *, prune: bool = False) -> Hypergraph:
-        """The hypergraph of everything added.
+        """Return the hypergraph of all nodes and hyperedges used by derivations of the goals.
 
         Parameters
         ----------
-        goals : int, or an integer array
-            The node whose value is the recursion's; or an array of nodes indexed by instances' lengths, −1 where a
-            length has none. Without lengths, the last one counts.
+        goals : int or integer array
+            The goal node, whose value is the result of the recursion. An array of goals is indexed by the lengths of
+            an instance, with −1 for lengths without structures. Without lengths, the last goal counts.
         prune : bool
-            Drop nodes that nothing derives, and the hyperedges from them; without it, they are an error.
+            Whether to drop underivable nodes and the hyperedges from underivable nodes. By default (False), a tail
+            without hyperedges is an error.
 
         Raises
         ------
         InvalidInputError
-            If hyperedges form a cycle, a goal cannot be derived, or a tail is a node that no hyperedge leads to.
+            If hyperedges form a cycle, a goal cannot be derived, or (without ``prune``) a tail has no hyperedges.
         """
         goals_as_given = goals
         try:
             goals = np.asarray(goals_as_given)
-        except ValueError:  # of lists of several lengths
+        except ValueError:  # ragged lists
             goals = np.empty(0)
         if goals.dtype.kind not in "iu" or not goals.size:
             raise InvalidInputError(f"goals: a node or an integer array of nodes is needed, got {goals_as_given!r}")
@@ -129,11 +136,11 @@ class HypergraphBuilder:
             raise InvalidInputError(f"goals: node {wrong[0]} is out of range: {self._known_nodes}, and −1 for no goal")
         goal_nodes = goals[goals >= 0]
         if not goal_nodes.size:
-            raise InvalidInputError("goals: there must be one")
+            raise InvalidInputError("goals: at least one node is needed, got only -1")
         rows = np.concatenate(self._added, 1) if self._added else np.zeros((4, 0), np.int64)
         heads, tails, part = rows[0], rows[1:3].T, rows[3]
         level = levels_of(self._nodes, heads, tails)
-        derived = np.append(level >= 0, True)  # the last one stands for no tail
+        derived = np.append(level >= 0, True)  # the last entry stands for no tail
         if not prune:
             check_dangling(self._nodes, heads, tails)
         if not derived[goal_nodes].all():
@@ -144,7 +151,7 @@ class HypergraphBuilder:
         is_kept = derived[heads] & derived[tails].all(1)
         needed = needed_nodes(self._nodes, heads[is_kept], tails[is_kept], goal_nodes)
         is_kept &= needed[heads]
-        # By level, and by number in each; the hyperedges of a node in the order in which they were added.
+        # Sort nodes by level, then by number. The hyperedges of a node stay in the order of addition.
         order = np.flatnonzero(needed)[np.argsort(level[needed], kind="stable")]
         number = np.full(self._nodes + 1, len(order))
         number[order] = np.arange(len(order))
@@ -161,7 +168,7 @@ class HypergraphBuilder:
 
 
 def _sizes(name: str, shape: Any) -> tuple[int, ...]:
-    """``shape`` as a tuple of integers of at least 0."""
+    """Return ``shape`` as a tuple of integers of at least 0."""
     sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (-1,)
     if not all(isinstance(size, Integral) and not isinstance(size, bool) and int(size) >= 0 for size in sizes):
         several = ", or a tuple of shapes" if name == "event_shape" else ""
@@ -170,7 +177,7 @@ def _sizes(name: str, shape: Any) -> tuple[int, ...]:
 
 
 def _numbers(name: str, value: Nodes, count: int, known: str) -> np.ndarray:
-    """``value`` as an array of integers, all below ``count``."""
+    """Return ``value`` as an array of integers from 0 to ``count`` − 1."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu" and array.size:
         raise InvalidInputError(f"add: {name} must be an integer, or an integer array; got {array.dtype}")

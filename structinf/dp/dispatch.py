@@ -1,4 +1,4 @@
-"""The passes of a smoothed recursion, in compiled loops or in torch, whichever serves."""
+"""The passes of a smoothed recursion: compiled loops where a kernel exists, torch otherwise."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .hypergraph import Hypergraph
 
 __all__ = ["hessian_product", "k_best", "list_derivations", "sample", "value", "value_and_mean"]
 
-# Elementary operations of a hyperedge and pass, to tell when a second thread pays.
+# Elementary operations per hyperedge and pass, an estimate for the number of threads.
 _WORK_PER_EDGE = 8
-# Hyperedges drawn at once: so many uniform numbers take 80 MB.
+# Limit of hyperedges drawn at once. This many uniform float64 numbers take 80 MB.
 _MAX_DRAWN = 10**7
 
 
 def _exact_for(theta: Tensor, alpha: float) -> Tensor:
-    """Potentials in a dtype that is exact enough for ``alpha``: see `structinf.kernels.smooth_max`."""
+    """Return θ, cast to float64 if the kernel for ``alpha`` needs float64 (`structinf.kernels.smooth_max`)."""
     return theta if alpha in (1, 1.5, 2, math.inf) else theta.double()
 
 
 def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int = 0, work: int = _WORK_PER_EDGE) -> None:
-    """``kernel`` over the batch; tensors as arrays, ``graph`` as its blocks.
+    """Run ``kernel`` over the batch, with tensors converted to arrays and ``graph`` to its blocks.
 
-    With ``tables``, the kernel takes groups of instances, and so many tables of nodes
+    With ``tables`` above 0, the kernel takes groups of instances and as many scratch tables of node values
     (`structinf.kernels.hypergraph.smoothed_passes`).
     """
     arrays = [to_numpy(a)[0] if isinstance(a, Tensor) else a.blocks if a is graph else a for a in args]
@@ -47,14 +47,14 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
 
     def serve_groups(start: int, stop: int) -> None:
         flat = np.empty(size + LANES)
-        aligned = flat[-flat.ctypes.data % (8 * LANES) // 8 :][:size]  # so that rows do not straddle cache lines
+        aligned = flat[-flat.ctypes.data % (8 * LANES) // 8 :][:size]  # so that no row spans two cache lines
         kernel(start, stop, aligned.reshape(shape), *arrays)
 
     parallel_rows(serve_groups, -(-len(goal) // LANES), work=work)
 
 
 def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer) -> Tensor:
-    """DP_Ω, (B,) float64, of θ (B, P); autograd can follow it where θ requires grad."""
+    """Return DP_Ω(θ), (B,) float64, for θ (B, P); differentiable by autograd if θ requires grad."""
     alpha = kernel_alpha(theta, regularizer)
     if alpha is None or (torch.is_grad_enabled() and theta.requires_grad):
         return torch_backend.value(graph, theta, goal, regularizer)
@@ -68,7 +68,7 @@ def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regulariz
 def value_and_mean(
     graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """DP_Ω, (B,) float64, and its gradient, (B, P), times each instance's ``weight``, (B,)."""
+    """Return DP_Ω(θ), (B,) float64, and its gradient, (B, P), times the ``weight`` (B,) of each instance."""
     alpha = kernel_alpha(theta, regularizer)
     if alpha is None:
         out, parts = torch_backend.value_and_mean(graph, theta, goal, regularizer)
@@ -85,7 +85,7 @@ def value_and_mean(
 def hessian_product(
     graph: Hypergraph, theta: Tensor, direction: Tensor, goal: Tensor, regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
-    """DP_Ω, (B,) float64, and ∇²DP_Ω times ``direction``, both (B, P)."""
+    """Return DP_Ω(θ), (B,) float64, and ∇²DP_Ω(θ) times ``direction``, both (B, P)."""
     alpha = kernel_alpha(theta, regularizer)
     if alpha is None:
         out, parts = torch_backend.hessian_product(graph, theta, direction, goal, regularizer)
@@ -108,14 +108,17 @@ def sample(
     n: int,
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
-    """DP_Ω, (B,) float64, and ``n`` walks along q from each goal, (n, B, P), in θ's dtype."""
+    """Return DP_Ω(θ), (B,) float64, and ``n`` structures per instance, (n, B, P), in the dtype of θ.
+
+    Each structure comes from a random walk from the goal, choosing hyperedges with the probabilities q = ∇max_Ω.
+    """
     from ..kernels.hypergraph import derivations as kernels
 
     size = graph.size_of(goal)
     if len(goal) * size > _MAX_DRAWN:
         raise InvalidInputError(
             f"structures of up to {size} hyperedges for each of {len(goal)} instances are too many to draw at once "
-            f"(more than {_MAX_DRAWN} hyperedges)"
+            f"(more than {_MAX_DRAWN} hyperedges). Split the batch"
         )
     parts, theta_on_cpu = zeros(n, *theta.shape, dtype=theta.dtype), theta.detach().cpu()
     alpha = kernel_alpha(theta_on_cpu, regularizer)
@@ -123,7 +126,7 @@ def sample(
         v, q = torch_backend.edge_probabilities(graph, theta, regularizer)
         out = torch_backend.at_goals(v, goal)
         if bool(out.isneginf().any()):
-            return out, parts.to(theta.device)  # there is nothing to choose from
+            return out, parts.to(theta.device)  # an instance has no structure of finite score
         kernel, arguments, tables = kernels.sample_from_probabilities, (q, goal, graph), 0
     else:
         out = torch.empty(len(theta), dtype=torch.float64)
@@ -140,7 +143,10 @@ def sample(
 
 
 def k_best(graph: Hypergraph, theta: Tensor, goal: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The ``k`` best scores, (k, B) float64, −inf where there are fewer, and their derivations' parts, (k, B, P)."""
+    """Return the ``k`` best scores, (k, B) float64, and the parts of their derivations, (k, B, P).
+
+    Instances with fewer than ``k`` derivations have scores of −inf in the remaining rows.
+    """
     from ..kernels.hypergraph import derivations as kernels
 
     scores, parts = torch.empty(k, len(theta), dtype=torch.float64), zeros(k, *theta.shape, dtype=theta.dtype)
@@ -149,10 +155,11 @@ def k_best(graph: Hypergraph, theta: Tensor, goal: Tensor, k: int) -> tuple[Tens
 
 
 def list_derivations(graph: Hypergraph, scores: Tensor, goal: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """All derivations: sums of their hyperedges' ``scores`` (B, E), (count, B) float64, and parts, (count, B, P).
+    """Return the scores of all derivations, (count, B) float64, and their parts, (count, B, P).
 
-    Those with a hyperedge of −inf are left out; ``count`` is the largest number of an instance's. They come in the
-    order of their hyperedges, from the goal down.
+    The score of a derivation is the sum of the ``scores`` (B, E) of its hyperedges. Derivations with a hyperedge of
+    score −inf are left out. ``count`` is the largest number of derivations of an instance. Derivations are sorted by
+    their hyperedges, from the goal down.
     """
     from ..kernels.hypergraph import derivations as kernels
 

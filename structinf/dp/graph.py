@@ -1,4 +1,4 @@
-"""Graphs as options: nodes by name and edges in the order in which they are scored."""
+"""Graphs as options of oracles: named nodes, and edges in the order of their scores."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ __all__ = ["Graph", "listed"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """A graph that can be compared and hashed; :meth:`of` makes it of the usual forms.
+    """A graph with equality and hashing. :meth:`of` converts pairs, arrays and networkx graphs.
 
     Attributes
     ----------
     nodes : tuple of hashable
-        As the user names them: integers in ascending order, others as they appear.
+        The names of the nodes: integers in ascending order, other names in order of appearance.
     ends : (E, 2) int64 array
-        The numbers in ``nodes`` of the two ends of each edge, from and to. Parallel edges are edges of their own.
+        The start and end of each edge, as indices into ``nodes``. Parallel edges are separate rows.
     directed : bool
+        Whether edges have a direction.
+    checksum : int
+        Checksum of ``ends``, the hash of the graph.
     option : str
-        How messages call what it was made of.
+        The name of the option in error messages.
     """
 
     nodes: tuple[Hashable, ...]
@@ -48,14 +51,14 @@ class Graph:
 
     @classmethod
     def of(cls, graph: Any, directed: bool | None = None) -> Self:
-        """From pairs of nodes, an (E, 2) array of integers or a networkx graph, whose edges are in its order.
+        """Convert pairs of nodes, an (E, 2) integer array or a networkx graph; the order of the edges is kept.
 
-        ``directed`` None stands for what the graph is; pairs are directed.
+        With ``directed=None``, the result is directed if the input graph is. Pairs and arrays are directed.
         """
         if isinstance(graph, cls) and directed in (None, graph.directed):
             return graph
         known = isinstance(graph, Graph)
-        if known or hasattr(graph, "is_directed"):  # networkx's need not be imported to be read
+        if known or hasattr(graph, "is_directed"):  # recognizes networkx graphs without importing networkx
             is_directed = bool(graph.directed if known else graph.is_directed())
             if directed and not is_directed:
                 raise InvalidInputError(
@@ -77,7 +80,7 @@ class Graph:
         try:
             return cls._of_pairs(graph, (), directed is None or directed)
         except InvalidInputError:
-            raise  # a ValueError too, about a graph that was understood
+            raise  # InvalidInputError is a ValueError, but its message already explains the problem
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidInputError(
                 f"{cls.option}: an (E, 2) integer array, a sequence of pairs of hashable nodes, or a networkx graph is "
@@ -107,7 +110,7 @@ class Graph:
         return f"{type(self).__name__}({len(self.nodes)} nodes, {len(self.ends)} edges)"
 
     def number(self, node: Hashable) -> int:
-        """Where ``node`` stands in ``nodes``."""
+        """Return the index of ``node`` in ``nodes``."""
         if node not in self._numbers:
             raise InvalidInputError(f"{node!r} is no node of the graph, whose nodes are {listed(self.nodes)}")
         return self._numbers[node]
@@ -118,11 +121,11 @@ class Graph:
 
 
 def _key(node: Hashable) -> Hashable:
-    """A tensor's number: as keys, tensors of one number would be different nodes."""
+    """Return ``node``, converting a one-element tensor to a number; equal tensors would be different keys."""
     return node.item() if isinstance(node, Tensor) else node
 
 
 def listed(nodes: Iterable[Any], separator: str = ", ") -> str:
-    """At most ten of ``nodes``, as text."""
+    """Return at most ten of ``nodes`` as text."""
     shown = [repr(node) for node in nodes]
     return separator.join(shown if len(shown) <= 10 else [*shown[:9], "...", shown[-1]])

@@ -1,8 +1,9 @@
-"""B-hypergraphs: what a recursion of maxima over sums looks like, whatever it computes.
+"""B-hypergraphs, the common form of recursions with maxima over sums.
 
-A node's value is a maximum over the hyperedges that lead to it, its head; a hyperedge's score is that of its part,
-plus the values of at most two tail nodes. A derivation of a node chooses one hyperedge for it and, so on, for each
-tail; the structure that it describes has the parts of all chosen hyperedges.
+A hyperedge leads from at most two tail nodes to one head node. The score of a hyperedge is the score of its part plus
+the values of its tails. The value of a node is the maximum score of its hyperedges. A derivation of a node chooses one
+hyperedge of the node and, recursively, a derivation of each tail. The structure of a derivation has the parts of all
+chosen hyperedges.
 """
 
 from __future__ import annotations
@@ -28,25 +29,26 @@ _MAX_SIZE = 2**60
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Hypergraph:
-    """Nodes in topological order, and the hyperedges of each node one after another; made by `HypergraphBuilder`.
+    """A hypergraph with nodes in topological order and hyperedges grouped by head; see `HypergraphBuilder`.
 
-    The numbers after the last stand for "none": as a tail, the node N has value 0; as a part, the number P has score 0.
+    N as a tail means no tail, with value 0. P as a part means no part, with score 0.
 
     Attributes
     ----------
     offset : (N + 1,) int64 array
-        The hyperedges of node i are ``offset[i]`` up to ``offset[i + 1]``.
+        The hyperedges of node i are ``offset[i]`` up to ``offset[i + 1]``, excluded.
     part : (E,) int32 array
-        The part that each hyperedge scores, a number in the flattened and joined tensors of θ.
+        The part of each hyperedge: an index into the flattened and concatenated tensors of θ.
     tails : (E, 2) int32 array
+        The tails of each hyperedge.
     goals : int64 array
-        The node whose value counts, or an array of such nodes, indexed by instances' lengths; −1 where there is none.
+        The goal node, or an array of goal nodes indexed by the lengths of an instance, with −1 for no goal.
     level : (N,) int32 array
-        0 for nodes without tails, else one more than the highest of a node's tails.
+        0 for nodes without tails; otherwise 1 plus the highest level of a tail.
     parts : int
         P, the number of parts.
     plans : dict
-        What `structinf.dp.torch_backend` made of the graph, by device.
+        Cache of `structinf.dp.torch_backend.buckets_of`: the buckets of the graph for each device.
     """
 
     offset: np.ndarray
@@ -72,7 +74,7 @@ class Hypergraph:
 
     @cached_property
     def head(self) -> np.ndarray:
-        """(E,) int32: the node that each hyperedge leads to."""
+        """The head node of each hyperedge, (E,) int32."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.offset))
 
     @cached_property
@@ -82,26 +84,26 @@ class Hypergraph:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """The graph as the compiled loops take it."""
+        """The graph in the layout of the compiled loops."""
         return split_into_blocks(self.offset, self.part, self.tails, self.level, self.parts)
 
     def size_of(self, goal: Tensor) -> int:
-        """The largest number of hyperedges of a derivation of one of the nodes ``goal``, (B,)."""
+        """Return the largest number of hyperedges in a derivation of the nodes ``goal`` (B,)."""
         return int(self.derivation_size[goal.cpu().numpy()].max(initial=1))
 
     @cached_property
     def derivation_size(self) -> np.ndarray:
-        """(N + 1,) int64: the largest number of hyperedges of a derivation of each node."""
+        """The largest number of hyperedges in a derivation of each node, (N + 1,) int64."""
         size = np.zeros(self.nodes + 1, np.int64)
         for nodes, edges in self.by_level:
             most = 1 + size[self.tails[edges]].sum(1)
             most = np.maximum.reduceat(most, np.searchsorted(self.head[edges], nodes))
-            size[nodes] = np.minimum(most, _MAX_SIZE)  # doubled at each level, it would overflow
+            size[nodes] = np.minimum(most, _MAX_SIZE)  # two tails a level can double the size and overflow int64
         return size
 
     @cached_property
     def by_level(self) -> Sequence[tuple[np.ndarray, np.ndarray]]:
-        """For each level, its nodes in order and the numbers of their hyperedges, node after node."""
+        """For each level, the nodes in order and the numbers of their hyperedges, grouped by node."""
         order = np.argsort(self.level, kind="stable")
         ends = np.cumsum(np.bincount(self.level))
         degree = np.diff(self.offset)
@@ -114,17 +116,19 @@ class Hypergraph:
         return levels
 
     def goal(self, lengths: Tensor | None, batch: int) -> np.ndarray:
-        """The goal node of each instance, (B,) int64, −1 where its lengths have none.
+        """Return the goal node of each instance, (B,) int64, with −1 for lengths without a goal.
 
         Parameters
         ----------
         lengths : (B, ...) integer Tensor or None
-            With as many last entries as ``goals`` has dimensions; None chooses the last goal.
+            One length for each dimension of ``goals``. None selects the last goal.
+        batch : int
+            B, the number of instances.
 
         Raises
         ------
         InvalidInputError
-            If there are not as many.
+            If the number of lengths differs from the number of dimensions of ``goals``.
         """
         if self.goals.ndim == 0 or lengths is None:
             return np.full(batch, self.goals[(-1,) * self.goals.ndim].item(), np.int64)
@@ -132,9 +136,9 @@ class Hypergraph:
             count = self.goals.ndim
             expected_form, instance_ndim = ("(...)", 0) if count == 1 else (f"(..., {count})", 1)
             raise InvalidInputError(
-                f"lengths: {expected_form} are needed, since goals have {count} dimension{'s' if count > 1 else ''}; "
-                f"got {tuple(lengths.shape)} with the batch flat. An oracle declares them as instance_ndim = "
-                f'{{"lengths": {instance_ndim}}}'
+                f"lengths must have shape {expected_form}, since goals have {count} dimension"
+                f"{'s' if count > 1 else ''}; got {tuple(lengths.shape)} with a flat batch dimension. Declare "
+                f'instance_ndim = {{"lengths": {instance_ndim}}} in the oracle'
             )
         index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)
         unknown = np.any((index < 0) | (index >= self.goals.shape), axis=1)
@@ -142,7 +146,7 @@ class Hypergraph:
         return np.where(unknown, -1, self.goals[tuple(index.T)])
 
     def part_mask(self, goals: np.ndarray, device: torch.device) -> Tensor:
-        """(B, P) bool: the parts that derivations of each instance's goal may have."""
+        """Return a mask of the parts used by derivations of the goal of each instance, (B, P) bool."""
         from ..kernels.hypergraph import derivations as kernels
 
         different, which = np.unique(goals, return_inverse=True)

@@ -1,6 +1,6 @@
-"""The order of a hypergraph's nodes, and what is wrong with hyperedges that have none.
+"""Topological order of the nodes of a hypergraph, with errors for cycles and missing hyperedges.
 
-Everywhere ``heads`` is (E,) and ``tails`` (E, 2), with −1 for none, the hyperedges among ``nodes`` nodes.
+In all functions, ``nodes`` is the number of nodes N, ``heads`` is (E,), and ``tails`` is (E, 2) with −1 for no tail.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ __all__ = ["check_dangling", "group_offsets", "levels_of", "needed_nodes"]
 
 
 def group_offsets(values: np.ndarray, count: int) -> np.ndarray:
-    """Where each of the numbers up to ``count`` starts in sorted ``values``, (count + 1,) int64."""
+    """Return the start of each number 0, ..., ``count`` in sorted ``values``, (count + 1,) int64."""
     return np.concatenate([[0], np.cumsum(np.bincount(values, minlength=count))]).astype(np.int64)
 
 
 def levels_of(nodes: int, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
-    """The level of each node, −1 for those that cannot be derived; InvalidInputError if hyperedges form a cycle."""
-    waiting = (tails >= 0).sum(1)  # tails of each hyperedge without a level
-    open_edges = np.bincount(heads, minlength=nodes)  # hyperedges of each node that wait
+    """Return the level of each node, −1 for underivable nodes; raise InvalidInputError if hyperedges form a cycle."""
+    waiting = (tails >= 0).sum(1)  # number of tails without a level, for each hyperedge
+    open_edges = np.bincount(heads, minlength=nodes)  # number of waiting hyperedges, for each node
     underivable = open_edges == 0
     level = np.full(nodes, -1)
     edge, which = np.nonzero(tails >= 0)
     by_tail = np.argsort(tails[edge, which], kind="stable")
     edge_of, start = edge[by_tail], group_offsets(tails[edge, which], nodes)
-    # Nodes that nothing derives hold up nobody: what needs them is no hyperedge at all.
+    # First drop underivable nodes, and the hyperedges with underivable tails, since neither affects other levels.
     alive = np.ones(len(heads), np.bool_)
     frontier = np.flatnonzero(underivable)
     while len(frontier):
@@ -53,23 +53,23 @@ def levels_of(nodes: int, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
     if stuck.any():
         cycle = _find_cycle(stuck, heads[alive], tails[alive])
         raise InvalidInputError(
-            f"the hyperedges form a cycle, {' -> '.join(map(str, cycle))}: a recursion needs an order of the nodes in "
-            "which tails come before heads"
+            f"the hyperedges form a cycle, {' -> '.join(map(str, cycle))}: a recursion needs an order of the nodes "
+            "with tails before heads"
         )
     return level
 
 
 def _edges_at(nodes: np.ndarray, edge_of: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """``edge_of[start[i]:start[i + 1]]`` for each i of ``nodes``, one after another."""
+    """Return the concatenation of ``edge_of[start[i]:start[i + 1]]`` over i in ``nodes``."""
     count = start[nodes + 1] - start[nodes]
     return edge_of[np.arange(count.sum()) + np.repeat(start[nodes] - (np.cumsum(count) - count), count)]
 
 
 def needed_nodes(nodes: int, heads: np.ndarray, tails: np.ndarray, goals: np.ndarray) -> np.ndarray:
-    """(N,) bool: whether a derivation of a goal may come by the node."""
+    """Return a mask of the nodes used by derivations of the goals, (N,) bool."""
     by_head, start = np.argsort(heads, kind="stable"), group_offsets(heads, nodes)
     needed = np.zeros(nodes + 1, np.bool_)
-    needed[-1] = True  # no tail: nothing to do
+    needed[-1] = True  # index −1 is a missing tail, which never enters the frontier
     frontier = np.unique(goals)
     while len(frontier):
         needed[frontier] = True
@@ -79,7 +79,7 @@ def needed_nodes(nodes: int, heads: np.ndarray, tails: np.ndarray, goals: np.nda
 
 
 def check_dangling(nodes: int, heads: np.ndarray, tails: np.ndarray) -> None:
-    """InvalidInputError if no hyperedge leads to one of the tails."""
+    """Raise InvalidInputError if a tail is a node without hyperedges."""
     is_dangling = np.zeros(nodes, np.bool_)
     is_dangling[tails[tails >= 0]] = True
     is_dangling[heads] = False
@@ -87,17 +87,17 @@ def check_dangling(nodes: int, heads: np.ndarray, tails: np.ndarray) -> None:
     if len(dangling):
         raise InvalidInputError(
             f"node {dangling[0]} is a tail, but no hyperedge leads to it; add({dangling[0]}) makes it a leaf, and "
-            "build(..., prune=True) drops what cannot be derived"
+            "build(..., prune=True) drops underivable nodes"
         )
 
 
 def _find_cycle(stuck: np.ndarray, heads: np.ndarray, tails: np.ndarray) -> list[int]:
-    """Nodes of one cycle, tails before heads, the first one again at the end."""
+    """Return the nodes of one cycle, tails before heads, with the first node repeated at the end."""
     stuck_tail = (tails >= 0) & stuck[tails]
     from_node = {}
     for edge in np.flatnonzero(stuck_tail.any(1)):
         from_node.setdefault(int(heads[edge]), int(tails[edge][stuck_tail[edge]][0]))
-    # Every stuck node waits for a stuck one, so that walking back must come round.
+    # Every stuck node waits for a stuck tail, so following stuck tails returns to a visited node.
     place, node = {}, next(iter(from_node))
     while node not in place:
         place[node] = len(place)

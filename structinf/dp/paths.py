@@ -1,4 +1,4 @@
-"""Hypergraphs from ordinary graphs: the paths of a directed acyclic graph from one node to another."""
+"""Paths of a directed acyclic graph, as a hypergraph."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ __all__ = ["DAG", "path_graph"]
 
 
 def path_graph(graph: Any, source: Hashable | None = None, target: Hashable | None = None) -> Hypergraph:
-    """The paths from ``source`` to ``target``; an edge is a part.
+    """Return the hypergraph of all paths from ``source`` to ``target``, with one part for each edge.
 
     Parameters
     ----------
-    graph : Dag, (E, 2) integer array, sequence of pairs, or networkx.DiGraph
-        The edges, each a pair of nodes, from and to; parts are numbered in their order, for a DiGraph that of
+    graph : DAG, (E, 2) integer array, sequence of pairs, or networkx.DiGraph
+        The edges, as pairs (start, end) of nodes. Parts follow the order of the edges, in a DiGraph the order of
         ``graph.edges``. Parallel edges are different parts.
-    source, target : hashable, optional
-        Nodes, as the graph names them. By default the only one that no edge leads to, and that no edge leaves.
+    source : hashable, optional
+        The first node of each path. The default is the only node without incoming edges.
+    target : hashable, optional
+        The last node of each path. The default is the only node without outgoing edges.
 
     Raises
     ------
     InvalidInputError
-        If edges form a cycle, or no path leads from the source to the target.
+        If the edges form a cycle, no path leads from the source to the target, or a default node is not unique.
 
     Examples
     --------
-    >>> path_graph([("home", "bus"), ("home", "train"), ("bus", "work"), ("train", "work"), ("train", "bus")])
+    >>> edges = [("home", "bus"), ("home", "train"), ("bus", "work")]
+    >>> path_graph([*edges, ("train", "work"), ("train", "bus")])
     Hypergraph(4 nodes, 6 hyperedges, 5 parts)
     """
     dag = DAG.of(graph)
@@ -52,7 +55,7 @@ def path_graph(graph: Any, source: Hashable | None = None, target: Hashable | No
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DAG(Graph):
-    """A directed acyclic graph; :meth:`of` makes it of the forms that :func:`path_graph` takes."""
+    """A directed acyclic graph. :meth:`of` converts the graph formats accepted by :func:`path_graph`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,13 +65,13 @@ class DAG(Graph):
 
     @classmethod
     def of(cls, graph: Any, directed: bool | None = True) -> Self:
-        """As any directed graph, with a check that no edges come round."""
+        """Convert ``graph`` as :meth:`Graph.of` does, and check that the edges form no cycle."""
         return super().of(graph, directed)
 
     def terminals(self, source: Hashable | None = None, target: Hashable | None = None) -> tuple[Hashable, Hashable]:
-        """Source and target; in place of None, the only node that no edge leads to, and that no edge leaves."""
+        """Return source and target; None stands for the only node without incoming, or outgoing, edges."""
         left, entered = (np.bincount(side, minlength=len(self.nodes)) > 0 for side in self.ends.T)
-        alone = len(self.nodes) == 1  # of other nodes, those without any edge do not count
+        alone = len(self.nodes) == 1  # in larger graphs, nodes without edges are no candidates
         if source is None:
             source = self._only("source", ~entered & (left | alone), "no edge leads to")
         if target is None:
@@ -80,13 +83,16 @@ class DAG(Graph):
     def _only(self, name: str, candidates: np.ndarray, why: str) -> Hashable:
         nodes = [self.nodes[i] for i in np.flatnonzero(candidates)]
         if len(nodes) != 1:
-            raise InvalidInputError(f"{name}: which node is it? {why} {len(nodes)} of them, {listed(nodes)}")
+            raise InvalidInputError(
+                f"{name}: the default is the only node that {why}, but the graph has {len(nodes)} such nodes: "
+                f"{listed(nodes)}. Pass the {name} as an argument"
+            )
         return nodes[0]
 
     # -- paths -----------------------------------------------------------------------------
 
     def edges_between(self, source: Hashable, target: Hashable) -> Int[np.ndarray, " edges"]:
-        """The numbers of the edges on some path; InvalidInputError if there is no path."""
+        """Return the numbers of the edges on paths from ``source`` to ``target``; InvalidInputError without a path."""
         after = self._reached(self.number(source), *self.ends.T)
         before = self._reached(self.number(target), *self.ends.T[::-1])
         if not after[self.number(target)]:
@@ -104,7 +110,7 @@ class DAG(Graph):
         return reached
 
     def _matrix(self, start: np.ndarray, end: np.ndarray) -> Any:
-        from scipy.sparse import csr_array  # takes long to import
+        from scipy.sparse import csr_array  # imported here because the import is slow
 
         return csr_array((np.ones(len(start)), (start, end)), shape=(len(self.nodes),) * 2)
 
@@ -115,13 +121,12 @@ class DAG(Graph):
         count, component = connected_components(self._matrix(start, end), connection="strong")
         if count == len(self.nodes) and not (start == end).any():
             return
-        # Edges inside a component lie on cycles: going on and on along one of each node's must come round.
+        # Each edge inside a strongly connected component lies on a cycle. Following one such edge from each node
+        # therefore returns to a visited node.
         onward = dict(self.ends[component[start] == component[end]].tolist())
         seen, node = {}, next(iter(onward))
         while node not in seen:
             seen[node] = len(seen)
             node = onward[node]
         cycle = [self.nodes[i] for i in [*list(seen)[seen[node] :], node]]
-        raise InvalidInputError(
-            f"graph: the edges {listed(cycle, ' -> ')} form a cycle; paths are those of an acyclic graph"
-        )
+        raise InvalidInputError(f"graph: the edges {listed(cycle, ' -> ')} form a cycle; paths need an acyclic graph")

@@ -1,4 +1,4 @@
-"""Oracles made of a hypergraph."""
+"""Oracles defined by a hypergraph."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["HypergraphProgram"]
 
 
 class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
-    """An oracle whose structures are the derivations of a hypergraph's goal: `build` is all it takes.
+    """An oracle whose structures are the derivations of the goal of a hypergraph; subclasses implement :meth:`build`.
 
-    Law: distinct derivations have distinct parts, so that derivations can be counted as structures.
+    Law: distinct derivations have distinct parts, so that a sum over derivations equals a sum over structures.
 
-    Options must be hashable: graphs are kept for oracles of equal options and for equal shapes. Instance data called
-    ``lengths`` chooses the goal of each instance, ``goals[lengths]``.
+    Options must be hashable, because hypergraphs are cached by options and event shape. Instance data named ``lengths``
+    selects the goal of each instance, ``goals[lengths]``.
 
     References
     ----------
@@ -51,7 +51,8 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     ...
     ...     def build(self, event_shape):
     ...         graph = HypergraphBuilder(event_shape)
-    ...         zero, one = graph.nodes(2, event_shape[0] + 1)  # the last one of so many is a zero, a one
+    ...         # Nodes for prefixes of each length that end in 0 and in 1.
+    ...         zero, one = graph.nodes(2, event_shape[0] + 1)
     ...         graph.add(zero[0])
     ...         graph.add(zero[1:], zero[:-1])
     ...         graph.add(zero[1:], one[:-1])
@@ -68,17 +69,20 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     @abc.abstractmethod
     def build(self, event_shape: Any) -> Hypergraph:
-        """The hypergraph for θ of ``event_shape``, a shape or a tuple of shapes; a function of that and the options."""
+        """Return the hypergraph for ``event_shape``, a shape or a tuple of shapes.
+
+        Law: the hypergraph depends only on ``event_shape`` and on the options.
+        """
 
     # -- graph and form ----------------------------------------------------------------------
 
     def hypergraph(self, theta: Parts) -> Hypergraph:
-        """The hypergraph for potentials with one batch dimension; built once for each shape."""
+        """Return the hypergraph for θ with one batch dimension; the oracle builds one hypergraph per event shape."""
         return self._hypergraph_of(pack_like([tuple(t.shape[1:]) for t in as_tuple(theta)], theta))  # pyright: ignore
 
     def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
         unbound = self._with_instance_data({})
-        # What a cached property keeps is no option.
+        # Skip values stored by cached properties, which are no options.
         options = tuple(
             (name, value)
             for name, value in vars(unbound).items()
@@ -88,7 +92,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
             hash(options)
         except TypeError as error:
             raise PluginError(
-                f"{self.label()}: options must be hashable, since graphs are kept for equal options ({error}); "
+                f"{self.label()}: options must be hashable, since hypergraphs are cached by options ({error}); "
                 "take tuples for lists and arrays"
             ) from error
         return _build_once(_Request(type(self), options, event_shape, unbound))
@@ -103,24 +107,24 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         return map_parts(lambda m, t: m.any(0, keepdim=True) if len(t) == 1 else m, pieces, theta)
 
     def _flatten(self, theta: Parts) -> Tensor:
-        """The parts of each instance, (B, P), contiguous."""
+        """Return the parts of each instance, (B, P), contiguous."""
         size = batch_size(theta)
         flat = [t.expand(size, *t.shape[1:]).reshape(size, math.prod(t.shape[1:])) for t in as_tuple(theta)]
         return flat[0].contiguous() if len(flat) == 1 else torch.cat(flat, 1)
 
     def _unflatten(self, parts: Tensor, theta: Parts) -> Parts:
-        """Parts (..., P) in the form of θ, with the full batch."""
+        """Reshape parts (..., P) to the event shapes of θ."""
         sizes = [math.prod(t.shape[1:]) for t in as_tuple(theta)]
         pieces = zip(parts.split(sizes, -1), as_tuple(theta), strict=True)
         return pack_like([p.reshape(*p.shape[:-1], *t.shape[1:]) for p, t in pieces], theta)
 
     def _graph_parts_goals(self, theta: Parts) -> tuple[Hypergraph, Tensor, Tensor]:
-        """The graph, the parts (B, P), and the goals (B,) on θ's device."""
+        """Return the hypergraph, the flattened θ (B, P), and the goals (B,) on the device of θ."""
         graph, flat = self.hypergraph(theta), self._flatten(theta)
         return graph, flat, torch.from_numpy(self._goals(graph, len(flat))).to(flat.device)
 
     def _goals(self, graph: Hypergraph, batch: int) -> np.ndarray:
-        """The goal of each instance, (B,) int64; InvalidInputError where its lengths have none."""
+        """Return the goal of each instance, (B,) int64; raise InvalidInputError for lengths without a goal."""
         lengths = self.bound.get("lengths")
         goals = graph.goal(lengths, batch)
         check_instances("lengths", goals, batch, shared=False)
@@ -160,10 +164,10 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         self._check_feasible(value)
         return self._unflatten(parts, theta)
 
-    # -- the protocol's own ------------------------------------------------------------------
+    # -- oracle methods ----------------------------------------------------------------------
 
     def argmax(self, theta: Parts) -> Parts:
-        """A best structure; ties go to the hyperedge added first, from the goal down."""
+        """Return a best structure; ties go to the hyperedge added first, from the goal down."""
         return self.smoothed_mean(theta, UNREGULARIZED)
 
     def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
@@ -177,7 +181,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         return self._unflatten(parts, theta), scores.to(flat.dtype), ~torch.isneginf(scores)
 
     def enumerate(self, event_shape: Any) -> Parts:
-        """All structures, at most a million."""
+        """Return all structures, (n, *event); raise InvalidInputError for more than a million."""
         graph = self._hypergraph_of(event_shape)
         goal = int(self._goals(graph, 1)[0])
         count = queries.count(graph, goal)
@@ -186,12 +190,15 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         zeros = [torch.zeros(1, *shape) for shape in (event_shape if is_tuple else [event_shape])]
         return self._unflatten(queries.derivations(graph, goal, count), tuple(zeros) if is_tuple else zeros[0])
 
-    # -- more of the same passes, at the regularizer's own temperature -------------------------
+    # -- random walks: θ is divided by the temperature of the regularizer ----------------------
 
     def smoothed_sample(
         self, theta: Parts, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
     ) -> Parts:
-        """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
+        """Draw ``n`` independent structures per instance, (n, B, *event), with expectation ∇DP_Ω(θ / temperature).
+
+        Each structure comes from a random walk from the goal, with hyperedge probabilities q = ∇max_Ω at each node.
+        """
         check_count(n)
         graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
         value, parts = dispatch.sample(graph, flat, goal, regularizer, n, generator)
@@ -199,16 +206,16 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         return self._unflatten(parts, theta)
 
     def entropy(self, theta: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
-        """Shannon entropy, (B,), in nats, of the random walk along q."""
+        """Return the Shannon entropy in nats, (B,), of the structures drawn by :meth:`smoothed_sample`."""
         graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
         value, entropy = queries.entropy(graph, flat, goal, regularizer)
         self._check_feasible(value)
         return entropy.to(flat.dtype)
 
     def log_prob(self, theta: Parts, y: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
-        """Log-probability, (B,), that the random walk along q makes the structure ``y`` (B, *event); −inf off support.
+        """Return the log-probability, (B,), of ``y`` (B, *event) under :meth:`smoothed_sample`; −inf off the support.
 
-        InvalidInputError if ``y`` is no structure.
+        Raises InvalidInputError if ``y`` is no structure.
         """
         graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
         flat_y = self._flatten(y).double().expand_as(flat)
@@ -220,25 +227,37 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         return log_prob.to(flat.dtype)
 
     def count(self, theta: Parts) -> list[int]:
-        """The exact number of structures of finite score of each instance."""
+        """Return the exact number of structures of finite score for each instance."""
         graph, flat, goal = self._graph_parts_goals(theta)
         return [queries.count(graph, int(g), row) for g, row in zip(goal, torch.isneginf(flat).cpu(), strict=True)]
 
     def enumerate_support(
         self, theta: Parts, regularizer: Regularizer, max_structures: int = 10_000
     ) -> tuple[Parts, Tensor]:
-        """All structures that the random walk along q can make, most probable first: with a sparse Ω, a few.
+        """Return all structures of positive probability under :meth:`smoothed_sample`, most probable first.
+
+        With a sparse regularizer, the support can be much smaller than the set of structures.
 
         Parameters
         ----------
+        theta : (B | 1, *event) Tensor, or tuple of Tensors
+            Scores of the parts.
+        regularizer : Regularizer
+            Ω, which smooths each maximum; θ is divided by its temperature.
         max_structures : int
-            InvalidInputError if an instance has more.
+            Limit of structures per instance, default 10000.
 
         Returns
         -------
-        structures : (K, B, *event)
+        structures : (K, B, *event) Tensor, or tuple of Tensors
+            The structures, padded with 0 for instances with fewer than K.
         probabilities : (K, B) Tensor
-            0, with a structure of 0, beyond an instance's own.
+            The probabilities, padded with 0.
+
+        Raises
+        ------
+        InvalidInputError
+            If an instance has more than ``max_structures`` structures of positive probability.
         """
         graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
         v, q = torch_backend.edge_probabilities(graph, flat, regularizer)
@@ -249,7 +268,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
 @dataclass(frozen=True)
 class _Request:
-    """What a graph depends on, compared by; and the oracle that builds it."""
+    """Cache key of a hypergraph, with the oracle that builds the hypergraph (not compared)."""
 
     kind: type
     options: Sequence[Any]
@@ -268,7 +287,8 @@ def _build_once(request: _Request) -> Hypergraph:
     shapes = [request.event_shape] if isinstance(request.event_shape[0], int) else request.event_shape
     if graph.parts != (count := sum(map(math.prod, shapes))):
         raise PluginError(
-            f"build of {request.oracle.label()} made a hypergraph of {graph.parts} parts for potentials of shape "
-            f"{request.event_shape}, which are {count}; give HypergraphBuilder the event_shape, or pass as many scores"
+            f"build of {request.oracle.label()} made a hypergraph of {graph.parts} parts for the event shape "
+            f"{request.event_shape}, which has {count} parts; pass event_shape to HypergraphBuilder, or pass "
+            f"scores for {graph.parts} parts"
         )
     return graph

@@ -1,4 +1,4 @@
-"""Oracles made of a recursion in torch."""
+"""Oracles defined by a recursion in torch."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ __all__ = ["DynamicProgram", "SmoothMax"]
 
 
 class SmoothMax(Protocol):
-    """The maximum that a recursion is handed."""
+    """The type of the maximum passed to :meth:`DynamicProgram.value`."""
 
     def __call__(self, x: Tensor, dim: int = -1) -> Tensor:
-        """A maximum of ``x`` along ``dim``, which is removed; −inf where all entries are −inf, or there are none."""
+        """Return a maximum of ``x`` along ``dim``, and remove ``dim``; −inf for no entries or only −inf entries."""
         ...
 
 
 class DynamicProgram(SmoothableGibbs, Samplable):
-    """An oracle whose best score is a recursion in torch: :meth:`value` is all it takes.
+    """An oracle whose best score is a recursion in torch; subclasses implement :meth:`value`.
 
-    The recursion adds scores of parts and takes maxima; its derivations, one choice at each maximum that is
-    reached, are the structures. What :meth:`value` gives depends on the maximum that it is handed:
+    The recursion adds scores of parts and takes maxima. A derivation makes one choice at each maximum reached from the
+    result, and each derivation describes one structure. The oracle calls :meth:`value` with three kinds of maximum:
 
-    - max_Ω makes DP_Ω(θ), differentiable to any order; log-sum-exp, one of them, makes log Z.
-    - Of the hard maximum, a gradient that goes all to the first best entry makes a best structure.
-    - Of max_Ω, a backward pass in which each adjoint, how often the derivation comes by, is spent on as many entries
-      drawn from q = ∇max_Ω makes a random walk: with log-sum-exp, an exact sample of the Gibbs distribution.
+    - The smoothed maximum max_Ω gives DP_Ω(θ), differentiable to any order. Its special case log-sum-exp gives log Z.
+    - The hard maximum sends its whole gradient to the first best entry. The gradient in θ is then a best structure.
+    - max_Ω with a random backward pass gives a sample. Each maximum receives as gradient the number of times that the
+      derivation reaches the maximum, and draws this number of entries from q = ∇max_Ω. With log-sum-exp, the gradient
+      in θ is an exact sample of the Gibbs distribution.
 
-    Law: distinct derivations have distinct parts, so that a sum over derivations is one over structures. (A node
-    that is added twice is derived twice, independently, and its two derivations can be swapped.)
+    Law: distinct derivations have distinct parts, so that a sum over derivations equals a sum over structures. Adding
+    a node with several derivations to itself breaks the law: swapping its two derivations changes no part.
 
-    :class:`HypergraphProgram` needs the recursion as a graph, and is faster; it lists the k best structures, or all.
+    :class:`HypergraphProgram` is faster and also lists the k best or all structures, but needs the recursion as a
+    hypergraph.
 
     References
     ----------
@@ -59,7 +61,8 @@ class DynamicProgram(SmoothableGibbs, Samplable):
     ...     event_ndim = 1
     ...
     ...     def value(self, theta, smax):
-    ...         zero = theta.new_zeros(len(theta))  # best so far, if the last one is a zero, a one
+    ...         # Best scores of prefixes that end in 0 and in 1.
+    ...         zero = theta.new_zeros(len(theta))
     ...         one = torch.full_like(zero, -torch.inf)
     ...         for score in theta.unbind(1):
     ...             zero, one = smax(torch.stack([zero, one]), 0), zero + score
@@ -78,27 +81,33 @@ class DynamicProgram(SmoothableGibbs, Samplable):
     """
 
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"KBest": "a recursion in torch keeps one best derivation; a HypergraphProgram lists k"}
+        {"KBest": "a recursion in torch keeps one best derivation; use a HypergraphProgram for the k best"}
     )
 
     @abc.abstractmethod
     def value(self, theta: Parts, smax: SmoothMax) -> Tensor:
-        """The best score, (B,), with every maximum in it written ``smax(x, dim)``.
+        """Return the best score, (B,), with every maximum written as ``smax(x, dim)``.
 
-        Laws: but for ``smax`` it is linear in θ and in its own intermediate results, of which it adds up whole
-        multiples; plain torch operations; choices that do not exist are −inf; it does not depend on the padding.
+        Laws:
+
+        - Apart from ``smax``, the result is linear in θ and in results of ``smax``, with plain torch operations.
+        - The coefficients of results of ``smax`` are whole numbers of at least 0.
+        - Impossible choices have the score −inf.
+        - The result does not depend on padding.
 
         Parameters
         ----------
-        theta : (B, *event) tensor, or a tuple of them
-            All with the full batch. Instance data is in :attr:`bound`, with the same batch.
-        smax : SMax
+        theta : (B, *event) tensor, or tuple of tensors
+            Scores with the full batch dimension. :attr:`bound` holds instance data with the same batch dimension.
+        smax : SmoothMax
+            The maximum to use.
         """
 
     def valid_parts(self, theta: Parts) -> Parts | None:
-        """The parts that some derivation uses, if instance data is bound.
+        """Return a mask of the parts used by derivations, or None without instance data.
 
-        Found by walking all derivations at once. A mask that is known beforehand, returned instead, saves the time.
+        The default takes one forward and one backward pass through the recursion. A subclass that knows the mask can
+        override the method to save both passes.
         """
         if not self.bound:
             return None
@@ -116,7 +125,10 @@ class DynamicProgram(SmoothableGibbs, Samplable):
     def smoothed_sample(
         self, theta: Parts, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
     ) -> Parts:
-        """``n`` independent random walks along q = ∇max_Ω for each instance, (n, B, *event); their mean is ∇DP_Ω."""
+        """Draw ``n`` independent structures per instance, (n, B, *event), with expectation ∇DP_Ω(θ).
+
+        Each structure comes from a random walk through the recursion, with the probabilities q = ∇max_Ω.
+        """
         check_count(n)
         theta = divide_by_temperature(theta, regularizer.temperature)
         size, many = batch_size(theta), self.repeat(n)
@@ -125,10 +137,10 @@ class DynamicProgram(SmoothableGibbs, Samplable):
         walks = gradient_by_autograd(lambda t: many._finite_value(t, smax), tiled)
         return map_parts(lambda w: w.reshape(n, size, *w.shape[1:]), walks)
 
-    # -- the protocol's own ------------------------------------------------------------------
+    # -- oracle methods ----------------------------------------------------------------------
 
     def argmax(self, theta: Parts) -> Parts:
-        """A best structure; ties go to the first entry of each maximum."""
+        """Return a best structure; ties go to the first entry of each maximum."""
         return self.smoothed_mean(theta, UNREGULARIZED)
 
     def sample(self, theta: Parts, n: int, generator: torch.Generator | None = None) -> Parts:
@@ -137,7 +149,7 @@ class DynamicProgram(SmoothableGibbs, Samplable):
     # -- evaluation --------------------------------------------------------------------------
 
     def _value(self, theta: Parts, smax: SmoothMax) -> Float[Tensor, " batch"]:
-        """:meth:`value`, of θ with the full batch, in memory of its own."""
+        """Return :meth:`value` of θ expanded to the full batch, checked, as a copy that shares no memory with θ."""
         size = batch_size(theta)
         value = self.value(map_parts(lambda t: t.expand(size, *t.shape[1:]), theta), smax)
         if not isinstance(value, Tensor) or value.shape != (size,):
@@ -164,7 +176,7 @@ def _routed(regularizer: Regularizer, backward_rule: Callable[[Tensor, Tensor], 
 def _draw_counts(
     x: Tensor, times: Tensor, regularizer: Regularizer, generator: torch.Generator | None
 ) -> Float[Tensor, "*nodes n"]:
-    """How often each entry of x (..., n) comes, if ``times`` (...) are drawn from q = ∇max_Ω(x)."""
+    """Draw ``times`` (...) entries of x (..., n) from q = ∇max_Ω(x), and return the count of each entry."""
     drawn = torch.zeros_like(x, memory_format=torch.contiguous_format)
     counts = drawn.unsqueeze(0).flatten(0, -2)
     rows = times.flatten().nonzero().squeeze(1)
@@ -172,14 +184,15 @@ def _draw_counts(
     wrong = left[(left < 0) | (left != left.round())]
     if len(wrong):
         raise PluginError(
-            f"value must add up whole multiples of what smax returns, for structures to be drawn; one is {wrong[0]:g}"
+            f"value must add up whole multiples of results of smax, so that structures can be drawn; "
+            f"got the factor {wrong[0]:g}"
         )
     cumulative = smooth_max_gradient(regularizer, x.unsqueeze(0).flatten(0, -2)[rows]).double().cumsum(-1)
     device = "cpu" if generator is None else generator.device
     while len(rows):
         uniform = torch.rand(len(rows), 1, dtype=torch.float64, generator=generator, device=device).to(x.device)
         total = cumulative[:, -1:]
-        # Kept below the total, to which the product may round: no entry of probability 0 can come.
+        # The product may round up to the total, which would select a last entry of probability 0.
         point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
         counts[rows, torch.searchsorted(cumulative, point, right=True).squeeze(1)] += 1
         again = left > 1
@@ -188,6 +201,6 @@ def _draw_counts(
 
 
 def _random_on_reachable(x: Tensor, reached: Tensor, generator: torch.Generator) -> Float[Tensor, "*nodes n"]:
-    """Random positive numbers at all entries that can be chosen: parts of opposite signs then do not cancel."""
+    """Return random positive weights at all reachable entries, so that terms of opposite sign do not cancel."""
     weight = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) + 0.5
     return weight * (~x.isneginf() & (reached != 0).unsqueeze(-1))

@@ -1,8 +1,8 @@
-"""The passes of a smoothed recursion in torch, level by level: any device, dtype and regularizer.
+"""The passes of a smoothed recursion in torch, level by level, for any device, dtype and regularizer.
 
-It is the reference for the compiled loops (`structinf.kernels.hypergraph.smoothed_passes`, which states the passes). It
-runs on GPUs, and autograd can follow it, which derivatives of third and higher order need. Everything is float64, as
-the node values of the compiled loops are.
+This module is the reference for the compiled loops of `structinf.kernels.hypergraph.smoothed_passes`, whose docstring
+has the formulas. The torch passes run on GPUs and support autograd, needed for derivatives of third and higher order.
+All numbers are float64, like the node values in the compiled loops.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ __all__ = [
 
 
 class Bucket(NamedTuple):
-    """Nodes of one level with similar numbers of hyperedges, padded to the largest.
+    """Nodes of one level with similar numbers of hyperedges, padded to the largest number d.
 
     Attributes
     ----------
     nodes : (n,) int64 Tensor
+        Node numbers.
     edges : (n, d) int64 Tensor
-        Hyperedges' numbers; E in the padding.
+        Hyperedge numbers; E in the padding.
     part : (n, d) int64 Tensor
-        P for none, and P + 1 in the padding.
+        The part of each hyperedge: P for no part, P + 1 in the padding.
     tails : tuple of (n, d) int64 Tensors
-        As many as there are tails at all; N for none.
+        First tails, then second tails, omitted if no hyperedge of the bucket has such a tail; N for no tail.
     """
 
     nodes: Tensor
@@ -54,7 +55,7 @@ class Bucket(NamedTuple):
 
 
 def buckets_of(graph: Hypergraph, device: torch.device) -> Sequence[Bucket]:
-    """The graph's buckets in topological order, on ``device``; made once a graph and device."""
+    """Return the buckets of the graph in topological order, on ``device``, cached for each graph and device."""
     if device not in graph.plans:
         part, tails = np.append(graph.part, graph.parts + 1), np.append(graph.tails, [[graph.nodes] * 2], 0)
         degree, buckets = np.diff(graph.offset), []
@@ -78,12 +79,15 @@ def buckets_of(graph: Hypergraph, device: torch.device) -> Sequence[Bucket]:
 
 
 def evaluate_nodes(graph: Hypergraph, theta: Tensor, step: Callable[[Bucket, Tensor], Tensor]) -> Tensor:
-    """Values of all nodes, (B, N + 1), the last one 0: ``step`` maps hyperedges' scores (B, n, d) to nodes' (B, n)."""
+    """Return the values of all nodes, (B, N + 1), with 0 in the last column for a missing tail.
+
+    ``step`` maps the scores of hyperedges (B, n, d) to the values of their heads (B, n).
+    """
     is_recorded = torch.is_grad_enabled() and theta.requires_grad
     padded = torch.cat([theta, theta.new_zeros(len(theta), 1), theta.new_full((len(theta), 1), -torch.inf)], 1)
     v, buckets = theta.new_zeros(len(theta), graph.nodes + 1), buckets_of(graph, theta.device)
     pieces = (padded[:, bucket.part.flatten()] for bucket in buckets)
-    if is_recorded:  # at once: each piece by itself would have a gradient of θ's size
+    if is_recorded:  # one indexing operation, since each separate one would allocate a gradient of the size of θ
         parts = torch.cat([bucket.part.flatten() for bucket in buckets])
         pieces = padded[:, parts].split([bucket.part.numel() for bucket in buckets], 1)
     for bucket, scores in zip(buckets, pieces, strict=True):
@@ -98,13 +102,17 @@ def evaluate_nodes(graph: Hypergraph, theta: Tensor, step: Callable[[Bucket, Ten
 def send_flow(
     graph: Hypergraph, goal: Tensor, weight: Tensor, step: Callable[[Bucket, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Flow from the goals down: ``step`` maps nodes' flow (B, n) to hyperedges' (B, n, d), which reaches their tails.
+    """Send the flow ``weight`` (B,) from the goals down to the leaves.
+
+    ``step`` splits the flow of nodes (B, n) among their hyperedges (B, n, d). Each hyperedge passes its flow to all of
+    its tails.
 
     Returns
     -------
     parts : (B, P) Tensor
-        Flow through the hyperedges of each part.
+        The total flow through the hyperedges of each part.
     edges : (B, E) Tensor
+        The flow through each hyperedge.
     """
     batch = len(weight)
     w = weight.new_zeros(batch, graph.nodes + 1)
@@ -120,21 +128,21 @@ def send_flow(
 
 
 def at_goals(v: Tensor, goal: Tensor) -> Float[Tensor, " batch"]:
-    """The entries of ``v`` (B, N + 1) at each instance's node ``goal`` (B,)."""
+    """Return the entry of ``v`` (B, N + 1) at the node ``goal`` (B,) of each instance."""
     return v.gather(1, goal.unsqueeze(1)).squeeze(1)
 
 
 def value(
     graph: Hypergraph, theta: Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
 ) -> Float[Tensor, " batch"]:
-    """DP_Ω, (B,), which autograd can follow."""
+    """Return DP_Ω(θ), (B,), differentiable by autograd."""
     return at_goals(evaluate_nodes(graph, theta.double(), lambda _, x: smooth_max(regularizer, x)), goal)
 
 
 def edge_probabilities(
     graph: Hypergraph, theta: Float[Tensor, "batch parts"], regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
-    """Values of all nodes, (B, N + 1), and the probability of each hyperedge given its head, (B, E), float64."""
+    """Return the values of all nodes, (B, N + 1), and P(hyperedge | head) of each hyperedge, (B, E), in float64."""
     q = theta.new_zeros(len(theta), graph.edges + 1, dtype=torch.float64)
 
     def step(bucket: Bucket, x: Tensor) -> Tensor:
@@ -147,14 +155,14 @@ def edge_probabilities(
 def value_and_mean(
     graph: Hypergraph, theta: Float[Tensor, "batch parts"], goal: Tensor, regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
-    """DP_Ω, (B,), and its gradient, (B, P), float64."""
+    """Return DP_Ω(θ), (B,), and its gradient, (B, P), in float64."""
     v, q = edge_probabilities(graph, theta, regularizer)
     parts, _ = send_flow(graph, goal, torch.ones_like(v[:, 0]), split_flow(q))
     return at_goals(v, goal), parts
 
 
 def split_flow(q: Float[Tensor, "batch edges"]) -> Callable[[Bucket, Tensor], Tensor]:
-    """The step of :func:`send_flow` that spends each node's flow along ``q``."""
+    """Return a step for :func:`send_flow` that splits the flow of each node in proportion to ``q``."""
     padded = torch.nn.functional.pad(q, (0, 1))
     return lambda bucket, w: padded[:, bucket.edges] * w.unsqueeze(2)
 
@@ -166,20 +174,20 @@ def hessian_product(
     goal: Tensor,
     regularizer: Regularizer,
 ) -> tuple[Tensor, Tensor]:
-    """DP_Ω, (B,), and ∇²DP_Ω times ``direction``, (B, P), float64."""
+    """Return DP_Ω(θ), (B,), and ∇²DP_Ω(θ) times ``direction``, (B, P), in float64."""
     v, q = edge_probabilities(graph, theta, regularizer)
     padded = torch.nn.functional.pad(q, (0, 1))
     q_dot = torch.zeros_like(padded)
 
     def tangent(bucket: Bucket, x_dot: Tensor) -> Tensor:
-        # The direction is 0 in the padding, not −inf, where q is 0.
+        # Replace −inf by 0 in the padding, where q = 0: the product 0 · −inf would be NaN.
         x_dot, scores = torch.where(bucket.edges == graph.edges, 0.0, x_dot), padded[:, bucket.edges]
         q_dot[:, bucket.edges] = regularizer.hessian_product(scores, x_dot)
         return (scores * x_dot).sum(2)
 
     evaluate_nodes(graph, direction.double(), tangent)
     q_dot[:, -1] = 0.0
-    # ḟ = q̇ w + q ẇ: both flows go down together, as two halves of a batch.
+    # ḟ = q̇ w + q ẇ. The flows w and ẇ are the two halves of one batch.
     twice = torch.cat([padded, padded])
 
     def down(bucket: Bucket, w: Tensor) -> Tensor:

@@ -277,12 +277,12 @@ def test_refusals():
         with pytest.raises(ValueError, match="weights"):
             si.SparseDistribution(torch.eye(2), torch.tensor(weights))
     p = si.SparseDistribution(torch.eye(2), torch.tensor([0.5, 0.5]))
-    with pytest.raises(si.InvalidInputError, match=r"structinf\.encode makes them of labels"):
+    with pytest.raises(si.InvalidInputError, match=r"Convert labels with structinf\.encode"):
         p.log_prob(torch.tensor([0, 1]))
-    with pytest.raises(si.InvalidInputError, match="value: structures of shape"):
+    with pytest.raises(si.InvalidInputError, match="value must hold floating-point structures of shape"):
         p.log_prob(torch.ones(3))
     for value, came in ((None, "a NoneType"), ([1.0, 0.0], "a list")):
-        with pytest.raises(si.InvalidInputError, match=f"got {came}; "):
+        with pytest.raises(si.InvalidInputError, match=rf"got {came}\. "):
             p.log_prob(value)
     for value in (torch.tensor([0, 1]), torch.ones(3), (torch.ones(2), torch.ones(2)), torch.ones(2)):
         assert p.support.check(value).tolist() is False

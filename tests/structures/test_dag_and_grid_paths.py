@@ -191,8 +191,8 @@ def test_the_users_array_is_not_kept() -> None:
         (EDGES, (9, 7), r"target: no path leads from 9 to 7; the nodes that can be reached are 9$"),
         (EDGES, (7, 0), r"target: no path leads from 7 to 0"),
         (EDGES, (0, 6), r"6 is no node of the graph, whose nodes are 0, 3, 5, 7, 8, 9"),
-        (EDGES, (None, 7), r"source: which node is it\? no edge leads to 2 of them, 0, 8"),
-        (EDGES, (0, None), r"target: which node is it\? no edge leaves 2 of them, 7, 9"),
+        (EDGES, (None, 7), r"source: .* only node that no edge leads to, but the graph has 2 such nodes: 0, 8"),
+        (EDGES, (0, None), r"target: .* only node that no edge leaves, but the graph has 2 such nodes: 7, 9"),
         (networkx.Graph([(0, 1)]), (0, 1), r"graph: a directed graph is needed, got a Graph"),
         ([], (None, None), r"graph: it has no nodes"),
         (np.zeros((0, 2), int), (None, None), r"graph: it has no nodes"),
@@ -220,9 +220,9 @@ def test_what_is_no_graph_of_paths_is_refused(graph, ends, message: str) -> None
     [
         (
             [(0, 1), (1, 2), (2, 1)],
-            r"the edges (1 -> 2 -> 1|2 -> 1 -> 2) form a cycle; paths are those of an acyclic graph",
+            r"the edges (1 -> 2 -> 1|2 -> 1 -> 2) form a cycle; paths need an acyclic graph",
         ),
-        ([(0, 1), (1, 1)], "the edges 1 -> 1 form a cycle; paths are those of an acyclic graph"),
+        ([(0, 1), (1, 1)], "the edges 1 -> 1 form a cycle; paths need an acyclic graph"),
     ],
 )
 def test_cycles_are_named_whatever_the_graphs_form(make, form, edges, message: str) -> None:

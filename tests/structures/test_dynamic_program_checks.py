@@ -178,7 +178,7 @@ def test_wrong_results_of_value_are_refused():
 
 def test_fractions_of_a_maximum_cannot_be_sampled():
     for factor in (0.5, -1.0):
-        with pytest.raises(PluginError, match=rf"whole multiples .* one is {factor:g}$"):
+        with pytest.raises(PluginError, match=rf"whole multiples .* got the factor {factor:g}$"):
             program(lambda self, theta, smax, f=factor: f * smax(theta)).sample(torch.zeros(2, 3), 1)
 
 

@@ -103,11 +103,14 @@ def test_prune_drops_what_cannot_be_derived():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda g: g.add(0, 0, 0, 0), "add: a hyperedge has at most two tails, got 3; put a node between"),
-        (lambda g: g.add(7), "add: head 7 is out of range: there are 4 nodes; take those that node"),
+        (lambda g: g.add(0, 0, 0, 0), "add: a hyperedge has at most two tails, got 3; combine tails in an extra node"),
+        (lambda g: g.add(7), "add: head 7 is out of range: there are 4 nodes; use the results of node"),
         (lambda g: g.add([0, -1]), "add: head -1 is out of range"),
         (lambda g: g.add(0, 1, [[2], [9]]), "add: second tail 9 is out of range: there are 4 nodes"),
-        (lambda g: g.add(1, 0, part=3), "add: part 3 is out of range: theta has 3 parts; take those of the builder's"),
+        (
+            lambda g: g.add(1, 0, part=3),
+            "add: part 3 is out of range: theta has 3 parts; use numbers from the builder's",
+        ),
         (lambda g: g.add(1, 0, part=-1), "add: part -1 is out of range"),
         (lambda g: g.add(1.0), "add: head must be an integer, or an integer array; got float64"),
         (lambda g: g.add(1, [True]), "add: first tail must be an integer, or an integer array; got bool"),
@@ -116,14 +119,14 @@ def test_prune_drops_what_cannot_be_derived():
             lambda g: g.add([0, 1], [0, 1, 2]),
             r"add: head, tails and part must broadcast to a common shape, got \(2,\), ",
         ),
-        (lambda g: g.build(4), r"goals: node 4 is out of range: there are 4 nodes; take those that node\(\) and"),
+        (lambda g: g.build(4), r"goals: node 4 is out of range: there are 4 nodes; use the results of node\(\) and"),
         (lambda g: g.build([0, -2]), "goals: node -2 is out of range"),
         (lambda g: g.build([]), r"goals: a node or an integer array of nodes is needed, got \[\]"),
         (lambda g: g.build(1.0), "goals: a node or an integer array of nodes is needed, got 1.0"),
         (lambda g: g.build([[0], [1, 2]]), r"goals: a node or an integer array of nodes is needed, got \[\[0\], "),
         (lambda g: g.nodes(-3), r"nodes: a shape is a tuple of sizes of at least 0, got \(-3,\)"),
         (lambda g: g.nodes(2, 1.5), r"nodes: a shape is a tuple of sizes of at least 0, got \(2, 1.5\)"),
-        (lambda g: g.build([-1, -1]), "goals: there must be one"),
+        (lambda g: g.build([-1, -1]), "goals: at least one node is needed, got only -1"),
         (lambda g: g.build(g.node()), "goals: node 4 cannot be derived: no hyperedges lead to it from leaves"),
         (
             lambda g: g.add(0, 3) or g.build(3),
@@ -155,15 +158,23 @@ def test_event_shapes_in_any_form(shape):
 @pytest.mark.parametrize(
     ("goals", "lengths", "message"),
     [
-        (2, (5,), r"\(\.\.\., 2\) are needed, since goals have 2 dimensions; got \(5,\) .*\{\"lengths\": 1\}"),
-        (2, (5, 3), r"\(\.\.\., 2\) are needed, .*got \(5, 3\)"),
-        (1, (5, 2), r"\(\.\.\.\) are needed, since goals have 1 dimension; got \(5, 2\) .*\{\"lengths\": 0\}"),
+        (
+            2,
+            (5,),
+            r"lengths must have shape \(\.\.\., 2\), since goals have 2 dimensions; got \(5,\) .*\{\"lengths\": 1\}",
+        ),
+        (2, (5, 3), r"lengths must have shape \(\.\.\., 2\), .*got \(5, 3\)"),
+        (
+            1,
+            (5, 2),
+            r"lengths must have shape \(\.\.\.\), since goals have 1 dimension; got \(5, 2\) .*\{\"lengths\": 0\}",
+        ),
     ],
 )
 def test_lengths_that_index_no_goals_are_refused(goals, lengths, message):
     graph, nodes = chain()
     built = graph.build(nodes.reshape(2, 2) if goals == 2 else nodes)
-    with pytest.raises(InvalidInputError, match=f"^lengths: {message}"):
+    with pytest.raises(InvalidInputError, match=f"^{message}"):
         built.goal(torch.zeros(lengths, dtype=torch.int64), 5)
 
 

@@ -353,5 +353,5 @@ def test_a_graph_of_other_parts_than_theta_has(edges):
             return si.dp.path_graph([(i, i + 1) for i in range(edges)])
 
     for query in (Path().argmax, Path().marginals, Path().log_partition):
-        with pytest.raises(PluginError, match=rf"hypergraph of {edges} parts .* \(3,\), which are 3"):
+        with pytest.raises(PluginError, match=rf"hypergraph of {edges} parts .* \(3,\), which has 3 parts"):
             query(torch.zeros(2, 3))
