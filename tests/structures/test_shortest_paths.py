@@ -306,7 +306,7 @@ def test_each_instance_may_have_its_own_terminals() -> None:
 @pytest.mark.parametrize(
     ("terminals", "message"),
     [
-        (None, r"terminals: this instance data is needed; pass terminals=\.\.\. along with theta"),
+        (None, r"terminals: the oracle needs this instance data; pass terminals=\.\.\. along with theta"),
         ([[0, 1], [0, 7]], r"terminals: nodes lie between 0 and 6, got \[0, 7\] at batch index 1"),
         ([[0, -1], [0, 6]], r"terminals: nodes lie between 0 and 6, got \[0, -1\] at batch index 0"),
         ([[0.0, 1.0], [0.0, 6.0]], r"terminals of path are numbers of nodes, integers, got torch\.float32"),
