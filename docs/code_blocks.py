@@ -1,8 +1,7 @@
-"""The Python blocks of Markdown pages, and the pictures that they draw.
+"""Parse and run the Python blocks of Markdown pages, and find the pictures drawn by the blocks.
 
-The blocks of a page share one namespace and run in order. A block that cannot run says why in a comment before it:
-<!-- not run: reason -->. A block of >>> examples is a doctest. One that makes a ``figure`` draws the picture that the
-page shows next.
+The blocks of a page share one namespace and run in order. A comment before a block excludes the block: <!-- not run:
+reason -->. A block of >>> examples is a doctest. A block that assigns ``figure`` draws the next picture of the page.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ FIGURE_ASSIGNMENT = re.compile(r"^figure = ", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of Python: its text, the line of the page on which it starts, and the picture that it draws."""
+    """A fenced block of Python: code, first line in the page, and the name of the drawn picture."""
 
     code: str
     line: int
@@ -36,7 +35,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """The blocks of a page that are to be run."""
+    """Return the runnable blocks of a page."""
     parsed_blocks = []
     for match in FENCE.finditer(text):
         if match["reason"] is None:
@@ -49,7 +48,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def run(block: Block, page: str, namespace: dict[str, Any]) -> None:
-    """Execute ``block`` in ``namespace``; tracebacks show the page's own lines."""
+    """Execute ``block`` in ``namespace``; tracebacks show the lines of the page."""
     if block.code.lstrip().startswith(">>>"):
         test = doctest.DocTestParser().get_doctest(block.code, namespace, page, page, block.line - 1)
         report: list[str] = []

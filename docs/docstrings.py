@@ -1,6 +1,6 @@
-"""Docstrings in Markdown, for the reference: Sphinx's roles, reStructuredText's tables and groups of parameters.
+"""Convert docstrings to Markdown for the reference: Sphinx roles, reStructuredText tables and groups of parameters.
 
-An extension of griffe, which mkdocs.yml names. The docstrings themselves stay as ``help`` shows them.
+A griffe extension, listed in mkdocs.yml. ``help`` shows the docstrings unchanged.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ STARRED = (griffe.ParameterKind.var_positional, griffe.ParameterKind.var_keyword
 
 
 class Docstrings(griffe.Extension):
-    """Rewrites the docstrings of all that is read."""
+    """Rewrites the docstrings of all loaded objects."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring:
             obj.docstring.value = to_markdown(obj.docstring.value, obj)
 
     def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
-        """``*args`` and ``**options`` have no defaults, which would be shown; shapes stand in the text."""
+        """Remove the defaults of ``*args`` and ``**options``, which the page would show, and shorten jaxtyping
+        annotations.
+        """
         if str(func.returns).startswith("jaxtyping."):
             func.returns = "Tensor"
         for parameter in func.parameters:
@@ -40,7 +42,7 @@ class Docstrings(griffe.Extension):
 
 
 def to_markdown(text: str, scope: griffe.Object) -> str:
-    """The docstring ``text`` of ``scope``."""
+    """Convert the docstring ``text`` of ``scope`` to Markdown."""
     text = PARAMETERS.sub(lambda section: GROUP.sub(split_group, section[0]), text)
     text = TABLE.sub(table, text)
     return ROLE.sub(lambda role: link(role[1], role[2] or role[1], scope), text)
@@ -50,7 +52,7 @@ def to_markdown(text: str, scope: griffe.Object) -> str:
 
 
 def link(title: str, target: str, scope: griffe.Object) -> str:
-    """A link to what ``target`` names in ``scope``, if the reference has it; else the ``title`` alone, as code."""
+    """Return a link to ``target``, resolved in ``scope``, if the reference has an entry; else ``title`` as code."""
     shown = title.rpartition(".")[2] if title.startswith("~") else title.lstrip(".")
     path = resolve_name(target.lstrip("~"), scope)
     code = f"<code>{shown}</code>"
@@ -58,7 +60,7 @@ def link(title: str, target: str, scope: griffe.Object) -> str:
 
 
 def resolve_name(name: str, scope: griffe.Object) -> str | None:
-    """The full path of ``name``, which may begin with a dot: in the same package."""
+    """Return the full path of ``name``. A name with a leading dot belongs to the package of ``scope``."""
     if name.startswith("."):
         package = scope.module if scope.module.is_init_module else scope.module.parent
         return f"{package.path}{name}" if package else None
@@ -78,12 +80,12 @@ def resolve_name(name: str, scope: griffe.Object) -> str | None:
 
 
 def split_group(group: re.Match[str]) -> str:
-    """An entry for each name of a ``group``, so that each has the type and the default of its own in the signature."""
+    """Return an entry for each name of a ``group``, so that the signature shows a type and a default for each name."""
     return "\n".join(name + group["rest"] for name in group["names"].split(", "))
 
 
 def table(found: re.Match[str]) -> str:
-    """A simple table of reStructuredText, in which a line without a first column goes on with the row above."""
+    """Convert a simple reStructuredText table; a line with an empty first column continues the row above."""
     starts = [len(found["indent"]) + column.start() for column in re.finditer("=+", found["rule"])]
     head = table_rows(found["head"] or "", starts) or [[""] * len(starts)]
     rows = [*head, ["---"] * len(starts), *table_rows(found["body"], starts)]
@@ -91,7 +93,7 @@ def table(found: re.Match[str]) -> str:
 
 
 def table_rows(lines: str, starts: list[int]) -> list[list[str]]:
-    """The cells of each row."""
+    """Return the cells of each row."""
     rows: list[list[str]] = []
     for line in lines.splitlines():
         cells = [line[start:end].strip().replace("|", r"\|") for start, end in pairwise([*starts, None])]

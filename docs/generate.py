@@ -1,4 +1,6 @@
-"""Rewrites what pages say about the code, between marks `<!-- NAME -->`: python docs/generate.py, or make generated."""
+"""Regenerate the parts of pages between marks `<!-- NAME -->` from the code: python docs/generate.py, or make
+generated.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,20 @@ from structinf.calls.resolution import ORACLES, RELAXATIONS
 from structinf.command_line.listing import answers
 
 ROOT = Path(__file__).parent.parent
-WIDTH = 100  # of the drawing
+WIDTH = 100  # columns of the drawing
 
 K = TypeVar("K", bound=Hashable)
 Graph = Mapping[str, frozenset[str]]
 
 
 def main() -> None:
-    """Write the pages anew."""
+    """Write the pages."""
     for path, text in pages().items():
         path.write_text(text, "utf-8")
 
 
 def pages() -> dict[Path, str]:
-    """The pages with their generated parts as they should be."""
+    """Return the pages with regenerated parts."""
     found: dict[Path, str] = {}
     for (page, name), make in PARTS.items():
         path = ROOT / page
@@ -41,17 +43,17 @@ def pages() -> dict[Path, str]:
 
 
 def table(first: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
+    """Format a table in Markdown."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (first, ["---"] * len(first), *rows))
 
 
 def code(names: Iterable[str]) -> str:
-    """The names as code."""
+    """Format names as inline code, separated by commas."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def group_by_value(values: Mapping[str, K]) -> dict[K, list[str]]:
-    """The names of each value."""
+    """Return the names that share each value."""
     found: dict[K, list[str]] = {}
     for name, value in values.items():
         found.setdefault(value, []).append(name)
@@ -62,7 +64,9 @@ def group_by_value(values: Mapping[str, K]) -> dict[K, list[str]]:
 
 
 def support_table() -> str:
-    """A row for all built-in structures, and a column for all relaxations, that answer alike; most ticks first."""
+    """Return the table of structures and relaxations. Structures with equal support share a row, and relaxations with
+    equal support share a column. Most ticks come first.
+    """
     supported = answers(
         *([p.name for p in entry_points(group=r.entry_point_group) if _is_own(p)] for r in (ORACLES, RELAXATIONS))
     )
@@ -91,7 +95,7 @@ def _is_own(point: EntryPoint) -> bool:
 
 
 def layers() -> str:
-    """The modules of the engine in a stack: each above all that it imports, as low as it can be."""
+    """Draw the modules of the engine as a stack: each module above all of its imports, as low as possible."""
     floors = group_by_value(layer_heights(imports()))
     lines = [f"┌{'─' * WIDTH}┐"]
     for height in sorted(floors, reverse=True):
@@ -107,7 +111,7 @@ def layers() -> str:
 
 
 def modules() -> str:
-    """What each module is, as it says, and what it imports that no other of its imports brings along."""
+    """Return the table of modules: the summary and the direct imports of each module."""
     graph = imports()
     height = layer_heights(graph)
     order = sorted(graph, key=lambda name: (-height[name], name))
@@ -118,14 +122,14 @@ def modules() -> str:
 
 
 def summary(module: str) -> str:
-    """The first sentence of its docstring."""
+    """Return the first sentence of a module's docstring."""
     said = ast.get_docstring(ast.parse(next(sources(module)).read_text("utf-8"))) or ""
     first = re.split(r"\.(?:\s|$)", said, maxsplit=1)[0]
     return " ".join(first.replace("``", "`").replace("|", "\\|").split())
 
 
 def layer_heights(graph: Graph) -> dict[str, int]:
-    """One more than the highest of what a module imports."""
+    """Return the height of each module: one more than the highest of its imports."""
     found: dict[str, int] = {}
     for module in TopologicalSorter(graph).static_order():
         found[module] = 1 + max((found[other] for other in graph[module]), default=-1)
@@ -133,7 +137,7 @@ def layer_heights(graph: Graph) -> dict[str, int]:
 
 
 def direct_imports(graph: Graph, module: str) -> list[str]:
-    """The imports of ``module`` that are not imports of its imports too."""
+    """Return the imports of ``module`` without the imports of its imports."""
     order = reversed(list(TopologicalSorter(graph).static_order()))
     kept: list[str] = []
     reached: set[str] = set()
@@ -145,7 +149,7 @@ def direct_imports(graph: Graph, module: str) -> list[str]:
 
 
 def transitive_imports(graph: Graph, module: str) -> set[str]:
-    """All that a module imports, and what that imports, and so on."""
+    """Return all direct and indirect imports of a module."""
     found: set[str] = set()
     left = list(graph[module])
     while left:
@@ -158,7 +162,9 @@ def transitive_imports(graph: Graph, module: str) -> set[str]:
 
 @functools.cache
 def imports() -> Graph:
-    """Which modules of structinf, subpackages as a whole, each imports, lazily too, but not for types alone."""
+    """Return the imports of each module of structinf, with a subpackage as one module. Imports inside functions
+    count; imports for type checkers do not.
+    """
     package = ROOT / "structinf"
     names = [path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     names.remove("__init__")
@@ -169,13 +175,13 @@ def imports() -> Graph:
 
 
 def sources(module: str) -> Iterator[Path]:
-    """Its file, or its files, the one that makes it a package first."""
+    """Yield the file of a module, or the files of a package, ``__init__.py`` first."""
     single, folder = ROOT / "structinf" / f"{module}.py", ROOT / "structinf" / module
     yield from [single] if single.exists() else sorted(folder.rglob("*.py"))
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """The modules of structinf, subpackages as a whole, that a file imports."""
+    """Yield the modules of structinf imported by a file, with a subpackage as one module."""
     package = path.relative_to(ROOT).parts[:-1]
     for node in _at_runtime(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
@@ -190,7 +196,7 @@ def _imported(path: Path) -> Iterator[str]:
 
 
 def _at_runtime(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below, but for what stands under ``if TYPE_CHECKING``."""
+    """Yield all nodes below ``node``, except the code under ``if TYPE_CHECKING``."""
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
             yield child

@@ -1,6 +1,7 @@
-"""A hook of MkDocs: the tables of docs/reference/options.md, which mkdocs.yml names.
+"""A MkDocs hook that writes the tables of docs/reference/options.md; mkdocs.yml lists the hook.
 
-They are made at each build, from the signatures and the docstrings of all built-in oracles and relaxations.
+Each build makes the tables from the signatures and the docstrings of all built-in oracles, relaxations and
+estimators.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SENTENCE = re.compile(r".+?\.(?=\s|$)|.+$", re.DOTALL)
 
 
 class Option(NamedTuple):
-    """A row: what an option is called, takes, is without a word, and means."""
+    """A row of a table: the name, the type, the default and the description of an option."""
 
     name: str
     type: str
@@ -34,14 +35,14 @@ class Option(NamedTuple):
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    """The page with its tables."""
+    """Return the page with its tables."""
     if page.file.src_uri != PAGE:
         return markdown
     return MARK.sub(lambda mark: "\n\n".join(sections(REGISTRIES[mark[1]])), markdown)
 
 
 def sections(registry: Registry[Any]) -> Iterator[str]:
-    """A heading, a link and a table for each built-in object of a kind."""
+    """Yield a heading, a link and a table for each built-in object of a registry."""
     without: list[str] = []
     for name in built_in_names(registry):
         factory = registry.factory(name)
@@ -61,13 +62,13 @@ def sections(registry: Registry[Any]) -> Iterator[str]:
 
 
 def built_in_names(registry: Registry[Any]) -> list[str]:
-    """The names that structinf itself declares."""
+    """Return the names declared by structinf itself."""
     points = entry_points(group=registry.entry_point_group)
     return sorted({point.name for point in points if point.dist is not None and point.dist.name == "structinf"})
 
 
 def options(factory: Callable[..., Any]) -> Iterator[Option]:
-    """The options that ``factory`` takes, as its docstring or that of a base class describes them."""
+    """Yield the options of ``factory``, described by its docstring or by the docstring of a base class."""
     described: dict[str, griffe.DocstringParameter] = {}
     for parameter in (p for c in reversed(lineage(factory)) for p in documented_parameters(c)):
         if parameter.name not in described or not parameter.description.startswith("As "):
@@ -84,12 +85,12 @@ def options(factory: Callable[..., Any]) -> Iterator[Option]:
 
 
 def lineage(factory: Callable[..., Any]) -> list[Any]:
-    """A class and its bases; a function alone."""
+    """Return a class and its bases, or a function alone."""
     return [c for c in factory.__mro__ if c is not object] if inspect.isclass(factory) else [factory]
 
 
 def documented_parameters(item: Any) -> Iterator[griffe.DocstringParameter]:
-    """The parameters of the docstring of ``item``, each of a group on its own."""
+    """Yield the parameters in the docstring of ``item``, one for each name of a group."""
     text = inspect.cleandoc(vars(item).get("__doc__") or "" if inspect.isclass(item) else item.__doc__ or "")
     for section in griffe.parse_numpy(griffe.Docstring(text), warnings=False):
         if section.kind is griffe.DocstringSectionKind.parameters:
@@ -97,17 +98,17 @@ def documented_parameters(item: Any) -> Iterator[griffe.DocstringParameter]:
 
 
 def shown(value: Any) -> str:
-    """A default as it would be written."""
+    """Format a default as in source code."""
     return getattr(value, "__name__", repr(value)) if callable(value) and not isinstance(value, type) else repr(value)
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a description."""
+    """Return the first sentence of a description."""
     found = SENTENCE.match(text.strip().split("\n\n")[0])
     return found[0] if found else ""
 
 
 def plain(text: str) -> str:
-    """A docstring's text for the cell of a table."""
+    """Convert docstring text for a table cell."""
     text = ROLE.sub(lambda role: f"`{role[1].rpartition('.')[2]}`", text).replace("``", "`")
     return " ".join(text.split()).replace("|", r"\|")

@@ -1,1 +1,1 @@
-"""For a machine with a CUDA GPU: `benchmarks/device/run` there."""
+"""Tests and timings for a machine with a CUDA GPU: run `benchmarks/device/run` on the machine."""

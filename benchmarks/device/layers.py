@@ -1,4 +1,4 @@
-"""Every structure with every relaxation that works for it, in one size each: a layer, forward and backward."""
+"""Layers of every structure with every supported relaxation, one size each, forward and backward."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Size:
-    """Event shapes of θ, of one instance, for a structure with these options."""
+    """The options of a structure, and the event shapes of θ."""
 
     shapes: tuple[tuple[int, ...], ...]
     quick: tuple[tuple[int, ...], ...]
@@ -28,7 +28,7 @@ class Size:
 
 
 def _grid(n: int) -> list[tuple[int, int]]:
-    """Edges to the right and down between n × n nodes."""
+    """Return the edges to the right and down between n × n nodes."""
     right = [(n * i + j, n * i + j + 1) for i in range(n) for j in range(n - 1)]
     return right + [(n * i + j, n * (i + 1) + j) for i in range(n - 1) for j in range(n)]
 
@@ -82,7 +82,7 @@ SIZES: Mapping[str, Size] = {
 
 
 def combinations() -> Iterator[tuple[str, str]]:
-    """Names of structures, with those of the relaxations that work for them."""
+    """Return the names of structures, each with its supported relaxations."""
     for structure, size in SIZES.items():
         oracle = si.get_oracle(structure, **size.options)
         for relaxation in si.list_relaxations():
@@ -91,7 +91,7 @@ def combinations() -> Iterator[tuple[str, str]]:
 
 
 def make(device: str, structure: str, relaxation: str, quick: bool) -> Callable[[], Any]:
-    """A forward and a backward pass of a batch; forward alone where the gradient is 0."""
+    """Return a function for a forward and a backward pass of a batch; only the forward pass if the gradient is 0."""
     size = SIZES[structure]
     options = (size.quick_options if quick else None) or size.options
     oracle = si.get_oracle(structure, **options)

@@ -1,6 +1,6 @@
-"""The same work on the CPU and on the GPU: ``python -m benchmarks.device.timings [--out FOLDER]``.
+"""Time the same work on the CPU and on the GPU: ``python -m benchmarks.device.timings [--out FOLDER]``.
 
-After work of the sizes that models have, every structure with every relaxation, in one size each.
+The first cases have the sizes of models. Then come all structures with all supported relaxations, one size each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.timing import alternate, quartiles, ratio
 __all__ = ["CASES", "main"]
 
 REPEATS = 15
-SECONDS = 2.0  # for the samples of one case on one device
+SECONDS = 2.0  # spent on the samples of one case on one device
 
 
 # ----------------------------------------------------------------------------- the work
@@ -76,7 +76,7 @@ def _assignment(device: str, batch: int, n: int) -> Callable[[], Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """Work of a size: ``make(device, **size)`` gives the function that does it there."""
+    """Work of one size. ``make(device, **size)`` returns the function to time on a device."""
 
     what: str
     make: Callable[..., Callable[[], Any]]
@@ -85,11 +85,11 @@ class Case:
     seconds: float = SECONDS
 
     def describe(self, quick: bool = False) -> str:
-        """The work with its size."""
+        """Return the description of the work, with the size."""
         return self.what.format(**(self.quick if quick else self.size))
 
     def measure(self, devices: list[str], quick: bool = False) -> dict[str, Any]:
-        """Milliseconds on each device, and how many times as fast the last is as the first."""
+        """Return milliseconds on each device, and the speed of the last device relative to the first."""
         size = self.quick if quick else self.size
         functions = {device: _synchronized(device, self.make(device, **size)) for device in devices}
         for function in functions.values():
@@ -102,7 +102,7 @@ class Case:
 
 
 def _synchronized(device: str, function: Callable[[], Any]) -> Callable[[], Any]:
-    """``function``, whose call ends when the GPU is done."""
+    """Wrap ``function`` so that a call ends when the GPU has finished."""
     if device == "cpu":
         return function
 
@@ -151,7 +151,7 @@ CASES = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; write timings.txt and timings.json; 1 if a case failed."""
+    """Print the table and write timings.txt and timings.json. Return 1 if a case failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, metavar="FOLDER")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only tries everything out")
@@ -164,9 +164,9 @@ def main(arguments: list[str] | None = None) -> int:
     for case in CASES:
         try:
             record = case.measure(devices, options.quick)
-        except ImportError as error:  # a structure whose algorithm is a library's that the machine lacks
+        except ImportError as error:  # the algorithm of the structure needs a missing library
             record = {"what": case.describe(options.quick), "left_out": str(error)}
-        except Exception as error:  # the other cases' figures are worth having
+        except Exception as error:  # measure the other cases anyway
             record = {"what": case.describe(options.quick), "error": f"{type(error).__name__}: {error}"}
         records.append(record)
         text.append(_line(record, devices))

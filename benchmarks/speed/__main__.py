@@ -1,4 +1,4 @@
-"""Paired comparisons of structinf with what else one could use; see benchmarks/README.md."""
+"""Compare the speed of structinf with other libraries; see benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the chosen cases, each in its own process; 1 if one fails or results differ."""
+    """Measure the chosen cases, each in its own process. Return 1 if a case fails or results differ."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument(
         "--case", action="append", metavar="NAME", help="a case, or the beginning of its name; repeatable"
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in chosen:
         records.append(_measure(name, options.repeats, options.quick))
         print("\n".join(report.lines(records[-1])), flush=True)
-        # Written anew after each case, so that an interrupted run leaves what it has.
+        # Write after each case, so that an interrupted run keeps its finished cases.
         for path in options.out:
             report.write(path, records)
     print(f"\n{report.summary(records)}")
@@ -56,11 +56,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(name: str, repeats: int, quick: bool) -> dict[str, Any]:
-    """The record of a case measured in a process of its own: nothing that another imports or leaves behind counts."""
+    """Return the record of a case, measured in a new process without the imports and the memory of other cases."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "record.json")
         command = [sys.executable, "-m", "benchmarks.speed.worker", name, "--record", file, "--repeats", str(repeats)]
-        # Idle OpenMP threads that spin would starve their neighbours on a shared machine.
+        # Idle OpenMP threads would spin and slow down other processes of a shared machine.
         environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
         done = subprocess.run(
             command + ["--quick"] * quick, env=environment, capture_output=True, text=True, errors="replace"

@@ -22,12 +22,12 @@ UFAL = "ufal.chu-liu-edmonds"
 
 
 def _scores(batch: int, words: int) -> Tensor:
-    """θ[h, m] scores arc h -> m of nodes 0 (the root) to ``words``."""
+    """Return scores θ[h, m] of arcs h -> m between nodes 0 (the root) to ``words``."""
     return torch.randn(batch, words + 1, words + 1, generator=torch.Generator().manual_seed(0))
 
 
 def _to_heads(y: Tensor) -> Tensor:
-    """Heads (B, words) of trees (B, n+1, n+1)."""
+    """Return the heads (B, words) of trees (B, n+1, n+1)."""
     return y[:, :, 1:].argmax(1)
 
 
@@ -35,7 +35,7 @@ def _to_heads(y: Tensor) -> Tensor:
 
 
 def argmax(modules: Mapping[str, ModuleType], batch: int, words: int, single_root: bool) -> Iterator[Contender]:
-    """The best tree; the peer knows no single root, so that it is called once for each root word."""
+    """Find the best tree. The peer has no option for a single root, so it is called once for each root word."""
     theta = _scores(batch, words)
     layer = si.Layer("arborescence", "map", single_root=single_root)
     yield Contender(STRUCTINF, lambda: layer(theta), _to_heads)
@@ -71,7 +71,9 @@ def _best_of_roots(solve: Callable, theta: Tensor) -> list[np.ndarray]:
 
 
 def marginals(modules: Mapping[str, ModuleType], batch: int, words: int) -> Iterator[Contender]:
-    """Marginals of all arcs, several root arcs allowed; compared without the arcs that no tree has."""
+    """Compute the marginals of all arcs, with several arcs from the root allowed. The comparison ignores arcs of no
+    tree.
+    """
     theta = _scores(batch, words)
     layer = si.Layer("arborescence", "marginals")
     yield Contender(STRUCTINF, lambda: layer(theta), _arcs)
@@ -79,7 +81,7 @@ def marginals(modules: Mapping[str, ModuleType], batch: int, words: int) -> Iter
 
 
 def marginals_backward(modules: Mapping[str, ModuleType], batch: int, words: int) -> Iterator[Contender]:
-    """Marginals of all arcs, then the gradient through them of a linear function."""
+    """Compute the marginals of all arcs, and the gradient of a linear function of the marginals."""
     theta = _scores(batch, words)
     weight = torch.randn(theta.shape, generator=torch.Generator().manual_seed(1))
     weight[:, :, 0] = 0
@@ -94,7 +96,9 @@ def marginals_backward(modules: Mapping[str, ModuleType], batch: int, words: int
 def _marginal_contenders(
     modules: Mapping[str, ModuleType], theta: Tensor, create_graph: bool, weight: Tensor | None = None
 ) -> Iterator[Contender]:
-    """Marginals of θ by ``torch.linalg`` and the packages; with ``weight``, the gradient of ⟨weight, marginals⟩."""
+    """Return contenders for marginals of θ by ``torch.linalg`` and the packages; with ``weight``, for the gradient of
+    ⟨weight, marginals⟩.
+    """
 
     def contender(name: str, mean: Callable[[Tensor], Tensor], scores: Tensor, weight: Tensor | None, read: Callable):
         leaf = scores.clone().requires_grad_()
@@ -132,7 +136,7 @@ def _marginal_contenders(
 
 
 def _slogdet(theta: Tensor) -> Tensor:
-    """log Z (B,) by Tutte's matrix-tree theorem, in θ's own precision."""
+    """Return log Z (B,) by Tutte's matrix-tree theorem, in the dtype of θ."""
     weights = theta.exp()
     weights = weights - torch.diag_embed(weights.diagonal(0, 1, 2))
     laplacian = torch.diag_embed(weights.sum(1)) - weights
@@ -140,7 +144,7 @@ def _slogdet(theta: Tensor) -> Tensor:
 
 
 def _arcs(mean: Tensor) -> Tensor:
-    """Without column 0 and the diagonal."""
+    """Return a copy without column 0 and the diagonal."""
     mean = mean.detach().clone()
     mean[:, :, 0] = 0
     mean.diagonal(0, 1, 2).zero_()
@@ -148,7 +152,7 @@ def _arcs(mean: Tensor) -> Tensor:
 
 
 def root_on_diagonal(theta: Tensor) -> Tensor:
-    """torch-struct's form: (B, n, n) among words, the root's arcs on the diagonal."""
+    """Convert θ to the form of torch-struct: (B, n, n) among words, with arcs from the root on the diagonal."""
     inner = theta[:, 1:, 1:].clone()
     inner.diagonal(0, 1, 2).copy_(theta[:, 0, 1:])
     return inner

@@ -1,4 +1,4 @@
-"""Assignments: argmax against scipy and lapx, an instance at a time and in batches."""
+"""Assignments: argmax compared with scipy and lapx, one instance at a time and in batches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SCIPY = "scipy in a loop"
 
 
 def argmax(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
-    """The best assignment, whose column of each row is compared."""
+    """Find the best assignment; the column of each row is compared."""
     theta = torch.randn(batch, n, n, generator=torch.Generator().manual_seed(0))
     layer = si.Layer("assignment", "map")
     yield Contender(STRUCTINF, lambda: layer(theta), lambda y: y.argmax(-1))
     yield Contender(SCIPY, lambda: [linear_sum_assignment(s, maximize=True)[1] for s in theta.numpy()], _stack)
     if package := modules.get("lapx"):
-        # Costs for it are made anew each time, as a caller who has scores must.
+        # The costs are computed in each call, as a caller with scores has to do.
         yield Contender(
             "lapx in a loop", lambda: [package.lapjv(-s, return_cost=False)[0] for s in theta.numpy()], _stack
         )

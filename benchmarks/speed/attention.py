@@ -1,4 +1,4 @@
-"""Attention: translation models with segmentation attention against the same with softmax, and its layer by itself."""
+"""Attention: translation models with segmentation attention compared with softmax attention, and the layer alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CASES", "LIMITS", "Translator"]
 
 LOOP = "autograd through a plain torch loop"
 
-# Mensch & Blondel 2018, appendix C.3, with their temperatures; the batch is smaller, to be over in seconds.
+# Sizes and temperatures of Mensch & Blondel 2018, appendix C.3, with a smaller batch that runs in seconds.
 SIZE = {"batch": 16, "words": 50, "units": 500, "layers": 2}
 QUICK = {"batch": 2, "words": 5, "units": 8, "layers": 1}
 TEMPERATURES = {"negentropy": 2.0, "squared_l2": 10.0}
@@ -41,14 +41,14 @@ KINDS = {
 
 
 class Translator(nn.Module):
-    """A decoder's states that attend to an encoder's, and scores of the next words: one step of training.
+    """A translation model: the states of a decoder attend to the states of an encoder, and score the next words.
 
     Parameters
     ----------
     units : int
-        Of each direction of the encoder, of the decoder, and of embeddings.
+        Size of each direction of the encoder, of the decoder, and of embeddings.
     layers : int
-        Of either.
+        Number of layers of the encoder and of the decoder.
     """
 
     def __init__(self, attention: StructuredAttention, units: int, layers: int, vocabulary: int = 1000) -> None:
@@ -61,7 +61,7 @@ class Translator(nn.Module):
         self.mix, self.next = nn.Linear(3 * units, units), nn.Linear(units, vocabulary)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """The mean loss of all words but the first."""
+        """Return the mean loss of all words but the first."""
         states, _ = self.encoder(self.source(source))
         heads, _ = self.decoder(self.target(target[:, :-1]))
         context, _ = self.attention.attend(self.bilinear(heads) @ states.mT, states)
@@ -75,7 +75,7 @@ def _segmentation(regularizer: str) -> StructuredAttention:
 
 
 def _step(attention: StructuredAttention, batch: int, words: int, units: int, layers: int) -> Callable[[], None]:
-    """Loss and gradient of a batch."""
+    """Return a function that computes the loss and the gradient of a batch."""
     generator = torch.Generator().manual_seed(0)
     model = Translator(attention, units, layers)
     source, target = torch.randint(1000, (2, batch, words + 1), generator=generator)
@@ -88,7 +88,7 @@ def _step(attention: StructuredAttention, batch: int, words: int, units: int, la
 
 
 def _against_softmax(regularizer: str, repeats: int, quick: bool) -> list[float]:
-    """A step's time over that of the same model with softmax, round by round."""
+    """Return the time of a step divided by the time of the softmax model, round by round."""
     size = QUICK if quick else SIZE
     steps = {"segmentation": _step(_segmentation(regularizer), **size), "softmax": _step(StructuredAttention(), **size)}
     for step in steps.values():
@@ -101,7 +101,9 @@ def _against_softmax(regularizer: str, repeats: int, quick: bool) -> list[float]
 
 
 def _selected(regularizer: str, scores: Tensor, transition: Tensor) -> Tensor:
-    """Σ_q over queries of the smoothed recursion's gradient, from (B, n, m) scores: by autograd through the loop."""
+    """Return the gradient of the smoothed recursion in (B, n, m) scores, summed over queries, by autograd through the
+    loop.
+    """
     smax, gamma = PLAIN[regularizer], TEMPERATURES[regularizer]
     unary = torch.stack([torch.zeros_like(scores), scores], -1).flatten(0, 1) / gamma
     first, *rest = unary.unbind(1)
@@ -113,7 +115,7 @@ def _selected(regularizer: str, scores: Tensor, transition: Tensor) -> Tensor:
 
 
 def layer(modules: Mapping[str, ModuleType], regularizer: str, batch: int, queries: int, keys: int) -> Iterator:
-    """Weights of segmentation attention, and their gradient along a direction."""
+    """Compute the weights of segmentation attention, and the gradient along a direction."""
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(batch, queries, keys, generator=generator).requires_grad_()
     direction = torch.randn(batch, queries, keys, generator=generator)
@@ -143,7 +145,7 @@ def _softmax_step(scores: Tensor, direction: Tensor) -> Tensor:
 
 
 def kinds(modules: Mapping[str, ModuleType], batch: int, words: int) -> Iterator[Contender]:
-    """Contexts by weights of each kind, and their gradient in the scores: by softmax, and the others beside it."""
+    """Compute contexts by weights of each kind, and the gradient in the scores. The ratios are relative to softmax."""
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(batch, words, words, generator=generator).requires_grad_()
     value = torch.randn(batch, words, 32, generator=generator)

@@ -1,4 +1,4 @@
-"""What a benchmark case is: one piece of work, ours and the peers' ways to do it, and the ratio to reach."""
+"""Benchmark cases: one piece of work, the contenders that do the work, and the target ratio."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from . import peers
 __all__ = ["Case", "Contender", "EstimatedPeer", "Limit", "Target"]
 
 STRUCTINF = "structinf"
-SECONDS = 6.0  # that one contender's samples may take
+SECONDS = 6.0  # limit for all samples of one contender
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to do a case's work.
+    """A way to do the work of a case.
 
     Attributes
     ----------
     run : callable
-        Does the work once; this is timed.
+        Does the work once; this call is timed.
     read : callable, optional
-        From what ``run`` returns to tensors (B, ...) that are equal for all contenders; not timed. None for a
+        Converts the result of ``run`` to tensors (B, ...), equal for all contenders; not timed. None for a
         yardstick that does other work.
     facts : callable, optional
-        From what ``run`` returns to what is worth knowing about it.
+        Extracts facts for the report from the result of ``run``.
     exact : bool
-        False for a peer that is known to leave some instances unsolved: it is timed even so, and they are counted.
+        False for a peer known to leave some instances unsolved. The peer is timed anyway, and the report counts these
+        instances.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Target:
-    """``ratio`` times as fast as the fastest contender in ``against`` (of all, if empty)."""
+    """A required speed: ``ratio`` times as fast as the fastest contender in ``against`` (of all, if empty)."""
 
     ratio: float
     against: tuple[str, ...] = ()
@@ -54,7 +55,7 @@ class Target:
 
 @dataclass(frozen=True)
 class EstimatedPeer:
-    """For a ``peer`` that cannot be run here: it is taken to need ``factor`` times what ``yardstick`` needs."""
+    """An estimate for a missing ``peer``: ``factor`` times the time of the contender ``yardstick``."""
 
     peer: str
     yardstick: str
@@ -68,15 +69,15 @@ class Case:
     Attributes
     ----------
     what : str
-        Formatted with the size.
+        Description, formatted with the size.
     contenders : callable
-        Called with the modules of the installed peers by name, and with the size as keywords; ours comes first.
+        Takes the modules of the installed peers by name, and the size as keywords; returns ours first.
     size, quick : mapping
-        Keywords of ``contenders``: in earnest, and for trying it out.
+        Keywords of ``contenders``: for a measurement, and for a test run.
     peers : tuple of str
         Names of :data:`benchmarks.speed.peers.PEERS`.
     tolerance : float
-        Results may differ by this much, times 1 + the largest of ours.
+        Allowed difference of results, times 1 + the largest of ours.
     """
 
     name: str
@@ -90,11 +91,11 @@ class Case:
     tolerance: float = 1e-4
 
     def describe(self, quick: bool = False) -> str:
-        """The work with its size."""
+        """Return the description of the work, with the size."""
         return self.what.format(**(self.quick if quick else self.size))
 
     def measure(self, repeats: int, quick: bool = False) -> dict[str, Any]:
-        """The case's record: check that all results are equal, then time them in turn."""
+        """Check that all results are equal, time the contenders in turn, and return the record."""
         modules = {name: module for name in self.peers if (module := peers.load(name)) is not None}
         contenders = list(self.contenders(modules, **(self.quick if quick else self.size)))
         rows = {c.name: row for c, row in zip(contenders, self._check(contenders), strict=True)}
@@ -143,7 +144,7 @@ class Case:
 
 
 def _difference(values: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> str:
-    """Empty if the tensors (B, ...) are equal, else how many instances are not."""
+    """Return an empty string if the tensors (B, ...) are equal, else the number of different instances."""
     if len(values) != len(expected):
         return f"{len(values)} results instead of {len(expected)}"
     wrong, worst = 0, 0.0
@@ -159,15 +160,16 @@ def _difference(values: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolera
 
 @dataclass(frozen=True)
 class Limit:
-    """A cost that has to stay below a bound, such as that of an import.
+    """A cost with an upper bound, such as the time of an import.
 
     Attributes
     ----------
     samples : callable
-        Called with ``repeats`` and ``quick``; the cost as often as it was measured.
+        Takes ``repeats`` and ``quick``, and returns one cost for each measurement.
     unit : str
+        Unit of the cost.
     at_most : float
-        In that unit.
+        Upper bound in this unit.
     """
 
     name: str
@@ -177,11 +179,11 @@ class Limit:
     at_most: float
 
     def describe(self, quick: bool = False) -> str:
-        """What the bound is on."""
+        """Return the description of the bounded cost."""
         return self.what
 
     def measure(self, repeats: int, quick: bool = False) -> dict[str, Any]:
-        """The record of this limit, in the form of a case's."""
+        """Return the record of this limit, in the form of a case's record."""
         cost = statistics.median(self.samples(repeats, quick))
         verdict = {"at_most": self.at_most, "reached": cost, "unit": self.unit, "met": cost <= self.at_most}
         return {"case": self.name, "what": self.what, "rows": {}, "missing": [], "target": verdict}

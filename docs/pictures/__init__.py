@@ -1,6 +1,6 @@
-"""Draws the pictures of the documentation, NAME.svg in this folder: python -m docs.pictures [NAME ...]
+"""Draw the pictures of the documentation, NAME.svg in this folder: python -m docs.pictures [NAME ...]
 
-A function draws the picture of its name, and is registered by :func:`picture`; ``pages`` runs the code of pages.
+Each function registered by :func:`picture` draws the picture of its name. ``pages`` runs the code of pages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights of attention."""
+"""Pictures of attention weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .gallery import picture
 
 @picture
 def attention() -> Figure:
-    """Of one query to words that say how a beer looks, in two places."""
+    """Draw the attention of one query to words about the look of a beer, in two places of the sentence."""
     words = ["pours", "dark", "with", "a", "thick", "creamy", "head", "and", "smells", "of", "coffee"]
     scores = torch.tensor([-0.5, 1.4, -1.2, -1.0, 0.3, 1.7, 1.1, -1.0, -1.5, -1.5, -0.6])[None]
     segments = SegmentationWeights("smoothed", regularizer="squared_l2", temperature=1.0)
@@ -31,7 +31,7 @@ def attention() -> Figure:
 
 @picture
 def attention_heads() -> Figure:
-    """Of a translation: which "die" is which "the" is seen from the order alone."""
+    """Draw the attention of a translation. Only the order of the words tells which "die" belongs to which "the"."""
     english, german = ["the", "cat", "sees", "the", "mouse"], ["die", "Katze", "sieht", "die", "Maus"]
     same = {"die the": 2.0, "Katze cat": 1.8, "Maus mouse": 1.6, "Katze mouse": 1.0, "Maus cat": 0.9, "sieht sees": 1.4}
     scores = torch.tensor([[same.get(f"{query} {key}", 0.2) for key in english] for query in german])

@@ -1,4 +1,4 @@
-"""All pictures by name, and how they are saved."""
+"""The registry of all pictures, and a function to save pictures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PICTURES: dict[str, Callable[[], Figure]] = {}
 
 
 def picture(draw: Callable[[], Figure]) -> Callable[[], Figure]:
-    """Of the structure that the function is named after, or of what one can do with structures."""
+    """Register a function that draws the picture of its name: a structure, or a use of structures."""
     PICTURES[draw.__name__] = draw
     return draw
 
 
 def save(figure: Figure, name: str, file: Path | BinaryIO) -> None:
-    """As SVG: text as text, and nothing in the file that differs from run to run."""
+    """Save a figure as SVG, with text as text and with identical bytes in each run."""
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})

@@ -1,4 +1,4 @@
-"""Paths, flows, trees, matchings and tours of graphs, and plans of transport."""
+"""Pictures of paths, flows, trees, matchings and tours in graphs, and of transport plans."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def matching() -> Figure:
 
 @picture
 def tour() -> Figure:
-    """A current around the islands makes a round trip against it dearer than the same trip along it."""
+    """Draw a round trip between islands. A current makes the trip against it more expensive than the trip along it."""
     where = torch.tensor([[0.0, 0.0], [2.0, 0.6], [3.8, 0.0], [4.4, 1.8], [2.6, 2.4], [2.2, 1.5], [0.2, 2.2]])
     ahead = where - where[:, None]
     out = where - torch.tensor([2.2, 1.2])

@@ -1,4 +1,4 @@
-"""The pictures that pages draw themselves, by the code that stands before them."""
+"""Pictures drawn by the code blocks of pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAGES = {
 
 
 def draw(name: str) -> Figure:
-    """Run the page, in an empty folder and silently, up to the code that draws the picture."""
+    """Run the blocks of the page in an empty folder, without output, up to the block that draws the picture."""
     page = PAGES[name]
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with in_empty_folder(), contextlib.redirect_stdout(io.StringIO()):
@@ -40,7 +40,7 @@ def draw(name: str) -> Figure:
 
 @contextlib.contextmanager
 def in_empty_folder() -> Iterator[None]:
-    """Pages may save files."""
+    """Change to an empty folder, since pages may save files."""
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

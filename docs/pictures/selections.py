@@ -1,4 +1,4 @@
-"""Some of a list."""
+"""Pictures of selections from a list."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def knapsack() -> Figure:
 
 @picture
 def milp() -> Figure:
-    """No more than three courses, 12 hours a week, and the seminar only along with the lecture."""
+    """Draw a choice of at most three courses and 12 hours a week, with the seminar only together with the lecture."""
     hours = {"lecture": 4, "seminar": 3, "lab": 6, "French": 4, "chess": 2, "choir": 3}
     rows = [list(hours.values()), [1] * len(hours), [-1, 1, 0, 0, 0, 0]]
     theta = torch.tensor([0.6, 1.2, 1.1, 0.8, 0.7, 0.3])

@@ -1,4 +1,4 @@
-"""Trees over words."""
+"""Pictures of trees over words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .gallery import picture
 
 @picture
 def arborescence() -> Figure:
-    """An arc crosses another one: on the issue is what the hearing is about. The root's arc has no head."""
+    """Draw trees with a crossing arc: "on the issue" belongs to "hearing". The arc from the root has no head."""
     words = ["A", "hearing", "is", "scheduled", "on", "the", "issue", "today"]
     scores = {("", "is"): 2.0, ("is", "hearing"): 2.0, ("hearing", "A"): 2.0, ("is", "scheduled"): 2.0}
     scores |= {("issue", "the"): 2.0, ("on", "issue"): 2.0, ("scheduled", "today"): 1.1}

@@ -1,4 +1,4 @@
-"""Segments and alignments of sequences, and paths through grids."""
+"""Pictures of segments and alignments of sequences, and of paths through grids."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .gallery import picture
 
 @picture
 def semi_markov() -> Figure:
-    """Activity by the size of a movement: rest, walk, run."""
+    """Draw the activities rest, walk and run, segmented by the strength of a movement."""
     levels, longest = torch.tensor([0.1, 1.0, 2.2]), 14
     truth = torch.tensor([0.1, 1.0, 1.6, 2.2, 1.0]).repeat_interleave(torch.tensor([9, 8, 7, 6, 10]))
     x = truth + 0.25 * torch.randn(40, generator=torch.Generator().manual_seed(6))
-    fit = -(x[:, None] - levels).square()  # of a step with a label
+    fit = -(x[:, None] - levels).square()  # the score of each step with each label
     total = torch.cat([torch.zeros(1, 3), fit.cumsum(0)])
     theta = torch.full((40, longest, 3), -torch.inf)
     for t in range(40):
@@ -28,7 +28,7 @@ def semi_markov() -> Figure:
 
 
 def bumps(n: int, places: list[float], width: float) -> torch.Tensor:
-    """A series of bumps."""
+    """Return a series of bumps at the given places."""
     t = torch.linspace(0, 1, n)
     return sum(((-(((t - place) / width) ** 2)).exp() for place in places), torch.zeros(n))
 
@@ -62,7 +62,9 @@ def monotonic_alignment() -> Figure:
 
 @picture
 def needleman_wunsch() -> Figure:
-    """Letters of one kind, A and G or C and U, replace each other more often than letters of different kinds."""
+    """Draw matches of two sequences. Letters of one kind, A and G or C and U, replace each other more often than
+    letters of different kinds.
+    """
     one, other = "GATTACA", "GCATGCU"
     kind = dict.fromkeys("AG", "purine") | dict.fromkeys("CTU", "pyrimidine")
     match = [[1.0 if a == b else -0.5 if kind[a] == kind[b] else -1.0 for b in other] for a in one]

@@ -1,4 +1,4 @@
-"""Borders inside torch, which import-linter does not see."""
+"""Check that only the allowed modules use torch.autograd.Function; import-linter cannot check names of torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""No module imports a module that imports it back, counting the imports inside functions.
+"""Check that no two modules import each other in a circle, with imports inside functions included.
 
-import-linter orders whole packages; this test orders the modules inside them too. Imports for type checkers alone count
-as well. Importing a module also runs the `__init__.py` of the packages around it; that implicit import does not count,
-and a name that an `__init__.py` re-exports counts as an import of the module that the name comes from.
+Import-linter orders whole packages; this test also orders the modules inside packages. Imports for type checkers
+count. Importing a module also runs the `__init__.py` files of its packages; this implicit import does not count. An
+import of a name re-exported by an `__init__.py` counts as an import of the defining module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACKAGES = {"structinf": ROOT / "structinf", "structinf_oracles": ROOT / "oracle
 
 
 def module_files(package: str, folder: Path) -> dict[str, Path]:
-    """The file of each module of a package, by the module's full name."""
+    """Return the file of each module of a package, by the full name of the module."""
     files = {}
     for path in folder.rglob("*.py"):
         parts = path.relative_to(folder).with_suffix("").parts
@@ -27,7 +27,7 @@ def module_files(package: str, folder: Path) -> dict[str, Path]:
 
 
 def imported_names(module: str, path: Path) -> Iterator[tuple[str, str | None]]:
-    """Pairs of a module and the name that is taken from it, or None for the module itself."""
+    """Yield pairs of a module and an imported name, or None for the module itself."""
     for statement in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(statement, ast.Import):
             for alias in statement.names:
@@ -43,11 +43,11 @@ def imported_names(module: str, path: Path) -> Iterator[tuple[str, str | None]]:
 
 
 def import_graph(files: dict[str, Path]) -> dict[str, set[str]]:
-    """The modules that each module imports."""
+    """Return the imports of each module."""
     statements = {module: list(imported_names(module, path)) for module, path in files.items()}
 
     def origin(module: str, name: str | None) -> str:
-        """The module that defines ``name``, through the re-exports of packages."""
+        """Return the module that defines ``name``, through the re-exports of packages."""
         if name is None:
             return module
         if f"{module}.{name}" in files:
@@ -63,7 +63,7 @@ def import_graph(files: dict[str, Path]) -> dict[str, set[str]]:
 
 
 def find_cycle(graph: dict[str, set[str]]) -> list[str] | None:
-    """A cycle of a graph as a list of its nodes, the first of which is also the last, by depth-first search."""
+    """Return a cycle of a graph as a list of nodes, with the first node again at the end, by depth-first search."""
     finished: set[str] = set()
     path: list[str] = []
 
@@ -85,7 +85,7 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str] | None:
 def test_modules_do_not_import_each_other_in_a_circle():
     files = {name: path for package, folder in PACKAGES.items() for name, path in module_files(package, folder).items()}
     graph = import_graph(files)
-    assert sum(map(len, graph.values())) > len(files)  # the imports were found
+    assert sum(map(len, graph.values())) > len(files)  # guards against a search that finds no imports
     cycle = find_cycle(graph)
     assert cycle is None, " -> ".join(cycle or [])
 

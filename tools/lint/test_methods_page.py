@@ -1,4 +1,4 @@
-"""docs/methods.md has a row for every relaxation, and one for every estimator, each in its own section."""
+"""Check that docs/methods.md has a row for every relaxation and for every estimator, each in its section."""
 
 from __future__ import annotations
 

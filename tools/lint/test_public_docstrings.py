@@ -1,6 +1,6 @@
-"""Every public name says what it is: a summary, its parameters, shapes, a source and an example that runs.
+"""Check that every public docstring has a summary, parameters, shapes, a reference and an example.
 
-The examples themselves are run by pytest's ``--doctest-modules``.
+Pytest's ``--doctest-modules`` runs the examples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("matplotlib")  # of structinf.plot
+pytest.importorskip("matplotlib")  # structinf.plot needs matplotlib
 
 from shape_checker import SHAPE
 from structinf.calls.resolution import ORACLES
@@ -25,12 +25,12 @@ from structinf.relaxation import RELAXATIONS
 
 MODULES = ["", ".attention", ".dp", ".noise", ".plot", ".simplex", ".testing"]
 REGISTRIES = (ORACLES, RELAXATIONS, ESTIMATORS)
-PACKAGES = ("structinf", "structinf_oracles")  # what plugins of other distributions say is theirs
+PACKAGES = ("structinf", "structinf_oracles")  # the packages of built-in plugins
 
 SECTION = re.compile(r"^([A-Z][a-z]+)\n-+\n(.*?)(?=^[A-Z][a-z]+\n-+\n|\Z)", re.MULTILINE | re.DOTALL)
 NAMES = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: :|$)", re.MULTILINE)
 
-# What comes out of another public call, whose example shows it.
+# Results of another public call. The example of the call shows the result.
 SHOWN_BY = {
     "structinf.Barycenter": "structinf.soft_dtw_barycenter",
     "structinf.TopK": "structinf.topk",
@@ -45,7 +45,7 @@ SHOWN_BY = {
     "structinf.testing.CheckResult": "structinf.testing.check_oracle",
 }
 
-# Names of what needs none, and why.
+# Objects without an example, with the reason.
 WITHOUT_EXAMPLE = {
     "structinf.estimators.FunctionValues": "made by `expect`, for baselines",
     **dict.fromkeys(
@@ -54,12 +54,12 @@ WITHOUT_EXAMPLE = {
     ),
 }
 
-# Parameters that need no word.
+# Parameters without a description, with the reason.
 UNDOCUMENTED = {
     "validate_args": "torch's, of every torch.distributions.Distribution",
 }
 
-# What computes what a paper says, beside all that is registered and the maps to the simplex.
+# Objects that implement a paper, besides registered objects and maps to the simplex.
 FROM_PAPERS = [
     "structinf.FenchelYoungLoss",
     "structinf.GaussianSparsemax",
@@ -84,7 +84,7 @@ FROM_PAPERS = [
     "structinf.testing.nearest_point",
 ]
 
-# Names of what has none, and why.
+# Algorithms without a reference, with the reason.
 WITHOUT_SOURCE = {
     "oracle bits": "each part is on its own",
     "oracle grid_path": "a function that says which of two oracles it makes",
@@ -92,14 +92,14 @@ WITHOUT_SOURCE = {
 
 
 def listed() -> dict[str, Any]:
-    """What has an entry of its own in the reference."""
+    """Return the objects with an entry in the reference."""
     pages = (Path(__file__).parent.parent.parent / "docs" / "reference").glob("*.md")
     names = [name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.MULTILINE)]
     return {name: pkgutil.resolve_name(name) for name in sorted(names)}
 
 
 def collected() -> dict[str, Any]:
-    """All public objects, each once, by the first name that it has."""
+    """Return all public objects, each once, under its first name."""
     found: dict[str, Any] = {}
     for module in (importlib.import_module(f"structinf{name}") for name in MODULES):
         found.update({f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__})
@@ -125,7 +125,7 @@ FUNCTIONS = {n: o for n, o in CODE.items() if inspect.isfunction(o)}
 
 
 def doc(item: Any) -> str:
-    """Its own docstring, not one that it inherits."""
+    """Return the object's own docstring, without an inherited docstring."""
     own = item.__dict__.get("__doc__") if inspect.isclass(item) else item.__doc__
     return inspect.cleandoc(own or "")
 
@@ -135,12 +135,12 @@ def sections(item: Any) -> dict[str, str]:
 
 
 def lineage(item: Any) -> list[Any]:
-    """The class and its bases, of which a docstring need not say again what it inherits."""
+    """Return a class and its bases. A docstring need not repeat inherited parameters."""
     return [c for c in item.__mro__ if c is not object] if inspect.isclass(item) else [item]
 
 
 def documented(item: Any) -> set[str]:
-    """Names of the parameters, or of the fields of a record, that sections speak of."""
+    """Return the names of the parameters and attributes described in docstring sections."""
     texts = [sections(c).get(s, "") for c in lineage(item) for s in ("Parameters", "Attributes")]
     return {name.strip(" *") for text in texts for names in NAMES.findall(text) for name in names.split(",")}
 
@@ -154,7 +154,9 @@ def test_it_has_a_summary(name: str) -> None:
 
 @pytest.mark.parametrize("name", CODE)
 def test_it_has_a_place_in_the_reference(name: str) -> None:
-    """An entry, or a module's that exports it; a registered function has none, but the classes that it chooses from."""
+    """The reference has an entry for the object, or for a module that exports it. Registered functions are exempt:
+    their classes have entries.
+    """
     item = CODE[name]
     exported = [o for o in REFERENCE.values() if isinstance(o, types.ModuleType) and item in vars(o).values()]
     assert exported or item in REFERENCE.values() or (inspect.isfunction(item) and not name.startswith("structinf"))
@@ -164,7 +166,7 @@ def test_it_has_a_place_in_the_reference(name: str) -> None:
 def test_each_parameter_has_a_line(name: str) -> None:
     item = NORMAL[name]
     if inspect.isabstract(item) or getattr(item, "_is_protocol", False):
-        return  # is not called
+        return  # users do not call abstract classes and protocols
     own = [p for p in inspect.signature(item).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     said = documented(item)
     missing = {p.name for p in own} - said - UNDOCUMENTED.keys()
@@ -173,7 +175,7 @@ def test_each_parameter_has_a_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_says_the_shape_that_it_returns(name: str) -> None:
-    """In a "Returns" section, or in the annotation (structinf.shapes)."""
+    """The shape is in a "Returns" section, or in the annotation (structinf.shapes)."""
     returned = str(FUNCTIONS[name].__annotations__.get("return", ""))
     if re.search(r"\b(?:Tensor|Parts)\b", returned):
         assert SHAPE.match(returned) or "Returns" in sections(FUNCTIONS[name]), returned
@@ -187,7 +189,7 @@ def test_it_has_an_example(name: str) -> None:
 
 
 def algorithms() -> list[str]:
-    """Names of what should say where it is from."""
+    """Return the names of objects that need a reference."""
     registered = [n for n in CODE if n.partition(" ")[0] in {registry.kind for registry in REGISTRIES}]
     maps = [n for n in FUNCTIONS if n.startswith("structinf.simplex.") and not n.endswith("_loss")]
     return [n for n in [*registered, *maps, *FROM_PAPERS] if n not in WITHOUT_SOURCE]
