@@ -1,4 +1,4 @@
-"""Paired timings: the functions that are compared take turns, so that a slow moment of the machine hits all of them."""
+"""Paired timings: the compared functions take turns, so that a slow moment of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import Any
 
 __all__ = ["alternate", "quartiles", "ratio"]
 
-SAMPLE = 2e-3  # seconds that a sample should last, so that the clock's own cost does not count
+SAMPLE = 2e-3  # seconds of a sample, long enough to hide the cost of the clock
 
 
 def alternate(functions: Mapping[str, Callable[[], Any]], repeats: int, budget: float) -> dict[str, list[float]]:
-    """Seconds a call of each function, a sample a round; the order turns from round to round.
+    """Return the seconds a call of each function, one sample a round. The order changes from round to round.
 
-    A function whose rounds would take more than ``budget`` seconds takes part in fewer, the
-    first ones; one that needs more for a single call is not called again. The functions should have been
-    called before, so that nothing is compiled any more.
+    A function skips the last rounds if all rounds would take more than ``budget`` seconds. A function that needs more
+    than ``budget`` for one call is called only once. Call the functions once before, so that compilation is finished.
     """
     calls, rounds = {}, {}
     samples: dict[str, list[float]] = {name: [] for name in functions}
@@ -38,12 +37,12 @@ def alternate(functions: Mapping[str, Callable[[], Any]], repeats: int, budget: 
 
 
 def ratio(samples: Sequence[float], ours: Sequence[float]) -> float:
-    """Median over the rounds of a time over our time in the same round."""
+    """Return the median over the rounds of a time divided by our time in the same round."""
     return statistics.median(a / b for a, b in zip(samples, ours, strict=False))
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median and upper quartile."""
+    """Return the lower quartile, the median and the upper quartile."""
     if len(samples) == 1:
         return samples[0], samples[0], samples[0]
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")

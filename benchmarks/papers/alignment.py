@@ -1,9 +1,9 @@
-"""Performances aligned with their scores: costs learned end to end, learned beforehand, and random ones.
+"""Align performances with their scores: costs trained end to end, pretrained costs, and random costs.
 
-After Mensch & Blondel 2018, Differentiable Dynamic Programming for Structured Prediction and Attention, §4.3: a
-multinomial linear classifier tells which key sounds in a frame of the performance, and matching the frame with a note
-of the score costs minus the log-probability of the note's key. The expected path of a smoothed dynamic time warping is
-brought close to the right one, in the area between the two.
+After Mensch & Blondel 2018, Differentiable Dynamic Programming for Structured Prediction and Attention, §4.3. A
+multinomial linear classifier predicts the sounding key of each frame of a performance. Matching a frame with a note
+of the score costs minus the log-probability of the note's key. Training reduces the area between the expected path of
+a smoothed dynamic time warping and the right path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["main"]
 DTW = si.get_oracle("dtw")
 TEMPERATURES = 0.3, 1.0
 
-PIECES = {"mozart_k265_var1.match": 2, "test_fuer_elise.match": 8}  # and the number of segments of each
+PIECES = {"mozart_k265_var1.match": 2, "test_fuer_elise.match": 8}  # number of segments of each piece
 HOP = 512 / 22050  # seconds between frames
 CEPSTRAL = 12
 WEIGHT_DECAY = 1e-3
@@ -39,10 +39,10 @@ WEIGHT_DECAY = 1e-3
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is read and trained."""
+    """Sizes of the data and of the training."""
 
-    segments: int | None = None  # of each piece; None: all
-    events: int | None = None  # of each segment; None: all
+    segments: int | None = None  # for each piece; None: all
+    events: int | None = None  # for each segment; None: all
     steps: int = 100
 
 
@@ -54,7 +54,7 @@ def sizes(quick: bool) -> Sizes:
 
 
 class Note(NamedTuple):
-    """A note that was played: its onset in the score, its MIDI number, and how it was played, in seconds."""
+    """A played note: its onset in the score, its MIDI number, and its timing in the performance, in seconds."""
 
     score: float | None  # in beats; None: not in the score
     key: int
@@ -64,15 +64,15 @@ class Note(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Frames of a performance, and the events of its score: its notes and chords.
+    """Frames of a performance, and the events (notes and chords) of its score.
 
     Attributes
     ----------
     features : (frames, D) Tensor
     events : (events, keys) Tensor
-        The share that each key has in an event: 1 for a note, a third for each key of a chord of three.
+        The share of each key in an event: 1 for a note, a third for each key of a chord of three.
     begins : (events,) Tensor
-        The frame in which each event begins, in order, 0 for the first.
+        The first frame of each event, in order; 0 for the first event.
     """
 
     features: Tensor
@@ -80,14 +80,14 @@ class Segment(NamedTuple):
     begins: Tensor
 
     def path(self) -> Tensor:
-        """The right alignment, (frames, events): in each frame the last event begun."""
+        """The right alignment, (frames, events): the last event begun in each frame."""
         frames = torch.arange(len(self.features))
         path = torch.zeros(len(frames), len(self.events), dtype=torch.float64)
         path[frames, torch.searchsorted(self.begins, frames, right=True) - 1] = 1
         return path
 
     def head(self, events: int | None) -> Segment:
-        """The beginning, of at most so many events."""
+        """Return the beginning, with at most ``events`` events."""
         if events is None or events >= len(self.events):
             return self
         stop = self.begins[events]
@@ -103,7 +103,9 @@ CLOCK = re.compile(r"info\((midiClock\w+),(\d+)\)")
 
 
 def read(folder: Path, name: str) -> list[Note]:
-    """Notes of a match file that were played, those of the score in its order; each line is taken once."""
+    """Read the played notes of a match file; the notes of the score come in the order of the score. Repeated lines
+    count once.
+    """
     notes: dict[str, Note] = {}
     clock: dict[str, int] = {}
     for line in lines_of(folder, name):
@@ -120,7 +122,9 @@ def read(folder: Path, name: str) -> list[Note]:
 
 
 def spectrum(notes: Sequence[Note], times: Tensor) -> Tensor:
-    """Strengths of the semitones of a simple piano, (times, semitones): decaying notes of six partials, and noise."""
+    """Return the strengths of the semitones of a simple piano, (times, semitones): decaying notes of six partials,
+    and noise.
+    """
     onset, end, velocity, key = torch.tensor([(n.onset, n.end, n.velocity, n.key) for n in notes]).double().unbind(1)
     since = times[:, None] - onset
     strength = velocity / 127 * torch.exp(-since / 0.6) * ((since >= 0) & (times[:, None] < end))
@@ -132,7 +136,7 @@ def spectrum(notes: Sequence[Note], times: Tensor) -> Tensor:
 
 
 def describe(spectrum: Tensor) -> Tensor:
-    """Energy, centroid, bandwidth and cepstrum, (times, 3 + CEPSTRAL), each with median 0 and deviation 1."""
+    """Return energy, centroid, bandwidth and cepstrum, (times, 3 + CEPSTRAL), each with median 0 and deviation 1."""
     total = spectrum.sum(1)
     share, place = spectrum / total[:, None], torch.arange(spectrum.shape[1]).double()
     centroid = share @ place
@@ -143,7 +147,7 @@ def describe(spectrum: Tensor) -> Tensor:
 
 
 def segments(notes: Sequence[Note], count: int, key_number: Mapping[int, int]) -> list[Segment]:
-    """Parts of a performance with the same number of events each, or one more."""
+    """Cut a performance into parts with equal numbers of events, up to a difference of 1."""
     chords: defaultdict[float, list[Note]] = defaultdict(list)
     for note in notes:
         if note.score is not None:
@@ -186,7 +190,7 @@ Objective = Callable[[Tensor, Batch], Tensor]
 
 
 def scores(classifier: Classifier, batch: Batch) -> Tensor:
-    """Log-probabilities of the notes' keys in the frames, (B, frames, events)."""
+    """Return the log-probabilities of the notes' keys in the frames, (B, frames, events)."""
     weight, offset = classifier
     theta = torch.zeros_like(batch.path)
     for b, (features, events, _) in enumerate(batch.segments):
@@ -195,19 +199,21 @@ def scores(classifier: Classifier, batch: Batch) -> Tensor:
 
 
 def likelihood(theta: Tensor, batch: Batch) -> Tensor:
-    """Minus the mean log-probability of the keys along the right paths."""
+    """Return minus the mean log-probability of the keys along the right paths."""
     return -(theta * batch.path).sum() / batch.path.sum()
 
 
 def area(temperature: float) -> Objective:
-    """Events between the right path and the expected one, summed over the frames and divided by their number."""
+    """Return a loss: events between the right path and the expected path, summed over the frames and divided by their
+    number.
+    """
     smoothed = si.get_relaxation("smoothed", regularizer="negentropy", temperature=temperature)
     loss = si.RelaxedLoss(DTW, smoothed, distance="area", reduction="sum")
     return lambda theta, batch: loss(theta, batch.path, lengths=batch.lengths) / batch.lengths[:, 0].sum()
 
 
 def learn(objective: Objective, start: Classifier, batch: Batch, steps: int) -> Classifier:
-    """Minimise by L-BFGS, with a penalty on the weights."""
+    """Minimize an objective by L-BFGS, with a penalty on the weights."""
     weight, offset = (t.detach().clone().requires_grad_() for t in start)
     optimizer = torch.optim.LBFGS(
         [weight, offset], max_iter=steps, line_search_fn="strong_wolfe", tolerance_change=1e-7, history_size=20
@@ -231,9 +237,12 @@ class MeanAbsoluteDeviation(NamedTuple):
 
     Attributes
     ----------
-    path : of the best path, over the frames, in events.
-    onsets : of the best path, over the events, in milliseconds.
-    expected : of the expected path, in each frame its median, over the frames, in events.
+    path : float
+        Deviation of the best path over the frames, in events.
+    onsets : float
+        Deviation of the best path over the events, in milliseconds.
+    expected : float
+        Deviation of the median of the expected path in each frame, in events.
     """
 
     path: float
@@ -242,7 +251,7 @@ class MeanAbsoluteDeviation(NamedTuple):
 
 
 def deviation(theta: Tensor, batch: Batch, temperature: float) -> MeanAbsoluteDeviation:
-    """The mean over the segments."""
+    """Return the mean deviation over the segments."""
     best = si.relax(theta, DTW, "map", lengths=batch.lengths)
     mean = si.relax(theta, DTW, "marginals", temperature=temperature, lengths=batch.lengths)
     of_segments = []
@@ -260,12 +269,12 @@ def deviation(theta: Tensor, batch: Batch, temperature: float) -> MeanAbsoluteDe
 
 
 def last_begun_event(path: Tensor) -> Tensor:
-    """The last event begun in or before each frame."""
+    """Return the last event begun in or before each frame."""
     return (path * torch.arange(path.shape[1])).amax(1)
 
 
 def diagonal_scores(batch: Batch) -> Tensor:
-    """Scores of which only the cells along the diagonal are worth a path."""
+    """Return scores with a good path only along the diagonal."""
     theta = torch.zeros_like(batch.path)
     for b, (frames, events) in enumerate(batch.lengths.tolist()):
         places = [torch.linspace(0, 1, n, dtype=torch.float64) for n in (frames, events)]
@@ -279,7 +288,7 @@ def diagonal_scores(batch: Batch) -> Tensor:
 def evaluate(
     train: Batch, test: Batch, steps: int, seeds: Sequence[int]
 ) -> Iterator[tuple[str, MeanAbsoluteDeviation, MeanAbsoluteDeviation]]:
-    """Methods, with their deviations on training and test segments; random scores come once for each seed."""
+    """Yield the methods with their deviations on training and test segments; random scores appear once per seed."""
     sizes = train.segments[0].features.shape[1], train.segments[0].events.shape[1]
     start = torch.zeros(sizes, dtype=torch.float64), torch.zeros(sizes[1], dtype=torch.float64)
     pretrained = learn(likelihood, start, train, steps)
@@ -302,7 +311,9 @@ def evaluate(
 def compare(
     folds: Sequence[tuple[Sequence[Segment], Sequence[Segment]]], steps: int, seeds: Sequence[int], report: Report
 ) -> None:
-    """A table of the methods' deviations over all folds, each a list of training and a list of test segments."""
+    """Print a table of the methods' deviations over all folds. A fold is a list of training and a list of test
+    segments.
+    """
     errors: defaultdict[str, list[tuple[MeanAbsoluteDeviation, MeanAbsoluteDeviation]]] = defaultdict(list)
     for train, test in tqdm(folds, desc="folds", leave=False, disable=None):
         for name, *both in evaluate(collate(train), collate(test), steps, seeds):

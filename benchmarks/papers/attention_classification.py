@@ -1,8 +1,8 @@
-"""Reviews told good from bad by the words that are attended to: dense, sparse and structured attention compared.
+"""Tell good reviews from bad reviews by the attended words: dense, sparse and structured attention compared.
 
 After Kim, Denton, Hoang & Rush 2017, Structured Attention Networks, and Mensch & Blondel 2018, Differentiable Dynamic
-Programming, §5, whose tasks are larger. A network reads a review, one learned query attends to its words, and what it
-meets is classified; or the words attend to each other first, each to its head in a latent tree.
+Programming, §5, with smaller tasks. A network reads a review, one learnt query attends to the words, and a classifier
+reads the result. In a second setting, the words first attend to each other, each word to its head in a latent tree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["main"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is read and trained."""
+    """Sizes of the data and of the training."""
 
     reviews: int | None = None  # None: all
     epochs: int = 5
@@ -44,19 +44,19 @@ def sizes(quick: bool) -> Sizes:
 
 
 def uniform(scores: Tensor, dim: int) -> Tensor:
-    """The same weight for each word."""
+    """Return equal weights for all words."""
     return torch.where(scores.isneginf(), scores, 0).softmax(dim)
 
 
 class Method(NamedTuple):
-    """What makes the weights, and whether words attend to each other, instead of one query to all of them."""
+    """Arguments of the attention module, and a flag for words that attend to each other instead of a single query."""
 
     arguments: Mapping[str, Any]
     among_words: bool = False
 
 
 def segments(regularizer: str) -> Method:
-    """A smoothed chain of two states over the words."""
+    """Return a smoothed chain of two states over the words."""
     return Method({"oracle": "chain", "relaxation": "smoothed", "regularizer": regularizer})
 
 
@@ -78,7 +78,7 @@ METHODS = {
 
 
 class Batch(NamedTuple):
-    """Numbers of words (B, T), lengths (B,), whether a review is good (B,), which words are in the lexicon (B, T)."""
+    """Numbers of words (B, T), lengths (B,), labels of good reviews (B,), and flags of words in the lexicon (B, T)."""
 
     words: Tensor
     lengths: Tensor
@@ -91,9 +91,10 @@ class Batch(NamedTuple):
 
 
 class Corpus:
-    """Movie reviews whose mean rating is at least ½ on either side, in three parts.
+    """Movie reviews with a mean rating at least ½ from 0, in three parts.
 
-    No model learns from the lexicon of sentiment; it tells whether attention goes where people would look.
+    Training does not use the lexicon of sentiment. The lexicon measures whether attention goes to words that people
+    would choose.
     """
 
     def __init__(self, folder: Path, size: Sizes) -> None:
@@ -115,7 +116,7 @@ class Corpus:
 
 
 class Classifier(nn.Module):
-    """Scores (B,) of good reviews."""
+    """A network that returns scores (B,) of good reviews."""
 
     def __init__(self, lexicon: Lexicon, method: Method, hidden: int) -> None:
         super().__init__()
@@ -127,7 +128,7 @@ class Classifier(nn.Module):
         self.label = nn.Sequential(nn.Dropout(0.3), nn.Linear(2 * hidden, 1))
 
     def attend(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What is classified, (B, 2 · hidden), and weights (B, n, T), where n is 1 or T."""
+        """Return the input of the classifier, (B, 2 · hidden), and weights (B, n, T) with n = 1 or n = T."""
         states, padding = self.encoder(batch.words, batch.lengths), batch.padding
         if not self.among_words:
             query = self.query.expand(len(states), 1, -1)
@@ -142,9 +143,9 @@ class Classifier(nn.Module):
 
 
 class Score(NamedTuple):
-    """In per cent: right labels, weights that are not 0, and weight on words of the lexicon.
+    """Per cent of right labels, of non-zero weights, and of weight on words of the lexicon.
 
-    ``runs`` are those of neighbouring words with a weight, for each query.
+    ``runs`` counts the runs of neighbouring words with a weight, for each query.
     """
 
     accuracy: float
@@ -155,7 +156,7 @@ class Score(NamedTuple):
 
 @torch.no_grad()
 def score(model: Classifier, corpus: Corpus, reviews: Sequence[Review]) -> Score:
-    """Each review counts once, and in it each query."""
+    """Return the score on reviews. Each review counts once, and each query of a review counts equally."""
     sums = torch.zeros(4, dtype=torch.float64)
     for bucket in buckets(reviews, 64):
         batch = corpus.batch(bucket)

@@ -1,9 +1,9 @@
-"""Variational autoencoders whose code is a vector of bits or a subset: sparse marginalization beside sampling.
+"""Variational autoencoders with codes of bits or subsets: sparse marginalization compared with sampling.
 
 After Correia, Niculae, Aziz & Martins 2020, Efficient Marginalization of Discrete and Structured Latent Variables via
-Sparsity, §5.3, on images small enough, and codes short enough, that all likelihoods are sums over all codes. An encoder
-scores the parts of a code y, a posterior q(y) is made of the scores, and a decoder draws the image from y; training
-maximises E log p(x | y) − KL(q ‖ p), with the uniform distribution over all codes for p(y).
+Sparsity, §5.3. Images are small and codes are short, so all likelihoods are sums over all codes. An encoder scores
+the parts of a code y, the scores define a posterior q(y), and a decoder draws the image from y. Training maximizes E
+log p(x | y) − KL(q ‖ p), with a uniform p(y) over all codes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["main"]
 
 @dataclass(frozen=True)
 class Code:
-    """Codes y of ``size`` parts, the structures of ``oracle``, and the noise whose best ones are near to Gibbs."""
+    """Codes y of ``size`` parts, the structures of ``oracle``, with noise whose best structures are nearly Gibbs."""
 
     size: int
     oracle: si.Oracle
@@ -39,7 +39,7 @@ class Code:
 
     @cached_property
     def all(self) -> Tensor:
-        """Every code, (|Y|, size)."""
+        """Return every code, (|Y|, size)."""
         return cast(Any, self.oracle).enumerate((self.size,)).float()
 
 
@@ -51,7 +51,7 @@ CODES = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is read and trained."""
+    """Sizes of the data and of the training."""
 
     train: int | None = None  # None: all
     epochs: int = 40
@@ -66,45 +66,45 @@ def sizes(quick: bool) -> Sizes:
 
 # ----------------------------------------------------------------------------- posteriors
 
-TOP = 9  # codes for top-k sparsemax; SparseMAP needs no more than that for 8 bits
+TOP = 9  # codes for top-k sparsemax; SparseMAP needs at most 9 for 8 bits
 
 
 class Posterior(NamedTuple):
-    """Codes (K, B, size), and their probabilities (K, B), all others' being 0; differentiable."""
+    """Codes (K, B, size) and their probabilities (K, B), differentiable. All other codes have probability 0."""
 
     codes: Tensor
     probabilities: Tensor
 
     def negative_entropy(self) -> Tensor:
-        """Σ q log q, (B,)."""
+        """Return Σ q log q, (B,)."""
         q = self.probabilities
         return (q * torch.where(q > 0, q, 1.0).log()).sum(0)
 
 
 def gibbs(theta: Tensor, code: Code) -> Posterior:
-    """q(y) ∝ exp⟨θ, y⟩."""
+    """Return the posterior q(y) ∝ exp⟨θ, y⟩."""
     codes = code.all
     return Posterior(codes[:, None].expand(-1, len(theta), -1), (codes @ theta.T).softmax(0))
 
 
 def sparsemap(theta: Tensor, code: Code) -> Posterior:
-    """The codes of which SparseMAP's mean is made."""
+    """Return the posterior over the support of SparseMAP."""
     found = si.SparseDistribution.of(theta, code.oracle, "sparsemap")
     return Posterior(cast(Tensor, found.structures), found.weights)
 
 
 def topk_sparsemax(theta: Tensor, code: Code) -> Posterior:
-    """The sparsemax of the scores of the best codes."""
+    """Return the posterior by sparsemax over the scores of the best codes."""
     found = si.SparseDistribution.topk(theta, code.oracle, TOP)
     return Posterior(cast(Tensor, found.structures), found.weights)
 
 
 def perturbed(theta: Tensor, code: Code) -> Posterior:
-    """That of argmax ⟨θ + U, y⟩, for logistic U and bits, or for Gumbel U and subsets of size k.
+    """Return the distribution of argmax ⟨θ + U, y⟩, for logistic U on bits, or for Gumbel U on subsets of size k.
 
-    Logistic noise makes each bit 1 with the sigmoid of its score for a probability, as Gibbs does. The largest noisy
-    scores are a sample without replacement: P(S) is the sum over i ∈ S, which comes last, of P(S − i) times
-    exp θ_i / Σ exp θ_j over the j that are not in S − i.
+    Logistic noise sets each bit to 1 with the sigmoid of its score, as Gibbs does. The largest noisy scores are a
+    sample without replacement: P(S) is the sum over the last element i ∈ S of P(S − i) times exp θ_i / Σ exp θ_j over
+    all j not in S − i.
     """
     if code.noise == "logistic":
         return gibbs(theta, code)
@@ -126,7 +126,9 @@ def perturbed(theta: Tensor, code: Code) -> Posterior:
 
 
 class Autoencoder(nn.Module):
-    """Scores (B, size) of a code's parts from images (B, 64) of zeros and ones, and log-likelihoods of such images."""
+    """A network for scores (B, size) of the parts of a code from images (B, 64) of zeros and ones, and for
+    log-likelihoods of images.
+    """
 
     def __init__(self, code: Code, hidden: int, pixels: int = 64) -> None:
         super().__init__()
@@ -135,7 +137,7 @@ class Autoencoder(nn.Module):
         self.calls = 0  # codes decoded so far
 
     def log_likelihood(self, y: Tensor, images: Tensor) -> Tensor:
-        """log p(x | y), (N,), of codes (N, size)."""
+        """Return log p(x | y), (N,), of codes (N, size)."""
         self.calls += len(y)
         return -binary_cross_entropy_with_logits(self.decode(y), images, reduction="none").sum(1)
 
@@ -146,16 +148,16 @@ Distortion = Callable[[Autoencoder, Tensor, Tensor, Code, torch.Generator], Tens
 
 @dataclass(frozen=True)
 class Method:
-    """How an ELBO is trained.
+    """A way to train an ELBO.
 
     Parameters
     ----------
     posterior : callable
-        Of scores and codes.
+        Computes the posterior from scores and a code.
     distortion : callable
-        Makes one, with what it needs to remember.
+        Makes a distortion function, with its own state.
     middle : mapping
-        The score of a bit for which 0 and 1 are alike, where it is not 0.
+        The score of a bit with equal probabilities of 0 and 1, by code, if not 0.
     """
 
     posterior: Callable[[Tensor, Code], Posterior]
@@ -164,7 +166,7 @@ class Method:
 
 
 def expected(name: str, **options: Any) -> Callable[[], Distortion]:
-    """By an estimator."""
+    """Return a function that makes distortions by the estimator ``name``."""
 
     def make() -> Distortion:
         estimator = si.get_estimator(name, **options)
@@ -182,7 +184,7 @@ def expected(name: str, **options: Any) -> Callable[[], Distortion]:
 
 
 def straight_through() -> Distortion:
-    """From one noisy code, whose gradient is taken for that of the marginals."""
+    """Return a distortion from one noisy code, with the gradient of the marginals."""
     of = si.get_relaxation("straight_through", backward="marginals")
 
     def distortion(model: Autoencoder, theta: Tensor, images: Tensor, code: Code, generator: torch.Generator) -> Tensor:
@@ -198,18 +200,18 @@ METHODS = {
     "score function, leave one out": Method(gibbs, expected("score_function", samples=2, baseline="leave_one_out")),
     "straight-through Gumbel": Method(perturbed, straight_through),
     "top-k sparsemax": Method(topk_sparsemax, expected("topk_sparsemax", k=TOP)),
-    # The nearest point of the cube is in its middle at scores of ½.
+    # At scores of ½, the projection onto the cube is its center.
     "SparseMAP": Method(sparsemap, expected("sparsemap"), {"8 bits": 0.5}),
 }
 
 
 def rate(posterior: Posterior, code: Code) -> Tensor:
-    """KL(q ‖ p) = Σ q log q + log |Y|, (B,)."""
+    """Return KL(q ‖ p) = Σ q log q + log |Y|, (B,)."""
     return posterior.negative_entropy() + math.log(len(code.all))
 
 
 class EvidenceBound(NamedTuple):
-    """In nats for each image: −log p(x), and what bounds it, −E log p(x | y) + KL(q ‖ p), with its two terms."""
+    """Nats for each image: −log p(x), its bound −E log p(x | y) + KL(q ‖ p), and both terms of the bound."""
 
     surprise: float
     bound: float
@@ -219,7 +221,7 @@ class EvidenceBound(NamedTuple):
 
 @torch.no_grad()
 def score(model: Autoencoder, method: Method, middle: float, images: Tensor, code: Code) -> EvidenceBound:
-    """By sums over all codes, without noise."""
+    """Return the evidence bound by sums over all codes, without noise."""
     logits, calls = model.decode(code.all), model.calls
     likelihoods = images @ logits.T - nn.functional.softplus(logits).sum(1)
     surprise = math.log(len(logits)) - likelihoods.logsumexp(1)
@@ -232,7 +234,7 @@ def score(model: Autoencoder, method: Method, middle: float, images: Tensor, cod
 
 
 class Result(NamedTuple):
-    """The fit, and how many codes of an image a step decodes, in the first epoch and in the last one."""
+    """The fit, and the number of codes decoded for an image in a step, in the first and in the last epoch."""
 
     fit: Fit
     first: float
@@ -263,7 +265,7 @@ def train(name: str, method: Method, images: Tensor, size: Sizes, seed: int) -> 
 
 
 def experiment(size: Sizes, seeds: Sequence[int], report: Report) -> None:
-    """Train by each method, for each kind of code, and print what the test images cost."""
+    """Train by each method, for each kind of code, and print the likelihoods of the test images."""
     images, tests = ((part.images.flatten(1) >= 0.5).float() for part in read())
     images = images[: size.train]
     shares = (images.sum(0) + 1) / (len(images) + 2)

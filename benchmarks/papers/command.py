@@ -1,4 +1,4 @@
-"""What the experiments' command lines have in common: options, and a report that is printed and written."""
+"""Command lines of the experiments: options, and a report printed and written to a file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Report", "run"]
 
 
 class Report:
-    """Markdown that is printed line by line as results come in, and written to a file too.
+    """Markdown, printed line by line as results come in, and optionally written to a file.
 
     Parameters
     ----------
     path : Path, optional
-        The file, written anew after each line, so that an interrupted run leaves what it has.
+        The file. Each line rewrites the file, so an interrupted run keeps its results.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -38,13 +38,13 @@ class Report:
             self._path.write_text("\n".join(self._lines) + "\n", "utf-8")
 
     def columns(self, widths: Mapping[str, int]) -> None:
-        """Begin a table: titles, with the width that the cells need."""
+        """Begin a table: titles with the widths of the cells."""
         self._widths = [max(width, len(title)) for title, width in widths.items()]
         self.row(*widths)
         self.line("|".join(["", "-" * (self._widths[0] + 2), *("-" * (w + 1) + ":" for w in self._widths[1:]), ""]))
 
     def row(self, *cells: object) -> None:
-        """Add a row to the table; numbers of several runs are shown as their mean and standard deviation."""
+        """Add a row to the table. Numbers of several runs are shown as mean and standard deviation."""
         first, *rest = (_shown(cell) for cell in cells)
         aligned = [first.ljust(self._widths[0]), *(c.rjust(w) for c, w in zip(rest, self._widths[1:], strict=True))]
         self.line(f"| {' | '.join(aligned)} |")
@@ -66,20 +66,22 @@ def run(
     seeds: int,
     reads: bool | None = True,
 ) -> int:
-    """Parse a command line and call ``experiment(folder, sizes, seeds, report)``; returns the exit status.
+    """Parse a command line, call ``experiment(folder, sizes, seeds, report)``, and return the exit status.
 
     Parameters
     ----------
     experiment : callable
-        It takes no folder where it reads none, and None for one that is not given.
+        Takes no folder if ``reads`` is False, and None for an omitted optional folder.
     sizes : callable
-        Makes the sizes of the experiment, tiny ones if its argument is true.
+        Returns the sizes of the experiment; tiny sizes if its argument is true.
     about : str
-        The module's docstring.
+        The docstring of the module.
+    arguments : sequence of str, optional
+        The command line; by default ``sys.argv``.
     seeds : int
-        How many by default.
-    reads : bool
-        Whether it reads files, in the folder that is the first argument; None: if that is given.
+        Default number of seeds.
+    reads : bool or None
+        Whether the experiment reads files in the folder given as first argument. None: the folder is optional.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     if reads is not False:

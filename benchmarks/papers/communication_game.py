@@ -1,8 +1,9 @@
-"""Two players and one symbol: exact, sparse and sampled expectations over what the first one says.
+"""Two players and one symbol: exact, sparse and sampled expectations over the symbol.
 
 After Correia, Niculae, Aziz & Martins 2020, Efficient Marginalization of Discrete and Structured Latent Variables via
-Sparsity, §5.2, on drawn objects. The sender sees one object and says one of K symbols; the receiver hears it, sees the
-object among others, and says which it is. Both learn from E log p(right object | symbol) over the sender's symbols.
+Sparsity, §5.2, on drawn objects. The sender sees one object and sends one of K symbols. The receiver gets the symbol,
+sees the object among others, and chooses an object. Both learn from E log p(right object | symbol) over the sender's
+symbols.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ OBJECTS = VALUES**ATTRIBUTES
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is drawn and trained."""
+    """Sizes of the data and of the training."""
 
     symbols: int = 64
     candidates: int = 16
     epochs: int = 20
-    steps: int = 100  # an epoch
+    steps: int = 100  # in an epoch
     batch: int = 64
     hidden: int = 64
     rate: float = 3e-3
@@ -49,7 +50,7 @@ def sizes(quick: bool) -> Sizes:
 
 
 class Rounds(NamedTuple):
-    """Numbers of the candidates' objects (N, candidates), all different, and the place of the right one (N,)."""
+    """Numbers of the candidate objects (N, candidates), all different, and the position of the right object (N,)."""
 
     candidates: Tensor
     right: Tensor
@@ -59,23 +60,23 @@ class Rounds(NamedTuple):
 
 
 def draw(count: int, candidates: int, generator: torch.Generator) -> Rounds:
-    """Rounds of objects drawn without replacement."""
+    """Return rounds of objects drawn without replacement."""
     objects = torch.rand(count, OBJECTS, generator=generator).topk(candidates, 1).indices
     return Rounds(objects, torch.randint(candidates, (count,), generator=generator))
 
 
 def features() -> Tensor:
-    """Of each object, (OBJECTS, ATTRIBUTES · VALUES): a 1 for the value of each attribute."""
+    """Return the features (OBJECTS, ATTRIBUTES · VALUES) of objects: a 1 for the value of each attribute."""
     values = torch.cartesian_prod(*[torch.arange(VALUES)] * ATTRIBUTES)
     return nn.functional.one_hot(values, VALUES).flatten(1).float()
 
 
 def max_success_rate(size: Sizes) -> float:
-    """Share of rounds, in per cent, that are won at most.
+    """Return the largest possible share of won rounds, in per cent.
 
-    With m objects to a symbol, c of whose others are among the candidates, the receiver guesses 1 of 1 + c. The mean
-    over hypergeometric c is (1 − C(OBJECTS − m, n) / C(OBJECTS, n)) · OBJECTS / (m n) for n candidates, and no sizes
-    of classes do better than equal ones.
+    A symbol stands for m objects. If c other objects of the symbol are candidates, the receiver guesses 1 of 1 + c.
+    The mean over the hypergeometric c is (1 − C(OBJECTS − m, n) / C(OBJECTS, n)) · OBJECTS / (m n) for n candidates.
+    Classes of equal size are optimal.
     """
     m, n = OBJECTS // size.symbols, size.candidates
     return 100 * (1 - math.comb(OBJECTS - m, n) / math.comb(OBJECTS, n)) * OBJECTS / (m * n)
@@ -85,7 +86,7 @@ def max_success_rate(size: Sizes) -> float:
 
 
 class Players(nn.Module):
-    """A sender, scores (B, K) of what to say, and a receiver, log-probabilities of the right candidate (N,)."""
+    """A sender with scores (B, K) of symbols, and a receiver with log-probabilities of the right candidate (N,)."""
 
     objects: Tensor
 
@@ -95,14 +96,14 @@ class Players(nn.Module):
         self.say = nn.Sequential(nn.Linear(ATTRIBUTES * VALUES, hidden), nn.ReLU(), nn.Linear(hidden, symbols))
         self.see = nn.Sequential(nn.Linear(ATTRIBUTES * VALUES, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
         self.hear = nn.Linear(symbols, hidden, bias=False)
-        self.calls = 0  # symbols heard so far
+        self.calls = 0  # symbols evaluated so far
 
     def scores(self, rounds: Rounds) -> Tensor:
         target = rounds.candidates.gather(1, rounds.right[:, None]).squeeze(1)
         return self.say(self.objects[target])
 
     def receive(self, symbols: Tensor, seen: Tensor) -> Tensor:
-        """Log-probabilities (N, candidates), of symbols (N, K) and candidates as they are seen, (N, candidates, h)."""
+        """Return log-probabilities (N, candidates) of symbols (N, K) and of states of candidates (N, candidates, h)."""
         self.calls += len(symbols)
         return torch.einsum("nh,nch->nc", self.hear(symbols), seen).log_softmax(1)
 
@@ -124,7 +125,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @torch.no_grad()
 def success(model: Players, rounds: Rounds) -> float:
-    """Share of rounds won, in per cent, where both do what they find best."""
+    """Return the share of won rounds, in per cent, with the argmax of both players."""
     calls, won = model.calls, 0
     for some in rounds.split(500):
         symbols = relax(model.scores(some), "categorical")
@@ -136,12 +137,14 @@ def success(model: Players, rounds: Rounds) -> float:
 
 @torch.no_grad()
 def num_symbols_used(model: Players) -> int:
-    """How many symbols are said of some object."""
+    """Return the number of symbols sent for at least one object."""
     return len(model.say(model.objects).argmax(1).unique())
 
 
 class Result(NamedTuple):
-    """The fit, and how many symbols of a round a step has the receiver hear, in the first epoch and in the last one."""
+    """The fit, and the number of symbols evaluated by the receiver for a round in a step, in the first and in the
+    last epoch.
+    """
 
     fit: Fit
     first: float
@@ -174,7 +177,7 @@ def train(name: str, size: Sizes, seed: int) -> tuple[Players, Result]:
 
 
 def experiment(size: Sizes, seeds: Sequence[int], report: Report) -> None:
-    """Train with each estimator, and print the share of rounds won."""
+    """Train with each estimator, and print the share of won rounds."""
     report.line(
         f"{OBJECTS} objects, {size.candidates} of them candidates, {size.symbols} symbols; {size.epochs * size.steps} "
         f"steps of {size.batch} rounds, {size.test} test rounds\n"

@@ -1,4 +1,6 @@
-"""Predict, then optimise: linear predictions of what a decision is worth, trained by its losses, and its regret."""
+"""Predict, then optimize: linear predictions of the values of parts, trained by losses of decisions, and their
+regret.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ __all__ = ["Decisions", "Training", "losses", "regret", "surrogates", "train"]
 
 
 class Decisions(NamedTuple):
-    """Features (N, ...), what the parts are worth, (N, d), and the best structures for that, (N, d)."""
+    """Features (N, ...), values of the parts (N, d), and the best structures for the values (N, d)."""
 
     features: Tensor
     values: Tensor
     best: Tensor
 
     def take(self, rows: Tensor | slice) -> Decisions:
-        """Some of them."""
+        """Return the selected rows."""
         return Decisions(self.features[rows], self.values[rows], self.best[rows])
 
 
@@ -35,12 +37,12 @@ Loss = Callable[[Tensor, Decisions], Tensor]
 
 
 def losses(oracle: si.Oracle) -> Mapping[str, Loss]:
-    """The losses compared, by name."""
+    """Return the compared losses by name."""
     perceptron = si.FenchelYoungLoss(oracle, "map")
     hinge = si.FenchelYoungLoss(oracle, "map", cost="hamming")
     crf = si.FenchelYoungLoss(oracle, "marginals")
     spo_plus = si.SPOPlusLoss(oracle)
-    # The gap that is left after so many structures, while little is learned, does no harm.
+    # A gap left after so many structures, early in training, does no harm.
     sparsemap = si.FenchelYoungLoss(oracle, "sparsemap", tolerance=1e-6, max_iter=300, on_failure="ignore")
     return {
         "two-stage MSE": lambda theta, batch: mse_loss(theta, batch.values),
@@ -53,12 +55,15 @@ def losses(oracle: si.Oracle) -> Mapping[str, Loss]:
 
 
 def surrogates(oracle: si.Oracle, parts: int) -> Mapping[str, Loss]:
-    """More losses, by name, of noise and of surrogate gradients of the mean regret; some remember what they have seen.
+    """Return losses with noise, and surrogate gradients of the mean regret, by name. Stateful losses learn during
+    training.
 
     Parameters
     ----------
+    oracle : Oracle
+        The oracle of the decisions.
     parts : int
-        How many a structure has, for the noise of I-MLE.
+        Number of parts of a structure, for the noise of I-MLE.
     """
 
     def fenchel_young(relaxation: str, **options: Any) -> Loss:
@@ -86,14 +91,14 @@ def surrogates(oracle: si.Oracle, parts: int) -> Mapping[str, Loss]:
 
 @torch.no_grad()
 def regret(theta: Tensor, test: Decisions, oracle: si.Oracle) -> float:
-    """What the structures that are best for ``theta`` lose, in per cent of what the best are worth."""
+    """Return the value lost by the best structures for ``theta``, in per cent of the value of the best structures."""
     lost, most = si.regret(theta, test.values, oracle).sum().item(), (test.values * test.best).sum().item()
     return 100 * lost / abs(most)
 
 
 @dataclass(frozen=True)
 class Training:
-    """How the predictions are learned."""
+    """Options of the training."""
 
     epochs: int
     batch: int
@@ -109,7 +114,9 @@ def train(
     description: str,
     score: Callable[[nn.Module], float] | None = None,
 ) -> tuple[nn.Module, Fit]:
-    """A model from features to values, as it is after the last epoch, or after that of the highest score."""
+    """Train a model from features to values. Return the model after the last epoch, or after the epoch of the highest
+    score.
+    """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = make()

@@ -1,4 +1,4 @@
-"""scikit-learn's images of digits."""
+"""Images of digits from scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Digits(NamedTuple):
 
 
 def read() -> tuple[Digits, Digits]:
-    """1297 to train on and the last 500 to test on."""
+    """Return 1297 images for training and the last 500 for the test."""
     pixels, digits = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     images = pixels.float().unflatten(1, (8, 8)) / 16
     return Digits(images[:-500], digits[:-500]), Digits(images[-500:], digits[-500:])

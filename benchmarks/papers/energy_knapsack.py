@@ -1,8 +1,9 @@
-"""A day's half-hours chosen under a budget while their prices are predicted: losses of decisions compared.
+"""Choose half-hours of a day under a budget, with predicted prices: losses of decisions compared.
 
-The task and data are those of Mandi, Kotary, Berden, Mulamba, Bucarey, Guns & Fioretto 2024, Decision-Focused Learning:
-Foundations, State of the Art, Benchmark and Future Opportunities: each half-hour has a weight, a knapsack takes
-the most expensive ones that fit, and a linear model predicts the prices from eight features.
+The task and the data are from Mandi, Kotary, Berden, Mulamba, Bucarey, Guns & Fioretto 2024, Decision-Focused
+Learning: Foundations, State of the Art, Benchmark and Future Opportunities. Each half-hour has a weight, a knapsack
+takes the half-hours of the highest total price within its capacity, and a linear model predicts the prices from eight
+features.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ TRAINING = Training(epochs=20, batch=32, rate=1e-1)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is read and trained."""
+    """Sizes of the data and of the training."""
 
-    capacities: tuple[int, ...] = (60, 120, 180)  # all weigh 240
+    capacities: tuple[int, ...] = (60, 120, 180)  # the total weight is 240
     days: int | None = None  # None: all
     training: Training = TRAINING
 
@@ -45,7 +46,7 @@ def sizes(quick: bool) -> Sizes:
 
 
 class Days(NamedTuple):
-    """Features (days, 48, 8) and prices (days, 48), to train on and to test on, and the items' weights."""
+    """Features (days, 48, 8) and prices (days, 48) for training and test, and the weights of the items."""
 
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
@@ -53,7 +54,7 @@ class Days(NamedTuple):
 
 
 def read(folder: Path, most: int | None = None) -> Days:
-    """Days of energy_knapsack.npz: features by their training deviation from the mean, prices by their mean."""
+    """Read energy_knapsack.npz: features standardised on the training days, and prices divided by their mean."""
     with np.load(io.BytesIO(bytes_of(folder, "energy_knapsack.npz"))) as file:
         # The first feature is the number of the day.
         features, tests = (torch.from_numpy(file[f"X_{part}"])[:, 1:] for part in ("train", "test"))
@@ -68,7 +69,7 @@ def read(folder: Path, most: int | None = None) -> Days:
 
 
 def linear() -> nn.Module:
-    """The same model for every half-hour."""
+    """Return one linear model shared by all half-hours."""
     return nn.Sequential(nn.Linear(8, 1), nn.Flatten())
 
 

@@ -1,9 +1,10 @@
-"""Expressions whose value is learned from the trees of a latent parser: surrogates, relaxations and noise compared.
+"""Learn the value of expressions from the trees of a latent parser: surrogates, relaxations and noise compared.
 
 After Paulus, Choi, Tarlow, Krause & Maddison 2020, Gradient Estimation with Stochastic Softmax Tricks, §5 (ListOps of
-Nangia & Bowman 2018 without sums, of bounded length and depth), and Corro & Titov 2019, Learning Latent Trees with
-Stochastic Perturbations and Differentiable Dynamic Programming: a recurrent network scores the arcs of an arborescence
-over the tokens, and another network, which sees single tokens, passes messages along its arcs and reads off the value.
+Nangia & Bowman 2018 without sums, with bounded length and depth), and Corro & Titov 2019, Learning Latent Trees with
+Stochastic Perturbations and Differentiable Dynamic Programming. A recurrent network scores the arcs of an
+arborescence over the tokens. A second network sees single tokens, passes messages along the arcs, and predicts the
+value.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = ["main"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is drawn and trained."""
+    """Sizes of the data and of the training."""
 
     train: int = 20_000
     test: int = 2000
@@ -41,8 +42,8 @@ class Sizes:
     deepest: int = 4  # brackets around a token
     epochs: int = 10
     batch: int = 64
-    context: int = 32  # of the recurrent network, in each direction
-    hidden: int = 64  # of the other
+    context: int = 32  # units of the recurrent network, in each direction
+    hidden: int = 64  # units of the second network
 
 
 def sizes(quick: bool) -> Sizes:
@@ -57,22 +58,24 @@ OPERATORS: Mapping[str, Callable[[list[int]], int]] = {
     "[MED": lambda values: int(median(values)),
     "[SM": lambda values: sum(values) % 10,
 }
-DRAWN = "[MIN", "[MAX", "[MED"  # sums modulo 10 would have to be learned by heart
+DRAWN = "[MIN", "[MAX", "[MED"  # without sums modulo 10
 TOKENS = {token: i for i, token in enumerate(["", *OPERATORS, "]", *map(str, range(10))])}
-BRACKET, DIGIT = TOKENS["]"], TOKENS["0"]  # and all above
+BRACKET, DIGIT = TOKENS["]"], TOKENS["0"]  # and all higher numbers
 
 
 class Expression(NamedTuple):
-    """Tokens, and what follows from them.
+    """Tokens, and the facts derived from the tokens.
 
     Attributes
     ----------
     words : list of str
+        The tokens.
     heads : list of int
-        For each token but the first, which is the outermost operator, the place of the operator around it.
+        For each token except the first (the outermost operator), the position of the operator around the token.
     value : int
         From 0 to 9.
     depth : int
+        Number of nested brackets.
     """
 
     words: list[str]
@@ -82,9 +85,9 @@ class Expression(NamedTuple):
 
 
 def parse(tokens: Sequence[str]) -> Expression:
-    """An expression that begins with an operator."""
+    """Parse an expression that begins with an operator."""
     heads, depth, value = [], 0, -1
-    open_: list[tuple[int, list[int]]] = []  # operators around, with the values that they have so far
+    open_: list[tuple[int, list[int]]] = []  # open operators, with their values so far
     for place, token in enumerate(tokens):
         heads += [place for place, _ in open_[-1:]]
         if token in OPERATORS:
@@ -98,7 +101,7 @@ def parse(tokens: Sequence[str]) -> Expression:
 
 
 def draw_tokens(random: Random, depth: int = 0) -> list[str]:
-    """An operator with probability 1/4, and one outermost; of two to five arguments."""
+    """Draw an expression: operators of two to five arguments, each argument an operator with probability 1/4."""
     if depth and random.random() < 0.75:
         return [str(random.randrange(10))]
     inner = [token for _ in range(random.randint(2, 5)) for token in draw_tokens(random, depth + 1)]
@@ -111,7 +114,7 @@ def allowed(expression: Expression, size: Sizes) -> bool:
 
 
 def draw(count: int, size: Sizes, seed: int) -> list[Expression]:
-    """Expressions that are allowed."""
+    """Draw expressions within the allowed sizes."""
     random, found = Random(seed), []
     while len(found) < count:
         expression = parse(draw_tokens(random))
@@ -120,14 +123,14 @@ def draw(count: int, size: Sizes, seed: int) -> list[Expression]:
 
 
 def read(folder: Path) -> list[tuple[Expression, int]]:
-    """Expressions of the official test set that begin with an operator, with the values given there."""
+    """Read the expressions of the official test set that begin with an operator, with their values."""
     rows = (line.split("\t") for line in lines_of(folder, "test_d20s.tsv"))
     split = ((int(value), [token for token in text.split() if token not in "()"]) for value, text, *_ in rows)
     return [(parse(tokens), value) for value, tokens in split if tokens[0] in OPERATORS]
 
 
 class Batch(NamedTuple):
-    """Tokens and their heads, (B, T) and (B, T - 1), numbers of tokens and values, (B,)."""
+    """Tokens (B, T), heads (B, T - 1), numbers of tokens (B,) and values (B,)."""
 
     tokens: Tensor
     heads: Tensor
@@ -152,7 +155,7 @@ def arborescence(relaxation: str | si.Relaxation) -> Trees:
 
 
 def separate_heads(relaxation: si.Relaxation) -> Trees:
-    """A head for each token, whatever the others have."""
+    """Return a relaxation that chooses a head for each token independently."""
 
     def trees(theta: Tensor, batch: Batch) -> Tensor:
         place = torch.arange(theta.shape[1])
@@ -173,11 +176,11 @@ def right_trees(theta: Tensor, batch: Batch) -> Tensor:
 
 
 def surrogate(name: str, **options: Any) -> si.Relaxation:
-    """A random structure, with a surrogate gradient."""
+    """Return a random structure with a surrogate gradient."""
     return si.get_relaxation("stochastic", base_relaxation=si.get_relaxation(name, **options))
 
 
-# The gap that is left after so many structures does no harm to messages.
+# A gap left after so many structures does no harm to messages.
 SPARSE = {"tolerance": 1e-4, "max_iter": 50, "on_failure": "ignore"}
 TRICK = si.get_relaxation("stochastic", base_relaxation="marginals")
 LSTM, RIGHT = "no tree: LSTM", "right parse"
@@ -193,7 +196,7 @@ METHODS: dict[str, Trees | None] = {
     "straight-through marginals": arborescence(si.get_relaxation("straight_through", backward="marginals")),
     "noisy straight-through": arborescence(surrogate("straight_through", backward="marginals")),
     "SPIGOT": arborescence("spigot"),
-    # The gradient of a mean over a batch is small.
+    # The gradient of a mean over a batch is divided by its size.
     "I-MLE": arborescence(si.get_relaxation("imle", lambda_=100.0, noise="gumbel")),
 }
 
@@ -202,10 +205,10 @@ METHODS: dict[str, Trees | None] = {
 
 
 class Network(nn.Module):
-    """Scores (B, 10) of the values.
+    """A network that returns scores (B, 10) of the values.
 
-    The recurrent network does not tell digits apart, so that its trees cannot give away a value that it worked out.
-    Without trees it does, and the values are read off it.
+    The recurrent network sees all digits as one token, so its trees cannot reveal a computed value. Without trees,
+    the network sees the digits and predicts the value.
     """
 
     def __init__(self, trees: Trees | None, size: Sizes) -> None:
@@ -221,18 +224,18 @@ class Network(nn.Module):
         self.value = nn.Sequential(nn.Linear(hidden if trees else width, hidden), nn.ReLU(), nn.Linear(hidden, 10))
 
     def states(self, batch: Batch) -> Tensor:
-        """What the recurrent network makes of the tokens, (B, T, 2 · hidden)."""
+        """Return the states of the tokens, (B, T, 2 · hidden)."""
         seen = batch.tokens if self.trees is None else batch.tokens.clamp(max=DIGIT)
         packed = pack_padded_sequence(self.seen(seen), batch.lengths, True, enforce_sorted=False)
         return pad_packed_sequence(self.context(packed)[0], batch_first=True)[0]
 
     def arcs(self, batch: Batch) -> Tensor:
-        """Scores of arcs from head to token, (B, T, T)."""
+        """Return the scores of arcs from head to token, (B, T, T)."""
         states = self.states(batch)
         return self.arc(self.head(states)) @ self.modifier(states).mT / states.shape[2] ** 0.5
 
     def forward(self, batch: Batch, trees: Trees | None = None) -> Tensor:
-        """Other ``trees`` may take the place of those of the training."""
+        """Return the scores of values. ``trees`` may replace the trees of training."""
         use = trees or self.trees
         if use is None:
             return self.value(self.states(batch)[:, 0])
@@ -244,9 +247,10 @@ class Network(nn.Module):
 
 
 class Score(NamedTuple):
-    """In per cent: right values, from the trees as in training and from the best ones; right heads of the latter.
+    """Per cent of right values, with the trees of training and with the best trees, and of right heads in the best
+    trees.
 
-    Heads of closing brackets, which have no say in the value, are left out.
+    Heads of closing brackets do not count, since they do not change the value.
     """
 
     accuracy: float
@@ -296,7 +300,7 @@ def train(
 
 
 def experiment(folder: Path | None, size: Sizes, seeds: Sequence[int], report: Report) -> None:
-    """Train with each method, and print accuracy and precision on drawn expressions and the official ones."""
+    """Train with each method, and print accuracy and precision on drawn and on official expressions."""
     official = [] if folder is None else [expression for expression, _ in read(folder) if allowed(expression, size)]
     data, dev, test = (draw(n, size, seed) for seed, n in enumerate((size.train, size.test, size.test)))
     tests = {name: found for name, found in (("drawn", test), ("official", official)) if found}

@@ -1,8 +1,8 @@
-"""Perfect matchings of least cost on grids of digit images: losses compared on what a convolutional network reads.
+"""Perfect matchings of least cost on grids of digit images: losses compared on a convolutional network.
 
-After Vlastelica, Paulus, Musil, Martius & Rolínek 2020, Differentiation of Blackbox Combinatorial Solvers, §4.3: the
-nodes of a k x k grid are images of digits, and the edge between two neighbours costs the two-digit number that they
-form, read from left to right or from top to bottom. The network sees images and optimal matchings, never a digit.
+After Vlastelica, Paulus, Musil, Martius & Rolínek 2020, Differentiation of Blackbox Combinatorial Solvers, §4.3. The
+nodes of a k x k grid are images of digits. The edge between two neighbours costs the two-digit number of both digits,
+read from left to right or from top to bottom. The network sees images and optimal matchings, never a digit.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ PUBLISHED = {4: 98.3}  # test accuracy with the blackbox gradient
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is drawn and trained."""
+    """Sizes of the data and of the training."""
 
     sides: tuple[int, ...] = (4, 8)
-    train: int = 1500  # drawn anew for each epoch
+    train: int = 1500  # drawn again for each epoch
     test: int = 500
     epochs: int = 10
     batch: int = 16
@@ -47,7 +47,7 @@ def sizes(quick: bool) -> Sizes:
 
 
 class Grids(NamedTuple):
-    """The numbers of the images on each grid, (B, k²), row by row, the edges' costs, and a matching of least cost."""
+    """Numbers of the images on each grid (B, k²), row by row, the costs of edges, and a matching of least cost."""
 
     images: Tensor
     costs: Tensor
@@ -55,19 +55,19 @@ class Grids(NamedTuple):
 
 
 def neighbours(side: int) -> Tensor:
-    """Pairs of nodes (E, 2), the left one or the upper one first; nodes are numbered row by row."""
+    """Return pairs of nodes (E, 2), left or upper node first. Nodes are numbered row by row."""
     node = torch.arange(side**2).view(side, side)
     across, down = (node[:, :-1], node[:, 1:]), (node[:-1], node[1:])
     return torch.cat([torch.stack([a.flatten(), b.flatten()], 1) for a, b in (across, down)])
 
 
 def matching(side: int) -> si.Oracle:
-    """Perfect matchings of the grid, which are its tilings by dominoes."""
+    """Return the oracle of perfect matchings of the grid, equal to tilings by dominoes."""
     return si.get_oracle("matching", edges=[tuple(pair) for pair in neighbours(side).tolist()])
 
 
 def draw(digits: Tensor, side: int, count: int, generator: torch.Generator) -> Grids:
-    """Grids of images drawn at random."""
+    """Draw grids of random images."""
     images = torch.randint(len(digits), (count, side**2), generator=generator)
     first, second = digits[images][:, neighbours(side)].unbind(2)
     costs = (10 * first + second).float()
@@ -78,9 +78,9 @@ def draw(digits: Tensor, side: int, count: int, generator: torch.Generator) -> G
 
 
 class EdgeScorer(nn.Module):
-    """Scores (B, E) of the edges, from what a network sees in the images at their two ends.
+    """A network that returns scores (B, E) of the edges from the images at both ends.
 
-    The grids are numbers of images (B, k²).
+    Grids are given as numbers of images (B, k²).
     """
 
     ends: Tensor
@@ -108,7 +108,9 @@ class EdgeScorer(nn.Module):
 
 
 class DigitEdgeScorer(EdgeScorer):
-    """The same from the digits that the network takes the images for, each by itself; it learns from the digits."""
+    """A network that returns scores (B, E) of the edges from recognized digits, one image at a time, trained on
+    digits.
+    """
 
     def __init__(self, side: int, features: int = 16) -> None:
         super().__init__(side, features)
@@ -129,20 +131,20 @@ def losses(oracle: si.Oracle) -> dict[str, Loss]:
         "blackbox": wrong_edges(oracle),
         "perceptron": si.FenchelYoungLoss(oracle, "map"),
         "hinge": si.FenchelYoungLoss(oracle, "map", cost="hamming"),
-        # In the first steps, with scores near 0, hundreds of matchings have a weight; what is left does no harm.
+        # In the first steps, with scores near 0, hundreds of matchings have a weight. The remaining gap does no harm.
         "SparseMAP": si.FenchelYoungLoss(oracle, "sparsemap", tolerance=1e-6, max_iter=200, on_failure="ignore"),
     }
 
 
 def wrong_edges(oracle: si.Oracle) -> Loss:
-    """The Hamming distance of the best matching from the right one, with the blackbox gradient."""
+    """Return a loss: the Hamming distance between the best and the right matching, with the blackbox gradient."""
     layer = si.Layer(oracle, "blackbox", lambda_=100.0)
-    # Written so that its gradient is 1 − 2 y* at right edges as well as at wrong ones.
+    # The gradient of this form is 1 − 2 y* at right and at wrong edges.
     return lambda theta, right: (right + (1 - 2 * right) * layer(theta)).sum(1).mean()
 
 
 class Score(NamedTuple):
-    """In per cent: grids whose matching has the least cost, pairs of the known best that are found, cost too much."""
+    """Per cent of grids with a matching of least cost, found pairs of the known best matching, and of excess cost."""
 
     optimal: float
     pairs: float
@@ -159,7 +161,7 @@ def score(model: EdgeScorer, digits: Digits, grids: Grids, oracle: si.Oracle) ->
 
 
 def train(side: int, loss: Loss, digits: Digits, size: Sizes, seed: int, description: str) -> tuple[EdgeScorer, Fit]:
-    """A reader of grids that are drawn anew for each epoch."""
+    """Train a network on grids drawn again for each epoch."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = EdgeScorer(side)
@@ -179,7 +181,7 @@ def train(side: int, loss: Loss, digits: Digits, size: Sizes, seed: int, descrip
 
 
 def train_on_digits(side: int, digits: Digits, seed: int, description: str) -> tuple[EdgeScorer, Fit]:
-    """A reader of the digits."""
+    """Train a network on the digits."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = DigitEdgeScorer(side)
@@ -197,7 +199,7 @@ def train_on_digits(side: int, digits: Digits, seed: int, description: str) -> t
 
 
 def experiment(size: Sizes, seeds: Sequence[int], report: Report) -> None:
-    """Train with each loss, on grids drawn for each seed, and print what is found on grids of other images."""
+    """Train with each loss, on grids drawn for each seed, and print the results on grids of other images."""
     digits, others = read()
     report.line(
         f"{size.epochs} epochs of {size.train} grids of {len(digits.digits)} images, "

@@ -1,8 +1,8 @@
 """Named entities: losses of smoothed dynamic programming compared, on a corpus of words and IOB2 tags.
 
-After Mensch & Blondel 2018, Differentiable Dynamic Programming for Structured Prediction and Attention, §4.2: a
-recurrent network and a matrix of transitions score the tags of a chain. Surrogate losses are Fenchel-Young losses of
-the smoothed recursion; relaxed losses measure how far its expected tags are from the right ones.
+After Mensch & Blondel 2018, Differentiable Dynamic Programming for Structured Prediction and Attention, §4.2. A
+recurrent network and a transition matrix score the tags of a chain. Surrogate losses are Fenchel-Young losses of the
+smoothed recursion. Relaxed losses measure the distance between the expected tags and the right tags.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ RELAXED = {
         CHAIN, "smoothed", regularizer=omega, distance="kl" if isinstance(omega, si.Negentropy) else "squared_l2"
     )
     for name, omega in REGULARIZERS.items()
-    if not isinstance(omega, si.Unregularized)  # its tags do not change under small changes of the scores
+    if not isinstance(omega, si.Unregularized)  # hard tags have a gradient of 0
 }
 COST_AUGMENTED = si.FenchelYoungLoss(CHAIN, "smoothed", regularizer="none", cost="hamming")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is read and trained."""
+    """Sizes of the data and of the training."""
 
-    sentences: int | None = None  # of each part, of those of 20 words or fewer with an entity; None: all of all
+    sentences: int | None = None  # of each part, with at most 20 words and an entity; None: all sentences
     epochs: int = 6
     hidden: int = 80
     batch: int = 16
@@ -80,7 +80,9 @@ class Batch(NamedTuple):
 
 
 def read(folder: Path, part: str) -> Iterator[Sentence]:
-    """Sentences of the file ``part``.iob2: a word, a tab and its tag on a line, sentences ended by blank lines."""
+    """Read the sentences of the file ``part``.iob2: a word, a tab and its tag on each line, and a blank line after a
+    sentence.
+    """
     rows: list[list[str]] = []
     for line in (*lines_of(folder, f"{part}.iob2"), ""):
         if line:
@@ -91,7 +93,7 @@ def read(folder: Path, part: str) -> Iterator[Sentence]:
 
 
 def to_iobes(tags: Sequence[str]) -> list[str]:
-    """IOB2 tags with the ends of entities told too; an I that continues nothing begins an entity."""
+    """Convert IOB2 tags to IOBES tags. An I without a preceding tag of its entity begins an entity."""
     places = {(True, True): "S", (True, False): "B", (False, True): "E", (False, False): "I"}
     found = []
     for before, tag, after in zip(["O", *tags], tags, [*tags[1:], "O"], strict=False):
@@ -104,7 +106,7 @@ Entity = tuple[str, int, int]
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
-    """Types of the well-formed entities, with their first and last words."""
+    """Return the types of the well-formed entities, with their first and last words."""
     found, current_entity = set(), ("", 0)
     for i, tag in enumerate(tags):
         place, _, kind = tag.partition("-")
@@ -119,7 +121,7 @@ def entities(tags: Sequence[str]) -> set[Entity]:
 
 
 def f1(right: Sequence[set[Entity]], found: Sequence[set[Entity]]) -> float:
-    """Harmonic mean of precision and recall, in per cent."""
+    """Return the harmonic mean of precision and recall, in per cent."""
     common = sum(len(a & b) for a, b in zip(right, found, strict=True))
     return 200 * common / max(1, sum(map(len, right)) + sum(map(len, found)))
 
@@ -145,7 +147,7 @@ class Corpus:
 
 
 def look_up(train: Sequence[Sentence], sentences: Sequence[Sentence]) -> list[set[Entity]]:
-    """A baseline that learns nothing: the longest names seen in training, with the type that they had most often."""
+    """Find the longest names seen in training, each with its most frequent type: a baseline without training."""
     seen: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for words, tags in train:
         for kind, first, last in entities(tags):
@@ -169,7 +171,7 @@ def look_up(train: Sequence[Sentence], sentences: Sequence[Sentence]) -> list[se
 
 
 class Tagger(nn.Module):
-    """Scores (B, T, S) of the tags, and (S, S) of the transitions from each to each."""
+    """A network that returns scores (B, T, S) of the tags, and scores (S, S) of the transitions."""
 
     def __init__(self, corpus: Corpus, hidden: int) -> None:
         super().__init__()
@@ -183,7 +185,7 @@ class Tagger(nn.Module):
 
 @torch.no_grad()
 def score(model: Tagger, corpus: Corpus, sentences: Sequence[Sentence]) -> float:
-    """F1 of the entities in the best tags."""
+    """Return the F1 of the entities in the best tags."""
     right, found = [], []
     for bucket in buckets(sentences, 64):
         batch = corpus.batch(bucket)
@@ -219,20 +221,20 @@ def train(corpus: Corpus, losses: Sequence[nn.Module], size: Sizes, seed: int, d
 
 
 class Candidates(NamedTuple):
-    """The taggings of a sentence that have a positive probability, most probable first."""
+    """The taggings of a sentence with a positive probability, most probable first."""
 
     sentence: Sentence
     tags: list[list[str]]
     probabilities: list[float]
 
     def has_long_names(self) -> bool:
-        """Whether some candidate has a name of several words."""
+        """Whether a candidate has a name of several words."""
         return any(first < last for tags in self.tags for _, first, last in entities(tags))
 
 
 @torch.no_grad()
 def candidates(model: Tagger, corpus: Corpus, sentences: Sequence[Sentence], most: int = 1000) -> list[Candidates]:
-    """Those of each sentence that has no more than ``most``."""
+    """Return the candidates of each sentence with at most ``most`` candidates."""
     found = []
     for sentence in sentences:
         unary, transition = model(corpus.batch([sentence]))
@@ -246,7 +248,7 @@ def candidates(model: Tagger, corpus: Corpus, sentences: Sequence[Sentence], mos
 
 
 def show(candidates: Candidates) -> Iterator[str]:
-    """The sentence, and the entities in its taggings; those of ill-formed tags do not count."""
+    """Return the sentence, and the entities in its taggings. Entities with ill-formed tags do not count."""
     words, gold = candidates.sentence
     readings: defaultdict[frozenset[Entity], float] = defaultdict(float)
     for tags, probability in zip(candidates.tags, candidates.probabilities, strict=True):
@@ -261,7 +263,7 @@ def show(candidates: Candidates) -> Iterator[str]:
 
 
 def report_candidates(model: Tagger, corpus: Corpus, report: Report) -> None:
-    """How many candidates the test sentences have, and those of some of which the model is in doubt."""
+    """Print the numbers of candidates of the test sentences, and the candidates of doubtful examples."""
     found = candidates(model, corpus, corpus.test)
     facts = {
         "have a single tagging of positive probability": [len(c.tags) == 1 for c in found],
@@ -312,10 +314,10 @@ def experiment(folder: Path, size: Sizes, seeds: Sequence[int], report: Report) 
 
 
 def schedules(epochs: int) -> dict[tuple[str, str], list[nn.Module]]:
-    """The loss of each epoch, by Ω and kind.
+    """Return the loss of each epoch, by Ω and kind.
 
-    Relaxed losses start with an epoch of the surrogate loss: where a sparse Ω gives what is right no probability, they
-    have no gradient, and networks that begin by tagging nothing would stay there.
+    Relaxed losses start with an epoch of the surrogate loss. If a sparse Ω gives the right tags probability 0, a
+    relaxed loss has no gradient, and a network that starts without entities would not improve.
     """
     found = {}
     for name in REGULARIZERS:

@@ -1,8 +1,8 @@
 """Constituency parsing: losses of labelled binary trees compared, on a treebank of bracketed sentences.
 
-A recurrent network scores every span of words with every label, as the parser of Stern, Andreas & Klein 2017, A
-Minimal Span-Based Neural Constituency Parser; the structure is a binary tree over the words. The losses are those that
-Niculae, Martins, Blondel & Cardie 2018, SparseMAP: Differentiable Sparse Structured Inference, compare on dependency
+A recurrent network scores every span of words with every label, like the parser of Stern, Andreas & Klein 2017, A
+Minimal Span-Based Neural Constituency Parser. The structure is a binary tree over the words. Niculae, Martins,
+Blondel & Cardie 2018, SparseMAP: Differentiable Sparse Structured Inference, compare the same losses on dependency
 trees: a hinge loss, a conditional random field, and SparseMAP.
 """
 
@@ -34,18 +34,18 @@ TREE = si.get_oracle("binary_tree", labelled=True)
 LOSSES: dict[str, nn.Module] = {
     "hinge": si.FenchelYoungLoss(TREE, "map", cost="hamming"),
     "CRF": si.FenchelYoungLoss(TREE, "marginals"),
-    # Before anything is learned, hundreds of trees have a weight; what is left of the gap then does no harm.
+    # In the first steps, hundreds of trees have a weight. The remaining gap does no harm.
     "SparseMAP": si.FenchelYoungLoss(TREE, "sparsemap", tolerance=1e-6, max_iter=300, on_failure="ignore"),
 }
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is read and trained."""
+    """Sizes of the data and of the training."""
 
     train: int = 3000
     longest: int = 20  # words of a training sentence
-    test: int = 1500  # sentences of the test set, of any length; a third as many of the development set
+    test: int = 1500  # sentences of the test set, of any length; the development set has a third of the number
     epochs: int = 8
     batch: int = 16
     hidden: int = 100
@@ -58,12 +58,12 @@ def sizes(quick: bool) -> Sizes:
 
 # ----------------------------------------------------------------------------- data
 
-Constituent = tuple[str, int, int]  # its label, its first and its last word
-NONE = ""  # the label of spans that are no constituent
+Constituent = tuple[str, int, int]  # label, first word, last word
+NONE = ""  # the label of spans outside the constituents
 
 
 class Sentence(NamedTuple):
-    """Words, their tags, and the constituents, those outside first."""
+    """Words, their tags, and the constituents, outer constituents first."""
 
     words: list[str]
     tags: list[str]
@@ -71,9 +71,9 @@ class Sentence(NamedTuple):
 
 
 def read(folder: Path, part: str) -> Iterator[Sentence]:
-    """Sentences of the file ``part``.mrg, a tree in Penn Treebank brackets on each line.
+    """Read the sentences of the file ``part``.mrg, a tree in Penn Treebank brackets on each line.
 
-    Functions (the SBJ of NP-SBJ), traces and constituents without words are left out.
+    Functions (the SBJ of NP-SBJ), traces and constituents without words are removed.
     """
     for line in lines_of(folder, f"{part}.mrg"):
         sentence = Sentence([], [], [])
@@ -107,7 +107,9 @@ def _collect(node: Sequence[Any], sentence: Sentence) -> None:
 
 
 def to_binary(sentence: Sentence) -> list[tuple[int, int, str]]:
-    """Spans of a binary tree: constituents of the same words are joined, and further children bracketed together."""
+    """Return the spans of a binary tree: constituents of the same words are joined, and further children are
+    bracketed together.
+    """
     chains: dict[tuple[int, int], str] = {}
     for label, *span in sentence.constituents:
         before = chains.get((span[0], span[1]))
@@ -124,7 +126,7 @@ def to_binary(sentence: Sentence) -> list[tuple[int, int, str]]:
 
 
 def from_binary(spans: Sequence[tuple[int, int, str]]) -> list[Constituent]:
-    """The constituents that a binary tree stands for."""
+    """Return the constituents encoded by a binary tree."""
     return [(label, i, j) for i, j, chain in spans if chain != NONE for label in chain.split("+")]
 
 
@@ -154,7 +156,7 @@ class Corpus:
         self.number = {label: i for i, label in enumerate(self.labels)}
 
     def label(self, chain: str) -> int:
-        """The number of a label; a rare chain counts as its outermost constituent."""
+        """Return the number of a label. A rare chain of labels counts as its outermost label."""
         return self.number.get(chain, self.number.get(chain.partition("+")[0], 0))
 
     def batch(self, sentences: Sequence[Sentence]) -> Batch:
@@ -175,7 +177,7 @@ class F1(NamedTuple):
 
 
 def f1(sentences: Sequence[Sentence], parses: Sequence[Sequence[Constituent]]) -> F1:
-    """Over all constituents of all sentences, punctuation included; tags of single words do not count."""
+    """Return F1 over all constituents of all sentences, with punctuation and without tags of single words."""
     found = []
     for view in (lambda c: Counter(c), lambda c: Counter({(i, j) for _, i, j in c if i < j})):
         pairs = [(view(s.constituents), view(parse)) for s, parse in zip(sentences, parses, strict=True)]
@@ -185,7 +187,9 @@ def f1(sentences: Sequence[Sentence], parses: Sequence[Sequence[Constituent]]) -
 
 
 def right_branching(sentence: Sentence) -> list[Constituent]:
-    """A baseline: every word opens a constituent up to the full stop, called what constituents most often are."""
+    """Return the parse of a baseline: every word opens a constituent up to the full stop, with the most frequent
+    label.
+    """
     last = len(sentence.words) - 1
     stop = last - (sentence.tags[-1] == ".")
     return [("S", 0, last), *(("NP", i, stop) for i in range(stop))]
@@ -195,7 +199,7 @@ def right_branching(sentence: Sentence) -> list[Constituent]:
 
 
 class Parser(nn.Module):
-    """Scores (B, n, n, L) of the spans from each word to each, with each label."""
+    """A network that returns scores (B, n, n, L) of labelled spans."""
 
     def __init__(self, corpus: Corpus, hidden: int) -> None:
         super().__init__()
@@ -205,7 +209,7 @@ class Parser(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         ahead, back = self.encoder(batch.words, batch.lengths, batch.tags).chunk(2, -1)
-        # What was read before the first word, from the left, and after the last one, from the right, tells the ends.
+        # The ends of a span: the forward state before its first word, and the backward state after its last word.
         before, after = pad_sides(ahead[:, :-1], (0, 0, 1, 0)), pad_sides(back[:, 1:], (0, 0, 0, 1))
         first, last = self.first(torch.cat([before, back], -1)), self.last(torch.cat([ahead, after], -1))
         return self.label((first[:, :, None] + last[:, None]).relu())
@@ -213,7 +217,7 @@ class Parser(nn.Module):
 
 @torch.no_grad()
 def score(model: Parser, corpus: Corpus, sentences: Sequence[Sentence]) -> F1:
-    """F1 of the best trees."""
+    """Return the F1 of the best trees."""
     right, parses = [], []
     for bucket in buckets(sentences, 32):
         batch = corpus.batch(bucket)

@@ -1,9 +1,10 @@
-"""Reviews rated from k of their words: relaxed subsets compared, and the words against a lexicon of sentiment.
+"""Rate reviews from k of their words: relaxed subsets compared, and the chosen words checked against a lexicon of
+sentiment.
 
-In the manner of Chen, Song, Wainwright & Jordan 2018, Learning to Explain, and of Paulus, Choi, Tarlow, Krause &
-Maddison 2020, Gradient Estimation with Stochastic Softmax Tricks, without noise: one network scores the words of
-a review, a subset of k words is relaxed, and another network rates the review from the words' embeddings times the
-subset. In the end the k best words alone are read.
+After Chen, Song, Wainwright & Jordan 2018, Learning to Explain, and Paulus, Choi, Tarlow, Krause & Maddison 2020,
+Gradient Estimation with Stochastic Softmax Tricks, without noise. One network scores the words of a review, and a
+subset of k words is relaxed. A second network rates the review from the word embeddings times the subset. After
+training, the second network reads only the k best words.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .training import Fit, fit, relax
 
 __all__ = ["main"]
 
-# Temperatures are those that did best on the development set: of 0.3 and 1, and of 0.3, 1, 3 and 10 for SparseMAP.
+# The best temperatures on the development set: of 0.3 and 1, and of 0.3, 1, 3 and 10 for SparseMAP.
 RELAXATIONS: dict[str, si.Relaxation | None] = {
     "all words": None,
     "SparseMAP": si.get_relaxation("sparsemap", temperature=3.0),
@@ -38,7 +39,7 @@ RELAXATIONS: dict[str, si.Relaxation | None] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is read and trained."""
+    """Sizes of the data and of the training."""
 
     reviews: int | None = None  # None: all
     subsets: tuple[int, ...] = (2, 4)
@@ -55,14 +56,14 @@ def sizes(quick: bool) -> Sizes:
 
 
 class Review(NamedTuple):
-    """Words and punctuation in lower case, and the mean of its ratings, between -4 and 4."""
+    """Words and punctuation in lower case, and the mean of the ratings, between -4 and 4."""
 
     words: list[str]
     rating: float
 
 
 class Batch(NamedTuple):
-    """Numbers of words (B, T), lengths (B,), ratings (B,), and which words are in the lexicon (B, T)."""
+    """Numbers of words (B, T), lengths (B,), ratings (B,), and flags of words in the lexicon (B, T)."""
 
     words: Tensor
     lengths: Tensor
@@ -71,19 +72,19 @@ class Batch(NamedTuple):
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case words, with their apostrophes and hyphens, and marks of punctuation."""
+    """Return lower-case words with their apostrophes and hyphens, and punctuation marks."""
     return re.findall(r"\w[\w'-]*\w|\w|[^\w\s]", text.lower())
 
 
 def read(folder: Path, name: str, shortest: int) -> list[Review]:
-    """Reviews of at least so many words: a number, the rating and the text on each line, with tabs between."""
+    """Read reviews of at least ``shortest`` words: a number, rating and text on each line, with tabs between."""
     rows = (line.split("\t", 2) for line in lines_of(folder, name))
     reviews = (Review(words_of(text), float(rating)) for _, rating, text in rows)
     return [review for review in reviews if len(review.words) >= shortest]
 
 
 class Corpus:
-    """Movie reviews in three parts, and which of their words the lexicon has; no model learns from the latter."""
+    """Movie reviews in three parts, and flags of words in the lexicon. Training does not use the lexicon."""
 
     def __init__(self, folder: Path, size: Sizes) -> None:
         reviews = read(folder, "movieReviewSnippets_GroundTruth.txt", max(size.subsets))
@@ -104,7 +105,7 @@ class Corpus:
 
 
 class SubsetRegressor(nn.Module):
-    """Ratings (B,), of what a relaxed subset of k words leaves; of all words, without a relaxation."""
+    """A network that returns ratings (B,) from a relaxed subset of k words, or from all words without a relaxation."""
 
     def __init__(self, words: int, k: int, relaxation: si.Relaxation | None, hidden: int) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class SubsetRegressor(nn.Module):
         self.rate = nn.Sequential(nn.Dropout(0.5), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def subset(self, batch: Batch, hard: bool = False) -> Tensor:
-        """How much of each word is read, (B, T)."""
+        """Return the weight of each word, (B, T)."""
         if self.relaxation is None:
             return (batch.words != PADDING).float()
         theta = self.score(self.seen(batch.words)).squeeze(2)
@@ -131,8 +132,7 @@ class SubsetRegressor(nn.Module):
 class Score(NamedTuple):
     """Mean squared errors from k words and from the relaxed subset, and shares in per cent.
 
-    Those of the k words that are in the lexicon, of the best that k words could reach, and of the words in the
-    relaxed subset.
+    The shares are: lexicon words among the k words, the best reachable share for k words, and words with a weight.
     """
 
     error: float
@@ -172,7 +172,7 @@ def train(corpus: Corpus, k: int, name: str, size: Sizes, seed: int) -> tuple[Su
 
 
 def chance(corpus: Corpus, k: int) -> tuple[float, float]:
-    """Precision, in per cent, of k words drawn at random, and of as many of the lexicon's as there are."""
+    """Return the precision, in per cent, of k random words, and of as many lexicon words as possible."""
     listed = [sum(word in corpus.sentiment for word in review.words) for review in corpus.test]
     drawn = [count / len(review.words) for count, review in zip(listed, corpus.test, strict=True)]
     return 100 * sum(drawn) / len(drawn), 100 * sum(min(count, k) for count in listed) / (k * len(listed))

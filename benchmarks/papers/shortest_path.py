@@ -1,8 +1,8 @@
-"""Shortest paths on a grid whose costs are predicted: losses of decisions compared, on drawn data.
+"""Shortest paths on a grid with predicted costs: losses of decisions compared, on drawn data.
 
-The data is that of Elmachtoub & Grigas 2022, Smart "Predict, then Optimize", §6.1, in the sizes that libraries of such
-losses compare: arcs to the right and down a grid of 5 x 5 nodes, whose costs are polynomials of five features, with
-noise. The prediction is linear, hence misspecified.
+The data follows Elmachtoub & Grigas 2022, Smart "Predict, then Optimize", §6.1, in the sizes of other libraries'
+comparisons: arcs to the right and down on a grid of 5 x 5 nodes, with costs that are noisy polynomials of five
+features. The prediction is linear, so the model is misspecified.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRAINING = Training(epochs=20, batch=32, rate=1e-2)
 
 NOISE_FREE = "noise-free costs"
 
-# Normalised test regret that others report for these sizes.
+# Normalised test regret reported by others for these sizes.
 PUBLISHED = {
     "two-stage MSE": 8.6,
     "SPO+": 7.59,
@@ -43,7 +43,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is drawn and trained."""
+    """Sizes of the data and of the training."""
 
     train: int = 1000
     test: int = 1000
@@ -55,7 +55,7 @@ def sizes(quick: bool) -> Sizes:
 
 
 def arcs(side: int) -> list[tuple[int, int]]:
-    """From each node of a grid to the right and down, nodes numbered row by row."""
+    """Return the arcs of a grid from each node to the right and down. Nodes are numbered row by row."""
     right = [(side * i + j, side * i + j + 1) for i in range(side) for j in range(side - 1)]
     down = [(side * i + j, side * (i + 1) + j) for i in range(side - 1) for j in range(side)]
     return sorted(right + down)
@@ -65,7 +65,9 @@ PATH = si.get_oracle("dag_path", graph=arcs(SIDE))
 
 
 def draw(count: int, seed: int) -> tuple[Decisions, Tensor]:
-    """Costs ((B x / √p + 3)^deg + 1) / 3.5^deg times a uniform factor as values, and those without the factor."""
+    """Draw values ((B x / √p + 3)^deg + 1) / 3.5^deg times a uniform factor as costs, and the costs without the
+    factor.
+    """
     generator = torch.Generator().manual_seed(seed)
     mixing = torch.bernoulli(torch.full((len(arcs(SIDE)), FEATURES), 0.5), generator=generator)
     features = torch.randn(count, FEATURES, generator=generator)
@@ -75,7 +77,7 @@ def draw(count: int, seed: int) -> tuple[Decisions, Tensor]:
 
 
 def every_loss() -> dict[str, Loss]:
-    """Those of the decisions, and surrogates; a path has so many arcs."""
+    """Return all losses and surrogates, for paths of the grid."""
     return {**losses(PATH), **surrogates(PATH, 2 * (SIDE - 1))}
 
 
@@ -91,7 +93,7 @@ def experiment(size: Sizes, seeds: Sequence[int], report: Report) -> None:
         for seed, (data, _), test in zip(seeds, drawn, tests, strict=True):
             model, result = train(
                 lambda: nn.Linear(FEATURES, len(arcs(SIDE))),
-                every_loss()[name],  # anew, without what it has learned of other data
+                every_loss()[name],  # a new loss, without the state from other data
                 data.take(first),
                 size.training,
                 seed,

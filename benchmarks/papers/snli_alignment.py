@@ -1,9 +1,9 @@
-"""Pairs of sentences whose words are aligned inside a network: relaxed alignments compared, on entailment.
+"""Align the words of two sentences inside a network: relaxed alignments compared, on entailment.
 
-After Niculae, Martins, Blondel & Cardie 2018, SparseMAP: Differentiable Sparse Structured Inference, §5.2, Table 2:
-the attention between the two sentences of Chen et al. 2017, Enhanced LSTM for Natural Language Inference, a softmax for
-each word, becomes one structure over all of them: an assignment, or an alignment of each word whose neighbours' depend
-on one another.
+After Niculae, Martins, Blondel & Cardie 2018, SparseMAP: Differentiable Sparse Structured Inference, §5.2, Table 2.
+Chen et al. 2017, Enhanced LSTM for Natural Language Inference, use a softmax for each word as attention between two
+sentences. Here one structure over all words replaces the softmax: an assignment, or an alignment of each word that
+depends on the alignments of its neighbours.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ LABELS = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is read and trained."""
+    """Sizes of the data and of the training."""
 
-    train: int = 8800  # at most, of the pairs that are neither long nor held out
+    train: int = 8800  # at most, of the pairs within the length limit and not held out
     longest: int = 20  # words of a sentence in training
     held_out: int = 900
     test: int | None = None  # None: all
@@ -56,7 +56,7 @@ class Side(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A premise, a hypothesis, and what the latter is to the former."""
+    """A premise, a hypothesis, and the label of their relation."""
 
     premise: Side
     hypothesis: Side
@@ -64,7 +64,7 @@ class Pair(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """Of both, by whose number pairs are put into batches."""
+        """The words of both sentences. Batches group pairs by the number of words."""
         return self.premise.words + self.hypothesis.words
 
 
@@ -77,14 +77,14 @@ class Batch(NamedTuple):
 
 
 def read(folder: Path, part: str) -> list[Pair]:
-    """Label, premise and hypothesis in each line but the first, with tabs between and spaces between words."""
+    """Read label, premise and hypothesis from each line except the first, separated by tabs, with spaces between words."""
     _, *lines = lines_of(folder, f"snli_{part}.tsv")
     rows = (line.split("\t") for line in lines)
     return [Pair(Side(first.split()), Side(second.split()), LABELS[label]) for label, first, second in rows]
 
 
 class Corpus:
-    """The development set of the corpus to train on, but for its end, which chooses the epoch, and its test set."""
+    """The development set for training, except its end for the choice of the epoch, and the test set."""
 
     def __init__(self, folder: Path, size: Sizes) -> None:
         pairs = read(folder, "dev")
@@ -114,7 +114,7 @@ REACH = 5  # moves further than these share a score
 
 
 def each_word(scores: Tensor, moves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """A softmax for each word."""
+    """Return a softmax for each word."""
     inside = in_use(scores, lengths)
     of_premise, of_hypothesis = (
         scores.masked_fill(~inside.any(3 - dim, keepdim=True), -torch.inf).softmax(dim) * inside for dim in (2, 1)
@@ -123,7 +123,7 @@ def each_word(scores: Tensor, moves: Tensor, lengths: Tensor) -> tuple[Tensor, T
 
 
 def matching(relaxation: str, **options: Any) -> Alignment:
-    """One relaxed assignment, the same in either direction."""
+    """Return one relaxed assignment, shared by both directions."""
 
     def align(scores: Tensor, moves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         mean = relax(scores, "assignment", relaxation, lengths=lengths, **options)
@@ -133,7 +133,9 @@ def matching(relaxation: str, **options: Any) -> Alignment:
 
 
 def sequential(relaxation: str, **options: Any) -> Alignment:
-    """Each word picks one of the other sentence; a move between two neighbours' picks has a score of its own."""
+    """Return an alignment in which each word picks a word of the other sentence. A move between picks of neighbours
+    has a score.
+    """
 
     def of_rows(scores: Tensor, moves: Tensor, lengths: Tensor) -> Tensor:
         place = torch.arange(scores.shape[2])
@@ -149,7 +151,7 @@ def sequential(relaxation: str, **options: Any) -> Alignment:
 
 
 def monotonic(relaxation: str, **options: Any) -> Alignment:
-    """Each word picks one of the other sentence, and later words never an earlier one."""
+    """Return an alignment in which each word picks a word of the other sentence, and picks never go back."""
 
     def align(scores: Tensor, moves: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         columns = relax(scores, "monotonic_alignment", relaxation, lengths=lengths, **options)
@@ -159,7 +161,7 @@ def monotonic(relaxation: str, **options: Any) -> Alignment:
     return align
 
 
-# What is left of a gap or a residual after so many iterations does no harm to an attention.
+# A gap or a residual left after so many iterations does no harm to an attention.
 SPARSE = {"tolerance": 1e-6, "max_iter": 100, "on_failure": "ignore"}
 ALIGNMENTS: dict[str, Alignment] = {
     "softmax": each_word,
@@ -171,7 +173,7 @@ ALIGNMENTS: dict[str, Alignment] = {
 
 
 def in_use(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Whether both words exist, (B, n, m)."""
+    """Return whether both words exist, (B, n, m)."""
     rows, columns = (
         torch.arange(size) < length[:, None] for size, length in zip(scores.shape[1:], lengths.T, strict=True)
     )
@@ -182,7 +184,7 @@ def in_use(scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 class Network(nn.Module):
-    """Scores (B, 3) of the labels; words are read, aligned, compared, and pooled."""
+    """A network that returns scores (B, 3) of the labels. It reads, aligns, compares and pools words."""
 
     def __init__(self, corpus: Corpus, align: Alignment, hidden: int) -> None:
         super().__init__()
@@ -193,7 +195,7 @@ class Network(nn.Module):
         self.label = nn.Sequential(nn.Linear(4 * hidden, hidden), nn.ReLU(), nn.Linear(hidden, len(LABELS)))
 
     def aligned(self, batch: Batch) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], Tensor]:
-        """States of either sentence, the weights in either direction, and which pairs of words exist."""
+        """Return the states of both sentences, the weights in both directions, and flags of existing word pairs."""
         states = [self.encoder(*side) for side in (batch.premises, batch.hypotheses)]
         scores = states[0] @ states[1].transpose(1, 2)
         lengths = torch.stack([batch.premises[1], batch.hypotheses[1]], 1)
@@ -213,7 +215,7 @@ class Network(nn.Module):
 
 
 class Score(NamedTuple):
-    """In per cent: right labels, and weights of word pairs that are not 0."""
+    """Per cent of right labels, and of non-zero weights of word pairs."""
 
     accuracy: float
     nonzero: float

@@ -1,8 +1,8 @@
-"""Lists sorted by a network that scores each number for each place: Sinkhorn's relaxation beside SparseMAP.
+"""Sort lists with a network that scores each number for each place: Sinkhorn compared with SparseMAP.
 
-After Mena, Belanger, Linderman & Snoek 2018, Learning Latent Permutations with Gumbel-Sinkhorn Networks, §5.1, without
-the Gumbel noise. A network reads one number at a time and knows nothing of the others; the relaxed permutation is
-trained to bring the list in order, or, by a Fenchel-Young loss, to be the right one.
+After Mena, Belanger, Linderman & Snoek 2018, Learning Latent Permutations with Gumbel-Sinkhorn Networks, §5.1,
+without the Gumbel noise. A network reads one number at a time and never sees the other numbers. Training makes the
+relaxed permutation sort the list, or, by a Fenchel-Young loss, match the right permutation.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ASSIGNMENT = si.get_oracle("assignment")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is drawn and trained."""
+    """Sizes of the data and of the training."""
 
     lengths: tuple[int, ...] = (5, 15, 50)
-    sparse: int = 15  # the longest lists for SparseMAP, which has up to (n - 1)² + 1 permutations to begin with
+    sparse: int = 15  # longest lists for SparseMAP, with up to (n - 1)² + 1 permutations at first
     epochs: int = 10
-    steps: int = 30  # an epoch
+    steps: int = 30  # in an epoch
     batch: int = 32
     test: int = 1000
 
@@ -48,7 +48,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def sorted_list_loss(relaxation: str, **options: Any) -> Loss:
-    """The squared distance of the list that the relaxed permutation μ makes, μᵀx, from the sorted one."""
+    """Return a loss: the squared distance between μᵀx, for the relaxed permutation μ, and the sorted list."""
 
     def loss(theta: Tensor, numbers: Tensor) -> Tensor:
         mean = relax(theta, ASSIGNMENT, relaxation, **options)
@@ -59,17 +59,17 @@ def sorted_list_loss(relaxation: str, **options: Any) -> Loss:
 
 
 def right_permutation(relaxation: str, **options: Any) -> Loss:
-    """The Fenchel-Young loss of the right permutation."""
+    """Return the Fenchel-Young loss of the right permutation."""
     loss = si.FenchelYoungLoss(ASSIGNMENT, relaxation, **options)
     return lambda theta, numbers: loss(theta, places(numbers))
 
 
 def places(numbers: Tensor) -> Tensor:
-    """The place of each number in the sorted list, (B, n)."""
+    """Return the place of each number in the sorted list, (B, n)."""
     return numbers.argsort(1).argsort(1)
 
 
-# What is left of a gap or a residual below this does no harm to a gradient.
+# A gap or a residual below this value does no harm to a gradient.
 LOOSE_TOLERANCE = {"tolerance": 1e-6, "on_failure": "ignore"}
 LOSSES: dict[tuple[str, str], Loss] = {
     ("in order", "Sinkhorn"): sorted_list_loss("sinkhorn", **LOOSE_TOLERANCE),
@@ -88,7 +88,9 @@ LOSSES: dict[tuple[str, str], Loss] = {
 
 
 class Network(nn.Module):
-    """Scores (B, n, n) of each number of lists (B, n) for each place, from that number alone."""
+    """A network that returns scores (B, n, n) of each number of lists (B, n) for each place. It sees one number at a
+    time.
+    """
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -99,7 +101,7 @@ class Network(nn.Module):
 
 
 class Errors(NamedTuple):
-    """In per cent: numbers in a wrong place, and lists with any."""
+    """Per cent of numbers in a wrong place, and of lists with a wrong place."""
 
     numbers: float
     lists: float
@@ -107,7 +109,7 @@ class Errors(NamedTuple):
 
 @torch.no_grad()
 def errors(model: Network, numbers: Tensor) -> Errors:
-    """Those of the best assignments."""
+    """Return the errors of the best assignments."""
     found = si.decode(relax(model(numbers), ASSIGNMENT), ASSIGNMENT)
     wrong = found != places(numbers)
     return Errors(100 * wrong.double().mean().item(), 100 * wrong.any(1).double().mean().item())
@@ -131,7 +133,7 @@ def train(length: int, loss: Loss, size: Sizes, seed: int, description: str) -> 
 
 
 def experiment(size: Sizes, seeds: Sequence[int], report: Report) -> None:
-    """Train with each loss, for each length of lists, and print what is sorted wrongly."""
+    """Train with each loss, for each length of lists, and print the errors."""
     steps = size.epochs * size.steps
     report.line(f"{steps} steps of {size.batch} lists of numbers, uniform from 0 to 1; {size.test} test lists\n")
     titles = {f"n = {length}, wrong {what}, %": 13 for length in size.lengths for what in Errors._fields}

@@ -1,4 +1,4 @@
-"""Words in, features out: compressed files, batches of sentences, and the recurrent network that reads them."""
+"""Compressed files, batches of sentences, and a recurrent network over words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_SPELLING = 20
 
 
 class HasWords(Protocol):
-    """A sentence, of any task."""
+    """A sentence of any task."""
 
     @property
     def words(self) -> Sequence[str]: ...
@@ -30,14 +30,14 @@ AnySentence = TypeVar("AnySentence", bound=HasWords)
 
 
 def lines_of(folder: Path, name: str) -> Iterator[str]:
-    """Lines of the file ``name``, or of ``name``.xz, without their ends."""
+    """Yield the lines of the file ``name``, or of ``name``.xz, without line ends."""
     with io.TextIOWrapper(_open_text(folder, name), encoding="utf-8") as file:
         for line in file:
             yield line.rstrip("\n")
 
 
 def bytes_of(folder: Path, name: str) -> bytes:
-    """What the file ``name`` holds, or ``name``.xz."""
+    """Return the content of the file ``name``, or of ``name``.xz."""
     with _open_text(folder, name) as file:
         return file.read()
 
@@ -52,7 +52,7 @@ def _open_text(folder: Path, name: str) -> IO[bytes]:
 def buckets(
     sentences: Sequence[AnySentence], size: int, generator: torch.Generator | None = None
 ) -> list[list[AnySentence]]:
-    """Batches of sentences of similar length; with a generator, in random order and differently each time."""
+    """Return batches of sentences of similar length. With a generator, the order is random and different each time."""
     noise = torch.rand(len(sentences), generator=generator) if generator else torch.zeros(len(sentences))
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].words) + noise[i].item())
     batches = [[sentences[i] for i in order[k : k + size]] for k in range(0, len(order), size)]
@@ -60,26 +60,26 @@ def buckets(
 
 
 def pad(rows: Sequence[Sequence[int]], filler: int = PADDING) -> Tensor:
-    """Rows of different lengths as one integer tensor."""
+    """Return rows of different lengths as one integer tensor."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
 
 
 class Lexicon:
-    """Numbers for all words of a corpus, each with what a network knows about it.
+    """Numbers for all words of a corpus, each with the inputs of a network.
 
     Parameters
     ----------
     training, others : sequence of sentences
-        Of the words of the others, only the spelling is known.
+        Sentences for training, and other sentences. For words only in ``others``, a network sees only the spelling.
 
     Attributes
     ----------
     known : (words,) Tensor
-        The number under which a word's lower-case form has an embedding of its own; rare ones share that of
-        unknown words, so that it is trained.
+        The number of the embedding of a word's lower-case form. Rare words share the embedding of unknown words, so
+        that training reaches the shared embedding.
     spelling : (words, LONGEST_SPELLING) Tensor
-        Numbers of its characters.
+        Numbers of the characters.
     """
 
     def __init__(self, training: Sequence[HasWords], others: Sequence[HasWords]) -> None:
@@ -96,17 +96,17 @@ class Lexicon:
         self.known_count, self.character_count = len(known) + 2, len(characters) + 2
 
     def __call__(self, sentences: Sequence[HasWords]) -> tuple[Tensor, Tensor]:
-        """Numbers of the words, (B, T), and lengths, (B,)."""
+        """Return the numbers of the words, (B, T), and lengths, (B,)."""
         return pad([[self.number[w] for w in s.words] for s in sentences]), torch.tensor(
             [len(s.words) for s in sentences]
         )
 
 
 class Encoder(nn.Module):
-    """States (B, T, 2 · hidden) of a bidirectional LSTM over words, their spelling and, if there are any, their tags.
+    """States (B, T, 2 · hidden) of a bidirectional LSTM over words, spellings and optionally tags.
 
-    The forward states come first; states in the padding are 0. The spelling is read by a convolution over three
-    characters at a time, and its maximum taken.
+    The forward states come first; states in the padding are 0. A convolution over three characters with a maximum
+    reads the spelling.
     """
 
     known: Tensor

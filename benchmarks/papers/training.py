@@ -1,4 +1,4 @@
-"""Training by stochastic gradients, with the best epoch kept."""
+"""Training by stochastic gradients; the best epoch is kept."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ __all__ = ["Fit", "fit", "relax"]
 
 
 def relax(theta: Tensor, oracle: str | si.Oracle, relaxation: str | si.Relaxation = "map", **options: Any) -> Tensor:
-    """:func:`structinf.relax`, of potentials that are a single tensor."""
+    """Call :func:`structinf.relax` with scores in a single tensor."""
     return cast(Tensor, si.relax(theta, oracle, relaxation, **options))
 
 
 class Fit(NamedTuple):
-    """Mean loss of each epoch, the best score on the development set (nan without one), and seconds of training."""
+    """The mean loss of each epoch, the best score on the development set (nan without a score), and seconds of
+    training.
+    """
 
     losses: list[float]
     dev: float
@@ -41,24 +43,28 @@ def fit(
     decay: bool = True,
     clip: float = 5.0,
 ) -> Fit:
-    """Minimise ``loss(batch)``, and leave the model as it was after the epoch of the highest ``score()``.
+    """Minimize ``loss(batch)``, and restore the model of the epoch with the highest ``score()``.
 
-    Without a score, the model is left as it is after the last epoch.
+    Without a score, the model keeps the state after the last epoch.
 
     Parameters
     ----------
+    model : nn.Module
+        The model to train.
     losses : sequence of callables
         The loss of each epoch.
     batches : callable
-        Makes those of an epoch.
+        Makes the batches of an epoch.
+    score : callable, optional
+        Returns the score on the development set.
     rate : float
-        Adam's at first.
+        Initial learning rate of Adam.
     description : str
-        What the progress bar says.
+        Text of the progress bar.
     decay : bool
-        Whether the rate falls, linearly with the epochs.
+        Whether the rate falls linearly with the epochs.
     clip : float
-        The gradient's largest norm.
+        Largest norm of the gradient.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - decay * epoch / (len(losses) + 1))

@@ -1,4 +1,4 @@
-"""Chains: log-likelihood, marginals, Viterbi and sampling against sequence-labelling packages and plain torch loops."""
+"""Chains: log-likelihood, marginals, Viterbi and sampling compared with sequence-labelling packages and torch loops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK = {"batch": 2, "steps": 4, "states": 3}
 
 
 def log_partition_loop(unary: Tensor, transition: Tensor) -> Tensor:
-    """log Z (B,) of a shared transition."""
+    """Return log Z (B,) for a shared transition."""
     first, *rest = unary.unbind(1)
     alpha = first
     for scores in rest:
@@ -33,7 +33,7 @@ def log_partition_loop(unary: Tensor, transition: Tensor) -> Tensor:
 
 
 def edge_log_partition_loop(edges: Tensor) -> Tensor:
-    """log Z (B,) of edge scores (B, T-1, S, S)."""
+    """Return log Z (B,) for edge scores (B, T-1, S, S)."""
     alpha = edges.new_zeros(edges.shape[0], edges.shape[2])
     for scores in edges.unbind(1):
         alpha = torch.logsumexp(alpha.unsqueeze(2) + scores, 1)
@@ -41,7 +41,7 @@ def edge_log_partition_loop(edges: Tensor) -> Tensor:
 
 
 def viterbi_loop(unary: Tensor, transition: Tensor) -> Tensor:
-    """Best tags (B, T)."""
+    """Return the best tags (B, T)."""
     first, *rest = unary.unbind(1)
     best, back = first, []
     for scores in rest:
@@ -55,7 +55,7 @@ def viterbi_loop(unary: Tensor, transition: Tensor) -> Tensor:
 
 
 def sample_loop(unary: Tensor, transition: Tensor) -> Tensor:
-    """Sampled tags (B, T): forward filtering, backward sampling."""
+    """Sample tags (B, T): forward filtering, backward sampling."""
     first, *rest = unary.unbind(1)
     alphas = [first]
     for scores in rest:
@@ -76,13 +76,13 @@ def _inputs(batch: int, steps: int, states: int) -> tuple[Tensor, Tensor]:
 
 
 def _to_edges(unary: Tensor, transition: Tensor) -> Tensor:
-    """Edge scores (B, T-1, S, S), from state i to state j, of the same distribution."""
+    """Return edge scores (B, T-1, S, S), from state i to state j, for the same distribution."""
     edges = transition + unary[:, 1:].unsqueeze(2)
     return torch.cat([edges[:, :1] + unary[:, :1].unsqueeze(3), edges[:, 1:]], 1)
 
 
 def _to_nodes(edges: Tensor) -> Tensor:
-    """Sums (B, T, S) of edges into each state; the transpose of :func:`_to_edges`."""
+    """Return the sums (B, T, S) of edges into each state: the transpose of :func:`_to_edges`."""
     return torch.cat([edges[:, :1].sum(3), edges.sum(2)], 1)
 
 
@@ -96,7 +96,7 @@ def _crf(package: ModuleType, transition: Tensor) -> Any:
 
 
 def _bordered(transition: Tensor) -> Tensor:
-    """With supar's row of start scores and column of end scores, all zero."""
+    """Add supar's row of start scores and column of end scores, all zero."""
     return torch.nn.functional.pad(transition, (0, 1, 0, 1))
 
 
@@ -104,7 +104,7 @@ def _bordered(transition: Tensor) -> Tensor:
 
 
 def log_likelihood(modules: Mapping[str, ModuleType], batch: int, steps: int, states: int) -> Iterator[Contender]:
-    """Negative log-likelihood of tags, and its gradient in unary and transition scores."""
+    """Compute the negative log-likelihood of tags, and the gradient in unary and transition scores."""
     unary, transition = _inputs(batch, steps, states)
     tags = torch.randint(states, (batch, steps), generator=torch.Generator().manual_seed(1))
 
@@ -130,14 +130,16 @@ def log_likelihood(modules: Mapping[str, ModuleType], batch: int, steps: int, st
         supar = with_gradient(lambda: -chain(unary, _bordered(transition)).log_prob(tags).sum())
         yield Contender("supar", supar)
     if package := modules.get("torch-struct"):
-        chain_crf = package.LinearChainCRF  # its edges run from the second index to the first
+        chain_crf = package.LinearChainCRF  # edges run from the second index to the first
         parts = chain_crf.struct.to_parts(tags, states)
         edges = with_gradient(lambda: -chain_crf(_to_edges(unary, transition).mT.contiguous()).log_prob(parts).sum())
         yield Contender("torch-struct", edges)
 
 
 def edge_marginals(modules: Mapping[str, ModuleType], batch: int, steps: int, states: int) -> Iterator[Contender]:
-    """Marginals of edge scores; peers that take a shared transition only get the same distribution in that form."""
+    """Compute the marginals of edge scores. Peers restricted to a shared transition get the same distribution in this
+    form.
+    """
     unary, transition = _inputs(batch, steps, states)
     edges = _to_edges(unary, transition).detach()
     leaf = edges.clone().requires_grad_()
@@ -148,7 +150,7 @@ def edge_marginals(modules: Mapping[str, ModuleType], batch: int, steps: int, st
     yield Contender(LOOP, lambda: torch.autograd.grad(edge_log_partition_loop(leaf).sum(), leaf)[0], _to_nodes)
     if package := modules.get("pytorch-crf"):
         crf, zeros = _crf(package, transition), torch.zeros(batch, steps, dtype=torch.int64)
-        # The log-likelihood's gradient is gold minus marginals.
+        # The gradient of the log-likelihood is gold minus marginals.
         yield Contender(
             "pytorch-crf", lambda: torch.autograd.grad(-crf(unary, zeros), unary)[0], lambda gradient: gradient + ones
         )
@@ -166,7 +168,7 @@ def edge_marginals(modules: Mapping[str, ModuleType], batch: int, steps: int, st
 def edge_marginals_backward(
     modules: Mapping[str, ModuleType], batch: int, steps: int, states: int
 ) -> Iterator[Contender]:
-    """Marginals of edge scores, then the gradient through them of a linear function."""
+    """Compute the marginals of edge scores, and the gradient of a linear function of the marginals."""
     unary, transition = _inputs(batch, steps, states)
     leaf = _to_edges(unary, transition).detach().requires_grad_()
     node_weight = torch.randn(batch, steps, states, generator=torch.Generator().manual_seed(1))
@@ -188,7 +190,7 @@ def edge_marginals_backward(
 
 
 def viterbi(modules: Mapping[str, ModuleType], batch: int, steps: int, states: int) -> Iterator[Contender]:
-    """The best path of a shared transition."""
+    """Find the best path for a shared transition."""
     unary, transition = (t.detach() for t in _inputs(batch, steps, states))
     layer = si.Layer("chain", "map")
     yield Contender(STRUCTINF, lambda: layer((unary, transition)), lambda y: y[0].argmax(-1))
@@ -202,7 +204,7 @@ def viterbi(modules: Mapping[str, ModuleType], batch: int, steps: int, states: i
 
 
 def sampling(modules: Mapping[str, ModuleType], batch: int, steps: int, states: int) -> Iterator[Contender]:
-    """One exact sample of a shared transition; that these are paths is all that is checked here."""
+    """Draw one exact sample for a shared transition. The check covers only the form of a path."""
     unary, transition = (t.detach() for t in _inputs(batch, steps, states))
     theta = (unary, transition.unsqueeze(0))
     oracle = si.get_oracle("chain")

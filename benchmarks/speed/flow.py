@@ -1,4 +1,4 @@
-"""Flows and transport plans: argmax against ortools and scipy's linear programs, an instance at a time."""
+"""Flows and transport plans: argmax compared with ortools and scipy's linear programs, one instance at a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["CASES"]
 
 ORTOOLS = "ortools in a loop"
 SCIPY = "scipy's linprog in a loop"
-# Scores become integers for ortools; results are compared by their scores.
+# ortools takes integer scores, so results are compared by their scores.
 PRECISION = 2.0**24
 
 
 def flow(modules: Mapping[str, ModuleType], batch: int, nodes: int) -> Iterator[Contender]:
-    """The best flow through a random network of five edges a node, with scores of both signs."""
+    """Find the best flow through a random network with five edges a node and scores of both signs."""
     rng = np.random.default_rng(0)
     ends = rng.integers(0, nodes, (5 * nodes, 2))
     capacities = rng.integers(5, 15, len(ends))
-    some = rng.integers(0, capacities + 1) * (rng.random(len(ends)) < 0.3)  # a flow, for its supplies
+    some = rng.integers(0, capacities + 1) * (rng.random(len(ends)) < 0.3)  # a random flow defines feasible supplies
     supplies = _balance(ends, some, nodes)
     theta = torch.randn(batch, len(ends), generator=torch.Generator().manual_seed(0))
     layer = si.Layer(si.get_oracle("flow", graph=ends, supplies=supplies, capacities=capacities), "map")
@@ -36,7 +36,7 @@ def flow(modules: Mapping[str, ModuleType], batch: int, nodes: int) -> Iterator[
 
 
 def transportation(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
-    """The best plan for ten units a row and a column on average."""
+    """Find the best plan for an average of ten units a row and a column."""
     rng = np.random.default_rng(0)
     rows, columns = (rng.multinomial(10 * n, np.full(n, 1 / n)) for _ in range(2))
     ends = np.stack([np.arange(n).repeat(n), n + np.tile(np.arange(n), n)], 1)

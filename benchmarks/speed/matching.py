@@ -1,4 +1,4 @@
-"""Perfect matchings: argmax against rustworkx, of which the algorithm is, called by hand."""
+"""Perfect matchings: argmax compared with direct calls of rustworkx, the library behind the algorithm."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ RUSTWORKX = "rustworkx in a loop"
 
 
 def complete(n: int) -> np.ndarray:
-    """All pairs of n nodes, (E, 2)."""
+    """Return all pairs of n nodes, (E, 2)."""
     return np.stack(np.triu_indices(n, 1), 1)
 
 
 def grid(side: int) -> np.ndarray:
-    """Neighbours in a square of nodes, (E, 2)."""
+    """Return the pairs of neighbours in a square of nodes, (E, 2)."""
     node = np.arange(side * side).reshape(side, side)
     steps = [(node[:, :-1], node[:, 1:]), (node[:-1], node[1:])]
     return np.concatenate([np.stack([low.ravel(), high.ravel()], 1) for low, high in steps])
 
 
 def argmax(modules: Mapping[str, ModuleType], batch: int, n: int, ends: Any) -> Iterator[Contender]:
-    """The best perfect matching; the peer's integers are scores times 2^40."""
+    """Find the best perfect matching. The peer takes integers: scores times 2^40."""
     pairs = ends(n)
     theta = torch.randn(batch, len(pairs), generator=torch.Generator().manual_seed(0))
     layer = si.Layer(si.get_oracle("matching", edges=pairs), "map")

@@ -1,4 +1,4 @@
-"""What the library costs beside its kernels: a layer's own work, imports, first calls."""
+"""The cost of the library besides the kernels: the overhead of a layer, imports, first calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _by_name() -> tuple[Callable, Callable]:
 
 
 def _layer_overhead(make: Callable[[], tuple[Callable, Callable]], repeats: int, quick: bool) -> list[float]:
-    """Microseconds of a layer's call above those of what it calls, on inputs so small that little else is left."""
+    """Return the microseconds of a layer's call beyond the calls inside, on inputs too small for other costs."""
     layer, kernel = make()
     layer(), kernel()
     samples = alternate({"layer": layer, "kernel": kernel}, 3 * repeats, budget=3.0)
@@ -75,7 +75,9 @@ def _layer_overhead(make: Callable[[], tuple[Callable, Callable]], repeats: int,
 
 
 def _seconds(code: str, setup: str = "", **environment: str) -> float:
-    """Processor seconds, which a busy machine does not lengthen, of ``code`` in a new process, after ``setup``."""
+    """Return the processor seconds of ``code`` in a new process, after ``setup``. A busy machine does not change this
+    time.
+    """
     script = f"import time\n{setup}\nstart = time.process_time()\n{code}\nprint(time.process_time() - start)"
     done = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, **environment}, check=True, capture_output=True, text=True
@@ -87,7 +89,7 @@ def _import(repeats: int, quick: bool) -> list[float]:
     return [_seconds("import structinf", "import torch") for _ in range(1 if quick else min(repeats, 7))]
 
 
-# Oracles' own compiled code apart, the active set method has some; this one's answers need none.
+# The active-set method has compiled code besides the code of oracles. This oracle needs no compiled code.
 ONE_OF = """
 class OneOf(si.Oracle):
     event_ndim = 1

@@ -1,4 +1,6 @@
-"""Shortest paths in grids and graphs with cycles: argmax against scipy, and a plain program, an instance at a time."""
+"""Shortest paths in grids and in graphs with cycles: argmax compared with scipy and a Python program, one instance at
+a time.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,14 @@ SCIPY, PYTHON = "scipy in a loop", "Python with heapq"
 
 
 def grid(modules: Mapping[str, ModuleType], batch: int, n: int, peer: str) -> Iterator[Contender]:
-    """The best path by eight neighbours through n × n cells with costs."""
+    """Find the best path by eight neighbours through n × n cells with costs."""
     costs = torch.rand(batch, n, n, generator=torch.Generator().manual_seed(0))
     layer = si.Layer("grid_path", "map", moves="8-neighbours")
     yield Contender(STRUCTINF, lambda: layer(-costs), lambda y: y.flatten(1))
     if peer == PYTHON:
         yield Contender(PYTHON, lambda: [_dijkstra(c) for c in costs.tolist()], _stack)
         return
-    # The graph's form is known to all instances; a step costs what the cell does that it leads to.
+    # All instances share the graph. A step costs the cost of its target cell.
     ahead = [_neighbours(cell, n) for cell in range(n * n)]
     head, offset = np.concatenate(ahead), np.cumsum([0, *map(len, ahead)])
 
@@ -42,7 +44,7 @@ def grid(modules: Mapping[str, ModuleType], batch: int, n: int, peer: str) -> It
 
 
 def roads(modules: Mapping[str, ModuleType], batch: int, nodes: int) -> Iterator[Contender]:
-    """The cheapest way between two nodes of a graph in which each has some six neighbours; its costs are compared."""
+    """Find the cheapest path between two nodes of a graph with about six neighbours a node; costs are compared."""
     rng = np.random.default_rng(0)
     ends = np.vstack([np.stack([np.arange(nodes - 1), np.arange(1, nodes)], 1), rng.integers(0, nodes, (2 * nodes, 2))])
     ends = np.unique(np.sort(ends[ends[:, 0] != ends[:, 1]], 1), axis=0)
@@ -67,7 +69,7 @@ def _neighbours(cell: int, n: int) -> list[int]:
 
 
 def _dijkstra(costs: Sequence[Sequence[float]]) -> np.ndarray:
-    """The cells of the best path through rows of costs, 0 or 1 each, by the textbook's program."""
+    """Return the cells of the best path through rows of costs, 0 or 1 each, by the textbook algorithm."""
     n = len(costs)
     start, last = (0, 0), (n - 1, n - 1)
     distance, before, heap = {start: costs[0][0]}, {start: -1}, [(costs[0][0], start)]
@@ -88,7 +90,9 @@ def _dijkstra(costs: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def _cells(before: Sequence[int] | np.ndarray) -> np.ndarray:
-    """The cells on the way back from the last, each told the one before it; negative before the first."""
+    """Return the cells from the last cell back to the first. ``before`` gives the previous cell, negative at the
+    start.
+    """
     y, cell = np.zeros(len(before), np.float32), len(before) - 1
     while cell >= 0:
         y[cell] = 1

@@ -1,4 +1,4 @@
-"""The packages that we are compared with. All are optional: whatever is missing is left out, and said to be."""
+"""The packages of the comparison. All are optional: a report lists missing packages and leaves them out."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ PEERS = {
     "tslearn": "tslearn.metrics",
     "pysdtw": "pysdtw",
     "torchsort": "torchsort",
-    # SparseMAP's C++ codes, installable from source only; benchmarks/README.md says how.
+    # SparseMAP's C++ codes install from source only, as described in benchmarks/README.md.
     "lp-sparsemap": "lpsmap",
     "sparsemap": "sparsemap",
-    # Python sources to be put on the path; the same page says which.
+    # Python sources to put on PYTHONPATH, listed in benchmarks/README.md.
     "torch-imle": "imle.wrapper",
     "perturbations": "perturbations",
 }
 
 
 def load(name: str) -> ModuleType | None:
-    """The module of the peer called ``name``; None if it is not installed or does not load."""
+    """Return the module of the peer ``name``, or None if the module is not installed or does not load."""
     module = PEERS[name]
     top = module.partition(".")[0]
     if importlib.util.find_spec(top) is None:
@@ -53,7 +53,7 @@ def load(name: str) -> ModuleType | None:
 
 
 def version(name: str) -> str | None:
-    """The version of the peer called ``name``; None if it is not installed."""
+    """Return the version of the peer ``name``, or None if the peer is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -63,7 +63,8 @@ def version(name: str) -> str | None:
 def _bare_packages(*names: str) -> None:
     """Enter packages without running their ``__init__``.
 
-    supar's imports a whole parsing toolkit with its dependencies; its structures need none of it.
+    The ``__init__`` of supar imports a whole parsing toolkit with dependencies; the structures of supar need none of
+    them.
     """
     for name in names:
         if name not in sys.modules:

@@ -1,6 +1,6 @@
-"""Structures under noise, forward and backward: what they cost beside the bare oracle, and beside research codes.
+"""Structures under noise, forward and backward, compared with the bare oracle and with research codes.
 
-Results are random, so that only what all of them have in common is compared: how much of a structure there is.
+Results are random, so the check compares only a property shared by all results: the number of parts of a structure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def _potentials(*shapes: tuple[int, ...]) -> si.Parts:
 
 
 def _trained(layer: Callable[[si.Parts], si.Parts], theta: si.Parts) -> Run:
-    """A forward and a backward pass; what comes is the first tensor of the mean, and its gradient."""
+    """Return a function for a forward and a backward pass. The result is the first tensor of the mean, and the
+    gradient.
+    """
     leaves = map_parts(lambda t: t.clone().requires_grad_(), theta)
     v = map_parts(torch.randn_like, map_parts(torch.Tensor.detach, layer(theta)))
 
@@ -49,13 +51,14 @@ def _trained(layer: Callable[[si.Parts], si.Parts], theta: si.Parts) -> Run:
 def _free_much() -> None:
     """Free 30 MB, as training does all the time.
 
-    Before it has seen that, glibc hands freed tensors back to the system, which clears their memory at each use.
+    Before the first such call, glibc returns freed tensors to the system, and the system clears the memory at each
+    use.
     """
     torch.empty(30 * 2**18).zero_()
 
 
 def _amount(result: tuple[Tensor, ...]) -> Tensor:
-    """How many parts a structure has, and how many numbers the gradient."""
+    """Return the number of parts of a structure, and the number of entries of the gradient."""
     mean, gradient = result
     return torch.stack([mean.detach().flatten(1).sum(1), gradient.isfinite().flatten(1).sum(1).float()], 1)
 
@@ -74,7 +77,7 @@ SETS: Mapping[str, tuple[str, Mapping[str, Any], tuple[tuple[int, ...], ...]]] =
 def overhead(
     modules: Mapping[str, ModuleType], structure: str, relaxation: str, batch: int, samples: int
 ) -> Iterator[Contender]:
-    """Forward and backward, against as many calls of the oracle as they make."""
+    """Compare a forward and a backward pass with an equal number of bare oracle calls."""
     _, options, (own, *shared) = SETS[structure]
     oracle = si.get_oracle(structure, **options)
     theta = _potentials((batch, *own), *shared)
@@ -102,7 +105,9 @@ def _best_subsets(k: int) -> Callable[[Tensor], Tensor]:
 
 
 def _best_paths(theta: Tensor) -> Tensor:
-    """Of scores (B, n, n), from one corner down, to the right or both at once to the other: a program in Python."""
+    """Return the best paths through scores (B, n, n), from corner to corner by steps down, right or diagonal: a
+    Python program.
+    """
     y = torch.zeros_like(theta)
     for b, scores in enumerate(theta.tolist()):
         n = len(scores)
@@ -120,7 +125,7 @@ def _best_paths(theta: Tensor) -> Tensor:
 
 
 def _peer(modules: Mapping[str, ModuleType], name: str, best: Callable[[Tensor], Tensor], samples: int, k: int) -> Any:
-    """The layer that the package makes of an oracle, with sum-of-Gamma or normal noise."""
+    """Return the layer of the package for an oracle, with sum-of-Gamma or normal noise."""
     if name == PERTURBATIONS:
         return modules[name].perturbed(best, num_samples=samples, sigma=1.0, noise="normal", device="cpu")
     noise = importlib.import_module("imle.noise").SumOfGammaNoiseDistribution(k=k, nb_iterations=10)
@@ -138,7 +143,7 @@ def _ours(oracle: si.Oracle, name: str, samples: int, k: int) -> si.Layer:
 def subsets(
     modules: Mapping[str, ModuleType], peer: str, batch: int, n: int, k: int, samples: int
 ) -> Iterator[Contender]:
-    """The k best of n under noise."""
+    """Find the k best of n under noise."""
     _free_much()
     theta = _potentials((batch, n))
     yield Contender(STRUCTINF, _trained(_ours(si.get_oracle("subset", k=k), peer, samples, k), theta), _amount)
@@ -147,7 +152,7 @@ def subsets(
 
 
 def paths(modules: Mapping[str, ModuleType], peer: str, batch: int, n: int, samples: int) -> Iterator[Contender]:
-    """The best path through n × n cells under noise; the packages leave its search to whoever uses them."""
+    """Find the best path through n × n cells under noise. The packages leave the argmax to the user."""
     _free_much()
     theta = _potentials((batch, n, n))
 

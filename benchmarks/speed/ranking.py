@@ -1,4 +1,6 @@
-"""Soft ranks and soft sorts, forward and backward: against torchsort, and the published algorithm row by row."""
+"""Soft ranks and soft sorts, forward and backward: compared with torchsort, and with the published algorithm row by
+row.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from .rows import forward_and_backward, random_rows
 
 __all__ = ["CASES"]
 
-# torchsort tells blocks by values of float32 that differ by 1e-9, so that some of its gradients are wrong.
+# torchsort separates blocks by float32 values that differ by 1e-9, so some of its gradients are wrong.
 EXACT = False
 
 
 def soft_rank(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
-    """Soft ranks at temperature 1, and the gradient of their product with random numbers."""
+    """Compute soft ranks at temperature 1, and the gradient of their product with random numbers."""
     theta, weight = random_rows(batch, n)
     yield forward_and_backward(STRUCTINF, si.soft_rank, theta, weight)
     if package := modules.get("torchsort"):
@@ -31,7 +33,7 @@ def soft_rank(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator
 
 
 def soft_sort(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
-    """The same of numbers softly sorted."""
+    """Compute softly sorted numbers at temperature 1, and the gradient of their product with random numbers."""
     theta, weight = random_rows(batch, n)
     yield forward_and_backward(STRUCTINF, si.soft_sort, theta, weight)
     if package := modules.get("torchsort"):
@@ -39,7 +41,7 @@ def soft_sort(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator
 
 
 def _published(theta: np.ndarray, weight: np.ndarray) -> tuple[Tensor, Tensor]:
-    """A sort and an isotonic regression; the gradient is what its blocks leave of the weights."""
+    """Sort and run an isotonic regression. The gradient is the weights minus the mean of the weights in each block."""
     value, gradient = np.empty_like(theta), np.empty_like(theta)
     for row, v, ranks, g in zip(theta, weight, value, gradient, strict=True):
         order = row.argsort()

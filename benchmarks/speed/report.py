@@ -1,4 +1,4 @@
-"""Records as text, Markdown and JSON, with a description of the machine."""
+"""Write records as text, Markdown and JSON, with a description of the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Record = Mapping[str, Any]
 
 
 def lines(record: Record) -> Iterator[str]:
-    """A case as plain text."""
+    """Yield the plain text of a case."""
     yield f"{record['case']}: {record['what']}"
     if "error" in record:
         yield f"    failed: {record['error']}"
@@ -32,13 +32,13 @@ def lines(record: Record) -> Iterator[str]:
 
 
 def summary(records: Iterable[Record]) -> str:
-    """How many targets were met."""
+    """Return the number of met targets, as text."""
     verdicts = [r["target"]["met"] for r in records if r.get("target") and r["target"]["met"] is not None]
     return f"{sum(verdicts)} of {len(verdicts)} targets met"
 
 
 def machine() -> dict[str, str]:
-    """What the figures depend on."""
+    """Describe the machine, the system and the libraries."""
     versions = {name: metadata.version(name) for name in ("torch", "numba", "numpy", "scipy")}
     found = {name: peers.version(name) for name in peers.PEERS}
     return {
@@ -51,7 +51,7 @@ def machine() -> dict[str, str]:
 
 
 def write(path: Path, records: list[Record]) -> None:
-    """All records, as JSON or as a Markdown table according to the path's suffix."""
+    """Write all records as JSON or as a Markdown table, by the suffix of the path."""
     if path.suffix == ".json":
         text = json.dumps({"machine": machine(), "records": records}, indent=1, ensure_ascii=False) + "\n"
     else:
@@ -90,7 +90,7 @@ def _time(row: Mapping[str, Any]) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits, without an exponent."""
+    """Format a number with three digits, without an exponent."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

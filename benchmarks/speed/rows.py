@@ -1,4 +1,4 @@
-"""Functions along the rows of a matrix, forward and backward, as contenders."""
+"""Contenders for functions along the rows of a matrix, forward and backward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["forward_and_backward", "random_rows"]
 
 
 def random_rows(batch: int, n: int) -> tuple[Tensor, Tensor]:
-    """Normal numbers (batch, n), and as many to multiply results with."""
+    """Return normal numbers (batch, n), and weights of the same shape for the results."""
     numbers, weight = torch.randn(2, batch, n, generator=torch.Generator().manual_seed(0))
     return numbers, weight
 
@@ -22,7 +22,7 @@ def random_rows(batch: int, n: int) -> tuple[Tensor, Tensor]:
 def forward_and_backward(
     name: str, function: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor, **options: Any
 ) -> Contender:
-    """``function`` of x, and the gradient of its product with ``weight``; both are read."""
+    """Return a contender: ``function`` of x, and the gradient of its product with ``weight``. Both are compared."""
     leaf = x.clone().requires_grad_()
 
     def run() -> tuple[Tensor, Tensor]:

@@ -1,4 +1,6 @@
-"""Sparse maps to the simplex, forward and backward: against the entmax package, and torch's softmax for scale."""
+"""Sparse maps to the simplex, forward and backward, compared with the entmax package; torch's softmax gives the
+scale.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ __all__ = ["CASES"]
 
 
 def sorted_maps(modules: Mapping[str, ModuleType], batch: int, n: int, name: str) -> Iterator[Contender]:
-    """Sparsemax or entmax 1.5, for which the package sorts rows, or, with k, the highest scores alone."""
+    """Compute sparsemax or entmax 1.5. The package sorts rows, or with k only the highest scores."""
     x, weight = random_rows(batch, n)
     yield forward_and_backward(STRUCTINF, getattr(simplex, name), x, weight)
     if package := modules.get("entmax"):
@@ -30,7 +32,7 @@ def sorted_maps(modules: Mapping[str, ModuleType], batch: int, n: int, name: str
 def bisected_maps(
     modules: Mapping[str, ModuleType], batch: int, n: int, name: str, parameter: float
 ) -> Iterator[Contender]:
-    """Maps that the package finds by 50 bisections."""
+    """Compute maps; the package uses 50 bisections."""
     x, weight = random_rows(batch, n)
     ours = getattr(simplex, name)
     yield forward_and_backward(STRUCTINF, lambda leaf: ours(leaf, parameter), x, weight)

@@ -1,4 +1,4 @@
-"""Soft-DTW: value with gradient, and second derivatives, against packages for series and a plain torch recursion."""
+"""Soft-DTW: value with gradient, and second derivatives, compared with packages for series and a torch recursion."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .case import STRUCTINF, Case, Contender, Target
 __all__ = ["CASES", "soft_dtw_recursion"]
 
 RECURSION = "plain torch recursion"
-# Recursions all in float32 are told apart from ours by rounding, which grows with the series: exact=False below.
-FAR = 1e9  # the cost of cells outside, as plain recursions have it: infinity would make their gradients NaN
+# Recursions in float32 differ from ours by rounding errors that grow with the series: exact=False below.
+FAR = 1e9  # cost of cells outside the grid; infinity would turn the gradients of plain recursions into NaN
 
 
 # ----------------------------------------------------------------------------- the same work, plainly
 
 
 def soft_dtw_recursion(cost: Tensor) -> Tensor:
-    """Soft-DTW (B,) of temperature 1, all cells of an anti-diagonal at once."""
+    """Return soft-DTW (B,) at temperature 1, with all cells of an anti-diagonal at once."""
     batch, n, m = cost.shape
-    # Row i moved to the right by i, so that anti-diagonals are columns.
+    # Shift row i to the right by i, so that anti-diagonals are columns.
     skewed = torch.nn.functional.pad(cost, (0, n)).flatten(1)[:, : n * (n + m - 1)].unflatten(1, (n, n + m - 1))
     first, *rest = skewed.unbind(2)
     one = torch.cat([first[:, :1], first.new_full((batch, n - 1), FAR)], 1)
@@ -52,15 +52,15 @@ def _with_gradient(value: Callable[[], Tensor], cost: Tensor) -> Callable[[], tu
 
 
 def _costs(batch: int, n: int) -> Tensor:
-    """Squared distances of random walks."""
+    """Return squared distances of random walks."""
     walks = torch.randn(2, batch, n, generator=torch.Generator().manual_seed(0)).cumsum(2) / n**0.5
     return (walks[0, :, :, None] - walks[1, :, None]).square().requires_grad_()
 
 
 def value_and_gradient(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
-    """Soft-DTW of given costs and its gradient in them."""
+    """Compute soft-DTW of given costs, and the gradient in the costs."""
     cost = _costs(batch, n)
-    series = torch.zeros(batch, n, 1)  # of which the packages would compute the costs themselves
+    series = torch.zeros(batch, n, 1)  # the packages would compute the costs of these series
     yield Contender(STRUCTINF, _with_gradient(lambda: si.soft_dtw(cost), cost))
     if package := modules.get("tslearn"):
         tslearn = package.SoftDTWLossPyTorch(gamma=1.0, dist_func=lambda x, y: cost)
@@ -72,7 +72,9 @@ def value_and_gradient(modules: Mapping[str, ModuleType], batch: int, n: int) ->
 
 
 def second_order(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
-    """The expected alignment, then the gradient through it of a linear function; packages get that one wrong."""
+    """Compute the expected alignment, and the gradient of a linear function of the alignment. The packages return a
+    wrong gradient.
+    """
     cost = _costs(batch, n)
     weight = torch.randn(batch, n, n, generator=torch.Generator().manual_seed(1))
 

@@ -1,4 +1,6 @@
-"""Spanning trees: argmax of complete graphs and of edge lists against scipy and rustworkx, an instance at a time."""
+"""Spanning trees: argmax of complete graphs and of edge lists, compared with scipy and rustworkx, one instance at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,18 @@ RUSTWORKX = "rustworkx in a loop"
 
 
 def argmax(modules: Mapping[str, ModuleType], batch: int, n: int) -> Iterator[Contender]:
-    """The best tree of all pairs of nodes; the peers take costs, and their graphs are made anew for each instance."""
+    """Find the best tree of all pairs of nodes. The peers take costs, and build a new graph for each instance."""
     theta = torch.randn(batch, n, n, generator=torch.Generator().manual_seed(0))
     layer = si.Layer("spanning_tree", "map")
     low, high = np.triu_indices(n, 1)
     yield Contender(STRUCTINF, lambda: layer(theta), lambda y: y[:, low, high])
-    # No score is 0, which scipy would take for an edge that is not there.
+    # scipy reads a score of 0 as a missing edge, so no score is 0.
     yield Contender(SCIPY, lambda: [minimum_spanning_tree(costs) for costs in -theta.triu(1).numpy()], _of_matrices)
     yield from _rustworkx(modules, theta[:, low, high], np.stack([low, high], 1), n)
 
 
 def argmax_of_list(modules: Mapping[str, ModuleType], batch: int, n: int, degree: int) -> Iterator[Contender]:
-    """The best tree of a cycle with random chords; the same graph for all instances."""
+    """Find the best tree of a cycle with random chords; all instances share the graph."""
     rng = np.random.default_rng(0)
     chords = np.sort(rng.integers(0, n, (n * degree // 2, 2)), 1)
     cycle = np.sort(np.stack([np.arange(n), (np.arange(n) + 1) % n], 1), 1)
@@ -51,7 +53,7 @@ def argmax_of_list(modules: Mapping[str, ModuleType], batch: int, n: int, degree
 
 
 def _of_matrices(found: list[Any], ends: np.ndarray | None = None) -> Tensor:
-    """Trees as sparse matrices of their costs to (B, E)."""
+    """Convert trees given as sparse matrices of costs to (B, E)."""
     n = found[0].shape[0]
     low, high = np.triu_indices(n, 1) if ends is None else ends.T
     return torch.from_numpy(np.stack([tree.toarray()[low, high] != 0 for tree in found])).float()

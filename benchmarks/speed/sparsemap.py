@@ -1,7 +1,8 @@
-"""SparseMAP, solved to convergence, against the two C++ codes of its authors, which take an instance at a time.
+"""SparseMAP, solved to convergence, compared with the two C++ codes of its authors, which take one instance at a
+time.
 
-Where these are not installed, a plain piece of work stands in for them: on a machine like that of
-benchmarks/README.md the times of both were measured side by side.
+Without the C++ codes, another contender gives an estimate. The times of both were measured side by side on a machine
+like the machine of benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAX_ITER = 1000
 
 
 def _ours(theta: tuple[Tensor, ...], oracle: str, backward: bool, **options: Any) -> Contender:
-    """The layer, forward and perhaps backward; an instance that does not converge is an error."""
+    """Return a contender: the layer, forward and optionally backward. An instance without convergence is an error."""
     layer = si.Layer(oracle, "sparsemap", max_iter=MAX_ITER, on_failure="raise", **options)
     leaves = tuple(t.clone().requires_grad_(backward) for t in theta)
     form = leaves if len(leaves) > 1 else leaves[0]
@@ -66,9 +67,13 @@ def _ours(theta: tuple[Tensor, ...], oracle: str, backward: bool, **options: Any
 def _lp_sparsemap(
     make: Callable[[], Any], unary: Tensor, additional: np.ndarray, read: Callable[[Tensor], Tensor]
 ) -> Contender:
-    """lp-sparsemap's factors, forward and backward: unaries (B, d), additional scores (a,) shared by all."""
+    """Return a contender: the factors of lp-sparsemap, forward and backward, for unaries (B, d) and additional scores
+    (a,) shared by all.
+    """
     graph = importlib.import_module("lpsmap.ad3qp.factor_graph").PFactorGraph()
-    variables = [graph.create_binary_variable() for _ in range(unary.shape[1])]  # once: they cost a call each
+    variables = [
+        graph.create_binary_variable() for _ in range(unary.shape[1])
+    ]  # once, since each variable takes a call
     scores, extra = unary.double().tolist(), additional.tolist()
 
     def run() -> list[tuple[list[float], int]]:
@@ -92,7 +97,7 @@ def _lp_sparsemap(
 
 
 def _vene(package: ModuleType, theta: Tensor) -> Contender:
-    """sparsemap's matching factor, forward."""
+    """Return a contender: the matching factor of sparsemap, forward."""
     matching = importlib.import_module("sparsemap._factors").PFactorMatching
     batch, n, m = theta.shape
     scores = theta.double().reshape(batch, -1).tolist()
@@ -137,7 +142,9 @@ def _scipy_loop() -> Contender:
 
 
 def chain(modules: Mapping[str, ModuleType], batch: int, steps: int, states: int, scale: float) -> Iterator[Contender]:
-    """Unary and shared transition scores; the quadratic penalty sees the unary parts, as first published."""
+    """Compute SparseMAP of unary and shared transition scores. The quadratic penalty covers the unary parts, as first
+    published.
+    """
     generator = torch.Generator().manual_seed(0)
     unary = torch.randn(batch, steps, states, generator=generator) * scale
     transition = torch.randn(states, states, generator=generator) * scale
@@ -157,21 +164,21 @@ def chain(modules: Mapping[str, ModuleType], batch: int, steps: int, states: int
 
 
 def assignment(modules: Mapping[str, ModuleType], batch: int, n: int, scale: float) -> Iterator[Contender]:
-    """The Euclidean projection onto the doubly stochastic matrices; forward alone."""
+    """Project onto the doubly stochastic matrices; forward only."""
     theta = torch.randn(batch, n, n, generator=torch.Generator().manual_seed(0)) * scale
     yield _ours((theta,), "assignment", backward=False)
     yield _vene(package, theta) if (package := modules.get(VENE)) else _scipy_loop()
 
 
 def arborescence(modules: Mapping[str, ModuleType], batch: int, words: int) -> Iterator[Contender]:
-    """The Euclidean projection onto the arborescence polytope."""
+    """Project onto the arborescence polytope."""
     theta = torch.randn(batch, words + 1, words + 1, generator=torch.Generator().manual_seed(0))
     yield _ours((theta,), "arborescence", backward=True)
     if LP_SPARSEMAP not in modules:
         yield _chain_loop()
         return
     tree = importlib.import_module("lpsmap.ad3ext.tree").PFactorTree
-    # Its arcs: for each modifier, all heads but the modifier itself.
+    # Arcs of lp-sparsemap: for each modifier, all heads except the modifier itself.
     modifiers, heads = zip(*((m, h) for m in range(1, words + 1) for h in range(words + 1) if h != m), strict=True)
 
     def make() -> Any:

@@ -1,4 +1,4 @@
-"""Entropic transport: plans and gradients against POT's batched solver and ott-jax, at equal tolerance."""
+"""Entropic transport: plans and gradients compared with POT's batched solver and ott-jax, at equal tolerance."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from .case import STRUCTINF, Case, Contender, Target
 
 __all__ = ["CASES"]
 
-TOLERANCE = 1e-6  # ours on sums of 1; the others' on the norm of errors of sums of 1 / n, which is less strict
+TOLERANCE = 1e-6  # ours for sums of 1; the peers' for the norm of errors of sums of 1 / n, a weaker condition
 
 
 def plan(modules: Mapping[str, ModuleType], batch: int, n: int, temperature: float) -> Iterator[Contender]:
-    """Plans between points of a square, by squared distance, and a gradient; float32 does not reach the tolerance."""
+    """Compute plans between points of a square, by squared distance, and a gradient. float32 does not reach the
+    tolerance.
+    """
     generator = torch.Generator().manual_seed(0)
     cost = torch.cdist(*torch.rand(2, batch, n, 2, generator=generator, dtype=torch.float64)).square()
     direction = torch.rand(batch, n, n, generator=generator, dtype=torch.float64)

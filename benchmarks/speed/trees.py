@@ -1,4 +1,4 @@
-"""Sums over projective and binary trees, and backward through them, against packages for parsing."""
+"""Sums over projective and binary trees, and the backward pass through the sums, compared with packages for parsing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Sum = Callable[[Tensor], Tensor]
 
 
 def _sums(oracle: str, modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, Sum]]:
-    """log Z (B,) of our θ, by each package."""
+    """Return log Z (B,) of our θ, by each package."""
     by_name = BINARY if oracle == "binary_tree" else PROJECTIVE
     for name, log_partition in by_name.items():
         if name in modules:
             yield name, partial(log_partition, modules[name])
 
 
-# supar's scores of spans stand at the gaps before and after them, and its arcs are [m, h].
+# supar indexes spans by the gaps before and after them, and arcs as [m, h].
 BINARY: Mapping[str, Callable[[ModuleType, Tensor], Tensor]] = {
     "torch-struct": lambda package, t: package.TreeCRF(t.unsqueeze(-1)).partition,
     "supar": lambda package, t: package.ConstituencyCRF(pad(t, (1, 0, 0, 1)), _all(t, 0)).log_partition,
@@ -40,14 +40,14 @@ PROJECTIVE: Mapping[str, Callable[[ModuleType, Tensor], Tensor]] = {
 
 
 def _all(theta: Tensor, root: int) -> Tensor:
-    """Lengths (B,) of sentences without padding."""
+    """Return the lengths (B,) of sentences without padding."""
     return torch.full((len(theta),), theta.shape[1] - root)
 
 
 def marginals(
     modules: Mapping[str, ModuleType], oracle: str, batch: int, words: int, backward: bool
 ) -> Iterator[Contender]:
-    """Marginals of all parts; with ``backward``, the gradient through them of a linear function."""
+    """Compute the marginals of all parts; with ``backward``, the gradient of a linear function of the marginals."""
     size = words + (oracle == "projective_tree")
     generator = torch.Generator().manual_seed(0)
     theta, weight = (torch.randn(batch, size, size, generator=generator) for _ in range(2))

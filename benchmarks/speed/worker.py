@@ -1,4 +1,4 @@
-"""Measure one case in a process of its own: ``python -m benchmarks.speed.worker CASE --record FILE``."""
+"""Measure one case in a separate process: ``python -m benchmarks.speed.worker CASE --record FILE``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 
 def main() -> None:
-    """Write the case's record as JSON."""
+    """Write the record of the case as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case")
     parser.add_argument("--record", type=Path, required=True)
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores of this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
