@@ -196,7 +196,7 @@ METHODS: dict[str, Trees | None] = {
     "straight-through marginals": arborescence(si.get_relaxation("straight_through", backward="marginals")),
     "noisy straight-through": arborescence(surrogate("straight_through", backward="marginals")),
     "SPIGOT": arborescence("spigot"),
-    # The gradient of a mean over a batch is divided by its size.
+    # The gradient of a mean loss is divided by the batch size.
     "I-MLE": arborescence(si.get_relaxation("imle", lambda_=100.0, noise="gumbel")),
 }
 

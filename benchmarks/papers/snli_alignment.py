@@ -77,7 +77,7 @@ class Batch(NamedTuple):
 
 
 def read(folder: Path, part: str) -> list[Pair]:
-    """Read label, premise and hypothesis from each line except the first, separated by tabs, with spaces between words."""
+    """Read label, premise and hypothesis, separated by tabs, from each line except the first."""
     _, *lines = lines_of(folder, f"snli_{part}.tsv")
     rows = (line.split("\t") for line in lines)
     return [Pair(Side(first.split()), Side(second.split()), LABELS[label]) for label, first, second in rows]
