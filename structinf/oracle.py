@@ -86,6 +86,9 @@ class Oracle(abc.ABC):
         place instead of being moved to the end.
     name : str
         The registered name, used in messages.
+    search_terms : tuple of str
+        Other names of the structure or of its algorithm in the field, such as "hungarian" for ``assignment``. The error
+        about an unknown name suggests the oracle for them.
     unsupported : mapping of str to str
         The reason why an ability cannot be offered, by the name of the ability's class. Messages quote the reason.
     """
@@ -95,6 +98,7 @@ class Oracle(abc.ABC):
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = False
     name: ClassVar[str] = ""
+    search_terms: ClassVar[tuple[str, ...]] = ()
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Set by bind(). Not a dataclass field, so that equality, hash and repr depend on the options only.
     bound: ClassVar[Mapping[str, Any]] = _InstanceData()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
 from typing import Any, Generic, TypeGuard, TypeVar, overload
 
 from .errors import PluginError, UnknownNameError
@@ -164,8 +166,20 @@ class Registry(Generic[T]):
 
     def _unknown_name_message(self, name: str) -> str:
         known = self.names()
-        close = did_you_mean(name, known) or "."
+        close = did_you_mean(name, known, self._search_terms()) or "."
         return f"no {self.kind} is called {name!r}{close} Known: {', '.join(known) or 'none'}"
+
+    def _search_terms(self) -> dict[str, list[str]]:
+        """Names by the search terms of their classes; loads all plugins except those that cannot be loaded."""
+        found: dict[str, list[str]] = {}
+        for name in self.names():
+            try:
+                terms = getattr(self.factory(name), "search_terms", ())
+            except PluginError:
+                continue
+            for term in terms:
+                found.setdefault(_normalize(term), []).append(name)
+        return found
 
 
 def signature_options(factory: Callable[..., Any]) -> dict[str, bool]:
@@ -177,10 +191,22 @@ def signature_options(factory: Callable[..., Any]) -> dict[str, bool]:
     return {p.name: p.default is p.empty for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
-def did_you_mean(word: str, known: list[str]) -> str:
-    """A clause that names the close ones among ``known``; empty if none is."""
-    close = difflib.get_close_matches(word, known)
-    return f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+def did_you_mean(word: str, known: list[str], search_terms: Mapping[str, list[str]] = MappingProxyType({})) -> str:
+    """Return a clause that suggests names for ``word``, such as "; did you mean 'chain'?"; empty without a suggestion.
+
+    The suggestions are the names with ``word`` as a search term, else names of a close spelling, else the names of
+    search terms of a close spelling.
+    """
+    wanted = _normalize(word)
+    names: Iterable[str] = search_terms.get(wanted) or difflib.get_close_matches(wanted, known)
+    if not names:
+        close = difflib.get_close_matches(wanted, search_terms, cutoff=0.8)
+        names = dict.fromkeys(name for term in close for name in search_terms[term])
+    return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""
+
+
+def _normalize(word: str) -> str:
+    return re.sub(r"[\s/-]+", "_", word.strip().lower())
 
 
 def _is_callable(factory: Any) -> TypeGuard[Callable[..., Any]]:

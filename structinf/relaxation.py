@@ -72,11 +72,15 @@ class Relaxation(abc.ABC):
     requires : type
         The ability that the oracle must have.
     name : str
-        The name under which the relaxation was registered, for messages.
+        The registered name, used in messages.
+    search_terms : tuple of str
+        Other names in the field, such as "softmax" for ``marginals``. The error about an unknown name suggests the
+        relaxation for them.
     """
 
     requires: ClassVar[type[Oracle]] = Oracle
     name: ClassVar[str] = ""
+    search_terms: ClassVar[tuple[str, ...]] = ()
     # Set by with_generator(). Not a dataclass field, so that equality, hash and repr depend on the options only.
     generator: ClassVar[torch.Generator | None] = None
 

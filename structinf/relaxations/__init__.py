@@ -1,1 +1,1 @@
-"""The built-in relaxations, a file each."""
+"""The built-in relaxations, one file for each."""

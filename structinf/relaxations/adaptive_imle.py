@@ -57,6 +57,7 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
     """
 
     name = "adaptive_imle"
+    search_terms = ("aimle",)
 
     alpha: Tensor
     nonzeros: Tensor

@@ -42,6 +42,7 @@ class Blackbox(Surrogate):
     lambda_: float = 10.0
 
     name = "blackbox"
+    search_terms = ("dbb", "vlastelica")
 
     def __post_init__(self) -> None:
         check_positive("lambda_", self.lambda_)

@@ -104,6 +104,7 @@ class FrankWolfe(WeightedMeanRelaxation):
     closed_form: bool = True
 
     name = "frank_wolfe"
+    search_terms = ("conditional_gradient", "regularized")
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)

@@ -62,6 +62,7 @@ class IMLE(NoisySurrogate):
     symmetric: bool = False
 
     name = "imle"
+    search_terms = ("implicit_mle",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise", get_noise(self.noise))

@@ -40,6 +40,7 @@ class MAP(RegularizedRelaxation):
     """
 
     name = "map"
+    search_terms = ("argmax", "viterbi", "perceptron", "structured_svm", "hard")
 
     @property
     def piecewise_constant(self) -> bool:

@@ -42,6 +42,7 @@ class Marginals(GradientRelaxation):
     temperature: float = 1.0
 
     name = "marginals"
+    search_terms = ("crf", "forward_backward", "inside_outside", "sum_product", "softmax", "gibbs", "matrix_tree", "log_z", "belief_propagation")
     requires = GibbsOracle
 
     def __post_init__(self) -> None:

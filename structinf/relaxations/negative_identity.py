@@ -59,6 +59,7 @@ class NegativeIdentity(Surrogate):
     projection: Projection = "none"
 
     name = "negative_identity"
+    search_terms = ("identity",)
 
     def __post_init__(self) -> None:
         check_choice("projection", self.projection, ("none", "mean", "norm", "std"))

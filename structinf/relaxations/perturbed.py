@@ -30,41 +30,45 @@ ControlVariate = Literal["leave_one_out", "argmax", "none"]
 class Perturbed(RegularizedRelaxation):
     """E[argmax ⟨θ + σU, y⟩] by Monte Carlo, the gradient of F(θ) = E[max ⟨θ + σU, y⟩]; Ω is the conjugate of F.
 
-    One call of the oracle answers all samples. The Jacobian is estimated from the same samples,
-    E[Y ∇ν(U)ᵀ] / σ for noise of density exp(−ν): unbiased, and asking for more samples makes it exact. The record's
-    support are the sampled structures, with weights 1 / samples.
+    One oracle call computes all samples. The Jacobian is estimated from the same samples as E[Y ∇ν(U)ᵀ] / σ, for
+    noise of density exp(−ν). The estimate is unbiased and converges as ``samples`` grows. The support of the
+    solution consists of the sampled structures, each with weight 1 / samples.
 
     Parameters
     ----------
     noise : str or Noise
-        One with a score ∇ν: "normal", "gumbel" or "logistic". With Gumbel noise ``categorical`` gives the softmax.
+        A distribution with a score ∇ν: "normal", "gumbel", "logistic", or an object of :mod:`structinf.noise`. With
+        Gumbel noise, ``categorical`` gives the softmax.
     sigma : float
-        σ, above 0: smaller is closer to the argmax, and makes the derivative vary more.
+        The scale σ of the noise, above 0. A smaller σ gives a mean closer to the argmax, and derivatives of larger
+        variance.
     samples : int
-        At least 1.
+        The number of samples, at least 1.
     control_variate : "leave_one_out", "argmax" or "none"
-        What is taken from each sample's ⟨y, v⟩ before it is multiplied with its noise, which leaves the expectation of
-        the Jacobian as it is and makes its variance smaller: the mean of the other samples'; that of argmax ⟨θ, y⟩, for
-        another call of the oracle, which is also what a single sample gets; nothing, which is all that antithetic
-        samples need.
+        A value subtracted from each sample's ⟨y, v⟩ before the product with its noise. It reduces the variance of
+        the Jacobian and does not change its expectation. "leave_one_out" subtracts the mean over the other samples;
+        a single sample uses "argmax" instead. "argmax" subtracts the value at argmax ⟨θ, y⟩, which takes another
+        oracle call. "none" subtracts nothing; it suffices for antithetic samples.
     antithetic : bool
-        Draw pairs of noise U and −U; for symmetric noise and an even number of samples.
+        Whether to draw pairs of noise U and −U. Pairs need symmetric noise and an even number of samples.
     perturbation : "additive" or "multiplicative"
-        θ + σU, or θ exp(σU − σ²/2) with normal U, whose factors have mean 1 and keep the signs of potentials: for
-        oracles that take costs alone. Its conjugate has the gradient E[exp(σU − σ²/2) Y]. Potentials of exactly 0 are
-        not perturbed and get no gradient.
+        "additive" perturbs to θ + σU, and "multiplicative" to θ exp(σU − σ²/2) with normal U. The factors have mean
+        1 and keep the signs of scores, for oracles that accept only scores of at most 0. With factors, ∇F is
+        E[exp(σU − σ²/2) Y]. Scores of exactly 0 are not perturbed and get no gradient.
 
     References
     ----------
     Berthet et al. 2020, Learning with Differentiable Perturbed Optimizers, Propositions 2.2, 3.1 and §4.
     Dalle, Baty, Bouvier & Parmentier 2022, Learning with Combinatorial Optimization Layers, §4.1 (multiplicative).
 
+
     Examples
     --------
     >>> import structinf as si
     >>> theta = torch.tensor([[1.0, 2.0, 0.0]])
+    >>> options = {"noise": "gumbel", "samples": 10_000}
     >>> g = torch.Generator().manual_seed(0)
-    >>> mean = si.relax(theta, "categorical", "perturbed", noise="gumbel", samples=10_000, generator=g)
+    >>> mean = si.relax(theta, "categorical", "perturbed", generator=g, **options)
     >>> (mean - theta.softmax(1)).abs().max() < 0.02
     tensor(True)
     """
@@ -77,20 +81,21 @@ class Perturbed(RegularizedRelaxation):
     perturbation: Literal["additive", "multiplicative"] = "additive"
 
     name = "perturbed"
+    search_terms = ("perturb_and_map", "perturbed_optimizers")
 
     def __post_init__(self) -> None:
         noise = get_noise(self.noise)
         object.__setattr__(self, "noise", noise)
-        noise.score(torch.zeros(()))  # raises if it has none
+        noise.score(torch.zeros(()))  # raises an error if the noise has no score
         check_positive("sigma", self.sigma)
         check_natural("samples", self.samples)
         check_choice("control_variate", self.control_variate, ("leave_one_out", "argmax", "none"))
         check_choice("perturbation", self.perturbation, ("additive", "multiplicative"))
         check_flag("antithetic", self.antithetic)
         if self._is_multiplicative and noise != get_noise("normal"):
-            raise InvalidInputError(f'perturbation="multiplicative" has factors of normal noise, got noise={noise!r}')
+            raise InvalidInputError(f'perturbation="multiplicative" needs noise="normal", got noise={noise!r}')
         if self.antithetic and not noise.symmetric:
-            raise InvalidInputError(f"antithetic samples need symmetric noise, which {noise!r} is not")
+            raise InvalidInputError(f"antithetic samples need symmetric noise, but {noise!r} is not symmetric")
         if self.antithetic and self.samples % 2:
             raise InvalidInputError(f"antithetic samples come in pairs: samples must be even, got {self.samples}")
 
@@ -124,19 +129,19 @@ class Perturbed(RegularizedRelaxation):
         return self._attach(self._run(oracle, theta, with_value=False), oracle, theta)[0]
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
-        """F(θ), (B,), the mean of the samples' best scores."""
+        """Return F(θ), (B,), estimated by the mean of the samples' best scores."""
         return self.solve(oracle, theta).value
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
-        """Ω(y) = sup ⟨θ, y⟩ − F(θ), (B,), at a vertex of conv(Y): −σ E[U] Σ y, and 0 if potentials are multiplied.
+        """Return Ω(y) = sup ⟨θ, y⟩ − F(θ), (B,), at a structure y: −σ E[U] Σ y, or 0 for multiplicative noise.
 
-        F(θ) is at least E⟨θ + σU, y⟩, and comes as close as one likes where θ prefers y to all others.
+        F(θ) is at least E⟨θ + σU, y⟩, and approaches this bound as θ prefers y ever more to all other structures.
         """
         total = torch.stack([t.flatten(1).sum(1) for t in as_tuple(y)]).sum(0)
         return total * (0.0 if self._is_multiplicative else -self.sigma * self._noise.mean)
 
     def conjugate_and_omega(self, oracle: Oracle, theta: Parts, y: Parts) -> tuple[Tensor, Tensor]:
-        # Ω from the samples that F is from: their errors cancel, and no structure beats the best of a sample's.
+        # Estimate Ω and F from the same samples: their errors cancel, so that the loss is never negative.
         result = self._run(oracle, theta)
         mean = self._attach(result, oracle, theta)[0]
         value = autograd.attach_envelope_gradient(
@@ -155,7 +160,9 @@ class Perturbed(RegularizedRelaxation):
         return get_noise(self.noise)
 
     def _run(self, oracle: Oracle, theta: Parts, *, with_value: bool = True) -> _Samples:
-        """Samples, ``with_value`` with the mean of their best scores, else 0: scores are a pass over all of them."""
+        """Draw the samples. Their value is the mean of their best scores, or 0 without ``with_value``, which saves a
+        pass.
+        """
         fixed = map_parts(torch.Tensor.detach, theta)
         with torch.no_grad():
             perturbed = perturb(
@@ -180,24 +187,28 @@ class Perturbed(RegularizedRelaxation):
         return autograd.attach_vjp(result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)
 
     def _value_gradient(self, result: _Samples, mean: Parts, oracle: Oracle, theta: Parts) -> Parts:
-        """∇F: the mean itself, or that of the structures times the factors of their potentials."""
+        """Return ∇F: the mean, or for multiplicative noise the mean of the structures times the factors of their
+        scores.
+        """
         if not self._is_multiplicative:
             return mean
         weighed = map_parts(torch.mul, result.factors, result.structures)
         factor_weighted = _Samples(self, oracle, result.theta, result.noise, weighed, result.value)
         slope = self._attach(factor_weighted, oracle, theta)[0]
-        # Noise estimates derivatives of what depends on it through x = θ exp(σU − σ²/2) alone, here E[x Y], and ∇F is
-        # that over θ: hence a factor of 1 with the derivative −1/θ.
+        # The samples estimate derivatives of expectations of functions of x = θ exp(σU − σ²/2), here E[x Y]. ∇F is
+        # E[x Y] / θ, so the result is multiplied by a factor with the value 1 and the derivative −1/θ.
         moved = map_parts(lambda t: torch.where((t == 0) | t.isinf(), 1.0, t), theta)
         return map_parts(lambda m, t: m * (t.detach() / t), slope, moved)
 
 
-_SECOND_ORDER_HINT = "a Fenchel-Young loss of it has estimates of second ones"
+_SECOND_ORDER_HINT = "a Fenchel-Young loss of this relaxation estimates second derivatives"
 
 
 @dataclass(frozen=True)
 class _Samples:
-    """Structures (n, B, *event) of noise (n, B, *event): a weighted mean whose Jacobian is estimated from them."""
+    """Structures (n, B, *event) for noise (n, B, *event): a weighted mean with a Jacobian estimated from the
+    samples.
+    """
 
     options: Perturbed
     oracle: Oracle
@@ -220,11 +231,11 @@ class _Samples:
 
     @property
     def factors(self) -> Parts:
-        """exp(σU − σ²/2)."""
+        """The factors exp(σU − σ²/2)."""
         return map_parts(lambda u: multiplicative_factors(u, self.options.sigma), self.noise)
 
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
-        """E[s ∇ν(U)] / σ, with s = ⟨Y, v⟩ + c for cotangents v of the mean and c of the weights."""
+        """Return E[s ∇ν(U)] / σ, where s = ⟨Y, v⟩ + c for cotangents v of the mean and c of the weights."""
         n, control_variate = self.options.samples, self.options.control_variate
         if n == 1 and control_variate == "leave_one_out":
             control_variate = "argmax"
@@ -237,19 +248,22 @@ class _Samples:
                 )
         if weights_cotangent is not None:
             s = s + weights_cotangent
-        # Pairs need no mean of the others: whatever is taken from both falls out, as their scores are opposite.
+        # Antithetic pairs need no leave-one-out mean: a constant cancels, because their noise scores are opposite.
         if control_variate == "leave_one_out" and not self.options.antithetic:
-            s = (s - s.mean(0)) * (n / (n - 1))  # s less the mean of the others
+            s = (s - s.mean(0)) * (n / (n - 1))  # s minus the mean of the other samples
         return map_parts(lambda t, u: self._score_weighted_sum(s / n, t, u), self.theta, self.noise)
 
     @staticmethod
     def _inner_products(structures: Parts, v: Parts) -> Tensor:
-        """⟨y, v⟩, (n, B), for structures (n, B, *event)."""
+        """Return ⟨y, v⟩, (n, B), for structures (n, B, *event) and v (B, *event)."""
         first, *others = (sample_inner_products(y, z) for y, z in zip(as_tuple(structures), as_tuple(v), strict=True))
         return sum(others, start=first)
 
     def _score_weighted_sum(self, s: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
-        """Σ s ∇ν(U) over the samples, per unit of θ, (B, *event); 0 at parts of −inf, and of 0 that no factor moves."""
+        """Return Σ s ∇ν(U) over the samples, per unit of θ, (B, *event).
+
+        The sum is 0 at parts of score −inf, and with multiplicative noise at parts of score 0.
+        """
         total = weighted_sum_of_samples(get_noise(self.options.noise).score(noise), s) / self.options.sigma
         if self.options.perturbation == "multiplicative":
             return torch.where((theta == 0) | theta.isinf(), 0.0, total / theta)

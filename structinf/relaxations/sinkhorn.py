@@ -77,6 +77,7 @@ class Sinkhorn(RegularizedRelaxation):
     on_failure: OnFailure = "warn"
 
     name = "sinkhorn"
+    search_terms = ("entropic_transport", "optimal_transport")
     requires = TransportPolytope
 
     def __post_init__(self) -> None:

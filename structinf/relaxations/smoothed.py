@@ -1,4 +1,4 @@
-"""smoothed: the expected structure of a recursion whose maxima are smoothed."""
+"""smoothed: the expected structure of a recursion with smoothed maxima."""
 
 from __future__ import annotations
 
@@ -16,42 +16,45 @@ __all__ = ["Smoothed"]
 
 @dataclass(frozen=True)
 class Smoothed(GradientRelaxation):
-    """∇DP_Ω(θ): every maximum of the oracle's recursion is smoothed by a regularizer Ω of its choices.
+    """∇DP_Ω(θ), where DP_Ω is the oracle's recursion with every maximum smoothed by a regularizer Ω.
 
-    The mean is the expected structure of a random walk that chooses as the smoothed maxima do: with the negative
-    entropy the Gibbs distribution's, with the others one of few structures. Twice differentiable, by two passes through
-    the recursion.
+    The mean is the expected structure of a random walk. The walk makes each choice with the probabilities of the
+    smoothed maximum. The relaxation is twice differentiable, by two passes through the recursion.
 
-    ==============  ===============================  ====================================
-    regularizer     mean                             loss
-    ==============  ===============================  ====================================
-    "negentropy"    dense: that of ``marginals``     CRF; with a cost softmax-margin
-    "squared_l2"    sparse                           smoothed hinge
-    "tsallis"       sparse, between the two          α = 1.5 by default
-    "none"          the argmax, a vertex             perceptron; with a cost hinge
-    ==============  ===============================  ====================================
+    ==============  =======================================  ====================================
+    regularizer     mean                                     loss
+    ==============  =======================================  ====================================
+    "negentropy"    dense: the mean of ``marginals``         CRF; with a cost softmax-margin
+    "squared_l2"    sparse                                   smoothed hinge
+    "tsallis"       sparse, between the two rows above       α = 1.5 by default
+    "none"          the argmax, a structure                  perceptron; with a cost hinge
+    ==============  =======================================  ====================================
 
     Parameters
     ----------
     regularizer : str or Regularizer
-        A name above, or an object, such as ``Tsallis(alpha=1.25)`` or one of your own.
+        A name from the table, or an object such as ``Tsallis(alpha=1.25)`` or your own Regularizer.
     temperature : float, optional
-        Above 0, multiplies Ω; smaller is closer to the argmax. The regularizer's own (1) by default.
+        Positive factor of Ω. A lower temperature gives a mean closer to the argmax. By default the temperature of
+        the regularizer, which is 1 for a name.
 
     Notes
     -----
-    Ω is 0 where a choice is certain. Mensch & Blondel's squared norm lacks the constant −½ that makes it so.
+    Ω is 0 at a certain choice. The squared norm of Mensch & Blondel lacks the constant −½ required for this
+    property.
 
     References
     ----------
     A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018,
     Algorithms 1 and 2.
 
+
     Examples
     --------
     >>> import structinf as si
     >>> import torch
-    >>> si.relax(torch.tensor([1.0, 0.8, 0.0, -3.0]), "subset", Smoothed(regularizer="squared_l2"), k=2)
+    >>> theta = torch.tensor([1.0, 0.8, 0.0, -3.0])
+    >>> si.relax(theta, "subset", Smoothed(regularizer="squared_l2"), k=2)
     tensor([0.9280, 0.8920, 0.1800, 0.0000])
     """
 
@@ -59,6 +62,7 @@ class Smoothed(GradientRelaxation):
     temperature: float | None = None
 
     name = "smoothed"
+    search_terms = ("differentiable_dp", "dp_omega", "smoothed_dp")
     requires = Smoothable
 
     def __post_init__(self) -> None:
@@ -71,5 +75,5 @@ class Smoothed(GradientRelaxation):
         return isinstance(self.regularizer, Unregularized)
 
     def convex_function(self, oracle: Oracle) -> ConvexFunction:
-        """DP_Ω."""
+        """Return DP_Ω."""
         return smoothed_function(cast(Smoothable, oracle), cast(Regularizer, self.regularizer))

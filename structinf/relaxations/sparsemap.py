@@ -1,4 +1,4 @@
-"""sparsemap: the quadratically regularised mean, a few structures with their weights."""
+"""sparsemap: the quadratically regularized mean, a sparse weighted sum of structures."""
 
 from __future__ import annotations
 
@@ -26,31 +26,35 @@ __all__ = ["SparseMAP"]
 class SparseMAP(WeightedMeanRelaxation):
     """argmax ⟨θ, μ⟩ − ½ temperature ‖μ‖² over μ ∈ conv(Y), by the active-set method.
 
-    The mean is a weighted sum of a few structures. Its gradient, and that of the weights, is the
-    generalised Jacobian on these structures, exact wherever the support is locally constant.
+    The mean is a sparse weighted sum: its support has at most one structure more than there are parts. The
+    gradients of the mean and of the weights are the generalised Jacobian on the support. They are exact wherever
+    the support is locally constant.
 
     Parameters
     ----------
     penalty : "all" or "readout"
-        Penalise all parts (the Euclidean projection of θ / temperature onto conv(Y)), or only
-        those that ``oracle.readout`` keeps, as first published (a chain's unary parts).
+        The penalised parts. "all" penalises all parts, so that the mean is the Euclidean projection of θ /
+        temperature onto conv(Y). "readout" penalises only the parts kept by ``oracle.readout``, such as a chain's
+        unary parts, as in the original paper.
     temperature : float
-        Above 0; smaller is closer to the argmax.
+        Positive factor of the penalty. A lower temperature gives a mean closer to the argmax.
     tolerance : float
-        The solver stops on a duality gap below this, relative to the scores' scale.
+        The solver stops once the duality gap is below ``tolerance`` times the scale of the scores.
     max_iter : int
-        Most calls of the oracle after the first; at least 1.
+        Maximal number of oracle calls after the first; at least 1.
     on_failure : "warn", "raise" or "ignore"
-        What to do about instances that did not meet the tolerance.
+        The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing.
 
     References
     ----------
     Niculae, Martins, Blondel & Cardie 2018, SparseMAP: Differentiable Sparse Structured Inference, §3.
 
+
     Examples
     --------
     >>> import structinf as si
-    >>> solution = si.infer(torch.tensor([[0.9, 0.5], [0.2, 0.5]]), "assignment", SparseMAP())
+    >>> theta = torch.tensor([[0.9, 0.5], [0.2, 0.5]])
+    >>> solution = si.infer(theta, "assignment", SparseMAP())
     >>> solution.mean, solution.weights
     (tensor([[0.6750, 0.3250],
             [0.3250, 0.6750]]), tensor([0.6750, 0.3250]))
@@ -63,6 +67,7 @@ class SparseMAP(WeightedMeanRelaxation):
     on_failure: OnFailure = "warn"
 
     name = "sparsemap"
+    search_terms = ("active_set", "lp_sparsemap", "sparsemax")
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
@@ -70,7 +75,7 @@ class SparseMAP(WeightedMeanRelaxation):
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
-        """½ temperature ‖y‖² over the penalised parts, (B,)."""
+        """Return ½ temperature ‖y‖² over the penalised parts, (B,)."""
         penalised = oracle.readout(y) if self.penalty == "readout" else y
         squares = [t.square().flatten(1).sum(1) for t in as_tuple(penalised)]
         return 0.5 * self.temperature * torch.stack(squares).sum(0)

@@ -1,4 +1,4 @@
-"""spigot: the structure's way to where a step against the gradient, projected, would put it."""
+"""spigot: a surrogate gradient from a projected step against the gradient of the loss."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _PROJECTION = SparseMAP()
 
 @dataclass(frozen=True, kw_only=True)
 class SPIGOT(Surrogate):
-    """argmax ⟨θ, y⟩, with the gradient of a loss of θ towards a label that is pulled back from v = dL/dy.
+    """argmax ⟨θ, y⟩ in the forward pass, and the gradient of a structured loss in the backward pass.
 
-    With proj the Euclidean projection onto conv(Y), exact by the active-set method or in closed form, and
-    m(θ) = E[Y] under p(y) ∝ exp⟨θ, y⟩:
+    The gold structure of this loss is replaced by a label: the result of a step against v = dL/dy. Let proj be the
+    Euclidean projection onto conv(Y), exact by the active-set method or in closed form. Let m(θ) = E[Y] under p(y)
+    ∝ exp⟨θ, y⟩.
 
     ========================  ===========  ===========================  ==========================
     variant                   loss         step towards the label       gradient
@@ -34,14 +35,15 @@ class SPIGOT(Surrogate):
     "exponentiated_gradient"  CRF          mirror descent, from m(θ)    m(θ) − m(θ − ηv)
     ========================  ===========  ===========================  ==========================
 
-    In all of them v is taken at y, where the forward pass was.
+    All variants take v at the structure y of the forward pass.
 
     Parameters
     ----------
     step_size : float
-        η, above 0.
+        The step size η, above 0.
     variant : "projection", "cross_entropy" or "exponentiated_gradient"
-        The latter two need marginals, a GibbsOracle.
+        The rule, as in the table. "cross_entropy" and "exponentiated_gradient" need an oracle with marginals (a
+        GibbsOracle).
 
     References
     ----------
@@ -49,11 +51,13 @@ class SPIGOT(Surrogate):
     Mihaylova, Niculae & Martins 2020, Understanding the Mechanics of SPIGOT: Surrogate Gradients for Latent Structure
     Learning (SPIGOT-CE and SPIGOT-EG, with the argmax forward).
 
+
     Examples
     --------
     >>> import structinf as si
     >>> theta = torch.tensor([[1.0, 2.0, 0.0]], requires_grad=True)
-    >>> si.relax(theta, "categorical", "spigot", step_size=0.5).backward(torch.tensor([[0.0, 1.0, -1.0]]))
+    >>> y = si.relax(theta, "categorical", "spigot", step_size=0.5)
+    >>> y.backward(torch.tensor([[0.0, 1.0, -1.0]]))
     >>> theta.grad
     tensor([[ 0.0000,  0.5000, -0.5000]])
     """
@@ -70,7 +74,7 @@ class SPIGOT(Surrogate):
     def unsupported_reason(self, oracle: Oracle) -> str | None:
         projects = self.variant != "exponentiated_gradient"
         if oracle.requires_nonpositive_theta and not (projects and isinstance(oracle, Projectable)):
-            return f"{oracle.label()} takes potentials of at most 0, and a step against the gradient makes others"
+            return f"{oracle.label()} takes scores of at most 0, and a step against the gradient can make them positive"
         if self.variant == "projection":
             return super().unsupported_reason(oracle)
         why = missing_ability_reason(oracle, GibbsOracle)
@@ -84,7 +88,7 @@ class SPIGOT(Surrogate):
             )
         else:
             stepped = take_step(start, v, -self.step_size)
-            # The face of conv(Y) that θ allows.
+            # Keep parts of score −inf forbidden in the projection.
             stepped = map_parts(lambda s, t: torch.where(t.isneginf(), -torch.inf, s), stepped, result.theta)
             label = result.solve_where_finite(lambda t: _PROJECTION.mean(result.oracle, t), stepped)
         return map_parts(torch.sub, start, label)

@@ -1,4 +1,4 @@
-"""stochastic: a relaxation at noisy potentials."""
+"""stochastic: a relaxation of noisy scores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Stochastic"]
 
 @dataclass(frozen=True, kw_only=True)
 class Stochastic(Relaxation):
-    """μ(θ + σU), a random relaxed structure with the gradient of the relaxation μ there.
+    """μ(θ + σU): a relaxation μ of noisy scores, differentiated through μ.
 
     ===============  =================================  ==========================
     structure        base_relaxation                    known as
@@ -39,17 +39,19 @@ class Stochastic(Relaxation):
     Parameters
     ----------
     base_relaxation : str or Relaxation
-        μ.
+        The relaxation μ.
     noise : str or Noise
-        U, for each part of each instance.
+        The distribution of the noise U, drawn for each part of each instance: a name or an object of
+        :mod:`structinf.noise`.
     sigma : float
-        Above 0.
+        The scale σ of the noise, above 0.
     samples : int
-        At least 1, in one call of μ.
+        The number of samples, at least 1, computed in one call of μ.
     reduction : "mean" or "none"
-        The samples' mean; or each by itself, in front of the batch: (samples, ..., *event).
+        "mean" returns the mean of the samples. "none" returns all samples in a leading dimension, (samples, ...,
+        *event).
     temperature : float, optional
-        That of μ, where it is not the one that μ has.
+        The temperature of μ. By default μ keeps its own temperature.
 
     References
     ----------
@@ -58,10 +60,12 @@ class Stochastic(Relaxation):
     Jang, Gu & Poole 2017, Categorical Reparameterization with Gumbel-Softmax; Maddison, Mnih & Teh 2017, The Concrete
     Distribution. Mena et al. 2018, Learning Latent Permutations with Gumbel-Sinkhorn Networks.
 
+
     Examples
     --------
     >>> import structinf as si
-    >>> layer = si.Layer("categorical", "stochastic", base_relaxation="marginals", samples=5, reduction="none")
+    >>> options = {"base_relaxation": "marginals", "reduction": "none"}
+    >>> layer = si.Layer("categorical", "stochastic", samples=5, **options)
     >>> layer(torch.zeros(2, 3)).shape
     torch.Size([5, 2, 3])
     """
@@ -74,6 +78,7 @@ class Stochastic(Relaxation):
     temperature: float | None = None
 
     name = "stochastic"
+    search_terms = ("gumbel_softmax", "gumbel_sinkhorn", "concrete")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base_relaxation", resolve_relaxation(self.base_relaxation, self.temperature))
@@ -84,7 +89,7 @@ class Stochastic(Relaxation):
         check_choice("reduction", self.reduction, ("mean", "none"))
         if self._base.sample_ndim:
             raise InvalidInputError(
-                f"base_relaxation: {self.base_relaxation!r} keeps samples of its own apart; take their mean there"
+                f'base_relaxation: {self.base_relaxation!r} returns separate samples; set reduction="mean" there'
             )
 
     @property
@@ -129,7 +134,7 @@ class Stochastic(Relaxation):
         n, size = self.samples, batch_size(theta)
 
         def rows(t: Tensor | None, reduce: Callable[[Tensor, int], Any]) -> Tensor | None:
-            """(n B,) as (n, B), or, of the samples ``reduce``, as (B,)."""
+            """Reshape (n B,) to (n, B), or reduce the samples by ``reduce`` to (B,)."""
             return None if t is None else (t.reshape(n, size) if keep_samples else reduce(t.reshape(n, size), 0))
 
         def weights(t: Tensor) -> Tensor:

@@ -50,6 +50,7 @@ class StraightThrough(Surrogate):
     temperature: InitVar[float | None] = None
 
     name = "straight_through"
+    search_terms = ("ste",)
 
     def __post_init__(self, temperature: float | None) -> None:
         if isinstance(self.backward, str) and self.backward == "identity":

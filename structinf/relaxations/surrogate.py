@@ -1,4 +1,4 @@
-"""Base classes of surrogate gradients: the argmax of (noisy) potentials, with a rule in place of its derivative."""
+"""Base classes of surrogate gradients: the argmax of (noisy) scores, with a rule in place of its derivative."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = ["ArgmaxResult", "NoisySurrogate", "Surrogate", "take_step"]
 
 
 class Surrogate(Relaxation):
-    """argmax ⟨θ, y⟩, a vertex, with a gradient that stands in for the derivative, which is 0."""
+    """argmax ⟨θ, y⟩ in the forward pass, and a rule in place of the derivative, which is 0, in the backward pass."""
 
     @abc.abstractmethod
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
-        """The gradient in θ that ``v`` = dL/dy, (B, *event), makes of the structures chosen; in v's form or in θ's.
+        """Return the gradient with respect to θ, in the form of ``v`` or of θ, given ``v`` = dL/dy, (B, *event).
 
-        ``v`` is 0 at parts of −inf and in the padding. NaN marks instances of which there is none.
+        ``v`` is 0 at parts of score −inf and in the padding. Instances without a finite gradient get NaN.
         """
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
@@ -53,13 +53,24 @@ class Surrogate(Relaxation):
         return autograd.attach_vjp(argmax_result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)
 
 
-_SECOND_ORDER_HINT = "a surrogate is no derivative and has none, and the marginals relaxation is twice differentiable"
+_SECOND_ORDER_HINT = "a surrogate gradient has no derivative; the marginals relaxation is twice differentiable"
 
 
 class NoisySurrogate(Surrogate):
     """argmax ⟨θ + σU, y⟩ for samples of noise U, with a surrogate gradient for each sample.
 
-    The result is the mean of the samples, or with ``reduction="none"`` each sample, in front of the batch.
+    The result is the mean of the samples, or with ``reduction="none"`` all samples, in a leading dimension.
+
+    Attributes
+    ----------
+    noise : str or Noise
+        The distribution of U.
+    sigma : float
+        The scale σ of the noise, above 0.
+    samples : int
+        The number of samples, at least 1.
+    reduction : "mean" or "none"
+        Whether to average the samples or to keep them.
     """
 
     noise: str | Noise
@@ -68,7 +79,7 @@ class NoisySurrogate(Surrogate):
     reduction: Literal["mean", "none"]
 
     def _check_sampling(self) -> None:
-        """Raise InvalidInputError unless these options are right."""
+        """Raise InvalidInputError unless ``sigma``, ``samples`` and ``reduction`` are valid."""
         check_positive("sigma", self.sigma)
         check_natural("samples", self.samples)
         check_choice("reduction", self.reduction, ("mean", "none"))
@@ -108,10 +119,20 @@ class NoisySurrogate(Surrogate):
 
 @dataclass(frozen=True)
 class ArgmaxResult:
-    """The best structures y (B, *event) for potentials θ, each of weight 1, whose gradient is the surrogate's rule.
+    """The best structures for given scores, each of weight 1, with the gradient of a surrogate.
 
-    ``theta`` (B | 1, *event) includes the noise, if there is any; ``noiseless_theta`` (B' | 1, *event) does not. B is a
-    multiple of B'.
+    Attributes
+    ----------
+    surrogate : Surrogate
+        The rule for the gradient.
+    oracle : Oracle
+        The set Y of structures.
+    theta : (B | 1, *event) Parts
+        The scores, including any noise.
+    noiseless_theta : (B' | 1, *event) Parts
+        The scores without noise. B is a multiple of B'.
+    y : (B, *event) Parts
+        The best structures for ``theta``.
     """
 
     surrogate: Surrogate
@@ -132,8 +153,8 @@ class ArgmaxResult:
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         if mean_cotangent is None or weights_cotangent is not None:
             raise UnsupportedError(
-                f"the weights of {self.surrogate.label()} are the same for all θ and carry no gradient; "
-                "train through the mean, or take sparsemap, whose weights have one"
+                f"the weights of {self.surrogate.label()} do not depend on theta and have no gradient; "
+                "train through the mean, or use sparsemap, whose weights have a gradient"
             )
         gradient = self.surrogate.surrogate_gradient(self, self._mask_forbidden(mean_cotangent))
         if not self._has_forbidden_parts:
@@ -142,11 +163,13 @@ class ArgmaxResult:
 
     @functools.cached_property
     def _has_forbidden_parts(self) -> bool:
-        """Whether a part is −inf, which noise does not change: looked for without it, in fewer numbers."""
+        """Whether a part has score −inf. Noise does not change −inf, so the check reads only the noiseless scores."""
         return any(bool(t.isneginf().any()) for t in as_tuple(self.noiseless_theta))
 
     def allowed_parts(self, like: Parts) -> Parts:
-        """Boolean masks, (B | 1, *event), of the parts that a structure of ``like``'s batch (B, *event) may have."""
+        """Return boolean masks (B | 1, *event) of the parts that a structure may use, for the batch size of
+        ``like``.
+        """
         finite = map_parts(lambda t: ~t.isneginf(), self.theta)
         masks = self.oracle.valid_parts(like)
         return finite if masks is None else map_parts(torch.logical_and, finite, masks)
@@ -157,9 +180,11 @@ class ArgmaxResult:
         return map_parts(lambda mask, z: torch.where(mask, z, 0.0), self.allowed_parts(v), v)
 
     def solve_where_finite(self, solve: Callable[[Parts], Parts], potentials: Parts) -> Parts:
-        """``solve(potentials)``, and NaN for instances whose ``potentials`` are not finite where θ is."""
+        """Return ``solve(potentials)``, with NaN for instances whose ``potentials`` are not finite where θ is
+        finite.
+        """
         ends = [end for p in as_tuple(potentials) if p.numel() for end in torch.aminmax(p)]
-        if all(math.isfinite(end) for end in ends):  # the usual case, in one pass
+        if all(math.isfinite(end) for end in ends):  # usually, this single pass over the scores suffices
             return solve(potentials)
         pairs = zip(as_tuple(potentials), as_tuple(self.theta), strict=True)
         wrong = torch.stack([(~(p.isfinite() | t.isneginf())).flatten(1).any(1) for p, t in pairs]).any(0)
@@ -173,7 +198,9 @@ class ArgmaxResult:
         return map_parts(lambda y: where_wrong(torch.nan, y), found)
 
     def argmax_difference(self, v: Parts, step: float | Tensor, *, symmetric: bool = False) -> Parts:
-        """y − argmax ⟨θ − step v, y⟩; or half of argmax ⟨θ + step v, y⟩ less the same."""
+        """Return y − argmax ⟨θ − step v, y⟩, or with ``symmetric`` (argmax ⟨θ + step v, y⟩ − argmax ⟨θ − step v, y⟩) /
+        2.
+        """
         low = self._argmax_at_step(v, -step)
         if symmetric:
             return map_parts(lambda a, b: (a - b) / 2, self._argmax_at_step(v, step), low)
@@ -188,7 +215,7 @@ class ArgmaxResult:
 
 @dataclass(frozen=True)
 class _SampledArgmax:
-    """Structures (n, B, *event) that were chosen as one batch: their mean, or each."""
+    """Structures (n, B, *event) chosen in one batch: their mean, or with ``keep_samples`` each sample."""
 
     argmax_result: ArgmaxResult
     samples: int
@@ -220,5 +247,5 @@ class _SampledArgmax:
 
 
 def take_step(theta: Parts, v: Parts, step: float | Tensor) -> Parts:
-    """θ + step v, (B, *event)."""
+    """Return θ + step v, (B, *event)."""
     return map_parts(lambda t, z: t + step * z, theta, v)

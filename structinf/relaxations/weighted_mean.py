@@ -1,4 +1,4 @@
-"""Base class of sparsemap and frank_wolfe: a solver returns the mean as a weighted sum of structures."""
+"""Base class of sparsemap and frank_wolfe, whose solvers return the mean as a weighted sum of structures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,19 @@ __all__ = ["WeightedMeanRelaxation"]
 
 
 class WeightedMeanRelaxation(RegularizedRelaxation):
-    """argmax ⟨θ, μ⟩ − temperature · Ω(μ) over μ ∈ conv(Y), by a solver or by the oracle's closed form."""
+    """argmax ⟨θ, μ⟩ − temperature · Ω(μ) over μ ∈ conv(Y), by a solver or by the oracle's closed form.
+
+    Attributes
+    ----------
+    temperature : float
+        Positive factor of Ω.
+    tolerance : float
+        Tolerance of the solver's duality gap.
+    max_iter : int
+        Maximal number of the solver's iterations.
+    on_failure : "warn", "raise" or "ignore"
+        The reaction to instances that miss the tolerance.
+    """
 
     temperature: float
     tolerance: float
@@ -31,11 +43,11 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
 
     @abc.abstractmethod
     def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
-        """The mean as a function of θ / temperature, where the oracle knows it."""
+        """Return the oracle's closed form of the mean as a function of θ / temperature, or None."""
 
     @abc.abstractmethod
     def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:
-        """The solver's result for ``scaled`` = θ / temperature, given its options tolerance, max_iter, warm_start."""
+        """Run the solver on ``scaled`` = θ / temperature with the options tolerance, max_iter and warm_start."""
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         scaled = divide_by_temperature(theta, self.temperature)
@@ -59,7 +71,7 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         return self._attach_gradient(self._result(oracle, scaled), oracle, scaled)[0]
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
-        """max ⟨θ, μ⟩ − temperature · Ω(μ), (B,)."""
+        """Return max ⟨θ, μ⟩ − temperature · Ω(μ), (B,)."""
         if self._closed_form(oracle) is None:
             return self.solve(oracle, theta).value
         return self._conjugate_at(self.mean(oracle, theta), oracle, theta)

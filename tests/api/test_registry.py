@@ -360,3 +360,39 @@ def test_a_relaxation_with_arguments_of_its_own_is_not_offered():
 
     assert "needy" not in resolution.works_with(Explicit())
     assert "needy" in si.list_relaxations()
+
+
+# ----------------------------------------------------------------------------- other names in the field
+
+
+@pytest.mark.parametrize(
+    ("get", "term", "suggested"),
+    [
+        (si.get_oracle, "hungarian", "'assignment'"),
+        (si.get_oracle, "Viterbi", "'chain'"),
+        (si.get_oracle, "chu-liu/edmonds", "'arborescence'"),
+        (si.get_oracle, "smith waterman", "'needleman_wunsch'"),
+        (si.get_oracle, "kruskals", "'spanning_tree'"),
+        (si.get_relaxation, "CRF", "'marginals'"),
+        (si.get_relaxation, "gumbel-softmax", "'stochastic'"),
+    ],
+)
+def test_a_term_of_the_field_suggests_the_name(get, term, suggested):
+    with pytest.raises(UnknownNameError, match=rf"called '{term}'; did you mean {suggested}\?"):
+        get(term)
+
+
+def test_every_search_term_leads_to_its_class():
+    for registry in (resolution.ORACLES, resolution.RELAXATIONS):
+        for name in registry.names():
+            for term in getattr(registry.factory(name), "search_terms", ()):
+                with pytest.raises(UnknownNameError, match=rf"did you mean .*'{name}'"):
+                    registry.get(term)
+
+
+def test_plugins_that_cannot_be_loaded_suggest_nothing(install):
+    terms = "class Tree:\n    search_terms = ('conifer',)\n"
+    install("pines", {"pine": "pines:Tree"}, terms)
+    install("wreck", {"oak": "wreck:Tree"}, "raise RuntimeError('broken')")
+    with pytest.raises(UnknownNameError, match="did you mean 'pine'"):
+        Registry("oracle", Oracle, "toy.oracles").get("conifer")
