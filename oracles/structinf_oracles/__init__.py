@@ -1,1 +1,1 @@
-"""The built-in structures, one oracle a file, with compiled kernels of their own."""
+"""The built-in oracles, one structure in each module, with their compiled kernels."""

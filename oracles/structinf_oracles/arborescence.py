@@ -25,28 +25,33 @@ __all__ = ["Arborescence"]
 
 @dataclass(frozen=True)
 class Arborescence(GibbsOracle, Samplable, Enumerable):
-    """Trees in which each of n words has one head, another word or the root, and no cycle.
+    """Non-projective dependency trees: each of n words has one head, another word or the root, and no heads form a
+    cycle.
 
-    ⟨θ, y⟩ = Σ_m θ[head(m), m] for θ (..., n + 1, n + 1), where θ[h, m] scores the arc h -> m. Node 0 is the root.
-    Column 0 and the diagonal are never read; there and in the padding y is 0. −inf forbids an arc.
+    ⟨θ, y⟩ = Σ_m θ[head(m), m]. Words are numbered from 1 to n, and node 0 is the root.
 
-    Instance data: ``lengths`` (...), integers in [1, n], counts words and not the root. Labels are the words' heads
-    (..., n), from 0 to n; decoded ones are −1 beyond the length.
+    - Scores θ, shape (..., n + 1, n + 1): θ[h, m] is the score of the arc from head h to word m. Column 0 and the
+      diagonal are never read. −inf forbids an arc.
+    - Structure y, shape (..., n + 1, n + 1): 1 for each arc of the tree. Column 0, the diagonal and the padding are
+      0.
+    - Labels, shape (..., n): the head of each word, an integer in [0, n]. Decoded labels are −1 beyond the length.
+    - Instance data ``lengths``, shape (...): the number of words without the root, an integer in [1, n]. Default: n.
 
     Parameters
     ----------
     single_root : bool, default False
-        Allow only trees with exactly one arc from the root.
+        Whether exactly one word has the root as its head. If False, any number of words may.
 
     Notes
     -----
-    ``argmax`` is Chu-Liu and Edmonds' algorithm in O(n²). Of equal arcs into a node it takes the one from the lowest
-    head; for a single root it takes one search, not n, and no repair.
+    ``argmax`` is the algorithm of Chu-Liu and Edmonds, in O(n²). Of arcs with equal scores into a node, the arc from
+    the lowest head is taken. A single root takes one search, instead of a search for each of n roots.
 
-    The sums are those of the matrix-tree theorem (T. Koo, A. Globerson, X. Carreras & M. Collins, Structured prediction
-    models via the matrix-tree theorem, EMNLP-CoNLL 2007), in O(n³). Its determinants cancel where words prefer each
-    other to the root; here they are eliminations without subtractions, so that log Z and every marginal are accurate
-    whatever the range of the scores. Samples are drawn from the same elimination, in some n² operations each.
+    Sums over trees follow the matrix-tree theorem (T. Koo, A. Globerson, X. Carreras & M. Collins, Structured
+    prediction models via the matrix-tree theorem, EMNLP-CoNLL 2007), in O(n³). Determinants lose digits by
+    cancellation where words prefer each other to the root. The oracle therefore eliminates words without
+    subtractions. log Z and every marginal are accurate for any range of scores. Samples use the same elimination,
+    with about n² operations each.
 
     References
     ----------
@@ -55,7 +60,9 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
     Examples
     --------
-    >>> theta = torch.tensor([[[0.0, 1.0, 0.0], [0.0, 0.0, 10.0], [0.0, 10.0, 0.0]]])
+    >>> theta = torch.tensor(
+    ...     [[[0.0, 1.0, 0.0], [0.0, 0.0, 10.0], [0.0, 10.0, 0.0]]]
+    ... )
     >>> oracle = Arborescence()
     >>> oracle.decode(oracle.argmax(theta))
     tensor([[0, 1]])
@@ -67,9 +74,8 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "Smoothable": "its best structures come from Edmonds' algorithm, which is no recursion of maxima; "
-            "projective_tree has one",
-            "KBest": "the k best arborescences take another algorithm, which is not here; projective_tree lists them",
+            "Smoothable": "Edmonds' algorithm is not a dynamic program (a recursion of maxima); use projective_tree",
+            "KBest": "the k best arborescences are not implemented; projective_tree lists its k best trees",
         }
     )
     name: ClassVar[str] = "arborescence"
@@ -93,8 +99,8 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         n = like.shape[1] - 1
         if labels.ndim != 2 or labels.shape[1] != n:
             raise InvalidInputError(
-                f"labels must be heads of shape (B, {n}), got shape {tuple(labels.shape)}; theta has one row and one "
-                "column more than there are words, for the root"
+                f"labels must be heads of shape (B, {n}), got shape {tuple(labels.shape)}; theta of shape "
+                f"(B, {n + 1}, {n + 1}) scores {n} words and the root"
             )
         lengths = lengths_in_use(self, like).expand(len(labels))[:, None]
         inside = torch.arange(n, device=labels.device) < lengths
@@ -102,7 +108,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         if bool(wrong.any()):
             b, m = wrong.nonzero()[0].tolist()
             raise InvalidInputError(
-                f"labels must be heads between 0, the root, and the number of words, {int(lengths[b])}; got "
+                f"labels must be heads between 0 (the root) and the number of words, {int(lengths[b])}; got "
                 f"{int(labels[b, m])} for word {m + 1} at batch index {b}"
             )
         heads = torch.where(inside, labels, 0).long()
@@ -110,15 +116,15 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         if bool(wrong.any()):
             b = int(wrong.nonzero()[0])
             raise InvalidInputError(
-                f"labels at batch index {b} are not a tree: some words never lead to the root, got heads "
+                f"labels at batch index {b} are not a tree, as a cycle of heads never reaches the root; got heads "
                 f"{heads[b, : int(lengths[b])].tolist()}"
             )
         roots = (inside & (heads == 0)).sum(1)
         if self.single_root and bool((roots != 1).any()):
             b = int((roots != 1).nonzero()[0])
             raise InvalidInputError(
-                f"labels at batch index {b} have {int(roots[b])} words below the root, where single_root=True allows "
-                f"one; got heads {heads[b, : int(lengths[b])].tolist()}"
+                f"labels at batch index {b} have {int(roots[b])} words whose head is the root, but single_root=True "
+                f"requires exactly one; got heads {heads[b, : int(lengths[b])].tolist()}"
             )
         return _indicators(heads, inside, like)
 
@@ -172,7 +178,10 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         return _indicators(flat.clamp(min=0), flat >= 0, theta).unflatten(0, (n, len(theta)))
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All trees, (|Y|, n + 1, n + 1): (n + 1)^(n − 1), or n^(n − 1) with a single root; at most a million."""
+        """Return all trees, (|Y|, n + 1, n + 1), at most a million.
+
+        Their number is (n + 1)^(n − 1), or n^(n − 1) with a single root.
+        """
         n = event_shape[0] - 1
         length = int(self.bound["lengths"]) if "lengths" in self.bound else n
         count = (length if self.single_root else length + 1) ** (length - 1)
@@ -192,15 +201,17 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
 
 def _are_trees(heads: Tensor) -> Tensor:
-    """Whether every word leads to the root, (B,), for heads (B, n) in 0, ..., n."""
+    """Return whether every word leads to the root, (B,), for heads (B, n) in 0, ..., n."""
     ancestors = torch.nn.functional.pad(heads, (1, 0))
     for _ in range(heads.shape[1].bit_length()):
-        ancestors = ancestors.gather(1, ancestors)  # twice as far up
+        ancestors = ancestors.gather(1, ancestors)  # double the distance to each ancestor
     return (ancestors == 0).all(1)
 
 
 def _indicators(heads: Tensor, inside: Tensor, like: Tensor) -> Tensor:
-    """Arcs (B, n + 1, n + 1), in the dtype and on the device of ``like``, of the words ``inside``; heads (B, n)."""
+    """Return y (B, n + 1, n + 1) with the arcs from ``heads`` (B, n) to the words ``inside`` (B, n), like
+    ``like``.
+    """
     y = like.new_zeros(len(heads), *like.shape[1:])
     y[:, :, 1:].scatter_(1, heads[:, None].to(like.device), inside[:, None].to(y))
     return y

@@ -30,7 +30,7 @@ from .common.grids import cells_in_use
 
 __all__ = ["Assignment"]
 
-# Elementary operations for each part: about two scans of all costs.
+# Estimated elementary operations per part: about two scans of all costs.
 OPERATIONS = 8
 
 
@@ -38,28 +38,32 @@ OPERATIONS = 8
 class Assignment(KBest, TransportPolytope, Enumerable):
     """Matchings of n rows and m columns in which every row or column of the smaller side has a partner.
 
-    θ is (..., n, m), any sign, and y its 0/1 matrix with at most a single 1 in each row and column, min(n, m) in all.
-    With n = m, y is a permutation matrix. A constant added to θ does not change which is best. The larger side's
-    others stay unmatched; −inf forbids a pair. Labels are the column of each row (..., n), −1 for a row without one.
+    A matching has min(n, m) pairs; the other rows or columns of the larger side stay unmatched. With n = m, y is a
+    permutation matrix. A constant added to θ does not change the best matching.
 
-    Instance data: ``lengths`` (..., 2), integers, the rows and the columns in use; the smaller side is then that of
-    the part in use, and all parts outside it are 0.
+    - Scores θ, shape (..., n, m), any sign: the score of each pair. −inf forbids a pair.
+    - Structure y, shape (..., n, m): 1 for each matched pair, at most a single 1 in each row and each column.
+    - Labels, shape (..., n): the column matched with each row, −1 for an unmatched row.
+    - Instance data ``lengths``, shape (..., 2): the numbers of rows and of columns in use, integers in [0, n] and [0,
+      m]. Default: n and m. The sizes in use determine the smaller side. In y all parts outside are 0.
 
     Parameters
     ----------
-    allow_unmatched : bool
-        Where −inf parts leave no such matching, take what there is instead of raising InfeasibleError: y has as many
-        pairs as the parts that are not −inf permit, and the highest score among the matchings of that many. Scores
-        decide only which pairs, never how many: a pair of negative score is still made. Nothing is ever infeasible
-        then (with all parts −inf, y = 0); where a whole matching exists the option changes nothing.
+    allow_unmatched : bool, default False
+        Whether an instance whose −inf parts exclude every full matching gets a smaller matching, instead of an
+        InfeasibleError. y then has as many pairs as the parts above −inf permit, and the highest score among the
+        matchings of this size. Scores never decide the number of pairs: a pair of negative score is still made. No
+        instance is infeasible; if all parts are −inf, y = 0. Instances with a full matching are unaffected.
 
     Notes
     -----
-    The argmax is the shortest augmenting path algorithm of Jonker & Volgenant, O(n² m) at worst, with sums in float64,
-    on CPU threads; CUDA tensors are copied once a batch. The k best are found by Murty's method, with at most one
-    augmentation for each candidate. Ties are broken the same way every time, in favour of no column in particular.
+    ``argmax`` is the shortest augmenting path algorithm of Jonker & Volgenant, O(n² m) in the worst case for n ≤ m.
+    The algorithm runs in float64 on CPU threads; CUDA tensors are copied once per batch. The k best come from Murty's
+    method, with at most one augmentation for each candidate. Ties are broken deterministically, without preference
+    for a column.
 
-    There is no log-partition: the sum over assignments is the permanent of exp θ, and computing it is #P-complete.
+    There is no log-partition function: the sum over assignments is the permanent of exp θ, and its computation is
+    #P-complete.
 
     References
     ----------
@@ -71,7 +75,9 @@ class Assignment(KBest, TransportPolytope, Enumerable):
 
     Examples
     --------
-    >>> theta = torch.tensor([[[1.0, 0.5, 0.0], [0.2, 0.0, 0.4], [0.0, 0.1, 0.3]]])
+    >>> theta = torch.tensor(
+    ...     [[[1.0, 0.5, 0.0], [0.2, 0.0, 0.4], [0.0, 0.1, 0.3]]]
+    ... )
     >>> oracle = Assignment()
     >>> oracle.decode(oracle.argmax(theta))
     tensor([[0, 2, 1]])
@@ -88,7 +94,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         {
             "GibbsOracle": "exact marginals of assignments are #P-complete (Valiant 1979)",
             "Samplable": "exact samples are as hard as exact marginals (Jerrum, Valiant & Vazirani 1986)",
-            "Smoothable": "a best matching is no recursion of maxima",
+            "Smoothable": "the algorithm for a best matching is not a dynamic program (a recursion of maxima)",
         }
     )
 
@@ -111,7 +117,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         if lengths is not None:
             if lengths.shape[1:] != (2,):
                 raise InvalidInputError(
-                    "lengths of assignments are (..., 2), the rows and the columns in use, "
+                    "lengths of assignments must have shape (..., 2), the numbers of rows and of columns in use, "
                     f"got {tuple(lengths.shape)} for a batch of {len(theta)}"
                 )
             check_instances("lengths", lengths, len(theta))
@@ -128,7 +134,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         n, m = like.shape[1:]
         if labels.shape[1:] != (n,):
             raise InvalidInputError(
-                f"labels: assignments of {n} rows have a column, or −1, for each of them, (..., {n}); "
+                f"labels of assignments must hold a column, or −1, for each of {n} rows, shape (..., {n}); "
                 f"got {tuple(labels.shape)} with the batch flat"
             )
         sizes = self.bound.get("lengths", labels.new_tensor([[n, m]])).expand(len(labels), 2)
@@ -137,7 +143,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         if bool(wrong.any()):
             index, row = wrong.nonzero()[0].tolist()
             raise InvalidInputError(
-                f"labels: columns lie between 0 and {int(sizes[index, 1]) - 1}, or are −1 for none, "
+                f"labels must be columns between 0 and {int(sizes[index, 1]) - 1}, or −1 for an unmatched row, "
                 f"got {int(labels[index, row])} for row {row} at batch index {index}"
             )
         y = like.new_zeros(len(labels), n, m + 1)
@@ -146,13 +152,16 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         if bool((taken > 1).any()):
             index, column = (taken > 1).nonzero()[0].tolist()
             rows = y[index, :, column].nonzero().flatten().tolist()
-            raise InvalidInputError(f"labels: rows {rows} share column {column} at batch index {index}")
+            raise InvalidInputError(
+                f"labels: rows {rows} have the same column, {column}, at batch index {index}; give each row a column "
+                "of its own"
+            )
         pairs, smaller = taken.sum(1), sizes.amin(1)
         if not self.allow_unmatched and bool((pairs < smaller).any()):
             index = int((pairs < smaller).nonzero()[0, 0])
             raise InvalidInputError(
-                f"labels: the smaller side is matched wholly, in {int(smaller[index])} pairs, got {int(pairs[index])} "
-                f"at batch index {index}; pass allow_unmatched=True for fewer"
+                f"labels must match the whole smaller side, in {int(smaller[index])} pairs, got {int(pairs[index])} "
+                f"pairs at batch index {index}; pass allow_unmatched=True to allow fewer"
             )
         return y
 
@@ -187,9 +196,9 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         return y, scores, ~torch.isneginf(scores)
 
     def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Ones for the rows and the columns in use, and zeros for others; (B | 1, n) and (B | 1, m).
+        """Return 1 for the rows and columns in use and 0 for the others: (B | 1, n) and (B | 1, m).
 
-        The total, where ``allow_unmatched`` meets parts of −inf, is the number of pairs that these permit.
+        The third result is the number of pairs (B,) if ``allow_unmatched`` is set and a part is −inf, else None.
         """
         lengths = self.bound.get("lengths")
         sizes = torch.tensor([theta.shape[1:]]) if lengths is None else lengths
@@ -202,7 +211,9 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         return rows, columns, None
 
     def _layout(self, theta: Tensor) -> tuple[Any, ...]:
-        """What the kernels take first: the scores, the groups of rows and of columns, the most columns of a block."""
+        """Return the leading kernel arguments: scores, row groups, column groups, and the largest number of
+        columns of a block.
+        """
         from .kernels.assignment.rectangular import OTHER, SURPLUS, UNUSED, mark_surplus
 
         (scores,) = to_numpy(theta)
@@ -224,9 +235,11 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         return scores, *groups, n + m
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All matchings of the whole smaller side, (|Y|, n, m) in float64, by the columns of the rows in order.
+        """Return all matchings of the whole smaller side, (|Y|, n, m) in float64, ordered by the columns of the
+        rows.
 
-        With ``allow_unmatched`` they are the same: all that a θ without −inf admits. At most a million.
+        ``allow_unmatched`` does not change the result, as scores without −inf admit the same matchings. At most a
+        million.
         """
         n, m = event_shape
         lengths = self.bound.get("lengths")

@@ -1,4 +1,4 @@
-"""Binary trees over a sequence of words: constituents, labelled or not, scored by their spans."""
+"""Binary trees over a sequence of words (constituents), labelled or unlabelled, scored by their spans."""
 
 from __future__ import annotations
 
@@ -23,28 +23,33 @@ __all__ = ["BinaryTree"]
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryTree(HypergraphProgram):
-    """Trees in which every span of more than one of n words splits into two, down to single words.
+    """Trees in which every span of two or more words splits into two spans, down to single words.
 
-    ⟨θ, y⟩ = Σ θ[i, j] over the 2n − 1 spans of the tree, for θ (..., n, n), where θ[i, j] scores the span of the words
-    i, ..., j, both included and counted from 0; single words are spans too. Labelled spans have scores (..., n, n, L),
-    and each span of a tree has one of the L labels. Entries with i > j are never read; there and in the padding y is
-    0. −inf forbids a span.
+    ⟨θ, y⟩ = Σ θ[i, j] over the 2n − 1 spans of the tree. The span [i, j] holds the words i, ..., j, counted from 0.
+    Single words are spans too.
 
-    Instance data: ``lengths`` (...), integers in [1, n]. Labels are the spans: (..., 2n − 1, 2), the first and the last
-    word of each, or (..., 2n − 1, 3), those and its label. They may come in any order; decoded ones are in that of
-    opening brackets, and −1 beyond the 2 · length − 1 that there are.
+    - Scores θ, shape (..., n, n): θ[i, j] is the score of the span [i, j]. Entries with i > j are never read. −inf
+      forbids a span. With ``labelled``, shape (..., n, n, L): the score of each span with each of L labels.
+    - Structure y, same shape as θ: 1 for each span of the tree, with ``labelled`` at the label of the span. Entries
+      with i > j and the padding are 0.
+    - Labels, shape (..., 2n − 1, 2), or (..., 2n − 1, 3) with ``labelled``: the first word, the last word and the
+      label of each span, in any order. Decoded spans are sorted by their first word, longer spans first. Rows beyond
+      the 2 · length − 1 spans are −1.
+    - Instance data ``lengths``, shape (...): the number of words, an integer in [1, n]. Default: n.
 
     Parameters
     ----------
     labelled : bool, default False
+        Whether each span has one of L labels, with its own score.
     rules : sequence of (parent, left, right), optional
-        What labels a span and the two spans that it splits into may have together. If left out, any.
+        Allowed combinations of the label of a span and the labels of its two halves, integers in [0, L). Default:
+        all.
     roots : sequence of int, optional
-        What labels the span of all words may have. If left out, any.
+        Allowed labels of the span of all words, integers in [0, L). Default: all.
 
     Notes
     -----
-    The algorithm of Cocke, Kasami and Younger, O(n³): n³ / 6 hyperedges, or as many for each rule.
+    The recursion is the algorithm of Cocke, Kasami and Younger, O(n³): n³ / 6 hyperedges, or n³ / 6 for each rule.
 
     References
     ----------
@@ -62,9 +67,11 @@ class BinaryTree(HypergraphProgram):
     >>> tree.count(theta)
     [5]
 
-    Of two labels, only one splits, and not on its left: trees branch to the right.
+    With these rules only label 0 splits, and its left half has label 1. All trees branch to the right:
 
-    >>> BinaryTree(labelled=True, rules=[(0, 1, 0), (0, 1, 1)], roots=[0]).count(torch.zeros(1, 4, 4, 2))
+    >>> rules = [(0, 1, 0), (0, 1, 1)]
+    >>> right_branching = BinaryTree(labelled=True, rules=rules, roots=[0])
+    >>> right_branching.count(torch.zeros(1, 4, 4, 2))
     [2]
     """
 
@@ -79,21 +86,21 @@ class BinaryTree(HypergraphProgram):
     def __post_init__(self) -> None:
         check_flag("labelled", self.labelled)
         if not self.labelled and (self.rules is not None or self.roots is not None):
-            raise InvalidInputError("rules and roots are about labels; they need labelled=True")
-        # As tuples, so that graphs are kept for equal options, and each once, so that derivations are structures.
+            raise InvalidInputError("rules and roots restrict labels; pass labelled=True to use them")
+        # Tuples make equal options share a cached graph. Duplicate rules would count a tree more than once.
         if self.rules is not None:
             rules = dict.fromkeys(_labels("rules", rule) for rule in self.rules)
             if wrong := [rule for rule in rules if len(rule) != 3]:
-                raise InvalidInputError(f"rules: each is (parent, left, right), got {wrong[0]}")
+                raise InvalidInputError(f"rules must be triples of labels (parent, left, right), got {wrong[0]}")
             object.__setattr__(self, "rules", tuple(rules))
         if self.roots is not None:
             object.__setattr__(self, "roots", tuple(dict.fromkeys(_labels("roots", self.roots))))
             if not self.roots:
-                raise InvalidInputError("roots: at least one label is needed")
+                raise InvalidInputError("roots must hold at least one label, got none")
 
     @property
     def event_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """3 if labelled, else 2."""
+        """The number of event dimensions of θ: 3 if ``labelled``, else 2."""
         return 3 if self.labelled else 2
 
     def has_binary_parts(self, theta: Tensor) -> bool:
@@ -104,7 +111,7 @@ class BinaryTree(HypergraphProgram):
         graph = HypergraphBuilder(event_shape)
         parts = graph.parts.reshape(n, n, -1)
         labels = parts.shape[2]
-        # With rules, a span has a node for each label; without, one node will do, where the label is chosen freely.
+        # With rules, a span has a node for each label. Without rules, all labels of a span share one node.
         kinds = 1 if self.rules is None else labels
         span, split = (np.broadcast_to(nodes, parts.shape) for nodes in graph.nodes(2, n, n, kinds))
         parent, left, right = self._rules()
@@ -123,11 +130,13 @@ class BinaryTree(HypergraphProgram):
         return graph.build(np.append(-1, np.where(self._have_trees(n, labels), goals, -1)), prune=True)
 
     def _rules(self) -> np.ndarray:
-        """Parents, left and right labels, (3, R); without rules, of the one node that every label shares."""
+        """Return the labels of parents, left halves and right halves, (3, R); without rules, zeros for the one
+        shared node.
+        """
         return np.reshape([(0, 0, 0)] if self.rules is None else self.rules, (-1, 3)).astype(np.int64).T
 
     def _have_trees(self, n: int, labels: int) -> np.ndarray:
-        """Whether there is a tree over 1, ..., n words, (n,) bool."""
+        """Return for 1, ..., n words whether there is a tree, (n,) bool."""
         parent, left, right = self._rules()
         has_tree = np.zeros((n + 1, labels), np.bool_)
         has_tree[1] = True
@@ -144,24 +153,27 @@ class BinaryTree(HypergraphProgram):
         if n < 1 or others[0] != n or 0 in others:
             form = "(n, n, L) of labelled spans" if self.labelled else "(n, n) of spans"
             raise InvalidInputError(
-                f"theta: {self.label()} takes scores {form}, by the first and the last of n >= 1 words; got "
+                f"theta: {self.label()} takes scores {form}, indexed by first and last word, for n >= 1 words; got "
                 f"{tuple(theta.shape[1:])} after the batch dimension"
             )
         largest = max([*self._rules().flatten().tolist(), *(self.roots or ())], default=0)
         if self.labelled and largest >= others[1]:
             raise InvalidInputError(
-                f"theta: {self.label()} has rules or roots with label {largest}, but theta scores {others[1]} labels, "
-                f"0 to {others[1] - 1}"
+                f"theta: {self.label()} has rules or roots with label {largest}, but theta scores only the labels 0 "
+                f"to {others[1] - 1}; score more labels or change the rules"
             )
         lengths = self._lengths(theta)
         check_lengths(lengths, 1, n, f"n = {n} words")
         without = torch.from_numpy(self.hypergraph(theta).goals < 0).to(lengths.device)[lengths]
         if bool(without.any()):
             b = int(without.nonzero()[0])
-            raise InvalidInputError(f"the rules have no tree over {int(lengths[b])} words, at batch index {b}")
+            raise InvalidInputError(
+                f"rules: no tree over {int(lengths[b])} words follows the rules, at batch index {b}; allow more rules "
+                "or roots"
+            )
 
     def valid_parts(self, theta: Tensor) -> Tensor:
-        """All spans within the length; not those that end before they begin."""
+        """Mask the spans [i, j] with i ≤ j that end within the length."""
         words = torch.arange(theta.shape[1], device=theta.device)
         inside = words < self._lengths(theta[:1])[:, None]
         spans = (words[:, None] <= words) & inside[:, None]
@@ -172,43 +184,48 @@ class BinaryTree(HypergraphProgram):
         if labels.shape[1:] != (2 * n - 1, fields):
             form = "first word, last word, label" if self.labelled else "first word, last word"
             raise InvalidInputError(
-                f"labels must be spans ({form}), (B, {2 * n - 1}, {fields}), got shape {tuple(labels.shape)}"
+                f"labels must be spans ({form}) of shape (B, {2 * n - 1}, {fields}), got shape {tuple(labels.shape)}"
             )
         lengths = self._lengths(like).expand(len(labels))
         used = torch.arange(2 * n - 1, device=labels.device) < 2 * lengths[:, None] - 1
         first, last, label = (*labels.unbind(2), torch.zeros_like(labels[..., 0]))[:3]
         kinds = like.shape[3] if self.labelled else 1
         reject_labels(
-            used & ((first < 0) | (last < first) | (last >= lengths[:, None])), labels, "a span is not of words"
+            used & ((first < 0) | (last < first) | (last >= lengths[:, None])),
+            labels,
+            "a span lies outside the words in use",
         )
-        reject_labels(used & ((label < 0) | (label >= kinds)), labels, "a span's label is not in range")
+        reject_labels(used & ((label < 0) | (label >= kinds)), labels, "a span's label is out of range")
         y = indicators((first * n + last) * kinds + label, used, n * n * kinds, like).reshape(
             len(labels), *like.shape[1:]
         )
-        # All trees have as many spans, so that the one with most spans of y is y, if that is a tree.
+        # All trees have the same number of spans. So the best tree for the scores y is y itself, if y is a tree.
         best: Any = self.bind(lengths=lengths).argmax(y)
         kind = "binary tree" if self.rules is None and self.roots is None else "binary tree that the rules allow"
-        reject_labels(best != y, labels, f"the spans make no {kind}")
+        reject_labels(best != y, labels, f"the spans do not form a {kind}")
         return y
 
     def decode(self, y: Tensor) -> Tensor:
         n, kinds = y.shape[1], y.shape[3] if self.labelled else 1
-        # Backwards, so that of spans with the same first word the longest comes first.
+        # In reverse order of the last word: of spans with the same first word, the longest comes first.
         positions = nonzero_positions(y.flip(2).flatten(1), 2 * n - 1)
         spans = [positions // (n * kinds), n - 1 - positions // kinds % n, positions % kinds]
         return torch.stack(spans[: y.ndim - 1], 2).masked_fill(positions[..., None] < 0, -1)
 
     def _lengths(self, theta: Tensor) -> Tensor:
-        """Bound lengths, or n for each instance, (B,)."""
+        """Return the bound lengths (B,), or n for each instance."""
         n = theta.shape[1]
         return bound_lengths(self, len(theta), n, f"n = {n} words", theta.device)
 
 
 def _labels(option: str, given: Any) -> tuple[int, ...]:
+    """Return the labels ``given`` for an option as a tuple of integers; InvalidInputError if one is negative or no
+    integer.
+    """
     try:
         labels = tuple(operator.index(label) for label in given)
     except TypeError:
         labels = (-1,)
     if min(labels, default=0) < 0:
-        raise InvalidInputError(f"{option}: labels are integers from 0, got {given!r}")
+        raise InvalidInputError(f"{option}: labels must be integers of at least 0, got {given!r}")
     return labels

@@ -1,4 +1,4 @@
-"""Any subset of d elements: the unit cube, on which everything has a closed form."""
+"""Any subset of d elements: the unit cube, where every relaxation has a closed form."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = ["Bits"]
 class Bits(HypergraphProgram, Projectable, EntropyProjectable):
     """Any of the 2^d subsets of d elements.
 
-    θ is (..., d), the score of each element, and y has a 1 for each one taken: those of positive score are best taken.
-    −inf forbids an element.
-
-    Instance data: ``lengths`` (...), integers, the elements in use; parts beyond are 0. Labels are y in integers,
-    (..., d).
+    - Scores θ, shape (..., d), any sign: the score of each element. −inf forbids an element.
+    - Structure y, shape (..., d): 1 for each element taken. The best subset takes the elements of positive score.
+    - Labels, shape (..., d): y as integers.
+    - Instance data ``lengths``, shape (...): the number of elements in use, an integer in [0, d]. Default: d. In y
+      all parts beyond the length are 0.
 
     Notes
     -----
-    Each element is on its own: log Z is the sum of log(1 + exp θ), marginals are the sigmoid of θ, and the projection
-    onto the convex hull, the cube [0, 1]^d, clips θ.
+    The elements are independent. log Z is the sum of log(1 + exp θ), and the marginals are the sigmoid of θ. The
+    projection onto the convex hull, the cube [0, 1]^d, clips θ.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
-        first = graph.nodes(event_shape[0] + 1)  # [i]: some of the first i elements
+        first = graph.nodes(event_shape[0] + 1)  # [i]: the subsets of the first i elements
         graph.add(first[0])
         graph.add(first[1:], first[:-1])
         graph.add(first[1:], first[:-1], part=graph.parts)
@@ -78,7 +78,7 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
         return (y != 0).long()
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Costs of 1 for each element wrongly taken or left."""
+        """Return costs that count the elements wrongly taken or left."""
         return cost_of_wrong_elements(y)
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch d"]:
@@ -110,13 +110,13 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
         return (uniform.to(p.device) < p).to(theta.dtype)
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch d"]:
-        """argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1: θ, clipped."""
+        """Return argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1, which is θ clipped to [0, 1]."""
         return self._scores(theta).clamp(0, 1)
 
     def project_entropy(self, theta: Tensor, *, binary: bool) -> Float[Tensor, "batch d"]:
-        """min(1, exp(θ − 1)), or, if ``binary``, the sigmoid of θ."""
+        """Return min(1, exp(θ − 1)) or, if ``binary``, the sigmoid of θ."""
         return cube_entropic(self._scores(theta), binary=binary)
 
     def _scores(self, theta: Tensor) -> Tensor:
-        """−inf for what is not in use."""
+        """Return θ with −inf for elements beyond the length."""
         return mask_unusable_cells(self.bound.get("lengths"), theta)

@@ -1,4 +1,4 @@
-"""One of K: the probability simplex, on which everything has a closed form."""
+"""One of K classes: the probability simplex, where every relaxation has a closed form."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ __all__ = ["Categorical"]
 class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, EntropyProjectable, Enumerable):
     """Exactly one of K parts.
 
-    θ is (..., K) and y an indicator vector: marginals are the softmax of θ, the projection is its sparsemax. Labels are
-    integers (...) in [0, K). Ties go to the lowest index.
+    - Scores θ, shape (..., K): the score of each part. −inf forbids a part.
+    - Structure y, shape (..., K): a one-hot vector.
+    - Labels, shape (...): the index of the part, an integer in [0, K).
+
+    The marginals are the softmax of θ, and the projection onto the convex hull is the sparsemax of θ. Ties go to the
+    lowest index.
 
     References
     ----------
@@ -50,7 +54,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
 
     def validate(self, theta: Tensor) -> None:
         if theta.shape[1] == 0:
-            raise InvalidInputError("theta: categorical chooses one of K parts, got K = 0")
+            raise InvalidInputError("theta: categorical needs at least one class to choose from, got K = 0")
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         size = like.shape[1]
@@ -111,7 +115,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         cumulative = self.marginals(theta.double()).cumsum(1)
         device = theta.device if generator is None else generator.device
         uniform = torch.rand(len(theta), n, dtype=torch.float64, generator=generator, device=device).to(theta.device)
-        # Strictly below the total, so that no part after the last one of positive probability is reached.
+        # The level stays strictly below the total, so that no part of probability 0 at the end is drawn.
         level = uniform * (cumulative[:, -1:] * (1 - 2.0**-52))
         return _one_hot(torch.searchsorted(cumulative, level, right=True).T, theta)
 
@@ -120,7 +124,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         return smooth_argmax(SquaredL2(), theta)
 
     def project_entropy(self, theta: Tensor, *, binary: bool) -> Float[Tensor, "batch k"]:
-        """The softmax of θ; or, if ``binary``, the sigmoid of θ − τ for some τ."""
+        """Return the softmax of θ or, if ``binary``, the sigmoid of θ − τ, where τ makes the sum 1."""
         if not binary:
             return self.marginals(theta)
         _check_feasible(theta.detach().amax(1))
@@ -131,7 +135,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
 
 
 def _one_hot(index: Tensor, like: Tensor) -> Tensor:
-    """Indicators (..., K) of ``index`` (...), in the dtype of ``like`` (B, K)."""
+    """Return one-hot vectors (..., K) of ``index`` (...), in the dtype of ``like`` (B, K)."""
     zeros = torch.zeros(*index.shape, like.shape[1], dtype=like.dtype, device=like.device)
     return zeros.scatter_(-1, index.unsqueeze(-1), 1.0)
 

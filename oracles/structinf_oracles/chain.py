@@ -1,4 +1,4 @@
-"""Linear chains: tag sequences scored by their tags and by the transitions between neighbours."""
+"""Linear chains: sequences of tags, scored by the tags and by the transitions between neighbours."""
 
 from __future__ import annotations
 
@@ -40,38 +40,43 @@ from .common.chain_potentials import common_form, original_form, tag_indicators
 
 __all__ = ["Chain"]
 
-_STEPS_SHARED_BY_ALL = "a transition of each step that all instances share has shape (1, T - 1, S, S)"
+_STEPS_SHARED_BY_ALL = "per-step transitions shared by the batch have shape (1, T - 1, S, S)"
 
 
 @dataclass(frozen=True)
 class Chain(HypergraphProgram):
-    """Sequences of T tags out of S states.
+    """Sequences of T tags, each one of S states.
 
-    ⟨θ, y⟩ = Σ_t unary[t, s_t] + Σ_t transition[s_t, s_{t+1}] for tags s_1 ... s_T. A transition is scored
-    ``transition[from, to]``; −inf forbids a tag or a transition. Scores of start and end states are part of ``unary``:
-    add them to ``unary[:, 0]`` and to the last step's.
+    ⟨θ, y⟩ = Σ_t unary[t, s_t] + Σ_t transition[s_t, s_{t+1}] for tags s_1 ... s_T. The score of a transition is
+    ``transition[from, to]``. To score the first or the last tag apart, add the scores to ``unary`` at the first step,
+    or at the last step of each instance. A score of −inf forbids a tag or a transition.
 
-    With any batch dimensions ``...``, of which those of the transition may be 1 (all instances share it) or, in the
-    first form, missing:
+    Scores θ and structures y have one of three forms, with any batch dimensions ``...``:
 
     ================================================  ============================================================
     θ                                                 y
     ================================================  ============================================================
-    unary (..., T, S), transition (..., S, S)         indicators of the tags, and numbers of transitions
+    unary (..., T, S), transition (..., S, S)         indicators of the tags, and counts of the transitions
     unary (..., T, S), transition (..., T − 1, S, S)  indicators of the tags, and of the transition at each step
-    edges (..., T − 1, S, S), a single tensor         indicators of the transitions; there are no unary scores
+    edges (..., T − 1, S, S), a single tensor         indicators of the transitions; tags have no scores
     ================================================  ============================================================
 
-    Instance data: ``lengths`` (...), integers in [1, T]; parts beyond an instance's length are 0. Labels are tags
-    (..., T); decoded ones are −1 beyond the length. A sequence of one token has no edges: edge scores alone give it
-    one structure, without any part, log Z = 0 and tag 0.
+    The batch dimensions of ``transition`` may be 1, for a transition shared by the batch. A transition shared by all
+    steps may also have the shape (S, S).
+
+    - Labels, shape (..., T): the tags, integers in [0, S). Decoded labels are −1 beyond the length.
+    - Instance data ``lengths``, shape (...): the number of tokens of each instance, an integer in [1, T]. Default: T.
+      In y all parts beyond the length are 0.
+
+    With the third form, a sequence of length 1 has a single structure, without parts: log Z = 0, and its label is 0.
 
     Notes
     -----
-    Time is O(B T S²), memory that of the inputs and of tables (B, T, S). With a transition that all steps share, sums
-    are scaled matrix products wherever the range of the scores makes these exact, and run in the log domain otherwise.
-    With two states, as in segmentation attention, they are computed for 16 instances at once.
-    Smoothed recursions keep two numbers for each token and tag and compute probabilities again on the way back.
+    The running time is O(B T S²). Beside inputs and results, tables of size (B, T, S) are in memory. If all steps
+    share the transition, sums over structures are scaled matrix products. Instances whose scores have too large a
+    range for exact products run in the log domain. With S = 2, as in segmentation attention, each vector instruction
+    handles 16 instances. Smoothed recursions store two numbers for each token and tag, and recompute probabilities in
+    the backward pass.
 
     References
     ----------
@@ -106,20 +111,20 @@ class Chain(HypergraphProgram):
         event = {2: 2, batch + 3: 3, batch + 2: 2}.get(transition.ndim)
         if batch < 0 or event is None:
             raise InvalidInputError(
-                "theta: chain takes unary (..., T, S) with transition (S, S), (..., S, S) or (..., T - 1, S, S), of as "
-                f"many batch dimensions, 1 to share it ({_STEPS_SHARED_BY_ALL}); "
-                f"got unary {tuple(unary.shape)} and transition {tuple(transition.shape)}"
+                "theta: chain takes unary (..., T, S) with transition (S, S), (..., S, S) or (..., T - 1, S, S), got "
+                f"unary {tuple(unary.shape)} and transition {tuple(transition.shape)}; give both tensors the same "
+                f"number of batch dimensions, of size 1 where the batch shares them ({_STEPS_SHARED_BY_ALL})"
             )
         batch_shape = transition.shape[: transition.ndim - event]
         if batch_shape and not all(a == b or 1 in (a, b) for a, b in zip(unary.shape, batch_shape, strict=False)):
             raise InvalidInputError(
-                f"theta: the batch dimensions of shapes {tuple(unary.shape)} and {tuple(transition.shape)} do not "
-                f"agree; {_STEPS_SHARED_BY_ALL}"
+                f"theta: the batch dimensions of unary {tuple(unary.shape)} and transition "
+                f"{tuple(transition.shape)} do not agree; {_STEPS_SHARED_BY_ALL}"
             )
         return 2, event
 
     def has_binary_parts(self, theta: Parts) -> bool:
-        return not _shares_transition(theta)  # a transition that all steps share is counted
+        return not _shares_transition(theta)  # y counts the uses of a transition shared by all steps
 
     def validate(self, theta: Parts) -> None:
         unary, transition = common_form(theta)
@@ -152,12 +157,14 @@ class Chain(HypergraphProgram):
         return map_parts(mask, theta)
 
     def readout(self, y: Parts) -> Parts:
-        """The tags' indicators; edges if they are all there is."""
+        """Return the indicators of the tags, or of the edges if θ has edge scores alone."""
         return y[0] if isinstance(y, tuple) else y
 
     def hamming_cost(self, y: Parts) -> Parts:
-        """Costs of 1 for each wrong tag. A transition shared by all steps keeps its batch dimension of 1."""
-        # Costs 1/2 − g of the tags, with 1/2 the sum of g's token over two, which is 0 beyond the length.
+        """Return costs that count wrong tags. The cost of a transition shared by all steps has a batch dimension
+        of 1.
+        """
+        # The cost of a tag is 1/2 − y[t, tag]. Half the sum of the token's tags serves as 1/2, and is 0 in the padding.
         if isinstance(y, tuple):
             unary, transition = y
             return 0.5 * unary.sum(2, keepdim=True) - unary, torch.zeros_like(transition[:1])
@@ -180,7 +187,7 @@ class Chain(HypergraphProgram):
             b, t = wrong.nonzero()[0].tolist()
             raise InvalidInputError(
                 f"labels must lie between 0 and {states - 1}, got {int(labels[b, t])} at batch index {b}, "
-                f"position {t}; only positions beyond the length may hold anything else"
+                f"position {t}; only positions beyond the length may hold other values"
             )
         return tag_indicators(labels.long(), lengths, like)
 
@@ -189,7 +196,7 @@ class Chain(HypergraphProgram):
             tokens = y[0]
         else:
             first = y.new_zeros(len(y), 1, y.shape[-1])
-            # A single token has no edge to tell its tag; it counts as tag 0.
+            # No edge shows the tag of a single token; by convention the tag is 0.
             first[..., 0] = 1
             if y.shape[1]:
                 start = y[:, :1].sum(3)
@@ -200,7 +207,9 @@ class Chain(HypergraphProgram):
     # -- the recursion as a graph -------------------------------------------------------------
 
     def build(self, event_shape: Any) -> Hypergraph:
-        """A node for each token and tag; before it, where tags have scores, one for the best way to reach the tag."""
+        """Build the recursion: a node for each token and tag and, if tags have scores, a node for the best way to
+        reach the tag.
+        """
         graph = HypergraphBuilder(event_shape)
         if not isinstance(graph.parts, tuple):
             transition = graph.parts
@@ -219,13 +228,13 @@ class Chain(HypergraphProgram):
         graph.add(goals[1:, None], tag)
         goals[0] = -1
         if not isinstance(graph.parts, tuple):
-            goals[1] = tag[0, 0]  # a token without edges has one structure, whatever its tag
+            goals[1] = tag[0, 0]  # a single token has no edges, and so one structure, with tag 0
         return graph.build(goals, prune=True)
 
     # -- the best structures ------------------------------------------------------------------
 
     def argmax(self, theta: Parts) -> Parts:
-        """Viterbi's algorithm; ties go to the lowest tag, from the last token backwards."""
+        """Run Viterbi's algorithm. Ties go to the lowest tag, decided from the last token backwards."""
         unary, transition, lengths = self._inputs(theta)
         if unary.device.type != "cpu":
             from .kernels.chain.torch_backend import best_tags
@@ -257,10 +266,10 @@ class Chain(HypergraphProgram):
         tags, scores = tags.to(unary.device), scores.to(unary)
         self._check_feasible(scores[0])
         valid = ~torch.isneginf(scores)
-        # Where there is no r-th sequence, every token counts as padding.
+        # If fewer than r sequences exist, the r-th structure is all padding.
         return tag_indicators(tags, torch.where(valid, lengths, 0), theta), scores, valid
 
-    # -- smoothed recursion, whose sums over structures are those of the negative entropy --------
+    # -- smoothed recursion; with the negative entropy, sums over all structures ---------------
 
     def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         unary, transition, lengths = self._inputs(theta)
@@ -271,7 +280,7 @@ class Chain(HypergraphProgram):
 
             smax = {} if regularizer.alpha == 1 else {"smax": lambda x, dim: smooth_max(regularizer, x, dim)}
             value = torch_backend.value(unary, transition, lengths, **smax)
-            if unary.shape[1] == 1:  # no transition is used; an empty sum keeps it in autograd's record
+            if unary.shape[1] == 1:  # no transition is used; an empty sum keeps the tensor in the autograd graph
                 value = value + transition[:, :0].sum()
         else:
             from .kernels.chain import dispatch
@@ -345,23 +354,23 @@ class Chain(HypergraphProgram):
         check_feasible(value, "tag sequence")
 
     def enumerate(self, event_shape: Any) -> Parts:
-        """All tag sequences in lexicographic order, at most a million."""
+        """Return all tag sequences in lexicographic order, at most a million."""
         is_tuple = not isinstance(event_shape[0], int)
         zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in (event_shape if is_tuple else [event_shape])]
         theta = tuple(zeros) if is_tuple else zeros[0]
         lengths = self._lengths(theta).cpu()
         steps, states = common_form(theta)[0].shape[1:]
-        free = 0 if not is_tuple and int(lengths) == 1 else int(lengths)  # an edgeless token has one tag, 0
+        free = 0 if not is_tuple and int(lengths) == 1 else int(lengths)  # a token without edges has one tag, 0
         check_enumerable(states**free, f"tag sequences of {free} tokens and {states} states")
         tags = torch.zeros(states**free, steps, dtype=torch.int64)
         tags[:, :free] = torch.tensor(list(itertools.product(range(states), repeat=free)))
         return tag_indicators(tags, lengths, theta)
 
     def _inputs(self, theta: Parts) -> tuple[Tensor, Tensor, Tensor]:
-        """The common form of ``theta``, and the lengths, (B,).
+        """Return ``theta`` in the common form, and the lengths (B,).
 
-        Where edges are all there is, a single token has none: its one structure is empty, whatever the tag,
-        so all tags but 0 are forbidden to it.
+        With edge scores alone, a single token has one structure, without parts. Its tags other than 0 are therefore
+        forbidden here.
         """
         unary, transition = common_form(theta)
         lengths = self._lengths(theta)
@@ -373,19 +382,19 @@ class Chain(HypergraphProgram):
         return unary, transition, lengths
 
     def _lengths(self, theta: Parts, batch: int | None = None) -> Tensor:
-        """Bound lengths, or T for each instance, (B,)."""
+        """Return the bound lengths (B,), or T for each instance."""
         unary, _ = common_form(theta)
         steps, batch = unary.shape[1], batch_size(theta) if batch is None else batch
         return bound_lengths(self, batch, steps, f"T = {steps} tokens", unary.device)
 
 
 def _shares_transition(theta: Parts) -> bool:
-    """Whether all steps share one transition; ``theta`` has one batch dimension."""
+    """Return whether all steps share one transition; ``theta`` has one batch dimension."""
     return isinstance(theta, tuple) and theta[1].ndim == 3
 
 
 def _torch_maximum(regularizer: Regularizer) -> dict[str, Any]:
-    """The arguments ``smax`` and ``choices`` of :mod:`.kernels.chain.torch_backend` in place of log-sum-exp's."""
+    """Return ``smax`` and ``choices`` for :mod:`.kernels.chain.torch_backend`; empty for α = 1, the default there."""
     if regularizer.alpha == 1:
         return {}
 

@@ -1,4 +1,4 @@
-"""The solutions of a constraint model of one's own."""
+"""The solutions of a CP-SAT constraint model written by the user."""
 
 from __future__ import annotations
 
@@ -23,29 +23,40 @@ __all__ = ["ConstraintModel"]
 
 @dataclass(frozen=True)
 class ConstraintModel(SolverOracle, Enumerable):
-    """Solutions of a CP-SAT model: any combinatorial problem that constraints on integers describe.
+    """Solutions of a CP-SAT model: combinatorial problems described by constraints on integer variables.
 
-    θ has the shape of the variables that ``build`` returns, any sign, and y their values: ⟨θ, y⟩ is what CP-SAT
-    maximises. The model may have other variables, which are not scored. −inf fixes a part to 0, where it may be 0.
-    Labels are y in integers.
+    CP-SAT maximises ⟨θ, y⟩ over the solutions. The model may have further variables without scores.
+
+    - Scores θ, shape (..., *event), any sign: the score of each variable returned by ``build``, in the same shape.
+      −inf fixes a variable to 0; if the variable cannot be 0, the instance is infeasible.
+    - Structure y, shape (..., *event): the values of the variables.
+    - Labels, shape (..., *event): y as integers.
 
     Parameters
     ----------
     build : callable
-        Without arguments, makes an ``ortools.sat.python.cp_model.CpModel`` with all its constraints and no objective.
-        It returns the model and the parts, a nested list or an object array of any shape: variables of the model,
-        negations of 0/1 variables, or integers, for parts that never change. It is called once for each oracle, and
-        again where the oracle has been unpickled, for which it must be a function that can be imported.
-    time_limit, gap, seed, on_limit
-        As :class:`SolverOracle` says.
+        Function without arguments that creates an ``ortools.sat.python.cp_model.CpModel`` with all constraints and no
+        objective. The function returns the model and the parts, as a nested list or an object array of any shape. A
+        part is a variable of the model, the negation of a 0/1 variable, or an integer for a constant part. The
+        function is called once per oracle, and once more after unpickling. To be pickled, the function must be
+        importable.
+    time_limit : float, optional
+        Seconds allowed for each instance. Default: no limit.
+    gap : float, default 0.0
+        Relative gap to the optimal score at which the solver may stop; see :class:`SolverOracle`.
+    seed : int, default 0
+        Seed of the solver's random choices.
+    on_limit : {"raise", "warn"}, default "raise"
+        Whether a structure not proved optimal within ``time_limit`` raises an error or gives a warning; see
+        :class:`SolverOracle`.
 
     Notes
     -----
-    The model is copied for each instance; instances are solved on CPU threads, one each, the same way every time.
-    Scores are rounded to integers such that Σ |θ_i| max |y_i| is some 2^60: sums of float32 and float64 of variables
-    in [0, 1] cannot tell the difference.
+    Each instance is solved in a copy of the model, by one CPU thread, and deterministically. Scores are rounded to
+    integers such that Σ |θ_i| max |y_i| is about 2^60. Sums of float32 or float64 scores of variables in [0, 1] are
+    not more precise.
 
-    Two oracles are equal if their functions are.
+    Two oracles are equal if their ``build`` functions are equal.
 
     References
     ----------
@@ -53,19 +64,29 @@ class ConstraintModel(SolverOracle, Enumerable):
 
     Examples
     --------
-    Four people in a row of whom the first two do not sit side by side; θ[i, j] scores person i on seat j.
+    Four people sit in a row, and the first two must not sit side by side. θ[i, j] is the score of person i on seat j.
 
     >>> from ortools.sat.python import cp_model
     >>> def seats():
     ...     model = cp_model.CpModel()
-    ...     sits = [[model.new_bool_var(f"{i} on {j}") for j in range(4)] for i in range(4)]
+    ...     sits = [
+    ...         [model.new_bool_var(f"{i} on {j}") for j in range(4)]
+    ...         for i in range(4)
+    ...     ]
     ...     for line in [*sits, *zip(*sits)]:
     ...         model.add_exactly_one(line)
     ...     for j in range(3):
-    ...         model.add_at_most_one(sits[i][j + k] for i in range(2) for k in range(2))
+    ...         model.add_at_most_one(
+    ...             sits[i][j + k] for i in range(2) for k in range(2)
+    ...         )
     ...     return model, sits
     >>> oracle = ConstraintModel(seats)
-    >>> theta = torch.tensor([[[3.0, 2.0, 0.0, 0.0], [2.0, 3.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]]])
+    >>> theta = torch.tensor([[
+    ...     [3.0, 2.0, 0.0, 0.0],
+    ...     [2.0, 3.0, 1.0, 0.0],
+    ...     [0.0, 1.0, 1.0, 0.0],
+    ...     [0.0, 0.0, 1.0, 1.0],
+    ... ]])
     >>> oracle.argmax(theta)
     tensor([[[1., 0., 0., 0.],
              [0., 0., 1., 0.],
@@ -82,17 +103,15 @@ class ConstraintModel(SolverOracle, Enumerable):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.build):
-            raise InvalidInputError(
-                f"build must be a function that returns a CpModel and its variables, got {self.build!r}"
-            )
+            raise InvalidInputError(f"build must be a function that returns (CpModel, variables), got {self.build!r}")
         ndim = len(self.event_shape)
-        # What other oracles say of all their kind is the model's own here.
+        # Other oracles declare these as class attributes; here they depend on the model.
         object.__setattr__(self, "event_ndim", ndim)
         object.__setattr__(self, "label_ndim", ndim)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """The shape of the variables."""
+        """The shape of the variables that ``build`` returns."""
         return self._built[0]
 
     @property
@@ -103,18 +122,20 @@ class ConstraintModel(SolverOracle, Enumerable):
     def _built(self) -> tuple[tuple[int, ...], ConstraintProgram]:
         returned = self.build()
         if not isinstance(returned, tuple) or len(returned) != 2 or not hasattr(returned[0], "add_exactly_one"):
-            raise InvalidInputError(f"build must return a CpModel and an array of its variables, got {returned!r}")
+            raise InvalidInputError(
+                f"build must return a tuple of a CpModel and an array of its variables, got {returned!r}"
+            )
         variables = np.array(returned[1], dtype=object)
         if variables.size == 0:
-            raise InvalidInputError("build returned no variables; return those that theta is to score")
+            raise InvalidInputError("build returned no variables; return the variables that theta scores")
         if variables.ndim == 0:
             raise InvalidInputError(
-                f"build must return a list or an array of variables, got {returned[1]!r}; put it in one"
+                f"build must return a list or an array of variables, got {returned[1]!r}; wrap the variable in a list"
             )
         return variables.shape, ConstraintProgram(returned[0], variables.ravel().tolist())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Models cannot be pickled; the function that makes them can."""
+        """Return the state without the model, which cannot be pickled; ``build`` creates the model again."""
         return {key: value for key, value in vars(self).items() if key != "_built"}
 
     # -- shapes and labels -----------------------------------------------------------------
@@ -122,15 +143,15 @@ class ConstraintModel(SolverOracle, Enumerable):
     def validate(self, theta: Tensor) -> None:
         if theta.shape[1:] != self.event_shape:
             raise InvalidInputError(
-                f"theta: the model's variables have shape {self.event_shape}, and so must their scores; got "
-                f"{tuple(theta.shape[1:])} after the batch dimensions"
+                f"theta must have the shape of the model's variables, {self.event_shape}, after the batch dimensions; "
+                f"got {tuple(theta.shape[1:])}"
             )
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         if labels.shape[1:] != self.event_shape:
             raise InvalidInputError(
-                f"labels: the values of variables of shape {self.event_shape} are needed; got {tuple(labels.shape)} "
-                "with the batch flat"
+                f"labels must have the shape of the model's variables, {self.event_shape}, after the batch dimensions; "
+                f"got {tuple(labels.shape)} with the batch flat"
             )
         outcomes = [self._program.check(tuple(row), self) for row in labels.flatten(1).tolist()]
         wrong = torch.tensor([outcome.status == "infeasible" for outcome in outcomes], device=labels.device)
@@ -143,7 +164,7 @@ class ConstraintModel(SolverOracle, Enumerable):
         return y.round().long()
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Costs of 1 for each part wrongly 0 or 1; of other integers, see :func:`cost_of_changes`."""
+        """Return costs that count the 0/1 parts wrongly 0 or 1. For other integers see :func:`cost_of_changes`."""
         program = self._program
         return cost_of_changes(y.flatten(1), program.low, program.high).reshape(y.shape)
 
@@ -154,6 +175,8 @@ class ConstraintModel(SolverOracle, Enumerable):
         return lambda _, scores: program.maximise(scores, self)
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All values that the variables have in solutions, (|Y|, *event) in float64, in order. At most a million."""
+        """Return all values of the variables in solutions, (|Y|, *event) in float64, sorted. At most a million
+        solutions.
+        """
         solutions = self._program.solutions("solutions of the model")
         return torch.from_numpy(solutions).double().reshape(-1, *self.event_shape)

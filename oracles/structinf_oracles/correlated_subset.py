@@ -1,4 +1,4 @@
-"""Subsets of a given size, scored by their elements and by pairs of neighbours."""
+"""Subsets of a given size, scored by their elements and by pairs of neighbouring elements."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ __all__ = ["CorrelatedSubset"]
 
 @dataclass(frozen=True)
 class CorrelatedSubset(HypergraphProgram):
-    """Exactly k of d elements, of which neighbours may attract or repel each other.
+    """Exactly k of d elements, where neighbouring elements attract or repel each other.
 
-    θ is unary (..., d) and pair (..., d − 1), and so is y: which elements are taken, and of which pairs of neighbours,
-    i and i + 1, both are. Pair scores with a batch dimension of 1, or none, are shared by the batch. −inf forbids an
-    element or a pair.
-
-    Instance data: ``lengths`` (...), integers from k to d, the elements in use; parts beyond are 0. Labels have a 1 for
-    each element taken and a 0 for each other one, (..., d).
+    - Scores θ, a tuple of ``unary``, shape (..., d), and ``pair``, shape (..., d − 1), any sign. ``unary`` has the
+      score of each element. ``pair[i]`` is added if the elements i and i + 1 are both taken. A ``pair`` without batch
+      dimensions, or with batch dimensions of 1, is shared by the batch. −inf forbids an element or a pair.
+    - Structure y, a tuple of the same shapes: 1 for each element taken, and 1 for each pair of neighbours taken.
+    - Labels, shape (..., d): 1 for each element taken, 0 for the others.
+    - Instance data ``lengths``, shape (...): the number of elements in use, an integer in [k, d]. Default: d. In y
+      all parts beyond the length are 0.
 
     Parameters
     ----------
     k : int
-        At least 0, and at most d.
+        The number of elements to take, in [0, d].
 
     Notes
     -----
-    Ties go to leaving an element, from the last one backwards. Time and memory are O(dk).
+    Ties go to leaving an element, decided from the last element backwards. Time and memory are O(dk).
 
     References
     ----------
@@ -48,7 +49,8 @@ class CorrelatedSubset(HypergraphProgram):
 
     Examples
     --------
-    >>> unary, pair = torch.tensor([[1.0, 0.5, 0.0, 1.0]]), torch.tensor([[0.0, 2.0, 0.0]])
+    >>> unary = torch.tensor([[1.0, 0.5, 0.0, 1.0]])
+    >>> pair = torch.tensor([[0.0, 2.0, 0.0]])
     >>> two = CorrelatedSubset(2)
     >>> two.argmax((unary, pair))
     (tensor([[0., 1., 1., 0.]]), tensor([[0., 1., 0.]]))
@@ -70,7 +72,8 @@ class CorrelatedSubset(HypergraphProgram):
     def build(self, event_shape: Any) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
         unary, pair = graph.parts
-        # [i, j]: j of the first i elements, the last of them left, taken, or taken but for its own score.
+        # [i, j]: j of the first i elements are taken. The i-th element is left (``left``), taken (``took``), or taken
+        # with its unary score still to be added (``takes``).
         left, took, takes = graph.nodes(3, len(unary) + 1, self.k + 1)
         goal = graph.nodes(len(unary) + 1)
         graph.add(left[0, 0])
@@ -102,11 +105,11 @@ class CorrelatedSubset(HypergraphProgram):
         return elements_in_use(lengths, unary), elements_in_use(lengths - 1, pair)  # pyright: ignore[reportReturnType]
 
     def readout(self, y: Parts) -> Tensor:
-        """The elements."""
+        """Return the indicators of the elements."""
         return y[0]
 
     def hamming_cost(self, y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Costs of 1 for each element wrongly taken or left; pairs cost nothing, whichever instance's they are."""
+        """Return costs that count the elements wrongly taken or left. Pairs cost 0, with a batch dimension of 1."""
         return cost_of_wrong_elements(y[0]), torch.zeros_like(y[1][:1])
 
     def encode(self, labels: Tensor, like: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Paths of a directed acyclic graph, from its source to its target."""
+"""Paths from the source to the target of a directed acyclic graph."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ __all__ = ["DagPath"]
 class DagPath(HypergraphProgram):
     """Paths from the source to the target of a directed acyclic graph.
 
-    θ is (..., E), the score of each edge, any sign, in the order of the graph's edges, and y marks those on the path.
-    −inf forbids an edge. Parallel edges are edges of their own.
-
-    Labels are the path's edges in order, (..., L), numbers in [0, E) padded with −1; L is the number of edges of the
-    longest path, 1 at least. :meth:`nodes` names the nodes on the way.
+    - Scores θ, shape (..., E), any sign: the score of each edge, in the order of the graph's edges. Parallel edges
+      have separate scores. −inf forbids an edge.
+    - Structure y, shape (..., E): 1 for each edge on the path.
+    - Labels, shape (..., L): the numbers of the path's edges in order, integers in [0, E) padded with −1. L is the
+      number of edges of the longest path, at least 1. The method :meth:`nodes` returns the nodes on the path.
 
     Parameters
     ----------
     graph : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.DiGraph
-        Edges from the first to the second node of a pair; a DiGraph's are in the order of its ``edges``.
-    source, target : hashable, optional
-        Where paths begin and end. By default the only node that no edge leads to, and that no edge leaves.
+        The edges, each from the first to the second node of a pair. The edges of a DiGraph are in the order of its
+        ``edges``.
+    source : hashable, optional
+        The first node of all paths. Default: the only node without incoming edges.
+    target : hashable, optional
+        The last node of all paths. Default: the only node without outgoing edges.
 
     Notes
     -----
-    Ties go to the edge with the lowest number, from the target backwards.
+    Ties go to the edge with the lowest number, decided from the target backwards.
 
     References
     ----------
@@ -47,9 +50,13 @@ class DagPath(HypergraphProgram):
 
     Examples
     --------
-    >>> oracle = DagPath(
-    ...     [("home", "bus"), ("home", "train"), ("train", "bus"), ("bus", "work"), ("train", "work")]
-    ... )
+    >>> oracle = DagPath([
+    ...     ("home", "bus"),
+    ...     ("home", "train"),
+    ...     ("train", "bus"),
+    ...     ("bus", "work"),
+    ...     ("train", "work"),
+    ... ])
     >>> y = oracle.argmax(-torch.tensor([[30.0, 10.0, 5.0, 10.0, 20.0]]))
     >>> y, oracle.nodes(y)
     (tensor([[0., 1., 1., 1., 0.]]), [['home', 'train', 'bus', 'work']])
@@ -80,7 +87,7 @@ class DagPath(HypergraphProgram):
     def validate(self, theta: Tensor) -> None:
         if theta.shape[1] != len(self.graph.ends):
             raise InvalidInputError(
-                f"theta: this graph has {len(self.graph.ends)} edges, and dag_path takes a score for each of them, "
+                f"theta: dag_path takes a score for each of the graph's {len(self.graph.ends)} edges, shape "
                 f"(..., {len(self.graph.ends)}); got {theta.shape[1]} after the batch dimensions"
             )
 
@@ -90,17 +97,19 @@ class DagPath(HypergraphProgram):
         count, most = like.shape[1], self._longest
         if labels.shape[1:] != (most,):
             raise InvalidInputError(
-                f"labels: paths are lists of edges, (..., {most}), padded with −1; got {tuple(labels.shape)} with the "
-                "batch flat"
+                f"labels must be lists of edge numbers, shape (..., {most}), padded with −1; got "
+                f"{tuple(labels.shape)} with the batch flat"
             )
         used = labels != -1
-        reject_labels(used & ((labels < 0) | (labels >= count)), labels, f"edges lie between 0 and {count - 1}")
-        reject_labels(used[:, 1:] & ~used[:, :-1], labels, "an edge comes after the padding")
+        reject_labels(
+            used & ((labels < 0) | (labels >= count)), labels, f"edge numbers must lie between 0 and {count - 1}"
+        )
+        reject_labels(used[:, 1:] & ~used[:, :-1], labels, "an edge follows the padding")
         start, end = torch.from_numpy(self.graph.ends.astype(np.int64)).to(labels.device).unbind(1)
         nodes = end.new_full((len(labels), most + 1), self.graph.number(self.source))
         nodes[:, 1:][used] = end[labels[used]]
         reject_labels(
-            used.index_put((used,), start[labels[used]] != nodes[:, :-1][used]), labels, "the edges are no path"
+            used.index_put((used,), start[labels[used]] != nodes[:, :-1][used]), labels, "the edges do not form a path"
         )
         last = nodes.gather(1, used.sum(1, keepdim=True))
         reject_labels(last != self.graph.number(self.target), labels, f"the path must end in {self.target!r}")
@@ -115,7 +124,7 @@ class DagPath(HypergraphProgram):
         return order[nonzero_positions(y[:, order[:-1]], self._longest)]
 
     def nodes(self, y: Tensor) -> Sequence[Sequence[Hashable]]:
-        """The nodes on each of the paths ``y`` (B, E), in order, as the graph names them."""
+        """Return the nodes on each path of ``y`` (B, E), in order, under their names in the graph."""
         paths = [self.graph.ends[edges[edges >= 0], 1].tolist() for edges in self.decode(y).cpu().numpy()]
         return [[self.source, *(self.graph.nodes[node] for node in path)] for path in paths]
 
@@ -125,5 +134,5 @@ class DagPath(HypergraphProgram):
 
     @property
     def _longest(self) -> int:
-        """The number of edges of the longest path, 1 at least."""
+        """The number of edges of the longest path, at least 1."""
         return max(int(self._paths.derivation_size[self._paths.goals]) - 1, 1)

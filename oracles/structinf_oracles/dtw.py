@@ -29,45 +29,50 @@ __all__ = ["DTW"]
 
 @dataclass(frozen=True)
 class DTW(HypergraphProgram):
-    """Paths from cell (0, 0) to cell (n − 1, m − 1) of a grid, by steps to the right, down or diagonally down right.
+    """Paths from cell (0, 0) to cell (n − 1, m − 1) of a grid, by moves to the right, down or diagonally down
+    right.
 
-    θ is (..., n, m), the score of each cell, and y the 0/1 matrix of the cells on the path. Dynamic time warping
-    minimises a sum of costs, so θ holds minus the costs of matching item i of one series with item j of the other;
-    its smoothed form of temperature γ, soft-DTW, is −γ log Σ_y exp⟨θ / γ, y⟩. −inf forbids a cell.
+    Dynamic time warping minimises a sum of costs. So θ[i, j] is minus the cost of matching item i of one series with
+    item j of the other. The smoothed form with temperature γ, soft-DTW, is −γ log Σ_y exp⟨θ / γ, y⟩.
 
-    Instance data: ``lengths`` (..., 2), integers, the rows and the columns in use: the path ends in the last cell in
-    use, and all parts outside are 0; ``band`` (...), integers that take the place of the option's, instance by
-    instance.
-
-    Labels are the path's cells in order, (..., n + m − 1, 2), each a row and a column, padded with −1.
+    - Scores θ, shape (..., n, m), any sign: the score of each cell. −inf forbids a cell.
+    - Structure y, shape (..., n, m): 1 for each cell on the path.
+    - Labels, shape (..., n + m − 1, 2): the row and the column of each cell on the path, in order, padded with −1.
+    - Instance data ``lengths``, shape (..., 2): the numbers of rows and of columns in use, integers in [1, n] and [1,
+      m]. Default: n and m. The path ends in the last cell in use, and all parts of y outside are 0.
+    - Instance data ``band``, shape (...): the band of each instance, an integer. Default: the option ``band``.
 
     Parameters
     ----------
     band : int, optional
-        Only cells with |i − j| ≤ band may be used (Sakoe & Chiba 1978): a number of cells, neither a fraction nor
-        scaled to the sizes of a rectangular grid. It must be |n − m| at least, since no path reaches the last cell
-        otherwise; max(n, m) is no restriction. Sums take time O(n · band).
+        Allow only cells with |i − j| ≤ band (Sakoe & Chiba 1978). The band is a number of cells. It is not a
+        fraction, and is not scaled to the shape of a rectangular grid. The least band is |n − m|, as no path reaches
+        the last cell with less. A band of max(n, m) or more has no effect, as does None, the default. With a band,
+        sums take O(n · band) operations.
 
     Notes
     -----
-    Time is O(n m). A gradient takes memory for itself and, in each thread, for two numbers for each cell of an instance
-    (of a few, where they are small); a value alone takes next to none. Sums run in float64 and only exponentials and
-    the probabilities that are kept in θ's dtype, so that float32 is right for long series and large scores. Ties go to
-    the diagonal step, then to the one down, from the last cell backwards.
+    The running time is O(n m). A gradient needs memory for its result and, in each thread, for two numbers per cell
+    of an instance. A thread processes several instances at once if their grids are small, up to 512 cells of an
+    anti-diagonal. A value alone needs memory for three anti-diagonals. Sums are computed in float64. Exponentials and
+    stored probabilities have the dtype of θ, so that float32 remains accurate for long series and large scores. Ties
+    go to the diagonal move, then to the move down, decided from the last cell backwards.
 
-    Values, gradients and Hessian products run in compiled loops on the CPU for the regularizers that the library
-    brings; other regularizers, other devices and derivatives of the value by autograd run in torch.
+    Values, gradients and Hessian-vector products run in compiled CPU loops for the built-in regularizers. Other
+    regularizers, other devices and derivatives of the value by autograd run in torch.
 
     References
     ----------
     H. Sakoe & S. Chiba, Dynamic programming algorithm optimization for spoken word recognition, IEEE Transactions on
-    Acoustics, Speech, and Signal Processing 26 (1978). M. Cuturi & M. Blondel, Soft-DTW: a differentiable loss function
-    for time-series, ICML 2017. A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction
-    and attention, ICML 2018, §4.2 and algorithms 5 and 6.
+    Acoustics, Speech, and Signal Processing 26 (1978). M. Cuturi & M. Blondel, Soft-DTW: a differentiable loss
+    function for time-series, ICML 2017. A. Mensch & M. Blondel, Differentiable dynamic programming for structured
+    prediction and attention, ICML 2018, §4.2 and algorithms 5 and 6.
 
     Examples
     --------
-    >>> cost = torch.tensor([[[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]]])
+    >>> cost = torch.tensor(
+    ...     [[[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]]]
+    ... )
     >>> dtw = DTW()
     >>> dtw.argmax(-cost)
     tensor([[[1., 0., 0.], [0., 1., 0.], [0., 0., 1.]]])
@@ -91,19 +96,21 @@ class DTW(HypergraphProgram):
             isinstance(self.band, bool) or not isinstance(self.band, Integral) or int(self.band) < 0
         ):
             raise InvalidInputError(
-                f"band must be None or a number of cells, an integer of at least 0, got {self.band!r}"
+                f"band must be None or an integer of at least 0, a number of cells, got {self.band!r}"
             )
 
     def has_binary_parts(self, theta: Parts) -> bool:
         return True
 
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:
-        """For what no loop below answers: counts, entropies, probabilities, lists."""
+        """Build the hypergraph for counts, entropies, probabilities and lists of structures, which have no
+        compiled loop.
+        """
         graph, (n, m) = HypergraphBuilder(event_shape), event_shape
         cell, inside = graph.nodes(n, m), self._inside_band(n, m)
         graph.add(cell[0, 0], part=graph.parts[0, 0])
         for down, right in ((1, 1), (1, 0), (0, 1)):
-            # Heads and tails inside the band.
+            # Keep the moves whose head and tail both lie inside the band.
             i, j = np.nonzero(inside[down:, right:] & inside[: n - down, : m - right])
             graph.add(cell[i + down, j + right], cell[i, j], part=graph.parts[i + down, j + right])
         goals = np.full((n + 1, m + 1), -1)
@@ -111,7 +118,7 @@ class DTW(HypergraphProgram):
         return graph.build(goals, prune=True)
 
     def _inside_band(self, n: int, m: int) -> np.ndarray:
-        """The cells inside the option's band, (n, m)."""
+        """Return the cells inside the band of the option ``band``, (n, m)."""
         return np.abs(np.arange(n)[:, None] - np.arange(m)) <= (max(n, m) if self.band is None else self.band)
 
     def _graph_parts_goals(self, theta: Tensor) -> tuple[Hypergraph, Tensor, Tensor]:
@@ -125,15 +132,15 @@ class DTW(HypergraphProgram):
         check_grid(self.label(), theta, self.bound.get("lengths"))
         bands = self.bound.get("band")
         if bands is not None and (bands.is_floating_point() or bands.dtype is torch.bool):
-            raise InvalidInputError(f"band: integers are needed, numbers of cells, got {bands.dtype}")
+            raise InvalidInputError(f"band must hold integers, numbers of cells, got {bands.dtype}")
         sizes, bands = self._sizes_and_bands(theta)
         wrong = bands < (sizes[:, 0] - sizes[:, 1]).abs()
         if bool(wrong.any()):
             index = int(wrong.nonzero()[0, 0])
             (rows, columns), band = sizes[index].tolist(), int(bands[index])
             raise InvalidInputError(
-                f"band: no path of {rows} rows and {columns} columns stays within {band} cells of the diagonal, at "
-                f"batch index {index}; pass a band of at least {abs(rows - columns)}"
+                f"band: no path through {rows} rows and {columns} columns stays within {band} cells of the diagonal, "
+                f"at batch index {index}; pass a band of at least {abs(rows - columns)}"
             )
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
@@ -144,7 +151,7 @@ class DTW(HypergraphProgram):
         return self._inside(theta)
 
     def _inside(self, theta: Tensor) -> Tensor:
-        """The cells in use and inside the bands, (B, n, m)."""
+        """Return the cells in use and inside the bands, (B, n, m)."""
         sizes, bands = self._sizes_and_bands(theta)
         row, column = (torch.arange(size, device=theta.device) for size in theta.shape[1:])
         return cells_in_use(sizes, theta.shape[1:]) & ((row.unsqueeze(1) - column).abs() <= bands.view(-1, 1, 1))
@@ -156,13 +163,13 @@ class DTW(HypergraphProgram):
         allowed = ((steps >= 0) & (steps <= 1)).all(2) & (steps.sum(2) > 0)
         far = (labels[..., 0] - labels[..., 1]).abs() > bands.unsqueeze(1)
         reject_labels(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)")
-        reject_labels(used[:, 1:] & ~allowed, labels, "the path must go on by one row, one column or both")
+        reject_labels(used[:, 1:] & ~allowed, labels, "each move of the path must be one row, one column or both")
         reject_labels(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use")
         reject_labels(used & far, labels, "the path must stay inside the band")
         return cell_indicators(labels, used, like)
 
     def decode(self, y: Tensor) -> Tensor:
-        # Cells come by rows and then columns, which is the order of the path.
+        # The path visits its cells in the order of rows and columns.
         return nonzero_cells(y, sum(y.shape[1:]) - 1)
 
     # -- single paths ----------------------------------------------------------------------
@@ -196,7 +203,7 @@ class DTW(HypergraphProgram):
         return _check_and_move(scores[0], y, theta), scores, ~torch.isneginf(scores)
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All paths, at most a million."""
+        """Return all paths, at most a million."""
         self.validate(torch.zeros(1, *event_shape))
         if "band" not in self.bound:
             return cast(Tensor, super().enumerate(event_shape))
@@ -225,7 +232,7 @@ class DTW(HypergraphProgram):
     def smoothed_value_and_mean(
         self, theta: Tensor, regularizer: Regularizer, weight: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """DP_Ω(θ), and ∇DP_Ω(θ) times ``weight`` (B,)."""
+        """Return DP_Ω(θ), and ∇DP_Ω(θ) times ``weight`` (B,)."""
         weight = theta.new_ones(len(theta)) if weight is None else weight
         extent, alpha = self._sizes_and_bands(theta), kernel_alpha(theta, regularizer)
         if alpha is None:
@@ -251,7 +258,9 @@ class DTW(HypergraphProgram):
         )
 
     def _sizes_and_bands(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows and columns in use (B, 2), and bands (B,), of each instance: int64, on θ's device."""
+        """Return the rows and columns in use (B, 2) and the bands (B,) of the instances, in int64 on the device of
+        θ.
+        """
         batch, n, m = theta.shape
         lengths, bands = sizes_in_use(self.bound, (n, m), theta), self.bound.get("band")
         if bands is None:
@@ -261,6 +270,6 @@ class DTW(HypergraphProgram):
 
 
 def _check_and_move(value: Tensor, parts: Tensor, theta: Tensor) -> Tensor:
-    """``parts`` on θ's device, unless an instance's ``value`` is −inf."""
+    """Return ``parts`` on the device of θ; InfeasibleError if the ``value`` of an instance is −inf."""
     check_feasible(value, "alignment")
     return parts.to(theta.device)

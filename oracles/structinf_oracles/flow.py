@@ -1,4 +1,4 @@
-"""Flows through a directed graph, scored by their edges."""
+"""Integer flows through a directed graph, scored by their edges."""
 
 from __future__ import annotations
 
@@ -26,38 +26,43 @@ __all__ = ["Flow"]
 
 @dataclass(frozen=True)
 class Flow(Enumerable):
-    """Whole flows through a directed graph, from nodes that supply to nodes that demand.
+    """Integer flows through a directed graph, from supply nodes to demand nodes.
 
-    θ is (..., E), the score of a unit on each edge, any sign, in the order of the graph's edges; y is the integer
-    amount on each edge, 0 ≤ y_e ≤ capacity_e, such that from each node v
+    A flow y has 0 ≤ y_e ≤ capacity_e at each edge e and, at each node v,
 
         Σ_{e from v} y_e − Σ_{e to v} y_e = supply_v.
 
-    −inf forbids an edge. Parallel edges are edges of their own. Labels are y in integers, (..., E).
+    - Scores θ, shape (..., E), any sign: the score of one unit on each edge, in the order of the graph's edges.
+      Parallel edges have separate scores. −inf forbids an edge.
+    - Structure y, shape (..., E): the integer amount on each edge.
+    - Labels, shape (..., E): y as integers.
 
     Parameters
     ----------
     graph : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.DiGraph
-        Edges from the first to the second node of a pair; a DiGraph's are in the order of its ``edges``.
-    supplies : mapping, sequence of pairs, or sequence of integers
-        Integers by node, positive where flow begins, negative where it ends, with a sum of 0; nodes without one pass on
-        what they get. A sequence of integers gives those of nodes 0, 1, 2, and so on.
+        The edges, each from the first to the second node of a pair. The edges of a DiGraph are in the order of its
+        ``edges``.
+    supplies : mapping, sequence of pairs (node, integer), or sequence of integers
+        The supply of each node: positive where flow begins, negative where flow ends. The sum must be 0. Nodes
+        without an entry have supply 0. A sequence of integers gives the supplies of the nodes 0, 1, 2, and so on.
     capacities : sequence of E integers, an integer for all edges, or None
-        None is as much as all supplies together. Round a cycle of positive scores, flow takes all the capacity there
-        is: with ``math.inf`` such scores have no best flow, and it is an UnboundedError.
-    solver : {"simplex", "ortools"}
-        The network simplex method alone, or from where ortools' cost-scaling push-relabel algorithm ends: seldom
-        sooner, but that part's time has a polynomial bound. It takes ``pip install 'structinf[solvers]'``.
+        The largest amount on each edge. None, the default, is the sum of all positive supplies. ``math.inf`` is
+        unlimited: if a cycle of unlimited edges has a positive score, no best flow exists, and ``argmax`` raises
+        UnboundedError. Cycles of positive score with finite capacities are filled up.
+    solver : {"simplex", "ortools"}, default "simplex"
+        "simplex" is the network simplex method. "ortools" starts the same method from the flow found by the
+        cost-scaling algorithm of ortools. Cost scaling has a polynomial time bound, but is seldom faster. "ortools"
+        requires ``pip install 'structinf[solvers]'``.
 
     Notes
     -----
-    Special cases are b-matchings, with edges of capacity 1 between nodes that supply and nodes that demand so many
-    partners, shortest paths in graphs without positive cycles, with a supply of 1, and assignments and transport
-    plans, which have oracles of their own.
+    Special cases are b-matchings (edges of capacity 1 between supply and demand nodes), shortest paths in graphs
+    without cycles of positive score (a supply of 1), assignments and transport plans. Assignments and transport plans
+    also have their own oracles.
 
-    y is a vertex of the flows' polytope, whose vertices are whole. The network simplex method compares exact sums of
-    scores, so that no scale of them matters. Ties go the same way every time. CUDA tensors are copied once a batch.
-    Amounts are of θ's dtype, which has whole numbers up to 2^24 as float32.
+    y is a vertex of the flow polytope, and all vertices are integers. The network simplex method compares sums of
+    scores exactly, so that the scale of the scores does not matter. Ties are broken deterministically. CUDA tensors
+    are copied once per batch. y has the dtype of θ; float32 represents integers up to 2^24 exactly.
 
     References
     ----------
@@ -81,12 +86,11 @@ class Flow(Enumerable):
     padding_stays_in_place: ClassVar[bool] = True
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "GibbsOracle": "to count the whole flows of a network is #P-complete, already between two sides of nodes "
-            "(Dyer, Kannan & Mount 1997); dag_path has the sums over paths",
-            "Samplable": "exact samples are as hard as to count whole flows, which is #P-complete",
-            "Smoothable": "a best flow is no recursion of maxima; dag_path is one",
-            "KBest": "the k best flows take another algorithm, which is not here; assignment lists those between two "
-            "sides of nodes",
+            "GibbsOracle": "counting the integer flows of a network is #P-complete, even in bipartite graphs "
+            "(Dyer, Kannan & Mount 1997); dag_path sums over paths",
+            "Samplable": "exact sampling is as hard as counting integer flows, which is #P-complete",
+            "Smoothable": "the network simplex method is not a dynamic program (a recursion of maxima); use dag_path",
+            "KBest": "the k best flows are not implemented; assignment lists the k best matchings of rows and columns",
         }
     )
 
@@ -114,7 +118,7 @@ class Flow(Enumerable):
     def validate(self, theta: Tensor) -> None:
         if theta.shape[1] != len(self.graph.ends):
             raise InvalidInputError(
-                f"theta: this graph has {len(self.graph.ends)} edges, and flow takes a score for each of them, "
+                f"theta: flow takes a score for each of the graph's {len(self.graph.ends)} edges, shape "
                 f"(..., {len(self.graph.ends)}); got {theta.shape[1]} after the batch dimensions"
             )
 
@@ -122,13 +126,15 @@ class Flow(Enumerable):
         return self._network.best(theta, self.solver)
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Half a unit for each that an edge empty in ``y`` takes, or one full in it misses."""
+        """Return costs of half a unit: for each unit on an edge empty in ``y``, and for each unit missing on an
+        edge full in ``y``.
+        """
         return self._network.hamming_cost(y)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         if labels.shape[1:] != like.shape[1:]:
             raise InvalidInputError(
-                f"labels: flows are amounts on {like.shape[1]} edges, (..., {like.shape[1]}); got "
+                f"labels must be the amounts on {like.shape[1]} edges, shape (..., {like.shape[1]}); got "
                 f"{tuple(labels.shape)} with the batch flat"
             )
         self._network.check_labels(labels)
@@ -136,8 +142,8 @@ class Flow(Enumerable):
         if bool(left.any()):
             index, node = left.nonzero()[0].tolist()
             raise InvalidInputError(
-                f"labels: {int(left[index, node]):+d} units should leave node {self.graph.nodes[node]!r} besides those "
-                f"that do at batch index {index}"
+                f"labels: {int(left[index, node]):+d} more units must leave node {self.graph.nodes[node]!r} to match "
+                f"its supply, at batch index {index}"
             )
         return labels.to(like.dtype)
 
@@ -145,17 +151,20 @@ class Flow(Enumerable):
         return y.long()
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All flows, (|Y|, E) in float64, by the amounts on the edges in order; at most a million."""
+        """Return all flows, (|Y|, E) in float64, sorted by the amounts on the edges; at most a million."""
         unlimited = np.flatnonzero(np.isinf(self.capacities))
         try:
             DAG(self.graph.nodes, self.graph.ends[unlimited])
         except InvalidInputError as error:
-            raise InvalidInputError(f"there is no end of flows, as capacities are unlimited: {error}") from None
+            raise InvalidInputError(
+                f"capacities: unlimited edges form a cycle, so the number of flows is infinite; set finite capacities "
+                f"({error})"
+            ) from None
         return torch.from_numpy(self._network.all())
 
 
 def _by_node(supplies: Any, graph: Graph) -> tuple[tuple[Any, int], ...]:
-    """The supplies that are not 0, by node, in the order of the graph's nodes."""
+    """Return the nonzero supplies by node, in the order of the graph's nodes."""
     if not isinstance(supplies, Mapping):
         given = list(supplies.tolist() if hasattr(supplies, "tolist") else supplies)
         pairs = all(isinstance(item, tuple) and len(item) == 2 for item in given)
@@ -163,8 +172,8 @@ def _by_node(supplies: Any, graph: Graph) -> tuple[tuple[Any, int], ...]:
     amounts = check_amounts("supplies", supplies.values(), -math.inf)
     if sum(amounts):
         raise InvalidInputError(
-            f"supplies must sum to 0, got {sum(amounts)}: what flows from nodes of positive supply ends in nodes of "
-            "negative supply"
+            f"supplies must sum to 0, got {sum(amounts)}; balance the nodes of positive supply, where flow begins, and "
+            "of negative supply, where flow ends"
         )
     named = {graph.number(node): amount for node, amount in zip(supplies, amounts, strict=True) if amount}
     return tuple((graph.nodes[i], named[i]) for i in sorted(named))
@@ -181,5 +190,5 @@ def _by_edge(capacities: Any, graph: Graph, total: int) -> tuple[int | float, ..
         return (one,) * edges
     checked = check_amounts("capacities", capacities, unlimited=True)
     if len(checked) != edges:
-        raise InvalidInputError(f"capacities: one for each of {edges} edges is needed, got {len(checked)}")
+        raise InvalidInputError(f"capacities must hold one number for each of {edges} edges, got {len(checked)}")
     return checked

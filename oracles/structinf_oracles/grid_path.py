@@ -1,4 +1,4 @@
-"""Paths through a grid of cells, by moves that never lead back or by any."""
+"""Paths through a grid of cells, by moves that never lead back (:class:`GridPath`) or by any moves."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ _NEIGHBOURS: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class GridPath(HypergraphProgram):
-    """Paths from cell (0, 0) to cell (h − 1, w − 1), by moves downwards or to the right.
+    """Paths from cell (0, 0) to cell (h − 1, w − 1) of a grid, by moves down and to the right.
 
-    θ is (..., h, w), the score of each cell, any sign, and y the 0/1 matrix of the cells on the path, both ends among
-    them. −inf forbids a cell.
-
-    Instance data: ``lengths`` (..., 2), integers, the rows and the columns in use: the path ends in the last cell in
-    use, and all parts outside are 0. Labels are the path's cells in order, (..., h + w − 1, 2), each a row and a
-    column, padded with −1.
+    - Scores θ, shape (..., h, w), any sign: the score of each cell. −inf forbids a cell.
+    - Structure y, shape (..., h, w): 1 for each cell on the path, including both ends.
+    - Labels, shape (..., h + w − 1, 2): the row and the column of each cell on the path, in order, padded with −1.
+    - Instance data ``lengths``, shape (..., 2): the numbers of rows and of columns in use, integers in [1, h] and [1,
+      w]. Default: h and w. The path ends in the last cell in use, and all parts of y outside are 0.
 
     Parameters
     ----------
-    moves : {"down-right", "with-diagonal"} or tuple of (di, dj)
-        By how many rows and columns a move leads on, none of them negative, and not both 0; cells that it passes over
-        are not on the path. Ties go to the move named first, from the last cell backwards.
+    moves : {"down-right", "with-diagonal"} or tuple of (di, dj), default "down-right"
+        The allowed moves, as numbers of rows and columns, at least 0 and not both 0. Cells skipped by a longer move
+        are not on the path. Ties go to the first of the moves in this order, decided from the last cell backwards.
+        "down-right" is ((1, 0), (0, 1)), and "with-diagonal" is ((1, 1), (1, 0), (0, 1)).
 
     Notes
     -----
-    The number of paths is that of lattice paths: C(h + w − 2, h − 1) for "down-right", Delannoy's for "with-diagonal".
+    The number of paths is C(h + w − 2, h − 1) for "down-right" and the Delannoy number for "with-diagonal".
 
     Examples
     --------
@@ -80,7 +80,9 @@ class GridPath(HypergraphProgram):
         if not isinstance(self.moves, str):
             object.__setattr__(self, "moves", check_moves(self.moves, back=False))
         elif self.moves not in _NAMED:
-            raise InvalidInputError(f"moves must be {' or '.join(map(repr, _NAMED))}, or pairs, got {self.moves!r}")
+            raise InvalidInputError(
+                f"moves must be {' or '.join(map(repr, _NAMED))}, or pairs (di, dj), got {self.moves!r}"
+            )
 
     def has_binary_parts(self, theta: Tensor) -> bool:
         return True
@@ -93,7 +95,8 @@ class GridPath(HypergraphProgram):
         for down, right in self._moves:
             if down < h and right < w:
                 graph.add(cell[down:, right:], cell[: h - down, : w - right], part=graph.parts[down:, right:])
-            # Moves can be reordered, so that those of one kind may follow the others: 0, 1, 2 ... of them, by doubling.
+            # The order of moves does not affect which cells can be reached. So add any number of moves of this kind
+            # after all moves of earlier kinds, doubling the step each time.
             while down < h and right < w:
                 reached[down:, right:] |= reached[: h - down, : w - right]
                 down, right = 2 * down, 2 * right
@@ -113,8 +116,8 @@ class GridPath(HypergraphProgram):
             index = int(np.flatnonzero(unreached)[0])
             h, w = sizes_in_use(self.bound, theta.shape[1:], theta)[index].tolist()
             raise InvalidInputError(
-                f"moves: {self._moves} do not lead from cell (0, 0) to the last one in use, ({h - 1}, {w - 1}), at "
-                f"batch index {index}"
+                f"moves: {self._moves} do not lead from cell (0, 0) to the last cell in use, ({h - 1}, {w - 1}), at "
+                f"batch index {index}; add moves or change the grid"
             )
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
@@ -126,7 +129,9 @@ class GridPath(HypergraphProgram):
         steps, moves = labels.diff(dim=1), labels.new_tensor(self._moves)
         without_missing_parts = (steps.unsqueeze(2) == moves).all(3).any(2)
         reject_labels(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)")
-        reject_labels(used[:, 1:] & ~without_missing_parts, labels, f"the path must go on by one of {self._moves}")
+        reject_labels(
+            used[:, 1:] & ~without_missing_parts, labels, f"each move of the path must be one of {self._moves}"
+        )
         reject_labels(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use")
         return cell_indicators(labels, used, like)
 
@@ -136,42 +141,50 @@ class GridPath(HypergraphProgram):
 
 @dataclass(frozen=True)
 class GridShortestPath(ShortestPath):
-    """Simple paths from cell (0, 0) to cell (h − 1, w − 1), by moves from cell to cell that may lead back.
+    """Simple paths from cell (0, 0) to cell (h − 1, w − 1) of a grid, by moves in any direction.
 
-    θ is (..., h, w), the score of each cell, 0 or less: minus its cost. y is the 0/1 matrix of the cells on the path,
-    both ends among them. −inf forbids a cell. By its registered name, ``grid_path``, it is made with such ``moves``.
+    The registered name ``grid_path`` creates this oracle if ``moves`` leads up or to the left; see :func:`grid_path`.
 
-    Instance data: ``lengths`` (..., 2), integers, the rows and the columns in use: the path ends in the last cell in
-    use, and all parts outside are 0. Labels are the path's cells in order, (..., L, 2) for any L, each a row and a
-    column, padded with −1; decoded ones are of h w cells.
+    - Scores θ, shape (..., h, w), at most 0: minus the cost of each cell. −inf forbids a cell.
+    - Structure y, shape (..., h, w): 1 for each cell on the path, including both ends.
+    - Labels, shape (..., L, 2) for any L: the row and the column of each cell on the path, in order, padded with −1.
+      Decoded labels have L = h w.
+    - Instance data ``lengths``, shape (..., 2): the numbers of rows and of columns in use, integers in [1, h] and [1,
+      w]. Default: h and w. The path ends in the last cell in use, and all parts of y outside are 0.
 
     Parameters
     ----------
     moves : {"4-neighbours", "8-neighbours"} or tuple of (di, dj)
-        By how many rows and columns a move leads on, negative ones upwards and to the left, not both 0; cells that it
-        passes over are not on the path.
+        The allowed moves, as numbers of rows and columns, not both 0. Negative numbers lead up or to the left. Cells
+        skipped by a longer move are not on the path.
 
     Notes
     -----
-    The argmax is Dijkstra's algorithm with a binary heap, O(h w log h w), in float64, on CPU threads; CUDA tensors are
-    copied once a batch. Ties are broken the same way every time, and cycles of cost 0 are never on a path.
+    ``argmax`` is Dijkstra's algorithm with a binary heap, O(h w log h w), in float64 on CPU threads. CUDA tensors are
+    copied once per batch. Ties are broken deterministically, and cycles of cost 0 are never on a path.
 
-    A positive potential is an InvalidInputError, as a longest path would have to be found, which is NP-hard; take
-    ``-softplus(scores)``, say. Relaxations ask about θ − μ, which is 0 or less as well, and ``hamming_cost`` counts
-    the cells of the right path that another one misses, for the same reason.
+    A positive score raises InvalidInputError, as Dijkstra's algorithm requires costs of at least 0, and longest paths
+    are NP-hard. Pass, for example, ``-softplus(scores)``. The scores θ − μ of relaxations such as SparseMAP are at
+    most 0 as well. For the same reason ``hamming_cost`` counts only the cells of the gold path missing from another
+    path.
 
-    Cells alone do not say in which order they are passed: different paths through the same cells are one structure,
-    and its labels are one of these paths, which is searched for by trial where cells touch others.
+    The cells of a path do not determine their order: different paths through the same cells are one structure.
+    ``decode`` searches for one of these paths by backtracking if cells on the path touch cells other than their
+    neighbours on the path.
 
     References
     ----------
     E. W. Dijkstra, A note on two problems in connexion with graphs (Numerische Mathematik 1, 1959). M. Vlastelica, A.
     Paulus, V. Musil, G. Martius & M. Rolínek, Differentiation of blackbox combinatorial solvers (ICLR 2020), section
-    4.1: paths by eight neighbours over maps whose cells have costs.
+    4.1: paths by moves to eight neighbours on maps with cell costs.
 
     Examples
     --------
-    >>> theta = -torch.tensor([[[1.0, 9.0, 1.0, 1.0], [1.0, 9.0, 1.0, 9.0], [1.0, 1.0, 1.0, 1.0]]])
+    >>> theta = -torch.tensor([[
+    ...     [1.0, 9.0, 1.0, 1.0],
+    ...     [1.0, 9.0, 1.0, 9.0],
+    ...     [1.0, 1.0, 1.0, 1.0],
+    ... ]])
     >>> GridShortestPath(moves="4-neighbours").argmax(theta)
     tensor([[[1., 0., 0., 0.],
              [1., 0., 0., 0.],
@@ -182,7 +195,7 @@ class GridShortestPath(ShortestPath):
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 2
-    alternative_for_any_sign: ClassVar[str] = 'moves="down-right" or "with-diagonal", which never lead back'
+    alternative_for_any_sign: ClassVar[str] = 'grid_path with moves="down-right" or "with-diagonal"'
 
     moves: str | Sequence[tuple[int, int]] = field(kw_only=True)
 
@@ -191,7 +204,7 @@ class GridShortestPath(ShortestPath):
             object.__setattr__(self, "moves", check_moves(self.moves, back=True))
         elif self.moves not in _NEIGHBOURS:
             raise InvalidInputError(
-                f"moves must be {' or '.join(map(repr, _NEIGHBOURS))}, or pairs, got {self.moves!r}"
+                f"moves must be {' or '.join(map(repr, _NEIGHBOURS))}, or pairs (di, dj), got {self.moves!r}"
             )
 
     # -- the graph -----------------------------------------------------------------------------
@@ -236,7 +249,7 @@ class GridShortestPath(ShortestPath):
 
 @lru_cache(maxsize=16)
 def _moves_on_grid(rows: int, columns: int, moves: tuple[tuple[int, int], ...]) -> Arcs:
-    """The moves from each cell that stay within the grid."""
+    """Return the arcs of all moves from each cell that stay inside the grid."""
     cell = np.arange(rows * columns)
     ahead = np.stack(np.divmod(cell, columns), 1)[:, None] + np.array(moves)
     tail, move = ((ahead >= 0) & (ahead < [rows, columns])).all(2).nonzero()
@@ -245,23 +258,27 @@ def _moves_on_grid(rows: int, columns: int, moves: tuple[tuple[int, int], ...]) 
 
 
 def grid_path(*, moves: str | Sequence[tuple[int, int]] = "down-right") -> GridPath | GridShortestPath:
-    """The oracle of paths through a grid by these ``moves``: a :class:`GridPath`, or a :class:`GridShortestPath`.
+    """Return the oracle of paths through a grid: a :class:`GridPath`, or a :class:`GridShortestPath` if a move
+    leads back.
 
     Parameters
     ----------
-    moves : {"down-right", "with-diagonal", "4-neighbours", "8-neighbours"} or tuple of (di, dj)
-        The first two, and pairs without a negative number, never lead back, and cells have scores of any sign. With
-        the others, and pairs that lead upwards or to the left, they have costs: scores of 0 or less.
+    moves : {"down-right", "with-diagonal", "4-neighbours", "8-neighbours"} or tuple of (di, dj), default "down-right"
+        The allowed moves, as numbers of rows and columns. With the first two names, or with pairs of numbers of at
+        least 0, scores may have any sign. With the other names, or with a negative number in a pair, scores must be
+        at most 0: minus the costs of the cells.
 
     Examples
     --------
-    >>> grid_path(moves="with-diagonal"), grid_path(moves="8-neighbours")
-    (GridPath(moves='with-diagonal'), GridShortestPath(moves='8-neighbours'))
+    >>> grid_path(moves="with-diagonal")
+    GridPath(moves='with-diagonal')
+    >>> grid_path(moves="8-neighbours")
+    GridShortestPath(moves='8-neighbours')
     """
     if isinstance(moves, str):
         kinds = {**dict.fromkeys(_NAMED, GridPath), **dict.fromkeys(_NEIGHBOURS, GridShortestPath)}
         if moves not in kinds:
-            raise InvalidInputError(f"moves must be {' or '.join(map(repr, kinds))}, or pairs, got {moves!r}")
+            raise InvalidInputError(f"moves must be {' or '.join(map(repr, kinds))}, or pairs (di, dj), got {moves!r}")
         return kinds[moves](moves=moves)
     pairs = check_moves(moves, back=True)
     return (GridShortestPath if min(map(min, pairs)) < 0 else GridPath)(moves=pairs)

@@ -1,4 +1,4 @@
-"""Knapsacks: subsets whose total weight is limited."""
+"""Knapsacks: subsets of items of limited total weight."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ __all__ = ["Knapsack"]
 
 @dataclass(frozen=True)
 class Knapsack(HypergraphProgram):
-    """Items whose weights sum up to at most a capacity.
+    """Subsets of items with a total weight of at most a capacity.
 
-    θ is (..., d), the value of each item, any sign, and y has a 1 for each item that is packed. −inf forbids an item;
-    the empty knapsack is always a structure. Labels are y in integers, (..., d).
+    - Scores θ, shape (..., d), any sign: the value of each item. −inf forbids an item.
+    - Structure y, shape (..., d): 1 for each packed item. The empty knapsack is always a structure.
+    - Labels, shape (..., d): y as integers.
 
     Parameters
     ----------
-    weights : sequence of int, or integer array or Tensor
-        Of the d items, at least 0.
+    weights : sequence of int, or integer array or Tensor, shape (d,)
+        The weight of each item, at least 0.
     capacity : int
-        At least 0.
+        The largest total weight, at least 0.
 
     Notes
     -----
-    Bellman's recursion over the items and the capacity that is left. Of the latter only those values are kept that can
-    come up, and those that hold all remaining items count as one: beside the first i of d items there are at most
-    2^(d − i), the capacity + 1, and the total weight of the i items + 1. A large capacity alone costs nothing.
+    The recursion is Bellman's, over the items and the remaining capacity. Only the remaining capacities that can
+    occur are stored. All capacities large enough for the remaining items share one state. For the first i of d items
+    the number of states is at most the least of 2^(d − i), the capacity + 1, and the total weight of the i items + 1.
+    A larger capacity thus need not cost time.
 
-    Ties go to leaving an item, from the last one backwards.
+    Ties go to leaving an item, decided from the last item backwards.
 
     References
     ----------
@@ -72,7 +74,7 @@ class Knapsack(HypergraphProgram):
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
-        total = np.cumsum([0, *self.weights])  # more capacity makes no difference to the first i items
+        total = np.cumsum([0, *self.weights])  # [i]: the largest capacity that the first i items can use
         head, left = graph.nodes(1), np.minimum([self.capacity], total[-1])
         goal = int(head[0])
         for i in reversed(range(len(self.weights))):
@@ -89,7 +91,7 @@ class Knapsack(HypergraphProgram):
     def validate(self, theta: Tensor) -> None:
         if theta.shape[1] != len(self.weights):
             raise InvalidInputError(
-                f"theta: knapsack of {len(self.weights)} weights takes the values of as many items, "
+                f"theta: knapsack takes a value for each of the {len(self.weights)} weights, shape "
                 f"({len(self.weights)},), got {tuple(theta.shape[1:])} after the batch dimensions"
             )
 
@@ -103,18 +105,18 @@ class Knapsack(HypergraphProgram):
         return (y != 0).long()
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Costs of 1 for each item wrongly packed or left."""
+        """Return costs that count the items wrongly packed or left."""
         return cost_of_wrong_elements(y)
 
 
 def _checked(weights: Any) -> tuple[int, ...]:
     numbers = weights.tolist() if hasattr(weights, "tolist") else weights
     if not isinstance(numbers, Sequence) or isinstance(numbers, str):
-        raise InvalidInputError(f"weights: one integer for each item is needed, got {weights!r}")
+        raise InvalidInputError(f"weights must be a sequence of one integer for each item, got {weights!r}")
     for i, weight in enumerate(numbers):
         if isinstance(weight, bool) or not isinstance(weight, Integral) or weight < 0:
             raise InvalidInputError(
-                f"weights must be integers of at least 0, got {weight!r} for item {i}; scale and round fractions, and "
-                "the capacity with them"
+                f"weights must be integers of at least 0, got {weight!r} for item {i}; scale and round fractional "
+                "weights, and scale the capacity alike"
             )
     return tuple(int(weight) for weight in numbers)

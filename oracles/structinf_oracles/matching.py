@@ -1,4 +1,4 @@
-"""Matchings in general graphs: pairs of nodes that have no node in common."""
+"""Matchings in general graphs: pairs of nodes without common nodes."""
 
 from __future__ import annotations
 
@@ -23,64 +23,72 @@ from .common.undirected_graphs import ScoredEdges
 
 __all__ = ["Matching"]
 
-# Scores become integers below 2^100 for the algorithm, whose sums may be larger and have to stay below 2^127.
+# Scores are scaled to integers below 2^100. rustworkx sums them in 128-bit integers, which must stay below 2^127.
 BITS = 100
 
 Solver = Callable[[int, list[tuple[int, int, float]], bool], Collection[tuple[int, int]]]
-"""From a number of nodes, edges with integral scores, and whether the number of pairs comes first: the best pairs."""
+"""Returns the best pairs, given the number of nodes, edges with integer scores, and whether most pairs come first."""
 
 
 @dataclass(frozen=True)
 class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Sets of edges of an undirected graph no two of which share a node: every node has one partner, or at most one.
+    """Sets of edges of an undirected graph without common nodes: every node has one partner, or at most one.
 
-    ⟨θ, y⟩ = Σ_{e in matching} θ[e], any sign; −inf forbids an edge. θ is (..., n, n), a score θ[i, j] for each pair of
-    nodes i < j, of which only the part above the diagonal is read, and y is 0 elsewhere. With a list of ``edges``, θ is
-    (..., E), in their order. For matchings of two given sides, ``assignment`` is much faster.
+    ⟨θ, y⟩ = Σ_{e in matching} θ[e]. For matchings between two given sides of nodes, ``assignment`` is faster.
 
-    Instance data, without ``edges``: ``lengths`` (...), integers in [0, n], the nodes in use. Labels are the partner of
-    each node (..., n), −1 for none; with ``edges`` by the nodes' numbers, which ``edges.nodes`` names: integers in
-    ascending order, others as they appear.
+    - Scores θ, shape (..., n, n), any sign: the score θ[i, j] of each pair of nodes i < j. Only entries above the
+      diagonal are read. With ``edges``, shape (..., E): the score of each edge, in the order of ``edges``. −inf
+      forbids an edge.
+    - Structure y, same shape as θ: 1 for each edge of the matching; 0 on and below the diagonal.
+    - Labels, shape (..., n): the number of each node's partner, −1 for a node without a partner. With ``edges``,
+      nodes have their numbers in ``oracle.edges.nodes``: in ascending order if all nodes are integers, else in order
+      of appearance.
+    - Instance data ``lengths``, shape (...), without ``edges`` only: the number of nodes in use, an integer in [0,
+      n]. Default: n.
 
     Parameters
     ----------
     edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.Graph, optional
-        A networkx.Graph's are in the order of its ``edges``. Parallel edges are edges of their own.
-    perfect : bool
-        Whether every node must have a partner. Then there are n / 2 pairs, and a constant added to θ does not change
-        which are best. If not, nodes may stay alone, and the best matching has the highest score whatever its number of
-        pairs: edges of score 0 or less are never taken.
+        The edges of the graph. Default: all pairs of nodes. The edges of a networkx.Graph are in the order of its
+        ``edges``. Parallel edges have separate scores.
+    perfect : bool, default True
+        Whether every node must have a partner. If True, there are n / 2 pairs, and a constant added to θ does not
+        change the best matching. If False, the best matching has the highest score with any number of pairs, and
+        edges of score 0 or less are never taken.
 
     Raises
     ------
     InvalidInputError
-        If an edge leads from a node to itself, or if nodes in odd number are to be matched perfectly.
+        If an edge joins a node to itself, or if ``perfect`` is set and the number of nodes is odd.
     InfeasibleError
-        If an instance has no perfect matching without edges of −inf.
+        If an instance has no perfect matching of edges above −inf.
     ImportError
         If neither rustworkx nor networkx is installed.
 
     Notes
     -----
-    Edmonds' blossom algorithm, O(n³), of rustworkx, or of networkx where that is missing, on the CPU. It takes
-    integers: scores become those by a power of two, exactly where they differ by less than 2⁴⁷ in magnitude; others
-    are rounded by 2⁻¹⁰⁰ of the largest. Ties are broken the same way every time, in favour of no edge in particular.
+    ``argmax`` is Edmonds' blossom algorithm, O(n³), on the CPU, from rustworkx or else from networkx. Both take
+    integers, so the scores are scaled by a power of two and rounded. Scores are exact if their magnitudes differ by a
+    factor below 2⁴⁷; otherwise the error is at most 2⁻¹⁰⁰ of the largest. Ties are broken deterministically, without
+    preference for an edge.
 
-    There is no log-partition: the sum over perfect matchings is a Hafnian, and computing it is #P-complete, as that
-    of assignments, the permanent, already is.
+    There is no log-partition function: the sum over perfect matchings is a Hafnian, and its computation is
+    #P-complete, even for bipartite graphs (the permanent).
 
     References
     ----------
-    J. Edmonds, Paths, trees, and flowers (Canadian Journal of Mathematics 17, 1965). Z. Galil, Efficient algorithms for
-    finding maximum matching in graphs (ACM Computing Surveys 18, 1986). L. G. Valiant, The complexity of computing the
-    permanent (Theoretical Computer Science 8, 1979).
+    J. Edmonds, Paths, trees, and flowers (Canadian Journal of Mathematics 17, 1965). Z. Galil, Efficient algorithms
+    for finding maximum matching in graphs (ACM Computing Surveys 18, 1986). L. G. Valiant, The complexity of
+    computing the permanent (Theoretical Computer Science 8, 1979).
 
     Examples
     --------
     >>> theta = torch.tensor([[3.0, 10.0, 7.0, -1.0]])
     >>> path = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
-    >>> Matching(path).argmax(theta), Matching(path, perfect=False).argmax(theta)
-    (tensor([[1., 0., 1., 0.]]), tensor([[0., 1., 0., 0.]]))
+    >>> Matching(path).argmax(theta)
+    tensor([[1., 0., 1., 0.]])
+    >>> Matching(path, perfect=False).argmax(theta)
+    tensor([[0., 1., 0., 0.]])
     """
 
     name: ClassVar[str] = "matching"
@@ -89,8 +97,8 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         {
             "GibbsOracle": "exact marginals of matchings are #P-complete (Valiant 1979)",
             "Samplable": "exact samples are as hard as exact marginals (Jerrum, Valiant & Vazirani 1986)",
-            "Smoothable": "a best matching is no recursion of maxima",
-            "KBest": "the k best matchings take another algorithm, which is not here; assignment lists them",
+            "Smoothable": "Edmonds' blossom algorithm is not a dynamic program (a recursion of maxima)",
+            "KBest": "the k best matchings are not implemented; assignment lists its k best matchings",
         }
     )
 
@@ -115,8 +123,8 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         if len(odd):
             where = what or f"lengths, at batch index {odd[0]}: "
             raise InvalidInputError(
-                f"{where}a perfect matching takes an even number of nodes, got {nodes[odd[0]]}; pass perfect=False to "
-                "leave some without a partner"
+                f"{where}a perfect matching needs an even number of nodes, got {nodes[odd[0]]}; pass perfect=False to "
+                "allow nodes without a partner"
             )
 
     # -- labels ----------------------------------------------------------------------------
@@ -126,16 +134,18 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         n = len(graph.nodes)
         if labels.shape[1:] != (n,):
             raise InvalidInputError(
-                f"labels: matchings of {n} nodes have a partner, or −1, for each of them, (..., {n}); "
+                f"labels of matchings must hold a partner, or −1, for each of {n} nodes, shape (..., {n}); "
                 f"got {tuple(labels.shape)} with the batch flat"
             )
         labels, node = labels.long(), torch.arange(n, device=labels.device)
         lengths = self.nodes_in_use(like).expand(len(labels))[:, None]
-        reject_labels((labels < -1) | (labels >= lengths), labels, "nodes in use have partners in use, or −1 for none")
+        reject_labels((labels < -1) | (labels >= lengths), labels, "a partner must be a node in use, or −1 for none")
         alone = labels < 0
         back = labels.where(~alone, node).gather(1, labels.clamp(min=0)) if n else labels
         reject_labels(
-            ~alone & ((back != node) | (labels == node)), labels, "a node is not its partner's partner, or its own"
+            ~alone & ((back != node) | (labels == node)),
+            labels,
+            "a node is not the partner of its partner, or is its own partner",
         )
         if self.perfect:
             reject_labels(alone & (node < lengths), labels, "a node has no partner; pass perfect=False to allow that")
@@ -144,7 +154,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         edges, count = (torch.from_numpy(pairs).to(labels.device) for pairs in graph.find_edges(keys.cpu().numpy()))
         joining = torch.ones_like(labels).index_put((instance, low), count)
         reject_labels(joining < 1, labels, "no edge joins a node and its partner")
-        reject_labels(joining > 1, labels, "several edges join a node and its partner, pass the structure itself")
+        reject_labels(joining > 1, labels, "parallel edges join a node and its partner; pass y instead of labels")
         y = like.new_zeros(len(labels), len(graph.ends))
         y[instance, edges] = 1
         return self.as_parts(y, like)
@@ -165,7 +175,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         keys, _, _ = graph.pairs
         low, high = graph.ends_of(keys)
         best = graph.edges_of_pairs.T
-        if len(best) > 1:  # of parallel edges, the best one alone
+        if len(best) > 1:  # keep only the best of parallel edges
             choice = np.pad(scores, ((0, 0), (0, 1)), constant_values=-np.inf)[:, graph.edges_of_pairs].argmax(2)
             best = graph.edges_of_pairs[np.arange(len(keys)), choice]
         best = np.broadcast_to(best, (len(scores), len(keys)))
@@ -183,8 +193,8 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         if not feasible.all():
             index = int(np.flatnonzero(~feasible)[0])
             raise InfeasibleError(
-                f"no perfect matching of finite score exists for batch index {index}: the edges that are not −inf "
-                "leave some node without a partner; allow more of them, or let nodes stay alone with perfect=False",
+                f"no perfect matching of finite score exists for batch index {index}, as the edges above −inf leave a "
+                "node without a partner; allow more edges, or allow unmatched nodes with perfect=False",
                 index,
             )
         ends = np.sort(np.reshape(pairs, (-1, 2)).astype(np.int64), 1)
@@ -194,14 +204,16 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         return self.as_parts(torch.from_numpy(y).to(theta), theta)
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All matchings, perfect or not, (|Y|, *event), by the partners of the nodes in order; at most a million."""
+        """Return all matchings, perfect or not as the option says, (|Y|, *event), sorted by the partners; at most
+        a million.
+        """
         like = torch.zeros(1, *event_shape, dtype=torch.float64)
         graph, nodes = self.graph_of(like), int(self.nodes_in_use(like)[0])
         ends = torch.tensor(graph.ends)
         chosen = torch.zeros(1, len(ends), dtype=torch.bool)
         matched = torch.zeros(1, len(graph.nodes), dtype=torch.bool)
         for node in range(nodes):
-            # What goes on without an edge to a higher node, and what takes one.
+            # Extend each partial matching by no edge from this node to a higher node, or by one such edge.
             rows = [(matched[:, node] | (not self.perfect)).nonzero().flatten()]
             edges = ((ends[:, 0] == node) & (ends[:, 1] < nodes)).nonzero().flatten()
             rows += [(~matched[:, ends[e]].any(1)).nonzero().flatten() for e in edges]
@@ -217,7 +229,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
 
 
 def _integers(scores: np.ndarray, usable: np.ndarray) -> np.ndarray:
-    """Each row's scores times a power of two, as integers, still of float64; the largest of them are below 2^100."""
+    """Return the scores of each row times a power of two, rounded to integers in float64, the largest below 2^100."""
     scores = np.where(usable, scores, 0.0)
     _, exponent = np.frexp(np.abs(scores).max(1, initial=0.0, keepdims=True))
     return np.rint(np.ldexp(scores, BITS - exponent))
@@ -230,7 +242,7 @@ def _solver() -> Solver:
         except ImportError:
             continue
         return solver
-    raise ImportError("matching: rustworkx or networkx is needed: pip install 'structinf[graphs]'")
+    raise ImportError("matching needs rustworkx or networkx; run pip install 'structinf[graphs]'")
 
 
 def _rustworkx(nodes: int, edges: list[tuple[int, int, float]], most: bool) -> Collection[tuple[int, int]]:

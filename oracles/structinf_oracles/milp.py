@@ -27,48 +27,63 @@ __all__ = ["MILP"]
 
 @dataclass(frozen=True)
 class MILP(SolverOracle, Enumerable):
-    """Points of a polyhedron, all or some of whose coordinates are integers.
+    """Points of a polyhedron with integer coordinates: mixed-integer linear programs.
 
-        max ⟨θ, y⟩   with   lower ≤ A y ≤ upper,   low ≤ y ≤ high,   y_i an integer where integrality says so
+        max ⟨θ, y⟩   with   lower ≤ A y ≤ upper,   low ≤ y ≤ high,   and y_i an integer if ``integrality`` is True for
+        i
 
-    θ is (..., d), any sign. −inf fixes a variable to 0; where 0 is out of its bounds that is infeasible. By default
-    variables are 0 or 1. Labels, if all variables are integers, are y in integers, (..., d). Without any integers y is
-    a vertex of the polyhedron.
+    By default all variables are 0 or 1.
+
+    - Scores θ, shape (..., d), any sign: the score of each variable. −inf fixes a variable to 0; if 0 is out of the
+      variable's bounds, the instance is infeasible.
+    - Structure y, shape (..., d): the values of the variables. Without integer variables, y is a vertex of the
+      polyhedron.
+    - Labels, shape (..., d): y as integers, if all variables are integers.
 
     Parameters
     ----------
-    A : (m, d) array, nested sequence, or sparse matrix of scipy
-        A row for each constraint.
-    lower, upper : float or (m,) array, optional
-        Bounds of the rows. None for no bounds; −inf and +inf for none of some row.
-    bounds : pair of float or (d,) array
-        The least and the largest values of the variables; −inf and +inf for none.
-    integrality : bool or (d,) array of bool
-        Which variables are integers.
-    solver : {"highs", "cp_sat"}
-        "highs" takes any program. "cp_sat" takes integers within finite bounds, and integers in A.
-    time_limit, gap, seed, on_limit
-        As :class:`SolverOracle` says. The seed is CP-SAT's; HiGHS has its own, which is always the same.
+    A : (m, d) array, nested sequence, or scipy sparse matrix
+        The coefficients of the m constraints, one constraint per row.
+    lower : float or (m,) array, optional
+        Lower bound of each row of A y. −inf, or None for all rows, is no bound.
+    upper : float or (m,) array, optional
+        Upper bound of each row of A y. +inf, or None for all rows, is no bound.
+    bounds : pair of float or (d,) array, default (0, 1)
+        The least and the largest values of the variables; −inf and +inf are no bounds.
+    integrality : bool or (d,) array of bool, default True
+        Whether each variable is an integer.
+    solver : {"highs", "cp_sat"}, default "highs"
+        "highs" takes any program. "cp_sat" requires integer variables with finite bounds, and integers in A.
+    time_limit : float, optional
+        Seconds allowed for each instance. Default: no limit.
+    gap : float, default 0.0
+        Relative gap to the optimal score at which the solver may stop; see :class:`SolverOracle`.
+    seed : int, default 0
+        Seed of the random choices of CP-SAT. With HiGHS it must be 0, as scipy passes no seed on.
+    on_limit : {"raise", "warn"}, default "raise"
+        Whether a structure not proved optimal within ``time_limit`` raises an error or gives a warning; see
+        :class:`SolverOracle`.
 
     Notes
     -----
-    Either solver answers the same way every time, one instance a CPU thread, and proves its answer best. HiGHS, through
-    scipy, works with rounded numbers: another point may score more by 1e-13 of the largest |θ_i|, and rows may be off
-    by 1e-6; integers are exact all the same. CP-SAT, of ``pip install 'structinf[solvers]'``, works with integers, to
-    which scores are rounded at some 2^-60 of their sum, and holds all rows exactly. Where it can be used it is often
-    the faster one on small programs: about 0.6 ms each, where HiGHS takes up to 5 ms once it has to branch.
+    Both solvers are deterministic, solve each instance in one CPU thread, and prove that the answer is optimal.
 
-    HiGHS takes bounds of 1e20 and more for none. A program that is both infeasible and, without its constraints,
-    unbounded is infeasible.
+    HiGHS, called through scipy, computes with tolerances. Another point may score higher by up to 1e-13 of the
+    largest |θ_i|, and rows may be violated by up to 1e-6. Integers are exact. Bounds of magnitude 1e20 or more count
+    as no bounds. A program both infeasible and, without its constraints, unbounded is reported as infeasible.
+
+    CP-SAT, from ``pip install 'structinf[solvers]'``, computes with integers and satisfies all rows exactly. Scores
+    are rounded to integers with an error of about 2^-60 of their sum. A program of a few variables takes CP-SAT about
+    0.6 ms, and HiGHS up to 5 ms if HiGHS has to branch.
 
     References
     ----------
-    Q. Huangfu & J. A. J. Hall, Parallelizing the dual revised simplex method (Mathematical Programming Computation 10,
-    2018), of HiGHS. L. Perron, F. Didier & S. Gay, The CP-SAT-LP solver (CP 2023).
+    Q. Huangfu & J. A. J. Hall, Parallelizing the dual revised simplex method (Mathematical Programming Computation
+    10, 2018), of HiGHS. L. Perron, F. Didier & S. Gay, The CP-SAT-LP solver (CP 2023).
 
     Examples
     --------
-    At most two of four, the last one only along with the first.
+    At most two of four items, and the last item only together with the first:
 
     >>> oracle = MILP([[1, 1, 1, 1], [-1, 0, 0, 1]], upper=[2, 0])
     >>> oracle.argmax(torch.tensor([[0.5, 1.0, 1.2, 1.5]]))
@@ -97,24 +112,27 @@ class MILP(SolverOracle, Enumerable):
         if self.solver not in ("highs", "cp_sat"):
             raise InvalidInputError(f'solver must be "highs" or "cp_sat", got {self.solver!r}')
         if not isinstance(self.bounds, tuple | list) or len(self.bounds) != 2:
-            raise InvalidInputError(f"bounds must be a pair, the least and the largest values, got {self.bounds!r}")
+            raise InvalidInputError(f"bounds must be a pair (least values, largest values), got {self.bounds!r}")
         low, high = self.bounds
         checked = {
             "A": matrix,
             "lower": _numbers("lower", -math.inf if self.lower is None else self.lower, m, "row of A"),
             "upper": _numbers("upper", math.inf if self.upper is None else self.upper, m, "row of A"),
             "bounds": (
-                _numbers("bounds, the least,", low, d, "variable"),
-                _numbers("bounds, the largest,", high, d, "variable"),
+                _numbers("bounds (least values)", low, d, "variable"),
+                _numbers("bounds (largest values)", high, d, "variable"),
             ),
             "integrality": _flags(self.integrality, d),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.solver == "highs" and self.seed:
-            raise InvalidInputError('seed: HiGHS takes none through scipy; leave it 0, or use solver="cp_sat"')
+            raise InvalidInputError(
+                f'seed must be 0 with solver="highs", as scipy passes no seed to HiGHS, got {self.seed!r}; leave out '
+                'seed or use solver="cp_sat"'
+            )
         if self.solver == "cp_sat":
-            self._constraint_program  # noqa: B018  # says so now if it cannot be
+            self._constraint_program  # noqa: B018  # raises an error for programs that CP-SAT cannot take
 
     @functools.cached_property
     def _program(self) -> LinearProgram:
@@ -125,7 +143,7 @@ class MILP(SolverOracle, Enumerable):
         return self._program.as_constraint_program()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The options; what is made of them is made again."""
+        """Return the options without the cached programs, which are built again on first use."""
         return {key: value for key, value in vars(self).items() if key not in ("_program", "_constraint_program")}
 
     # -- shapes and labels -----------------------------------------------------------------
@@ -134,7 +152,7 @@ class MILP(SolverOracle, Enumerable):
         d = self.A.shape[1]
         if theta.shape[1] != d:
             raise InvalidInputError(
-                f"theta: A has {d} columns, and milp takes a score for each of them, (..., {d}); got {theta.shape[1]} "
+                f"theta: milp takes a score for each of the {d} columns of A, shape (..., {d}); got {theta.shape[1]} "
                 "after the batch dimensions"
             )
 
@@ -143,7 +161,7 @@ class MILP(SolverOracle, Enumerable):
         d = self.A.shape[1]
         if labels.shape[1:] != (d,):
             raise InvalidInputError(
-                f"labels: the values of the {d} variables are needed, (..., {d}); got {tuple(labels.shape)} with the "
+                f"labels must be the values of the {d} variables, shape (..., {d}); got {tuple(labels.shape)} with the "
                 "batch flat"
             )
         points, program = labels.cpu().double().numpy(), self._program
@@ -158,12 +176,14 @@ class MILP(SolverOracle, Enumerable):
         return y.round().long()
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Costs of 1 for each part wrongly 0 or 1; of other variables, see :func:`cost_of_changes`."""
+        """Return costs that count the 0/1 variables wrongly 0 or 1. For other variables see
+        :func:`cost_of_changes`.
+        """
         return cost_of_changes(y, self._program.low, self._program.high)
 
     def _check_integral(self, lacks: str) -> None:
         if not all(self.integrality):
-            raise UnsupportedError(f"milp with variables that are no integers has {lacks}")
+            raise UnsupportedError(f"milp with continuous variables has {lacks}")
 
     # -- optimisation ----------------------------------------------------------------------
 
@@ -172,11 +192,11 @@ class MILP(SolverOracle, Enumerable):
         return lambda _, scores: program.maximise(scores, self)
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All points, (|Y|, d) in float64, in order, if all are integers in a box of at most a million."""
-        self._check_integral("no list of its points, of which there are too many")
+        """Return all points, (|Y|, d) in float64, sorted. The bounds must hold at most a million integer points."""
+        self._check_integral("infinitely many points, which cannot be listed; set integrality=True")
         program = self._program
         if not (np.isfinite(program.low).all() and np.isfinite(program.high).all()):
-            raise InvalidInputError("bounds: the points of an infinite box cannot be listed; give finite bounds")
+            raise InvalidInputError("bounds must be finite to list all points; give finite bounds for each variable")
         ranges = [range(int(a), int(b) + 1) for a, b in zip(program.low, program.high, strict=True)]
         check_enumerable(math.prod(map(len, ranges)), "points within the bounds of milp")
         box = np.array(list(itertools.product(*ranges)), np.float64).reshape(-1, len(ranges))
@@ -184,13 +204,15 @@ class MILP(SolverOracle, Enumerable):
 
 
 def _numbers(name: str, given: Any, count: int, each: str) -> tuple[float, ...]:
-    """``given`` for each of ``count``; InvalidInputError if it is no number or that many, or NaN."""
+    """Return ``given`` broadcast to ``count`` floats; InvalidInputError for other shapes, non-numbers and NaN."""
     try:
         numbers = np.broadcast_to(np.asarray(given, np.float64), (count,))
     except (TypeError, ValueError):
-        raise InvalidInputError(f"{name} must be a number or one for each {each}, ({count},), got {given!r}") from None
+        raise InvalidInputError(
+            f"{name} must be a number, or a number for each {each}, shape ({count},), got {given!r}"
+        ) from None
     if np.isnan(numbers).any():
-        raise InvalidInputError(f"{name} holds NaN at {int(np.isnan(numbers).argmax())}")
+        raise InvalidInputError(f"{name} must not hold NaN, got NaN at index {int(np.isnan(numbers).argmax())}")
     return tuple(numbers.tolist())
 
 

@@ -1,4 +1,4 @@
-"""Monotonic alignments: each column of a grid picks a row, and rows never go back."""
+"""Monotonic alignments: each column of a grid picks a row, and the rows never decrease."""
 
 from __future__ import annotations
 
@@ -24,39 +24,48 @@ __all__ = ["MonotonicAlignment"]
 
 @dataclass(frozen=True)
 class MonotonicAlignment(HypergraphProgram):
-    """Each of m columns picks one of n rows, and later columns never an earlier row.
+    """Alignments in which each of m columns picks one of n rows, and no column picks an earlier row than the
+    column before.
 
-    θ is (..., n, m), the score of each cell, and y has a 1 in the cell that each column picks. −inf forbids a cell. The
-    columns may be frames of speech or a performance, and the rows the phonemes or notes that they come from.
+    For example, the columns are frames of speech or of a musical performance, and the rows are phonemes or notes.
 
-    Without further restriction the first row picked may be any, as may the last, and rows may be skipped. −inf in the
-    first or last column says where to begin or end. With ``surjective=True`` each row is picked by some column: the
-    alignment starts in the first row, ends in the last, and goes from a column to the next by at most one row.
-
-    Instance data: ``lengths`` (..., 2), integers, the rows and the columns in use; parts outside are 0. Labels are the
-    columns' rows (..., m); decoded ones are −1 beyond the length.
+    - Scores θ, shape (..., n, m), any sign: the score of each cell. −inf forbids a cell. By default the first and the
+      last row picked are free. Scores of −inf in the first or the last column determine where the alignment begins or
+      ends.
+    - Structure y, shape (..., n, m): 1 in the cell picked by each column.
+    - Labels, shape (..., m): the row picked by each column, an integer in [0, n). Decoded labels are −1 beyond the
+      length.
+    - Instance data ``lengths``, shape (..., 2): the numbers of rows and of columns in use, integers in [1, n] and [1,
+      m]. Default: n and m. In y all parts outside are 0.
 
     Parameters
     ----------
-    surjective : bool
-        Whether every row in use is picked, of which there may be no more than columns.
+    surjective : bool, default False
+        Whether every row in use is picked by at least one column. The alignment then starts in the first row, ends in
+        the last row, and advances by at most one row per column. The number of rows must be at most the number of
+        columns.
 
     Notes
     -----
-    There are C(n + m − 1, m) alignments, and C(m − 1, n − 1) surjective ones. Time and memory are O(nm). Ties go to the
-    lowest row, from the last column backwards.
+    There are C(n + m − 1, m) alignments and C(m − 1, n − 1) surjective alignments. Time and memory are O(nm). Ties go
+    to the lowest row, decided from the last column backwards.
 
     References
     ----------
     J. Kim, S. Kim, J. Kong & S. Yoon, Glow-TTS: a generative flow for text-to-speech via monotonic alignment search,
-    NeurIPS 2020, Algorithm 1, for surjective ones.
+    NeurIPS 2020, Algorithm 1, for surjective alignments.
 
     Examples
     --------
-    >>> theta = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 2.0, 1.0]]])
-    >>> free, surjective = MonotonicAlignment(), MonotonicAlignment(surjective=True)
-    >>> free.decode(free.argmax(theta)), surjective.decode(surjective.argmax(theta))
-    (tensor([[0, 2, 2]]), tensor([[0, 1, 2]]))
+    >>> theta = torch.tensor(
+    ...     [[[1.0, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 2.0, 1.0]]]
+    ... )
+    >>> free = MonotonicAlignment()
+    >>> surjective = MonotonicAlignment(surjective=True)
+    >>> free.decode(free.argmax(theta))
+    tensor([[0, 2, 2]])
+    >>> surjective.decode(surjective.argmax(theta))
+    tensor([[0, 1, 2]])
     >>> free.count(theta), surjective.count(theta)
     ([10], [1])
     """
@@ -79,13 +88,13 @@ class MonotonicAlignment(HypergraphProgram):
         cells = graph.parts
         goals = np.full((n + 1, m + 1), -1)
         if self.surjective:
-            at = graph.nodes(n, m)  # [i, j]: the columns up to j, which is in row i
+            at = graph.nodes(n, m)  # [i, j]: the columns up to j, and column j picks row i
             graph.add(at[0, 0], part=cells[0, 0])
             graph.add(at[1:, 1:], at[:-1, :-1], part=cells[1:, 1:])
             graph.add(at[:, 1:], at[:, :-1], part=cells[:, 1:])
             goals[1:, 1:] = np.where(np.tri(n, m, -1, bool), -1, at)
         else:
-            within = graph.nodes(n, m + 1)  # [i, j]: the first j columns, all in rows up to i
+            within = graph.nodes(n, m + 1)  # [i, j]: the first j columns, and all pick rows up to i
             graph.add(within[:, 0])
             graph.add(within[1:, 1:], within[:-1, 1:])
             graph.add(within[:, 1:], within[:, :-1], part=cells)
@@ -100,8 +109,8 @@ class MonotonicAlignment(HypergraphProgram):
                 index = int((rows > columns).nonzero()[0, 0])
                 raise InvalidInputError(
                     f"theta: surjective alignments need a column for each row, got {int(rows[index])} rows and "
-                    f"{int(columns[index])} columns at batch index {index}; swap the two, or allow skipped rows with "
-                    "surjective=False"
+                    f"{int(columns[index])} columns at batch index {index}; transpose theta, or allow skipped rows "
+                    "with surjective=False"
                 )
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
@@ -111,13 +120,14 @@ class MonotonicAlignment(HypergraphProgram):
         _, n, m = like.shape
         if labels.ndim != 2 or labels.shape[1] != m:
             raise InvalidInputError(
-                f"labels: the row of each column, (..., {m}), is needed; got {tuple(labels.shape)} with the batch flat"
+                f"labels must be the row of each column, shape (..., {m}); got {tuple(labels.shape)} with the batch "
+                "flat"
             )
         rows, columns = sizes_in_use(self.bound, (n, m), labels).split(1, 1)
         used = torch.arange(m, device=labels.device) < columns
-        reject_labels(used & ((labels < 0) | (labels >= rows)), labels, "a row is none of those in use")
+        reject_labels(used & ((labels < 0) | (labels >= rows)), labels, "a row is not in use")
         step = labels.diff(dim=1)
-        reject_labels(used[:, 1:] & (step < 0), labels, "rows go back")
+        reject_labels(used[:, 1:] & (step < 0), labels, "a row is below the row of the column before")
         if self.surjective:
             last = labels.gather(1, columns - 1)
             skipped = used[:, 1:] & (step > 1)

@@ -24,60 +24,62 @@ __all__ = ["NeedlemanWunsch"]
 
 @dataclass(frozen=True)
 class NeedlemanWunsch(HypergraphProgram):
-    """Matchings of some elements of two sequences that keep their order; the others are skipped, at the price of gaps.
+    """Alignments of two sequences: matches of elements in order, with gap scores for skipped elements.
 
     An alignment of n row elements with m column elements is a set of cells (i₁, j₁), (i₂, j₂), ... with i₁ < i₂ < ...
-    and j₁ < j₂ < ..., the matches. It is scored by its matches and by the elements that it skips:
+    and j₁ < j₂ < ..., the matches. Scores θ and structures y are tuples of two tensors:
 
     ========  ====================================================  ===================================================
     affine    θ                                                     y
     ========  ====================================================  ===================================================
-    False     match (..., n, m), gap (..., 2)                       0/1 matrix of the matches, and the numbers of row
-                                                                    and of column elements that are skipped
-    True      match (..., n, m), gap (..., 2, 2)                    the same, with ``y[1][..., side, 0]`` the number of
-                                                                    gaps and ``y[1][..., side, 1]`` that of further
-                                                                    elements in them
+    False     match (..., n, m), gap (..., 2)                       0/1 matrix of the matches, and the numbers of
+                                                                    skipped row and column elements
+    True      match (..., n, m), gap (..., 2, 2)                    0/1 matrix of the matches, and in
+                                                                    ``y[1][..., side, :]`` the number of gaps and the
+                                                                    number of further elements in gaps
     ========  ====================================================  ===================================================
 
-    Side 0 is that of the rows and 1 that of the columns. All scores are added, so that those of gaps are usually
-    negative; gap scores of shape (2,) or (2, 2) are shared by the batch. A gap is a run of elements of one side that
-    are skipped between two neighbouring matches (or before the first, or after the last); with affine scores, its
-    first element scores ``gap[side, 0]``, to open it, and each further one ``gap[side, 1]``, to extend it. −inf forbids
-    a match, or gaps.
+    Side 0 is the rows, and side 1 is the columns. A gap is a run of skipped elements of one side between two
+    neighbouring matches, before the first match, or after the last match. Without ``affine``, each skipped element
+    scores ``gap[side]``. With ``affine``, the first element of a gap scores ``gap[side, 0]``, and each further
+    element ``gap[side, 1]``. All scores are added, so that gap scores are usually negative. Gap scores of shape (2,)
+    or (2, 2) are shared by the batch. −inf forbids a match or gaps.
 
-    Instance data: ``lengths`` (..., 2), integers, the elements in use of either side. Labels are the matches in order,
-    (..., min(n, m), 2), each a row and a column, padded with −1.
+    - Labels, shape (..., min(n, m), 2): the row and the column of each match, in order, padded with −1.
+    - Instance data ``lengths``, shape (..., 2): the numbers of row and column elements in use, integers in [1, n] and
+      [1, m]. Default: n and m.
 
     Parameters
     ----------
-    mode : {"global", "local"}
-        Whether all elements count, or those between the first and the last match alone. A local alignment may be empty,
-        with a score of 0.
-    affine : bool
-        Whether opening a gap and extending it have scores of their own.
+    mode : {"global", "local"}, default "global"
+        Whether all elements count, or only the elements between the first and the last match. A local alignment may
+        be empty, with score 0.
+    affine : bool, default False
+        Whether opening and extending a gap have separate scores.
 
     Notes
     -----
-    There are C(n + m, n) global alignments: where elements of both sides are skipped between two matches, their order
-    makes no difference, and the recursion takes those of the rows first. Recursions that go over all orders have the
-    same best score, but count alignments several times in sums. Time and memory are O(n m).
+    There are C(n + m, n) global alignments. If elements of both sides are skipped between two matches, their order
+    makes no difference. The recursion skips the rows first, and so counts each alignment once. Recursions over all
+    orders have the same best score, but count alignments several times in sums. Time and memory are O(n m).
 
-    Linear gap scores that differ by position, a_i and b_j, are a constant and matches of match[i, j] − a_i − b_j
-    (in global mode).
+    In global mode, linear gap scores a_i and b_j that depend on the position reduce to a constant and match scores
+    match[i, j] − a_i − b_j, without gap scores.
 
-    Ties go to matches, then to skipped rows, from the end backwards; in local mode to the empty alignment, or to the
-    one that ends earlier or begins later.
+    Ties go to matches, then to skipped rows, decided from the end backwards. In local mode ties go to the empty
+    alignment, to an earlier end, and to a later beginning.
 
     References
     ----------
     S. B. Needleman & C. D. Wunsch, A general method applicable to the search for similarities in the amino acid
     sequence of two proteins, Journal of Molecular Biology 48 (1970). T. F. Smith & M. S. Waterman, Identification of
-    common molecular subsequences, Journal of Molecular Biology 147 (1981). O. Gotoh, An improved algorithm for matching
-    biological sequences, Journal of Molecular Biology 162 (1982).
+    common molecular subsequences, Journal of Molecular Biology 147 (1981). O. Gotoh, An improved algorithm for
+    matching biological sequences, Journal of Molecular Biology 162 (1982).
 
     Examples
     --------
-    >>> one, other = (torch.tensor(list(text.encode())) for text in ("GATTACA", "GTAACA"))
+    >>> one = torch.tensor(list(b"GATTACA"))
+    >>> other = torch.tensor(list(b"GTAACA"))
     >>> match = torch.where(one[:, None] == other, 1.0, -1.0)
     >>> gap = torch.tensor([-1.0, -1.0])
     >>> oracle = NeedlemanWunsch()
@@ -109,7 +111,7 @@ class NeedlemanWunsch(HypergraphProgram):
         graph = HypergraphBuilder(event_shape)
         match, gap = graph.parts
         n, m = match.shape
-        # Node [i, j] stands for the first i and j elements; the last step is a match, or anything.
+        # Node [i, j] stands for the first i row and j column elements, after a match (``matched``) or after any step.
         matched, aligned = graph.nodes(2, n + 1, m + 1)
         if self.mode == "global":
             graph.add(matched[0, 0])
@@ -124,8 +126,10 @@ class NeedlemanWunsch(HypergraphProgram):
         return graph.build(goals, prune=True)
 
     def _linear_gaps(self, graph: HypergraphBuilder, matched: np.ndarray, aligned: np.ndarray, gap: np.ndarray) -> None:
-        """Lead from ``matched`` by any number of skipped rows, and then columns, to ``aligned``."""
-        rows = matched  # which nodes of a match may also be, unless alignments end there
+        """Lead from ``matched`` to ``aligned`` by any number of skipped rows and then any number of skipped
+        columns.
+        """
+        rows = matched  # in global mode, nodes of matches also serve as nodes of skipped rows
         if self.mode == "local":
             rows = graph.nodes(*matched.shape)
             graph.add(rows, matched)
@@ -134,7 +138,9 @@ class NeedlemanWunsch(HypergraphProgram):
         graph.add(aligned[:, 1:], aligned[:, :-1], part=gap[1])
 
     def _affine_gaps(self, graph: HypergraphBuilder, matched: np.ndarray, aligned: np.ndarray, gap: np.ndarray) -> None:
-        """The same, where ``gap`` [side] opens and extends."""
+        """Lead from ``matched`` to ``aligned`` as :meth:`_linear_gaps`, with the scores ``gap`` [side] of opening
+        and extending.
+        """
         rows, columns = graph.nodes(2, *matched.shape)
         graph.add(rows[1:], matched[:-1], part=gap[0, 0])
         graph.add(rows[1:], rows[:-1], part=gap[0, 1])
@@ -143,7 +149,9 @@ class NeedlemanWunsch(HypergraphProgram):
         graph.add(aligned, np.stack([matched, rows, columns]))
 
     def _anywhere(self, graph: HypergraphBuilder, matched: np.ndarray) -> np.ndarray:
-        """Nodes of no match at all, or of a last one anywhere among the first i and j elements."""
+        """Return nodes of alignments without matches, or with the last match anywhere among the first i and j
+        elements.
+        """
         in_row, found = graph.nodes(2, *matched.shape)
         graph.add(in_row[:, 1:], in_row[:, :-1])
         graph.add(in_row, matched)
@@ -164,8 +172,8 @@ class NeedlemanWunsch(HypergraphProgram):
         shape, scored = ((2, 2), "opening and extending a gap") if self.affine else ((2,), "skipping an element")
         if gap.shape[1:] != shape:
             raise InvalidInputError(
-                f"theta[1]: with affine={self.affine}, the scores of {scored} of either side have shape {shape} after "
-                f"the batch dimensions, got {tuple(gap.shape[1:])}"
+                f"theta[1] must have shape {shape} after the batch dimensions with affine={self.affine}, the scores of "
+                f"{scored} for each side; got {tuple(gap.shape[1:])}"
             )
 
     def valid_parts(self, theta: Parts) -> Parts | None:
@@ -174,7 +182,7 @@ class NeedlemanWunsch(HypergraphProgram):
         return None if cells is None else (cells, torch.ones_like(gap, dtype=torch.bool))
 
     def readout(self, y: Parts) -> Tensor:
-        """The matches."""
+        """Return the matches."""
         return as_tuple(y)[0]
 
     def encode(self, labels: Tensor, like: Parts) -> Parts:
@@ -185,7 +193,7 @@ class NeedlemanWunsch(HypergraphProgram):
         reject_labels(used[:, 1:] & ~rising, labels, "matches must rise in rows and in columns")
         if self.mode == "global":
             labels = torch.cat([labels.new_full((len(labels), 1, 2), -1), labels, sizes.unsqueeze(1)], 1)
-        # The padding, taken for the match before it, skips nothing.
+        # The cumulative maximum repeats the last match in the padding, where nothing is skipped.
         skipped = (labels.cummax(1).values.diff(dim=1) - 1).clamp(min=0)
         opened = (skipped > 0).sum(1)
         count = torch.stack([opened, skipped.sum(1) - opened], 2) if self.affine else skipped.sum(1)

@@ -1,4 +1,4 @@
-"""Projective trees: dependency trees without crossing arcs, labelled or not, scored by their arcs."""
+"""Projective trees: dependency trees without crossing arcs, labelled or unlabelled, scored by their arcs."""
 
 from __future__ import annotations
 
@@ -22,27 +22,31 @@ __all__ = ["ProjectiveTree"]
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectiveTree(HypergraphProgram):
-    """Trees in which each of n words has one head, another word or the root, and no two arcs cross.
+    """Dependency trees without crossing arcs: each of n words has one head, another word or the root.
 
-    That is, every word between a word and its head descends from the head; the root stands left of all words.
+    Words are numbered from 1 to n, and node 0 is the root, left of all words. In a projective tree, every word
+    between a word and its head is a descendant of the head. ⟨θ, y⟩ = Σ_m θ[head(m), m].
 
-    ⟨θ, y⟩ = Σ_m θ[head(m), m] for θ (..., n + 1, n + 1), where θ[h, m] scores the arc h -> m. Node 0 is the root.
-    Labelled arcs have scores (..., n + 1, n + 1, L), and each arc of a tree has one of the L labels. Column 0 and the
-    diagonal are never read; there and in the padding y is 0. −inf forbids an arc.
-
-    Instance data: ``lengths`` (...), integers in [1, n], counts words and not the root. Labels are the words' heads
-    (..., n), from 0 to n, or heads and labels of the arcs (..., n, 2); decoded ones are −1 beyond the length.
+    - Scores θ, shape (..., n + 1, n + 1), any sign: θ[h, m] is the score of the arc from head h to word m. Column 0
+      and the diagonal are never read. −inf forbids an arc. With ``labelled``, shape (..., n + 1, n + 1, L): the score
+      of each arc with each of L labels.
+    - Structure y, same shape as θ: 1 for each arc of the tree, with ``labelled`` at the label of the arc. Column 0,
+      the diagonal and the padding are 0.
+    - Labels, shape (..., n): the head of each word, an integer in [0, n]. With ``labelled``, shape (..., n, 2): the
+      head of each word and the label of its arc. Decoded labels are −1 beyond the length.
+    - Instance data ``lengths``, shape (...): the number of words without the root, an integer in [1, n]. Default: n.
 
     Parameters
     ----------
     single_root : bool, default False
-        Allow only trees with exactly one arc from the root.
+        Whether exactly one word has the root as its head. If False, any number of words may.
     labelled : bool, default False
+        Whether each arc has one of L labels, with its own score.
 
     Notes
     -----
-    Eisner's algorithm, O(n³): some n³ / 2 hyperedges, since the arcs of both directions share the best split of the
-    words between their ends.
+    The recursion is Eisner's algorithm, O(n³), with about n³ / 2 hyperedges: the arcs of both directions share the
+    best split of the words between their ends.
 
     References
     ----------
@@ -50,7 +54,7 @@ class ProjectiveTree(HypergraphProgram):
 
     Examples
     --------
-    Of two crossing arcs, 3 -> 1 and 2 -> 4, a tree has one at most:
+    The arcs 3 -> 1 and 2 -> 4 cross, so a tree has at most one of them:
 
     >>> theta = torch.zeros(1, 5, 5)
     >>> theta[0, [3, 2], [1, 4]] = 2.0
@@ -74,12 +78,12 @@ class ProjectiveTree(HypergraphProgram):
 
     @property
     def event_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """3 if labelled, else 2."""
+        """The number of event dimensions of θ: 3 if ``labelled``, else 2."""
         return 3 if self.labelled else 2
 
     @property
     def label_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """2 if labelled, else 1."""
+        """The number of label dimensions: 2 if ``labelled``, else 1."""
         return 2 if self.labelled else 1
 
     def has_binary_parts(self, theta: Tensor) -> bool:
@@ -89,8 +93,8 @@ class ProjectiveTree(HypergraphProgram):
         size = event_shape[0]
         graph = HypergraphBuilder(event_shape)
         arcs = graph.parts.reshape(size, size, -1)
-        # Of nodes i < j: a split of what lies between them, an arc over it, i -> j or j -> i, and all that i has up to
-        # j or j has down to i.
+        # For nodes i < j: a split of the words between them (``split``), an arc over them, i -> j (``right``) or j -> i
+        # (``left``), and a complete span from i right to j (``has_right``) or from j left to i (``has_left``).
         split, right, left, has_right, has_left = graph.nodes(5, size, size)
         alone = graph.node()
         graph.add(alone)
@@ -98,7 +102,7 @@ class ProjectiveTree(HypergraphProgram):
         np.fill_diagonal(has_left, alone)
         i, j = np.triu_indices(size, 1)
         graph.add(right[i, j, None], split[i, j, None], part=arcs[i, j])
-        i, j = i[size - 1 :], j[size - 1 :]  # not the root, which has no head
+        i, j = i[size - 1 :], j[size - 1 :]  # without i = 0, as the root has no head
         graph.add(left[i, j, None], split[i, j, None], part=arcs[j, i])
         if self.single_root:
             graph.add(split[0, 1:], has_left[1, 1:])
@@ -125,24 +129,26 @@ class ProjectiveTree(HypergraphProgram):
         if labels.shape[1:] != ((n, 2) if self.labelled else (n,)):
             form = f"heads and labels of arcs, (B, {n}, 2)" if self.labelled else f"heads, (B, {n})"
             raise InvalidInputError(
-                f"labels must be {form}, got shape {tuple(labels.shape)}; theta has one row and one column more than "
-                "there are words, for the root"
+                f"labels must be {form}, got shape {tuple(labels.shape)}; theta of shape (B, {n + 1}, {n + 1}, ...) "
+                f"scores {n} words and the root"
             )
         head, label = labels.unbind(2) if self.labelled else (labels, torch.zeros_like(labels))
         lengths = lengths_in_use(self, like).expand(len(labels))
         inside = torch.arange(n, device=labels.device) < lengths[:, None]
         reject_labels(
-            inside & ((head < 0) | (head > lengths[:, None])), labels, "a head is neither 0, the root, nor a word"
+            inside & ((head < 0) | (head > lengths[:, None])),
+            labels,
+            "a head is neither 0 (the root) nor a word in use",
         )
         arcs = like.new_zeros(len(labels), n + 1, n + 1, like.shape[3] if self.labelled else 1)
-        reject_labels(inside & ((label < 0) | (label >= arcs.shape[3])), labels, "an arc's label is not in range")
+        reject_labels(inside & ((label < 0) | (label >= arcs.shape[3])), labels, "an arc's label is out of range")
         b, m = inside.nonzero(as_tuple=True)
         arcs[b, head[b, m], m + 1, label[b, m]] = 1
         y = arcs.reshape(len(labels), *like.shape[1:])
-        # All trees have as many arcs, so that the one with most arcs of y is y, if that is a tree.
+        # All trees have the same number of arcs. So the best tree for the scores y is y itself, if y is a tree.
         best: Any = self.bind(lengths=lengths).argmax(y)
         kind = "projective tree with a single root" if self.single_root else "projective tree"
-        reject_labels(best != y, labels, f"the heads make no {kind}")
+        reject_labels(best != y, labels, f"the heads do not form a {kind}")
         return y
 
     def decode(self, y: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rankings: who is first, second, ..., last."""
+"""Rankings: orders of n elements."""
 
 from __future__ import annotations
 
@@ -27,20 +27,24 @@ __all__ = ["Ranking"]
 
 @dataclass(frozen=True)
 class Ranking(Projectable, Enumerable):
-    """All orders of n elements.
+    """All orders of n elements, as vectors of ranks.
 
-    θ is (..., n), the score of each element, and y (..., n) their ranks: the element of the highest score has rank n,
-    that of the lowest rank 1, so that ⟨θ, y⟩ is highest among all orders of 1, ..., n, the vertices of the
-    permutahedron. Of equal scores the first one in θ has the lowest rank. As every rank is at least 1, a single −inf
-    forbids all rankings.
+    The structures are the orders of 1, ..., n, the vertices of the permutahedron.
 
-    Instance data: ``lengths`` (...), integers, the elements in use; ranks of others are 0. Labels are y in integers.
+    - Scores θ, shape (..., n), any sign: the score of each element. As every rank is at least 1, a single −inf makes
+      the instance infeasible.
+    - Structure y, shape (..., n): the rank of each element. In the best ranking the highest score has rank n, and the
+      lowest score rank 1. Of equal scores, the first in θ has the lowest rank.
+    - Labels, shape (..., n): y as integers.
+    - Instance data ``lengths``, shape (...): the number of elements in use, an integer in [0, n]. Default: n. Ranks
+      beyond the length are 0.
 
     Notes
     -----
-    The projection onto the convex hull gives soft ranks, which :func:`structinf.soft_rank` takes along any dimension: a
-    sort and an isotonic regression, O(n) for each instance. There is no log-partition: the sum over rankings is the
-    permanent of the matrix with entries exp(θ_i j), for which no algorithm of polynomial time is known.
+    The projection onto the convex hull gives soft ranks, by a sort and an isotonic regression in O(n). The
+    function :func:`structinf.soft_rank` computes soft ranks along any dimension. There is no log-partition function:
+    the sum over rankings is the permanent of the matrix with entries exp(θ_i j). No polynomial-time algorithm for
+    this permanent is known.
 
     References
     ----------
@@ -49,8 +53,10 @@ class Ranking(Projectable, Enumerable):
     Examples
     --------
     >>> theta = torch.tensor([[5.0, 1.0, 2.0, 2.5]])
-    >>> Ranking().argmax(theta), Ranking().project(theta)
-    (tensor([[4., 1., 2., 3.]]), tensor([[4.0000, 1.1667, 2.1667, 2.6667]]))
+    >>> Ranking().argmax(theta)
+    tensor([[4., 1., 2., 3.]])
+    >>> Ranking().project(theta)
+    tensor([[4.0000, 1.1667, 2.1667, 2.6667]])
     """
 
     name: ClassVar[str] = "ranking"
@@ -59,9 +65,10 @@ class Ranking(Projectable, Enumerable):
     label_ndim: ClassVar[int] = 1
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "GibbsOracle": "the sum over all rankings is the permanent of exp(θ_i j), and no fast way to it is known",
-            "Samplable": "exact samples are as hard as exact sums over all rankings",
-            "Smoothable": "a best ranking is no recursion of maxima",
+            "GibbsOracle": "the sum over all rankings is the permanent of exp(θ_i j), and no polynomial-time algorithm "
+            "is known",
+            "Samplable": "exact sampling is as hard as exact sums over all rankings",
+            "Smoothable": "a best ranking is found by sorting, not by a dynamic program (a recursion of maxima)",
         }
     )
 
@@ -77,23 +84,27 @@ class Ranking(Projectable, Enumerable):
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         if labels.shape[1:] != like.shape[1:]:
             raise InvalidInputError(
-                f"labels: the rank of each of {like.shape[1]} elements is needed, (..., {like.shape[1]}); "
+                f"labels must be the rank of each of {like.shape[1]} elements, shape (..., {like.shape[1]}); "
                 f"got {tuple(labels.shape)} with the batch flat"
             )
         ascending, mask = torch.arange(1, labels.shape[1] + 1, device=labels.device), self.valid_parts(labels)
         ranks = labels if mask is None else torch.where(mask, labels, 0)
-        # In order, zeros of the padding first, these are 1, 2, ... up to the length.
+        # The sorted ranks must be zeros for the padding, then 1, 2, ... up to the length.
         expected_ranks = ascending if mask is None else ascending - (~mask).sum(1, keepdim=True)
-        reject_labels(ranks.sort(1).values != expected_ranks.clamp(min=0), labels, "each rank from 1 on is needed once")
+        reject_labels(
+            ranks.sort(1).values != expected_ranks.clamp(min=0),
+            labels,
+            "each rank from 1 to the length must occur once",
+        )
         return ranks.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
         return y.long()
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Costs by which a ranking is worse by half the squared distance of its ranks.
+        """Return −y: costs by which another ranking adds half the squared distance of the ranks.
 
-        The number of elements that are ranked wrong is no sum of the parts' costs.
+        The number of wrongly ranked elements is not a sum of costs of the parts.
         """
         return -y
 
@@ -101,7 +112,7 @@ class Ranking(Projectable, Enumerable):
         return self._project(theta, 0.0)[0]
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch n"]:
-        """argmin ‖θ − μ‖² over the permutahedron; in blocks of elements, μ is θ and a constant."""
+        """Return argmin ‖θ − μ‖² over the permutahedron; within blocks of elements, μ is θ plus a constant."""
         value, jacobian = self._project(theta, 1.0)
         return attach_jacobian(value, theta, jacobian.jvp, jacobian.vjp)
 
@@ -110,7 +121,7 @@ class Ranking(Projectable, Enumerable):
         return projection.project(theta, temperature, self.bound.get("lengths"))
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All rankings, (n!, n) in float64, in lexicographic order; at most a million."""
+        """Return all rankings, (n!, n) in float64, in lexicographic order; at most a million."""
         (size,) = event_shape
         lengths = self.bound.get("lengths")
         length = size if lengths is None else int(lengths[0])

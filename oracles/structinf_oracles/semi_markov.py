@@ -1,4 +1,4 @@
-"""Semi-Markov models: sequences cut into labelled segments, which are scored as wholes."""
+"""Semi-Markov models: sequences divided into labelled segments, with a score for each whole segment."""
 
 from __future__ import annotations
 
@@ -28,34 +28,40 @@ _FORMS = "segments (..., T, D, S), (segments, transition (..., S, S)), or with p
 
 @dataclass(frozen=True)
 class SemiMarkov(HypergraphProgram):
-    """T steps cut into segments of at most D steps, each with one of S labels; neighbours may have the same.
+    """Divisions of T steps into segments of at most D steps, each with one of S labels.
 
-    Index [t, d] stands for the segment of d + 1 steps that ends with step t, both counted from 0, so that it starts
-    with step t − d; entries with d > t are never read. −inf forbids a segment or a transition.
+    The index [t, d] stands for the segment of d + 1 steps that ends at step t and starts at step t − d, counted from
+    0. Entries with d > t are never read. Neighbouring segments may have the same label. −inf forbids a segment or a
+    transition. Scores θ and structures y have one of three forms:
 
-    ===================================  ============================================================================
-    θ                                    y
-    ===================================  ============================================================================
-    segments (..., T, D, S)              indicators of the segments, [t, d, label]
-    segments, transition (..., S, S)     the same, and numbers of the transitions, [from, to], between neighbours'
-                                         labels; a transition of shape (S, S) or (1, S, S) is shared by the batch
-    edges (..., T, D, S, S), pairwise    indicators of the segments with the label before, [t, d, from, to]; the first
-                                         segment has none before it and reads ``from`` = 0, whatever its label
-    ===================================  ============================================================================
+    ==================================================  =============================================================
+    θ                                                   y
+    ==================================================  =============================================================
+    segments (..., T, D, S), a single tensor            indicators of the segments, [t, d, label]
+    segments (..., T, D, S), transition (..., S, S)     indicators of the segments, and counts of the transitions
+                                                        between the labels of neighbours, [from, to]
+    edges (..., T, D, S, S), with ``pairwise``          indicators of the segments with the label before,
+                                                        [t, d, from, to]
+    ==================================================  =============================================================
 
-    Instance data: ``lengths`` (...), integers in [1, T], the steps in use; parts beyond are 0. Labels are the segments
-    in order, (..., T, 3), each its first step, its number of steps and its label, padded with −1;
-    :meth:`labels_of_steps` gives the label of each step.
+    A transition of shape (S, S) or (1, S, S) is shared by the batch. With ``pairwise``, the first segment has no
+    label before it and reads the entry ``from`` = 0, whatever its label.
+
+    - Labels, shape (..., T, 3): the first step, the number of steps and the label of each segment, in order, padded
+      with −1. The method :meth:`labels_of_steps` returns the label of each step.
+    - Instance data ``lengths``, shape (...): the number of steps in use, an integer in [1, T]. Default: T. In y all
+      parts beyond the length are 0.
 
     Parameters
     ----------
-    pairwise : bool
-        Whether a single tensor θ scores each segment together with the label before it.
+    pairwise : bool, default False
+        Whether θ is a single tensor that scores each segment together with the label before (the third form).
 
     Notes
     -----
-    Time and memory are O(T D S), with a transition O(T D S + T S²), with pairwise scores O(T D S²). Ties go to the
-    shortest segment (with labels that interact, to the lowest label first), from the end backwards.
+    Time and memory are O(T D S), with a transition O(T D S + T S²), and with ``pairwise`` O(T D S²). Ties go to the
+    shortest segment, decided from the end backwards. With a transition or ``pairwise``, ties go to the lowest label
+    first.
 
     References
     ----------
@@ -89,7 +95,7 @@ class SemiMarkov(HypergraphProgram):
     # -- the recursion ---------------------------------------------------------------------
 
     def has_binary_parts(self, theta: Parts) -> bool:
-        return not isinstance(theta, tuple)  # transitions are counted
+        return not isinstance(theta, tuple)  # y counts transitions
 
     def build(self, event_shape: Any) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
@@ -101,14 +107,15 @@ class SemiMarkov(HypergraphProgram):
             graph.add(done[0])
             graph.add(done[t + 1, None], done[t - d, None], part=segments[t, d])
             return graph.build(np.append(-1, done[1:]))
-        ended, done = graph.nodes(steps + 1, labels), graph.nodes(steps + 1)  # the last segment's label, and any
+        # The first i steps, with the label of the last segment (``ended``) or with any label (``done``).
+        ended, done = graph.nodes(steps + 1, labels), graph.nodes(steps + 1)
         if self.pairwise:
             first, later = np.arange(min(steps, durations)), t > d
             t, d = t[later], d[later]
             graph.add(ended[t + 1][:, None], ended[t - d][:, :, None], part=segments[t, d])
             graph.add(ended[first + 1], part=segments[first, first, 0])
         else:
-            begun = graph.nodes(steps, labels)  # of the segment that follows
+            begun = graph.nodes(steps, labels)  # the label of the next segment
             graph.add(begun[0])
             graph.add(begun[1:, None], ended[1:-1, :, None], part=graph.parts[1])
             graph.add(ended[t + 1], begun[t - d], part=segments[t, d])
@@ -119,7 +126,7 @@ class SemiMarkov(HypergraphProgram):
 
     @property
     def event_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of a single tensor."""
+        """The number of event dimensions of a single tensor θ: 4 if ``pairwise``, else 3."""
         return 4 if self.pairwise else 3
 
     def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
@@ -127,7 +134,7 @@ class SemiMarkov(HypergraphProgram):
             return (self.event_ndim,)
         if self.pairwise or len(theta) != 2:
             raise InvalidInputError(
-                f"theta: semi_markov takes {_FORMS}; got {len(theta)} tensors with pairwise={self.pairwise}"
+                f"theta: semi_markov takes {_FORMS}; got a tuple of {len(theta)} tensors with pairwise={self.pairwise}"
             )
         return 3, 2
 
@@ -144,7 +151,7 @@ class SemiMarkov(HypergraphProgram):
             check_lengths(self.bound["lengths"], 1, steps, f"T = {steps} steps")
 
     def valid_parts(self, theta: Parts) -> Parts:
-        """Segments that start before the first step, or end beyond the length, are none."""
+        """Mask the segments that start at step 0 or later and end within the length."""
         segments = as_tuple(theta)[0]
         _, steps, durations, *labels = segments.shape
         t = torch.arange(steps, device=segments.device).unsqueeze(1)
@@ -162,15 +169,18 @@ class SemiMarkov(HypergraphProgram):
     # -- labels ----------------------------------------------------------------------------
 
     def readout(self, y: Parts) -> Tensor:
-        """The segments, with the label before if that is all there is."""
+        """Return the indicators of the segments; with ``pairwise``, the label before is included."""
         return as_tuple(y)[0]
 
     def hamming_cost(self, y: Parts) -> Parts:
-        """Costs of each segment's number of wrong steps; a transition costs nothing, whichever instance's it is."""
+        """Return costs that count the wrong steps of each segment. Transitions cost 0, with a batch dimension of
+        1.
+        """
         segments = as_tuple(y)[0]
         steps, durations = segments.shape[1:3]
         right = torch.nn.functional.one_hot(self.labels_of_steps(y) + 1, segments.shape[-1] + 1)[..., 1:]
-        wrong = pad((right.sum(2, keepdim=True) - right).cumsum(1), (0, 0, 1, 0))  # among the first i steps, by label
+        # [i, label]: the number of the first i steps whose label differs.
+        wrong = pad((right.sum(2, keepdim=True) - right).cumsum(1), (0, 0, 1, 0))
         end = torch.arange(1, steps + 1, device=segments.device).unsqueeze(1)
         start = (end - 1 - torch.arange(durations, device=segments.device)).clamp(min=0)
         cost = (wrong[:, end] - wrong[:, start]).to(segments.dtype)
@@ -183,18 +193,20 @@ class SemiMarkov(HypergraphProgram):
         steps, durations, *_, states = segments.shape[1:]
         if labels.ndim != 3 or labels.shape[1:] != (steps, 3):
             raise InvalidInputError(
-                f"labels: segments (first step, number of steps, label), (..., {steps}, 3), padded with −1, are "
-                f"needed; got {tuple(labels.shape)} with the batch flat"
+                f"labels must be segments (first step, number of steps, label), shape (..., {steps}, 3), padded with "
+                f"−1; got {tuple(labels.shape)} with the batch flat"
             )
         used = (labels != -1).any(2)
         start, size, label = labels.unbind(2)
         reject_labels(
-            used & ((size < 1) | (size > durations)), labels, f"a segment has not between 1 and {durations} steps"
+            used & ((size < 1) | (size > durations)), labels, f"a segment must have between 1 and {durations} steps"
         )
-        reject_labels(used & ((label < 0) | (label >= states)), labels, f"a label is not between 0 and {states - 1}")
+        reject_labels(
+            used & ((label < 0) | (label >= states)), labels, f"a segment's label must lie between 0 and {states - 1}"
+        )
         end = torch.where(used, size, 0).cumsum(1)
-        reject_labels(used & (start != end - size), labels, "a segment does not start where the one before it ends")
-        reject_labels(used[:, 1:] & ~used[:, :-1], labels, "a segment comes after the padding")
+        reject_labels(used & (start != end - size), labels, "a segment does not start where the segment before ends")
+        reject_labels(used[:, 1:] & ~used[:, :-1], labels, "a segment follows the padding")
         length = self.bound.get("lengths", labels.new_full((len(labels),), steps))
         reject_labels(end[:, -1:] != length.unsqueeze(1), labels, "the segments do not end with the last step in use")
         before = pad(label[:, :-1], (1, 0))
@@ -216,7 +228,7 @@ class SemiMarkov(HypergraphProgram):
         return torch.where(positions.unsqueeze(2) < 0, -1, torch.stack([t - d, d + 1, label], 2))
 
     def labels_of_steps(self, y: Parts) -> Int[Tensor, "batch steps"]:
-        """The label of the segment that each step lies in, −1 beyond the length."""
+        """Return the label of the segment that holds each step, −1 beyond the length."""
         segments = self._without_label_before(y)
         _, steps, durations, _ = segments.shape
         by_step = segments.sum(2)

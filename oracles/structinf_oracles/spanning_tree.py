@@ -35,36 +35,40 @@ TREE = "spanning tree"
 class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     ScoredEdges, GibbsOracle, Samplable, Enumerable
 ):
-    """Trees that join all n nodes of an undirected graph: n − 1 edges without a cycle.
+    """Trees that connect all n nodes of an undirected graph: n − 1 edges without a cycle.
 
-    ⟨θ, y⟩ = Σ_{e in tree} θ[e], any sign; −inf takes an edge out of an instance's graph. θ is (..., n, n), a score
-    θ[i, j] for each pair of nodes i < j, of which only the part above the diagonal is read, and y is 0 elsewhere. With
-    a list of ``edges``, θ is (..., E), in their order. A single node has one tree, without edges.
+    ⟨θ, y⟩ = Σ_{e in tree} θ[e]. A single node has one tree, without edges.
 
-    Instance data, without ``edges``: ``lengths`` (...), integers in [1, n], the nodes in use. Labels are the tree's
-    edges in order: pairs of nodes i < j, (..., n − 1, 2), padded with −1; or numbers of ``edges``, (..., n − 1).
+    - Scores θ, shape (..., n, n), any sign: the score θ[i, j] of each pair of nodes i < j. Only entries above the
+      diagonal are read. With ``edges``, shape (..., E): the score of each edge, in the order of ``edges``. −inf
+      forbids an edge.
+    - Structure y, same shape as θ: 1 for each edge of the tree; 0 on and below the diagonal.
+    - Labels, shape (..., n − 1, 2): the pairs of nodes i < j joined by the edges of the tree, in order, padded with
+      −1. With ``edges``, shape (..., n − 1): the numbers of the edges.
+    - Instance data ``lengths``, shape (...), without ``edges`` only: the number of nodes in use, an integer in [1,
+      n]. Default: n.
 
     Parameters
     ----------
     edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.Graph, optional
-        A networkx.Graph's are in the order of its ``edges``. Parallel edges are edges of their own, of which a tree has
-        one at most.
+        The edges of the graph. Default: all pairs of nodes. The edges of a networkx.Graph are in the order of its
+        ``edges``. Parallel edges have separate scores, and a tree has at most one of them.
 
     Raises
     ------
     InvalidInputError
-        If an edge leads from a node to itself, or ``edges`` leave the graph in several pieces.
+        If an edge joins a node to itself, or ``edges`` form a graph that is not connected.
     InfeasibleError
-        If the edges of an instance that are not −inf do.
+        If the edges of an instance above −inf do not connect all nodes.
 
     Notes
     -----
-    ``argmax`` is Prim's algorithm for matrices, O(n²), and Borůvka's for lists, O(E log n). Of edges with equal scores
-    it takes the first in order, in both forms.
+    ``argmax`` is Prim's algorithm for matrices, in O(n²), and Borůvka's algorithm for lists of edges, in O(E log n).
+    Of edges with equal scores, both take the first in order.
 
-    The sums are Kirchhoff's (1847): log Z is the logarithm of a minor's determinant, and by an elimination without
-    subtractions in O(n³) it and every marginal are accurate whatever the range of the scores. Samples are drawn from
-    the same elimination.
+    Sums over trees follow Kirchhoff's theorem (1847): log Z is the logarithm of a minor's determinant, computed in
+    O(n³). Elimination without subtractions makes log Z and every marginal accurate for any range of scores. Samples
+    use the same elimination.
 
     References
     ----------
@@ -86,8 +90,8 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     min_nodes: ClassVar[int] = 1
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "Smoothable": "a best spanning tree is found greedily, which is no recursion of maxima",
-            "KBest": "the k best spanning trees take another algorithm (Gabow 1977), which is not here",
+            "Smoothable": "a best spanning tree is found greedily, not by a dynamic program (a recursion of maxima)",
+            "KBest": "the k best spanning trees (Gabow 1977) are not implemented",
         }
     )
 
@@ -96,17 +100,19 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         if self.edges is None:
             return
         if not self.edges.nodes:
-            raise InvalidInputError("edges: the graph has no nodes")
+            raise InvalidInputError("edges must form a graph with at least one node, got none")
         apart = np.flatnonzero(self.edges.components != self.edges.components[0])
         if len(apart):
             one, other = self.edges.nodes[0], self.edges.nodes[apart[0]]
-            raise InvalidInputError(f"edges: no tree spans this graph, which does not connect {one!r} and {other!r}")
+            raise InvalidInputError(
+                f"edges must form a connected graph, but no path connects {one!r} and {other!r}; add edges between them"
+            )
 
     # -- labels ----------------------------------------------------------------------------
 
     @property
     def label_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """1 with a list of edges, else 2."""
+        """The number of label dimensions: 1 with ``edges``, else 2."""
         return 2 if self.edges is None else 1
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
@@ -115,18 +121,16 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         if labels.shape[1:] != expected_shape:
             what = "pairs of nodes" if self.edges is None else "numbers of edges"
             raise InvalidInputError(
-                f"labels: the {nodes - 1} edges of a tree of {nodes} nodes are {what}, (..., "
-                f"{', '.join(map(str, expected_shape))}); got {tuple(labels.shape)} with the batch flat"
+                f"labels must be {what}, shape (..., {', '.join(map(str, expected_shape))}), for the {nodes - 1} edges "
+                f"of a tree of {nodes} nodes; got {tuple(labels.shape)} with the batch flat"
             )
         lengths = self.nodes_in_use(like).expand(len(labels))
         used = torch.arange(nodes - 1, device=labels.device) < lengths[:, None] - 1
         labels = labels.long()
         count = lengths[:, None, None] if self.edges is None else like.shape[1]
         where = used.unflatten(1, (nodes - 1, 1)) if self.edges is None else used
-        reject_labels(
-            where & ((labels < 0) | (labels >= count)), labels, "nodes, or numbers of edges, are out of range"
-        )
-        reject_labels(~where & (labels != -1), labels, "more edges than a tree has; pad with −1")
+        reject_labels(where & ((labels < 0) | (labels >= count)), labels, "a node or an edge number is out of range")
+        reject_labels(~where & (labels != -1), labels, "more edges than in a tree are listed; pad with −1")
         if self.edges is None:
             ends = labels.where(where, 0).sort(2).values
             positions = ends[..., 0] * nodes + ends[..., 1]
@@ -138,7 +142,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
             joined = _join(joined, *pair.unbind(1))
         outside = torch.arange(nodes, device=labels.device) >= lengths[:, None]
         reject_labels(
-            (joined != joined[:, :1]) & ~outside, labels, "the edges do not join all nodes: they are not a tree"
+            (joined != joined[:, :1]) & ~outside, labels, "the edges do not form a tree, as nodes stay unconnected"
         )
         return indicators(positions, used, like.shape[1:].numel(), like).reshape(len(labels), *like.shape[1:])
 
@@ -207,7 +211,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         return indicators(where, edges >= 0, theta.shape[1:].numel(), theta).reshape(n, *theta.shape)
 
     def _weighted(self, theta: Tensor) -> tuple[Tensor, Multigraph]:
-        """Scores of the edges in float64, and their graph."""
+        """Return the scores of the edges in float64, and the graph."""
         from .kernels.spanning_tree.sums import Multigraph
 
         graph = self.graph_of(theta)
@@ -220,10 +224,10 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     # -- all trees -------------------------------------------------------------------------
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All trees, (|Y|, *event); at most a million, n^(n − 2) for a matrix."""
+        """Return all trees, (|Y|, *event), at most a million. A matrix θ has n^(n − 2) trees."""
         like = torch.zeros(1, *event_shape, dtype=torch.float64)
         nodes = int(self.nodes_in_use(like)[0])
-        trees = self.log_partition(like).item()  # the logarithm of their number
+        trees = self.log_partition(like).item()  # the logarithm of the number of trees
         count = round(math.exp(trees)) if trees < 40 else 10 ** round(trees / math.log(10))
         check_enumerable(count, f"spanning trees of {nodes} nodes")
         ends = torch.tensor(self.graph_of(like).ends)
@@ -234,19 +238,22 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 def _join(component: Tensor, u: Any, v: Any) -> Tensor:
-    """Components (K, n), by the number of one of their nodes, after nodes ``u`` and ``v``, (K,) or one, are joined."""
+    """Return components (K, n), each named by one of its nodes, after joining the nodes ``u`` and ``v``, (K,) or
+    scalar.
+    """
     rows = torch.arange(len(component), device=component.device)
     return torch.where(component == component[rows, v][:, None], component[rows, u][:, None], component)
 
 
 def _spanning_trees(ends: Tensor, nodes: int) -> Bool[Tensor, "trees edges"]:
-    """All spanning trees of a connected graph, those with the first edges first.
+    """Return all spanning trees of a connected graph, (|Y|, E), trees with the first edges first.
 
-    Each edge in turn, the last one first, is taken if it joins two components, or left if the edges before it still
-    connect all.
+    The edges are decided in turn, from the last to the first. An edge is taken if it joins two components, and left
+    if the edges before it still connect all components.
     """
     edges = list(enumerate(ends.tolist()))
-    grown, forest = torch.arange(nodes)[None], []  # whose first edges connect what those before any edge do
+    # The edges of ``forest`` before any edge e connect the same nodes as all edges before e.
+    grown, forest = torch.arange(nodes)[None], []
     for e, (u, v) in edges:
         if grown[0, u] != grown[0, v]:
             forest.append((e, u, v))

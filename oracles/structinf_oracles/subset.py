@@ -1,4 +1,4 @@
-"""Subsets of a given size, or of at most that size."""
+"""Subsets of exactly k, or of at most k, elements."""
 
 from __future__ import annotations
 
@@ -27,31 +27,32 @@ __all__ = ["Subset"]
 
 @dataclass(frozen=True)
 class Subset(HypergraphProgram, Projectable, EntropyProjectable):
-    """Exactly, or at most, k of d elements.
+    """Subsets of exactly k, or of at most k, of d elements.
 
-    θ is (..., d), the score of each element, and y has a 1 for each one taken: ⟨θ, y⟩ is the sum of the scores taken.
-    −inf forbids an element.
-
-    Instance data: ``lengths`` (...), integers, the elements in use, of which there must be k, unless fewer may be
-    taken; parts beyond are 0. Labels are y in integers, (..., d).
+    - Scores θ, shape (..., d), any sign: the score of each element. −inf forbids an element.
+    - Structure y, shape (..., d): 1 for each element taken.
+    - Labels, shape (..., d): y as integers.
+    - Instance data ``lengths``, shape (...): the number of elements in use, an integer in [k, d], or in [0, d] with
+      ``at_most``. Default: d. In y all parts beyond the length are 0.
 
     Parameters
     ----------
     k : int
-        At least 0.
-    at_most : bool
-        Whether fewer may be taken. ``k`` may then be more than d.
+        The number of elements to take, at least 0. Without ``at_most``, ``k`` must not exceed d.
+    at_most : bool, default False
+        Whether subsets of fewer than ``k`` elements are structures too.
 
     Notes
     -----
-    The best structure is a selection, in O(d): ties go to the lowest indices, and if fewer may be taken, elements of
-    score 0 or less are left. Sums go through all elements and numbers taken so far, in O(dk). The projections onto
-    the convex hull, the simplex capped at 1, sort the scores; with the binary entropy, Newton's method finds τ.
+    ``argmax`` is a selection in O(d). Ties go to the lowest indices. With ``at_most``, elements of score 0 or less
+    are left. Sums over subsets are a recursion over the elements and the number taken so far, in O(dk). The convex
+    hull is the capped simplex {0 ≤ μ ≤ 1, Σ μ = k}. Projections onto the hull sort the scores; with the binary
+    entropy, Newton's method finds the threshold τ.
 
     References
     ----------
-    D. Tarlow, K. Swersky, R. S. Zemel, R. P. Adams & B. J. Frey, Fast exact inference for recursive cardinality models,
-    UAI 2012. W. Wang & C. Lu, Projection onto the capped simplex, arXiv:1503.01002, 2015.
+    D. Tarlow, K. Swersky, R. S. Zemel, R. P. Adams & B. J. Frey, Fast exact inference for recursive cardinality
+    models, UAI 2012. W. Wang & C. Lu, Projection onto the capped simplex, arXiv:1503.01002, 2015.
 
     Examples
     --------
@@ -82,7 +83,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:
         graph, most = HypergraphBuilder(event_shape), min(self.k, event_shape[0])
-        best = graph.nodes(event_shape[0] + 1, most + 1)  # [i, j]: j, or up to j, of the first i elements
+        best = graph.nodes(event_shape[0] + 1, most + 1)  # [i, j]: subsets of j, or up to j, of the first i elements
         graph.add(best[0] if self.at_most else best[0, 0])
         graph.add(best[1:], best[:-1])
         graph.add(best[1:, 1:], best[:-1, :-1], part=graph.parts[:, None])
@@ -92,7 +93,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
 
     @property
     def _least(self) -> int:
-        """The elements that are needed."""
+        """The least number of elements in a subset."""
         return 0 if self.at_most else self.k
 
     def validate(self, theta: Tensor) -> None:
@@ -112,7 +113,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         return (y != 0).long()
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Costs of 1 for each element wrongly taken or left."""
+        """Return costs that count the elements wrongly taken or left."""
         return cost_of_wrong_elements(y)
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch d"]:
@@ -126,7 +127,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         return (above | (tied & (tied.cumsum(1) <= self.k - above.sum(1, keepdim=True)))).to(theta.dtype)
 
     def _highest(self, scores: Tensor) -> Tensor:
-        """As :meth:`argmax`, by compiled loops."""
+        """Return :meth:`argmax` computed by compiled CPU loops."""
         from .kernels.subset.top_k import highest
 
         taken = torch.empty_like(scores, memory_format=torch.contiguous_format)
@@ -139,21 +140,25 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         return taken
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch d"]:
-        """argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1 with Σ μ = k, or Σ μ <= k; μ = clip(θ − τ, 0, 1) for some τ."""
+        """Return argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1 with Σ μ = k, or Σ μ ≤ k: μ = clip(θ − τ, 0, 1) for some τ."""
         return capped_simplex.nearest(self._scores(theta), self.k, at_most=self.at_most)
 
     def project_entropy(self, theta: Tensor, *, binary: bool) -> Float[Tensor, "batch d"]:
-        """Over the same μ; min(1, exp(θ − τ)) for some τ, or, if ``binary``, the sigmoid of θ − τ."""
+        """Return min(1, exp(θ − τ)) or, if ``binary``, the sigmoid of θ − τ, where τ is set by the constraint on Σ
+        μ.
+        """
         return capped_simplex.entropic(self._scores(theta), self.k, at_most=self.at_most, binary=binary)
 
     def _scores(self, theta: Tensor) -> Tensor:
-        """−inf for what is not in use."""
+        """Return θ with −inf for elements beyond the length; InfeasibleError if fewer than :attr:`_least` elements
+        remain.
+        """
         scores = mask_unusable_cells(self.bound.get("lengths"), theta)
         if self._least:
             self._check_enough((scores > -torch.inf).sum(1))
         return scores
 
     def _check_enough(self, usable: Tensor) -> None:
-        """InfeasibleError unless enough of the elements, of which so many are ``usable``, (B,), may be chosen."""
+        """Raise InfeasibleError if an instance has fewer ``usable`` elements (B,) than a subset needs."""
         if self._least:
             check_feasible(usable >= self._least, f"choice of {self._least} elements")

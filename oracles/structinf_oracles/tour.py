@@ -31,27 +31,38 @@ __all__ = ["Tour"]
 class Tour(SolverOracle, Enumerable):
     """Round trips through n nodes: Hamiltonian cycles of a directed graph.
 
-    θ is (..., n, n): θ[i, j] scores the arc i -> j, any sign, and y has a 1 for each arc that is taken, one out of and
-    one into each node, in a single cycle. The diagonal is never read, and y is 0 there; −inf forbids an arc. For the
-    best tour of an undirected graph let θ be symmetric: a tour and its reverse score alike then. The tour of two nodes
-    goes there and back; that of one node, or none, has no arcs.
-
-    Instance data: ``lengths`` (...), integers from 1 to n, the nodes in use; arcs from and to others are 0. Labels are
-    the nodes in the order of the visit, (..., n), from node 0 on; beyond the length they are −1.
+    - Scores θ, shape (..., n, n), any sign: θ[i, j] is the score of the arc from node i to node j. The diagonal is
+      never read. −inf forbids an arc. For an undirected graph let θ be symmetric; a tour and its reverse then have
+      equal scores.
+    - Structure y, shape (..., n, n): 1 for each arc of the tour. Each node has one outgoing and one incoming arc, and
+      all arcs form a single cycle. A tour of two nodes goes there and back; a tour of one node, or of none, has no
+      arcs.
+    - Labels, shape (..., n): the nodes in the order of the visit, from node 0 on. Decoded labels are −1 beyond the
+      length.
+    - Instance data ``lengths``, shape (...): the number of nodes in use, an integer in [1, n]. Default: n. In y all
+      arcs from and to other nodes are 0.
 
     Parameters
     ----------
-    time_limit, gap, seed, on_limit
-        As :class:`SolverOracle` says.
+    time_limit : float, optional
+        Seconds allowed for each instance. Default: no limit.
+    gap : float, default 0.0
+        Relative gap to the optimal score at which the solver may stop; see :class:`SolverOracle`.
+    seed : int, default 0
+        Seed of the solver's random choices.
+    on_limit : {"raise", "warn"}, default "raise"
+        Whether a tour not proved optimal within ``time_limit`` raises an error or gives a warning; see
+        :class:`SolverOracle`.
 
     Notes
     -----
-    The travelling salesman problem is NP-hard. CP-SAT's circuit constraint takes milliseconds for 10 nodes. Of arcs
-    with independent scores it solves 40 nodes in some 0.1 s, 80 in about a second; distances between places, the same
-    both ways, are much harder: 25 nodes some 0.5 s, 30 a few seconds, 40 ten and more. Beyond that set a
-    ``time_limit``. Instances are solved on CPU threads, one each, the same way every time.
+    The travelling salesman problem is NP-hard. The circuit constraint of CP-SAT takes milliseconds for 10 nodes. With
+    independent scores of the arcs, 40 nodes take about 0.1 s and 80 nodes about 1 s. Distances between places, equal
+    in both directions, are harder: 25 nodes take about 0.5 s, 30 nodes a few seconds, 40 nodes ten seconds or more.
+    For larger problems set a ``time_limit``. Each instance is solved by one CPU thread, deterministically.
 
-    Scores are rounded to integers that add up to some 2^60: sums of float32 and float64 cannot tell the difference.
+    Scores are rounded to integers with a sum of magnitudes of about 2^60. Sums of float32 or float64 scores are not
+    more precise.
 
     References
     ----------
@@ -59,7 +70,12 @@ class Tour(SolverOracle, Enumerable):
 
     Examples
     --------
-    >>> miles = torch.tensor([[[0.0, 2.0, 9.0, 1.0], [1.0, 0.0, 6.0, 4.0], [7.0, 3.0, 0.0, 8.0], [6.0, 3.0, 2.0, 0.0]]])
+    >>> miles = torch.tensor([[
+    ...     [0.0, 2.0, 9.0, 1.0],
+    ...     [1.0, 0.0, 6.0, 4.0],
+    ...     [7.0, 3.0, 0.0, 8.0],
+    ...     [6.0, 3.0, 2.0, 0.0],
+    ... ]])
     >>> oracle = Tour()
     >>> y = oracle.argmax(-miles)
     >>> oracle.decode(y), oracle.score(miles, y)
@@ -73,10 +89,10 @@ class Tour(SolverOracle, Enumerable):
     structure_name: ClassVar[str] = "tour"
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "GibbsOracle": "to sum over all tours is #P-hard, as to count them is",
-            "Samplable": "to draw a tour is to find one, which is NP-hard",
-            "KBest": "the solver looks for one tour",
-            "Smoothable": "a best tour is no short recursion of maxima",
+            "GibbsOracle": "summing over all tours is #P-hard, like counting tours",
+            "Samplable": "drawing a tour includes finding a tour, which is NP-hard",
+            "KBest": "the solver finds only one best tour",
+            "Smoothable": "no dynamic program (a recursion of maxima) of polynomial size finds a best tour",
         }
     )
 
@@ -86,14 +102,14 @@ class Tour(SolverOracle, Enumerable):
         n = theta.shape[1]
         if theta.shape[2] != n:
             raise InvalidInputError(
-                f"theta: tour takes scores (n, n) of arcs from node to node, got {tuple(theta.shape[1:])} after the "
+                f"theta: tour takes scores (n, n) of the arcs between n nodes, got {tuple(theta.shape[1:])} after the "
                 "batch dimensions"
             )
         if "lengths" in self.bound:
             check_lengths(self.bound["lengths"], min(n, 1), n, f"n = {n} nodes")
 
     def valid_parts(self, theta: Tensor) -> Tensor:
-        """All arcs but those from a node to itself, and in the padding."""
+        """Mask the arcs between different nodes in use."""
         nodes = torch.arange(theta.shape[1], device=theta.device)
         inside = nodes < self._lengths(theta[:1])[:, None]
         return (nodes != nodes[:, None]) & inside[:, :, None] & inside[:, None, :]
@@ -102,16 +118,18 @@ class Tour(SolverOracle, Enumerable):
         n = like.shape[1]
         if labels.shape[1:] != (n,):
             raise InvalidInputError(
-                f"labels: a tour lists its {n} nodes in order, (..., {n}), from node 0 on; got {tuple(labels.shape)} "
-                "with the batch flat"
+                f"labels must list the {n} nodes in the order of the visit, shape (..., {n}), from node 0 on; got "
+                f"{tuple(labels.shape)} with the batch flat"
             )
         lengths = self._lengths(like, len(labels))[:, None]
         place = torch.arange(n, device=labels.device)
         used = place < lengths
-        reject_labels(used & ((labels < 0) | (labels >= lengths)), labels, "nodes lie between 0 and the length less 1")
+        reject_labels(
+            used & ((labels < 0) | (labels >= lengths)), labels, "nodes must lie between 0 and the length minus 1"
+        )
         visits = torch.where(used, labels, place)
         reject_labels(visits.sort(1).values != place, labels, "a node is visited twice")
-        reject_labels(used[:, :1] & (visits[:, :1] != 0), labels, "a tour starts at node 0")
+        reject_labels(used[:, :1] & (visits[:, :1] != 0), labels, "a tour must start at node 0")
         onward = torch.where(place + 1 < lengths, visits.roll(-1, 1), 0)
         y = like.new_zeros(len(labels), n, n)
         rows, places = (used & (lengths > 1)).nonzero().unbind(1)
@@ -152,7 +170,7 @@ class Tour(SolverOracle, Enumerable):
         return solve
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All tours, (|Y|, n, n) in float64, in the order of their labels. At most a million."""
+        """Return all tours, (|Y|, n, n) in float64, in the order of their labels; at most a million."""
         n = event_shape[0]
         lengths = self.bound.get("lengths")
         size = n if lengths is None else int(lengths[0])
@@ -167,7 +185,7 @@ class Tour(SolverOracle, Enumerable):
 
 @functools.lru_cache(maxsize=32)
 def _circuits(n: int) -> tuple[np.ndarray, np.ndarray, ConstraintProgram]:
-    """The arcs' two ends and the program of all tours of ``n`` nodes."""
+    """Return the tails and the heads of all arcs between ``n`` nodes, and the program of all tours."""
     model = load_cp_model().CpModel()
     start, end = (~np.eye(n, dtype=np.bool_)).nonzero()
     taken = [model.new_bool_var("") for _ in start]

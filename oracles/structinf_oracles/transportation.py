@@ -1,4 +1,4 @@
-"""Transport plans: whole units from rows to columns."""
+"""Transport plans: integer amounts moved from rows to columns."""
 
 from __future__ import annotations
 
@@ -24,33 +24,36 @@ __all__ = ["Transportation"]
 
 @dataclass(frozen=True)
 class Transportation(TransportPolytope, Enumerable):
-    """Transport of whole units from n rows, which have so many each, to m columns, which take so many each.
+    """Transport plans of integer units from n rows with supplies to m columns with demands.
 
-    θ is (..., n, m), the score of a unit from row i to column j, any sign, and y the integer matrix of units, y ≥ 0.
-    With supplies r and demands c of the same sum, y 1 = r and yᵀ 1 = c. Of the side with the larger sum some stays
-    behind: its sums are then at most those given. −inf forbids a pair. A constant added to θ does not change which is
-    best. Labels are y in integers, (..., n, m).
+    With supplies r and demands c of equal sum, y 1 = r and yᵀ 1 = c. Otherwise the supplies or demands with the
+    larger sum are only upper bounds. A constant added to θ does not change the best plan.
+
+    - Scores θ, shape (..., n, m), any sign: the score of a unit from row i to column j. −inf forbids a pair.
+    - Structure y, shape (..., n, m): the number of units from each row to each column, at least 0.
+    - Labels, shape (..., n, m): y as integers.
 
     Parameters
     ----------
     supplies : sequence of n integers
-        At least 0, what each row has.
+        The units available in each row, at least 0.
     demands : sequence of m integers
-        At least 0, what each column takes.
-    solver : {"simplex", "ortools"}
-        As for :class:`~structinf_oracles.flow.Flow`.
+        The units required by each column, at least 0.
+    solver : {"simplex", "ortools"}, default "simplex"
+        The algorithm for the best plan; see :class:`~structinf_oracles.flow.Flow`.
 
     Notes
     -----
-    With supplies and demands of 1 these are assignments, which the oracle of that name finds sooner. y is a vertex of
-    the transport polytope, whose vertices are whole; Sinkhorn's relaxation takes the same margins. The argmax is the
-    network simplex method's, on CPU threads; CUDA tensors are copied once a batch. Ties go the same way every time.
+    If all supplies and demands are 1, the plans are assignments, and the oracle ``assignment`` is faster. y is a
+    vertex of the transport polytope, and all vertices are integers. Sinkhorn's relaxation uses the same margins.
+    ``argmax`` is the network simplex method on CPU threads. CUDA tensors are copied once per batch. Ties are broken
+    deterministically.
 
     References
     ----------
     F. L. Hitchcock, The distribution of a product from several sources to numerous localities (Journal of Mathematics
     and Physics 20, 1941). M. Dyer, R. Kannan & J. Mount, Sampling contingency tables (Random Structures & Algorithms
-    10, 1997), for the hardness of counting plans.
+    10, 1997), on the complexity of counting plans.
 
     Examples
     --------
@@ -65,12 +68,11 @@ class Transportation(TransportPolytope, Enumerable):
     label_ndim: ClassVar[int] = 2
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "GibbsOracle": "to count the plans of given sums is #P-complete, even for two rows (Dyer, Kannan & Mount "
+            "GibbsOracle": "counting the plans of given sums is #P-complete, even for two rows (Dyer, Kannan & Mount "
             "1997)",
-            "Samplable": "exact samples are as hard as to count plans, which is #P-complete",
-            "Smoothable": "a best plan is no recursion of maxima",
-            "KBest": "the k best plans take another algorithm, which is not here; assignment lists the best where all "
-            "sums are 1",
+            "Samplable": "exact sampling is as hard as counting plans, which is #P-complete",
+            "Smoothable": "the network simplex method is not a dynamic program (a recursion of maxima)",
+            "KBest": "the k best plans are not implemented; assignment lists the k best if all sums are 1",
         }
     )
 
@@ -87,7 +89,10 @@ class Transportation(TransportPolytope, Enumerable):
 
     @cached_property
     def _network(self) -> Network:
-        """Rows, columns, and a last node for what stays behind or is missing; an edge for each pair, then for these."""
+        """The network: a node for each row and column, and a last node for surplus or missing units.
+
+        The edges are the n m pairs, and then the edges from or to the last node.
+        """
         n, m = len(self.supplies), len(self.demands)
         rows, columns, surplus = np.arange(n), n + np.arange(m), sum(self.supplies) - sum(self.demands)
         tails, heads = rows.repeat(m), np.tile(columns, n)
@@ -105,12 +110,12 @@ class Transportation(TransportPolytope, Enumerable):
         expected = len(self.supplies), len(self.demands)
         if theta.shape[1:] != expected:
             raise InvalidInputError(
-                f"theta: {expected[0]} supplies and {expected[1]} demands take scores {expected}, got "
-                f"{tuple(theta.shape[1:])} after the batch dimensions"
+                f"theta must have shape {expected} after the batch dimensions for {expected[0]} supplies and "
+                f"{expected[1]} demands, got {tuple(theta.shape[1:])}"
             )
 
     def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, None]:
-        """The supplies (1, n) and the demands (1, m), in float64, which has all of them."""
+        """Return the supplies (1, n) and the demands (1, m), in float64, which represents all of them exactly."""
         rows, columns = (theta.new_tensor([side], dtype=torch.float64) for side in (self.supplies, self.demands))
         return rows, columns, None
 
@@ -118,17 +123,19 @@ class Transportation(TransportPolytope, Enumerable):
         return self._network.best(theta.flatten(1), self.solver).reshape(theta.shape)
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Half a unit for each to a column that gets none from the row in ``y``, or missing where it gets all it can.
+        """Return costs of half a unit: for units on pairs empty in ``y``, and for units missing on pairs full in
+        ``y``.
 
-        A lower bound on the number of units that go wrong, and that number where no pair can have more than 1.
+        The sum is a lower bound on the number of wrong units, and equals their number if no pair can have more than 1
+        unit.
         """
         return self._network.hamming_cost(y.flatten(1)).reshape(y.shape)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         if labels.shape[1:] != like.shape[1:]:
             raise InvalidInputError(
-                f"labels: plans are units from each row to each column, (..., {like.shape[1]}, {like.shape[2]}); got "
-                f"{tuple(labels.shape)} with the batch flat"
+                f"labels must be the units from each row to each column, shape (..., {like.shape[1]}, "
+                f"{like.shape[2]}); got {tuple(labels.shape)} with the batch flat"
             )
         self._network.check_labels(labels.flatten(1))
         surplus = sum(self.supplies) - sum(self.demands)
@@ -137,14 +144,14 @@ class Transportation(TransportPolytope, Enumerable):
             ("column", self.demands, 1, surplus < 0),
         ):
             excess = labels.sum(dim) - labels.new_tensor(given)
-            expected = "at most the" if bound else "the"
+            expected = "at most " if bound else ""
             wrong = excess > 0 if bound else excess != 0
-            reject_labels(wrong, labels, f"each {side} must sum to {expected} given {given}")
+            reject_labels(wrong, labels, f"the {side} sums must be {expected}{given}")
         return labels.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
         return y.long()
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All plans, (|Y|, n, m) in float64, by their entries in order; at most a million."""
+        """Return all plans, (|Y|, n, m) in float64, sorted by their entries; at most a million."""
         return torch.from_numpy(self._network.all()).unflatten(1, (len(self.supplies), len(self.demands)))

@@ -288,7 +288,7 @@ COST = torch.rand(5, 6)
         ({"lengths": [3.0, 3.0]}, "^lengths: integers are needed"),
         ({"lengths": "all"}, "^lengths: a tensor or a list of numbers is needed"),
         ({"band": [1, 2]}, r"^band: the batch of cost has shape \(\)"),
-        ({"band": 1.5}, "^band: integers are needed"),
+        ({"band": 1.5}, "^band must hold integers"),
         ({"band": -1}, "^band: no path"),
     ],
 )
@@ -315,6 +315,6 @@ def test_regularizers_have_names_at_any_temperature(make, temperature):
 @pytest.mark.parametrize("band", [-1, 1.5, True, "wide"])
 def test_bands_are_refused_when_the_loss_is_made(band):
     with pytest.raises(
-        InvalidInputError, match=r"^band must be None or a number of cells, an integer of at least 0, got"
+        InvalidInputError, match=r"^band must be None or an integer of at least 0, a number of cells, got"
     ):
         si.SoftDTWLoss(band=band)

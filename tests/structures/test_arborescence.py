@@ -170,17 +170,17 @@ def test_labels(single_root):
         (
             [[0, 1, 2], [0, 4, 1]],
             None,
-            r"between 0, the root, and the number of words, 3; got 4 for word 2 at batch index 1",
+            r"between 0 \(the root\) and the number of words, 3; got 4 for word 2 at batch index 1",
         ),
         ([[0, 1, 1], [0, 3, 1]], [3, 2], r"number of words, 2; got 3 for word 2 at batch index 1"),
         ([[0, 1, -1]], None, r"got -1 for word 3 at batch index 0"),
         (
             [[0, 1, 1], [0, 3, 2]],
             None,
-            r"batch index 1 are not a tree: some words never lead to the root, .*\[0, 3, 2\]",
+            r"batch index 1 are not a tree, as a cycle of heads never reaches the root; .*\[0, 3, 2\]",
         ),
         ([[0, 2, 1]], None, r"not a tree"),
-        ([[2, 0, 0]], None, r"batch index 0 have 2 words below the root, where single_root=True"),
+        ([[2, 0, 0]], None, r"batch index 0 have 2 words whose head is the root, but single_root=True"),
         ([[0, 1]], None, r"shape \(B, 3\), got shape \(1, 2\)"),
     ],
 )

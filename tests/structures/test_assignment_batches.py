@@ -96,7 +96,7 @@ def test_wrong_lengths_are_named():
         ORACLE.bind(lengths=torch.tensor([[3, 4], [4, 4]])).validate(theta)
     with pytest.raises(InvalidInputError, match=r"between 0 and 4 \(m = 4 columns\), got -1 at batch index 0"):
         ORACLE.bind(lengths=torch.tensor([[3, -1], [3, 4]])).validate(theta)
-    with pytest.raises(InvalidInputError, match="the rows and the columns in use"):
+    with pytest.raises(InvalidInputError, match="the numbers of rows and of columns in use"):
         ORACLE.bind(lengths=torch.tensor([[3, 3, 3], [3, 3, 3]])).validate(theta)
 
 
@@ -151,11 +151,11 @@ def test_labels():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([[0, 1, 2], [0, 4, 1]], "between 0 and 3, or are −1 for none, got 4 for row 1 at batch index 1"),
+        ([[0, 1, 2], [0, 4, 1]], "between 0 and 3, or −1 for an unmatched row, got 4 for row 1 at batch index 1"),
         ([[0, -2, 2], [0, 1, 2]], "got -2 for row 1 at batch index 0"),
-        ([[0, 1, 2], [3, 1, 3]], r"rows \[0, 2\] share column 3 at batch index 1"),
-        ([[0, 1, 2], [3, 1, -1]], "matched wholly, in 3 pairs, got 2 at batch index 1"),
-        ([[0, 1], [3, 1]], r"a column, or −1, for each of them, \(..., 3\); got \(2, 2\)"),
+        ([[0, 1, 2], [3, 1, 3]], r"rows \[0, 2\] have the same column, 3, at batch index 1"),
+        ([[0, 1, 2], [3, 1, -1]], "the whole smaller side, in 3 pairs, got 2 pairs at batch index 1"),
+        ([[0, 1], [3, 1]], r"a column, or −1, for each of 3 rows, shape \(..., 3\); got \(2, 2\)"),
     ],
 )
 def test_wrong_labels_are_named(labels, message):

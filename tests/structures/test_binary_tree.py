@@ -179,11 +179,11 @@ def test_labels_come_in_any_order():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([[0, 2], [0, 0], [1, 2], [1, 1], [2, 3]], "a span is not of words at batch index 1"),
-        ([[0, 2], [0, 0], [2, 1], [1, 1], [2, 2]], "a span is not of words"),
-        ([[-1, 2], [0, 0], [1, 2], [1, 1], [2, 2]], "a span is not of words"),
-        ([[0, 2], [0, 0], [1, 2], [1, 1], [1, 1]], "the spans make no binary tree at batch index 1"),
-        ([[0, 2], [0, 0], [1, 2], [1, 1], [0, 1]], "the spans make no binary tree"),
+        ([[0, 2], [0, 0], [1, 2], [1, 1], [2, 3]], "a span lies outside the words in use at batch index 1"),
+        ([[0, 2], [0, 0], [2, 1], [1, 1], [2, 2]], "a span lies outside the words in use"),
+        ([[-1, 2], [0, 0], [1, 2], [1, 1], [2, 2]], "a span lies outside the words in use"),
+        ([[0, 2], [0, 0], [1, 2], [1, 1], [1, 1]], "the spans do not form a binary tree at batch index 1"),
+        ([[0, 2], [0, 0], [1, 2], [1, 1], [0, 1]], "the spans do not form a binary tree"),
     ],
 )
 def test_labels_that_are_no_trees(labels, message):
@@ -196,17 +196,19 @@ def test_labels_that_the_rules_forbid():
     oracle, like = BinaryTree(labelled=True, rules=GRAMMAR, roots=(0,)), torch.zeros(1, 2, 2, 3)
     oracle.encode(torch.tensor([[[0, 1, 0], [0, 0, 1], [1, 1, 2]]]), like)
     for wrong in ([[0, 1, 0], [0, 0, 2], [1, 1, 2]], [[0, 1, 1], [0, 0, 1], [1, 1, 2]]):
-        with pytest.raises(InvalidInputError, match="no binary tree that the rules allow at batch index 0"):
+        with pytest.raises(InvalidInputError, match="do not form a binary tree that the rules allow at batch index 0"):
             oracle.encode(torch.tensor([wrong]), like)
-    with pytest.raises(InvalidInputError, match="a span's label is not in range at batch index 0"):
+    with pytest.raises(InvalidInputError, match="a span's label is out of range at batch index 0"):
         oracle.encode(torch.tensor([[[0, 1, 0], [0, 0, 3], [1, 1, 2]]]), like)
 
 
 def test_labels_of_a_wrong_form():
-    with pytest.raises(InvalidInputError, match=r"\(first word, last word\), \(B, 5, 2\), got shape \(1, 5, 3\)"):
+    with pytest.raises(
+        InvalidInputError, match=r"\(first word, last word\) of shape \(B, 5, 2\), got shape \(1, 5, 3\)"
+    ):
         BinaryTree().encode(torch.zeros(1, 5, 3, dtype=torch.int64), torch.zeros(1, 3, 3))
     with pytest.raises(
-        InvalidInputError, match=r"\(first word, last word, label\), \(B, 5, 3\), got shape \(1, 3, 3\)"
+        InvalidInputError, match=r"\(first word, last word, label\) of shape \(B, 5, 3\), got shape \(1, 3, 3\)"
     ):
         BinaryTree(labelled=True).encode(torch.zeros(1, 3, 3, dtype=torch.int64), torch.zeros(1, 3, 3, 2))
 
@@ -225,12 +227,14 @@ def test_hamming_cost_counts_missing_spans():
 
 def test_shapes_that_do_not_fit():
     for labelled, shape in [(False, (2, 3)), (False, (0, 0)), (True, (3, 2, 1)), (True, (3, 3, 0))]:
-        with pytest.raises(InvalidInputError, match=r"takes scores .* by the first and the last of n >= 1 words"):
+        with pytest.raises(
+            InvalidInputError, match=r"takes scores .* indexed by first and last word, for n >= 1 words"
+        ):
             BinaryTree(labelled=labelled).validate(torch.zeros(2, *shape))
     for length in (0, 4):
         with pytest.raises(InvalidInputError, match=r"between 1 and 3 \(n = 3 words\)"):
             BinaryTree().bind(lengths=torch.tensor([2, length])).validate(torch.zeros(2, 3, 3))
-    with pytest.raises(InvalidInputError, match="rules or roots with label 2, but theta scores 2 labels, 0 to 1"):
+    with pytest.raises(InvalidInputError, match="rules or roots with label 2, but theta scores only the labels 0 to 1"):
         BinaryTree(labelled=True, rules=GRAMMAR).validate(torch.zeros(1, 3, 3, 2))
     with pytest.raises(InvalidInputError, match="label 4, but theta"):
         BinaryTree(labelled=True, roots=[4]).validate(torch.zeros(1, 3, 3, 2))
@@ -239,14 +243,14 @@ def test_shapes_that_do_not_fit():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rules": [(0, 0, 0)]}, "they need labelled=True"),
-        ({"roots": [0]}, "they need labelled=True"),
-        ({"labelled": True, "rules": [(0, 0)]}, r"each is \(parent, left, right\), got \(0, 0\)"),
-        ({"labelled": True, "rules": [(0, 0, -1)]}, "rules: labels are integers from 0, got"),
-        ({"labelled": True, "rules": [(0, 0, 1.5)]}, "rules: labels are integers from 0, got"),
-        ({"labelled": True, "rules": [0, 0, 0]}, "rules: labels are integers from 0, got 0"),
-        ({"labelled": True, "roots": 3}, "roots: labels are integers from 0, got 3"),
-        ({"labelled": True, "roots": []}, "roots: at least one label"),
+        ({"rules": [(0, 0, 0)]}, "pass labelled=True"),
+        ({"roots": [0]}, "pass labelled=True"),
+        ({"labelled": True, "rules": [(0, 0)]}, r"must be triples of labels \(parent, left, right\), got \(0, 0\)"),
+        ({"labelled": True, "rules": [(0, 0, -1)]}, "rules: labels must be integers of at least 0, got"),
+        ({"labelled": True, "rules": [(0, 0, 1.5)]}, "rules: labels must be integers of at least 0, got"),
+        ({"labelled": True, "rules": [0, 0, 0]}, "rules: labels must be integers of at least 0, got 0"),
+        ({"labelled": True, "roots": 3}, "roots: labels must be integers of at least 0, got 3"),
+        ({"labelled": True, "roots": []}, "roots must hold at least one label"),
     ],
 )
 def test_options_that_are_no_grammar(options, message):
@@ -260,7 +264,7 @@ def test_lengths_without_trees():
     theta = torch.zeros(2, 3, 3, 2)
     assert oracle.bind(lengths=torch.tensor([1, 2])).count(theta) == [2, 1]
     for lengths, index in ((None, 0), (torch.tensor([2, 3]), 1)):
-        with pytest.raises(InvalidInputError, match=f"the rules have no tree over 3 words, at batch index {index}"):
+        with pytest.raises(InvalidInputError, match=f"no tree over 3 words follows the rules, at batch index {index}"):
             oracle.bind(lengths=lengths).validate(theta)
     with pytest.raises(InvalidInputError, match="no tree over 2 words"):
         si.relax(theta, BinaryTree(labelled=True, rules=[]), "marginals", lengths=[1, 2])

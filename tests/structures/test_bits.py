@@ -93,7 +93,7 @@ def test_labels_are_memberships():
     bits = Bits().bind(lengths=torch.tensor([2]))
     theta = torch.zeros(1, 3)
     assert bits.encode(torch.tensor([[1, 0, -1]]), theta).tolist() == [[1, 0, 0]]
-    with pytest.raises(InvalidInputError, match="neither 1, taken, nor 0"):
+    with pytest.raises(InvalidInputError, match="neither 0 nor 1"):
         bits.encode(torch.tensor([[1, 2, 0]]), theta)
     with pytest.raises(InvalidInputError, match="lengths must lie between 0 and 3"):
         Bits().bind(lengths=torch.tensor([4])).validate(theta)

@@ -159,11 +159,11 @@ def test_event_dimensions_of_each_form():
     assert ndims((5, 2), (4, 2, 2)) == ndims((7, 5, 2), (1, 4, 2, 2)) == (2, 3)
     with pytest.raises(InvalidInputError, match=r"unary \(6, 7, 5, 2\) and transition \(7, 2, 2\)"):
         ndims((6, 7, 5, 2), (7, 2, 2))
-    shared = r"share has shape \(1, T - 1, S, S\)"
-    with pytest.raises(InvalidInputError, match=rf"{shared}.* got unary \(6, 7, 5, 2\) and transition \(4, 2, 2\)"):
+    shared = r"shared by the batch have shape \(1, T - 1, S, S\)"
+    with pytest.raises(InvalidInputError, match=rf"got unary \(6, 7, 5, 2\) and transition \(4, 2, 2\).*{shared}"):
         ndims((6, 7, 5, 2), (4, 2, 2))
     for steps in ((4, 2, 2), (6, 4, 2, 2)):
-        with pytest.raises(InvalidInputError, match=rf"shapes \(7, 5, 2\) and .* do not agree; .*{shared}"):
+        with pytest.raises(InvalidInputError, match=rf"unary \(7, 5, 2\) and transition .* do not agree; .*{shared}"):
             ndims((7, 5, 2), steps)
     with pytest.raises(InvalidInputError, match=r"unary \(5,\) and transition \(2, 2\)"):
         ndims((5,), (2, 2))

@@ -144,12 +144,14 @@ def test_what_a_limit_left_open_is_asked_again(monkeypatch):
 def test_a_limit_with_an_incumbent():
     theta = torch.zeros(2, 61)
     theta[1, -1] = -1.0
-    with pytest.raises(SolverLimitError, match="for batch index 1 with a solution of the model whose score may fall"):
+    with pytest.raises(
+        SolverLimitError, match="for batch index 1 with a solution of the model whose score may be below"
+    ):
         ConstraintModel(hard, time_limit=1).argmax(theta)
-    with pytest.warns(ConvergenceWarning, match=r"best, by a share of them, at batch index 1 \(by "):
+    with pytest.warns(ConvergenceWarning, match=r"best, by a relative gap, at batch index 1 \(by "):
         y = ConstraintModel(hard, time_limit=1, on_limit="warn").argmax(theta)
     assert ConstraintModel(hard).encode(y.long(), theta).equal(y)
-    with pytest.raises(SolverLimitError, match="before it knew any solution of the model for batch index 0"):
+    with pytest.raises(SolverLimitError, match="without any solution of the model for batch index 0"):
         ConstraintModel(hard, time_limit=1e-9, on_limit="warn").argmax(theta)
 
 
@@ -176,14 +178,14 @@ def of_another_model() -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("build", "why"),
     [
-        (with_objective, "leave it out"),
-        (expressions, "add a variable that equals it"),
+        (with_objective, "remove it"),
+        (expressions, "add a variable equal to the expression"),
         (endless, "within ±2"),
         (lambda: (cp_model.CpModel(), [2**70]), "within ±2"),
-        (of_another_model, "number 0, .*, is a variable of another model"),
-        (lambda: (cp_model.CpModel(), mixed()[1]), "number 0, .*, is a variable of another model"),
+        (of_another_model, ".* at index 0 belongs to another model"),
+        (lambda: (cp_model.CpModel(), mixed()[1]), ".* at index 0 belongs to another model"),
         (lambda: (cp_model.CpModel(), 1), "must return a list or an array of variables"),
-        (lambda: None, "must return a CpModel"),
+        (lambda: None, "must return a tuple of a CpModel"),
         (lambda: (cp_model.CpModel(), []), "no variables"),
         ("no function", "must be a function"),
     ],
@@ -194,5 +196,5 @@ def test_what_is_refused(build, why):
 
 
 def test_scores_of_another_shape():
-    with pytest.raises(InvalidInputError, match=r"variables have shape \(2, 2\)"):
+    with pytest.raises(InvalidInputError, match=r"shape of the model's variables, \(2, 2\)"):
         si.relax(torch.zeros(4, 2, 3), ConstraintModel(mixed), "map")

@@ -240,21 +240,24 @@ def test_wrong_labels_of_graphs_are_refused() -> None:
     oracle, like = DagPath(EDGES, 0, 7), torch.zeros(2, 8)
     right = [0, 1, 5]
     for wrong, message in (
-        ([8, -1, -1], "edges lie between 0 and 7 at batch index 1, got"),
-        ([-1, 0, 6], "an edge comes after the padding at batch index 1"),
-        ([0, 5, -1], "the edges are no path at batch index 1"),
-        ([3, 6, -1], "the edges are no path at batch index 1"),
+        ([8, -1, -1], "edge numbers must lie between 0 and 7 at batch index 1, got"),
+        ([-1, 0, 6], "an edge follows the padding at batch index 1"),
+        ([0, 5, -1], "the edges do not form a path at batch index 1"),
+        ([3, 6, -1], "the edges do not form a path at batch index 1"),
         ([0, 7, -1], "the path must end in 7 at batch index 1"),
         ([-1, -1, -1], "the path must end in 7 at batch index 1"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             oracle.encode(torch.tensor([right, wrong]), like)
-    with pytest.raises(InvalidInputError, match="y: a structure has at most 3 parts, got 8 at batch index 0"):
+    with pytest.raises(InvalidInputError, match="y must have at most 3 nonzero parts, got 8 at batch index 0"):
         oracle.decode(torch.ones(1, 8))
 
 
 def test_wrong_numbers_of_edges_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"theta: this graph has 8 edges, .* got 7 after the batch dimensions"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"theta: dag_path takes a score for each of the graph's 8 edges, .* got 7 after the batch dimensions",
+    ):
         Problem.build(torch.zeros(2, 7), DagPath(EDGES, 0, 7), {})
 
 
@@ -300,15 +303,15 @@ def test_moves_are_compared_as_pairs() -> None:
 @pytest.mark.parametrize(
     ("moves", "message"),
     [
-        ("up", r"moves must be 'down-right' or 'with-diagonal', or pairs, got 'up'"),
-        (((1, 0), (0, -1)), r"moves: \(0, -1\) leads back or nowhere; di and dj must be at least 0"),
-        (((0, 0),), r"moves: \(0, 0\) leads back or nowhere"),
-        (((1, 0.5),), r"moves: pairs \(di, dj\) of integers are needed, got \(1, 0.5\)"),
-        (((1, True),), r"moves: pairs \(di, dj\) of integers are needed"),
-        ((1, 0), r"moves: pairs \(di, dj\) of integers are needed, got \(1, 0\)"),
-        ((), r"moves: one or more different ones are needed, got \(\)"),
-        (((1, 0), (1, 0)), r"moves: one or more different ones are needed"),
-        (5, r"moves: pairs \(di, dj\) of integers are needed, got 5"),
+        ("up", r"moves must be 'down-right' or 'with-diagonal', or pairs \(di, dj\), got 'up'"),
+        (((1, 0), (0, -1)), r"moves: \(0, -1\) leads back or stays in its cell; di and dj must be at least 0"),
+        (((0, 0),), r"moves: \(0, 0\) leads back or stays in its cell"),
+        (((1, 0.5),), r"moves must be pairs \(di, dj\) of integers, got \(1, 0.5\)"),
+        (((1, True),), r"moves must be pairs \(di, dj\) of integers"),
+        ((1, 0), r"moves must be pairs \(di, dj\) of integers, got \(1, 0\)"),
+        ((), r"moves must hold at least one pair, and each pair only once, got \(\)"),
+        (((1, 0), (1, 0)), r"moves must hold at least one pair, and each pair only once"),
+        (5, r"moves must be pairs \(di, dj\) of integers, got 5"),
     ],
 )
 def test_wrong_moves_are_refused(moves, message: str) -> None:
@@ -330,8 +333,12 @@ def test_a_last_cell_that_moves_do_not_reach_is_refused() -> None:
     [
         ((2, 3, 4), [[0, 1], [1, 1]], r"lengths must lie between 1 and 3 \(n = 3 rows\), got 0 at batch index 0"),
         ((2, 3, 4), [[3, 4], [1, 5]], r"lengths must lie between 1 and 4 \(m = 4 columns\), got 5 at batch index 1"),
-        ((2, 3, 4), [[3], [3]], r"lengths of grid_path are \(\.\.\., 2\), the rows and the columns in use, got"),
-        ((2, 0, 4), None, r"theta: grid_path takes grids of at least one row and one column, got 0 × 4"),
+        (
+            (2, 3, 4),
+            [[3], [3]],
+            r"lengths of grid_path must have shape \(\.\.\., 2\), the numbers of rows and of columns in use, got",
+        ),
+        ((2, 0, 4), None, r"theta: grid_path needs a grid of at least one row and one column, got shape \(0, 4\)"),
     ],
 )
 def test_wrong_grids_are_refused(shape, lengths, message: str) -> None:
@@ -345,15 +352,15 @@ def test_wrong_labels_of_grids_are_refused() -> None:
     for wrong, message in (
         ([[0, 0], [0, 1], [0, 2], pad], "a cell lies outside the grid in use at batch index 1"),
         ([[0, 0], [0, -1], pad, pad], "a cell lies outside the grid in use at batch index 1"),
-        ([[0, 0], pad, [0, 1], [1, 1]], "a cell comes after the padding at batch index 1"),
+        ([[0, 0], pad, [0, 1], [1, 1]], "a cell follows the padding at batch index 1"),
         ([[0, 1], [1, 1], pad, pad], r"the path must start in cell \(0, 0\) at batch index 1"),
         ([pad] * 4, r"the path must start in cell \(0, 0\) at batch index 1"),
-        ([[0, 0], [1, 1], pad, pad], "the path must go on by one of .* at batch index 1"),
+        ([[0, 0], [1, 1], pad, pad], "each move of the path must be one of .* at batch index 1"),
         ([[0, 0], [0, 1], pad, pad], "the path must end in the last cell in use at batch index 1"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             oracle.encode(torch.tensor([right, wrong]), like)
-    with pytest.raises(InvalidInputError, match="y: a structure has at most 4 parts, got 6 at batch index 0"):
+    with pytest.raises(InvalidInputError, match="y must have at most 4 nonzero parts, got 6 at batch index 0"):
         oracle.decode(torch.ones(1, 2, 3))
 
 

@@ -90,10 +90,10 @@ def test_labels_that_are_no_path():
     like, cells = torch.zeros(1, 2, 3), [[0, 0], [0, 1], [1, 2]]
     for wrong, message in (
         ([[0, 1], [0, 2], [1, 2]], "must start in cell"),
-        ([[0, 0], [1, 2]], "must go on by one"),
-        ([[0, 0], [0, 1], [0, 1], [1, 2]], "must go on by one"),
+        ([[0, 0], [1, 2]], "must be one row, one column or both"),
+        ([[0, 0], [0, 1], [0, 1], [1, 2]], "must be one row, one column or both"),
         ([[0, 0], [0, 1]], "must end in the last cell"),
-        ([[0, 0], [-1, -1], [0, 1], [1, 2]], "comes after the padding"),
+        ([[0, 0], [-1, -1], [0, 1], [1, 2]], "follows the padding"),
     ):
         labels = torch.tensor([wrong + [[-1, -1]] * (4 - len(wrong))])
         with pytest.raises(InvalidInputError, match=f"{message}.*batch index 0"):

@@ -87,7 +87,7 @@ def test_whether_nodes_stay_alone(library):
 def test_few_nodes(n, perfect):
     oracle, theta = Matching(perfect=perfect), torch.ones(2, n, n)
     if perfect and n == 1:
-        with pytest.raises(InvalidInputError, match="theta: a perfect matching takes an even number of nodes, got 1"):
+        with pytest.raises(InvalidInputError, match="theta: a perfect matching needs an even number of nodes, got 1"):
             si.relax(theta, oracle, "map")
         return
     assert torch.equal(si.relax(theta, oracle, "map"), theta.triu(1))
@@ -122,7 +122,7 @@ def test_enumeration(nodes, edges, perfect):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_argmax(nodes, edges, kind, perfect, dtype, library):
     if perfect and nodes % 2:
-        with pytest.raises(InvalidInputError, match="edges: a perfect matching takes an even number of nodes, got 5"):
+        with pytest.raises(InvalidInputError, match="edges: a perfect matching needs an even number of nodes, got 5"):
             Matching(edges)
         return
     every = listed(nodes, edges, perfect)
@@ -219,13 +219,13 @@ def test_lengths(library):
 @pytest.mark.parametrize(
     ("options", "labels", "message"),
     [
-        ({}, [[1, 0, 3, 4]], "partners in use"),
-        ({}, [[1, 0, 3, -2]], "partners in use"),
-        ({}, [[1, 2, 3, 0]], "a node is not its partner's partner"),
-        ({}, [[0, 1, 3, 2]], "or its own"),
+        ({}, [[1, 0, 3, 4]], "a partner must be a node in use"),
+        ({}, [[1, 0, 3, -2]], "a partner must be a node in use"),
+        ({}, [[1, 2, 3, 0]], "a node is not the partner of its partner"),
+        ({}, [[0, 1, 3, 2]], "or is its own partner"),
         ({}, [[1, 0, -1, -1]], "a node has no partner; pass perfect=False"),
-        ({}, [[1, 0]], r"for each of them, \(..., 4\); got \(1, 2\)"),
-        ({"edges": PARALLEL}, [[1, 0, 3, 2]], "several edges join a node and its partner, pass the structure"),
+        ({}, [[1, 0]], r"for each of 4 nodes, shape \(..., 4\); got \(1, 2\)"),
+        ({"edges": PARALLEL}, [[1, 0, 3, 2]], "parallel edges join a node and its partner; pass y"),
         ({"edges": PARALLEL[3:], "perfect": False}, [[1, 0, 3, 2]], "no edge joins a node and its partner"),
         ({"edges": [], "perfect": False}, [[0]], r"\(..., 0\); got \(1, 1\)"),
     ],
@@ -239,7 +239,7 @@ def test_labels_that_are_no_matchings(options, labels, message):
 
 def test_labels_in_padding():
     oracle = Matching(perfect=False).bind(lengths=[2])
-    with pytest.raises(InvalidInputError, match="a node is not its partner's partner"):
+    with pytest.raises(InvalidInputError, match="a node is not the partner of its partner"):
         oracle.encode(torch.tensor([[-1, -1, 1, -1]]), torch.zeros(1, 4, 4))
 
 
@@ -250,7 +250,7 @@ def test_too_many_to_list():
 
 def test_missing_libraries(monkeypatch):
     hide(monkeypatch, {"rustworkx", "networkx"})
-    with pytest.raises(ImportError, match=r"rustworkx or networkx is needed: pip install 'structinf\[graphs\]'"):
+    with pytest.raises(ImportError, match=r"needs rustworkx or networkx; run pip install 'structinf\[graphs\]'"):
         Matching().argmax(torch.zeros(1, 2, 2))
 
 

@@ -90,7 +90,7 @@ def test_a_linear_program_answers_with_a_vertex():
     assert np.array_equal(half[:, 0], half[:, 0].round())
     with pytest.raises(UnsupportedError, match="no integer labels"):
         oracle.decode(theta)
-    with pytest.raises(UnsupportedError, match="no list of its points"):
+    with pytest.raises(UnsupportedError, match="infinitely many points"):
         oracle.enumerate((2,))
 
 
@@ -136,14 +136,16 @@ def test_budgets():
 def test_limits(solver):
     theta = torch.rand(2, 100, generator=torch.Generator().manual_seed(0)) + 0.5
     slow = split(100, equal=False)
-    with pytest.raises(SolverLimitError, match=r"batch index 0 with a point whose score may fall short .* by 0\.\d"):
+    with pytest.raises(
+        SolverLimitError, match=r"batch index 0 with a point whose score may be below the best by 0\.\d"
+    ):
         MILP(**slow, solver=solver, time_limit=1).argmax(theta[:1])
     with pytest.warns(ConvergenceWarning, match=r"at batch index 0 \(by 0\.\d+\), 1 \(by 0\.\d+\)"):
         y = MILP(**slow, solver=solver, time_limit=1, on_limit="warn").argmax(theta)
     assert (torch.from_numpy(slow["A"]).float() @ y.T <= torch.from_numpy(slow["upper"])[:, None]).all()
     y = MILP(**slow, solver=solver, gap=0.5).argmax(theta)
     assert (y.sum(1) > 10).all()
-    with pytest.raises(SolverLimitError, match="before it knew any point for batch index 0"):
+    with pytest.raises(SolverLimitError, match="without any point for batch index 0"):
         MILP(**split(100, equal=True), solver=solver, time_limit=0.2, on_limit="warn").argmax(theta)
 
 
@@ -152,7 +154,7 @@ def test_a_limit_of_time_is_called_so(seconds):
     """HiGHS does not say what stopped it before it began."""
     generator = np.random.default_rng(0)
     program = MILP(generator.random((300, 400)), upper=10, bounds=(0, INF), integrality=False, time_limit=seconds)
-    with pytest.raises(SolverLimitError, match="at its limit of time before it knew any point for batch index 0"):
+    with pytest.raises(SolverLimitError, match="at its time limit without any point for batch index 0"):
         program.argmax(torch.from_numpy(generator.random((1, 400))))
 
 
@@ -183,19 +185,19 @@ def test_no_rows_and_no_variables():
         ({"A": [1, 2]}, "a row for each constraint"),
         ({"A": [[1], [1, 2]]}, "array of numbers"),
         ({"A": [[np.nan]]}, "NaN or infinity"),
-        ({"A": [[1]], "upper": [1, 2]}, "one for each row of A"),
-        ({"A": [[1]], "lower": np.nan}, "lower holds NaN"),
+        ({"A": [[1]], "upper": [1, 2]}, "a number for each row of A"),
+        ({"A": [[1]], "lower": np.nan}, "lower must not hold NaN"),
         ({"A": [[1]], "bounds": 3}, "a pair"),
-        ({"A": [[1]], "bounds": ("a", 1)}, "one for each variable"),
+        ({"A": [[1]], "bounds": ("a", 1)}, "a number for each variable"),
         ({"A": [[1]], "integrality": 2}, "True or False"),
         ({"A": [[1]], "solver": "simplex"}, '"highs" or "cp_sat"'),
-        ({"A": [[1]], "seed": 3}, "HiGHS takes none"),
+        ({"A": [[1]], "seed": 3}, "seed must be 0"),
         ({"A": [[0.5]], "solver": "cp_sat"}, "integers in A"),
         ({"A": [[1]], "solver": "cp_sat", "bounds": (0, INF)}, "finite bounds"),
         ({"A": [[1]], "solver": "cp_sat", "integrality": False}, "integer variables"),
         ({"A": [[1]], "solver": "cp_sat", "bounds": (0, 1e19)}, "within ±2"),
-        ({"A": [[2.0**55, 1]], "solver": "cp_sat", "upper": 2.0**55}, "number 0 may be from 0 to 3.60288e"),
-        ({"A": [[1, 1], [1e300, 0]], "solver": "cp_sat", "upper": 1}, "number 1 may be from 0 to 1e"),
+        ({"A": [[2.0**55, 1]], "solver": "cp_sat", "upper": 2.0**55}, "from 0 to 3.60288e.* for row 0"),
+        ({"A": [[1, 1], [1e300, 0]], "solver": "cp_sat", "upper": 1}, "from 0 to 1e.* for row 1"),
     ],
 )
 def test_what_is_refused(options, why):
@@ -208,7 +210,7 @@ def test_wrong_labels_and_sizes():
     for labels, why in (([1, 1, 1], "row of A"), ([0, 2, 0], "out of its bounds"), ([1, 1], "3 variables")):
         with pytest.raises(InvalidInputError, match=why):
             oracle.encode(torch.tensor([labels]), torch.zeros(1, 3))
-    with pytest.raises(InvalidInputError, match="A has 3 columns"):
+    with pytest.raises(InvalidInputError, match="the 3 columns of A"):
         si.relax(torch.zeros(2, 4), oracle, "map")
-    with pytest.raises(InvalidInputError, match="infinite box"):
+    with pytest.raises(InvalidInputError, match="must be finite to list all points"):
         MILP([[1]], upper=2, bounds=(-INF, 1)).enumerate((1,))

@@ -239,12 +239,17 @@ def test_wrong_options_are_refused(options, message: str) -> None:
             ((2, 3, 3), (2, 3)),
             {},
             {},
-            r"theta\[1\]: with affine=False, the scores of skipping .* got \(3,\)",
+            r"theta\[1\] must have shape \(2,\) .* affine=False, the scores of skipping .* got \(3,\)",
         ),
-        (((2, 3, 3), (2, 2, 1)), {"affine": True}, {}, r"theta\[1\]: with affine=True, .*\(2, 2\).* got \(2, 1\)"),
+        (
+            ((2, 3, 3), (2, 2, 1)),
+            {"affine": True},
+            {},
+            r"theta\[1\] must have shape \(2, 2\).*affine=True.* got \(2, 1\)",
+        ),
         (((2, 3, 3), (2,)), {"affine": True}, {}, r"theta\[1\]: .* needs at least 2 dimensions"),
         (((2, 3, 3),), {}, {}, r"takes a tuple of 2 tensors"),
-        (((2, 3, 0), (2,)), {}, {}, r"at least one row and one column, got 3 × 0"),
+        (((2, 3, 0), (2,)), {}, {}, r"at least one row and one column, got shape \(3, 0\)"),
         (((2, 3, 3), (2,)), {}, {"lengths": [[3, 3], [0, 3]]}, r"lengths must lie between 1 and 3 .* batch index 1"),
         (((2, 3, 3), (2,)), {}, {"lengths": [[4, 3], [1, 3]]}, r"lengths must lie between 1 and 3 .* batch index 0"),
     ],
@@ -260,7 +265,7 @@ def test_wrong_labels_are_refused() -> None:
     like, pad = (torch.zeros(2, 3, 3), torch.zeros(2, 2)), [-1, -1]
     for wrong, message in (
         ([[0, 0], [2, 2], pad], "a cell lies outside the grid in use at batch index 1"),
-        ([[0, 0], pad, [1, 1]], "a cell comes after the padding at batch index 1"),
+        ([[0, 0], pad, [1, 1]], "a cell follows the padding at batch index 1"),
         ([[0, 1], [1, 1], pad], "matches must rise in rows and in columns at batch index 1"),
         ([[1, 0], [0, 1], pad], "matches must rise in rows and in columns at batch index 1"),
     ):

@@ -168,12 +168,12 @@ def test_padded_labels():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([0, 1, 4], "a head is neither 0, the root, nor a word at batch index 1"),
+        ([0, 1, 4], r"a head is neither 0 \(the root\) nor a word in use at batch index 1"),
         ([0, 1, -1], "a head is neither"),
-        ([0, 2, 1], "make no projective tree with a single root at batch index 1"),
-        ([0, 3, 2], "make no projective tree"),
-        ([3, 0, 1], "make no projective tree"),
-        ([2, 0, 0], "make no projective tree with a single root"),
+        ([0, 2, 1], "do not form a projective tree with a single root at batch index 1"),
+        ([0, 3, 2], "do not form a projective tree"),
+        ([3, 0, 1], "do not form a projective tree"),
+        ([2, 0, 0], "do not form a projective tree with a single root"),
     ],
 )
 def test_labels_that_are_no_trees(labels, message):
@@ -182,7 +182,7 @@ def test_labels_that_are_no_trees(labels, message):
 
 
 def test_heads_beyond_the_length():
-    with pytest.raises(InvalidInputError, match="a head is neither 0, the root, nor a word at batch index 0"):
+    with pytest.raises(InvalidInputError, match=r"a head is neither 0 \(the root\) nor a word in use at batch index 0"):
         ProjectiveTree().bind(lengths=torch.tensor([2])).encode(torch.tensor([[0, 3, 0]]), torch.zeros(1, 4, 4))
 
 
@@ -191,7 +191,7 @@ def test_labels_of_a_wrong_form():
         ProjectiveTree().encode(torch.zeros(1, 3, 2, dtype=torch.int64), torch.zeros(1, 4, 4))
     with pytest.raises(InvalidInputError, match=r"heads and labels of arcs, \(B, 3, 2\), got shape \(1, 3\)"):
         ProjectiveTree(labelled=True).encode(torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 4, 4, 2))
-    with pytest.raises(InvalidInputError, match="an arc's label is not in range at batch index 0"):
+    with pytest.raises(InvalidInputError, match="an arc's label is out of range at batch index 0"):
         ProjectiveTree(labelled=True).encode(torch.tensor([[[0, 2]]]), torch.zeros(1, 2, 2, 2))
 
 

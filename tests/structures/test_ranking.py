@@ -89,9 +89,9 @@ def test_labels_are_ranks():
     assert y.dtype == theta.dtype
     assert oracle.decode(y).tolist() == [[3, 1, 2], [2, 1, 0]]
     for labels in ([[3, 1, 2], [2, 2, 0]], [[3, 1, 2], [0, 1, 0]], [[3, 1, 2], [2, 3, 0]], [[3, 1, 2], [-1, 1, 2]]):
-        with pytest.raises(InvalidInputError, match=r"each rank from 1 on is needed once at batch index 1"):
+        with pytest.raises(InvalidInputError, match=r"each rank from 1 to the length must occur once at batch index 1"):
             oracle.encode(torch.tensor(labels), theta)
-    with pytest.raises(InvalidInputError, match=r"the rank of each of 3 elements is needed, \(..., 3\); got \(2, 2\)"):
+    with pytest.raises(InvalidInputError, match=r"the rank of each of 3 elements, shape \(..., 3\); got \(2, 2\)"):
         oracle.encode(torch.ones(2, 2, dtype=torch.long), theta)
 
 

@@ -168,12 +168,12 @@ PAD = [-1, -1, -1]
     ("names", "message"),
     [
         ([[0, 2, 0], PAD, PAD], "do not end with the last step"),
-        ([[0, 3, 0], PAD, PAD], "not between 1 and 2 steps"),
-        ([[0, 0, 0], PAD, PAD], "not between 1 and 2 steps"),
-        ([[0, 2, 2], [2, 1, 0], PAD], "label is not between 0 and 1"),
+        ([[0, 3, 0], PAD, PAD], "must have between 1 and 2 steps"),
+        ([[0, 0, 0], PAD, PAD], "must have between 1 and 2 steps"),
+        ([[0, 2, 2], [2, 1, 0], PAD], "label must lie between 0 and 1"),
         ([[1, 2, 0], PAD, PAD], "does not start where"),
         ([[0, 1, 0], [2, 1, 0], PAD], "does not start where"),
-        ([[0, 1, 0], PAD, [1, 2, 0]], "after the padding"),
+        ([[0, 1, 0], PAD, [1, 2, 0]], "follows the padding"),
         ([PAD, PAD, PAD], "do not end"),
         ([[0, 2, 0], [2, 2, 0], PAD], "do not end"),
     ],
@@ -217,9 +217,9 @@ def test_shapes_that_do_not_fit():
     ):
         with pytest.raises(InvalidInputError, match=r"takes segments .* after the batch dimensions"):
             SemiMarkov(pairwise=isinstance(theta, torch.Tensor) and theta.ndim == 5).validate(theta)
-    with pytest.raises(InvalidInputError, match="got 2 tensors with pairwise=True"):
+    with pytest.raises(InvalidInputError, match="got a tuple of 2 tensors with pairwise=True"):
         SemiMarkov(pairwise=True).resolve_event_ndim((segments, torch.zeros(4, 4)))
-    with pytest.raises(InvalidInputError, match="got 3 tensors"):
+    with pytest.raises(InvalidInputError, match="got a tuple of 3 tensors"):
         SemiMarkov().resolve_event_ndim((segments,) * 3)
     with pytest.raises(InvalidInputError, match=r"lengths must lie between 1 and 3 .*index 1"):
         SemiMarkov().bind(lengths=torch.tensor([3, 0])).validate(segments)

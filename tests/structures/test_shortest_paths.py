@@ -134,7 +134,7 @@ def test_forbidden_parts() -> None:
     oracle = Path(ROADS, "a", "d", directed=False)
     theta = costs(3, len(ROADS))
     theta[1, [4, 5, 9]] = -math.inf
-    with pytest.raises(InfeasibleError, match="no path of finite score exists for batch index 1: the graph has no way"):
+    with pytest.raises(InfeasibleError, match="no path of finite score exists for batch index 1, as the parts above"):
         oracle.argmax(theta)
     theta[1, 5] = -100.0
     assert oracle.argmax(theta)[1, 5] == 1
@@ -255,7 +255,7 @@ def test_oracles_are_values() -> None:
 @pytest.mark.parametrize(
     ("graph", "options", "message"),
     [
-        (ROADS, {"source": "a"}, r"source and target: both are needed, .* got 'a' and None"),
+        (ROADS, {"source": "a"}, r"source and target must be given together, got 'a' and None"),
         (ROADS, {"source": "a", "target": "x"}, r"'x' is no node of the graph, whose nodes are 'a', 'b', 'c', 'd'"),
         (ROADS, {"source": "a", "target": "f"}, r"target: no path leads from 'a' to 'f'"),
         (ROADS, {"directed": 1}, r"directed must be True or False, got 1"),
@@ -265,7 +265,7 @@ def test_oracles_are_values() -> None:
             {"directed": True},
             r"graph: a directed graph is needed, got a Graph",
         ),
-        ([], {}, r"graph: it has no nodes"),
+        ([], {}, r"graph must have at least one node"),
         (
             np.zeros((2, 3), int),
             {},
@@ -307,11 +307,14 @@ def test_each_instance_may_have_its_own_terminals() -> None:
     ("terminals", "message"),
     [
         (None, r"terminals: the oracle needs this instance data; pass terminals=\.\.\. along with theta"),
-        ([[0, 1], [0, 7]], r"terminals: nodes lie between 0 and 6, got \[0, 7\] at batch index 1"),
-        ([[0, -1], [0, 6]], r"terminals: nodes lie between 0 and 6, got \[0, -1\] at batch index 0"),
-        ([[0.0, 1.0], [0.0, 6.0]], r"terminals of path are numbers of nodes, integers, got torch\.float32"),
-        ([[False, True]] * 2, r"terminals of path are numbers of nodes, integers, got torch\.bool"),
-        ([[0], [1]], r"terminals of path are \(\.\.\., 2\), the numbers of a source and a target, got \(2, 1\)"),
+        ([[0, 1], [0, 7]], r"terminals must lie between 0 and 6, got \[0, 7\] at batch index 1"),
+        ([[0, -1], [0, 6]], r"terminals must lie between 0 and 6, got \[0, -1\] at batch index 0"),
+        ([[0.0, 1.0], [0.0, 6.0]], r"terminals of path must be integers, got torch\.float32"),
+        ([[False, True]] * 2, r"terminals of path must be integers, got torch\.bool"),
+        (
+            [[0], [1]],
+            r"terminals of path must have shape \(\.\.\., 2\), the node numbers of source and target, got \(2, 1\)",
+        ),
     ],
 )
 def test_wrong_terminals_are_refused(terminals, message) -> None:
@@ -320,12 +323,14 @@ def test_wrong_terminals_are_refused(terminals, message) -> None:
 
 
 def test_terminals_are_said_once() -> None:
-    with pytest.raises(InvalidInputError, match="terminals: paths go from 'a' to 'd'; make the oracle without"):
+    with pytest.raises(
+        InvalidInputError, match="terminals must not be given, as the options fix source 'a' and target 'd'"
+    ):
         si.relax(torch.zeros(len(ROADS)), Path(ROADS, "a", "d"), "map", terminals=[0, 3])
     oracle = Path(ROADS).bind(terminals=[[0, 3]])
     with pytest.raises(InvalidInputError, match="terminals: those of 1 instances are bound, but theta has 2"):
         oracle.argmax(torch.zeros(2, len(ROADS)))
-    with pytest.raises(InvalidInputError, match="terminals: nodes lie between 0 and 6"):
+    with pytest.raises(InvalidInputError, match="terminals must lie between 0 and 6"):
         Path(ROADS).bind(terminals=[[0, 9]]).argmax(torch.zeros(1, len(ROADS)))
 
 
@@ -335,15 +340,15 @@ def test_terminals_are_said_once() -> None:
 @pytest.mark.parametrize(
     ("scores", "wrong", "message"),
     [
-        ("edges", [11, -1, -1], "edges lie between 0 and 10 at batch index 1, got"),
-        ("edges", [3, -1, 4], "one of the edges comes after the padding at batch index 1"),
-        ("edges", [0, 4, -1], "the edges are no path at batch index 1"),
-        ("edges", [2, 4, -1], "the edges are no path at batch index 1"),  # the wrong way along c -> a
-        ("edges", [-1, -1, -1], "the path must end where paths end at batch index 1"),
-        ("edges", [3, 2, 3], "the path must end where paths end at batch index 1"),
-        ("nodes", [0, 2, 7], "nodes lie between 0 and 6 at batch index 1, got"),
-        ("nodes", [0, 1, 3], "the path must go on to a neighbour at batch index 1"),
-        ("nodes", [1, 2, 3], "the path must start where paths start at batch index 1"),
+        ("edges", [11, -1, -1], "edges must lie between 0 and 10 at batch index 1, got"),
+        ("edges", [3, -1, 4], "edges follow the padding at batch index 1"),
+        ("edges", [0, 4, -1], "the edges do not form a path at batch index 1"),
+        ("edges", [2, 4, -1], "the edges do not form a path at batch index 1"),  # the wrong way along c -> a
+        ("edges", [-1, -1, -1], "the path must end at the target at batch index 1"),
+        ("edges", [3, 2, 3], "the path must end at the target at batch index 1"),
+        ("nodes", [0, 2, 7], "nodes must lie between 0 and 6 at batch index 1, got"),
+        ("nodes", [0, 1, 3], "each node of the path must be a neighbour of the node before at batch index 1"),
+        ("nodes", [1, 2, 3], "the path must start at the source at batch index 1"),
     ],
 )
 def test_wrong_labels_are_refused(scores, wrong, message) -> None:
@@ -356,14 +361,14 @@ def test_wrong_labels_are_refused(scores, wrong, message) -> None:
 @kinds
 def test_walks_that_come_back_are_refused(scores) -> None:
     oracle, walk = Path(ROADS, "a", "d", scores=scores), {"edges": [0, 1, 2, 3, 4], "nodes": [0, 1, 2, 0, 2, 3]}[scores]
-    with pytest.raises(InvalidInputError, match="the path must not come back to where it was"):
+    with pytest.raises(InvalidInputError, match="the path must not visit a node twice"):
         oracle.encode(torch.tensor([walk]), torch.zeros(1, 11 if scores == "edges" else 7))
 
 
 def test_lists_of_labels_have_one_number_a_part() -> None:
     for shape in ((1, 0), (1, 7)):
         with pytest.raises(
-            InvalidInputError, match=r"labels: paths are lists of at most 6 edges, \(\.\.\., L\), padded"
+            InvalidInputError, match=r"labels must be lists of at most 6 edges, shape \(\.\.\., L\), padded"
         ):
             Path(ROADS, "a", "d").encode(torch.zeros(shape, dtype=torch.int64), torch.zeros(1, 11))
 
@@ -372,7 +377,7 @@ def test_a_structure_that_is_no_path_is_refused() -> None:
     oracle, theta = Path(ROADS, "a", "d"), torch.zeros(2, 11)
     y = oracle.argmax(theta)
     y[1, 7] = 1.0
-    with pytest.raises(InvalidInputError, match=r"y: its parts are no simple path .* at batch index 1"):
+    with pytest.raises(InvalidInputError, match=r"y: the parts do not form a simple path .* at batch index 1"):
         oracle.decode(y)
     with pytest.raises(InvalidInputError, match="y is no structure of path"):
         si.FenchelYoungLoss(oracle, "map")(theta, y)
@@ -389,6 +394,7 @@ def test_an_edge_without_direction_is_marked_whichever_way_it_is_walked() -> Non
 def test_wrong_numbers_of_scores_are_refused() -> None:
     for scores, count in (("edges", 11), ("nodes", 7)):
         with pytest.raises(
-            InvalidInputError, match=rf"theta: this graph has {count} {scores}, .* got 5 after the batch"
+            InvalidInputError,
+            match=rf"theta: path takes a score for each of the graph's {count} {scores}, .* got 5 after the batch",
         ):
             Problem.build(torch.zeros(2, 5), Path(ROADS, "a", "d", scores=scores), {})

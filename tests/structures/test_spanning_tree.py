@@ -237,10 +237,10 @@ def test_forms_of_edges():
 @pytest.mark.parametrize(
     ("edges", "message"),
     [
-        ([("a", "b"), ("c", "c")], "edges: number 1 leads from 'c' to itself"),
-        ([("a", "b"), ("c", "d")], "no tree spans this graph, which does not connect 'a' and 'c'"),
-        ([], "the graph has no nodes"),
-        (networkx.DiGraph([(0, 1)]), "an undirected graph is needed, got a DiGraph"),
+        ([("a", "b"), ("c", "c")], "edges: edge 1 joins 'c' to itself"),
+        ([("a", "b"), ("c", "d")], "must form a connected graph, but no path connects 'a' and 'c'"),
+        ([], "a graph with at least one node"),
+        (networkx.DiGraph([(0, 1)]), "edges must be an undirected graph, got a DiGraph"),
         (np.zeros((2, 3), np.int64), r"got an array of int64 of shape \(2, 3\)"),
         (np.zeros((2, 2)), "got an array of float64"),
         ([(0, 1, 2)], "a sequence of pairs of hashable nodes"),
@@ -282,9 +282,9 @@ def test_bad_shapes_and_lengths():
         with pytest.raises(InvalidInputError, match="between 1 and 3"):
             SpanningTree().bind(lengths=lengths).argmax(torch.zeros(2, 3, 3))
     triangle = SpanningTree(TRIANGLE)
-    with pytest.raises(InvalidInputError, match="this graph has 3 edges"):
+    with pytest.raises(InvalidInputError, match="the graph's 3 edges"):
         si.relax(torch.zeros(2, 4), triangle, "map")
-    with pytest.raises(InvalidInputError, match="all its nodes in use"):
+    with pytest.raises(InvalidInputError, match="all nodes are in use"):
         si.relax(torch.zeros(2, 3), triangle, "map", lengths=[2, 2])
 
 
@@ -327,21 +327,21 @@ def test_labels():
 @pytest.mark.parametrize(
     ("edges", "labels", "message"),
     [
-        (None, [[[0, 1], [0, 1]]], "do not join all nodes"),
-        (None, [[[0, 1], [2, 2]]], "do not join all nodes"),
+        (None, [[[0, 1], [0, 1]]], "do not form a tree"),
+        (None, [[[0, 1], [2, 2]]], "do not form a tree"),
         (None, [[[0, 1], [1, 3]]], "out of range"),
         (None, [[[0, 1], [-1, -1]]], "out of range"),
-        (None, [[0, 1]], r"are pairs of nodes, \(..., 2, 2\); got \(1, 2\)"),
-        (TRIANGLE, [[0, 0]], "do not join all nodes"),
+        (None, [[0, 1]], r"must be pairs of nodes, shape \(..., 2, 2\), .*got \(1, 2\)"),
+        (TRIANGLE, [[0, 0]], "do not form a tree"),
         (TRIANGLE, [[0, 3]], "out of range"),
-        (TRIANGLE, [[0, 1, 2]], r"are numbers of edges, \(..., 2\); got \(1, 3\)"),
+        (TRIANGLE, [[0, 1, 2]], r"must be numbers of edges, shape \(..., 2\), .*got \(1, 3\)"),
     ],
 )
 def test_labels_that_are_no_trees(edges, labels, message):
     like = torch.zeros(1, 3) if edges else torch.zeros(1, 3, 3)
     with pytest.raises(InvalidInputError, match=message):
         SpanningTree(edges).encode(torch.tensor(labels), like)
-    with pytest.raises(InvalidInputError, match="more edges than a tree has"):
+    with pytest.raises(InvalidInputError, match="more edges than in a tree"):
         SpanningTree().bind(lengths=[2]).encode(torch.tensor([[[0, 1], [0, 1]]]), torch.zeros(1, 3, 3))
 
 

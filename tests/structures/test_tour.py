@@ -81,7 +81,12 @@ def test_a_batch_of_lengths():
 
 @pytest.mark.parametrize(
     ("labels", "why"),
-    [([1, 0, 2], "starts at node 0"), ([0, 1, 1], "visited twice"), ([0, 1, 3], "between 0"), ([0, 1], "in order")],
+    [
+        ([1, 0, 2], "must start at node 0"),
+        ([0, 1, 1], "visited twice"),
+        ([0, 1, 3], "between 0"),
+        ([0, 1], "in the order of the visit"),
+    ],
 )
 def test_wrong_labels(labels, why):
     with pytest.raises(InvalidInputError, match=why):
@@ -99,7 +104,7 @@ def test_threads_and_copies_agree():
 
 def test_limits():
     theta = torch.randn(2, 60, 60)
-    with pytest.raises(SolverLimitError, match="before it knew any tour for batch index 0"):
+    with pytest.raises(SolverLimitError, match="without any tour for batch index 0"):
         Tour(time_limit=1e-4, on_limit="warn").argmax(theta)
     for options in ({"time_limit": 0}, {"gap": -1}, {"seed": -1}, {"seed": True}, {"on_limit": "ignore"}):
         with pytest.raises(InvalidInputError, match=next(iter(options))):

@@ -1,1 +1,1 @@
-"""What several built-in structures share: labels, grids, graphs, subsets, solvers of integer programs."""
+"""Code shared by the built-in oracles: labels, grids, graphs, subsets, and solvers of integer programs."""

@@ -1,10 +1,10 @@
-"""Points of the simplex capped at 1: the hull of subsets of k elements, or of at most k.
+"""Projections onto the capped simplex, the convex hull of the subsets of k elements, or of at most k.
 
     Δ_k = {0 ≤ μ ≤ 1 : Σ μ = k}
 
-Scores (B, d) of −inf forbid an element, whose μ is 0. An instance with fewer than k others has no point in Δ_k; what
-comes back for it means nothing, but is finite. Where fewer than k may be taken, the best point of the cube [0, 1]^d is
-best if its sum is at most k; if not, that of Δ_k is.
+Scores (B, d) of −inf forbid an element, and set its μ to 0. An instance with fewer than k other elements has no point
+in Δ_k. Its result is finite but meaningless. For at most k elements, the best point of the cube [0, 1]^d is optimal
+if its sum is at most k; otherwise the best point of Δ_k is.
 """
 
 from __future__ import annotations
@@ -23,35 +23,38 @@ _MOST_STEPS = 100
 
 
 def last_and_next(scores: Float[Tensor, "batch d"], k: int) -> tuple[Tensor, Tensor]:
-    """The k-th and the (k + 1)-th highest score, (B, 1) each, +inf for the 0-th, −inf for more than there are."""
+    """Return the k-th and the (k + 1)-th highest score, (B, 1) each.
+
+    The 0-th score is +inf, and scores beyond the d-th are −inf.
+    """
     k = min(k, scores.shape[1])
     top = pad(scores.topk(min(k + 1, scores.shape[1]), dim=1).values, (1, 1), value=-torch.inf)
     top[:, 0] = torch.inf
     return top[:, k : k + 1], top[:, k + 1 : k + 2]
 
 
-# ----------------------------------------------------------------------------- the nearest point
+# ----------------------------------------------------------------------------- Euclidean projection
 
 
 def nearest(scores: Float[Tensor, "batch d"], k: int, *, at_most: bool = False) -> Float[Tensor, "batch d"]:
-    """argmin ‖θ − μ‖²: μ = clip(θ − τ, 0, 1)."""
+    """Return argmin ‖θ − μ‖² over Δ_k, or over the hull of at most k elements: μ = clip(θ − τ, 0, 1)."""
     if not at_most:
         return apply_simplex_map(CappedSimplexMap(), scores, float(k))
     return _within(k, scores.clamp(0, 1), apply_simplex_map(CappedSimplexMap(), scores.clamp(min=0), float(k)))
 
 
-# ----------------------------------------------------------------------------- points of most entropy
+# ----------------------------------------------------------------------------- entropic projections
 
 
 def cube_entropic(scores: Float[Tensor, "batch d"], *, binary: bool) -> Float[Tensor, "batch d"]:
-    """As :func:`entropic` for any sum: μ = min(1, exp(θ − 1)), or, if ``binary``, the sigmoid of θ."""
+    """Return :func:`entropic` over the whole cube: μ = min(1, exp(θ − 1)) or, if ``binary``, the sigmoid of θ."""
     return scores.sigmoid() if binary else (scores - 1).clamp(max=0).exp()
 
 
 def entropic(
     scores: Float[Tensor, "batch d"], k: int, *, at_most: bool = False, binary: bool
 ) -> Float[Tensor, "batch d"]:
-    """argmax ⟨θ, μ⟩ − Σ μ log μ, and, if ``binary``, − Σ (1 − μ) log(1 − μ).
+    """Return argmax ⟨θ, μ⟩ − Σ μ log μ and, if ``binary``, − Σ (1 − μ) log(1 − μ).
 
     For some τ, μ is :func:`cube_entropic` of θ − τ.
     """
@@ -62,10 +65,10 @@ def entropic(
 
 
 def _capped_softmax(scores: Tensor, k: int) -> Tensor:
-    """The highest scores have 1 each, the others a softmax of what is left of k."""
+    """Return μ = min(1, exp(θ − τ)): 1 for the highest scores, and for the others a softmax times the rest of k."""
     most = min(k, scores.shape[1])
     ordered, order = scores.detach().sort(dim=1, descending=True, stable=True)
-    # With the j highest at 1, j = 0, ..., k − 1, the next one has (k − j) exp(its score) / Σ exp(what is left).
+    # If the j highest scores have μ = 1, the next score x has μ = (k − j) exp(x) / Σ exp over the scores from x down.
     left = torch.arange(k, k - most, -1, dtype=scores.dtype, device=scores.device)
     log_sums = ordered.flip(1).logcumsumexp(1).flip(1)
     full = (ordered[:, :most] + left.log() > log_sums[:, :most]).sum(1, keepdim=True)
@@ -78,7 +81,7 @@ def _capped_softmax(scores: Tensor, k: int) -> Tensor:
 
 
 def _logistic(scores: Tensor, k: int) -> Tensor:
-    """The sigmoid of θ − τ; without more than k elements to choose from, or with k = 0, a vertex."""
+    """Return the sigmoid of θ − τ, or a vertex if k = 0 or at most k elements are allowed."""
     allowed = ~scores.isneginf() & (k > 0)
     rows = (allowed.sum(1) > k).nonzero().squeeze(1)
     z = scores[rows]
@@ -87,16 +90,17 @@ def _logistic(scores: Tensor, k: int) -> Tensor:
     z = z - (0.5 * ordered[:, k - 1 : k] + 0.5 * ordered[:, k : k + 1]) if len(rows) else z
     tau = _balance(z.detach(), taken)
     if torch.is_grad_enabled() and z.requires_grad:
-        for _ in range(2):  # steps of Newton's from the root, which give it derivatives of the first three orders
+        for _ in range(2):  # two Newton steps from the root give τ correct derivatives of the first three orders
             tau = tau + _step(z, tau, taken)
     return allowed.to(scores.dtype).index_copy(0, rows, (z - tau).sigmoid())
 
 
 @torch.no_grad()
 def _balance(z: Tensor, taken: Tensor) -> Tensor:
-    """The τ, (B, 1), where Σ sigmoid(z − τ) is the number of the highest scores, which are ``taken``.
+    """Return the τ, (B, 1), for which Σ sigmoid(z − τ) is the number of ``taken`` elements, the highest scores.
 
-    Newton's method within bounds that hold if 0 lies halfway between the lowest of them and the highest other one.
+    The method is Newton's within bounds. The bounds hold if 0 lies halfway between the lowest taken score and the
+    highest other score.
     """
     count = taken.sum(1, keepdim=True)
     low, high = -(2.0 * count).to(z.dtype).log(), (2.0 * (z.shape[1] - count)).to(z.dtype).log()
@@ -113,10 +117,10 @@ def _balance(z: Tensor, taken: Tensor) -> Tensor:
 
 
 def _step(z: Tensor, tau: Tensor, taken: Tensor) -> Tensor:
-    """Newton's step for log Σ μ over what is not taken = log Σ (1 − μ) over what is.
+    """Return Newton's step for log Σ μ over the elements not taken = log Σ (1 − μ) over the elements taken.
 
-    That is Σ μ = k without cancellation. The difference of the two falls in τ with a slope of 2 at most, and at the
-    root of 1/2 at least, however far apart the scores are.
+    The equation states Σ μ = k without cancellation. The difference of its sides decreases in τ, with a slope of at
+    most 2. At the root the slope is at least 1/2, however far apart the scores are.
     """
     apart = torch.where(taken, tau - z, z - tau)
     logs = logsigmoid(apart)
@@ -126,9 +130,9 @@ def _step(z: Tensor, tau: Tensor, taken: Tensor) -> Tensor:
     return (given - missing) / fall.sum(1, keepdim=True)
 
 
-# ----------------------------------------------------------------------------- at most k
+# ----------------------------------------------------------------------------- at most k elements
 
 
 def _within(k: int, inside: Tensor, exact: Tensor) -> Tensor:
-    """The best point of the cube where its sum is at most ``k``, and that of Δ_k where it is more."""
+    """Return the point ``inside`` of the cube if its sum is at most ``k``, else the point ``exact`` of Δ_k."""
     return torch.where(inside.detach().double().sum(1, keepdim=True) <= k, inside, exact)

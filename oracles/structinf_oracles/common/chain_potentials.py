@@ -1,7 +1,7 @@
-"""The forms of a chain's potentials, and the common form that the recursions take.
+"""The forms of chain scores, and the common form taken by the recursions.
 
-In the common form ``unary`` is (B | 1, T, S) and ``transition`` (B | 1, P, S, S) with P = T − 1, or 1 if all steps
-share it. Edge scores alone, (B, T − 1, S, S), have unary scores of 0.
+In the common form ``unary`` is (B | 1, T, S) and ``transition`` is (B | 1, P, S, S), where P = T − 1, or 1 for a
+transition shared by all steps. Edge scores alone, (B, T − 1, S, S), have unary scores of 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["common_form", "original_form", "tag_indicators"]
 
 
 def common_form(theta: Parts) -> tuple[Tensor, Tensor]:
-    """``unary`` and ``transition`` of potentials with a flat batch."""
+    """Return ``unary`` and ``transition`` in the common form, for scores with one batch dimension."""
     if not isinstance(theta, tuple):
         return theta.new_zeros(1, theta.shape[1] + 1, theta.shape[-1]), theta
     unary, transition = theta
@@ -24,14 +24,16 @@ def common_form(theta: Parts) -> tuple[Tensor, Tensor]:
 
 
 def original_form(nodes: Tensor, edges: Tensor, theta: Parts) -> Parts:
-    """Results for nodes (..., T, S) and edges (..., P, S, S), in the form of ``theta``."""
+    """Return results for nodes (..., T, S) and edges (..., P, S, S) in the form of ``theta``."""
     if not isinstance(theta, tuple):
         return edges
     return nodes, edges.squeeze(-3) if theta[1].ndim == 3 else edges
 
 
 def tag_indicators(tags: Tensor, lengths: Tensor, theta: Parts) -> Parts:
-    """Structures, in the form of ``theta``, of tags (..., B, T), which are ignored beyond ``lengths`` (..., B)."""
+    """Return the structures of ``tags`` (..., B, T), in the form of ``theta``; tags beyond ``lengths`` (..., B)
+    are ignored.
+    """
     unary, transition = common_form(theta)
     states, dtype = unary.shape[-1], unary.dtype
     inside = torch.arange(tags.shape[-1], device=tags.device) < lengths.unsqueeze(-1)

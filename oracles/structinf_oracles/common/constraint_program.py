@@ -1,4 +1,4 @@
-"""Constraint programs: models of CP-SAT, solved for one set of scores after the other."""
+"""Constraint programs: CP-SAT models, solved repeatedly with different scores."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .integer_solver import Outcome, SolverOracle, integer_scores
 
 __all__ = ["ConstraintProgram", "load_cp_model"]
 
-# CP-SAT wants objectives within half of int64, whatever values the variables take.
+# CP-SAT requires objectives within half of the int64 range for all values of the variables.
 MOST_OBJECTIVE = 2**60
-# So that 29 bits of an objective are left, at the least, to tell scores apart.
+# Leaves at least 29 bits of the objective for the differences of scores.
 MOST_VALUE = 2**31
-# Structures of which is kept whether they are solutions.
+# The size of the cache of checked structures.
 MOST_CHECKED = 4096
 
 
 def load_cp_model() -> Any:
-    """The module that makes models for CP-SAT; ImportError says how to get it."""
+    """Return the ortools module for CP-SAT models; ImportError with the command to install ortools."""
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
-        raise ImportError("CP-SAT is needed, which ortools has: pip install 'structinf[solvers]'") from error
+        raise ImportError("CP-SAT needs ortools; run pip install 'structinf[solvers]'") from error
     return cp_model
 
 
@@ -40,8 +40,9 @@ class ConstraintProgram:
     Parameters
     ----------
     model : ortools.sat.python.cp_model.CpModel
+        The model with all constraints.
     variables : sequence
-        The d parts: variables of the model, negations of such of 0 and 1, or integers, for parts that never change.
+        The d parts: variables of the model, negations of 0/1 variables, or integers for constant parts.
 
     Attributes
     ----------
@@ -52,10 +53,10 @@ class ConstraintProgram:
     def __init__(self, model: Any, variables: Sequence[Any]) -> None:
         self.model, self.variables = model, list(variables)
         if model.has_objective():
-            raise InvalidInputError("the model has an objective; leave it out, as theta is the objective")
+            raise InvalidInputError("the model has an objective; remove it, as theta defines the objective")
         if fault := model.validate():
             raise InvalidInputError(f"CP-SAT refuses the model: {fault}")
-        # Part i is offset + sign · (the variable number index); the sign is 0 if it is an integer.
+        # Part i is offset + sign · variable[index]. The sign is 0 for a constant part.
         rows = [self._described(i, variable) for i, variable in enumerate(self.variables)]
         self._index, self._sign, self._offset, low, high = np.array(rows, np.int64).reshape(-1, 5).T
         ends = self._offset + self._sign * np.stack([low, high])
@@ -63,26 +64,28 @@ class ConstraintProgram:
         self._checked: dict[tuple[int, ...], Outcome] = {}
 
     def _described(self, i: int, variable: Any) -> tuple[int, int, int, int, int]:
-        """Index, sign, offset and the ends of the domain."""
+        """Return the index, sign, offset, and the least and the largest value of part i."""
         if isinstance(variable, Integral):
             _check_values(i, int(variable), int(variable))
             return 0, 0, int(variable), 0, 0
         if not hasattr(variable, "negated"):
             raise InvalidInputError(
-                "variables: each must be a variable of the model, the negation of one, or an integer, got "
-                f"{variable!r} as number {i}; for an expression, add a variable that equals it"
+                "variables must be variables of the model, negations of 0/1 variables, or integers, got "
+                f"{variable!r} at index {i}; for an expression, add a variable equal to the expression"
             )
         is_plain = isinstance(variable, load_cp_model().IntVar)
         plain = variable if is_plain else variable.negated()
         index, own = int(plain.index), self.model.proto
         if index >= len(own.variables) or getattr(plain, "model_proto", own) is not own:
-            raise InvalidInputError(f"variables: number {i}, {variable!r}, is a variable of another model")
+            raise InvalidInputError(
+                f"variables: {variable!r} at index {i} belongs to another model; return variables of the returned model"
+            )
         domain = list(self.model.proto.variables[index].domain)
         _check_values(i, domain[0], domain[-1])
         return index, 1 if is_plain else -1, 0 if is_plain else 1, domain[0], domain[-1]
 
     def maximise(self, scores: np.ndarray, oracle: SolverOracle) -> Outcome:
-        """A solution of highest score, for scores (d,) of which those of −inf fix a part to 0."""
+        """Return a solution of highest score, for scores (d,); a score of −inf fixes a part to 0."""
         allowed = ~np.isneginf(scores)
         if ((self.low > 0) | (self.high < 0))[~allowed].any():
             return Outcome("infeasible")
@@ -98,8 +101,8 @@ class ConstraintProgram:
         return self._solve(model, oracle)
 
     def check(self, values: tuple[int, ...], oracle: SolverOracle) -> Outcome:
-        """Whether the parts can have these ``values``: if not, the outcome is that this is infeasible."""
-        outcome = self._checked.get(values)  # a loss asks of the same structures every epoch
+        """Return whether the parts can have these ``values``; if not, the outcome has the status "infeasible"."""
+        outcome = self._checked.get(values)  # a loss checks the same structures in every epoch
         if outcome is None:
             outcome = self._check(values, oracle)
             if outcome.status != "limit":
@@ -118,7 +121,7 @@ class ConstraintProgram:
         return self._solve(model, oracle)
 
     def solutions(self, what: str) -> Int64[np.ndarray, "solutions parts"]:
-        """All values that the parts have together; InvalidInputError if solutions, of all variables, are too many."""
+        """Return all joint values of the parts; InvalidInputError if the model has too many solutions."""
         cp_model = load_cp_model()
         found: list[list[int]] = []
         parts = self.variables
@@ -139,7 +142,7 @@ class ConstraintProgram:
     def _solve(self, model: Any, oracle: SolverOracle) -> Outcome:
         cp_model = load_cp_model()
         solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1  # one instance, one thread: the same answer every time
+        solver.parameters.num_workers = 1  # a single thread makes the solver deterministic
         solver.parameters.random_seed = int(oracle.seed)
         solver.parameters.relative_gap_limit = float(oracle.gap)
         if oracle.time_limit is not None:
@@ -160,4 +163,6 @@ class ConstraintProgram:
 
 def _check_values(i: int, low: int, high: int) -> None:
     if max(-low, high) > MOST_VALUE:
-        raise InvalidInputError(f"variables: values must lie within ±2^31, but number {i} may be from {low} to {high}")
+        raise InvalidInputError(
+            f"variables must take values within ±2^31, got the range {low} to {high} at index {i}; restrict the domain"
+        )

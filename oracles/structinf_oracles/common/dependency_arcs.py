@@ -1,4 +1,4 @@
-"""Dependency trees: scores (n + 1, n + 1) of arcs from head to word, for n words and the root, which is node 0."""
+"""Dependency trees: scores (n + 1, n + 1) of the arcs from head to word, for n words and the root, node 0."""
 
 from __future__ import annotations
 
@@ -14,26 +14,31 @@ __all__ = ["arcs_in_use", "check_arcs", "lengths_in_use"]
 
 
 def check_arcs(oracle: Oracle, theta: Tensor, *, labelled: bool = False) -> None:
-    """InvalidInputError unless θ is (B, n + 1, n + 1), or with L more if ``labelled``, and lengths are from 1 to n."""
+    """Raise InvalidInputError unless θ is (B, n + 1, n + 1), or (B, n + 1, n + 1, L) if ``labelled``, and lengths
+    are valid.
+    """
     size, *others = theta.shape[1:]
     if size < 2 or others[0] != size or 0 in others:
         form = "(n + 1, n + 1, L) of labelled arcs" if labelled else "(n + 1, n + 1) of arcs"
         raise InvalidInputError(
-            f"theta: {oracle.label()} takes scores {form} from head to word, node 0 being the root, for n >= 1 words; "
-            f"got {tuple(theta.shape[1:])} after the batch dimension"
+            f"theta: {oracle.label()} takes scores {form} from head to word, where node 0 is the root, for n >= 1 "
+            f"words; got {tuple(theta.shape[1:])} after the batch dimension"
         )
     if "lengths" in oracle.bound:
         check_lengths(oracle.bound["lengths"], 1, size - 1, _words(size - 1))
 
 
 def lengths_in_use(oracle: Oracle, theta: Tensor) -> Int[Tensor, " batch"]:
-    """The numbers of words, those bound or n for each instance."""
+    """Return the bound lengths (B,) in words, or n for each instance."""
     n = theta.shape[1] - 1
     return bound_lengths(oracle, len(theta), n, _words(n), theta.device)
 
 
 def arcs_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "batch nodes nodes"]:
-    """All arcs but those into the root, from a word to itself, and in the padding; of one instance for all alike."""
+    """Mask all arcs except arcs into the root, from a word to itself, and in the padding.
+
+    Without bound lengths the mask has a batch dimension of 1.
+    """
     nodes = torch.arange(theta.shape[1], device=theta.device)
     inside = nodes <= lengths_in_use(oracle, theta[:1])[:, None]
     return (nodes > 0) & (nodes != nodes[:, None]) & inside[:, :, None] & inside[:, None, :]

@@ -1,4 +1,4 @@
-"""Grids of cells: which of them an instance uses, and lists of cells as labels, (..., L, 2), padded with −1."""
+"""Grids of cells: the cells in use, and lists of cells as labels, (..., L, 2), padded with −1."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ __all__ = [
 
 
 def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
-    """InvalidInputError unless θ (B, n, m) has cells, and ``lengths`` are (B, 2), from 1 to n and m."""
+    """Raise InvalidInputError unless θ (B, n, m) has cells, and ``lengths`` are (B, 2), in [1, n] and [1, m]."""
     _, rows, columns = theta.shape
     if rows < 1 or columns < 1:
-        raise InvalidInputError(f"theta: {name} takes grids of at least one row and one column, got {rows} × {columns}")
+        raise InvalidInputError(
+            f"theta: {name} needs a grid of at least one row and one column, got shape ({rows}, {columns})"
+        )
     if lengths is None:
         return
     if lengths.shape[1:] != (2,):
         raise InvalidInputError(
-            f"lengths of {name} are (..., 2), the rows and the columns in use, got {tuple(lengths.shape)} "
-            "with the batch flat"
+            f"lengths of {name} must have shape (..., 2), the numbers of rows and of columns in use, got "
+            f"{tuple(lengths.shape)} with the batch flat"
         )
     _check_sizes(lengths, rows, columns)
 
@@ -48,32 +50,36 @@ def _check_sizes(lengths: Tensor, rows: int, columns: int) -> None:
 
 
 def check_moves(moves: Any, *, back: bool) -> tuple[tuple[int, int], ...]:
-    """Different pairs (di, dj), none of them (0, 0), nor one that leads upwards or to the left unless ``back``."""
+    """Return the moves as pairs of int; InvalidInputError unless they are distinct pairs (di, dj) of integers.
+
+    No pair may be (0, 0). Without ``back``, no number may be negative.
+    """
     try:
         pairs = tuple((down, right) for down, right in moves)
     except (TypeError, ValueError):
-        raise InvalidInputError(f"moves: pairs (di, dj) of integers are needed, got {moves!r}") from None
+        raise InvalidInputError(f"moves must be pairs (di, dj) of integers, got {moves!r}") from None
     for pair in pairs:
         if not all(isinstance(step, Integral) and not isinstance(step, bool) for step in pair):
-            raise InvalidInputError(f"moves: pairs (di, dj) of integers are needed, got {pair!r}")
+            raise InvalidInputError(f"moves must be pairs (di, dj) of integers, got {pair!r}")
         if pair == (0, 0) or (min(pair) < 0 and not back):
             raise InvalidInputError(
-                f"moves: {pair} leads nowhere; di or dj must be other than 0"
+                f"moves: {pair} stays in its cell; di or dj must differ from 0"
                 if back
-                else f"moves: {pair} leads back or nowhere; di and dj must be at least 0, and one of them above, so "
-                "that no path comes round"
+                else f"moves: {pair} leads back or stays in its cell; di and dj must be at least 0, and not both 0"
             )
     if not pairs or len(set(pairs)) < len(pairs):
-        raise InvalidInputError(f"moves: one or more different ones are needed, got {moves!r}")
+        raise InvalidInputError(f"moves must hold at least one pair, and each pair only once, got {moves!r}")
     return tuple((int(down), int(right)) for down, right in pairs)
 
 
 def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -> Int[Tensor, "batch 2"]:
-    """Rows and columns in use, those bound as ``lengths`` or else ``shape``, for each instance of ``like`` (B, ...)."""
+    """Return the rows and columns in use of each instance of ``like`` (B, ...): the bound ``lengths``, or else
+    ``shape``.
+    """
     if "lengths" in bound:
         lengths = bound["lengths"]
         check_instances("lengths", lengths, len(like))
-        # Public calls have validated them. Methods that are called directly check: compiled loops index by lengths.
+        # Public calls have validated the lengths. Direct calls check them here, as compiled loops index by them.
         if lengths.is_cpu and not getattr(bound, "is_validated", False):
             _check_sizes(lengths, *shape)
         return lengths
@@ -81,7 +87,10 @@ def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -
 
 
 def cells_within(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows n m"] | None:
-    """The cells of θ (B | 1, n, m) within ``lengths`` (B, 2), those of any instance if all share θ; None for all."""
+    """Mask the cells of θ (B | 1, n, m) within ``lengths`` (B, 2); None if all cells are.
+
+    If the batch shares θ, a cell counts if any instance uses it.
+    """
     if lengths is None or bool((lengths == lengths.new_tensor(theta.shape[1:])).all()):
         return None
     cells = cells_in_use(lengths, theta.shape[1:])
@@ -89,13 +98,13 @@ def cells_within(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows n 
 
 
 def cells_in_use(lengths: Tensor, shape: Sequence[int]) -> Bool[Tensor, "batch n m"]:
-    """The cells of a grid of that ``shape`` within each of the ``lengths`` (B, 2)."""
+    """Mask the cells of a grid of that ``shape`` within each of the ``lengths`` (B, 2)."""
     row, column = (torch.arange(size, device=lengths.device) for size in shape)
     return (row < lengths[:, :1]).unsqueeze(2) & (column < lengths[:, 1:]).unsqueeze(1)
 
 
 def nonzero_cells(y: Float[Tensor, "batch n m"], most: int) -> Int[Tensor, "batch most 2"]:
-    """The cells of ``y`` that are not 0, row by row; InvalidInputError if there are more than ``most``."""
+    """Return the nonzero cells of ``y``, row by row; InvalidInputError if there are more than ``most``."""
     columns = y.shape[2]
     positions = nonzero_positions(y.flatten(1), most)
     cells = torch.stack([positions.div(columns, rounding_mode="floor"), positions % columns], 2)
@@ -103,21 +112,23 @@ def nonzero_cells(y: Float[Tensor, "batch n m"], most: int) -> Int[Tensor, "batc
 
 
 def check_cells(cells: Tensor, sizes: Tensor, most: int) -> Bool[Tensor, "batch most"]:
-    """Which of the labels ``cells`` (B, most, 2) are no padding; InvalidInputError if some are outside ``sizes``."""
+    """Return which of the labels ``cells`` (B, most, 2) are not padding; InvalidInputError for cells outside
+    ``sizes``.
+    """
     if cells.shape[1:] != (most, 2):
         raise InvalidInputError(
-            f"labels: a list of cells, (..., {most}, 2), padded with −1, is needed; got {tuple(cells.shape)} "
+            f"labels must be a list of cells, shape (..., {most}, 2), padded with −1; got {tuple(cells.shape)} "
             "with the batch flat"
         )
     used = (cells != -1).any(2)
     reject_labels(
         used & ((cells < 0) | (cells >= sizes.unsqueeze(1))).any(2), cells, "a cell lies outside the grid in use"
     )
-    reject_labels(used[:, 1:] & ~used[:, :-1], cells, "a cell comes after the padding")
+    reject_labels(used[:, 1:] & ~used[:, :-1], cells, "a cell follows the padding")
     return used
 
 
 def cell_indicators(cells: Tensor, used: Tensor, like: Tensor) -> Float[Tensor, "batch n m"]:
-    """1 at each of the ``cells`` (B, L, 2) in ``used`` (B, L), in the dtype of ``like`` (B | 1, n, m)."""
+    """Return y with a 1 at each of the used ``cells`` (B, L, 2), in the dtype of ``like`` (B | 1, n, m)."""
     _, n, m = like.shape
     return indicators(cells[..., 0] * m + cells[..., 1], used, n * m, like).reshape(len(cells), n, m)

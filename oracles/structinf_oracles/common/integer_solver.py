@@ -1,4 +1,4 @@
-"""What oracles that call a solver share: scores as integers, limits, outcomes, and instances in parallel."""
+"""Base of the oracles that call a solver: integer scores, limits, outcomes, and instances in parallel threads."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ OnLimit = Literal["raise", "warn"]
 def integer_scores(
     scores: Float64[np.ndarray, " parts"], most: int, times: int | np.ndarray = 1
 ) -> Int64[np.ndarray, " parts"]:
-    """``scores`` (d,), all finite, as integers in the same proportions, with Σ |result| · ``times`` ≤ ``most``.
+    """Return finite ``scores`` (d,) as integers in the same proportions, with Σ |result| · ``times`` ≤ ``most``.
 
-    They are multiplied by a power of two, as large as fits, and rounded; then a common factor is taken out. With
-    ``most`` = 2^60, that is exact for float32 scores whose sum is less than 2^36 times the smallest of them, and
-    otherwise wrong by no more than 2^-60 of the sum.
+    The scores are multiplied by the largest power of two that fits, rounded, and divided by their common factor. With
+    ``most`` = 2^60, float32 scores are exact if their sum is less than 2^36 times the smallest score. Otherwise the
+    error is at most 2^-60 of the sum.
     """
     scores = np.asarray(scores, np.float64)
     times = np.broadcast_to(times, scores.shape).astype(np.float64)
@@ -47,66 +47,68 @@ def integer_scores(
     total = (np.abs(unit) * times).sum()
     if total == 0:
         return np.zeros(scores.shape, np.int64)
-    largest_sum = most * (1 - 2.0**-40) - times.sum() / 2  # the sums here are rounded, and so will the integers be
+    largest_sum = most * (1 - 2.0**-40) - times.sum() / 2  # leaves room for the rounding of sums and integers
     shift = np.frexp(largest_sum / total)[1] - 1
     integers = np.rint(np.ldexp(unit, shift)).astype(np.int64)
     return integers // max(int(np.gcd.reduce(integers)), 1)
 
 
 def cost_of_changes(y: Float[Tensor, "batch parts"], low: np.ndarray, high: np.ndarray) -> Float[Tensor, "batch parts"]:
-    """Costs of 1 a unit by which parts at their least value ``low`` (d,) rise, and those at their largest fall.
+    """Return costs of 1 per unit by which parts at their least value ``low`` (d,) rise, or parts at their largest
+    value fall.
 
-    Of variables of 0 and 1 that is the Hamming distance from ``y``. What lies between costs nothing, either way.
+    For 0/1 variables the costs give the Hamming distance from ``y``. Parts between their bounds cost nothing.
     """
     low_end, high_end = (torch.from_numpy(end).to(y) for end in (low, high))
     return (y <= low_end).to(y.dtype) - (y >= high_end).to(y.dtype)
 
 
-# ----------------------------------------------------------------------------- one instance's answer
+# ----------------------------------------------------------------------------- the outcome of an instance
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a solver knows of one instance in the end.
+    """The result of a solver for one instance.
 
     Attributes
     ----------
     status : str
-        "best", "infeasible", "unbounded", or "limit" if it had to stop before.
+        "best", "infeasible", "unbounded", or "limit" if the solver stopped early.
     values : (d,) array or None
-        A structure: the best one, or the best one known at the limit, None if none was.
+        The best structure. With the status "limit", the best known structure, or None.
     gap : float
-        By how much the values' score may fall short, relative to it.
+        Bound on the relative shortfall of the score from the optimum.
     why : str
-        What stopped the solver.
+        The reason why the solver stopped early, for messages.
     """
 
     status: Literal["best", "infeasible", "unbounded", "limit"]
     values: np.ndarray | None = None
     gap: float = 0.0
-    why: str = "its limit of time"
+    why: str = "its time limit"
 
 
 Maximiser = Callable[[int, np.ndarray], Outcome]
-"""From the index of an instance and its scores (d,), in float64, −inf for a part that must be 0, to the outcome."""
+"""Returns the outcome, given the index of an instance and its float64 scores (d,), −inf for parts that must be 0."""
 
 
 @dataclass(frozen=True)
 class SolverOracle(Oracle):
-    """An oracle whose argmax is a solver's answer, instance by instance.
+    """An oracle whose ``argmax`` calls a solver for each instance.
 
     Parameters
     ----------
     time_limit : float, optional
-        Seconds for each instance; None for as long as it takes.
-    gap : float
-        A structure is good enough if no other scores more by this share of its score. 0 for the best one.
-    seed : int
-        Of the solver's random choices.
-    on_limit : {"raise", "warn"}
-        What comes of an instance whose limit is reached when a structure is known, but not that it is the best:
-        SolverLimitError, or that structure with a ConvergenceWarning. Both name the instance and its gap. Without
-        any structure known it is SolverLimitError in any case.
+        Seconds allowed for each instance. Default: no limit.
+    gap : float, default 0.0
+        Relative gap at which the solver may stop: no other structure scores higher by more than this share of the
+        score. 0 asks for the best structure.
+    seed : int, default 0
+        Seed of the solver's random choices, from 0 to 2^31 − 1.
+    on_limit : {"raise", "warn"}, default "raise"
+        What happens if the solver stops with a structure not proved optimal. "raise" raises SolverLimitError. "warn"
+        returns the structure with a ConvergenceWarning. Both messages name the instance and its gap. If no structure
+        is known, the oracle raises SolverLimitError in either case.
     """
 
     time_limit: float | None = field(default=None, kw_only=True)
@@ -129,7 +131,9 @@ class SolverOracle(Oracle):
 
     @abc.abstractmethod
     def maximiser(self, theta: Tensor) -> Maximiser:
-        """What solves each instance of θ (B, *event); it is called in several threads at once."""
+        """Return the function that solves one instance of θ (B, *event). Several threads call the function at
+        once.
+        """
 
     def argmax(self, theta: Tensor) -> Tensor:
         (scores,) = to_numpy(theta.detach().double().flatten(1))
@@ -141,29 +145,29 @@ class SolverOracle(Oracle):
         return torch.from_numpy(y).to(theta).reshape(theta.shape)
 
     def values_or_error(self, outcome: Outcome, index: int) -> np.ndarray:
-        """The outcome's structure, or the error that it stands for."""
+        """Return the structure of the outcome, or raise its error."""
         who, values = f"batch index {index}", outcome.values
         if outcome.status == "infeasible":
             raise InfeasibleError(
-                f"no {self.structure_name} of finite score exists for {who}: the constraints exclude each other, or "
-                "parts of −inf are needed; loosen the constraints, allow more parts or drop the instance",
+                f"no {self.structure_name} of finite score exists for {who}: the constraints contradict each other, or "
+                "require parts of score −inf; relax the constraints, allow more parts or drop the instance",
                 index,
             )
         if outcome.status == "unbounded":
             raise UnboundedError(
-                f"scores of {self.label()} grow without end for {who}; give the variables finite bounds", index
+                f"scores of {self.label()} are unbounded for {who}; give the variables finite bounds", index
             )
         if values is None:
             raise SolverLimitError(
-                f"the solver stopped at {outcome.why} before it knew any {self.structure_name} for {who}; "
-                "give it more, or a smaller problem",
+                f"the solver stopped at {outcome.why} without any {self.structure_name} for {who}; "
+                "raise time_limit or reduce the problem",
                 index,
             )
         if outcome.status == "limit" and self.on_limit == "raise":
             raise SolverLimitError(
-                f"the solver stopped at {outcome.why} for {who} with a {self.structure_name} whose score may fall "
-                f"short of the best by {outcome.gap:.3g} of it; give it more time, a gap to be content with, or "
-                'on_limit="warn" to take what it has',
+                f"the solver stopped at {outcome.why} for {who} with a {self.structure_name} whose score may be below "
+                f"the best by {outcome.gap:.3g} of the score; raise time_limit or gap, or pass "
+                'on_limit="warn" to accept the structure',
                 index,
             )
         return values
@@ -173,19 +177,19 @@ class SolverOracle(Oracle):
         if short:
             shown = ", ".join(short if len(short) <= 10 else [*short[:10], f"and {len(short) - 10} more"])
             warn_user(
-                f"{self.label()}: the solver stopped at its limit of time; scores may fall short of the best, by a "
-                f"share of them, at batch index {shown}",
+                f"{self.label()}: the solver stopped at its time limit; scores may be below the best, by a relative "
+                f"gap, at batch index {shown}; raise time_limit or gap",
                 ConvergenceWarning,
             )
 
 
 def _solve_all(solve: Maximiser, scores: np.ndarray) -> list[Outcome]:
-    """The outcomes of all instances, from at most as many threads as torch has."""
+    """Return the outcomes of all instances, solved in as many threads as torch uses at most."""
     outcomes: list[Any] = [None] * len(scores)
     waiting = deque(range(len(scores)))
 
     def serve() -> None:
-        # From one queue, as some instances take much longer than others.
+        # All threads take instances from one queue, as solving times differ between instances.
         while waiting:
             try:
                 index = waiting.popleft()
@@ -197,7 +201,7 @@ def _solve_all(solve: Maximiser, scores: np.ndarray) -> list[Outcome]:
                 waiting.clear()
                 outcomes[index] = error
 
-    # Not in torch's OpenMP team, inside which numpy's linear algebra may hang.
+    # Not in the OpenMP team of torch, where numpy's linear algebra may hang.
     run_in_thread_pool(serve, max(min(len(scores), torch.get_num_threads()), 1))
     for outcome in outcomes:
         if isinstance(outcome, BaseException):

@@ -1,4 +1,4 @@
-"""Mixed-integer linear programs: rows, bounds and integrality in one form, and what HiGHS finds."""
+"""Mixed-integer linear programs: rows, bounds and integrality in one form, and their solution by HiGHS."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from .integer_solver import Outcome, SolverOracle
 
 __all__ = ["LinearProgram", "Matrix"]
 
-# HiGHS takes two objectives for equal that differ by 1e-6, and reduced costs of 1e-7 for 0: with scores of up to 2^24
-# that is 1e-13 of the largest, and their own rounding errors are still far below it.
+# HiGHS treats objectives that differ by 1e-6 as equal, and reduced costs of 1e-7 as 0. If the largest score is about
+# 2^24, these tolerances are 1e-13 of the largest score, and the rounding errors of float64 are far below them.
 SCORE_BITS = 24
-# What HiGHS allows rows to be violated by, and rounding errors of their sums.
+# The violation of rows tolerated by HiGHS, and the relative rounding error of their sums.
 TOLERANCE, ROUNDING = 1e-6, 1e-9
-# Up to here sums of integers are exact in float64.
+# Sums of integers are exact in float64 up to this size.
 MOST_EXACT = 2.0**53
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Matrix:
-    """A sparse matrix that can be compared and hashed; :meth:`of` makes it of arrays, nested lists and scipy's.
+    """A sparse matrix with equality and a hash, made by :meth:`of` from arrays, nested lists and scipy matrices.
 
     Attributes
     ----------
     shape : (int, int)
+        The numbers of rows and columns.
     data, row, indptr : array
-        Its columns, as scipy's csc_array has them, sorted and without zeros.
+        The columns in the format of scipy's csc_array, sorted and without zeros.
+    checksum : int
+        A checksum of the entries, used as the hash.
     """
 
     shape: tuple[int, int]
@@ -49,7 +52,7 @@ class Matrix:
 
     @classmethod
     def of(cls, given: Any) -> Matrix:
-        """From any of these forms; InvalidInputError if it is no matrix of finite numbers."""
+        """Return the matrix made from ``given``; InvalidInputError if it is not a matrix of finite numbers."""
         from scipy.sparse import csc_array, issparse
 
         if isinstance(given, Matrix):
@@ -57,21 +60,21 @@ class Matrix:
         try:
             dense = given if issparse(given) else np.asarray(given, np.float64)
             if dense.ndim != 2:
-                raise InvalidInputError(f"A must have a row for each constraint, (m, d), got shape {dense.shape}")
+                raise InvalidInputError(f"A must be a matrix with a row for each constraint, got shape {dense.shape}")
             matrix: Any = csc_array(dense, dtype=np.float64, copy=True)
         except (TypeError, ValueError) as error:
             if isinstance(error, InvalidInputError):
                 raise
             raise InvalidInputError(f"A must be an (m, d) array of numbers, dense or sparse, got {given!r}") from error
         if not np.isfinite(matrix.data).all():
-            raise InvalidInputError("A must be finite, but it holds NaN or infinity")
+            raise InvalidInputError("A must hold finite numbers, got NaN or infinity")
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         m, d = matrix.shape
         return cls((int(m), int(d)), matrix.data, matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32))
 
     def as_scipy(self) -> Any:
-        """As a csc_array."""
+        """Return the matrix as a csc_array."""
         from scipy.sparse import csc_array
 
         return csc_array((self.data, self.row, self.indptr), shape=self.shape)
@@ -90,17 +93,18 @@ class Matrix:
 
 
 class LinearProgram:
-    """lower ≤ A y ≤ upper, low ≤ y ≤ high, with integers where ``integral``.
+    """The program lower ≤ A y ≤ upper, low ≤ y ≤ high, with integer variables where ``integral``.
 
     Parameters
     ----------
     matrix : Matrix
         A, (m, d).
     rows : pair of (m,) sequence
-        lower and upper.
+        The bounds lower and upper of the rows.
     bounds : pair of (d,) sequence
-        low and high.
+        The bounds low and high of the variables.
     integral : (d,) sequence of bool
+        Whether each variable is an integer.
     """
 
     def __init__(
@@ -122,11 +126,11 @@ class LinearProgram:
 
     @property
     def is_empty(self) -> bool:
-        """Whether some bounds alone exclude each other."""
+        """Whether a lower bound exceeds an upper bound."""
         return bool((self.low > self.high).any() or (self.lower > self.upper).any())
 
     def holds(self, y: Shaped[np.ndarray, "points d"]) -> Bool[np.ndarray, " points"]:
-        """Which of the points satisfy all rows and bounds, as HiGHS means it."""
+        """Return which of the points satisfy all rows, within the tolerance of HiGHS, and all bounds."""
         activity, tolerance = y @ self.rows.T, TOLERANCE + ROUNDING * (np.abs(y) @ self._sizes.T)
         rows = (activity >= self.lower - tolerance) & (activity <= self.upper + tolerance)
         return rows.all(1) & ((y >= self.low) & (y <= self.high)).all(1)
@@ -134,7 +138,7 @@ class LinearProgram:
     # -- HiGHS -----------------------------------------------------------------------------
 
     def maximise(self, scores: np.ndarray, oracle: SolverOracle) -> Outcome:
-        """A point of highest score, for scores (d,) of which those of −inf fix a variable to 0."""
+        """Return a point of highest score, for scores (d,); a score of −inf fixes a variable to 0."""
         forbidden = np.isneginf(scores)
         if self.is_empty or ((self.low > 0) | (self.high < 0))[forbidden].any():
             return Outcome("infeasible")
@@ -150,18 +154,20 @@ class LinearProgram:
             return Outcome("infeasible" if result.status == 2 else "limit")
         point = self._rounded(result.x)
         if not self.holds(point[None])[0] and not self.integral.all():
-            # Continuous variables that suit the integers as they were before they were rounded.
+            # The continuous variables fit the integers before rounding. Solve again with the rounded integers fixed.
             low, high = (np.where(self.integral, point, end) for end in (low, high))
             relaxed = self._run(scores, low, high, oracle)
             point = point if relaxed.x is None else self._rounded(relaxed.x)
         if not self.holds(point[None])[0]:
-            return Outcome("limit", why="the limit of its precision, as its answer breaks constraints when rounded,")
+            return Outcome("limit", why="its limit of precision, as its rounded answer violates constraints,")
         return Outcome("best", point) if result.status == 0 else Outcome("limit", point, float(result.mip_gap))
 
     def _without_best(self, result: Any, low: np.ndarray, high: np.ndarray, oracle: SolverOracle) -> Outcome:
-        """Unbounded, infeasible, or either: a program without scores tells."""
+        """Return whether the program is unbounded or infeasible, by solving it without scores if HiGHS cannot
+        tell.
+        """
         if result.status == 4 and "Not Set" in result.message and oracle.time_limit is not None:
-            return Outcome("limit")  # which came before it began
+            return Outcome("limit")  # the time limit passed before HiGHS began
         if result.status == 4 and "unbounded or infeasible" not in result.message:
             return Outcome("limit", why=f"a numerical difficulty ({result.message})")
         any_point = self._run(np.zeros(len(low)), low, high, oracle)
@@ -184,31 +190,36 @@ class LinearProgram:
         )
 
     def _rounded(self, point: np.ndarray) -> np.ndarray:
-        """Integers where they should be, and all within the bounds, which HiGHS may miss by its tolerance."""
+        """Return ``point`` with integers rounded, and clipped to the bounds, which HiGHS may miss by its
+        tolerance.
+        """
         return np.where(self.integral, np.rint(point), point).clip(self.low, self.high) + 0.0  # no −0
 
     # -- CP-SAT ----------------------------------------------------------------------------
 
     def as_constraint_program(self) -> ConstraintProgram:
-        """The same for CP-SAT; InvalidInputError unless all is integer and bounded."""
+        """Return the program for CP-SAT; InvalidInputError unless all variables are bounded integers and A holds
+        integers.
+        """
         ends = np.concatenate([self.low, self.high])
         if not self.integral.all() or not np.isfinite(ends).all():
             raise InvalidInputError(
-                'solver: "cp_sat" takes integer variables with finite bounds; give them, or use solver="highs"'
+                'solver: "cp_sat" needs integer variables with finite bounds; change integrality and bounds, or use '
+                'solver="highs"'
             )
         if (abs(ends) > MOST_VALUE).any():
             raise InvalidInputError(
-                'solver: "cp_sat" takes variables within ±2^31; give smaller bounds, or use solver="highs"'
+                'solver: "cp_sat" needs bounds within ±2^31; give smaller bounds, or use solver="highs"'
             )
         if (self.rows.data != np.rint(self.rows.data)).any():
             raise InvalidInputError(
-                'solver: "cp_sat" takes integers in A; multiply the rows of fractions, and their lower and upper, or '
-                'use solver="highs"'
+                'solver: "cp_sat" needs integers in A; scale rows with fractions, and their lower and upper bounds, to '
+                'integers, or use solver="highs"'
             )
         cp_model = load_cp_model()
         model = cp_model.CpModel()
         if self.is_empty:
-            model.add_bool_or([])  # nothing satisfies this
+            model.add_bool_or([])  # an empty clause makes the model infeasible
         y = [model.new_int_var(int(a), int(max(a, b)), "") for a, b in zip(self.low, self.high, strict=True)]
         rows = self.rows.tocsr()
         for i in range(rows.shape[0]):
@@ -218,8 +229,8 @@ class LinearProgram:
             least, most = reach.min(0).sum(), reach.max(0).sum()
             if np.isfinite([self.lower[i], self.upper[i]]).any() and max(-least, most) > MOST_EXACT:
                 raise InvalidInputError(
-                    f'solver: "cp_sat" takes rows of A that come to 2^53 at most, but number {i} may be from '
-                    f'{least:g} to {most:g}; divide it, or use solver="highs"'
+                    f'solver: "cp_sat" needs rows of A y of at most 2^53, got a range from {least:g} to {most:g} for '
+                    f'row {i}; divide the row by a constant, or use solver="highs"'
                 )
             lower, upper = max(np.ceil(self.lower[i]), least), min(np.floor(self.upper[i]), most)
             if lower > upper:

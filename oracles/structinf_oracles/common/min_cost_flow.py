@@ -1,4 +1,4 @@
-"""Whole flows through a network, which all instances share: the one of highest score, all of them, and their labels."""
+"""Integer flows through a network shared by all instances: best flows, lists of flows, and their labels."""
 
 from __future__ import annotations
 
@@ -23,21 +23,25 @@ __all__ = ["LARGEST", "Network", "Solver", "check_amounts", "check_solver"]
 Solver = Literal["simplex", "ortools"]
 
 LARGEST = 2**53
-"""Amounts up to here are whole numbers of float64."""
+"""The largest amount; float64 represents all integers up to here exactly."""
 
-# Elementary operations for each edge and node: the pivots of small networks.
+# Estimated elementary operations per edge and node, from the pivots of small networks.
 OPERATIONS = 500
 
 
 def check_amounts(name: str, amounts: Iterable[Any], least: float = 0, *, unlimited: bool = False) -> tuple[Any, ...]:
-    """``amounts`` as Python's integers, or ``math.inf`` where that may be; InvalidInputError if they are none.
+    """Return ``amounts`` as Python integers or ``math.inf``; InvalidInputError for other values.
 
     Parameters
     ----------
+    name : str
+        The name of the option, for messages.
+    amounts : iterable
+        The amounts to check.
     least : float
-        None may be smaller.
+        The least allowed amount.
     unlimited : bool
-        Whether ``math.inf`` is an amount.
+        Whether ``math.inf`` is allowed.
     """
     checked = []
     for i, amount in enumerate(amounts):
@@ -46,17 +50,17 @@ def check_amounts(name: str, amounts: Iterable[Any], least: float = 0, *, unlimi
         if isinstance(value, bool) or not (infinite or (isinstance(value, int) and least <= value <= LARGEST)):
             expected = "integers" if least < 0 else f"integers of at least {least}"
             raise InvalidInputError(
-                f"{name} must be {expected}, of at most 2^53{', or math.inf' if unlimited else ''}, got {amount!r} as "
-                f"number {i}"
+                f"{name} must be {expected}, and at most 2^53{', or math.inf' if unlimited else ''}, got {amount!r} at "
+                f"index {i}"
             )
         checked.append(value)
     if not unlimited and sum(map(abs, checked)) > LARGEST:
-        raise InvalidInputError(f"{name} must sum up to at most 2^53")
+        raise InvalidInputError(f"{name} must have a sum of magnitudes of at most 2^53, got {sum(map(abs, checked))}")
     return tuple(checked)
 
 
 def check_solver(solver: str) -> None:
-    """InvalidInputError unless ``solver`` is one of :data:`Solver`; ImportError if it is not installed."""
+    """Raise InvalidInputError unless ``solver`` is one of :data:`Solver`; ImportError if ortools is not installed."""
     if solver not in ("simplex", "ortools"):
         raise InvalidInputError(f'solver must be "simplex" or "ortools", got {solver!r}')
     if solver == "ortools":
@@ -67,26 +71,26 @@ def _ortools() -> Any:
     try:
         from ortools.graph.python import min_cost_flow
     except ImportError as error:
-        raise ImportError("solver=\"ortools\" needs it: pip install 'structinf[solvers]'") from error
+        raise ImportError("solver=\"ortools\" needs ortools; run pip install 'structinf[solvers]'") from error
     return min_cost_flow
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Edges with capacities between nodes with supplies.
+    """A network of edges with capacities between nodes with supplies.
 
     Attributes
     ----------
     tails, heads : (E,) int64 array
-        Numbers of nodes.
-    capacities : (E,) array
-        Integers, or ``math.inf``; in float64.
+        The node numbers where each edge begins and ends.
+    capacities : (E,) float64 array
+        Integers, or ``math.inf``.
     supplies : (N,) int64 array
-        What more leaves each node than enters it, with a sum of 0.
+        The outflow minus the inflow of each node, with a sum of 0.
     free : int
-        So many edges at the end have no potentials, but score 0.
+        The number of edges at the end of the lists without an entry in θ, with score 0.
     what : str
-        How messages call a flow.
+        The name of a flow in messages.
     """
 
     tails: np.ndarray
@@ -98,14 +102,14 @@ class Network:
 
     @property
     def total(self) -> int:
-        """All supplies together."""
+        """The sum of all positive supplies."""
         return int(self.supplies.clip(min=0).sum())
 
     def best(self, theta: Float[Tensor, "batch parts"], solver: Solver = "simplex") -> Tensor:
-        """A flow of highest score for each instance, (B, parts) like ``theta``.
+        """Return a flow of highest score for each instance, (B, parts) like ``theta``.
 
-        Raises InfeasibleError, or UnboundedError where scores grow without end. ``solver="ortools"`` has its
-        cost-scaling algorithm begin, with integers in the place of scores: from there it is not far.
+        Raises InfeasibleError, or UnboundedError if scores are unbounded. With ``solver="ortools"``, a cost-scaling
+        algorithm on integer scores finds the flow from which the network simplex method starts.
         """
         from ..kernels.flow import network_simplex as simplex
 
@@ -126,23 +130,23 @@ class Network:
 
     def _infeasible(self, index: int) -> InfeasibleError:
         return InfeasibleError(
-            f"no {self.what} of finite score exists for batch index {index}: what capacities and parts of −inf leave "
-            "open does not take all supplies to where they end; allow more or drop the instance",
+            f"no {self.what} of finite score exists for batch index {index}, as the capacities and the parts above "
+            "−inf cannot carry all supplies; allow more parts, raise capacities or drop the instance",
             index,
         )
 
     def _unbounded(self, index: int) -> UnboundedError:
         return UnboundedError(
-            f"scores grow without end for batch index {index}: round some cycle of edges of unlimited capacity they "
-            "sum up to more than 0; give such edges a capacity",
+            f"scores are unbounded for batch index {index}, as a cycle of edges with unlimited capacity has a positive "
+            "score; give these edges a finite capacity",
             index,
         )
 
     def _approach(self, scores: np.ndarray, flows: np.ndarray) -> None:
-        """Write flows of nearly the highest score to ``flows``, where ortools, which keeps the GIL, finds some."""
+        """Write nearly optimal flows to ``flows`` for the instances solved by ortools, which holds the GIL."""
         solver = _ortools()
         nodes = np.arange(len(self.supplies), dtype=np.int32)
-        # Prices within ortools sum up scores over paths, times the number of nodes, and must stay within int64.
+        # ortools multiplies scores by the number of nodes and sums them over paths. The sums must stay within int64.
         bits = min(40, 58 - 2 * (len(nodes) + 1).bit_length())
         most = min(
             self.total + int(self.capacities[np.isfinite(self.capacities)].sum()), 2**61 // (len(self.tails) + 1)
@@ -160,10 +164,10 @@ class Network:
                 flows[b, used] = problem.flows(edges)
 
     def all(self) -> Float64[np.ndarray, "flows parts"]:
-        """Every flow, by the amounts on the edges in order; at most a million."""
+        """Return all flows, sorted by the amounts on the edges; at most a million."""
         bound = self.total + self.capacities[np.isfinite(self.capacities)].sum()
         capacities = self.capacities.clip(max=bound).astype(np.int64)
-        # What edges after the first e may still take from, and bring to, each node.
+        # [e]: the amounts that the edges from e on can take from, and bring to, each node.
         out, into = (np.zeros((len(capacities) + 1, len(self.supplies)), np.int64) for _ in range(2))
         for e in reversed(range(len(capacities))):
             out[e], into[e] = out[e + 1], into[e + 1]
@@ -184,12 +188,12 @@ class Network:
         return flows[:, : len(self.tails) - self.free].astype(np.float64)
 
     def check_labels(self, labels: Int[Tensor, "batch parts"]) -> None:
-        """InvalidInputError unless all ``labels`` are amounts that edges can take."""
+        """Raise InvalidInputError unless all ``labels`` lie between 0 and the capacities."""
         most = torch.from_numpy(self.capacities[: labels.shape[1]]).to(labels.device)
-        reject_labels((labels < 0) | (labels > most), labels, "amounts lie between 0 and the capacities")
+        reject_labels((labels < 0) | (labels > most), labels, "amounts must lie between 0 and the capacities")
 
     def left(self, labels: Int[Tensor, "batch parts"]) -> Int[Tensor, "batch nodes"]:
-        """What more should leave each node than does by the amounts ``labels``."""
+        """Return the supply of each node minus its net outflow under the amounts ``labels``."""
         left = torch.from_numpy(self.supplies).to(labels.device).repeat(len(labels), 1)
         for side, sign in ((self.tails, -1), (self.heads, 1)):
             nodes = torch.from_numpy(side[: labels.shape[1]]).to(labels.device)
@@ -197,10 +201,11 @@ class Network:
         return left
 
     def hamming_cost(self, y: Float[Tensor, "batch parts"]) -> Tensor:
-        """Half a unit for each that an edge empty in ``y`` takes, or one full in it misses.
+        """Return costs of half a unit: for each unit on an edge empty in ``y``, and for each unit missing on an
+        edge full in ``y``.
 
-        This is the Hamming distance where all amounts are 0 or 1. Else it is a lower bound on half the sum of all
-        differences: no linear cost counts those of an edge that may have more and less.
+        The costs give the Hamming distance if all amounts are 0 or 1. Otherwise they give a lower bound on half the
+        sum of all differences. No linear cost counts the differences of an edge that is neither empty nor full.
         """
         most = torch.from_numpy(self.capacities[: y.shape[1]]).to(y)
         return 0.5 * ((y == 0).to(y) - (y == most).to(y))

@@ -1,4 +1,4 @@
-"""Shortest paths by Dijkstra's algorithm: what grids of cells and general graphs have in common."""
+"""Shortest paths by Dijkstra's algorithm: the base of the oracles for grids and for general graphs."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .labels import indicators, reject_labels
 
 __all__ = ["Arcs", "ShortestPath"]
 
-# Elementary operations for each arc and each node: a look at an arc, and the node's way through the heap.
+# Estimated elementary operations per arc and per node, including the heap.
 OPERATIONS_PER_ARC = 4
 
-# How many arcs are looked at, a second's work at most, before the order of given nodes is given up.
+# The search for the order of a path's parts stops after this number of visited arcs, about a second.
 MAX_SEARCHED_ARCS = 100_000_000
 
-_ACYCLIC = "dag_path, and grid_path by moves that never lead back, have"
+_ACYCLIC = 'dag_path, and grid_path with moves="down-right" or "with-diagonal", support'
 
 
 class Arcs(NamedTuple):
-    """The ways on from each node of a graph, as the compiled loops take them.
+    """The arcs out of each node of a graph, in the arrays used by the compiled loops.
 
     Attributes
     ----------
     offset : (N + 1,) int64 array
         Arcs ``offset[v]:offset[v + 1]`` leave node v.
     head, part : (A,) uint32 array
-        The node that each arc leads to, and the part that it uses.
+        The node where each arc ends, and the part used by each arc.
     """
 
     offset: np.ndarray
@@ -47,7 +47,7 @@ class Arcs(NamedTuple):
 
     @classmethod
     def of(cls, tail: np.ndarray, head: np.ndarray, part: np.ndarray, nodes: int) -> Arcs:
-        """Those from ``tail`` to ``head``; loops are left out, as no simple path takes them."""
+        """Return the arcs from ``tail`` to ``head`` without self-loops, which no simple path takes."""
         order = np.flatnonzero(tail != head)
         order = order[tail[order].argsort(kind="stable")]
         offset = np.zeros(nodes + 1, np.int64)
@@ -55,60 +55,62 @@ class Arcs(NamedTuple):
         return cls(offset, head[order].astype(np.uint32), part[order].astype(np.uint32))
 
     def by_nodes(self) -> Arcs:
-        """The same ways where nodes are the parts: an arc uses its head."""
+        """Return the same arcs with nodes as parts: each arc uses its head."""
         return Arcs(self.offset, self.head, self.head)
 
     def pairs(self) -> Int[np.ndarray, " arcs"]:
-        """Tail · N + head of each arc."""
+        """Return tail · N + head of each arc."""
         nodes = len(self.offset) - 1
         return np.arange(nodes).repeat(np.diff(self.offset)) * nodes + self.head
 
 
 class ShortestPath(Enumerable):
-    """Simple paths between two nodes, the best of which Dijkstra's algorithm finds where all potentials are 0 or less.
+    """Simple paths between two nodes. If all scores are 0 or less, Dijkstra's algorithm finds the best path.
 
-    A path's parts are its edges, or its nodes with both ends.
+    The parts of a path are its edges, or its nodes including both ends.
     """
 
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "GibbsOracle": f"to count the simple paths of a graph is #P-complete (Valiant 1979); {_ACYCLIC} sums",
-            "Samplable": f"exact samples are as hard as to count simple paths, #P-complete; {_ACYCLIC} samples",
-            "Smoothable": f"where ways lead back, a best path is no recursion of maxima; {_ACYCLIC} one",
-            "KBest": "the k best simple paths take another algorithm, which is not here; dag_path lists them",
+            "GibbsOracle": f"counting the simple paths of a graph is #P-complete (Valiant 1979); {_ACYCLIC} sums",
+            "Samplable": f"exact sampling is as hard as counting simple paths, #P-complete; {_ACYCLIC} samples",
+            "Smoothable": "in a graph with cycles, Dijkstra's algorithm is not a dynamic program (a recursion of "
+            f"maxima); {_ACYCLIC} smoothing",
+            "KBest": "the k best simple paths are not implemented; dag_path lists its k best paths",
         }
     )
     alternative_for_any_sign: ClassVar[str]
-    """What else takes potentials of any sign, for messages."""
+    """The oracle for scores of any sign, named in messages."""
 
     @property
     def requires_nonpositive_theta(self) -> bool:
         return True
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """−y: the distance from ``y`` to another path is the number of its parts that the other misses.
+        """Return −y: the distance from ``y`` to another path is the number of parts of ``y`` missing from the
+        other path.
 
-        Parts that the other has besides count nothing, as potentials with their cost could be positive.
+        Additional parts of the other path cost nothing, since scores plus their cost could be positive.
         """
         return -y
 
-    # -- what a kind of graph is ---------------------------------------------------------------
+    # -- the graph, described by subclasses ----------------------------------------------------
 
     @property
     @abc.abstractmethod
     def parts_are_nodes(self) -> bool:
-        """Whether parts are nodes."""
+        """Whether the parts are nodes; otherwise they are edges."""
 
     @abc.abstractmethod
     def arcs(self, event_shape: Sequence[int]) -> Arcs:
-        """The graph, for potentials of ``event_shape``, whose parts are numbered in memory's order."""
+        """Return the graph for scores of ``event_shape``. Parts are numbered in memory order."""
 
     @abc.abstractmethod
     def ends(self, like: Tensor) -> Int[Tensor, "batch 2"]:
-        """The numbers of the first and the last node, for the potentials or structures ``like`` (B, *event)."""
+        """Return the numbers of the first and the last node, for the scores or structures ``like`` (B, *event)."""
 
     def without_missing_parts(self, theta: Tensor) -> Tensor:
-        """``theta`` with −inf where an instance has no part."""
+        """Return ``theta`` with −inf for parts that an instance does not have."""
         return theta
 
     # -- optimisation ----------------------------------------------------------------------------
@@ -126,8 +128,8 @@ class ShortestPath(Enumerable):
         if not results.all():
             index = int(np.flatnonzero(~results)[0])
             raise InfeasibleError(
-                f"no path of finite score exists for batch index {index}: the graph has no way between its ends, or "
-                "too many parts are −inf; allow more parts or drop the instance",
+                f"no path of finite score exists for batch index {index}, as the parts above −inf do not connect the "
+                "source and the target; allow more parts or drop the instance",
                 index,
             )
         return y.reshape(theta.shape).to(theta.device)
@@ -138,14 +140,13 @@ class ShortestPath(Enumerable):
             index, *part = positive.nonzero()[0].tolist()
             place = part[0] if len(part) == 1 else tuple(part)
             raise InvalidInputError(
-                f"theta: {self.label()} takes potentials of at most 0, minus the costs of its parts, got "
-                f"{theta[(index, *part)].item():g} for part {place} at batch index {index}; make them such, as "
-                f"-torch.nn.functional.softplus(scores) does, or take {self.alternative_for_any_sign}, for scores "
-                "of any sign"
+                f"theta: {self.label()} takes scores of at most 0, minus the costs of the parts, got "
+                f"{theta[(index, *part)].item():g} for part {place} at batch index {index}; pass for example "
+                f"-torch.nn.functional.softplus(scores), or for scores of any sign use {self.alternative_for_any_sign}"
             )
 
     def checked_ends(self, like: Tensor) -> Tensor:
-        """:meth:`ends`, one row for each instance: compiled loops go where they say."""
+        """Return :meth:`ends` with one row per instance, checked because compiled loops index by the node numbers."""
         ends = self.ends(like)
         check_instances(next(iter(self.instance_ndim)), ends, len(like), shared=False)
         return ends
@@ -153,7 +154,7 @@ class ShortestPath(Enumerable):
     # -- labels and lists ------------------------------------------------------------------------
 
     def parts_in_order(self, y: Tensor, most: int) -> Int[Tensor, "batch most"]:
-        """The numbers of the parts of paths ``y`` (B, *event) in order, padded with −1."""
+        """Return the numbers of the parts of paths ``y`` (B, *event) in order, padded with −1."""
         from ..kernels.path import simple_paths
 
         arcs = self.arcs(y.shape[1:])
@@ -175,34 +176,36 @@ class ShortestPath(Enumerable):
         if (outcome != 1).any():
             index = int(np.flatnonzero(outcome != 1)[0])
             raise InvalidInputError(
-                f"y: its parts are no simple path from the first node to the last at batch index {index}"
+                f"y: the parts do not form a simple path from the source to the target at batch index {index}"
                 if outcome[index] == 0
-                else f"y: no path through exactly its parts was found in time at batch index {index}; give it by its "
-                "labels, which are in order"
+                else f"y: the search for the order of the parts took too long at batch index {index}; use labels, "
+                "which list the parts in order"
             )
         return torch.from_numpy(labels).to(y.device)
 
     def from_nodes(self, nodes: Tensor, used: Tensor, labels: Tensor, like: Tensor) -> Tensor:
-        """The structure whose parts are the ``nodes`` (B, L), those in ``used``, of the given ``labels``."""
+        """Return the structure with the used ``nodes`` (B, L), of the given ``labels``, as parts."""
         self.check_walk(nodes, used, labels, like)
         arcs, count = self.arcs(like.shape[1:]), like.flatten(1).shape[1]
         pairs = torch.from_numpy(arcs.pairs()).to(nodes.device)
         steps = torch.isin(nodes[:, :-1] * count + nodes[:, 1:], pairs)
-        reject_labels(used[:, 1:] & ~steps, labels, "the path must go on to a neighbour")
+        reject_labels(used[:, 1:] & ~steps, labels, "each node of the path must be a neighbour of the node before")
         return indicators(nodes, used, count, like).reshape(like.shape)
 
     def check_walk(self, nodes: Tensor, used: Tensor, labels: Tensor, like: Tensor) -> None:
-        """InvalidInputError unless ``nodes`` (B, L), those in ``used``, go from end to end and never come again."""
+        """Raise InvalidInputError unless the used ``nodes`` (B, L) lead from source to target without repetition."""
         source, target = self.checked_ends(like).to(nodes.device).split(1, 1)
         last = nodes.gather(1, (used.sum(1, keepdim=True) - 1).clamp(min=0))
-        reject_labels(~used[:, :1] | (nodes[:, :1] != source), labels, "the path must start where paths start")
-        reject_labels(last != target, labels, "the path must end where paths end")
+        reject_labels(~used[:, :1] | (nodes[:, :1] != source), labels, "the path must start at the source")
+        reject_labels(last != target, labels, "the path must end at the target")
         ordered = torch.where(used, nodes, -1).sort(1).values
         again = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-        reject_labels(again, labels, "the path must not come back to where it was")
+        reject_labels(again, labels, "the path must not visit a node twice")
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """All simple paths, (|Y|, *event) in float64, at most a million; those of the same parts are one structure."""
+        """Return all simple paths, (|Y|, *event) in float64, at most a million. Paths with the same parts are one
+        structure.
+        """
         from ..kernels.path import simple_paths
 
         shape = torch.Size([event_shape] if isinstance(event_shape, int) else event_shape)

@@ -1,4 +1,4 @@
-"""Subsets of d elements: which of them an instance has, and labels (..., d), 1 for those taken and 0 for others."""
+"""Subsets of d elements: the elements in use, and labels (..., d), 1 for elements taken and 0 for the others."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ __all__ = ["check_sizes", "cost_of_wrong_elements", "elements_in_use", "mask_unu
 
 
 def check_sizes(name: str, least: int, size: int, lengths: Tensor | None) -> None:
-    """InvalidInputError unless ``size`` elements, and the ``lengths`` (B,) of them in use, hold ``least``."""
+    """Raise InvalidInputError unless ``size`` and all ``lengths`` (B,) are at least ``least``."""
     if size < least:
         raise InvalidInputError(
-            f"theta: {name} takes {least} of d elements, got d = {size}; score more elements, or choose a smaller k"
+            f"theta: {name} takes {least} of d elements, got d = {size}; score more elements or reduce k"
         )
     if lengths is not None:
         check_lengths(lengths, least, size, f"k = {least} of up to d = {size} elements")
 
 
 def elements_in_use(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows d"] | None:
-    """The first of the elements of θ (B | 1, d), by ``lengths`` (B,); those of any instance if all share θ."""
+    """Mask the elements of θ (B | 1, d) within ``lengths`` (B,); None if all are in use.
+
+    If the batch shares θ, an element counts if any instance uses it.
+    """
     if lengths is None:
         return None
     mask = torch.arange(theta.shape[1], device=lengths.device) < lengths.unsqueeze(1)
@@ -33,24 +36,24 @@ def elements_in_use(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows
 
 
 def mask_unusable_cells(lengths: Tensor | None, theta: Tensor) -> Float[Tensor, "batch d"]:
-    """θ, and −inf for what is not in use."""
+    """Return θ with −inf for elements beyond the length."""
     mask = elements_in_use(lengths, theta)
     return theta if mask is None else torch.where(mask, theta, -torch.inf)
 
 
 def cost_of_wrong_elements(y: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
-    """Costs of 1 for each element wrongly taken or left, where those of ``y`` are right."""
+    """Return costs that count the elements wrongly taken or left, relative to the gold structure ``y``."""
     return 1 - 2 * y
 
 
 def taken_elements(labels: Tensor, lengths: Tensor | None, size: int) -> Bool[Tensor, "batch size"]:
-    """The elements in use that ``labels`` (B, size) take; InvalidInputError if these are not 0 and 1."""
+    """Return the elements in use taken by ``labels`` (B, size); InvalidInputError unless these are 0 and 1."""
     if labels.ndim != 2 or labels.shape[1] != size:
         raise InvalidInputError(
-            f"labels: a 1 for each element taken and a 0 for each other one, (..., {size}), is needed; "
+            f"labels must be 1 for each element taken and 0 for the others, shape (..., {size}); "
             f"got {tuple(labels.shape)} with the batch flat"
         )
     mask = elements_in_use(lengths, labels)
     used = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
-    reject_labels(used & (labels != 0) & (labels != 1), labels, "neither 1, taken, nor 0 stands for an element in use")
+    reject_labels(used & (labels != 0) & (labels != 1), labels, "an element in use is labelled neither 0 nor 1 (taken)")
     return used & (labels == 1)

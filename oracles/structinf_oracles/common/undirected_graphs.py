@@ -1,4 +1,4 @@
-"""Undirected graphs whose edges are scored: all pairs of n nodes, or a list of edges given once."""
+"""Undirected graphs with scored edges: all pairs of n nodes, or a list of edges given as an option."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ScoredEdges", "UndirectedGraph"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UndirectedGraph(Graph):
-    """An undirected graph without self-loops, the lower end of each edge first."""
+    """An undirected graph without self-loops. The end with the lower number comes first in each edge."""
 
     option: ClassVar[str] = "edges"
 
@@ -39,27 +39,27 @@ class UndirectedGraph(Graph):
         loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
         if len(loops):
             raise InvalidInputError(
-                f"edges: number {loops[0]} leads from {self.nodes[ends[loops[0], 0]]!r} to itself; no structure has "
-                "such an edge, drop it"
+                f"edges: edge {loops[0]} joins {self.nodes[ends[loops[0], 0]]!r} to itself; drop the edge, as no "
+                "structure has self-loops"
             )
 
     @classmethod
     def of(cls, graph: Any, directed: bool | None = None) -> Self:
-        """As for any graph, but for one whose edges have directions."""
+        """Return the graph made from ``graph``; InvalidInputError for a directed networkx graph."""
         if hasattr(graph, "is_directed") and graph.is_directed():
-            raise InvalidInputError(f"edges: an undirected graph is needed, got a {type(graph).__name__}")
+            raise InvalidInputError(f"edges must be an undirected graph, got a {type(graph).__name__}")
         return super().of(graph, directed)
 
     @staticmethod
     @lru_cache(maxsize=64)
     def complete(n: int) -> UndirectedGraph:
-        """All pairs i < j of nodes 0, ..., n − 1, in order."""
+        """Return the graph of all pairs i < j of nodes 0, ..., n − 1, in order."""
         return UndirectedGraph(tuple(range(n)), np.stack(np.triu_indices(n, 1), 1))
 
     @cached_property
     def components(self) -> Int[np.ndarray, " nodes"]:
         """The number of each node's connected component."""
-        from scipy.sparse import coo_array  # takes long to import
+        from scipy.sparse import coo_array  # slow to import
         from scipy.sparse.csgraph import connected_components
 
         size = len(self.nodes)
@@ -70,17 +70,19 @@ class UndirectedGraph(Graph):
 
     @cached_property
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The pairs of nodes i < j with edges, as i n + j in order, and as j n + i, (P,); that of each edge, (E,)."""
+        """The pairs of nodes i < j with edges, as sorted keys i n + j and as j n + i, (P,); and the pair of each
+        edge, (E,).
+        """
         keys, pair = np.unique(self.ends @ [len(self.nodes), 1], return_inverse=True)
         low, high = self.ends_of(keys)
         return keys, high * len(self.nodes) + low, pair
 
     def ends_of(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """i and j of pairs i n + j."""
+        """Return i and j of pairs i n + j."""
         return np.divmod(keys, max(len(self.nodes), 1))
 
     def find_edges(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The first of the edges that join each of the pairs i n + j, 0 for none, and the number of them."""
+        """Return the first edge that joins each pair i n + j, 0 if no edge does, and the number of such edges."""
         known_keys, _, _ = self.pairs
         position = known_keys.searchsorted(keys)
         is_known = np.append(known_keys, -1)[position] == keys
@@ -91,7 +93,7 @@ class UndirectedGraph(Graph):
 
     @cached_property
     def is_simple(self) -> bool:
-        """Whether edges are pairs, in order."""
+        """Whether the edges are sorted and without parallel edges, so that edges and pairs coincide."""
         return bool((np.diff(self.ends @ [len(self.nodes), 1]) > 0).all())
 
     @cached_property
@@ -107,15 +109,20 @@ class UndirectedGraph(Graph):
 
 @dataclass(frozen=True)
 class ScoredEdges(Oracle):
-    """Sets of edges of an undirected graph, each edge with a score.
+    """Sets of edges of an undirected graph, with a score for each edge.
 
-    θ is (..., n, n), of which the part above the diagonal is read, or (..., E) for a list of ``edges``. What differs
-    between the two is written here: subclasses see the edges of the graph, in order.
+    θ is (..., n, n), read above the diagonal, or (..., E) for a list of ``edges``. This class handles both forms of
+    θ. Subclasses see only the edges of the graph, in order.
+
+    Parameters
+    ----------
+    edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.Graph, optional
+        The edges of the graph. Default: all pairs of nodes.
     """
 
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     min_nodes: ClassVar[int] = 0
-    """Nodes that a graph has at least."""
+    """The least number of nodes."""
 
     edges: Any = None
 
@@ -125,7 +132,7 @@ class ScoredEdges(Oracle):
 
     @property
     def event_ndim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """1 with a list of edges, else 2."""
+        """The number of event dimensions of θ: 1 with ``edges``, else 2."""
         return 2 if self.edges is None else 1
 
     @property
@@ -137,12 +144,13 @@ class ScoredEdges(Oracle):
             count = len(self.edges.ends)
             if theta.shape[1] != count:
                 raise InvalidInputError(
-                    f"theta: this graph has {count} edges, and {self.label()} takes a score for each of them, "
+                    f"theta: {self.label()} takes a score for each of the graph's {count} edges, shape "
                     f"(..., {count}); got {theta.shape[1]} after the batch dimensions"
                 )
             if "lengths" in self.bound:
                 raise InvalidInputError(
-                    "lengths: a list of edges has all its nodes in use; forbid edges with scores of −inf"
+                    "lengths must not be given with a list of edges, as all nodes are in use; forbid edges by scores "
+                    "of −inf"
                 )
         elif theta.shape[1] != theta.shape[2] or theta.shape[1] < self.min_nodes:
             least = f" for n >= {self.min_nodes} nodes" if self.min_nodes else ""
@@ -154,7 +162,7 @@ class ScoredEdges(Oracle):
             self._check_lengths(theta)
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
-        """All pairs i < j of nodes in use."""
+        """Mask the pairs i < j of nodes in use."""
         if self.edges is not None:
             return None
         upper = torch.from_numpy(_above_diagonal(theta.shape[1])).to(theta.device)
@@ -164,11 +172,14 @@ class ScoredEdges(Oracle):
         return upper & (nodes < self.nodes_in_use(theta[:1])[:, None, None])
 
     def graph_of(self, like: Tensor) -> UndirectedGraph:
-        """The graph whose edges potentials (B, *event) score."""
+        """Return the graph whose edges the scores (B, *event) belong to."""
         return UndirectedGraph.complete(like.shape[1]) if self.edges is None else self.edges
 
     def nodes_in_use(self, theta: Tensor) -> Int[Tensor, " batch"]:
-        """Bound lengths, or all nodes for each instance; checked in direct calls, as compiled loops index by them."""
+        """Return the bound lengths (B,), or the number of all nodes for each instance.
+
+        Direct calls check the lengths here, as compiled loops index by lengths.
+        """
         lengths = self.bound.get("lengths") if self.edges is None else None
         if lengths is None:
             return torch.full((len(theta),), len(self.graph_of(theta).nodes), device=theta.device)
@@ -181,13 +192,13 @@ class ScoredEdges(Oracle):
         check_lengths(self.bound["lengths"], self.min_nodes, theta.shape[1], f"n = {theta.shape[1]} nodes")
 
     def edge_scores(self, theta: Tensor) -> Float[Tensor, "batch edges"]:
-        """The scores of the graph's edges, differentiable."""
+        """Return the scores of the graph's edges (B, E), differentiable by autograd."""
         if self.edges is not None:
             return theta
         return theta.flatten(1).index_select(1, torch.from_numpy(self.graph_of(theta).pairs[0]).to(theta.device))
 
     def as_parts(self, values: Tensor, like: Tensor) -> Tensor:
-        """``values`` (..., E) of the edges in the form and dtype of θ, (..., *event)."""
+        """Return ``values`` (..., E) of the edges in the form and the dtype of θ, (..., *event)."""
         values = values.to(like.dtype)
         if self.edges is not None:
             return values
