@@ -227,8 +227,7 @@ def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
         return _require_hypergraph(problem.oracle).count(problem.theta)
 
 
-@public_call
-@torch.no_grad()
+@public_call(functorch=True)
 def entropy(
     theta: Parts,
     oracle: str | Oracle,
@@ -256,7 +255,8 @@ def entropy(
     Returns
     -------
     (...) Tensor
-        The entropies, without a gradient.
+        The entropies. They are differentiable in θ to any order for ``"negentropy"``. For other regularizers the
+        backward pass raises UnsupportedError.
 
     Raises
     ------
@@ -272,8 +272,10 @@ def entropy(
     problem = prepare_oracle(theta, oracle, options)
     bound_oracle = problem.oracle
     with problem.plain_modes():
-        if isinstance(bound_oracle, HypergraphProgram):
-            return problem.restore(bound_oracle.entropy(problem.theta, omega))
+        if isinstance(bound_oracle, HypergraphProgram) and not _is_differentiable(problem.theta, omega):
+            with torch.no_grad():
+                entropies = bound_oracle.entropy(problem.theta, omega)
+            return problem.restore(autograd.raise_on_backward(entropies, problem.theta, _walk_message("entropy")))
         theta64 = map_parts(lambda t: t.double(), divide_by_temperature(problem.theta, omega.temperature))
         return problem.restore(gibbs_entropy(_require_gibbs(bound_oracle, omega), theta64))
 
@@ -284,8 +286,7 @@ def gibbs_entropy(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
     return (value - inner_product(theta, mean)).clamp(min=0)
 
 
-@public_call
-@torch.no_grad()
+@public_call(functorch=True)
 def log_prob(
     theta: Parts,
     y: Parts | Tensor,
@@ -316,8 +317,8 @@ def log_prob(
     Returns
     -------
     (*samples, ...) Tensor
-        The log-probabilities; −inf for structures of probability 0. The result has no gradient: use
-        ``FenchelYoungLoss(oracle, "marginals")`` to train.
+        The log-probabilities; −inf for structures of probability 0. They are differentiable in θ to any order for
+        ``"negentropy"``. For other regularizers the backward pass raises UnsupportedError.
 
     Raises
     ------
@@ -336,14 +337,29 @@ def log_prob(
     target = copies.gold(y, "y")
     with problem.plain_modes():
         if isinstance(copies.oracle, HypergraphProgram):
-            return copies.restore(copies.oracle.log_prob(copies.theta, target, omega))
+            with torch.no_grad():  # also checks that y is a structure
+                log_probs = copies.oracle.log_prob(copies.theta, target, omega)
+            if not _is_differentiable(copies.theta, omega):
+                return copies.restore(autograd.raise_on_backward(log_probs, copies.theta, _walk_message("log_prob")))
         gibbs = _require_gibbs(problem.oracle, omega)
         theta64 = map_parts(Tensor.double, divide_by_temperature(problem.theta, omega.temperature))
         score = inner_product(repeat_instances(theta64, samples.numel()), map_parts(Tensor.double, target))
-        log_z = gibbs.log_partition(theta64)
+        log_z = differentiable_log_partition(gibbs, theta64)
         # Rounding can make the log-probability of a structure of probability near 1 positive.
         log_probs = score.view(samples.numel(), len(log_z)) - log_z
         return copies.restore(log_probs.clamp(max=0).flatten())
+
+
+def _is_differentiable(theta: Parts, omega: Regularizer) -> bool:
+    """Whether autograd records θ and the distribution is the Gibbs distribution."""
+    return omega.alpha == 1 and torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
+
+
+def _walk_message(query: str) -> str:
+    return (
+        f"{query} has no gradient for regularizers other than the negative entropy; use regularizer='negentropy', or "
+        "the value and mean of the relaxation 'smoothed', which are differentiable"
+    )
 
 
 def _sample_shape(y: Any, problem: Problem) -> torch.Size:

@@ -4,7 +4,7 @@ from .capped_simplex import CappedSimplexMap
 from .convex_function import ConvexFunction, Gradient, gradient, value, value_and_gradient
 from .simplex_map import SimplexMap, apply_simplex_map
 from .smoothed_maximum import smooth_argmax, smooth_max, smooth_max_with_backward
-from .solver_gradients import WeightedMean, attach_envelope_gradient, attach_jacobian, attach_vjp
+from .solver_gradients import WeightedMean, attach_envelope_gradient, attach_jacobian, attach_vjp, raise_on_backward
 
 __all__ = [
     "CappedSimplexMap",
@@ -17,6 +17,7 @@ __all__ = [
     "attach_jacobian",
     "attach_vjp",
     "gradient",
+    "raise_on_backward",
     "smooth_argmax",
     "smooth_max",
     "smooth_max_with_backward",

@@ -14,7 +14,7 @@ from ..errors import UnsupportedError
 from ..parts import Parts, as_tuple, pack, pack_like, sum_to_batch_of, zeros_for_missing
 from ..shapes import Float
 
-__all__ = ["WeightedMean", "attach_envelope_gradient", "attach_jacobian", "attach_vjp"]
+__all__ = ["WeightedMean", "attach_envelope_gradient", "attach_jacobian", "attach_vjp", "raise_on_backward"]
 
 
 # ----------------------------------------------------------------------------- optimal values, piecewise linear maps
@@ -122,7 +122,7 @@ class _AttachVJP(Function):
             gradients = as_tuple(sum_to_batch_of(ctx.result.vjp(v_mean, weights), pack(theta, ctx.is_tuple)))
         if torch.is_grad_enabled():
             sources = [t for t in (*theta, *cotangents) if t is not None]
-            gradients = _FirstOrderOnly.apply(ctx.second_order_message, len(gradients), *gradients, *sources)
+            gradients = _RaiseOnBackward.apply(ctx.second_order_message, len(gradients), *gradients, *sources)
         return None, None, None, *gradients
 
 
@@ -130,17 +130,22 @@ class _AttachVJP(Function):
 _AttachVJP.forward.__signature__ = inspect.signature(_AttachVJP.forward)
 
 
-class _FirstOrderOnly(Function):
-    """The identity on its first ``n`` tensors, which depend on the others in a way that is not offered."""
+class _RaiseOnBackward(Function):
+    """The identity on the first ``n`` tensors. Its backward pass raises UnsupportedError."""
 
     @staticmethod
-    def forward(second_order_message: str, n: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(message: str, n: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(t.clone() for t in tensors[:n])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.second_order_message = inputs[0]
+        ctx.message = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise UnsupportedError(ctx.second_order_message)
+        raise UnsupportedError(ctx.message)
+
+
+def raise_on_backward(value: Tensor, theta: Parts, message: str) -> Tensor:
+    """Return ``value``, computed from ``theta`` without gradients; its backward pass raises UnsupportedError."""
+    return _RaiseOnBackward.apply(message, 1, value, *as_tuple(theta))[0]

@@ -190,7 +190,7 @@ def test_no_samples(example):
         (lambda t: si.sample(t, "assignment"), "assignment", "Samplable"),
         (lambda t: si.entropy(t, "assignment"), "assignment", "#P-complete"),
         (lambda t: si.entropy(t, "arborescence", regularizer="squared_l2"), "arborescence", "recursion of maxima"),
-        (lambda t: si.sample(t, "arborescence", regularizer="squared_l2"), "arborescence", "regularizers"),
+        (lambda t: si.sample(t, "arborescence", regularizer="squared_l2"), "arborescence", "random walk"),
     ],
 )
 def test_what_cannot_be_asked(query, name, lack):
@@ -288,3 +288,79 @@ def test_log_partition_is_refused_where_nothing_can_be_summed():
         si.log_partition(torch.zeros(3, 3), "assignment")
     with pytest.raises(si.InvalidInputError, match="temperature"):
         si.log_partition(torch.zeros(3, 3), "arborescence", temperature=0.0)
+
+
+# ----------------------------------------------------------------------------- gradients
+
+
+@listed
+def test_gradients_of_log_prob_and_entropy(example):
+    if not has(example, si.GibbsOracle):
+        pytest.skip("no sum over structures")
+    theta, found = draw(example)
+    oracle = example.oracle()
+    pieces = [torch.from_numpy(np.stack([y[0][i] for y, _ in found])).unsqueeze(1) for i in range(len(example.shapes))]
+    y = tuple(pieces) if example.is_tuple else pieces[0]
+    tensors = [t.clone().requires_grad_() for t in as_tuple(theta)]
+
+    def parts(ts):
+        return tuple(ts) if example.is_tuple else ts[0]
+
+    for query in (lambda *ts: si.log_prob(parts(ts), y, oracle), lambda *ts: si.entropy(parts(ts), oracle)):
+        assert torch.autograd.gradcheck(query, tensors, fast_mode=True)
+        assert torch.autograd.gradgradcheck(query, tensors, fast_mode=True)
+        with torch.no_grad():
+            without = query(*tensors)
+        torch.testing.assert_close(query(*tensors).detach(), without)
+
+
+def test_log_prob_has_the_gradient_of_the_crf_loss():
+    torch.manual_seed(0)
+    theta = (torch.randn(2, 6, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True))
+    gold, lengths = torch.randint(3, (2, 6)), [6, 4]
+    loss = si.FenchelYoungLoss("chain", "marginals", reduction="none")(theta, gold, lengths=lengths)
+    log_prob = si.log_prob(theta, gold, "chain", lengths=lengths)
+    torch.testing.assert_close(log_prob, -loss)
+    for found, expected in zip(
+        torch.autograd.grad(log_prob.sum(), theta), torch.autograd.grad(-loss.sum(), theta), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+def test_gradients_of_samples_in_front_and_of_forbidden_parts():
+    theta = torch.zeros(2, 4, 4, dtype=torch.float64)
+    theta[:, 0, 1] = -math.inf
+    theta.requires_grad_()
+    y = si.sample(theta, "arborescence", 5)
+    log_prob = si.log_prob(theta, y, "arborescence", temperature=2.0)
+    (gradient,) = torch.autograd.grad(log_prob.sum(), theta, retain_graph=True)
+    mean = si.relax(theta.detach(), "arborescence", "marginals", temperature=2.0)
+    torch.testing.assert_close(gradient, (y.sum(0) - 5 * mean) / 2)
+    impossible = torch.zeros(2, 4, 4, dtype=torch.float64)
+    impossible[:, 0] = 1
+    assert si.log_prob(theta, impossible.index_fill(2, torch.tensor(0), 0), "arborescence").tolist() == [-math.inf] * 2
+    (gradient,) = torch.autograd.grad(si.entropy(theta, "arborescence").sum(), theta)
+    assert gradient.isfinite().all()
+    assert (gradient[:, 0, 1] == 0).all()
+
+
+@pytest.mark.parametrize("query", ["log_prob", "entropy"])
+def test_random_walks_of_other_regularizers_refuse_the_backward_pass(query):
+    theta = torch.randn(3, 4, requires_grad=True)
+    options = {"k": 2, "regularizer": "squared_l2"}
+    if query == "log_prob":
+        found = si.log_prob(theta, si.relax(theta, "subset", "map", k=2).detach(), "subset", **options)
+    else:
+        found = si.entropy(theta, "subset", **options)
+    with pytest.raises(si.UnsupportedError, match=rf"{query} has no gradient for regularizers.*'smoothed'"):
+        found.sum().backward()
+
+
+def test_log_prob_and_entropy_inside_torch_func():
+    theta = torch.randn(4, 4, dtype=torch.float64)
+    y = si.sample(theta, "arborescence", 1)[0]
+    mean = si.relax(theta, "arborescence", "marginals")
+    torch.testing.assert_close(torch.func.grad(lambda t: si.log_prob(t, y, "arborescence"))(theta), y - mean)
+    leaf = theta.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(si.entropy(leaf, "arborescence"), leaf)
+    torch.testing.assert_close(torch.func.grad(lambda t: si.entropy(t, "arborescence"))(theta), expected)
