@@ -17,7 +17,7 @@ from structinf.calls.resolution import ORACLES, RELAXATIONS
 from structinf.command_line.listing import answers
 
 ROOT = Path(__file__).parent.parent
-WIDTH = 100  # columns of the drawing
+WIDTH = 72  # columns of the drawing
 
 K = TypeVar("K", bound=Hashable)
 Graph = Mapping[str, frozenset[str]]

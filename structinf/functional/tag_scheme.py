@@ -24,7 +24,17 @@ _ROLES = {
 
 
 class Span(NamedTuple):
-    """Tokens ``start`` to ``stop`` − 1 of a sequence, with the name of their type."""
+    """Tokens ``start`` to ``stop`` − 1 of a sequence, with the name of their type.
+
+    Attributes
+    ----------
+    start : int
+        Index of the first token.
+    stop : int
+        Index after the last token.
+    type : str
+        Type of the span, such as "PER"; empty for tags without a type.
+    """
 
     start: int
     stop: int
