@@ -34,6 +34,11 @@ class Span(NamedTuple):
         Index after the last token.
     type : str
         Type of the span, such as "PER"; empty for tags without a type.
+
+    Examples
+    --------
+    >>> Span(1, 3, "PER")
+    Span(start=1, stop=3, type='PER')
     """
 
     start: int
@@ -142,7 +147,8 @@ class TagScheme:
         Examples
         --------
         >>> scheme = TagScheme(["O", "B", "I"])
-        >>> theta = scheme.constrain(torch.tensor([[0.0, 0.0, 9.0], [0.0, 1.0, 3.0]]), torch.zeros(3, 3))
+        >>> unary = torch.tensor([[0.0, 0.0, 9.0], [0.0, 1.0, 3.0]])
+        >>> theta = scheme.constrain(unary, torch.zeros(3, 3))
         >>> theta[0]
         tensor([[0., 0., -inf],
                 [0., 1., 3.]])
@@ -178,7 +184,8 @@ class TagScheme:
 
         Examples
         --------
-        >>> TagScheme(["O", "B", "I"]).violations(torch.tensor([0, 2, 2, 1]))
+        >>> scheme = TagScheme(["O", "B", "I"])
+        >>> scheme.violations(torch.tensor([0, 2, 2, 1]))
         tensor([False,  True, False, False])
         """
         labels, count = self._tokens(labels, lengths)
