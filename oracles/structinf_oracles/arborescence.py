@@ -25,8 +25,7 @@ __all__ = ["Arborescence"]
 
 @dataclass(frozen=True)
 class Arborescence(GibbsOracle, Samplable, Enumerable):
-    """Non-projective dependency trees: each of n words has one head, another word or the root, and no heads form a
-    cycle.
+    """Non-projective dependency trees: each of n words has one head, another word or the root.
 
     ⟨θ, y⟩ = Σ_m θ[head(m), m]. Words are numbered from 1 to n, and node 0 is the root.
 
@@ -209,9 +208,7 @@ def _are_trees(heads: Tensor) -> Tensor:
 
 
 def _indicators(heads: Tensor, inside: Tensor, like: Tensor) -> Tensor:
-    """Return y (B, n + 1, n + 1) with the arcs from ``heads`` (B, n) to the words ``inside`` (B, n), like
-    ``like``.
-    """
+    """Return y (B, n + 1, n + 1), like ``like``, with the arcs of ``heads`` (B, n) to the words ``inside``."""
     y = like.new_zeros(len(heads), *like.shape[1:])
     y[:, :, 1:].scatter_(1, heads[:, None].to(like.device), inside[:, None].to(y))
     return y

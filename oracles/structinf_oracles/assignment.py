@@ -211,9 +211,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         return rows, columns, None
 
     def _layout(self, theta: Tensor) -> tuple[Any, ...]:
-        """Return the leading kernel arguments: scores, row groups, column groups, and the largest number of
-        columns of a block.
-        """
+        """Return the leading kernel arguments: scores, row and column groups, and the most columns of a block."""
         from .kernels.assignment.rectangular import OTHER, SURPLUS, UNUSED, mark_surplus
 
         (scores,) = to_numpy(theta)
@@ -235,8 +233,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         return scores, *groups, n + m
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """Return all matchings of the whole smaller side, (|Y|, n, m) in float64, ordered by the columns of the
-        rows.
+        """Return all matchings of the whole smaller side, (|Y|, n, m) in float64, ordered by columns.
 
         ``allow_unmatched`` does not change the result, as scores without −inf admit the same matchings. At most a
         million.

@@ -130,8 +130,9 @@ class BinaryTree(HypergraphProgram):
         return graph.build(np.append(-1, np.where(self._have_trees(n, labels), goals, -1)), prune=True)
 
     def _rules(self) -> np.ndarray:
-        """Return the labels of parents, left halves and right halves, (3, R); without rules, zeros for the one
-        shared node.
+        """Return the labels of parents, left halves and right halves, (3, R).
+
+        Without rules, zeros for the one shared node.
         """
         return np.reshape([(0, 0, 0)] if self.rules is None else self.rules, (-1, 3)).astype(np.int64).T
 
@@ -219,8 +220,9 @@ class BinaryTree(HypergraphProgram):
 
 
 def _labels(option: str, given: Any) -> tuple[int, ...]:
-    """Return the labels ``given`` for an option as a tuple of integers; InvalidInputError if one is negative or no
-    integer.
+    """Return the labels ``given`` for an option as a tuple of integers.
+
+    Raises InvalidInputError if one is negative or no integer.
     """
     try:
         labels = tuple(operator.index(label) for label in given)

@@ -161,8 +161,9 @@ class Chain(HypergraphProgram):
         return y[0] if isinstance(y, tuple) else y
 
     def hamming_cost(self, y: Parts) -> Parts:
-        """Return costs that count wrong tags. The cost of a transition shared by all steps has a batch dimension
-        of 1.
+        """Return costs that count wrong tags.
+
+        The cost of a transition shared by all steps has a batch dimension of 1.
         """
         # The cost of a tag is 1/2 − y[t, tag]. Half the sum of the token's tags serves as 1/2, and is 0 in the padding.
         if isinstance(y, tuple):
@@ -207,9 +208,7 @@ class Chain(HypergraphProgram):
     # -- the recursion as a graph -------------------------------------------------------------
 
     def build(self, event_shape: Any) -> Hypergraph:
-        """Build the recursion: a node for each token and tag and, if tags have scores, a node for the best way to
-        reach the tag.
-        """
+        """Build the recursion: a node for each token and tag, and if tags have scores, a node before adding them."""
         graph = HypergraphBuilder(event_shape)
         if not isinstance(graph.parts, tuple):
             transition = graph.parts

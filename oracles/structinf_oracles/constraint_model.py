@@ -175,8 +175,6 @@ class ConstraintModel(SolverOracle, Enumerable):
         return lambda _, scores: program.maximise(scores, self)
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """Return all values of the variables in solutions, (|Y|, *event) in float64, sorted. At most a million
-        solutions.
-        """
+        """Return all values of the variables in solutions, (|Y|, *event) in float64, sorted; at most a million."""
         solutions = self._program.solutions("solutions of the model")
         return torch.from_numpy(solutions).double().reshape(-1, *self.event_shape)

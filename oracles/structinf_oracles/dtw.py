@@ -29,8 +29,7 @@ __all__ = ["DTW"]
 
 @dataclass(frozen=True)
 class DTW(HypergraphProgram):
-    """Paths from cell (0, 0) to cell (n − 1, m − 1) of a grid, by moves to the right, down or diagonally down
-    right.
+    """Paths from cell (0, 0) to cell (n − 1, m − 1) of a grid, by moves right, down or diagonally down right.
 
     Dynamic time warping minimises a sum of costs. So θ[i, j] is minus the cost of matching item i of one series with
     item j of the other. The smoothed form with temperature γ, soft-DTW, is −γ log Σ_y exp⟨θ / γ, y⟩.
@@ -103,9 +102,7 @@ class DTW(HypergraphProgram):
         return True
 
     def build(self, event_shape: tuple[int, int]) -> Hypergraph:
-        """Build the hypergraph for counts, entropies, probabilities and lists of structures, which have no
-        compiled loop.
-        """
+        """Build the hypergraph for counts, entropies, probabilities and lists, which have no compiled loop."""
         graph, (n, m) = HypergraphBuilder(event_shape), event_shape
         cell, inside = graph.nodes(n, m), self._inside_band(n, m)
         graph.add(cell[0, 0], part=graph.parts[0, 0])
@@ -258,9 +255,7 @@ class DTW(HypergraphProgram):
         )
 
     def _sizes_and_bands(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows and columns in use (B, 2) and the bands (B,) of the instances, in int64 on the device of
-        θ.
-        """
+        """Return the rows and columns in use (B, 2), and the bands (B,), in int64 on the device of θ."""
         batch, n, m = theta.shape
         lengths, bands = sizes_in_use(self.bound, (n, m), theta), self.bound.get("band")
         if bands is None:

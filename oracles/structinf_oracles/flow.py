@@ -56,9 +56,9 @@ class Flow(Enumerable):
 
     Notes
     -----
-    Special cases are b-matchings (edges of capacity 1 between supply and demand nodes), shortest paths in graphs
-    without cycles of positive score (a supply of 1), assignments and transport plans. Assignments and transport plans
-    also have their own oracles.
+    Special cases are b-matchings (edges of capacity 1 between supply and demand nodes) and shortest paths in graphs
+    without cycles of positive score (a supply of 1). Assignments and transport plans are special cases with their own
+    oracles.
 
     y is a vertex of the flow polytope, and all vertices are integers. The network simplex method compares sums of
     scores exactly, so that the scale of the scores does not matter. Ties are broken deterministically. CUDA tensors
@@ -126,9 +126,7 @@ class Flow(Enumerable):
         return self._network.best(theta, self.solver)
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Return costs of half a unit: for each unit on an edge empty in ``y``, and for each unit missing on an
-        edge full in ``y``.
-        """
+        """Return costs of half a unit, for units on edges empty in ``y`` and units missing on edges full in ``y``."""
         return self._network.hamming_cost(y)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:

@@ -258,8 +258,7 @@ def _moves_on_grid(rows: int, columns: int, moves: tuple[tuple[int, int], ...]) 
 
 
 def grid_path(*, moves: str | Sequence[tuple[int, int]] = "down-right") -> GridPath | GridShortestPath:
-    """Return the oracle of paths through a grid: a :class:`GridPath`, or a :class:`GridShortestPath` if a move
-    leads back.
+    """Return a :class:`GridPath`, or a :class:`GridShortestPath` if a move leads back.
 
     Parameters
     ----------

@@ -204,9 +204,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         return self.as_parts(torch.from_numpy(y).to(theta), theta)
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """Return all matchings, perfect or not as the option says, (|Y|, *event), sorted by the partners; at most
-        a million.
-        """
+        """Return all matchings, perfect or not as the option says, (|Y|, *event); at most a million."""
         like = torch.zeros(1, *event_shape, dtype=torch.float64)
         graph, nodes = self.graph_of(like), int(self.nodes_in_use(like)[0])
         ends = torch.tensor(graph.ends)

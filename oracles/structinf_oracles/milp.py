@@ -176,9 +176,7 @@ class MILP(SolverOracle, Enumerable):
         return y.round().long()
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Return costs that count the 0/1 variables wrongly 0 or 1. For other variables see
-        :func:`cost_of_changes`.
-        """
+        """Return costs that count the 0/1 variables wrongly 0 or 1. For other variables see :func:`cost_of_changes`."""
         return cost_of_changes(y, self._program.low, self._program.high)
 
     def _check_integral(self, lacks: str) -> None:

@@ -24,8 +24,7 @@ __all__ = ["MonotonicAlignment"]
 
 @dataclass(frozen=True)
 class MonotonicAlignment(HypergraphProgram):
-    """Alignments in which each of m columns picks one of n rows, and no column picks an earlier row than the
-    column before.
+    """Alignments in which each of m columns picks one of n rows, and the rows never decrease.
 
     For example, the columns are frames of speech or of a musical performance, and the rows are phonemes or notes.
 

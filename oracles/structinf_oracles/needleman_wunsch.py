@@ -126,9 +126,7 @@ class NeedlemanWunsch(HypergraphProgram):
         return graph.build(goals, prune=True)
 
     def _linear_gaps(self, graph: HypergraphBuilder, matched: np.ndarray, aligned: np.ndarray, gap: np.ndarray) -> None:
-        """Lead from ``matched`` to ``aligned`` by any number of skipped rows and then any number of skipped
-        columns.
-        """
+        """Lead from ``matched`` to ``aligned`` by any number of skipped rows, then of skipped columns."""
         rows = matched  # in global mode, nodes of matches also serve as nodes of skipped rows
         if self.mode == "local":
             rows = graph.nodes(*matched.shape)
@@ -138,9 +136,7 @@ class NeedlemanWunsch(HypergraphProgram):
         graph.add(aligned[:, 1:], aligned[:, :-1], part=gap[1])
 
     def _affine_gaps(self, graph: HypergraphBuilder, matched: np.ndarray, aligned: np.ndarray, gap: np.ndarray) -> None:
-        """Lead from ``matched`` to ``aligned`` as :meth:`_linear_gaps`, with the scores ``gap`` [side] of opening
-        and extending.
-        """
+        """Lead from ``matched`` to ``aligned`` as :meth:`_linear_gaps`, with scores of opening and extending gaps."""
         rows, columns = graph.nodes(2, *matched.shape)
         graph.add(rows[1:], matched[:-1], part=gap[0, 0])
         graph.add(rows[1:], rows[:-1], part=gap[0, 1])
@@ -149,9 +145,7 @@ class NeedlemanWunsch(HypergraphProgram):
         graph.add(aligned, np.stack([matched, rows, columns]))
 
     def _anywhere(self, graph: HypergraphBuilder, matched: np.ndarray) -> np.ndarray:
-        """Return nodes of alignments without matches, or with the last match anywhere among the first i and j
-        elements.
-        """
+        """Return nodes without matches, or with the last match anywhere among the first i and j elements."""
         in_row, found = graph.nodes(2, *matched.shape)
         graph.add(in_row[:, 1:], in_row[:, :-1])
         graph.add(in_row, matched)

@@ -226,8 +226,7 @@ class Path(ShortestPath):
         return [[self.graph.nodes[node] for node in row[:length]] for row, length in rows]
 
     def _follow(self, edges: Tensor, used: Tensor, like: Tensor) -> Tensor:
-        """Return the nodes before and after each of the used ``edges`` (B, L), shape (B, L + 1), if the edges form
-        a path.
+        """Return the nodes before and after each used edge of a path, (B, L + 1), for ``edges`` (B, L).
 
         The next node is the sum of an edge's two ends minus the node before. All nodes are thus alternating
         cumulative sums.

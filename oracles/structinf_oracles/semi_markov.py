@@ -173,9 +173,7 @@ class SemiMarkov(HypergraphProgram):
         return as_tuple(y)[0]
 
     def hamming_cost(self, y: Parts) -> Parts:
-        """Return costs that count the wrong steps of each segment. Transitions cost 0, with a batch dimension of
-        1.
-        """
+        """Return costs that count the wrong steps of each segment. Transitions cost 0, with a batch dimension of 1."""
         segments = as_tuple(y)[0]
         steps, durations = segments.shape[1:3]
         right = torch.nn.functional.one_hot(self.labels_of_steps(y) + 1, segments.shape[-1] + 1)[..., 1:]

@@ -238,9 +238,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 def _join(component: Tensor, u: Any, v: Any) -> Tensor:
-    """Return components (K, n), each named by one of its nodes, after joining the nodes ``u`` and ``v``, (K,) or
-    scalar.
-    """
+    """Return components (K, n), named by one of their nodes, after joining nodes ``u`` and ``v``, (K,) or scalar."""
     rows = torch.arange(len(component), device=component.device)
     return torch.where(component == component[rows, v][:, None], component[rows, u][:, None], component)
 

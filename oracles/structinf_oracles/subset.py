@@ -144,14 +144,13 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         return capped_simplex.nearest(self._scores(theta), self.k, at_most=self.at_most)
 
     def project_entropy(self, theta: Tensor, *, binary: bool) -> Float[Tensor, "batch d"]:
-        """Return min(1, exp(θ − τ)) or, if ``binary``, the sigmoid of θ − τ, where τ is set by the constraint on Σ
-        μ.
-        """
+        """Return min(1, exp(θ − τ)) or, if ``binary``, the sigmoid of θ − τ, for the τ that fits Σ μ."""
         return capped_simplex.entropic(self._scores(theta), self.k, at_most=self.at_most, binary=binary)
 
     def _scores(self, theta: Tensor) -> Tensor:
-        """Return θ with −inf for elements beyond the length; InfeasibleError if fewer than :attr:`_least` elements
-        remain.
+        """Return θ with −inf for elements beyond the length.
+
+        Raises InfeasibleError if fewer than :attr:`_least` elements remain.
         """
         scores = mask_unusable_cells(self.bound.get("lengths"), theta)
         if self._least:

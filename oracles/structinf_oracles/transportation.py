@@ -123,8 +123,7 @@ class Transportation(TransportPolytope, Enumerable):
         return self._network.best(theta.flatten(1), self.solver).reshape(theta.shape)
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Return costs of half a unit: for units on pairs empty in ``y``, and for units missing on pairs full in
-        ``y``.
+        """Return costs of half a unit, for units on pairs empty in ``y`` and units missing on pairs full in ``y``.
 
         The sum is a lower bound on the number of wrong units, and equals their number if no pair can have more than 1
         unit.

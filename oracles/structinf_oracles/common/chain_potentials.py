@@ -31,8 +31,9 @@ def original_form(nodes: Tensor, edges: Tensor, theta: Parts) -> Parts:
 
 
 def tag_indicators(tags: Tensor, lengths: Tensor, theta: Parts) -> Parts:
-    """Return the structures of ``tags`` (..., B, T), in the form of ``theta``; tags beyond ``lengths`` (..., B)
-    are ignored.
+    """Return the structures of ``tags`` (..., B, T), in the form of ``theta``.
+
+    Tags beyond ``lengths`` (..., B) are ignored.
     """
     unary, transition = common_form(theta)
     states, dtype = unary.shape[-1], unary.dtype

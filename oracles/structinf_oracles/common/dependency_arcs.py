@@ -14,9 +14,7 @@ __all__ = ["arcs_in_use", "check_arcs", "lengths_in_use"]
 
 
 def check_arcs(oracle: Oracle, theta: Tensor, *, labelled: bool = False) -> None:
-    """Raise InvalidInputError unless θ is (B, n + 1, n + 1), or (B, n + 1, n + 1, L) if ``labelled``, and lengths
-    are valid.
-    """
+    """Raise InvalidInputError unless θ is (B, n + 1, n + 1), with L labels if ``labelled``, and lengths are valid."""
     size, *others = theta.shape[1:]
     if size < 2 or others[0] != size or 0 in others:
         form = "(n + 1, n + 1, L) of labelled arcs" if labelled else "(n + 1, n + 1) of arcs"

@@ -73,9 +73,7 @@ def check_moves(moves: Any, *, back: bool) -> tuple[tuple[int, int], ...]:
 
 
 def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -> Int[Tensor, "batch 2"]:
-    """Return the rows and columns in use of each instance of ``like`` (B, ...): the bound ``lengths``, or else
-    ``shape``.
-    """
+    """Return the rows and columns in use of each instance of ``like``: bound ``lengths``, or else ``shape``."""
     if "lengths" in bound:
         lengths = bound["lengths"]
         check_instances("lengths", lengths, len(like))
@@ -112,8 +110,9 @@ def nonzero_cells(y: Float[Tensor, "batch n m"], most: int) -> Int[Tensor, "batc
 
 
 def check_cells(cells: Tensor, sizes: Tensor, most: int) -> Bool[Tensor, "batch most"]:
-    """Return which of the labels ``cells`` (B, most, 2) are not padding; InvalidInputError for cells outside
-    ``sizes``.
+    """Return which of the labels ``cells`` (B, most, 2) are not padding.
+
+    Raises InvalidInputError for cells outside ``sizes``.
     """
     if cells.shape[1:] != (most, 2):
         raise InvalidInputError(

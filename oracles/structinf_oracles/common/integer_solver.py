@@ -54,8 +54,7 @@ def integer_scores(
 
 
 def cost_of_changes(y: Float[Tensor, "batch parts"], low: np.ndarray, high: np.ndarray) -> Float[Tensor, "batch parts"]:
-    """Return costs of 1 per unit by which parts at their least value ``low`` (d,) rise, or parts at their largest
-    value fall.
+    """Return costs of 1 per unit by which parts at their least value rise, or parts at their largest fall.
 
     For 0/1 variables the costs give the Hamming distance from ``y``. Parts between their bounds cost nothing.
     """
@@ -131,9 +130,7 @@ class SolverOracle(Oracle):
 
     @abc.abstractmethod
     def maximiser(self, theta: Tensor) -> Maximiser:
-        """Return the function that solves one instance of θ (B, *event). Several threads call the function at
-        once.
-        """
+        """Return the function that solves one instance of θ (B, *event), called by several threads at once."""
 
     def argmax(self, theta: Tensor) -> Tensor:
         (scores,) = to_numpy(theta.detach().double().flatten(1))

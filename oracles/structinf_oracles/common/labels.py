@@ -12,8 +12,9 @@ __all__ = ["indicators", "nonzero_positions", "reject_labels"]
 
 
 def nonzero_positions(y: Float[Tensor, "batch parts"], most: int) -> Int[Tensor, "batch most"]:
-    """Return the positions of the nonzero parts of ``y``, in order; InvalidInputError if an instance has more than
-    ``most``.
+    """Return the positions of the nonzero parts of ``y``, in order.
+
+    Raises InvalidInputError if an instance has more than ``most``.
     """
     batch, part = y.nonzero().unbind(1)
     count = torch.bincount(batch, minlength=len(y))

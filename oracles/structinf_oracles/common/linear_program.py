@@ -163,9 +163,7 @@ class LinearProgram:
         return Outcome("best", point) if result.status == 0 else Outcome("limit", point, float(result.mip_gap))
 
     def _without_best(self, result: Any, low: np.ndarray, high: np.ndarray, oracle: SolverOracle) -> Outcome:
-        """Return whether the program is unbounded or infeasible, by solving it without scores if HiGHS cannot
-        tell.
-        """
+        """Return whether the program is unbounded or infeasible; if HiGHS cannot tell, solve without scores."""
         if result.status == 4 and "Not Set" in result.message and oracle.time_limit is not None:
             return Outcome("limit")  # the time limit passed before HiGHS began
         if result.status == 4 and "unbounded or infeasible" not in result.message:
@@ -190,16 +188,15 @@ class LinearProgram:
         )
 
     def _rounded(self, point: np.ndarray) -> np.ndarray:
-        """Return ``point`` with integers rounded, and clipped to the bounds, which HiGHS may miss by its
-        tolerance.
-        """
+        """Return ``point`` with integers rounded, clipped to the bounds, as HiGHS has a tolerance."""
         return np.where(self.integral, np.rint(point), point).clip(self.low, self.high) + 0.0  # no −0
 
     # -- CP-SAT ----------------------------------------------------------------------------
 
     def as_constraint_program(self) -> ConstraintProgram:
-        """Return the program for CP-SAT; InvalidInputError unless all variables are bounded integers and A holds
-        integers.
+        """Return the program for CP-SAT.
+
+        Raises InvalidInputError unless all variables are bounded integers and A holds integers.
         """
         ends = np.concatenate([self.low, self.high])
         if not self.integral.all() or not np.isfinite(ends).all():

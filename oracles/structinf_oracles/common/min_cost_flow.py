@@ -201,8 +201,7 @@ class Network:
         return left
 
     def hamming_cost(self, y: Float[Tensor, "batch parts"]) -> Tensor:
-        """Return costs of half a unit: for each unit on an edge empty in ``y``, and for each unit missing on an
-        edge full in ``y``.
+        """Return costs of half a unit, for units on edges empty in ``y`` and units missing on edges full in ``y``.
 
         The costs give the Hamming distance if all amounts are 0 or 1. Otherwise they give a lower bound on half the
         sum of all differences. No linear cost counts the differences of an edge that is neither empty nor full.

@@ -87,8 +87,7 @@ class ShortestPath(Enumerable):
         return True
 
     def hamming_cost(self, y: Tensor) -> Tensor:
-        """Return −y: the distance from ``y`` to another path is the number of parts of ``y`` missing from the
-        other path.
+        """Return −y, so that the distance is the number of parts of ``y`` missing from another path.
 
         Additional parts of the other path cost nothing, since scores plus their cost could be positive.
         """
@@ -203,8 +202,9 @@ class ShortestPath(Enumerable):
         reject_labels(again, labels, "the path must not visit a node twice")
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """Return all simple paths, (|Y|, *event) in float64, at most a million. Paths with the same parts are one
-        structure.
+        """Return all simple paths, (|Y|, *event) in float64, at most a million.
+
+        Paths with the same parts are one structure.
         """
         from ..kernels.path import simple_paths
 

@@ -70,9 +70,7 @@ class UndirectedGraph(Graph):
 
     @cached_property
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The pairs of nodes i < j with edges, as sorted keys i n + j and as j n + i, (P,); and the pair of each
-        edge, (E,).
-        """
+        """The pairs of nodes i < j with edges, as sorted keys i n + j and as j n + i, (P,); each edge's pair, (E,)."""
         keys, pair = np.unique(self.ends @ [len(self.nodes), 1], return_inverse=True)
         low, high = self.ends_of(keys)
         return keys, high * len(self.nodes) + low, pair

@@ -1,1 +1,1 @@
-"""Compiled CPU loops of the built-in structures, over plain arrays; modules here are imported on first use."""
+"""Compiled CPU loops of the built-in oracles, over plain arrays. Modules here are imported on first use."""

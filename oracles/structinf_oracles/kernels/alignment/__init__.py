@@ -1,1 +1,1 @@
-"""Kernels of alignments in a grid (DTW, Needleman-Wunsch, monotonic alignments)."""
+"""Kernels of alignments in a grid (DTW)."""

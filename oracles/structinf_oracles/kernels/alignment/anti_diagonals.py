@@ -1,16 +1,16 @@
-"""Where the numbers of an alignment grid's cells lie, anti-diagonal by anti-diagonal, and how they come together.
+"""The memory layout of an alignment grid, by anti-diagonals, and the transfer of numbers between cells.
 
-Instances are served in groups (see :mod:`.dispatch`), whose cells of one anti-diagonal stand side by side in the
-columns of :mod:`.smooth_max_of_three`: vectors are full and no operation waits for the one before, however short the
-anti-diagonals are.
-For the instance g of a group, the row k of ``grids[g]`` describes the anti-diagonal i + j = k − 2:
+Instances are processed in groups (see :mod:`.dispatch`). The cells of a group on one anti-diagonal lie side by side
+in the columns of :mod:`.smooth_max_of_three`. So vectors are full and operations are independent, however short the
+anti-diagonals are. For the instance g of a group, row k of ``grids[g]`` describes the anti-diagonal i + j = k − 2:
 
-    first row i of the cells inside the band,    their number,
-    the place of the first in ``rings[g]``, where each anti-diagonal takes the places of the third before,
-    the place of the first in tables of all cells.
+    column 0: the first row i of the cells inside the band;
+    column 1: the number of these cells;
+    column 2: the place of the first cell in ``rings[g]``, where anti-diagonals k and k − 3 share memory;
+    column 3: the place of the first cell in tables of all cells.
 
-The rows 0 and 1, and those behind the instance's last cell, have no cells. Between anti-diagonals lie two places that
-stand for cells outside.
+Rows 0 and 1, and the rows after the instance's last cell, have no cells. Two places between neighbouring
+anti-diagonals stand for the cells outside.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = [
     "unpack_probabilities",
 ]
 
-# Loops run over multiples of so many columns, whole vectors of float32 or float64.
+# Loops run over multiples of this number of columns, whole vectors of float32 or float64.
 LANES = 16
 
-# An index: signed ones may count from the end, and asking whether they do keeps loops from being vectorised.
+# The type of indices. Signed indices may be negative, and the check for negative indices prevents vectorised loops.
 u64 = np.uint64
 
 
-RING, TABLE = 2, 3  # columns of a grid, for place_before
+RING, TABLE = 2, 3  # columns of a grid, for offset_before
 
 
 @jit
@@ -62,24 +62,27 @@ def layout(n, m, band, grid):
 
 @jit(inline=True)
 def _whole(count):
-    """``count``, rounded up to whole vectors."""
+    """Return ``count`` rounded up to whole vectors."""
     return (count + LANES - 1) // LANES * LANES
 
 
 @jit(inline=True)
 def offset_before(grids, g, k, steps, where):
-    """The place, ``steps`` anti-diagonals before the k-th, of the cell in the row before the first."""
+    """Return the place, in anti-diagonal k − ``steps``, of the row before the first row of anti-diagonal k."""
     return grids[g, k - steps, where] + grids[g, k, 0] - 1 - grids[g, k - steps, 0]
 
 
 @jit
 def predecessor_scores(rings, grids, size, k, d):
-    """Differences and maximum of v over the cells (i − 1, j − 1), (i − 1, j) and (i, j − 1); returns the width."""
+    """Write differences and the maximum of v over cells (i − 1, j − 1), (i − 1, j) and (i, j − 1) to d.
+
+    Return the width.
+    """
     column = 0
     for g in range(size):
         count = grids[g, k, 1]
         two, one = offset_before(grids, g, k, 2, RING), offset_before(grids, g, k, 1, RING)
-        # Whole vectors: what is written too much is the next instance's to overwrite, or nobody's.
+        # Whole vectors: the next instance overwrites the surplus numbers, or no instance reads them.
         for c in range(_whole(count)):
             x0, x1, x2 = rings[g, u64(two + c)], rings[g, u64(one + c)], rings[g, u64(one + c + 1)]
             top = maximum(maximum(x0, x1), x2)
@@ -90,26 +93,26 @@ def predecessor_scores(rings, grids, size, k, d):
     return _whole(column)
 
 
-# θ and results are read and written by panels of as many anti-diagonals as a cache line has numbers. ``panel``
-# (size, N, LANES) has a column for each of them, its row 0 being the first row i of the panel's first one. One
-# anti-diagonal alone would touch a line, and often a page, for each of its cells.
+# θ and results are read and written in panels of LANES anti-diagonals, about the numbers of a cache line. ``panel``
+# (size, N, LANES) has a column for each anti-diagonal, and its row 0 is the first row i of the panel's first
+# anti-diagonal. A single anti-diagonal would touch a cache line, and often a page, for each of its cells.
 
 
 @jit(inline=True)
 def _columns(k, i, n, m, band):
-    """The cells j of row i in the panel that starts at k: the first, and the one behind the last."""
+    """Return the columns j of row i in the panel that starts at k: the first column, and the end of the range."""
     return max(0, i - band, k - 2 - i), min(m, i + band + 1, min(k + LANES - 1, n + m) - 1 - i)
 
 
 @jit
 def read_panel(k, first, size, x, lengths, bands, grids, panel):
-    """The cells of ``x`` (B, n, m) on the anti-diagonals from the k-th on."""
+    """Read the cells of ``x`` (B, n, m) on the anti-diagonals from the k-th on into ``panel``."""
     for g in range(size):
         n, m = lengths[first + g]
         band, low, last = min(bands[first + g], n + m), grids[g, k, 0], min(k + LANES - 1, n + m)
         for i in range(low, grids[g, last, 0] + grids[g, last, 1]):
             start, stop = _columns(k, i, n, m, band)
-            if stop - start == LANES:  # a loop of known length is one vector
+            if stop - start == LANES:  # a loop of constant length compiles to one vector
                 for c in range(LANES):
                     panel[g, u64(i - low), u64(c)] = x[first + g, u64(i), u64(start + c)]
             else:
@@ -119,7 +122,7 @@ def read_panel(k, first, size, x, lengths, bands, grids, panel):
 
 @jit
 def write_panel(k, first, size, panel, lengths, bands, grids, out):
-    """The inverse of :func:`read_panel`."""
+    """Write ``panel`` to the cells of ``out`` (B, n, m): the inverse of :func:`read_panel`."""
     for g in range(size):
         n, m = lengths[first + g]
         band, low, last = min(bands[first + g], n + m), grids[g, k, 0], min(k + LANES - 1, n + m)
@@ -133,12 +136,12 @@ def write_panel(k, first, size, panel, lengths, bands, grids, out):
                     out[first + g, u64(i), u64(j)] = panel[g, u64(i - low), u64(i + j + 2 - k)]
 
 
-# ``stored`` (size, 2, places) has what is kept of the probabilities of each cell's predecessors, in θ's dtype.
+# ``stored`` (size, 2, places) holds two numbers per cell, the packed probabilities of its predecessors, in θ's dtype.
 
 
 @jit
 def store_probabilities(stored, grids, size, k, f):
-    """The first two rows of ``f`` into the places of the cells."""
+    """Copy the first two rows of ``f`` to the places of the cells in ``stored``."""
     for row in range(2):
         column = 0
         for g in range(size):
@@ -150,7 +153,7 @@ def store_probabilities(stored, grids, size, k, f):
 
 @jit
 def load_probabilities(stored, grids, size, k, q):
-    """The three probabilities into the first rows of ``q``."""
+    """Unpack the three probabilities of each cell into the first rows of ``q``."""
     column = 0
     for g in range(size):
         place = grids[g, k, 3]
@@ -160,13 +163,14 @@ def load_probabilities(stored, grids, size, k, q):
         column += grids[g, k, 1]
 
 
-# On the way back, ``inflow`` (size, 4, n + 3) holds what flows from an anti-diagonal to the cells before it, at i + 1
-# for cell i: in rows 0 and 1, by turns, along the diagonal, in row 2 up and in row 3 to the left.
+# In the backward pass, ``inflow`` (size, 4, n + 3) holds the flow from an anti-diagonal to its predecessor cells, at
+# i + 1 for cell i. Rows 0 and 1 hold the diagonal flow of alternate anti-diagonals, row 2 the flow up, and row 3 the
+# flow to the left.
 
 
 @jit
 def sum_inflow(inflow, grids, size, k, e):
-    """What flows into the cells, into the last row of ``e``; returns the width."""
+    """Write the sum of the flow into each cell to the last row of ``e``; return the width."""
     column, turn = 0, k % 2
     for g in range(size):
         low, count = grids[g, k, 0], grids[g, k, 1]
@@ -179,7 +183,7 @@ def sum_inflow(inflow, grids, size, k, e):
 
 @jit
 def store_outflow(inflow, grids, size, k, flow):
-    """What flows out of the cells, the first three rows of ``flow``, in the place of what flowed into them."""
+    """Replace the flow into the cells in ``inflow`` by the flow out of them, the first three rows of ``flow``."""
     column = 0
     for g in range(size):
         low, count = grids[g, k, 0], grids[g, k, 1]

@@ -1,7 +1,7 @@
-"""Alignments on the CPU: cuts the batch into ranges for the threads and into groups, and allocates what the loops need.
+"""CPU entry points of alignments: split the batch over threads and groups, and allocate memory for the loops.
 
-Tensors are θ (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,), both int64; regularizers are known by their α. Values
-(B,) come in float64, −inf where every path has a cell of −inf; the parts are 0 there.
+Tensors are θ (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,), both int64. A regularizer is given by its α. Values
+(B,) are float64. If every path of an instance has a cell of −inf, the value is −inf and the parts are 0.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .anti_diagonals import LANES
 
 __all__ = ["argmax", "hessian_product", "sample", "topk", "value", "value_and_mean"]
 
-# Elementary operations for each cell of a value; a mean takes twice as many, a Hessian product four times.
+# Estimated operations per cell for a value. A mean takes twice as many, a Hessian-vector product four times.
 _OPERATIONS = 16
 
-# Instances make a group until they have so many columns, or so many places in the tables: more would leave the cache.
+# The most columns and the most table places of a group of instances. Larger groups would not fit into the cache.
 _COLUMNS = 512
 _PLACES = 2**16
 
-# Results are numpy's, whose allocator asks for huge pages: a large array costs a fraction of what one of torch's does.
+# Results are allocated by numpy, which requests huge pages: large arrays are faster to allocate than with torch.
 
 
 class _Scratch(NamedTuple):
-    """What a thread needs to serve groups of ``len(grids)`` instances.
+    """The scratch memory of a thread for groups of ``len(grids)`` instances.
 
     :mod:`.anti_diagonals` and :mod:`.smooth_max_of_three` describe the arrays.
     """
@@ -53,7 +53,7 @@ Server = Callable[[int, int], Any]
 
 
 def value(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float) -> Tensor:
-    """DP_Ω(θ), in memory for three anti-diagonals."""
+    """Return DP_Ω(θ), using memory for three anti-diagonals."""
     batch = scores, *_ = to_numpy(theta, lengths, bands)
     value = np.empty(len(scores))
 
@@ -67,7 +67,7 @@ def value(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float) -> Tensor
 def value_and_mean(
     theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """DP_Ω(θ) and its gradient (B, n, m), times ``weight`` (B,)."""
+    """Return DP_Ω(θ), and its gradient (B, n, m) times ``weight`` (B,)."""
     batch = scores, sizes, limits = to_numpy(theta, lengths, bands)
     (factors,) = to_numpy(weight)
     value, out = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype)
@@ -89,7 +89,7 @@ def value_and_mean(
 
 
 def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """DP_Ω(θ) and ∇²DP_Ω(θ) v, (B, n, m)."""
+    """Return DP_Ω(θ) and ∇²DP_Ω(θ) v, (B, n, m)."""
     batch = scores, sizes, limits = to_numpy(theta, lengths, bands)
     (along,) = to_numpy(v)
     value, out, ones = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype), np.ones(len(scores), scores.dtype)
@@ -117,14 +117,14 @@ def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, al
 
 
 def argmax(theta: Tensor, lengths: Tensor, bands: Tensor) -> tuple[Tensor, Tensor]:
-    """The best score, and the best path (B, n, m)."""
+    """Return the best score, and the best path (B, n, m)."""
     _, n, m = theta.shape
     value, y = sample(theta, lengths, bands, math.inf, torch.zeros(1, len(theta), n + m - 1, dtype=torch.float64))
     return value, y[0]
 
 
 def sample(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """DP_Ω(θ), and paths (N, B, n, m) drawn along q with ``uniforms`` (N, B, n + m - 1), float64 in [0, 1)."""
+    """Return DP_Ω(θ), and paths (N, B, n, m) drawn along q with ``uniforms`` (N, B, n + m − 1) in [0, 1)."""
     batch = scores, sizes, _ = to_numpy(theta, lengths, bands)
     (draws,) = to_numpy(uniforms)
     value, y = np.empty(len(scores)), np.zeros((len(draws), *scores.shape), scores.dtype)
@@ -141,7 +141,7 @@ def sample(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, uniforms
 
 
 def topk(theta: Tensor, lengths: Tensor, bands: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The scores of the k best paths, (k, B) in float64, −inf where there are fewer, and the paths (k, B, n, m)."""
+    """Return the scores of the k best paths, (k, B) in float64, and the paths (k, B, n, m); missing scores are −inf."""
     batch = scores, *_ = to_numpy(theta, lengths, bands)
     best_scores, y = np.empty((k, len(scores))), np.zeros((k, *scores.shape), scores.dtype)
     parallel_rows(paths.topk, len(scores), *batch, best_scores, y, work=_OPERATIONS * y.size)
@@ -160,7 +160,7 @@ def _serve(
     work: float,
     is_stored: bool = True,
 ) -> None:
-    """Serve the batch, a group after the other in each thread; with no memory for q unless it ``is_stored`` it."""
+    """Run the batch, one group after the other in each thread. Without ``is_stored`` no memory for q is allocated."""
 
     def serve_range(start: int, stop: int) -> None:
         scratch = _scratch(scores, sizes[start:stop], bands[start:stop], is_stored)
@@ -172,7 +172,7 @@ def _serve(
 
 
 def _scratch(scores: np.ndarray, sizes: np.ndarray, bands: np.ndarray, is_stored: bool) -> _Scratch:
-    """For the instances of the given ``sizes`` and ``bands``."""
+    """Return scratch memory for instances of the given ``sizes`` and ``bands``."""
     _, n, m = scores.shape
     longest = min(n, m)
     cells = (sizes.min(1) * np.minimum(sizes.max(1), 2 * np.minimum(bands, n + m) + 1)).max()
@@ -191,5 +191,5 @@ def _scratch(scores: np.ndarray, sizes: np.ndarray, bands: np.ndarray, is_stored
 
 
 def _flows(scratch: _Scratch, scores: np.ndarray) -> np.ndarray:
-    """What :func:`.anti_diagonals.store_outflow` writes to."""
+    """Return the array ``inflow`` for :func:`.anti_diagonals.store_outflow`."""
     return np.empty((len(scratch.grids), 4, scores.shape[1] + 3))

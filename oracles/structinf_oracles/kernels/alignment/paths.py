@@ -1,10 +1,10 @@
-"""Single alignment paths of a grid: the best, the k best, and exact samples.
+"""Single alignment paths of a grid: the best path, the k best paths, and exact samples.
 
-The best path and samples are walks from the last cell back to (0, 0) along the probabilities that
-:func:`.smoothed_passes.forward` keeps. The k best
-come from the same recursion over lists: each cell keeps the k best paths to it, merged from those of its predecessors
-(N. Seshadri & C.-E. W. Sundberg, List Viterbi decoding algorithms with applications, IEEE Transactions on
-Communications 42, 1994). Scores are summed in float64; ties go to the diagonal step, then to (i − 1, j).
+The best path and samples are walks from the last cell back to (0, 0) along the probabilities stored by
+:func:`.smoothed_passes.forward`. The k best come from the same recursion over lists. Each cell keeps the k best paths
+to the cell, merged from the lists of its predecessors (N. Seshadri & C.-E. W. Sundberg, List Viterbi decoding
+algorithms with applications, IEEE Transactions on Communications 42, 1994). Scores are summed in float64. Ties go to
+the diagonal step, then to (i − 1, j).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["sample_paths", "topk"]
 
 @jit
 def sample_paths(first, last, lengths, uniforms, grids, stored, value, y):
-    """Paths of the group of rows ``first:last``, drawn; the best ones if the probabilities are those of no regularizer.
+    """Sample paths of the group of rows ``first:last``; without a regularizer, these are the best paths.
 
     Parameters
     ----------
-    lengths, grids, kept, value
-        As :func:`.smoothed_passes.forward` took and left them.
+    lengths, grids, stored, value
+        As passed to, and filled by, :func:`.smoothed_passes.forward`.
     uniforms : (N, B, n + m - 1) float64
         In [0, 1), for the steps to the cells of each anti-diagonal.
     y : (N, B, n, m)
-        Zeros, of which the paths' cells are set to 1.
+        Zeros on entry; set to 1 at the cells of the paths.
     """
     for b in range(first, last):
         if value[b] > -np.inf:
@@ -39,14 +39,14 @@ def sample_paths(first, last, lengths, uniforms, grids, stored, value, y):
 
 @jit
 def _sample_path(g, lengths, uniforms, grids, stored, y):
-    """One path, from the last cell back."""
+    """Sample one path, from the last cell back."""
     i, j = lengths[0] - 1, lengths[1] - 1
     y[i, j] = 1
     while i + j > 0:
         k = i + j + 2
         place = grids[g, k, 3] + i - grids[g, k, 0]
         q0, q1, _ = unpack_probabilities(stored[g, 0, place], stored[g, 1, place])
-        # Strictly below 1, so that no predecessor of probability 0 is taken.
+        # The level stays strictly below 1, so that no predecessor of probability 0 is taken.
         level = uniforms[i + j] * (1 - 2.0**-52)
         step = 0 if level < q0 else 1 if level < q0 + q1 else 2
         i -= step != 2
@@ -56,16 +56,19 @@ def _sample_path(g, lengths, uniforms, grids, stored, y):
 
 @jit
 def topk(start, stop, theta, lengths, bands, scores, y):
-    """The k best paths of the rows ``start:stop``, best first.
+    """Find the k best paths of the rows ``start:stop``, best first.
 
     Parameters
     ----------
-    theta, lengths, bands : as for :mod:`.smoothed_passes`
-    scores : (k, B) float64, written; −inf where there are fewer than k paths of finite score
-    y : (k, B, n, m) zeros, of which the paths' cells are set to 1
+    theta, lengths, bands
+        As for :mod:`.smoothed_passes`.
+    scores : (k, B) float64
+        Written; −inf if fewer than k paths have a finite score.
+    y : (k, B, n, m)
+        Zeros on entry; set to 1 at the cells of the paths.
     """
     k = len(scores)
-    # The paths to each cell of this row and the one before, best first; column j + 1 is j's, and column 0 stays empty.
+    # The scores of the k best paths to the cells of this row and the row before: column j + 1 is cell j, column 0 −inf.
     best = np.empty((2, theta.shape[2] + 1, k))
     origin = np.empty((theta.shape[1], theta.shape[2], k), np.int64)  # rank · 3 + predecessor
     for b in range(start, stop):
@@ -94,7 +97,7 @@ def topk(start, stop, theta, lengths, bands, scores, y):
 
 @jit
 def _merge(x0, x1, x2, score, merged, origin):
-    """The best of three descending lists, plus ``score``; ``merged`` comes filled with −inf."""
+    """Merge the best of three descending lists, plus ``score``, into ``merged``, filled with −inf on entry."""
     r0 = r1 = r2 = 0
     for r in range(len(merged)):
         top = max(max(x0[r0], x1[r1]), x2[r2])

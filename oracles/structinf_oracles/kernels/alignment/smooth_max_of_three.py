@@ -1,23 +1,25 @@
 """Smoothed maxima of three scores, for many cells at once: the nodes of an alignment grid.
 
-Regularizers are known by their α (`structinf.regularizers.Regularizer.alpha`): 1 is the negative entropy, 1 < α ≤ 2
-Tsallis', infinity none. With d = x − max x for scores x, a = α − 1 and p = 1 / a,
+A regularizer is given by its α (`structinf.regularizers.Regularizer.alpha`): 1 is the negative entropy, 1 < α ≤ 2 a
+Tsallis entropy, infinity no regularizer. With d = x − max x for scores x, a = α − 1 and p = 1 / a,
 
     α = 1   q = exp d / Σ exp d,       max_Ω(x) − max x = log Σ exp d;
     α > 1   q = max(a d − t, 0)^p,     max_Ω(x) − max x = (1 − 1/α) ⟨q, d⟩ + (t + 1) / (α a),
 
-where t in [−1, 0) makes Σ q = 1: by sorting for α = 2 (A. F. T. Martins & R. F. Astudillo, From softmax to sparsemax,
-ICML 2016, algorithm 1) and α = 1.5 (B. Peters, V. Niculae & A. F. T. Martins, Sparse sequence-to-sequence models, ACL
-2019, §3), by Newton's method otherwise.
+where t in [−1, 0) makes Σ q = 1. Sorting finds t for α = 2 (A. F. T. Martins & R. F. Astudillo, From softmax to
+sparsemax, ICML 2016, algorithm 1) and α = 1.5 (B. Peters, V. Niculae & A. F. T. Martins, Sparse sequence-to-sequence
+models, ACL 2019, §3). Newton's method finds t for other α.
 
-Rows of numbers lie in three arrays, of which the first ``width`` columns are meant, one a node:
+The numbers lie in the rows of three arrays. Each of the first ``width`` columns is a node:
 
-    d (4, L) float64    differences d of the three scores, all −inf where the scores are; max x
-    q (5, L) float64    probabilities q, 0 where all scores are −inf; t, and then what the maximum gains; the caller's
-    f (3, L)            what is kept of the probabilities, and scratch, of the dtype in which exp and log are taken:
-                        θ's, of which float32 is twice as fast
+    d (4, L) float64    rows 0-2: differences d of the three scores, all −inf if the scores are; row 3: max x
+    q (5, L) float64    rows 0-2: probabilities q, 0 if all scores are −inf; row 3: t, and later the gain max_Ω − max;
+                        row 4: for the caller
+    f (3, L)            packed probabilities, and scratch memory, in θ's dtype; exp and log use this dtype, and are
+                        twice as fast in float32
 
-No column depends on another. As all that makes Σ q = 1 is in float64, the rounding of exp does not add up along a path.
+The columns are independent. The normalisation Σ q = 1 is computed in float64, so that rounding errors of exp do not
+add up along a path.
 """
 
 from __future__ import annotations
@@ -35,13 +37,16 @@ _MAX_STEPS = 64
 _TOLERANCE = 4e-16
 
 
-# Which loop serves is decided where this is inlined: a compiled function with branches would count references to its
-# arrays, atomically, at every call.
+# This function is inlined, so that the caller chooses the loop. A compiled function with branches would count
+# references to its arrays, atomically, at every call.
 
 
 @jit(inline=True)
 def smooth_max(alpha, width, d, q, f, is_stored):
-    """What the maximum gains, and if asked for what is kept of the probabilities; q on the way, unless α is 1."""
+    """Write the gain of the maximum to ``q[3]`` and, if ``is_stored``, the packed probabilities to ``f``.
+
+    Unless α is 1, the probabilities are also in ``q``.
+    """
     if alpha == 1:
         _softmax(width, d, q, f)
     elif alpha == np.inf:
@@ -93,7 +98,7 @@ def _argmax(width, d, q):
 
 @jit
 def _softmax(width, d, q, f):
-    """And the logarithm of the sum: the same two exponentials serve both, as the largest score's is 1."""
+    """Write packed probabilities, and the gain log Σ exp d. Two exponentials suffice, since the largest is 1."""
     kind = f.dtype.type
     for c in range(width):
         f[0, c], f[1, c], f[2, c] = d[0, c], d[1, c], d[2, c]
@@ -112,7 +117,7 @@ def _softmax(width, d, q, f):
 
 @jit
 def _sparsemax(width, d, q):
-    """t is the largest of those that hold if one, two or three scores have a probability."""
+    """Set t to the largest of the three candidates, for one, two or three scores of positive probability."""
     for c in range(width):
         large, small = maximum(d[0, c], d[1, c]), minimum(d[0, c], d[1, c])
         middle, low = maximum(small, minimum(large, d[2, c])), minimum(small, d[2, c])
@@ -123,7 +128,10 @@ def _sparsemax(width, d, q):
 
 @jit
 def _entmax_three_halves(width, d, q):
-    """t is the smaller root of a quadratic in the scores that have a probability, which lie above −1 and above t."""
+    """Set t to the smaller root of a quadratic in the scores of positive probability.
+
+    These scores lie above −1 and above t.
+    """
     for c in range(width):
         large, small = maximum(d[0, c], d[1, c]), minimum(d[0, c], d[1, c])
         middle = maximum(0.5 * maximum(small, minimum(large, d[2, c])), -1.0)
@@ -140,7 +148,10 @@ def _entmax_three_halves(width, d, q):
 
 @jit
 def _entmax(alpha, width, d, q):
-    """N(t) = (Σ q)^a = 1 from t = −1: N is convex and falls, so that no step passes the root."""
+    """Solve N(t) = (Σ q)^a = 1 by Newton's method from t = −1.
+
+    As N is convex and decreasing, no step passes the root.
+    """
     a = alpha - 1.0
     power = 1.0 / a
     for c in range(width):
@@ -152,20 +163,20 @@ def _entmax(alpha, width, d, q):
             r0, r1, r2 = maximum(a * d[0, c] - t, 0.0), maximum(a * d[1, c] - t, 0.0), maximum(a * d[2, c] - t, 0.0)
             s0, s1, s2 = exp((power - 1.0) * log(r0)), exp((power - 1.0) * log(r1)), exp((power - 1.0) * log(r2))
             q[0, c], q[1, c], q[2, c] = s0 * r0, s1 * r1, s2 * r2
-            # (N − 1) / |N′| with N′ = −Σ s (Σ q)^(a − 1); below 1, Σ q is so by rounding, or for want of scores.
+            # (N − 1) / |N′| with N′ = −Σ s (Σ q)^(a − 1). Σ q is below 1 only by rounding, or if no score is finite.
             total = maximum(s0 * r0 + s1 * r1 + s2 * r2, 1.0)
             step = (total - exp((1.0 - a) * log(total))) / maximum(s0 + s1 + s2, 1e-300)
-            # A column stands still once it is there, however long others take.
+            # A column that has converged stays fixed while other columns iterate.
             q[3, c] = t + step if step > _TOLERANCE else t
             longest = maximum(longest, step)
         if longest <= _TOLERANCE:
             break
 
 
-# ----------------------------------------------------------------------------- what is kept
+# ----------------------------------------------------------------------------- packed probabilities
 #
-# Of the three probabilities, two: those of the less probable ones, in order. The third makes Σ q = 1, and the signs of
-# the two say which it is. So no rounding adds up along a path, and what is impossible stays so.
+# Two of the three probabilities are stored, the smaller two, in order. The largest is 1 minus their sum, and the sign
+# bits of the two tell its place. So rounding errors do not add up along a path, and probabilities of 0 stay 0.
 
 
 @jit
@@ -179,7 +190,7 @@ def _pack_probabilities(width, d, q, f):
 
 @jit(inline=True)
 def unpack_probabilities(a, b):
-    """The three probabilities; the last is 1 where no score is finite."""
+    """Return the three probabilities; the last is 1 if no score is finite."""
     second, third = has_sign_bit(a), has_sign_bit(b)
     p, r = np.float64(clear_sign_bit(a)), np.float64(clear_sign_bit(b))
     largest = 1.0 - p - r
@@ -191,7 +202,7 @@ def unpack_probabilities(a, b):
 
 @jit
 def curvature(alpha, width, q, s):
-    """s = q^(2 − α), 0 where q is 0, with which ∇²max_Ω = diag(s) − s sᵀ / Σ s; 0 where α is infinity."""
+    """Write s = q^(2 − α), 0 where q is 0 or α is infinity. The Hessian of max_Ω is diag(s) − s sᵀ / Σ s."""
     for k in range(3):
         if alpha == 1:
             for c in range(width):

@@ -1,24 +1,24 @@
-"""Value, gradient and Hessian product of smoothed alignments of a grid, one anti-diagonal after the other.
+"""Value, gradient and Hessian-vector product of smoothed alignments in a grid, by anti-diagonals.
 
-One instance is a grid θ (n, m) with a band of w cells. Its paths lead from (0, 0) to (n − 1, m − 1), and
+One instance is a grid θ (n, m) with a band of w cells. Its paths lead from (0, 0) to (n − 1, m − 1). The recursion
 
     v(i, j) = θ(i, j) + max_Ω(v(i − 1, j − 1), v(i − 1, j), v(i, j − 1))
 
-needs only the two anti-diagonals before that of i + j, so that the cells of one are computed side by side, those of
-several instances at once where they are few. v is in float64, in a ring of three anti-diagonals; what is kept is the
-probabilities q of the predecessors, two numbers of θ's dtype a cell. Every way back is the random walk from the last
-cell along them:
+reads only the two anti-diagonals before i + j. The cells of an anti-diagonal are therefore computed side by side. If
+an anti-diagonal is short, a group of instances shares the loop. v is float64, in a ring of three anti-diagonals. Only
+the probabilities q of the predecessors are stored, as two numbers of θ's dtype per cell. Every backward pass is the
+random walk from the last cell along q:
 
-    E(n − 1, m − 1) = 1,    E(predecessor) += q E(cell),
+    E(n − 1, m − 1) = 1,    E(predecessor) += q E(cell).
 
-and their derivatives along z, with dv and dE for the two recursions', are those of A. Mensch & M. Blondel,
-Differentiable dynamic programming for structured prediction and attention, ICML 2018, algorithm 4:
+The derivatives along z, with dv and dE for the derivatives of both recursions, are (A. Mensch & M. Blondel,
+Differentiable dynamic programming for structured prediction and attention, ICML 2018, algorithm 4)
 
     dv(i, j) = z(i, j) + ⟨q, dv⟩,    dq = s (dv − ⟨s, dv⟩ / Σ s),    dE(predecessor) += q dE(cell) + dq E(cell).
 
-A batch has θ (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,), int64, and results of those shapes. A function serves
-the group of its rows ``first:last``, with the grids, rings and ``stored`` of :mod:`.anti_diagonals` and the d, q and f
-of :mod:`.smooth_max_of_three`.
+A batch has θ (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,), int64. Each function processes the group of the rows
+``first:last``, with the grids, rings and ``stored`` of :mod:`.anti_diagonals` and the arrays d, q and f of
+:mod:`.smooth_max_of_three`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ __all__ = ["backward", "backward_tangent", "forward", "tangent"]
 
 @jit
 def forward(first, last, theta, lengths, bands, alpha, grids, rings, d, q, f, panel, stored, value):
-    """Fill ``grids``, and ``stored`` unless it has no places; write DP_Ω(θ) into ``value`` (B,) float64.
+    """Fill ``grids``, and ``stored`` if it has places; write DP_Ω(θ) to ``value`` (B,) float64.
 
-    Returns the last k.
+    Returns the last k of the group.
     """
     end, is_stored = 0, stored.shape[2] > 0
     for g in range(last - first):
@@ -84,7 +84,7 @@ def forward(first, last, theta, lengths, bands, alpha, grids, rings, d, q, f, pa
 
 @jit
 def _start(k, first, last, lengths, value, weight, grids, e):
-    """``weight`` (B,) at last cells on this anti-diagonal, 0 if no path leads there, into the last row of ``e``."""
+    """Write ``weight`` (B,), or 0 if no path is feasible, to ``e[4]`` at last cells on this anti-diagonal."""
     column = 0
     for g in range(last - first):
         if k == lengths[first + g, 0] + lengths[first + g, 1]:
@@ -94,7 +94,7 @@ def _start(k, first, last, lengths, value, weight, grids, e):
 
 @jit
 def _write(k, size, grids, e, panel):
-    """The last row of ``e`` into the panel's column of this anti-diagonal."""
+    """Copy the last row of ``e`` to the panel's column of this anti-diagonal."""
     turn, column = (k - 2) % LANES, 0
     for g in range(size):
         shift = grids[g, k, 0] - grids[g, k - turn, 0]
@@ -105,7 +105,7 @@ def _write(k, size, grids, e, panel):
 
 @jit
 def backward(first, last, end, lengths, bands, value, weight, grids, q, panel, stored, inflow, out):
-    """Write E times ``weight`` (B,) into the cells of ``out``. ``inflow`` is scratch memory."""
+    """Write E times ``weight`` (B,) to the cells of ``out``. ``inflow`` is scratch memory."""
     size = last - first
     inflow[:] = 0.0
     for k in range(end, 1, -1):
@@ -123,7 +123,7 @@ def backward(first, last, end, lengths, bands, value, weight, grids, q, panel, s
 
 @jit
 def tangent(first, last, end, z, lengths, bands, grids, q, panel, stored, d_tables):
-    """Fill ``d_tables`` with dv, and with 0 outside."""
+    """Fill ``d_tables`` with dv, and with 0 outside the cells."""
     size = last - first
     d_tables[:] = 0.0
     for k in range(2, end + 1):
@@ -147,7 +147,10 @@ def tangent(first, last, end, z, lengths, bands, grids, q, panel, stored, d_tabl
 
 @jit
 def _flows(k, size, grids, d_tables, q, s):
-    """q E and its derivative s (dv − ⟨s, dv⟩ / Σ s) E + q dE in the place of q and s, whose last rows are E and dE."""
+    """Replace q by q E, and s by the derivative s (dv − ⟨s, dv⟩ / Σ s) E + q dE.
+
+    The last rows of q and s are E and dE.
+    """
     column = 0
     for g in range(size):
         two, one = offset_before(grids, g, k, 2, TABLE), offset_before(grids, g, k, 1, TABLE)
@@ -178,7 +181,7 @@ def _flows(k, size, grids, d_tables, q, s):
 def backward_tangent(
     first, last, end, lengths, bands, value, weight, alpha, grids, q, panel, stored, d_tables, s, inflow, d_inflow, out
 ):
-    """Write the derivative of what :func:`backward` does into the cells of ``out``. ``s`` is as large as q."""
+    """Write the derivative of the result of :func:`backward` to the cells of ``out``. ``s`` has the shape of q."""
     size = last - first
     inflow[:] = 0.0
     d_inflow[:] = 0.0

@@ -1,8 +1,9 @@
-"""Smoothed alignments in plain torch, on any device and with any regularizer: the reference for the compiled loops.
+"""Smoothed alignments in plain torch, for any device and any regularizer: the reference for the compiled loops.
 
-Here θ is (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,); a smoothed maximum, or its gradient, is a function of the
-scores (B, L, 3) of the predecessors (i − 1, j − 1), (i − 1, j) and (i, j − 1) of L cells, along the last dimension.
-All cells of an anti-diagonal are computed at once, in float64, so that float32 is right for long series.
+Here θ is (B, n, m), ``lengths`` (B, 2) and ``bands`` (B,). A smoothed maximum, or its gradient, is a function of
+scores (B, L, 3) along the last dimension: the scores of the predecessors (i − 1, j − 1), (i − 1, j) and (i, j − 1) of
+L cells. All cells of an anti-diagonal are computed at once, in float64, so that float32 inputs remain accurate for
+long series.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ Smoother = Callable[[Tensor], Tensor]
 
 
 def value(theta: Tensor, lengths: Tensor, bands: Tensor, smax: Smoother) -> Tensor:
-    """DP_Ω(θ), (B,) in float64, −inf where there is no path; differentiable by autograd as often as ``smax`` is."""
+    """Return DP_Ω(θ), (B,) in float64, −inf if there is no path.
+
+    Autograd supports the derivative orders of ``smax``.
+    """
     if len(theta) == 0:
         return theta.sum((1, 2)).double()
     return _last_cells(_forward(theta, bands, smax), _ends(lengths))
@@ -30,7 +34,7 @@ def value(theta: Tensor, lengths: Tensor, bands: Tensor, smax: Smoother) -> Tens
 def value_and_mean(
     theta: Tensor, lengths: Tensor, bands: Tensor, smax: Smoother, argmax: Smoother
 ) -> tuple[Tensor, Tensor]:
-    """DP_Ω(θ), (B,) in float64, and its gradient, (B, n, m), with as many float64 besides as there are cells."""
+    """Return DP_Ω(θ), (B,) in float64, and its gradient (B, n, m). The memory is one more float64 per cell."""
     theta = theta.detach()
     out = torch.zeros_like(theta, memory_format=torch.contiguous_format)
     if len(theta) == 0:
@@ -38,7 +42,7 @@ def value_and_mean(
     ends, ranges = _ends(lengths), _ranges(theta, bands)
     rows = list(_forward(theta, bands, smax))
     value = _last_cells(rows, ends)
-    # What flows along the diagonal two anti-diagonals later, and one later; then up and to the left one later.
+    # Flow along the diagonal from two anti-diagonals later and from one later; flow up and to the left from one later.
     nothing = _Row(ranges[-1][0] + 1, value.new_zeros(len(theta), 2))
     earlier, diagonal, up, left = [nothing] * 4
     for d, (low, count) in reversed(list(enumerate(ranges))):
@@ -57,23 +61,23 @@ def value_and_mean(
 
 
 class _Row(NamedTuple):
-    """Numbers (B, L + 2) of L cells of an anti-diagonal, from i = ``low`` on, and of one at either end."""
+    """The numbers (B, L + 2) of L cells of an anti-diagonal, from i = ``low`` on, with one place at either end."""
 
     low: int
     numbers: Tensor
 
     def cells(self, start: int, count: int) -> Tensor:
-        """The numbers, (B, ``count``), of the cells from i = ``start`` on."""
+        """Return the numbers, (B, ``count``), of the cells from i = ``start`` on."""
         return self.numbers.narrow(1, start - self.low + 1, count)
 
 
 def _outside(theta: Tensor) -> _Row:
-    """The anti-diagonals before the first."""
+    """Return a row for the anti-diagonals before the first."""
     return _Row(0, theta.new_full((len(theta), 2), -math.inf, dtype=torch.float64))
 
 
 def _forward(theta: Tensor, bands: Tensor, smax: Smoother) -> Iterator[_Row]:
-    """v of each anti-diagonal, −inf in cells outside."""
+    """Yield v of each anti-diagonal, with −inf for cells outside."""
     ranges, uneven = _ranges(theta, bands), bool((bands != bands[0]).any())
     two = one = _outside(theta)
     for d, ((low, count), scores) in enumerate(zip(ranges, _scores(theta, ranges), strict=True)):
@@ -88,12 +92,12 @@ def _forward(theta: Tensor, bands: Tensor, smax: Smoother) -> Iterator[_Row]:
 
 
 def _predecessors(two: _Row, one: _Row, low: int, count: int) -> Tensor:
-    """(B, ``count``, 3), of the cells from i = ``low`` on, out of the two anti-diagonals before theirs."""
+    """Return the predecessor scores, (B, ``count``, 3), from the two anti-diagonals before."""
     return torch.stack([two.cells(low - 1, count), one.cells(low - 1, count), one.cells(low, count)], 2)
 
 
 def _last_cells(rows: Iterable[_Row], ends: dict[int, tuple[Tensor, Tensor]]) -> Tensor:
-    """v of each instance's last cell, (B,)."""
+    """Return v of each instance's last cell, (B,)."""
     cells, instances = [], []
     for d, row in enumerate(rows):
         if d in ends:
@@ -104,33 +108,33 @@ def _last_cells(rows: Iterable[_Row], ends: dict[int, tuple[Tensor, Tensor]]) ->
 
 
 def _ends(lengths: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
-    """For each anti-diagonal on which a last cell lies: the instances, and the rows i of their last cells."""
+    """Map each anti-diagonal that holds a last cell to its instances, and to the rows i of their last cells."""
     d = lengths.sum(1) - 2
     instances_of_end = [(end, (d == end).nonzero().flatten()) for end in d.unique().tolist()]
     return {end: (which, lengths[which, 0] - 1) for end, which in instances_of_end}
 
 
 def _ranges(theta: Tensor, bands: Tensor) -> list[tuple[int, int]]:
-    """First row i and number of the cells (i, d − i) inside the widest band, for each anti-diagonal d."""
+    """Return for each anti-diagonal d the first row i, and the number, of the cells inside the widest band."""
     (n, m), band = theta.shape[1:], int(bands.max())
     lows = [max(0, d - m + 1, (d - band + 1) // 2) for d in range(n + m - 1)]
     return [(low, max(0, min(n - 1, d, (d + band) // 2) - low + 1)) for d, low in enumerate(lows)]
 
 
 def _scores(theta: Tensor, ranges: list[tuple[int, int]]) -> Iterable[Tensor]:
-    """The scores of each anti-diagonal's cells."""
+    """Return the scores of the cells of each anti-diagonal."""
     m = theta.shape[2]
     if not (torch.is_grad_enabled() and theta.requires_grad):
         theta = theta.contiguous()
         return (_anti_diagonal(theta, d, low, count) for d, (low, count) in enumerate(ranges))
-    # One gather: a view at every step would make autograd build a gradient of full size each time.
+    # One gather for all steps: with a view at each step, autograd would build a gradient of full size each time.
     places = [d + (m - 1) * i for d, (low, count) in enumerate(ranges) for i in range(low, low + count)]
     gathered = theta.flatten(1)[:, torch.tensor(places, device=theta.device)]
     return gathered.split([count for _, count in ranges], 1)
 
 
 def _anti_diagonal(grid: Tensor, d: int, low: int, count: int) -> Tensor:
-    """A view, (B, ``count``), of the cells (i, d − i) from i = ``low`` on of a contiguous (B, n, m)."""
+    """Return a view, (B, ``count``), of the cells (i, d − i) from i = ``low`` on of a contiguous (B, n, m)."""
     _, n, m = grid.shape
     offset = grid.storage_offset() + d + (m - 1) * low if count else 0
     return grid.as_strided((len(grid), count), (n * m, m - 1), offset)

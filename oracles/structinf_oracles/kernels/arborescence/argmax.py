@@ -1,17 +1,19 @@
 """Rooted trees of highest score in O(n²), compiled. Importing this module imports numba.
 
-Chu-Liu & Edmonds' contraction by growing a path (Gabow, Galil, Spencer & Tarjan 1986, Efficient algorithms for finding
-minimum spanning trees in undirected and directed graphs, Combinatorica 6; Tarjan 1977, Finding optimum branchings,
-Networks 7, for dense graphs). From any word, walk from node to best head. The walk ends at a node that already hangs
-below the root, and then all of the path does, too; or it closes a cycle, which becomes one node. An arc into the
-cycle displaces the cycle's arc into the same member, so an arc into the new node scores as much more than that one
-as it did. Each node's row of scores is merged into another once, in O(n).
+The algorithm is Chu-Liu & Edmonds' contraction, organised by growing a path (Gabow, Galil, Spencer & Tarjan 1986,
+Efficient algorithms for finding minimum spanning trees in undirected and directed graphs, Combinatorica 6; Tarjan
+1977, Finding optimum branchings, Networks 7, for dense graphs). From any word, walk from each node to its best head.
+If the walk reaches a node already connected to the root, the whole path is connected. If the walk closes a cycle, the
+cycle becomes one node. An arc into the cycle replaces the cycle's arc into the same member. So the score of an arc
+into the new node is its own score minus the score of the replaced arc. The row of scores of each node is merged into
+another row once, in O(n).
 
-Single root. A tree with the fewest root arcs, and of highest score among these, is a best tree when scores are compared
-as pairs (− number of root arcs, score), and the algorithm works in every ordered group. A cycle never contains a root
-arc, so the first component of what is subtracted is always 0, and a root arc ranks below all other arcs, always. It is
-taken, therefore, only where no other is left; if that happens twice, no tree has a single root. (For two numbers in
-one, see Stanojević & Cohen 2021, A root of a problem, EMNLP; for other degrees, Gabow & Tarjan 1984.)
+Single root. Compare scores as pairs (− number of root arcs, score). The best tree then has the highest score among
+the trees with the fewest root arcs. The algorithm works in every ordered group, such as these pairs. A cycle never
+contains a root arc. So the first component of subtracted scores is always 0, and a root arc always ranks below all
+other arcs. A root arc is therefore taken only if no other arc is left. If two root arcs are taken, no tree has a
+single root. (For two numbers in one, see Stanojević & Cohen 2021, A root of a problem, EMNLP; for other degrees,
+Gabow & Tarjan 1984.)
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _FRESH, _ON_PATH, _HANGS = 0, 1, 2
 
 @jit
 def _best_head(scores, node, n, single_root):
-    """Source of the best arc into ``node``, the lowest of equals; −1 if every arc is forbidden."""
+    """Return the source of the best arc into ``node``, the lowest of equals; −1 if every arc is forbidden."""
     best, source = -np.inf, -1
     for h in range(1 if single_root else 0, n + 1):
         score = scores[node, h]
@@ -61,7 +63,7 @@ def _contract(scores, entries, owner, parent, sources, path, first, depth, new, 
 
 @jit
 def _expand(entries, parent, sources, nodes, n):
-    """Undo the contractions, latest first: the arc that enters a node displaces one of its cycle's arcs."""
+    """Undo the contractions, latest first: the arc into a contracted node replaces one arc of the cycle."""
     for node in range(nodes - 1, n - 1, -1):
         source = sources[node]
         member = entries[node, source]
@@ -72,9 +74,9 @@ def _expand(entries, parent, sources, nodes, n):
 
 @jit
 def _grow(scores, entries, owner, parent, sources, state, path, n, single_root):
-    """Best head of each of n words to ``sources``, by the scores[word, head]; False if there is no tree.
+    """Write the best head of each of n words to ``sources``, for scores[word, head]; return False if there is no tree.
 
-    Nodes 0, ..., n − 1 are the words; ``owner[h]`` is the node that contains vertex h of θ, −1 for the root.
+    Nodes 0, ..., n − 1 are the words. ``owner[h]`` is the node that contains vertex h of θ, −1 for the root.
     """
     owner[0] = -1
     for i in range(n):
@@ -116,12 +118,16 @@ def _grow(scores, entries, owner, parent, sources, state, path, n, single_root):
 
 @jit
 def argmax(start, stop, theta, lengths, single_root, y, value):
-    """Trees of highest score of the instances start : stop.
+    """Find trees of highest score of the instances start : stop.
 
     Parameters
     ----------
     theta : (B, n + 1, n + 1) float32 or float64
+        Scores of the arcs.
     lengths : (B,) int64
+        Numbers of words.
+    single_root : bool
+        Whether exactly one word has the root as its head.
     y : as theta
         Zero on entry; the arcs of the tree are set to 1.
     value : (B,) float64

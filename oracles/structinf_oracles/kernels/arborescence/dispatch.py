@@ -1,13 +1,13 @@
-"""Sums over rooted trees: log-partition, marginals, Hessian products and samples.
+"""Sums over rooted trees: log-partition function, marginals, Hessian-vector products and samples.
 
-Potentials are θ (B, n + 1, n + 1): θ[h, m] scores the arc from head h to word m, and node 0 is the root; column 0
-and the diagonal are never read. :func:`log_partition` is plain torch on other devices than the CPU, and where autograd
-records it: the elimination of :mod:`.elimination` in the log domain. All else is compiled, and runs on the CPU.
-Everything is in float64, since sums of float32 logarithms near 1000 would leave a marginal some four digits; arcs come
-back in θ's dtype, log Z in float64.
+Scores θ are (B, n + 1, n + 1), where θ[h, m] scores the arc from head h to word m. Node 0 is the root; column 0 and
+the diagonal are never read. On other devices than the CPU, and if autograd records the call, :func:`log_partition`
+runs in plain torch: the elimination of :mod:`.elimination` in the log domain. All other functions are compiled and
+run on the CPU. All computations are in float64, since sums of float32 logarithms near 1000 would leave marginals
+about four digits. Arcs are returned in θ's dtype, log Z in float64.
 
-The spanning trees of an undirected graph are the trees of a symmetric θ with any vertex for the root: add up the two
-directions of each edge in the results.
+The spanning trees of an undirected graph are the trees of a symmetric θ with any vertex as the root. In the results,
+add up the two directions of each edge.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ __all__ = ["covariance_product", "log_partition", "log_partition_and_marginals",
 
 
 def log_partition(theta: Tensor, lengths: Tensor | None = None, *, single_root: bool = False) -> Tensor:
-    """log Σ exp⟨θ, y⟩ over the trees y, (B,) in float64; −inf where there is none.
+    """Return log Σ exp⟨θ, y⟩ over the trees y, (B,) in float64; −inf if there is none.
 
-    Differentiable by autograd, to any order, if θ requires grad.
+    If θ requires grad, the result is differentiable by autograd to any order.
 
     Parameters
     ----------
     theta : (B, n + 1, n + 1) Tensor
+        Scores of the arcs.
     lengths : (B,) int64 Tensor, optional
-        Words of each instance; the rest is padding.
+        Number of words of each instance, without padding. Default: n.
     single_root : bool
-        Sum over the trees with exactly one arc from the root.
+        Whether to sum over the trees with exactly one arc from the root only.
     """
     if theta.device.type != "cpu" or (theta.requires_grad and torch.is_grad_enabled()):
         return torch_backend.log_partition(theta, lengths, single_root)
@@ -53,9 +54,10 @@ def log_partition(theta: Tensor, lengths: Tensor | None = None, *, single_root: 
 def log_partition_and_marginals(
     theta: Tensor, lengths: Tensor | None = None, *, single_root: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """log Z and its gradient, the probability of each arc, 0 outside the trees: (B,) and (B, n + 1, n + 1).
+    """Return log Z (B,) and its gradient (B, n + 1, n + 1): the probability of each arc, 0 outside the trees.
 
-    Takes what :func:`log_partition` takes; computed on CPU. The marginals are undefined where log Z = −inf.
+    The parameters are those of :func:`log_partition`. The computation runs on the CPU. If log Z = −inf, the marginals
+    are undefined.
     """
     from .marginals import value_and_mean
 
@@ -68,9 +70,10 @@ def log_partition_and_marginals(
 def covariance_product(
     theta: Tensor, v: Tensor, lengths: Tensor | None = None, *, single_root: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """log Z and the product of its Hessian with ``v`` (B | 1, n + 1, n + 1): (B,) and (B, n + 1, n + 1).
+    """Return log Z (B,) and the product of its Hessian with ``v`` (B | 1, n + 1, n + 1), (B, n + 1, n + 1).
 
-    Takes what :func:`log_partition` takes; computed on CPU. The product is undefined where log Z = −inf.
+    The other parameters are those of :func:`log_partition`. The computation runs on the CPU. If log Z = −inf, the
+    product is undefined.
     """
     from .marginals import value_and_mean
 
@@ -89,17 +92,17 @@ def sample_heads(
     single_root: bool = False,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Exact samples of p(y) ∝ exp⟨θ, y⟩.
+    """Return exact samples of p(y) ∝ exp⟨θ, y⟩.
 
-    Takes what :func:`log_partition` takes; computed on CPU. Each tree draws from a stream of its own, seeded from
-    ``generator``.
+    The parameters are those of :func:`log_partition`, the number of samples and the random generator. The computation
+    runs on the CPU. Each tree has its own random stream, seeded from ``generator``.
 
     Returns
     -------
     feasible : (B,) bool Tensor
-        False where there is no tree.
+        False if there is no tree.
     heads : (samples, B, n) int64 Tensor
-        Head of each word, 0 being the root; −1 in the padding.
+        Head of each word, 0 for the root; −1 in the padding.
     """
     from .sampling import sample_heads as kernel
 
@@ -121,7 +124,7 @@ def _float64(x: Tensor) -> np.ndarray:
 
 
 def _arrays(theta: Tensor, lengths: Tensor | None) -> tuple[int, int, np.ndarray, np.ndarray, np.ndarray]:
-    """Batch size, n, scores, lengths and the kernels' status, "still out of range"."""
+    """Return the batch size, n, scores, lengths, and the status array of the kernels, filled with OUT_OF_RANGE."""
     from .elimination import OUT_OF_RANGE
 
     size, n = theta.shape[0], theta.shape[1] - 1
@@ -130,7 +133,11 @@ def _arrays(theta: Tensor, lengths: Tensor | None) -> tuple[int, int, np.ndarray
 
 
 def _run(kernel: Callable[..., None], status: np.ndarray, work: int, *arguments: Any) -> None:
-    """Call ``kernel`` with None for ``...``, without exponents, and then with them for the instances that need them."""
+    """Call ``kernel`` without exponents, and then with exponents for the instances still OUT_OF_RANGE.
+
+    The argument ``...`` stands for the kernel's parameter ``with_exponents``: None in the first call, True in the
+    second.
+    """
     from .elimination import OUT_OF_RANGE
 
     for with_exponents in (None, True):

@@ -1,25 +1,25 @@
 """Sums over rooted trees by elimination without subtractions, compiled. Importing this module imports numba.
 
-Every word i picks one head j, another word or the root, with weight a[j, i] = exp θ[j, i]; the trees are
-the choices without cycles. Read the weights as the steps of a random walk from word to head. Taking word k
-out of the walk (censoring) leaves a walk over the others,
+Every word i picks one head j, another word or the root, with weight a[j, i] = exp θ[j, i]. The trees are the choices
+without cycles. The weights are the steps of a random walk from word to head. Eliminating word k from the walk
+(censoring) leaves a walk over the other nodes,
 
     s_k = Σ_j a[j, k],      p_k[j] = a[j, k] / s_k,      a[j, i] += a[k, i] p_k[j]   (j ≠ i),
 
-and divides the sum over trees by s_k, so that log Z = Σ_k log s_k. Steps from a word to itself are dropped,
-not subtracted: all terms are positive, and each number is exact to a few units of its own last place
-(Grassmann, Taksar & Heyman 1985, Regenerative analysis and steady state distributions for Markov chains,
-Operations Research 33(5); O'Cinneide 1993, Numerische Mathematik 65, bounds the error).
+and divides the sum over trees by s_k, so that log Z = Σ_k log s_k. Steps from a word to itself are dropped, not
+subtracted. All terms are thus positive, and each number is accurate to a few units in its last place (Grassmann,
+Taksar & Heyman 1985, Regenerative analysis and steady state distributions for Markov chains, Operations Research
+33(5); O'Cinneide 1993, Numerische Mathematik 65, bounds the error).
 
-Single root. Give the root's arcs an infinitesimal weight t a[0, i]: Z(t) is t times the sum over the trees with
-one root arc, plus terms of higher order. Row 0 of a chain holds the root's weights of order 1, row 1 those of
-order t. A pivot is the sum without row 1, unless that is zero: then it is row 1, and the step to the root is
-certain. With several roots allowed, row 1 is zero and nothing changes.
+Single root. Give the root's arcs an infinitesimal weight t a[0, i]. Z(t) is then t times the sum over the trees with
+one root arc, plus terms of higher order. Row 0 of a chain holds the root's weights of order 1, and row 1 the weights
+of order t. A pivot is the sum without row 1. If this sum is zero, the pivot is row 1, and the step to the root is
+certain. If several root arcs are allowed, row 1 is zero and nothing changes.
 
-Numbers. A number is x · 2^(600 e). Scores that span less than some 340 nats a word have e = 0 throughout (``e is
-None``) and x is a plain float64; OUT_OF_RANGE says that this did not suffice. With exponents, scores of every range
-are exact. Derivatives ``d`` along a direction (``d is None``: not wanted) share the exponent of their value.
-Arguments that are None are pruned at compilation: each kind is compiled on its own, when it is first used.
+Numbers. A number is x · 2^(600 e). If scores span less than about 340 nats per word, e = 0 throughout (``e is None``)
+and x is a plain float64. The status OUT_OF_RANGE means that plain float64 did not suffice. With exponents, scores of
+every range are exact. Derivatives ``d`` along a direction (``d is None``: not wanted) share the exponent of their
+value. numba compiles a separate version for each set of None arguments, on first use.
 """
 
 from __future__ import annotations
@@ -52,42 +52,47 @@ __all__ = [
 
 INFEASIBLE, OUT_OF_RANGE = -1, -2
 
-# Planes of a workspace (level, plane, row, column). Rows of a chain: root, root at order t, then one a word.
+# Planes of a workspace (level, plane, row, column). Rows of a chain: the root, the root at order t, then each word.
 CHAIN, STEP, ESCAPE = 0, 1, 2
 
-# x lies in [LOW, HIGH]. A product of any two of x, 1 / x, BASE and INVERSE is a normal number: sums and products may
-# be reordered.
+# x lies in [LOW, HIGH]. A product of any two of x, 1 / x, BASE and INVERSE is a normal number, so that the compiler
+# may reorder sums and products.
 BASE, INVERSE = 2.0**600, 2.0**-600
 HIGH, LOW = 2.0**300, 2.0**-300
-_LN_HIGH, _LN_LOW = 600 * 6.93147180369123816490e-01, 600 * 1.90821492927058770002e-10  # log 2 in 33 bits and the rest
+_LN_HIGH, _LN_LOW = (
+    600 * 6.93147180369123816490e-01,
+    600 * 1.90821492927058770002e-10,
+)  # log 2: the first 33 bits, and the rest
 LN_BASE = _LN_HIGH + _LN_LOW
-# Without exponents no weight falls below this, so that no product of two is lost to underflow.
+# Without exponents no weight may be below this bound, so that no product of two weights underflows.
 _FLOOR = 2.0**-500
 
 
 @jit(inline=True)
 def workspace(kinds, levels, n):
-    """Memory for numbers of 1 to 3 kinds (x, e, d) in chains of ``n`` words, not initialised.
+    """Return uninitialised memory for numbers of 1 to 3 kinds (x, e, d) in chains of ``n`` words.
 
-    A row has room for one whole vector of 8 more than it needs.
+    A row has space for one whole vector of 8 numbers more than needed.
     """
     return np.empty((kinds, levels, 3, n + 2, padded(n) + 8))
 
 
 @jit(inline=True)
 def padded(width):
-    """``width`` rounded up to whole vectors: loops over the rest of the last one cost less than scalar remainders."""
+    """Return ``width`` rounded up to whole vectors, as scalar loops over the remainder would take longer."""
     return (width + 7) & ~7
 
 
 @jit(fastmath=False)
 def load_weights(theta, b, v, x, e, d, n, single_root):
-    """Weights exp(θ[j, i] − max_j θ[j, i]) of instance b to the chain of level 0, the maxima to row n of its steps.
+    """Write the weights exp(θ[j, i] − max_j θ[j, i]) of instance b to the chain of level 0.
+
+    The maxima go to row n of the steps.
 
     Returns
     -------
     int
-        0, 1 if some arc is forbidden, INFEASIBLE or OUT_OF_RANGE.
+        0; 1 if some arc is forbidden; INFEASIBLE or OUT_OF_RANGE.
     """
     for i in range(n):
         x[0, CHAIN, 0, i], x[0, CHAIN, 1, i], x[0, STEP, n, i] = -np.inf, -np.inf, -np.inf
@@ -114,7 +119,7 @@ def load_weights(theta, b, v, x, e, d, n, single_root):
             else:
                 exponent = np.rint(score * (1 / LN_BASE))
                 weight = exp((score - exponent * _LN_HIGH) - exponent * _LN_LOW)
-                # Beyond 1e16 one unit in the last place of θ is more than a factor of e: there are no further digits.
+                # Beyond 1e16 the last place of θ is worth more than a factor of e, so the weight has no correct digits.
                 weight = weight if score > -1e16 else (0.0 if forbidden else 1.0)
                 e[0, CHAIN, j, i] = exponent
             x[0, CHAIN, j, i] = weight
@@ -135,7 +140,7 @@ def load_weights(theta, b, v, x, e, d, n, single_root):
 
 @jit(fastmath=False)
 def add_row(x, e, d, u, plane, i, k, f, fe, fd, width):
-    """Row i += f · row k, with exponents. A term that is 2^-300 of the other or less may be dropped."""
+    """Add f · row k to row i, with exponents. A term may be dropped if it is at most 2^-300 of the other."""
     for c in range(width):
         source = x[u, plane, k, c]
         here = e[u, plane, i, c]
@@ -156,7 +161,7 @@ def add_row(x, e, d, u, plane, i, k, f, fe, fd, width):
 
 @jit
 def _pivot(x, e, d, u, k, sparse):
-    """Write p_k to row k of the steps, with the pivot s_k behind it (at 2 + k).
+    """Write p_k to row k of the steps, followed by the pivot s_k (at 2 + k).
 
     Returns the order of s_k in t (0 or 1), INFEASIBLE or OUT_OF_RANGE.
     """
@@ -215,13 +220,13 @@ def _pivot(x, e, d, u, k, sparse):
         if x[u, STEP, k, 1] * _FLOOR > 1:
             return OUT_OF_RANGE
         if sparse:
-            # Sums only grow: a weight can fall below the floor only where a first product fills a zero.
+            # Sums only grow. So a weight can be below the floor only if a first product replaces a zero.
             for i in range(k):
                 a = x[u, CHAIN, row, i]
                 if a > 0 and a * least < _FLOOR:
                     return OUT_OF_RANGE
 
-    # What is left of the last vector of k's row is read no more; as zeros it leaves other rows as they are.
+    # The rest of the last vector of k's row must be zeros, so that adding the row does not change other numbers.
     for i in range(k, padded(k)):
         x[u, CHAIN, row, i] = 0
         if e is not None:
@@ -233,7 +238,7 @@ def _pivot(x, e, d, u, k, sparse):
 
 @jit
 def _reroute(x, e, d, u, k, width):
-    """Reroute the steps into word k: every row j of the chain above it += p_k[j] · row of k."""
+    """Reroute the steps into word k: add p_k[j] · row of k to every row j of the chain above the row of k."""
     row = 2 + k
     if e is None:
         if d is not None:
@@ -255,10 +260,10 @@ def _reroute(x, e, d, u, k, width):
 
 @jit(inline=True)
 def eliminate(x, e, d, u, size, keep, sparse):
-    """Take the words size − 1, ..., keep out of the chain of level ``u``.
+    """Eliminate the words size − 1, ..., keep from the chain of level ``u``.
 
-    Afterwards row k of the steps holds p_k and, at 2 + k, s_k; row 2 + k of the chain holds the weights a[k, i] of
-    the steps into k from the words i before it.
+    Afterwards row k of the steps holds p_k and, at 2 + k, s_k. Row 2 + k of the chain holds the weights a[k, i] of
+    the steps into k from the words i before k.
 
     Returns
     -------
@@ -277,7 +282,7 @@ def eliminate(x, e, d, u, size, keep, sparse):
 
 @jit
 def log_pivots(x, e, u, size, keep):
-    """Σ log s_k over the words eliminated from the chain of level ``u``."""
+    """Return Σ log s_k over the words eliminated from the chain of level ``u``."""
     total = 0.0
     for k in range(keep, size):
         total += log(x[u, STEP, k, 2 + k])
@@ -288,7 +293,7 @@ def log_pivots(x, e, u, size, keep):
 
 @jit(inline=True)
 def log_scale(x, n):
-    """Σ of the maxima that :func:`load_weights` divided by."""
+    """Return the sum of the maxima subtracted by :func:`load_weights`."""
     total = 0.0
     for i in range(n):
         total += x[0, STEP, n, i]
@@ -297,18 +302,22 @@ def log_scale(x, n):
 
 @jit
 def log_partition(start, stop, theta, lengths, single_root, with_exponents, value, status):
-    """log Z of the instances start : stop.
+    """Compute log Z of the instances start : stop.
 
     Parameters
     ----------
     theta : (B, n + 1, n + 1) float64
+        Scores of the arcs.
     lengths : (B,) int64
-    wide : None or bool
+        Numbers of words.
+    single_root : bool
+        Whether exactly one word has the root as its head.
+    with_exponents : None or bool
         None: without exponents.
     value : (B,) float64
-        Written; −inf where there is no tree.
+        Written; −inf if there is no tree.
     status : (B,) int64
-        OUT_OF_RANGE where the value is missing; read, too: instances of other status are left alone.
+        Read and written: only instances with OUT_OF_RANGE are computed, and they keep it if the value is missing.
     """
     n = theta.shape[1] - 1
     kinds = 1 if with_exponents is None else 2

@@ -1,19 +1,19 @@
-"""Marginals of rooted trees, and their derivative along a direction, compiled. Importing this module imports numba.
+"""Marginals of rooted trees, and their directional derivative, compiled. Importing this module imports numba.
 
 By the matrix-tree theorem, P(j is the head of i) = a[j, i] (G[i, i] − G[j, i]), where G is the inverse of the
-Laplacian. G[i, i] = 1 / s_i if i is eliminated last, and G[j, i] is G[i, i] times the probability that the walk from j
+Laplacian. G[i, i] = 1 / s_i if i is eliminated last. G[j, i] is G[i, i] times the probability that the walk from j
 (see :mod:`.elimination`) meets i before the root. Hence
 
-    μ[j, i] = a[j, i] r[j, i] / s_i,      r[j, i] = P(the walk from j meets the root before i),
+    μ[j, i] = a[j, i] r[j, i] / s_i,      r[j, i] = P(the walk from j meets the root before i).
 
-where nothing is subtracted: each marginal is accurate relative to itself. Every word becomes the last one by
-halving: a set of words is split in two, and each half is solved in the walk from which the other has been
-eliminated. For an eliminated word k, r[k, i] = p_k[root] + Σ_j p_k[j] r[j, i] over the words j that outlast it. All
-words together cost O(n³), some four plain eliminations. Of each r[·, i] only the leading order in t is kept, that
-of the final pivot s_i.
+The formula has no subtraction, so each marginal has a small relative error. Recursive halving makes every word the
+last one: a set of words is split in two, and each half is solved in the walk without the other half. For an
+eliminated word k, r[k, i] = p_k[root] + Σ_j p_k[j] r[j, i], summed over the words j eliminated after k. All words
+together cost O(n³), about four plain eliminations. Only the leading order in t of each r[·, i] is kept, the order of
+the final pivot s_i.
 
-Without exponents, an escape probability below 2^-1022 is taken for 0. As the pivots are above 2^-500, a marginal that
-this makes wrong is below 1e-150.
+Without exponents, an escape probability r below 2^-1022 is rounded to 0. As the pivots are above 2^-500, only
+marginals below 1e-150 are affected.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ __all__ = ["value_and_mean"]
 
 @jit
 def _descend(numbers, level, size, first, keep):
-    """Copy the chain of ``level`` to the next one, with the words first : first + keep in front."""
-    # Unsigned, since a signed index may be negative for all that the compiler knows, and the loops would stay scalar.
+    """Copy the chain of ``level`` to the next level, with the words first : first + keep in front."""
+    # Unsigned indices, as loops over signed indices, which might be negative, are not vectorised.
     up, n, skip, kept = np.uint64(level), np.uint64(size), np.uint64(first), np.uint64(keep)
     down, two = up + np.uint64(1), np.uint64(2)
     first_kept = np.uint64(0) if skip > np.uint64(0) else kept
@@ -62,7 +62,7 @@ def _descend(numbers, level, size, first, keep):
 
 @jit
 def _ascend(numbers, level, size, first, keep):
-    """Copy the escapes of the next level to the columns first : first + keep of ``level``, words in their old order."""
+    """Copy the escapes of the next level to columns first : first + keep of ``level``, in the old word order."""
     up, n, skip, kept = np.uint64(level), np.uint64(size), np.uint64(first), np.uint64(keep)
     down = up + np.uint64(1)
     first_kept = np.uint64(0) if skip > np.uint64(0) else kept
@@ -75,7 +75,7 @@ def _ascend(numbers, level, size, first, keep):
 
 @jit
 def _start_escapes(numbers, u, size, keep, orders, base):
-    """Escapes of the eliminated words in one step: p_k[root], in the order in t of each last word's pivot."""
+    """Write the escapes of eliminated words in one step: p_k[root], in the order in t of each last word's pivot."""
     for kind in range(numbers.shape[0]):
         for k in range(keep, size):
             for c in range(keep):
@@ -84,14 +84,14 @@ def _start_escapes(numbers, u, size, keep, orders, base):
 
 @jit
 def _add_escapes(x, e, d, u, k, width):
-    """Escapes of word k in more steps: its row += Σ_j p_k[j] · row j over the words j before it."""
+    """Add the escapes of word k in more steps: its row += Σ_j p_k[j] · row j over the words j before k."""
     if e is None:
         if d is not None:
             for j in range(k):
                 f, fd = x[u, STEP, k, 2 + j], d[u, STEP, k, 2 + j]
                 for c in range(width):
                     d[u, ESCAPE, k, c] += f * d[u, ESCAPE, j, c] + fd * x[u, ESCAPE, j, c]
-        # Four rows at a time, as each pass waits for the stores of the one before.
+        # Four rows at a time, as each pass waits for the stores of the pass before.
         for quarter in range(k // 4):
             j = 4 * quarter
             f0, f1 = x[u, STEP, k, 2 + j], x[u, STEP, k, 3 + j]
@@ -114,7 +114,7 @@ def _add_escapes(x, e, d, u, k, width):
 
 @jit
 def _finish_last_word(x, e, d, level, base):
-    """A single word is left: note its pivot, and that from itself it never escapes.
+    """Store the pivot of the single remaining word, and an escape of 0 from the word itself.
 
     Returns the pivot's order in t, or INFEASIBLE.
     """
@@ -131,25 +131,25 @@ def _finish_last_word(x, e, d, level, base):
 
 @jit(inline=True)
 def _solve_each_last(numbers, x, e, d, n, sparse, stack):
-    """Escapes r (level 0) and final pivots s (level 0, row 0 of the steps) with each of n words last in turn.
+    """Compute escapes r (level 0) and final pivots s (level 0, row 0 of the steps) for each word as the last.
 
     Parameters
     ----------
-    notes : (5, n + levels) int64
-        Written: the order in t of each word's final pivot; then, of the set at each level, its first word, its size,
-        the visits and the order in t of the pivots so far.
+    stack : (5, n + levels) int64
+        Written: row 0 holds the order in t of each word's final pivot. Rows 1 to 4 hold, for the set at each level,
+        its first word, its size, the visits, and the order in t of the pivots so far.
 
     Returns
     -------
     status : int
         0, INFEASIBLE or OUT_OF_RANGE.
     value : float
-        Σ log of the pivots of one elimination, without that of the last word, word 0.
+        Σ log of the pivots of one elimination, without the pivot of the last word, word 0.
     """
     orders, bases, sizes, visits, spent = stack[0], stack[1], stack[2], stack[3], stack[4]
     bases[0], sizes[0], visits[0], spent[0] = 0, n, 0, 0
     status, value = 0, 0.0
-    level = np.int64(0)  # a literal 0 would have the functions below compiled once more
+    level = np.int64(0)  # a literal 0 would make numba compile the functions below once more
     while level >= 0 and status >= 0:
         size, base, visit = sizes[level], bases[level], visits[level]
         half = size // 2
@@ -160,7 +160,7 @@ def _solve_each_last(numbers, x, e, d, n, sparse, stack):
                 status = INFEASIBLE
             level -= 1
             continue
-        if visit > 0:  # back from the half that was kept in the last visit
+        if visit > 0:  # return from the half kept in the last visit
             first = 0 if visit == 1 else half
             keep = half if visit == 1 else size - half
             _start_escapes(numbers, level + 1, size, keep, orders, base + first)
@@ -185,8 +185,8 @@ def _solve_each_last(numbers, x, e, d, n, sparse, stack):
 
 @jit(fastmath=False)
 def _write_marginals(x, e, d, v, b, n, single_root, orders, means, product):
-    """μ[j, i] = a[j, i] r[j, i] / s_i to ``means``; its derivative along v to ``product``."""
-    # The root's own escape is certain; but an arc of order t is lost beside a pivot of order 1.
+    """Write μ[j, i] = a[j, i] r[j, i] / s_i to ``means``, and its derivative along v to ``product``."""
+    # The escape from the root is certain. But an arc of order t is negligible beside a pivot of order 1.
     for i in range(n):
         x[0, ESCAPE, n, i] = 0.0 if single_root and orders[i] == 0 else 1.0
         if e is not None:
@@ -202,7 +202,7 @@ def _write_marginals(x, e, d, v, b, n, single_root, orders, means, product):
             escape = x[0, ESCAPE, head, i]
             mean = x[0, CHAIN, row, i] * x[0, STEP, 0, i]
             if e is not None:
-                # In this order no product overflows; a mean is at most 1, and what is below 2^-600 may come out as 0.
+                # In this order no product overflows. A mean is at most 1, and means below 2^-600 may become 0.
                 rescale = INVERSE if mean > 1 else 1.0
                 exponent = e[0, CHAIN, row, i] - e[0, STEP, 0, i] + e[0, ESCAPE, head, i] + (1.0 if mean > 1 else 0.0)
                 mean *= rescale
@@ -217,23 +217,28 @@ def _write_marginals(x, e, d, v, b, n, single_root, orders, means, product):
 
 @jit
 def value_and_mean(start, stop, theta, v, lengths, single_root, with_exponents, value, means, product, status):
-    """log Z, marginals and their derivative along ``v`` of the instances start : stop.
+    """Compute log Z, marginals and their derivative along ``v`` of the instances start : stop.
 
     Parameters
     ----------
     theta : (B, n + 1, n + 1) float64
+        Scores of the arcs.
     v : None, or as theta
+        Direction of the derivative.
     lengths : (B,) int64
-    wide : None or bool
+        Numbers of words.
+    single_root : bool
+        Whether exactly one word has the root as its head.
+    with_exponents : None or bool
         None: without exponents.
     value : (B,) float64
-        Written; −inf where there is no tree.
+        Written; −inf if there is no tree.
     means : None, or as theta
-        Written inside each length, above column 0.
+        Marginals, written inside each length, except for column 0.
     product : None, or as theta
-        Written alike; None without ``v``.
+        Derivative of the marginals, written in the same places; None without ``v``.
     status : (B,) int64
-        OUT_OF_RANGE where the results are missing; read, too: instances of other status are left alone.
+        Read and written: only instances with OUT_OF_RANGE are computed, and they keep it if results are missing.
     """
     n = theta.shape[1] - 1
     levels = 2

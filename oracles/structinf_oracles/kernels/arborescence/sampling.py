@@ -1,24 +1,26 @@
 """Exact samples of rooted trees from their elimination, compiled. Importing this module imports numba.
 
-Read backwards, the elimination of :mod:`.elimination` draws a tree. Words come back in the order 0, 1, ..., n − 1.
-Before word k does, there is a random tree over the words i < k, of the walk in which k is rerouted: its step from i
-to j has weight a[j, i] + a[k, i] p_k[j]. Then
+Reversing the elimination of :mod:`.elimination` draws a tree. Words return in the order 0, 1, ..., n − 1. Before word
+k returns, there is a random tree over the words i < k, of the walk in which k is rerouted. In this walk, the step
+from i to j has weight a[j, i] + a[k, i] p_k[j]. Then
 
 1. each arc i -> j goes through k with probability a[k, i] p_k[j] / (a[j, i] + a[k, i] p_k[j]), and is cut;
 2. k picks its head with probability proportional to p_k, among the root and the words that still lead to the root;
-3. the words whose arcs were cut get k for a head.
+3. the words whose arcs were cut get k as their head.
 
-Why this is exact: fix the set C of the cut words and the other arcs. Summed over the heads that the words in C may have
-had, the trees before weigh Π_C a[k, i] times a sum over trees of the |C| cut components and the root's, in which an
-arc into a component weighs Σ p_k over it. These weights sum to 1, so that, by Cayley's formula with weights, the sum
-over trees is the Σ p_k over the root's component. The trees after weigh the same times s_k, for k's head may be any
-node of the root's component.
+Proof of exactness. Fix the set C of the cut words and the other arcs. Sum over the possible heads of the words in C
+before the cut. The weight of these trees is Π_C a[k, i] times a sum over trees of the |C| cut components and the
+root's component. In this sum, an arc into a component has weight Σ p_k over the component. These weights sum to 1. So
+by Cayley's formula with weights, the sum over trees is the Σ p_k over the root's component. The trees after step 3
+have the same total weight times s_k, as the head of k may be any node of the root's component.
 
-An arc's history is drawn when the arc is made: the weight of i -> j in the walk over 0, ..., k is the sum of its own
-weight and of a[m, i] p_m[j] over all m > k, in proportion to which it will go through none or through m.
+The history of an arc is drawn when the arc is made. The weight of i -> j in the walk over 0, ..., k is the sum of
+a[j, i] and of a[m, i] p_m[j] over all m > k. In proportion to these terms, the arc will go through no word or through
+m.
 
-One elimination serves all samples, and a sample takes some n² operations (n³ at most) whatever the weights. Wilson's
-walk (1996) takes as many steps as there are to the root: exp(100) where two words prefer one another by 100.
+One elimination serves all samples. A sample takes about n² operations (n³ at most), whatever the weights. Wilson's
+algorithm (1996) takes as many steps as the random walk to the root: exp(100) steps if two words prefer each other by
+100.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ __all__ = ["sample_heads"]
 
 @jit
 def _uniform(state):
-    """A uniform number in [0, 1); SplitMix64 (Steele, Lea & Flood 2014, OOPSLA)."""
+    """Return a uniform number in [0, 1) by SplitMix64 (Steele, Lea & Flood 2014, OOPSLA)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -56,7 +58,7 @@ def _uniform(state):
 
 @jit
 def _choose(weights, exponents, count, state):
-    """An index below ``count``, at random in proportion to the weights; −1 if all are 0."""
+    """Return a random index below ``count``, with probabilities proportional to the weights; −1 if all are 0."""
     if exponents is not None:
         top = -np.inf
         for j in range(count):
@@ -84,7 +86,10 @@ def _choose(weights, exponents, count, state):
 
 @jit
 def _route(x, e, k, i, row, size, weights, exponents, state):
-    """The word m > k that an arc from i to the head at ``row``, made when k came, goes through; ``size`` if none."""
+    """Draw the word m > k that an arc from i to the head at ``row`` goes through; ``size`` if none.
+
+    The arc is made when word k returns.
+    """
     for m in range(k + 1, size):
         weights[m] = x[1, CHAIN, 2 + m, i] * x[1, STEP, m, row]
     weights[size] = x[0, CHAIN, row, i]
@@ -99,7 +104,7 @@ def _route(x, e, k, i, row, size, weights, exponents, state):
 
 @jit
 def _leads_to_root(heads, routes, k, reach):
-    """``reach[i]`` = 1 where word i < k leads to the root, 0 where its way is cut by an arc through k."""
+    """Set ``reach[i]`` to 1 if word i < k leads to the root, and to 0 if an arc cut by k blocks the way."""
     for i in range(k):
         reach[i] = -1
     for i in range(k):
@@ -116,9 +121,9 @@ def _leads_to_root(heads, routes, k, reach):
 
 @jit
 def _factor(theta, b, x, e, size, single_root, certain):
-    """Weights of instance b at level 0, their elimination at level 1; ``certain[k]``: word k's pivot is of order t.
+    """Write the weights of instance b to level 0, and their elimination to level 1.
 
-    Returns 0, INFEASIBLE or OUT_OF_RANGE.
+    ``certain[k]`` is set to 1 if the pivot of word k has order t. Returns 0, INFEASIBLE or OUT_OF_RANGE.
     """
     code = load_weights(theta, b, None, x, e, None, size, single_root)
     if code < 0:
@@ -140,7 +145,7 @@ def _factor(theta, b, x, e, size, single_root, certain):
 
 @jit
 def _draw(x, e, size, weights, exponents, certain, heads, routes, reach, state):
-    """One tree: ``heads[i]`` is the row of word i's head in a chain (0 and 1: the root)."""
+    """Draw one tree: ``heads[i]`` is the row of word i's head in a chain (0 and 1: the root)."""
     for k in range(size):
         cut = 0
         for i in range(k):
@@ -155,7 +160,7 @@ def _draw(x, e, size, weights, exponents, certain, heads, routes, reach, state):
             for j in range(k):
                 exponents[1 + j] = e[1, STEP, k, 2 + j]
         pick = _choose(weights, exponents, k + 1, state)
-        # The root at order t comes into question only where there is nothing else.
+        # The root at order t is a candidate only if no other head is possible.
         row = 1 + pick if pick > 0 else (1 if pick < 0 or certain[k] == 1 else 0)
         heads[k] = row
         routes[k] = _route(x, e, k, k, row, size, weights, exponents, state)
@@ -168,20 +173,25 @@ def _draw(x, e, size, weights, exponents, certain, heads, routes, reach, state):
 
 @jit
 def sample_heads(start, stop, theta, lengths, single_root, with_exponents, seeds, heads, status):
-    """Heads of exact samples of the instances start : stop.
+    """Write the heads of exact samples of the instances start : stop.
 
     Parameters
     ----------
     theta : (B, n + 1, n + 1) float64
+        Scores of the arcs.
     lengths : (B,) int64
-    wide : None or bool
+        Numbers of words.
+    single_root : bool
+        Whether exactly one word has the root as its head.
+    with_exponents : None or bool
         None: without exponents.
     seeds : (samples, B) uint64
+        Seed of the random stream of each tree.
     heads : (samples, B, n) int64
         Written inside each length: 0 for the root, 1, ..., n for a word.
     status : (B,) int64
-        OUT_OF_RANGE where the samples are missing, INFEASIBLE where there is no tree; read, too: instances of a status
-        other than OUT_OF_RANGE are left alone.
+        Read and written: only instances with OUT_OF_RANGE are computed. They become 0, or INFEASIBLE without a tree,
+        or keep OUT_OF_RANGE if samples are missing.
     """
     n = theta.shape[1] - 1
     kinds = 1 if with_exponents is None else 2

@@ -1,4 +1,4 @@
-"""The elimination of :mod:`.elimination` in the log domain and in plain torch, for other devices and for autograd."""
+"""The elimination of :mod:`.elimination` in the log domain in plain torch, for other devices and for autograd."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NEVER = float("-inf")
 
 
 def log_partition(theta: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor:
-    """log Z, (B,) in float64; differentiable by autograd to any order."""
+    """Return log Z, (B,) in float64, differentiable by autograd to any order."""
     chain = _log_chain(theta, lengths, single_root)
     value, order = chain.new_zeros(len(theta)), torch.zeros(len(theta), dtype=torch.int64, device=theta.device)
     for k in range(theta.shape[1] - 2, -1, -1):
         steps, into = chain[:, : 2 + k, k], chain[:, 2 + k, :k]
         finite = logsumexp(torch.cat([steps[:, :1], steps[:, 2:]], 1), 1)
-        # Where only the root at order t is left, the step to the root is certain.
+        # If only the root at order t is left, the step to the root is certain.
         certain = torch.isneginf(finite)
         pivot = torch.where(certain, steps[:, 1], finite)
         value, order = value + pivot, order + certain
@@ -32,9 +32,9 @@ def log_partition(theta: Tensor, lengths: Tensor | None, single_root: bool) -> T
 
 
 def _log_chain(theta: Tensor, lengths: Tensor | None, single_root: bool) -> Tensor:
-    """log a[j, i] in float64, (B, 2 + n, n): rows root, root at order t, then one a word.
+    """Return log a[j, i] in float64, (B, 2 + n, n): rows for the root, the root at order t, and each word.
 
-    A word of the padding has one arc, of weight 1, to the first word.
+    A padding word has a single arc, of weight 1, to the first word.
     """
     n = theta.shape[1] - 1
     nodes = torch.arange(n + 1, device=theta.device)

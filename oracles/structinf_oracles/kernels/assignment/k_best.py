@@ -1,12 +1,11 @@
 """The k best assignments.
 
-The assignments other than a best one, c, are split by the first row in which they differ from it:
-the part of row t holds row i at c_i for i < t and bans c_t for row t (Murty 1968, "An algorithm
-for ranking all the assignments in order of increasing cost", Operations Research 16(3),
-pp. 682-687). A part's best is one augmentation away from c, since c's prices stay feasible; and
-row t's second lowest reduced cost bounds it from below, so that most parts are never solved
-(Miller, Stone and Cox 1997, "Optimizing Murty's ranked assignment method", IEEE Trans. Aerospace
-and Electronic Systems 33(3), pp. 851-862).
+The assignments other than a best one, c, are split by the first row in which they differ from c. The part of row t
+holds row i at c_i for i < t and bans c_t for row t (Murty 1968, "An algorithm for ranking all the assignments in
+order of increasing cost", Operations Research 16(3), pp. 682-687). The best assignment of a part is one augmentation
+away from c, since the prices of c stay feasible. The second lowest reduced cost of row t is a lower bound of the
+part's cost, so that most parts are never solved (Miller, Stone and Cox 1997, "Optimizing Murty's ranked assignment
+method", IEEE Trans. Aerospace and Electronic Systems 33(3), pp. 851-862).
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ __all__ = ["topk"]
 
 
 class Parts(NamedTuple):
-    """Parts of the set of assignments, in the order in which they were split off; part 0 is all of it."""
+    """Parts of the set of assignments, in the order of splitting. Part 0 is the whole set."""
 
-    cost: np.ndarray  # (parts,) float64, of its best assignment or a lower bound on that
-    solution: np.ndarray  # (parts,) slot of its best assignment, −1 while only bounded
-    parent: np.ndarray  # (parts,) slot of the assignment that it differs from
-    row: np.ndarray  # (parts,) row that is banned from a column; the rows before it are held
-    column: np.ndarray  # (parts,) the column
+    cost: np.ndarray  # (parts,) float64, cost of the part's best assignment, or a lower bound
+    solution: np.ndarray  # (parts,) slot of the part's best assignment, −1 while only a bound is known
+    parent: np.ndarray  # (parts,) slot of the assignment from which the part was split
+    row: np.ndarray  # (parts,) row banned from a column; earlier rows keep their columns
+    column: np.ndarray  # (parts,) the banned column
     earlier: np.ndarray  # (parts,) part with the next ban for the same row, 0 if there is none
-    heap: np.ndarray  # (parts,) parts yet to be looked at, as a binary heap on (cost, part)
+    heap: np.ndarray  # (parts,) open parts, as a binary heap on (cost, part)
 
 
 class Solutions(NamedTuple):
-    """Slots for best assignments of parts: as many as assignments are wanted."""
+    """Slots for the best assignments of parts, as many as the number of assignments wanted."""
 
-    part: np.ndarray  # (slots,)
-    choice: np.ndarray  # (slots, rows)
-    price: np.ndarray  # (slots, width)
-    ranked: np.ndarray  # (slots,) bool, whether it is among the best for good
+    part: np.ndarray  # (slots,) the part of the assignment
+    choice: np.ndarray  # (slots, rows) the column of each row
+    price: np.ndarray  # (slots, width) the dual variable of each column
+    ranked: np.ndarray  # (slots,) bool, whether the assignment is one of the final k best
 
 
 @jit
 def new_parts(size):
-    """Arrays for so many parts."""
+    """Return arrays for ``size`` parts."""
     return Parts(
         np.empty(size),
         np.empty(size, np.int64),
@@ -60,7 +59,7 @@ def new_parts(size):
 
 @jit
 def new_solutions(slots, rows, width):
-    """Arrays for so many assignments of at most so many rows."""
+    """Return arrays for ``slots`` assignments of at most ``rows`` rows."""
     return Solutions(
         np.empty(slots, np.int64),
         np.empty((slots, rows), np.int64),
@@ -76,7 +75,7 @@ def precedes(parts, one, other):
 
 @jit
 def push(part, size, parts):
-    """Add the part to the heap; its new size."""
+    """Add the part to the heap; return the heap's new size."""
     heap, at = parts.heap, size
     while at > 0 and precedes(parts, part, heap[(at - 1) // 2]):
         heap[at] = heap[(at - 1) // 2]
@@ -87,7 +86,7 @@ def push(part, size, parts):
 
 @jit
 def pop(size, parts):
-    """Take the first part from a heap that is not empty."""
+    """Remove and return the first part of a nonempty heap."""
     heap = parts.heap
     first, last = heap[0], heap[size - 1]
     size -= 1
@@ -105,7 +104,7 @@ def pop(size, parts):
 
 @jit(inline=True)
 def swap_bans(cost, part, parts, aside):
-    """Swap the costs that the part bans with those in ``aside``: +inf at first, the costs the second time."""
+    """Swap the costs banned by the part with ``aside``: +inf in the first call, the costs in the second."""
     depth = 0
     while part > 0:
         i, j = parts.row[part], parts.column[part]
@@ -116,7 +115,7 @@ def swap_bans(cost, part, parts, aside):
 
 @jit
 def enter(rows, columns, part, parts, solutions, search):
-    """Set up the search for the part's best assignment: its parent's, less the banned choice."""
+    """Set up the search for the part's best assignment: the parent's assignment without the banned choice."""
     price, holder, choice, rank = search.price, search.holder, search.choice, search.rank
     parent, row, width = parts.parent[part], parts.row[part], pad(columns)
     for j in range(width):
@@ -136,10 +135,10 @@ def enter(rows, columns, part, parts, solutions, search):
 
 @jit
 def keep(cost, rows, width, part, parts, used, solutions, search):
-    """Store the assignment in ``search`` as the part's best; slots in use.
+    """Store the assignment in ``search`` as the part's best; return the number of slots in use.
 
-    Where all slots are in use, it takes that of the last one in order, unless it is the last itself: so many
-    precede that one on the heap that its turn never comes.
+    If all slots are in use, the assignment takes the slot of the last part in order. If the part itself is the last,
+    nothing is stored: k parts precede the part on the heap, so the assignment is never needed.
     """
     total = 0.0
     for i in range(rows):
@@ -164,7 +163,7 @@ def keep(cost, rows, width, part, parts, used, solutions, search):
 
 @jit
 def split_up(cost, rows, width, part, parts, end, size, solutions, aside, search):
-    """Split the part by its best assignment into parts from ``end`` on; their end and the heap's size."""
+    """Split the part by its best assignment into parts from ``end`` on; return their end and the heap's size."""
     price, rank = search.price, search.rank
     solution, first = parts.solution[part], parts.row[part]
     for j in range(width):
@@ -173,7 +172,7 @@ def split_up(cost, rows, width, part, parts, end, size, solutions, aside, search
     for row in range(first, rows):
         held = solutions.choice[solution, row]
         reduced = cost[row, held] - price[held]
-        price[held] = -np.inf  # banned for this row, held by it for the later ones
+        price[held] = -np.inf  # banned for this row, and held by this row for later rows
         banned = part if row == first else 0
         swap_bans(cost, banned, parts, aside)
         lowest = lowest_and_second(cost, row, width, search)[0]
@@ -189,7 +188,7 @@ def split_up(cost, rows, width, part, parts, end, size, solutions, aside, search
 
 @jit
 def add_ranked(part, parts, order, ranked, solutions):
-    """Rank the part's best after those found; before some where the rounding of a bound made it late."""
+    """Rank the part's best assignment after earlier ones, or before some if rounding of a bound delayed the part."""
     solutions.ranked[parts.solution[part]] = True
     place = ranked
     while place > 0 and parts.cost[order[place - 1]] > parts.cost[part]:
@@ -200,17 +199,18 @@ def add_ranked(part, parts, order, ranked, solutions):
 
 @jit
 def topk(start, stop, theta, row_group, column_group, columns_most, y, scores):
-    """The best structures of each instance, best first.
+    """Find the k best structures of each instance, best first.
 
     Parameters
     ----------
     theta : (B, n, m) floats
+        Scores of the pairs.
     row_group, column_group, columns_most
-        As for ``assignment_block.argmax``.
+        As for :func:`.rectangular.argmax`.
     y : (k, B, n, m) floats, written
-        0 where there are fewer than k structures.
+        0 if there are fewer than k structures.
     scores : (k, B) float64, written
-        −inf where there are fewer than k structures.
+        −inf if there are fewer than k structures.
     """
     k = y.shape[0]
     rows_most = min(theta.shape[1], theta.shape[2])
@@ -222,7 +222,7 @@ def topk(start, stop, theta, row_group, column_group, columns_most, y, scores):
         cost, width = block.cost, pad(columns)
         bid(cost, rows, width, search)
         parts.cost[0], parts.solution[0], parts.row[0], parts.heap[0] = -np.inf, -1, 0, 0
-        # Of a fixed type, or else numba compiles what they are passed to for literals as well.
+        # Fixed types, as numba would otherwise compile the called functions once more for literals.
         end, size, used, ranked = np.int64(1), np.int64(1), np.int64(0), np.int64(0)
         while size > 0 and ranked < k:
             part = pop(size, parts)

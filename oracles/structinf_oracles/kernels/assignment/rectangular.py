@@ -1,16 +1,15 @@
-"""Any instance of the assignment problem as one whose every row is matched.
+"""Reduction of any assignment problem to a problem in which every row is matched.
 
-The smaller side is matched wholly: with more rows than columns, the block of costs is the
-transpose. Where −inf parts allow fewer matches than that, rows and columns fall into two groups
-(Dulmage and Mendelsohn 1958, "Coverings of bipartite graphs", Canadian J. of Mathematics 10,
-pp. 517-534): in every matching of the most parts, the *surplus* columns are all taken, by surplus
-rows, which outnumber them; the other rows all find a column among the others. So
+The whole smaller side is matched. With more rows than columns, the block of costs is the transpose. If −inf parts
+allow fewer matches, rows and columns fall into two groups (Dulmage and Mendelsohn 1958, "Coverings of bipartite
+graphs", Canadian J. of Mathematics 10, pp. 517-534). In every matching with the most pairs, the *surplus* columns are
+all matched with surplus rows, which outnumber them. The other rows are all matched with other columns. So the block
 
     block = [ costs of other rows × other columns                    +inf                    ]
             [                 +inf                    costs of surplus columns × surplus rows ]
 
-has to match all its rows, and its assignments are the matchings of the most parts. A transpose is
-the case in which all are surplus.
+must match all its rows, and its assignments are the matchings with the most pairs. In a transposed problem all rows
+and columns are surplus.
 """
 
 from __future__ import annotations
@@ -26,29 +25,29 @@ from .shortest_augmenting_paths import LANES, augment, bid, new_search
 __all__ = ["OTHER", "SURPLUS", "UNUSED", "Block", "argmax", "lay_out", "mark_surplus", "new_block", "pad", "write"]
 
 OTHER, SURPLUS, UNUSED = 0, 1, 2
-"""Groups of rows and columns; the unused ones are padding."""
+"""Groups of rows and columns; UNUSED is padding."""
 
-# Halved 32 times, which is exact, costs leave room for sums of them at the far end of float64.
+# Scaling costs by a power of two is exact, and prevents overflow in sums of costs near the limit of float64.
 SCALE = 2.0**-32
 
 
 class Block(NamedTuple):
-    """A matrix of costs, and which part of θ each entry is."""
+    """A matrix of costs, with the entry of θ for each cost."""
 
-    cost: np.ndarray  # (rows + 1, width) float64; a row of zeros comes last
-    row_part: np.ndarray  # (rows,) row of θ, from the split on column of θ
-    column_part: np.ndarray  # (width,) column of θ, from the split on row of θ
+    cost: np.ndarray  # (rows + 1, width) float64; the last row is zeros
+    row_part: np.ndarray  # (rows,) row of θ; column of θ in the transposed part
+    column_part: np.ndarray  # (width,) column of θ; row of θ in the transposed part
 
 
 @jit
 def pad(columns):
-    """Length of a row of costs with its padding."""
+    """Return the length of a row of costs with padding."""
     return (columns + LANES - 1) // LANES * LANES
 
 
 @jit
 def new_block(rows, columns):
-    """Arrays for blocks of at most this size, and for the search over them."""
+    """Return arrays for blocks of at most this size, and for the search over them."""
     width = pad(columns)
     block = Block(np.empty((rows + 1, width)), np.empty(rows, np.int64), np.empty(width, np.int64))
     return block, new_search(rows, width)
@@ -56,7 +55,7 @@ def new_block(rows, columns):
 
 @jit
 def lay_out(theta, b, row_group, column_group, block):
-    """Fill the block of instance ``b``; its number of rows, of columns, and the row from which it is transposed."""
+    """Fill the block of instance ``b``; return its numbers of rows and columns, and the first transposed row."""
     cost, row_part, column_part = block.cost, block.row_part, block.column_part
     shared = b % row_group.shape[0]
     rows, columns = 0, 0
@@ -98,7 +97,7 @@ def lay_out(theta, b, row_group, column_group, block):
 
 @jit
 def write(y, choice, rows, split, block):
-    """Write the structure that ``choice`` describes to ``y`` (n, m)."""
+    """Write the structure described by ``choice`` to ``y`` (n, m)."""
     y[:] = 0.0
     for i in range(rows):
         one, other = block.row_part[i], block.column_part[choice[i]]
@@ -110,17 +109,20 @@ def write(y, choice, rows, split, block):
 
 @jit
 def argmax(start, stop, theta, row_group, column_group, columns_most, y, feasible):
-    """A best structure of each instance.
+    """Find a best structure of each instance.
 
     Parameters
     ----------
     theta : (B, n, m) floats
-    row_group, column_group : (B | 1, n), (B | 1, m) int8
+        Scores of the pairs.
+    row_group, column_group : (B | 1, n) and (B | 1, m) int8
+        The group of each row and column: OTHER, SURPLUS or UNUSED.
     columns_most : int
-        No block has more columns.
+        The largest number of columns of a block.
     y : (B, n, m) floats, written
+        The structures; left as they are if an instance is infeasible.
     feasible : (B,) bool, written
-        False where the block cannot match all its rows; ``y`` is not written there.
+        Whether the block can match all its rows.
     """
     block, search = new_block(min(theta.shape[1], theta.shape[2]), columns_most)
     for b in range(start, stop):
@@ -133,15 +135,17 @@ def argmax(start, stop, theta, row_group, column_group, columns_most, y, feasibl
 
 @jit
 def mark_surplus(start, stop, theta, row_group, column_group):
-    """Find the surplus rows and columns of each instance, from a matching of the most parts that are not −inf.
+    """Find the surplus rows and columns of each instance, from a matching with the most parts above −inf.
 
-    A row from which no path of allowed parts leads to a free column has more rows than columns
-    around it: all that its search saw is surplus, and a dead end for every later search.
+    If no path of allowed parts leads from a row to a free column, the row has too few columns around it. All rows and
+    columns reached by the search are then surplus, and later searches avoid them.
 
     Parameters
     ----------
     theta : (B, n, m) floats
-    row_group, column_group : (B, n), (B, m) int8, OTHER or UNUSED; the surplus is written
+        Scores of the pairs.
+    row_group, column_group : (B, n) and (B, m) int8
+        OTHER or UNUSED on entry; SURPLUS is written.
     """
     n, m = theta.shape[1], theta.shape[2]
     holder, choice = np.empty(m, np.int64), np.empty(n, np.int64)

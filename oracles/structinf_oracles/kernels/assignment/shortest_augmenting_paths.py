@@ -1,20 +1,19 @@
 """Linear assignment by successive shortest paths.
 
-min Σ_i cost[i, choice_i] over choices of a column for every row, no column twice, cost +inf
-forbidden. Prices of columns (the dual variables) certify the optimum: each row holds a column
-of lowest ``cost − price``, and a column nobody holds has the highest price there is. Rows first
-bid for columns, which places most of them in one scan each (augmenting row reduction); the rest
-are placed by Dijkstra's algorithm over reduced costs.
+The problem is min Σ_i cost[i, choice_i] over choices of distinct columns for all rows, where cost +inf is forbidden.
+Prices of columns (the dual variables) certify the optimum: each row holds a column of lowest ``cost − price``, and a
+column held by no row has the highest price. Rows first bid for columns, which places most rows in one scan each
+(augmenting row reduction). Dijkstra's algorithm over reduced costs places the other rows.
 
-Sums are in float64 whatever the scores' type, where those of float32 are exact or nearly so.
-The loops over columns are written for the vectoriser: no gathers, no branches, settled columns
-stay in place at price −inf and so at distance +inf.
+Sums are in float64 for all dtypes of scores, so that sums of float32 scores are nearly exact. The loops over columns
+are written for vectorisation, without gathers and branches. Settled columns stay in place, with price −inf and so
+distance +inf.
 
 References
 ----------
-Jonker and Volgenant 1987, "A shortest augmenting path algorithm for dense and sparse linear
-assignment problems", Computing 38, pp. 325-340. Crouse 2016, "On implementing 2D rectangular
-assignment algorithms", IEEE Trans. Aerospace and Electronic Systems 52(4), pp. 1679-1696.
+Jonker and Volgenant 1987, "A shortest augmenting path algorithm for dense and sparse linear assignment problems",
+Computing 38, pp. 325-340. Crouse 2016, "On implementing 2D rectangular assignment algorithms", IEEE Trans. Aerospace
+and Electronic Systems 52(4), pp. 1679-1696.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from structinf.kernels.scalar.min_max import minimum
 __all__ = ["LANES", "Search", "augment", "bid", "lowest_and_second", "new_search"]
 
 LANES = 16
-"""Rows of costs are padded with +inf to multiples of this, so that loops over them are whole vectors."""
+"""Rows of costs are padded with +inf to multiples of this length, so that loops over rows are whole vectors."""
 
 NOWHERE = np.int64(2**62)
 
@@ -38,17 +37,17 @@ class Search(NamedTuple):
     """The state of a search over ``width`` columns."""
 
     price: np.ndarray  # (width,) dual variable of each column; −inf while the column is settled
-    holder: np.ndarray  # (width,) row that holds the column, −1 if none
-    choice: np.ndarray  # (rows + 1,) column that the row holds, −1 if none
-    rank: np.ndarray  # (width,) j for a column j where a path may end, width + j for another
+    holder: np.ndarray  # (width,) row holding the column, −1 if none
+    choice: np.ndarray  # (rows + 1,) column held by the row, −1 if none
+    rank: np.ndarray  # (width,) j for an open column j, where a path may end; width + j for another column
     distance: np.ndarray  # (width,) length of the shortest known path to the column, +inf once settled
-    via: np.ndarray  # (width,) row before the column on that path
+    via: np.ndarray  # (width,) row before the column on the shortest known path
     reach: np.ndarray  # (width,) price + distance of the column when it was settled
 
 
 @jit
 def new_search(rows, width):
-    """Arrays for problems of at most so many rows and (padded) columns."""
+    """Return arrays for problems of at most ``rows`` rows and ``width`` padded columns."""
     return Search(
         np.empty(width),
         np.empty(width, np.int64),
@@ -62,7 +61,7 @@ def new_search(rows, width):
 
 @jit(inline=True)
 def lowest_and_second(cost, row, width, search):
-    """Lowest reduced cost of the row, rank of its column (an open one on ties), second lowest."""
+    """Return the row's lowest reduced cost, its column's rank (open first on ties), and the second lowest."""
     price, rank, distance = search.price, search.rank, search.distance
     lowest = np.inf
     for j in range(width):
@@ -80,7 +79,7 @@ def lowest_and_second(cost, row, width, search):
 
 @jit(inline=True)
 def relax(cost, row, offset, width, search):
-    """Shorten paths through ``row``; the least distance and the rank of its column (an open one on ties)."""
+    """Shorten paths through ``row``; return the least distance and its column's rank (open first on ties)."""
     price, rank, distance, via = search.price, search.rank, search.distance, search.via
     nearest = np.inf
     for j in range(width):
@@ -98,11 +97,10 @@ def relax(cost, row, offset, width, search):
 
 @jit
 def bid(cost, rows, width, search):
-    """From nothing, let each row take the column it finds cheapest, at a price up to where the second is as good.
+    """Starting without assignments, let rows take their cheapest columns, as long as the second costs more.
 
-    A row that loses its column bids again at once. Bids without an advantage over the second
-    column could go on forever: such rows, and those left when the budget is spent, wait for
-    :func:`augment`.
+    A row that loses its column bids again at once. Bids without an advantage over the second column could go on
+    forever. Such rows, and rows left when the budget is spent, wait for :func:`augment`.
     """
     for j in range(width):
         search.price[j] = 0.0
@@ -136,16 +134,16 @@ def bid(cost, rows, width, search):
 
 @jit
 def augment(cost, rows, width, search):
-    """Place each row that has no column, by a shortest path to an open column.
+    """Place each row without a column, by a shortest path to an open column.
 
-    Columns that nobody holds are open; or else (in a search for further assignments) a spare row
-    after the last, of cost 0, holds them all. It stands for one row a column: these rows being
-    alike, what one of them reaches they all do.
+    Columns held by no row are open. In a search for further assignments, a spare row after the last row, of cost 0,
+    holds all such columns. The spare row stands for identical rows, one per column, so a path to one of the rows
+    reaches all.
 
     Returns
     -------
     bool
-        False as soon as a row can reach no open column; it and the later rows are left without.
+        False as soon as a row can reach no open column. This row and later rows then have no column.
     """
     price, holder, choice, distance, reach = search.price, search.holder, search.choice, search.distance, search.reach
     for start in range(rows):
@@ -170,7 +168,7 @@ def augment(cost, rows, width, search):
         if at == NOWHERE:
             return False
         for j in range(width):
-            # What is nearer than the path's end becomes dearer by the difference.
+            # Settled columns, nearer than the end of the path, become more expensive by the difference.
             price[j] = reach[j] - nearest if price[j] == -np.inf else price[j]
         search.rank[at] = width + at
         j = at

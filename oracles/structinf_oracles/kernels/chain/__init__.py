@@ -1,1 +1,1 @@
-"""Kernels of linear chains: Viterbi, sums, Hessian products, samples and the k best sequences."""
+"""Kernels of linear chains: Viterbi, sums, Hessian-vector products, samples and the k best sequences."""

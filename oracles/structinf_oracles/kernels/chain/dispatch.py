@@ -1,8 +1,8 @@
-"""Smoothed sums, expected structures and Hessian products of a batch of chains on the CPU.
+"""CPU entry points of chains: smoothed sums, expected structures and Hessian-vector products of a batch.
 
-Chooses the domain, cuts the batch into ranges for the threads and allocates the results. Tensors are in the common
-form of :mod:`structinf_oracles.common.chain_potentials`; DP_Ω is float64. The regularizer Ω is given by its α, from 1
-to 2, or infinity for the value alone.
+The functions choose between scaled products and the log domain, split the batch over threads, and allocate the
+results. Tensors are in the common form of :mod:`structinf_oracles.common.chain_potentials`. DP_Ω is float64. The
+regularizer Ω is given by its α, from 1 to 2, or infinity for the value alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["hessian_product", "sample", "value", "value_and_mean"]
 
 
 def _exact(alpha: float, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """``tensors``, in float64 if α is close to 1: float32 is too coarse for max((α − 1)(x − τ), 0)^(1 / (α − 1))."""
+    """Return ``tensors``, in float64 if 1 < α < 1.1, as float32 is too coarse for the power 1 / (α − 1)."""
     return tuple(t.double() for t in tensors) if 1 < alpha < 1.1 else tensors
 
 
 def value(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float) -> Tensor:
-    """DP_Ω, (B,)."""
+    """Return DP_Ω, (B,)."""
     u, a, n = to_numpy(*_exact(alpha, unary, transition), lengths)
     results, remaining, work = np.empty(len(n)), np.arange(len(n)), _count_edges(u, a, n)
     if _has_two_states(u, a, alpha):
@@ -43,9 +43,10 @@ def value(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float) -> T
 def value_and_mean(
     unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """DP_Ω, and its gradient for nodes (B, T, S) and edges (B, P, S, S).
+    """Return DP_Ω, and its gradient for nodes (B, T, S) and edges (B, P, S, S).
 
-    With ``weight`` (B,), the gradients times it, summed over the batch for a tensor that all instances share.
+    With ``weight`` (B,), each gradient is multiplied by its weight. The gradient of a tensor shared by the batch is
+    summed over the batch.
     """
     dtype, (unary, transition) = unary.dtype, _exact(alpha, unary, transition)
     is_summed = weight is not None and len(transition) == 1
@@ -80,7 +81,7 @@ def value_and_mean(
 def hessian_product(
     unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, v_unary: Tensor, v_transition: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """DP_Ω, and its Hessian times v for nodes (B, T, S) and edges (B, P, S, S)."""
+    """Return DP_Ω, and its Hessian times v for nodes (B, T, S) and edges (B, P, S, S)."""
     dtype, (unary, *tensors) = unary.dtype, _exact(alpha, unary, transition, v_unary, v_transition)
     u, n, a, v, v_a = to_numpy(unary, lengths, *tensors)
     values, remaining, work = np.empty(len(n)), np.arange(len(n)), _count_edges(u, a, n)
@@ -101,7 +102,7 @@ def hessian_product(
 
 
 def sample(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """DP_Ω, and the tags, (n, B, T), of walks along q that ``uniforms`` (n, B, T) choose, 0 in the padding."""
+    """Return DP_Ω, and tags (n, B, T), 0 in the padding, sampled by walks along q with ``uniforms`` (n, B, T)."""
     u, a, n, chosen = to_numpy(*_exact(alpha, unary, transition), lengths, uniforms)
     values, tags = np.empty(len(n)), zeros(*uniforms.shape, dtype=torch.int64)
     work = 8 * _count_edges(u, a, n) + uniforms.numel() * u.shape[2]
@@ -110,39 +111,39 @@ def sample(unary: Tensor, transition: Tensor, lengths: Tensor, alpha: float, uni
 
 
 def _matrices(rows: int, a: np.ndarray, dtype: torch.dtype, is_summed: bool) -> Tensor:
-    """For results of the matrices ``a``: zeros where several are added up, else anything."""
+    """Return memory for results of the matrices ``a``: zeros if results are added up, else uninitialised."""
     if is_summed or a.shape[1] == 1:
         return zeros(rows, *a.shape[1:], dtype=dtype)
     return torch.empty(rows, *a.shape[1:], dtype=dtype)
 
 
 def _power(alpha: float) -> float:
-    """The p of :mod:`.smooth_step`."""
+    """Return the exponent p of :mod:`.smooth_step`."""
     return math.inf if alpha == 1 else 1 / (alpha - 1)
 
 
 def _has_two_states(u: np.ndarray, a: np.ndarray, alpha: float) -> bool:
-    """Whether there are two states, one transition for all steps, and a max_Ω of two numbers in closed form."""
+    """Return whether there are two states, one transition for all steps, and a closed-form max_Ω of two numbers."""
     return u.shape[2] == 2 and a.shape[1] == 1 and alpha in (1, 2)
 
 
 def _count_blocks(n: np.ndarray) -> int:
-    """Of instances in the lanes of a vector."""
+    """Return the number of blocks of instances, one instance per lane of a vector."""
     return -(-len(n) // LANES)
 
 
 def _may_be_scaled(a: np.ndarray, alpha: float) -> bool:
-    """Whether sums may be scaled matrix products, where the scores' range allows it."""
+    """Return whether sums may be scaled matrix products, if the range of the scores allows it."""
     return alpha == 1 and a.shape[1] == 1
 
 
 def _count_edges(u: np.ndarray, a: np.ndarray, n: np.ndarray) -> int:
-    """Edges of the batch, of which some 8 cost what one exponential does."""
+    """Return the number of edges of the batch; about 8 edges take the time of one exponential."""
     return len(n) * u.shape[1] * a.shape[-1] ** 2
 
 
 def _scaling_factors(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the scaled recursion needs to know of the matrices (R, S, S); see :mod:`.scaled`."""
+    """Return F, max A and the reserve of the matrices (R, S, S) for the scaled recursion; see :mod:`.scaled`."""
     info = np.finfo(a.dtype)
     limit = math.log(info.eps) - math.log(info.tiny) - math.log(a.shape[-1]) - 4
     factor, top, reserve = np.zeros_like(a), np.empty(len(a)), np.empty(len(a))
@@ -151,7 +152,7 @@ def _scaling_factors(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _outer_products(left: np.ndarray, right: np.ndarray, is_summed: bool) -> Tensor:
-    """Σ_t α_t r_tᵀ, (B, S, S), or (1, S, S) if summed over the batch."""
+    """Return Σ_t α_t r_tᵀ, (B, S, S), or (1, S, S) if summed over the batch."""
     a, r = torch.from_numpy(left), torch.from_numpy(right)
     if is_summed:
         return (a.flatten(0, 1).T @ r.flatten(0, 1)).unsqueeze(0)

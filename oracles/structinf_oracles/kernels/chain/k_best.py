@@ -1,8 +1,8 @@
 """The k best tag sequences of a chain: Viterbi's recursion over lists of the k best prefixes of each state.
 
-N. Seshadri and C.-E. W. Sundberg, List Viterbi decoding algorithms with applications (IEEE Transactions on
-Communications 42, 1994), the parallel algorithm. Lists are merged by insertion, which is cheap: they are sorted,
-and most candidates fail at the first comparison. Scores are summed in float64.
+The algorithm is the parallel algorithm of N. Seshadri and C.-E. W. Sundberg, List Viterbi decoding algorithms with
+applications (IEEE Transactions on Communications 42, 1994). Lists are merged by insertion: as lists are sorted, most
+candidates fail at the first comparison. Scores are summed in float64.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["topk"]
 
 @jit
 def _insert(scores, origins, score, origin):
-    """Put a candidate into a descending list, behind its equals, in place of the last."""
+    """Insert a candidate into a descending list, after equal scores, in place of the last entry."""
     place = len(scores) - 1
     while place > 0 and score > scores[place - 1]:
         scores[place], origins[place] = scores[place - 1], origins[place - 1]
@@ -26,16 +26,19 @@ def _insert(scores, origins, score, origin):
 
 @jit
 def topk(start, stop, unary, transition, lengths, tags, scores):
-    """The k best tag sequences, best first, ties by the order of their states from the last step backwards.
+    """Find the k best tag sequences, best first; ties follow the order of the states, the last step first.
 
     Parameters
     ----------
-    unary, transition, lengths : as for :func:`.viterbi.argmax`
-    tags : (k, B, T) int64, zeros, written inside the lengths
-    scores : (k, B) float64, written; −inf where there are fewer than k sequences of finite score
+    unary, transition, lengths
+        As for :func:`.viterbi.argmax`.
+    tags : (k, B, T) int64
+        Zeros on entry; written inside the lengths.
+    scores : (k, B) float64
+        Written; −inf if fewer than k sequences have a finite score.
     """
     k, states = tags.shape[0], unary.shape[2]
-    # The r-th best prefix that ends in state j at step t, and where it came from: state · k + rank.
+    # The score of the r-th best prefix that ends in state j at step t, and its predecessor: state · k + rank.
     best = np.empty((unary.shape[1], states, k))
     origin = np.zeros(best.shape, np.int64)
     final, last = np.empty(k), np.zeros(k, np.int64)

@@ -1,20 +1,20 @@
-"""Smoothed sums over the tag sequences of a chain, whatever Ω: values, expected structures and Hessian products.
+"""Smoothed sums over tag sequences for any Ω: values, expected structures and Hessian-vector products.
 
-One instance is described by ``unary`` (T, S), ``transition`` (P, S, S), where P = T − 1, or 1 if all steps share it,
-and its length. With v the smoothed scores of a prefix,
+One instance has ``unary`` (T, S), ``transition`` (P, S, S) and a length, where P = T − 1, or 1 for a transition
+shared by all steps. With v the smoothed scores of a prefix,
 
     v_t(j) = max_Ω over i of v_{t−1}(i) + A_t(i, j),  + u_t(j) − c_t,   where c_t makes the largest v_t(j) 0,
 
-DP_Ω = Σ_t c_t + max_Ω v_T, and q_t(i, j) is the probability of state i at t − 1 given state j at t. Every other
-quantity is a walk back along q. The c_t keep v near 0, so that float32 loses nothing over long sequences; they are
-summed in float64. One step is in :mod:`.smooth_step`.
+and DP_Ω = Σ_t c_t + max_Ω v_T. q_t(i, j) is the probability of state i at t − 1 given state j at t. Every other
+quantity is a backward walk along q. The c_t keep v near 0, so that float32 remains accurate for long sequences. The
+c_t are summed in float64. :mod:`.smooth_step` computes one step.
 
-A batch has ``unary`` (B | 1, T, S), ``transition`` (B | 1, P, S, S) and ``lengths`` (B,); a kernel serves a range of
-its rows. ``power`` is the p of :mod:`.smooth_step`. Results come as zeros; but those of matrices of each step, unless
-they are sums over instances, may come as anything.
+A batch has ``unary`` (B | 1, T, S), ``transition`` (B | 1, P, S, S) and ``lengths`` (B,). A kernel processes a range
+of rows. ``power`` is the exponent p of :mod:`.smooth_step`. Result arrays must be zeros on entry. Only results for a
+matrix of each step may be uninitialised, unless they are sums over instances.
 
-A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018,
-algorithms 3 and 4.
+The algorithms are 3 and 4 of A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and
+attention, ICML 2018.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["end_matrix", "forward", "hessian_product", "make_workspace", "mean",
 
 @jit
 def make_workspace(unary, transition, rows, tables):
-    """The ``workspace`` of :mod:`.smooth_step`, and the ``size`` of its tables: one row before ``rows``, one after."""
+    """Return the ``workspace`` of :mod:`.smooth_step`, and the ``size`` of its tables of ``rows`` + 2 rows."""
     stride, width = stride_of(transition), width_of(unary.shape[2])
     size = (rows + 2) * width
     workspace = filled(tables * size // LANES, 0, unary.dtype)
@@ -60,7 +60,7 @@ def make_workspace(unary, transition, rows, tables):
 
 @jit
 def end_matrix(transition, padding):
-    """The matrix of the step from the last states to the end, which scores nothing, in rows of one vector."""
+    """Return the matrix, without scores, of the step from the last states to the end, in rows of one vector."""
     states = transition.shape[3]
     matrix = filled(states, padding, transition.dtype).reshape((1, 1, states, LANES))
     for i in range(states):
@@ -70,7 +70,7 @@ def end_matrix(transition, padding):
 
 @jit
 def _shift(workspace, row, best, width, level):
-    """Make the largest number of ``row`` 0, among those where ``best`` is not below ``level``; return it."""
+    """Subtract the largest number of ``row``, among positions where ``best`` is at least ``level``, and return it."""
     top = -np.inf
     for at in range(0, width, LANES):
         top = maximum(top, where_less(load(workspace, best + at), level, -np.inf, load(workspace, row + at)))
@@ -83,9 +83,10 @@ def _shift(workspace, row, best, width, level):
 
 @jit
 def _balance(workspace, row, width, mass):
-    """Make probabilities sum to ``mass``; return the factor.
+    """Scale probabilities to the sum ``mass``; return the factor.
 
-    What rounding leaves of Σ q − 1 has a sign, since τ is found from the left: over long sequences it would add up.
+    The rounding error of Σ q − 1 always has the same sign, since τ is found from the left. Without the scaling, the
+    error would add up over long sequences.
     """
     total = 0.0
     for at in range(0, width, LANES):
@@ -104,7 +105,7 @@ def _scale(workspace, row, width, factor):
 
 @jit(inline=True)
 def forward(b, unary, transition, length, power, workspace, size, matrix, end):
-    """Fill the tables of v, max x and τ, or as many last rows as they have; return DP_Ω, −inf if nothing is allowed."""
+    """Fill the tables of v, max x and τ, or their last rows; return DP_Ω, −inf if no sequence is allowed."""
     states, u = unary.shape[2], min(b, len(unary) - 1)
     width, stride, count = width_of(states), stride_of(transition), transition.shape[1]
     end_row, total, new, is_copied = size - width, np.float64(0), 0, stride != states
@@ -128,9 +129,10 @@ def forward(b, unary, transition, length, power, workspace, size, matrix, end):
 
 @jit(inline=True)
 def _backward(b, transition, length, power, workspace, size, matrix, end, weight, out, g, part, add):
-    """Probabilities times ``weight``: μ_t(i, j) = q_t(i, j) μ_t(j) and μ_{t−1}(i) = Σ_j μ_t(i, j).
+    """Compute probabilities times ``weight``: μ_t(i, j) = q_t(i, j) μ_t(j) and μ_{t−1}(i) = Σ_j μ_t(i, j).
 
-    Those of transitions are put into the instance ``g`` of ``out``, or added if ``add`` is set; ``part`` is scratch.
+    The probabilities of transitions are written to the instance ``g`` of ``out``, or added if ``add`` is set.
+    ``part`` is scratch memory.
     """
     count, states = transition.shape[1:3]
     width, stride = width_of(states), stride_of(transition)
@@ -160,7 +162,10 @@ def _backward(b, transition, length, power, workspace, size, matrix, end, weight
 def _forward_tangent(
     b, unary, transition, v_unary, v_transition, length, power, workspace, size, matrix, end, d_matrix, d_end
 ):
-    """:func:`forward`, with derivatives: each dv is relative to a best state's, since differences alone matter."""
+    """Run :func:`forward` with derivatives.
+
+    Each dv is relative to the dv of a best state, since only differences matter.
+    """
     states, u, d_u = unary.shape[2], min(b, len(unary) - 1), min(b, len(v_unary) - 1)
     width, stride, count = width_of(states), stride_of(transition), transition.shape[1]
     end_row, total, new, is_copied = size - width, np.float64(0), 0, stride != states
@@ -195,7 +200,7 @@ def _forward_tangent(
 def _backward_tangent(
     b, transition, v_transition, length, power, workspace, size, matrix, end, d_matrix, d_end, out, part
 ):
-    """The derivative of :func:`_backward`, for weight 1 and without adding."""
+    """Compute the derivative of :func:`_backward`, for weight 1 and without adding."""
     count, states = transition.shape[1:3]
     width, stride = width_of(states), stride_of(transition)
     end_row, last, is_copied = size - width, length * width, stride != states
@@ -229,7 +234,7 @@ def _backward_tangent(
 
 @jit
 def value(start, stop, rows, unary, transition, lengths, power, out):
-    """DP_Ω of the instances ``rows[start:stop]``, into ``out`` (B,) float64."""
+    """Write DP_Ω of the instances ``rows[start:stop]`` to ``out`` (B,) float64."""
     (workspace, size), matrix, end = (
         make_workspace(unary, transition, 2, 3),
         padded(transition, -np.inf),
@@ -242,9 +247,9 @@ def value(start, stop, rows, unary, transition, lengths, power, out):
 
 @jit
 def mean(start, stop, groups, rows, unary, transition, lengths, power, weight, value, out_unary, out_transition):
-    """Expected structures times ``weight`` (B,) for the groups ``start:stop`` of the instances ``rows``.
+    """Write expected structures times ``weight`` (B,) for the groups ``start:stop`` of the instances ``rows``.
 
-    ``out_transition`` may be (groups, P, S, S) instead of (B, P, S, S), for sums over each group's instances.
+    ``out_transition`` is (B, P, S, S), or (groups, P, S, S) for sums over the instances of each group.
     """
     workspace, size = make_workspace(unary, transition, unary.shape[1], 4)
     matrix, end, part = padded(transition, -np.inf), end_matrix(transition, -np.inf), padded(out_transition, 0)
@@ -278,7 +283,7 @@ def mean(start, stop, groups, rows, unary, transition, lengths, power, weight, v
 def hessian_product(
     start, stop, rows, unary, transition, lengths, power, v_unary, v_transition, value, out_unary, out_transition
 ):
-    """∇²DP_Ω times v, of θ's forms, for the instances ``rows[start:stop]``."""
+    """Write ∇²DP_Ω times v, in the forms of θ, for the instances ``rows[start:stop]``."""
     workspace, size = make_workspace(unary, transition, unary.shape[1], 7)
     matrix, end, part = padded(transition, -np.inf), end_matrix(transition, -np.inf), padded(out_transition, 0)
     d_matrix, d_end, width = padded(v_transition, 0), end_matrix(v_transition, 0), width_of(unary.shape[2])

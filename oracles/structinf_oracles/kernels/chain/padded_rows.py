@@ -1,8 +1,8 @@
-"""Rows and matrices of a chain in whole vectors, as loops over :mod:`structinf.kernels.simd.vector` need them.
+"""Rows and matrices of a chain in whole vectors, for loops over :mod:`structinf.kernels.simd.vector`.
 
-P matrices (S, S) of an instance, (B, P, S, S), are T − 1, or 1 that all steps share. The last vector of a row overlaps
-the one before if S is no multiple of 16. Where it cannot, since S is less, or where the matrix is used at every step,
-it is copied to one whose rows are padded to whole vectors, (1, 1, S, W).
+An instance has P matrices (S, S), in an array (B, P, S, S), where P = T − 1, or 1 for a matrix shared by all steps.
+If S is no multiple of 16, the last vector of a row overlaps the vector before. If S is less than 16, or all steps
+share the matrix, the matrix is copied to an array (1, 1, S, W) with rows padded to whole vectors.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ __all__ = [
 
 @jit
 def width_of(states):
-    """S rounded up to whole vectors."""
+    """Return S rounded up to whole vectors."""
     return -(-states // LANES) * LANES
 
 
 @jit
 def stride_of(matrices):
-    """Numbers from one row of a matrix to the next: S where it is used as it is, else W."""
+    """Return the distance between the rows of a matrix: S if the matrix is used in place, W if it is copied."""
     states = matrices.shape[3]
     return states if states > LANES and matrices.shape[1] > 1 else width_of(states)
 
 
 @jit
 def filled(count, number, dtype):
-    """So many vectors of one number, which do not straddle cache lines."""
+    """Return ``count`` vectors of one number, aligned to cache lines."""
     out = rows(count, dtype).reshape(count * LANES)
     for at in range(0, len(out), LANES):
         store(out, at, number)
@@ -50,7 +50,7 @@ def filled(count, number, dtype):
 
 @jit
 def padded(matrices, padding):
-    """Room for a matrix with ``padding``, or the ``matrices`` themselves where they need none."""
+    """Return an array for a copied matrix, filled with ``padding``, or the ``matrices`` if used in place."""
     states, stride = matrices.shape[3], stride_of(matrices)
     if stride == states:
         return matrices
@@ -59,7 +59,7 @@ def padded(matrices, padding):
 
 @jit
 def matrix_offset(b, t, instances, count, states):
-    """Where the matrix of the instance ``b`` for the step to t is, among ``count`` for each of so many instances."""
+    """Return the place of the matrix of instance ``b`` for the step to t, with ``count`` matrices per instance."""
     return (min(b, instances - 1) * count + min(t, count) - 1) * states * states
 
 
@@ -75,7 +75,7 @@ def copy_in(matrices, b, t, workspace):
 
 @jit
 def copy_out(workspace, matrices, b, t, add):
-    """Copy the matrix in ``workspace`` to its place among ``matrices``, or add it; and make it 0."""
+    """Copy or add the matrix in ``workspace`` to its place among ``matrices``, and reset ``workspace`` to 0."""
     p = min(t, matrices.shape[1]) - 1
     for i in range(matrices.shape[2]):
         for j in range(matrices.shape[3]):
@@ -85,7 +85,7 @@ def copy_out(workspace, matrices, b, t, add):
 
 @jit
 def clear(matrices, b, first):
-    """Make the matrices of the instance ``b`` 0 for all steps from ``first`` on."""
+    """Set the matrices of the instance ``b`` to 0 for all steps from ``first`` on."""
     for p in range(first - 1, matrices.shape[1]):
         for i in range(matrices.shape[2]):
             for j in range(matrices.shape[3]):
@@ -94,7 +94,7 @@ def clear(matrices, b, first):
 
 @jit
 def load_row(rows, b, t, workspace, place):
-    """Copy the row t of the instance ``b`` of ``rows`` (B, T, S) to ``workspace``."""
+    """Copy row t of the instance ``b`` of ``rows`` (B, T, S) to ``workspace``."""
     count, states = rows.shape[1:]
     start, whole = (b * count + t) * states, states - states % LANES
     for at in range(0, whole, LANES):
@@ -105,7 +105,7 @@ def load_row(rows, b, t, workspace, place):
 
 @jit
 def add_row(rows, b, t, workspace, place):
-    """Add the row t of the instance ``b`` of ``rows`` (B, T, S) to that in ``workspace``."""
+    """Add row t of the instance ``b`` of ``rows`` (B, T, S) to the row in ``workspace``."""
     count, states = rows.shape[1:]
     start, whole = (b * count + t) * states, states - states % LANES
     for at in range(0, whole, LANES):
@@ -116,7 +116,7 @@ def add_row(rows, b, t, workspace, place):
 
 @jit
 def store_row(workspace, place, rows, b, t):
-    """Copy a row in ``workspace`` to the row t of the instance ``b`` of ``rows`` (B, T, S)."""
+    """Copy a row in ``workspace`` to row t of the instance ``b`` of ``rows`` (B, T, S)."""
     count, states = rows.shape[1:]
     start, whole = (b * count + t) * states, states - states % LANES
     for at in range(0, whole, LANES):

@@ -1,8 +1,7 @@
-"""Random walks through a chain's tag sequences, exact samples where Ω is the negative entropy.
+"""Random walks through the tag sequences of a chain: exact samples if Ω is the negative entropy.
 
-Forward filtering, backward sampling:
-
-C. K. Carter and R. Kohn, On Gibbs sampling for state space models (Biometrika 81, 1994), section 2.
+The algorithm is forward filtering, backward sampling (C. K. Carter and R. Kohn, On Gibbs sampling for state space
+models, Biometrika 81, 1994, section 2).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ __all__ = ["sample"]
 
 @jit
 def _draw(cumulative, uniform):
-    """The first state whose cumulative weight exceeds the fraction ``uniform`` of the total; never one of weight 0."""
+    """Return the first state whose cumulative weight exceeds ``uniform`` times the total; never a state of weight 0."""
     low, high = 0, len(cumulative) - 1
-    # Strictly below the total, so that no state after the last one of positive weight is reached.
+    # The level stays strictly below the total, so that no state of weight 0 at the end is drawn.
     level = cumulative[high] * uniform * (1 - 2.0**-52)
     while low < high:
         middle = (low + high) // 2
@@ -36,7 +35,7 @@ def _draw(cumulative, uniform):
 
 @jit
 def _probability(excess, power):
-    """q of x − τ."""
+    """Return q of x − τ."""
     if power == np.inf:
         return exp(excess)
     return exp(log(max(excess, 0.0) / power) * power)
@@ -44,19 +43,23 @@ def _probability(excess, power):
 
 @jit
 def sample(start, stop, unary, transition, lengths, power, uniforms, value, tags):
-    """Independent walks of the rows ``start:stop`` along q.
+    """Draw independent walks of the rows ``start:stop`` along q.
 
     Parameters
     ----------
-    unary, transition, lengths, power : as for :func:`.log_domain.value`
-    uniforms : (n, B, T) float64, in [0, 1)
-    value : (B,) float64, written
-    tags : (n, B, T) int64, zeros, written inside the lengths
+    unary, transition, lengths, power
+        As for :func:`.log_domain.value`.
+    uniforms : (n, B, T) float64
+        In [0, 1).
+    value : (B,) float64
+        Written: DP_Ω.
+    tags : (n, B, T) int64
+        Zeros on entry; written inside the lengths.
     """
     states, width = unary.shape[2], width_of(unary.shape[2])
     workspace, size = make_workspace(unary, transition, unary.shape[1], 3)
     matrix, end = padded(transition, -np.inf), end_matrix(transition, -np.inf)
-    # Row j: cumulative weights of the states before state j. Made when a walk first needs them.
+    # Row j: cumulative weights of the predecessors of state j, computed when a walk first needs them.
     cumulative, ready = np.empty((states, states)), np.empty(states, np.bool_)
     for b in range(start, stop):
         length = lengths[b]

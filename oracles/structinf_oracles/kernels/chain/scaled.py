@@ -1,22 +1,23 @@
-"""Sums over the tag sequences of a chain whose steps share one transition matrix: scaled matrix products.
+"""Sums over the tag sequences of a chain with one transition matrix for all steps: scaled matrix products.
 
-With F = exp(A − max A) made once, a step is s_t = a_{t−1} F, a_t ∝ s_t · exp(u_t), where each a_t is rescaled to
-maximum 1; there is no exponential per edge. Marginals are μ_t(i, j) = a_{t−1}(i) F(i, j) r_t(j), with
-r_t(j) = μ_t(j) / s_t(j) and μ_{t−1}(i) = a_{t−1}(i) Σ_j F(i, j) r_t(j), and their sum over steps is F ∘ (aᵀ r).
+With F = exp(A − max A) computed once, a step is s_t = a_{t−1} F, a_t ∝ s_t · exp(u_t), where each a_t is rescaled to
+maximum 1. No exponential per edge is needed. Marginals are μ_t(i, j) = a_{t−1}(i) F(i, j) r_t(j), with r_t(j) =
+μ_t(j) / s_t(j) and μ_{t−1}(i) = a_{t−1}(i) Σ_j F(i, j) r_t(j). Their sum over steps is F ∘ (aᵀ r).
 
-When that equals the log domain. Numbers below the smallest normal one, ε₀, are lost. Let R be the spread of the
-finite scores in A, and limit = log(ε / ε₀) − log S − 4, with ε the precision (63 in float32, 665 in float64, S = 50).
+Conditions for equality with the log domain. Numbers below the smallest normal number, ε₀, are lost. Let R be the
+range of the finite scores in A, and limit = log(ε / ε₀) − log S − 4, with ε the precision (63 in float32, 665 in
+float64, for S = 50).
 
-- A has no −inf. From any two states, the sums over all continuations differ by at most the factor eᴿ. With maximum
-  1 in a_{t−1}, s_t(j) ≥ e⁻ᴿ, which loses at most S ε₀ eᴿ of itself; the largest s_t(j) exp(u_t(j)) is at least e⁻ᴿ
-  too, so that a lost state would have had a_t < ε₀ eᴿ, and less than S ε₀ e²ᴿ of any later sum. For R up to
-  limit / 2 this is below ε, whatever the unary scores are, −inf included.
-- A has some −inf. A state of tiny a_t may be the only one that leads on, and shrink further at each step. So every
-  a_t(i) > 0 must stay above a floor, exp(R + U − limit), with U the largest spread of the finite unary scores of one
-  step: then all products that follow are normal numbers, and nothing is lost.
+- A has no −inf. From any two states, the sums over all continuations differ by at most the factor eᴿ. With maximum 1
+  in a_{t−1}, s_t(j) ≥ e⁻ᴿ, which loses at most S ε₀ eᴿ of itself. The largest s_t(j) exp(u_t(j)) is also at least
+  e⁻ᴿ. So a lost state has a_t < ε₀ eᴿ, and less than S ε₀ e²ᴿ of any later sum. For R up to limit / 2 this share is
+  below ε, for all unary scores including −inf.
+- A has −inf entries. A state of tiny a_t may be the only state with a continuation, and shrink further at each step.
+  So every a_t(i) > 0 must stay above a floor, exp(R + U − limit), with U the largest range of the finite unary scores
+  of one step. Then all following products are normal numbers, and nothing is lost.
 
-Both bound r_t ≤ 1 / s_t by exp(limit), which weights and sums over a batch do not bring to overflow. An instance that
-does not pass is left to the log domain, marked by log Z = nan.
+Both conditions bound r_t ≤ 1 / s_t by exp(limit), so that weights and sums over a batch do not overflow. An instance
+that violates the conditions gets log Z = nan, and is left to the log domain.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ __all__ = ["factors", "floor_of", "log_partition", "marginals"]
 
 @jit
 def factors(start, stop, transition, limit, factor, top, reserve):
-    """F and max A of each matrix of ``transition`` (R, S, S), and what its floor needs.
+    """Compute F and max A of each matrix of ``transition`` (R, S, S), and the constant of its floor.
 
-    ``reserve`` is R − limit, or −inf if the floor is 0, or +inf if only the log domain serves (F is unset).
+    ``reserve`` is R − limit, −inf if the floor is 0, or +inf if only the log domain is accurate (F is then unset).
     """
     states = transition.shape[1]
     for r in range(start, stop):
@@ -57,7 +58,7 @@ def factors(start, stop, transition, limit, factor, top, reserve):
 
 @jit
 def floor_of(unary, length, reserve):
-    """The least positive a_t that may be trusted; above 1 if there is none."""
+    """Return the smallest positive a_t that is accurate; above 1 if none is."""
     if reserve == np.inf:
         return np.inf
     if reserve == -np.inf:
@@ -74,7 +75,7 @@ def floor_of(unary, length, reserve):
 
 @jit
 def _forward(unary, factor, top, reserve, length, a, s):
-    """Fill the tables of a_t in row t and s_t in row t − 1, (T, S), or (2, S) as rings; return log Z or nan."""
+    """Fill the tables of a_t (row t) and s_t (row t − 1), (T, S), or (2, S) as rings; return log Z or nan."""
     rows, states = a.shape
     floor = floor_of(unary, length, reserve)
     if floor > 1:
@@ -121,7 +122,7 @@ def _forward(unary, factor, top, reserve, length, a, s):
 
 @jit
 def _backward(factor, length, weight, a, s, out_unary):
-    """Replace s by r times ``weight`` and write the node marginals times ``weight``."""
+    """Replace s by r times ``weight``, and write the node marginals times ``weight``."""
     states = a.shape[1]
     node = np.empty(states, a.dtype)
     total = np.float64(0)
@@ -144,7 +145,7 @@ def _backward(factor, length, weight, a, s, out_unary):
 
 @jit
 def log_partition(start, stop, unary, factor, top, reserve, lengths, log_z):
-    """log Z of the instances ``start:stop``, into ``log_z`` (B,) float64; nan if the log domain must serve."""
+    """Write log Z of the instances ``start:stop`` to ``log_z`` (B,) float64; nan if the log domain is needed."""
     a = np.empty((2, unary.shape[2]), unary.dtype)
     s = np.empty_like(a)
     for b in range(start, stop):
@@ -154,9 +155,10 @@ def log_partition(start, stop, unary, factor, top, reserve, lengths, log_z):
 
 @jit
 def marginals(start, stop, unary, factor, top, reserve, lengths, weight, log_z, a, ratio, out_unary):
-    """Node marginals (B, T, S) and the tables a and r (B, T, S), whose edges' sum is F ∘ (aᵀ r), times ``weight``.
+    """Write node marginals (B, T, S) times ``weight``, and the tables a and r (B, T, S), r times ``weight``.
 
-    Rows of the tables beyond the length, or of an instance left to the log domain, are 0.
+    The sum of edge marginals times ``weight`` is F ∘ (aᵀ r). Rows of the tables are 0 beyond the length, and for
+    instances left to the log domain.
     """
     for b in range(start, stop):
         r, length = min(b, factor.shape[0] - 1), lengths[b]

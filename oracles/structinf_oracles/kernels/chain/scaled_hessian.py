@@ -1,15 +1,15 @@
-"""Hessian products of log Z for chains whose steps share one transition matrix: scaled matrix products.
+"""Hessian-vector products of log Z for chains with one transition matrix for all steps: scaled matrix products.
 
-With F, a and s as in :mod:`.scaled`, q_t(i, j) = a_{t−1}(i) F(i, j) / s_t(j). Along a direction of z(i, j) for
-the transition and z_t(j) for the unary scores, there is again no exponential per edge:
+With F, a and s as in :mod:`.scaled`, q_t(i, j) = a_{t−1}(i) F(i, j) / s_t(j). For a direction with z(i, j) for
+the transition and z_t(j) for the unary scores, no exponential per edge is needed:
 
     dL_t(j) = (Σ_i a(i) dα(i) F(i, j) + a(i) F(i, j) z(i, j)) / s_t(j),        dα_t = dL_t + z_t,
     r_t(j)  = μ_t(j) / s_t(j),                    c_t(j) = (dμ_t(j) − μ_t(j) dL_t(j)) / s_t(j),
     μ_{t−1}(i)  = a(i) Σ_j F(i, j) r_t(j),
     dμ_{t−1}(i) = a(i) Σ_j (F(i, j) c_t(j) + F(i, j) z(i, j) r_t(j)) + dα(i) μ_{t−1}(i),
 
-and transitions have Σ_t dμ_t(i, j) = F ∘ Σ_t (a c_tᵀ + (a dα) r_tᵀ) + F ∘ z ∘ Σ_t a r_tᵀ. What is too small for a is
-below a rounding of what it is added to, as it is there.
+and for transitions Σ_t dμ_t(i, j) = F ∘ Σ_t (a c_tᵀ + (a dα) r_tᵀ) + F ∘ z ∘ Σ_t a r_tᵀ. As in :mod:`.scaled`, numbers
+lost by underflow in a are below the rounding error of the sums.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from .scaled import floor_of
 
 __all__ = ["covariance_product"]
 
-# Rows of a step, in their order, W numbers each; and four more after those of all steps.
+# The rows of a step, in order, of W numbers each. Four more rows follow the rows of all steps.
 A, S, D_ALPHA, D_LEVEL, A_D_ALPHA = range(5)
 ROWS = 5
 NODE, D_NODE, R, C = range(4)
-# Matrices, S rows each: F, F ∘ z, and the two sums over steps.
+# Matrices of S rows: F, F ∘ z, and the two sums over steps.
 F, FZ, SUM, Z_SUM = range(4)
 
 
 @jit
 def _rescale(workspace, row, width, floor):
-    """Divide a by its maximum, which is returned: 0 if all are, nan if a positive number is then below the floor."""
+    """Divide a by its maximum and return the maximum: 0 if all are 0, nan if a positive number is below the floor."""
     most = 0.0
     for at in range(0, width, LANES):
         most = maximum(most, load(workspace, row + at))
@@ -52,7 +52,7 @@ def _rescale(workspace, row, width, floor):
 
 @jit
 def _products(workspace, matrices, old, new, states, width):
-    """s and dL of the step at ``new`` from a, a dα and dα at ``old``."""
+    """Compute s and dL of the step at ``new`` from a, a dα and dα at ``old``."""
     size = states * width
     for at in range(0, width, LANES):
         total = d_total = z_total = 0.0
@@ -67,7 +67,7 @@ def _products(workspace, matrices, old, new, states, width):
 
 @jit
 def _forward(b, unary, z_unary, length, top, floor, workspace, matrices, states):
-    """Fill the rows of all steps; return log Z, nan if the log domain must serve."""
+    """Fill the rows of all steps; return log Z, nan if the log domain is needed."""
     width, u, z = width_of(states), min(b, len(unary) - 1), min(b, len(z_unary) - 1)
     total, new, scratch = np.float64(0), 0, len(workspace) - width  # the padding of the last row is −inf
     for t in range(length):
@@ -89,7 +89,7 @@ def _forward(b, unary, z_unary, length, top, floor, workspace, matrices, states)
         if not high > 0:
             return np.float64(-np.inf if high == 0 else np.nan)
         total += peak + log(np.float64(high))
-        # dα relative to a state that is among the likeliest: only differences matter, and these stay small.
+        # dα relative to a state with a above 1/2: only differences matter, and the differences stay small.
         load_row(z_unary, z, t, workspace, new + D_ALPHA * width)
         best = -np.inf
         for at in range(0, width, LANES):
@@ -110,7 +110,7 @@ def _forward(b, unary, z_unary, length, top, floor, workspace, matrices, states)
 
 @jit
 def _ratios(workspace, place, last, width):
-    """r and c of the step whose rows begin at ``place``."""
+    """Compute r and c of the step whose rows begin at ``place``."""
     for at in range(0, width, LANES):
         s = load(workspace, place + S * width + at)
         node, d_level = load(workspace, last + NODE * width + at), load(workspace, place + D_LEVEL * width + at)
@@ -121,7 +121,7 @@ def _ratios(workspace, place, last, width):
 
 @jit
 def _backward(b, length, workspace, matrices, states, out_unary):
-    """dμ of all steps to ``out_unary``, and the sums over steps of those of transitions to the matrices for them."""
+    """Write dμ of all steps to ``out_unary``, and the sums over steps for transitions to the sum matrices."""
     width = width_of(states)
     last, size = len(workspace) - 5 * width, states * width
     place = (length - 1) * ROWS * width
@@ -161,7 +161,7 @@ def _backward(b, length, workspace, matrices, states, out_unary):
 
 @jit
 def _deliver(b, matrices, states, out):
-    """F ∘ SUM + F ∘ z ∘ Z_SUM to the instance ``b`` of ``out``, (B, S, S); the sums become 0."""
+    """Write F ∘ SUM + F ∘ z ∘ Z_SUM to the instance ``b`` of ``out``, (B, S, S); reset the sums to 0."""
     width = width_of(states)
     size = states * width
     for i in range(states):
@@ -176,9 +176,9 @@ def _deliver(b, matrices, states, out):
 def covariance_product(
     start, stop, unary, factor, top, reserve, lengths, z_unary, z_transition, log_z, out_unary, out_transition
 ):
-    """Cov[Y] z of the instances ``start:stop``, and log Z, nan where the log domain must serve.
+    """Write Cov[Y] z of the instances ``start:stop``, and log Z, nan if the log domain is needed.
 
-    ``factor`` is (B | 1, S, S), and so is ``z_transition``; ``out_transition`` (B, S, S).
+    ``factor`` and ``z_transition`` are (B | 1, S, S); ``out_transition`` is (B, S, S).
     """
     steps, states = unary.shape[1:]
     width = width_of(states)

@@ -1,28 +1,28 @@
-"""One step of a chain's smoothed recursion: a maximum max_Ω over i of x(i, j) = v(i) + A(i, j) for each state j.
+"""One step of a chain's smoothed recursion: max_Ω over i of x(i, j) = v(i) + A(i, j) for each state j.
 
-Ω is known by p = 1 / (α − 1): infinity for the negative entropy, 1 for the squared norm, 2 for Tsallis' of α = 1.5,
-and 0 for none. With d = x − max x and r = max(d − τ, 0) / p,
+Ω is given by p = 1 / (α − 1): infinity for the negative entropy, 1 for the squared norm, 2 for the Tsallis entropy of
+α = 1.5, and 0 for no regularizer. With d = x − max x and r = max(d − τ, 0) / p,
 
     q = exp(d − τ),  s = q             if p is infinite, where max_Ω x = max x + τ,
-    q = r^p,         s = r^(p − 1)     otherwise, where τ makes them sum to 1 over i,
+    q = r^p,         s = r^(p − 1)     otherwise,
 
-are the probabilities q(i, j) of state i before state j, and s(i, j) the curvature: the Hessian of max_Ω x(·, j) is
-diag(s) − s sᵀ / Σ s. Only v = max_Ω, max x and τ of each state are kept, the latter two apart, since τ would be lost
-in a large sum; q and s are computed again wherever they are needed.
+where τ makes q sum to 1 over i. q(i, j) is the probability of state i before state j, and s(i, j) the curvature: the
+Hessian of max_Ω x(·, j) is diag(s) − s sᵀ / Σ s. Only v = max_Ω, max x and τ of each state are stored. max x and τ
+are separate, since τ would lose its digits in the sum if max x is large. q and s are recomputed on demand.
 
-Everything that one instance needs is in one flat array, ``workspace``: numba counts references to slices of arrays,
-which costs as much as a step. It holds tables of ``size`` numbers: v, max x, τ, and the probability of each state;
-then, for derivatives along a direction z, that of the probability, and
+All numbers of one instance are in one flat array, ``workspace``, since numba counts references to array slices, which
+takes as long as a step. The array holds tables of ``size`` numbers: v, max x, τ, and the probability of each state.
+For derivatives along a direction z, further tables hold the derivative of the probability, and
 
     dv(j) = Σ_i q(i, j) y(i, j) + z(j),   m(j) = Σ_i s y / Σ_i s,   with y(i, j) = dv(i) + dA(i, j).
 
-A row of a table, one of states at a step, is named by the place of its first number in the first table. In its padding
-to whole vectors v is −inf and all else 0.
+A row of a table holds the states at one step. A row is named by the place of its first number in the first table. In
+the padding of a row to whole vectors, v is −inf and all else is 0.
 
-A matrix has as many rows as there are ``states`` i, of ``stride`` numbers, from ``start`` on in a contiguous array. It
-is either padded like a row, or not, and then the last vector of a row overlaps the one before: the first row of
-``workspace`` is 0 for numbers that come twice and 1 for all others. The maximum over the last states is a step to a row
-of one vector, of which the first lane alone counts.
+A matrix has ``states`` rows i, ``stride`` numbers apart, from ``start`` on in a contiguous array. If the matrix has
+no padding, the last vector of a row overlaps the vector before. The first row of ``workspace`` is then 0 for numbers
+that occur twice, and 1 for all others. The maximum over the last states is a step to a row of one vector, of which
+only the first lane counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_STEPS = 100
 
 @jit(inline=True)
 def _choices(excess, power):
-    """q and s of d − τ."""
+    """Return q and s of d − τ."""
     if power == np.inf:
         q = exp(excess)
         return q, q
@@ -59,20 +59,20 @@ def _choices(excess, power):
 
 @jit(inline=True)
 def _excess(workspace, size, new, x):
-    """d − τ of scores x of the states at ``new``."""
+    """Return d − τ for scores x of the states at ``new``."""
     return (x - load(workspace, TOP * size + new)) - load(workspace, TAU * size + new)
 
 
 @jit
 def advance(workspace, size, old, new, states, stride, matrix, start, power):
-    """v, max x and τ of the row ``new``, given v of the row ``old``."""
+    """Compute v, max x and τ of the row ``new`` from v of the row ``old``."""
     lowest = np.finfo(workspace.dtype).min
     for k in range(0, stride, LANES):
         at = min(k, stride - LANES)
         best = -np.inf
         for i in range(states):
             best = maximum(best, spread(workspace, old + i) + load(matrix, start + i * stride + at))
-        # The lowest finite number in place of −inf, whose difference from itself is not a number.
+        # The lowest finite number replaces −inf, as −inf − (−inf) is nan.
         top = maximum(best, lowest)
         smooth, tau = best, best - best
         if power == np.inf:
@@ -93,7 +93,7 @@ def advance(workspace, size, old, new, states, stride, matrix, start, power):
 
 @jit(inline=True)
 def _solve(workspace, old, states, stride, matrix, start, power, top):
-    """τ, and Σ q r: Newton's method from the left, where Σ q ≥ 1, for Σ q = 1; Σ q is convex in τ, and falls."""
+    """Return τ, and Σ q r, by Newton's method for Σ q = 1 from the left, where Σ q is convex and decreasing."""
     eps = np.finfo(workspace.dtype).eps
     tau, energy = (top - top) - power, top
     for _ in range(_MAX_STEPS):
@@ -104,10 +104,10 @@ def _solve(workspace, old, states, stride, matrix, start, power, top):
             total += q
             slope += s
             energy += q * maximum(excess, 0)
-        # No r is above 1, so that Σ s ≥ Σ q ≥ 1; where nothing is finite, all sums are 0.
+        # No r is above 1, so that Σ s ≥ Σ q ≥ 1. If no score is finite, all sums are 0.
         rise = maximum((total - 1) / maximum(slope, 1), 0)
         tau += rise
-        # q = r^p is known to p roundings.
+        # The relative error of q = r^p is p rounding errors.
         if largest(rise - maximum(tau, 0 - tau) * (2 * eps)) <= 2 * eps * power:
             break
     return tau, energy * (1 / power)
@@ -115,7 +115,7 @@ def _solve(workspace, old, states, stride, matrix, start, power, top):
 
 @jit
 def advance_tangent(workspace, size, old, new, states, stride, matrix, start, d_matrix, d_start, power):
-    """dv, without z(j), and m of the row ``new``, given v and dv of the row ``old``, max x and τ."""
+    """Compute dv, without z(j), and m of the row ``new`` from v and dv of the row ``old``, max x and τ."""
     for k in range(0, stride, LANES):
         at = min(k, stride - LANES)
         first = second = total = 0.0
@@ -133,7 +133,7 @@ def advance_tangent(workspace, size, old, new, states, stride, matrix, start, d_
 
 @jit
 def backward(workspace, size, old, new, states, stride, matrix, start, power, out, first, add):
-    """Probabilities of the row ``old``, given those of the row ``new``: sums over j of f(i, j) = q(i, j) node(j).
+    """Compute probabilities of the row ``old`` from the row ``new``: sums over j of f(i, j) = q(i, j) node(j).
 
     f is written or added to the matrix at ``first`` of ``out``.
     """
@@ -154,7 +154,7 @@ def backward(workspace, size, old, new, states, stride, matrix, start, power, ou
 def backward_tangent(
     workspace, size, old, new, states, stride, matrix, start, d_matrix, d_start, power, out, first, add
 ):
-    """The same, and derivatives: sums over j of df = s (y − m) node + q dnode, which goes to ``out``."""
+    """Compute :func:`backward` and its derivative: sums over j of df = s (y − m) node + q dnode. df goes to ``out``."""
     for i in range(states):
         total = d_total = 0.0
         for k in range(0, stride, LANES):

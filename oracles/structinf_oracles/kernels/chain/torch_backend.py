@@ -1,8 +1,8 @@
-"""The recursions of a chain in plain torch, on any device: the reference for the compiled loops.
+"""The recursions of a chain in plain torch, for any device: the reference for the compiled loops.
 
-Here ``unary`` is (B | 1, T, S), ``transition`` (B | 1, P, S, S) with P = T − 1, or 1 if all steps share it, and
-``lengths`` (B,). Steps come from ``unbind``: indexing in a loop would make autograd build a gradient of full size
-at every step.
+Here ``unary`` is (B | 1, T, S), ``transition`` (B | 1, P, S, S) with P = T − 1, or 1 for a transition shared by all
+steps, and ``lengths`` (B,). Steps come from ``unbind``. With indexing in a loop, autograd would build a gradient of
+full size at every step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Step = Callable[[Tensor], Tensor]
 
 
 def value(unary: Tensor, transition: Tensor, lengths: Tensor, smax: Maximum = logsumexp) -> Tensor:
-    """DP_Ω, (B,), of ``smax``: max_Ω along a dimension. Differentiable as often as that one is."""
+    """Return DP_Ω, (B,), for ``smax``, max_Ω along a dimension. Autograd supports the derivative orders of ``smax``."""
     v, total = _rescale(_first(unary, lengths))
     for t, (step, scores) in enumerate(_steps(unary, transition, smax), 1):
         new, peak = _rescale(step(v) + scores)
@@ -43,10 +43,10 @@ def value_and_mean(
     smax: Maximum = logsumexp,
     choices: Callable[[Tensor, Tensor], Tensor] = _gibbs,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """DP_Ω (B,), and its gradient for nodes (B, T, S) and edges (B, P, S, S).
+    """Return DP_Ω (B,), and its gradient for nodes (B, T, S) and edges (B, P, S, S).
 
-    The way back along q of :mod:`.log_domain`, in memory of the size of the inputs. ``choices`` gives q along
-    dimension 1, of scores and their max_Ω.
+    The backward pass follows q as in :mod:`.log_domain`, in memory of the size of the inputs. ``choices`` returns q
+    along dimension 1, given scores and their max_Ω.
     """
     v, total = _rescale(_first(unary, lengths))
     table = []
@@ -81,7 +81,7 @@ def value_and_mean(
 
 
 def best_tags(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Tags (B, T) of the best sequences, 0 in the padding, and whether any is allowed, (B,)."""
+    """Return the tags (B, T) of the best sequences, 0 in the padding, and whether any sequence is allowed, (B,)."""
     score, _ = _rescale(_first(unary, lengths))
     origins = []
     matrices = transition.unbind(1)
@@ -106,14 +106,14 @@ def _first(unary: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _rescale(alpha: Tensor) -> tuple[Tensor, Tensor]:
-    """``alpha`` relative to its maximum, and that in float64, as constants: only their sum means something."""
+    """Return ``alpha`` minus its maximum, and the maximum in float64. The maximum is a constant for autograd."""
     peak = alpha.detach().amax(1)
     peak = torch.where(torch.isneginf(peak), 0.0, peak)
     return alpha - peak.unsqueeze(1), peak.double()
 
 
 def _steps(unary: Tensor, transition: Tensor, smax: Maximum) -> list[tuple[Step, Tensor]]:
-    """For each step but the first: v ↦ max_Ω over i of v(i) + A(i, ·), and the unary scores."""
+    """Return for each step but the first: v ↦ max_Ω over i of v(i) + A(i, ·), and the unary scores."""
     scores = unary.unbind(1)[1:]
     if smax is logsumexp and transition.shape[1] == 1 and _fits_product(transition):
         steps = [_product(transition)]
@@ -127,7 +127,7 @@ def _maximum(matrix: Tensor, smax: Maximum) -> Step:
 
 
 def _product(transition: Tensor) -> Step:
-    """The step of log-sum-exp as a product with exp A, without an array of B · S² numbers to keep for the way back."""
+    """Return the step of log-sum-exp as a product with exp A, without B · S² numbers for the backward pass."""
     top = transition.detach().amax((2, 3))
     factor = (transition - top[..., None, None]).exp().squeeze(1)
 
@@ -140,7 +140,7 @@ def _product(transition: Tensor) -> Step:
 
 
 def _fits_product(transition: Tensor) -> bool:
-    """Whether all matrices are finite and their spread within what :mod:`.scaled` derives."""
+    """Return whether all matrices are finite and their range is within the limit derived in :mod:`.scaled`."""
     info = torch.finfo(transition.dtype)
     limit = math.log(info.eps / info.tiny) - math.log(transition.shape[-1]) - 4
     a = transition.detach()

@@ -1,21 +1,21 @@
-"""Smoothed sums over chains of two states and one transition: an instance in each lane of a vector, 16 at a time.
+"""Smoothed sums over chains of two states and one transition, with 16 instances in the lanes of a vector.
 
-Of two scores only the difference matters. With φ(y) = max_Ω(0, y), q = φ'(y) and κ = φ''(y),
+Only the difference of the two scores matters. With φ(y) = max_Ω(0, y), q = φ'(y) and κ = φ''(y),
 
     Ω = Σ q log q       φ = log(1 + eʸ),  q = eʸ / (1 + eʸ),  κ = q (1 − q)
     Ω = ½ (‖q‖² − 1)    φ = q²,           q = (1 + y) / 2,    κ = ½               for |y| < 1, else max(y, 0)
 
-the recursion v_t(j) = max_Ω over i of v_{t−1}(i) + A(i, j), + u_t(j) needs d_t = v_t(1) − v_t(0) alone. From the better
-state b of step t − 1,
+the recursion v_t(j) = max_Ω over i of v_{t−1}(i) + A(i, j), + u_t(j) needs only d_t = v_t(1) − v_t(0). From the
+better state b of step t − 1,
 
-    v_t(j) = v_{t−1}(b) + A(b, j) + φ(y_j) + u_t(j),   y_j = ±(d_{t−1} + A(1, j) − A(0, j)), − for b = 1,
+    v_t(j) = v_{t−1}(b) + A(b, j) + φ(y_j) + u_t(j),   y_j = ±(d_{t−1} + A(1, j) − A(0, j)), − for b = 1.
 
-so that no difference of large numbers is taken, and q_j = q(y_j) is the probability of the other state before state j.
-A tag of −inf is a d of ±∞, where all of this holds. Transitions of −inf are left to :mod:`.log_domain`, as are
-instances of which nothing is allowed: DP_Ω is nan.
+So no difference of large numbers occurs, and q_j = q(y_j) is the probability of the other state before state j. A tag
+of −inf is a d of ±∞, for which all formulas hold. Transitions of −inf, and infeasible instances, are left to
+:mod:`.log_domain`; their DP_Ω is nan.
 
-``power`` is as in :mod:`.smooth_step`, infinite or 1; arrays are as in :mod:`.log_domain`. Kernels serve the blocks
-``start:stop`` of 16 instances. A. Mensch & M. Blondel, ICML 2018, algorithms 3 and 4.
+``power`` is as in :mod:`.smooth_step`, infinite or 1. Arrays are as in :mod:`.log_domain`. Kernels process the blocks
+``start:stop`` of 16 instances. The algorithms are 3 and 4 of A. Mensch & M. Blondel, ICML 2018.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from structinf.kernels.simd.vector import LANES, load, maximum, minimum, store, 
 
 __all__ = ["hessian_product", "mean", "value"]
 
-# Tables of the workspace, a row of lanes for each step: u; v, and then results; q and 1 − q of each state j; dq.
+# Tables of the workspace, with a row of lanes for each step: u; v, later results; q and 1 − q of each state j; dq.
 U0, U1, V0, V1, Q0, Q1, R0, R1, K0, K1 = range(10)
 
 
@@ -38,7 +38,7 @@ U0, U1, V0, V1, Q0, Q1, R0, R1, K0, K1 = range(10)
 
 @jit(inline=True)
 def _smooth_max_of_two(y, power):
-    """φ, q and 1 − q."""
+    """Return φ, q and 1 − q."""
     if power == np.inf:
         e = exp(0.0 - maximum(y, 0.0 - y))
         most = 1.0 / (1.0 + e)
@@ -51,13 +51,13 @@ def _smooth_max_of_two(y, power):
 
 @jit(inline=True)
 def _curvature(q, r, power):
-    """κ, of q and r = 1 − q."""
+    """Return κ for q and r = 1 − q."""
     return q * r if power == np.inf else where_less(0.0, q, where_less(0.0, r, 0.5, 0.0), 0.0)
 
 
 @jit(inline=True)
 def _is_number(d):
-    """1, or 0 for nan."""
+    """Return 1, or 0 for nan."""
     return where_less(d, 0.5, 1.0, where_less(0.0, d, 1.0, 0.0))
 
 
@@ -66,7 +66,7 @@ def _is_number(d):
 
 @jit
 def _gather(first, batch, x, steps, workspace, table):
-    """Put 16 instances of x (B | 1, T, 2) into two tables."""
+    """Copy 16 instances of x (B | 1, T, 2) to two tables."""
     size = steps * LANES
     for k in range(LANES):
         b = min(min(first + k, batch - 1), len(x) - 1)
@@ -77,7 +77,7 @@ def _gather(first, batch, x, steps, workspace, table):
 
 @jit
 def _gather_matrices(first, batch, x, out):
-    """Put 16 instances of x (B | 1, 1, 2, 2) into four rows, 00, 01, 10, 11."""
+    """Copy 16 instances of x (B | 1, 1, 2, 2) to four rows, 00, 01, 10, 11."""
     for k in range(LANES):
         b = min(min(first + k, batch - 1), len(x) - 1)
         for i in range(2):
@@ -87,7 +87,7 @@ def _gather_matrices(first, batch, x, out):
 
 @jit
 def _gather_lengths(first, batch, lengths, out):
-    """Put 16 lengths into a row; return the largest."""
+    """Copy 16 lengths to a row; return the largest."""
     longest = 0
     for k in range(LANES):
         length = lengths[min(first + k, batch - 1)]
@@ -98,7 +98,7 @@ def _gather_lengths(first, batch, lengths, out):
 
 @jit
 def _scatter(first, batch, lengths, value, steps, workspace, matrix, out_unary, out_transition):
-    """Write the tables V0 and V1, and the matrices, of all instances that have a value."""
+    """Write the tables V0 and V1, and the matrices, of all instances with a value."""
     size = steps * LANES
     for k in range(min(LANES, batch - first)):
         b = first + k
@@ -111,12 +111,12 @@ def _scatter(first, batch, lengths, value, steps, workspace, matrix, out_unary, 
                     out_transition[b, 0, i, j] = matrix[(2 * i + j) * LANES + k]
 
 
-# ----------------------------------------------------------------------------- there and back
+# ----------------------------------------------------------------------------- forward and backward passes
 
 
 @jit
 def _forward(first, batch, unary, transition, lengths, power, workspace, matrix, ends, total, last, value):
-    """Fill the tables Q and R, the probabilities of states 1 and 0 at t − 1 given each at t, ``last`` and ``value``.
+    """Fill ``last``, ``value`` and the tables Q and R: probabilities of states 1 and 0 at t − 1 given each at t.
 
     Returns the largest length. Lanes beyond the batch repeat its last instance.
     """
@@ -158,7 +158,7 @@ def _forward(first, batch, unary, transition, lengths, power, workspace, matrix,
 
 @jit(inline=True)
 def _empty_workspace(unary):
-    """Scratch: the tables, a matrix, the lengths, DP_Ω in float64, and the last d."""
+    """Return scratch memory: the tables, a matrix, the lengths, DP_Ω in float64, and the last d."""
     dtype = unary.dtype
     tables = np.empty(10 * unary.shape[1] * LANES, dtype)
     return tables, np.empty(4 * LANES, dtype), np.empty(LANES, dtype), np.empty(LANES), np.empty(LANES, dtype)
@@ -166,7 +166,7 @@ def _empty_workspace(unary):
 
 @jit
 def value(start, stop, unary, transition, lengths, power, out):
-    """DP_Ω, into ``out`` (B,) float64."""
+    """Write DP_Ω to ``out`` (B,) float64."""
     workspace, matrix, ends, total, last = _empty_workspace(unary)
     for block in range(start, stop):
         _forward(
@@ -176,7 +176,7 @@ def value(start, stop, unary, transition, lengths, power, out):
 
 @jit
 def mean(start, stop, unary, transition, lengths, power, weight, value, out_unary, out_transition):
-    """Expected structures times ``weight`` (B,); ``out_transition`` is (B, 1, 2, 2)."""
+    """Write expected structures times ``weight`` (B,); ``out_transition`` is (B, 1, 2, 2)."""
     steps, batch = unary.shape[1], len(lengths)
     (workspace, matrix, ends, total, last), size = _empty_workspace(unary), steps * LANES
     weights = np.empty_like(ends)
@@ -200,7 +200,7 @@ def mean(start, stop, unary, transition, lengths, power, weight, value, out_unar
             e01 += cast(where_less(t, length, m01, 0.0), wide)
             e10 += cast(where_less(t, length, m10, 0.0), wide)
             e11 += cast(where_less(t, length, m11, 0.0), wide)
-            # What rounding leaves of Σ q − 1 would add up over long sequences.
+            # Rescale, as rounding errors of Σ q would add up over long sequences.
             new0, new1 = m00 + m01, m10 + m11
             total_mass = new0 + new1
             factor = where_less(0.0, maximum(total_mass, 0.0 - total_mass), mass / total_mass, 1.0)
@@ -218,7 +218,7 @@ def mean(start, stop, unary, transition, lengths, power, weight, value, out_unar
 def hessian_product(
     start, stop, unary, transition, lengths, power, v_unary, v_transition, value, out_unary, out_transition
 ):
-    """∇²DP_Ω times v, of θ's forms; ``out_transition`` is (B, 1, 2, 2)."""
+    """Write ∇²DP_Ω times v, in the forms of θ; ``out_transition`` is (B, 1, 2, 2)."""
     steps, batch = unary.shape[1], len(lengths)
     (workspace, matrix, ends, total, last), size = _empty_workspace(unary), steps * LANES
     for block in range(start, stop):

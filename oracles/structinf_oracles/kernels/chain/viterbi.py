@@ -1,8 +1,8 @@
 """The best tag sequence of a chain (A. Viterbi, IEEE Transactions on Information Theory 13(2), 1967).
 
-The forward pass keeps only the scores of the best prefixes; the way back finds each predecessor by the same sums
-again, at S operations a step, which saves a table of back pointers and the S² selections that fill it. Ties go to the
-lowest state, from the last step backwards.
+The forward pass stores only the scores of the best prefixes. The backward pass finds each predecessor by computing
+the same sums again, with S operations per step. This saves a table of back pointers, and the S² selections to fill
+it. Ties go to the lowest state, decided from the last step backwards.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["argmax"]
 
 
 LANES = 16
-"""Rows of a matrix that all steps share are padded with −inf to multiples of this, so that they are whole vectors."""
+"""Rows of a matrix shared by all steps are padded with −inf to multiples of this length, for whole vectors."""
 
 
 @jit
 def _forward(unary, transition, length, table):
-    """Fill ``table`` with the best prefixes' scores, relative to the best one a step before so that they stay small.
+    """Fill ``table`` with the scores of the best prefixes, relative to the best of the step before.
 
     ``table`` and the rows of ``transition`` may be wider than S, with −inf there. Returns the last step's best score.
     """
@@ -35,7 +35,7 @@ def _forward(unary, transition, length, table):
         if peak == -np.inf:
             return peak
         old, new, score = table[t - 1], table[t], transition[p]
-        # Four rows at a time, since each pass over ``new`` waits for the one before.
+        # Four rows at a time, since each pass over ``new`` waits for the pass before.
         head = states % 4 or 4
         for j in range(width):
             new[j] = old[0] - peak + score[0, j]
@@ -59,7 +59,7 @@ def _forward(unary, transition, length, table):
 
 @jit
 def _backward(transition, length, table, best, sums, tags):
-    """Fill ``tags``, given the ``best`` of the last step's scores."""
+    """Fill ``tags``, given the ``best`` score of the last step."""
     tag = 0
     while table[length - 1, tag] != best:
         tag += 1
@@ -78,13 +78,22 @@ def _backward(transition, length, table, best, sums, tags):
 
 @jit
 def argmax(start, stop, unary, transition, lengths, feasible, out_unary, out_transition):
-    """Best structures of the rows ``start:stop``.
+    """Find best structures of the rows ``start:stop``.
 
     Parameters
     ----------
-    unary : (B | 1, T, S); transition : (B | 1, P, S, S), P = T − 1, or 1 if all steps share it; lengths : (B,) int64
-    feasible : (B,) bool, written
-    out_unary : (B, T, S), out_transition : (B, P, S, S), zeros, written where 1 or more
+    unary : (B | 1, T, S)
+        Scores of the tags.
+    transition : (B | 1, P, S, S)
+        Scores of the transitions; P = T − 1, or 1 for a transition shared by all steps.
+    lengths : (B,) int64
+        Numbers of tokens.
+    feasible : (B,) bool
+        Written: whether a sequence is allowed.
+    out_unary : (B, T, S)
+        Zeros on entry; indicators of the tags are written.
+    out_transition : (B, P, S, S)
+        Zeros on entry; indicators or counts of the transitions are written.
     """
     length, states = unary.shape[1:]
     shared = transition.shape[1] == 1

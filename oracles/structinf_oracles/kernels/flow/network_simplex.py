@@ -1,16 +1,18 @@
 """Flows of highest score by the primal network simplex method.
 
-max Σ_e gain_e flow_e over whole flows with 0 <= flow_e <= capacity_e that balance each node's supply.
+The problem is max Σ_e gain_e flow_e over integer flows with 0 <= flow_e <= capacity_e that balance each node's
+supply.
 
-A basis is a spanning tree with a root of its own, to which an artificial edge of each node leads. Edges outside the
-tree are empty or full. A node's price is what a unit there gains on its way to the root; an edge enters the tree if a
-unit on it, and on round the cycle that it closes, gains. Trees are kept *strongly feasible*: from every node some
-flow can be pushed to the root. Then no tree comes back, and the method ends (Cunningham 1976).
+A basis is a spanning tree with an extra root. An artificial edge joins each node to the root. Edges outside the tree
+are empty or full. The price of a node is the gain of a unit on the way from the node to the root. An edge enters the
+tree if a unit along the edge, and around the cycle closed by the edge, gains. Trees are kept *strongly feasible*:
+from every node some flow can be pushed to the root. Then no tree occurs twice, and the method terminates (Cunningham
+1976).
 
-Prices are exact, so that neither rounding nor the scale of the scores matters. A unit on an artificial edge costs more
-than any score: such units are counted apart, as the first of two numbers that are compared one after the other. The
-second is an unevaluated sum of two floats, 106 bits, which hold sums of float64 scores over any tree unless the scores
-lie some 15 orders of magnitude apart and more; what is smaller than its last bits counts as no gain.
+Prices are exact, so that neither rounding nor the scale of the scores matters. A unit on an artificial edge costs
+more than any score. Such units are counted separately, as the first of two numbers compared lexicographically. The
+second number is an unevaluated sum of two floats, 106 bits. It holds sums of float64 scores over any tree exactly,
+unless the scores differ by about 15 orders of magnitude or more. A gain smaller than its last bits counts as 0.
 
 References
 ----------
@@ -32,44 +34,44 @@ __all__ = ["FOUND", "INFEASIBLE", "UNBOUNDED", "UNLIMITED", "best_flows"]
 FOUND, INFEASIBLE, UNBOUNDED = 0, 1, 2
 
 UNLIMITED = 2**62
-"""A capacity without end."""
+"""The capacity of edges without a limit."""
 
 EMPTY, IN_TREE, FULL = 1, 0, -1
 
-# Halved 32 times, which is exact, scores leave room for sums of them at the far end of float64.
+# Scaling scores by a power of two is exact, and prevents overflow in sums of scores near the limit of float64.
 SCALE = 2.0**-32
 ROUNDING = 2.0**-100
 
 
 class Edges(NamedTuple):
-    """Those that may be used, and then an artificial one for each node; (edges + nodes,) each."""
+    """The usable edges, and then an artificial edge for each node; arrays of length edges + nodes."""
 
     tail: np.ndarray
     head: np.ndarray
     capacity: np.ndarray
     flow: np.ndarray
-    gain: np.ndarray  # of an artificial edge 0, counted apart
+    gain: np.ndarray  # 0 for artificial edges, which are counted separately
     state: np.ndarray  # EMPTY, IN_TREE or FULL
-    part: np.ndarray  # which entry of θ
+    part: np.ndarray  # the entry of θ
 
 
 class Tree(NamedTuple):
-    """Of the nodes and, last, the root; (nodes + 1,) each, −1 for none."""
+    """The tree of the nodes and, last, the root; arrays of length nodes + 1, with −1 for none."""
 
     parent: np.ndarray
-    edge: np.ndarray  # to or from the parent
+    edge: np.ndarray  # the edge to or from the parent
     depth: np.ndarray
-    child: np.ndarray  # the first
-    older: np.ndarray  # the siblings before and after
-    younger: np.ndarray
-    artificial: np.ndarray  # the price: so many artificial edges more against the flow than along it,
-    high: np.ndarray  # and the sum of these two floats
+    child: np.ndarray  # the first child
+    older: np.ndarray  # the sibling before
+    younger: np.ndarray  # the sibling after
+    artificial: np.ndarray  # first number of the price: artificial edges against the flow minus those along it
+    high: np.ndarray  # second number of the price: high + low
     low: np.ndarray
 
 
 @jit(inline=True, fastmath=False)
 def add(a, b):
-    """a + b, and by how much rounding changed it."""
+    """Return a + b rounded, and the rounding error."""
     total = a + b
     rounding = total - a
     return total, (a - (total - rounding)) + (b - rounding)
@@ -77,7 +79,7 @@ def add(a, b):
 
 @jit(inline=True, fastmath=False)
 def gain_of(e, edges, tree):
-    """What a unit on edge ``e`` gains round the cycle that it closes: artificial edges avoided, score."""
+    """Return the gain of a unit around the cycle closed by edge ``e``: artificial edges avoided, and score."""
     tail, head = edges.tail[e], edges.head[e]
     high, low = add(tree.high[head], -tree.high[tail])
     high, rounding = add(high, edges.gain[e])
@@ -88,7 +90,7 @@ def gain_of(e, edges, tree):
 
 @jit(fastmath=False)
 def set_prices(top, edges, tree, first_artificial):
-    """Depths and prices of ``top`` and all below it, from its parent down."""
+    """Compute depths and prices of ``top`` and all its descendants from the parent of ``top``."""
     node = top
     while True:
         above, e = tree.parent[node], tree.edge[node]
@@ -120,7 +122,7 @@ def hang(node, parent, edge, tree):
 
 @jit(inline=True)
 def take_off(node, tree):
-    """Take ``node`` from its parent's children."""
+    """Remove ``node`` from the children of its parent."""
     older, younger = tree.older[node], tree.younger[node]
     if older >= 0:
         tree.younger[older] = younger
@@ -132,7 +134,7 @@ def take_off(node, tree):
 
 @jit
 def residual_capacity(e, forward, edges):
-    """How much flow edge ``e`` can take forward, or give back."""
+    """Return the amount of flow that edge ``e`` can take forward, or give back."""
     if not forward:
         return edges.flow[e]
     return UNLIMITED if edges.capacity[e] == UNLIMITED else edges.capacity[e] - edges.flow[e]
@@ -140,10 +142,10 @@ def residual_capacity(e, forward, edges):
 
 @jit
 def pivot(entering, edges, tree, first_artificial):
-    """Push what can be pushed round the cycle that ``entering`` closes; False if there is no end to it.
+    """Push as much flow as possible around the cycle closed by ``entering``; return False if the amount is unlimited.
 
-    Of the edges that stop the flow, the last one on the way round from the cycle's top leaves: this
-    keeps the tree strongly feasible.
+    Of the edges that limit the flow, the last edge on the way around from the top of the cycle leaves the tree. This
+    choice keeps the tree strongly feasible.
     """
     forward = edges.state[entering] == EMPTY
     start, end = edges.tail[entering], edges.head[entering]
@@ -155,7 +157,8 @@ def pivot(entering, edges, tree, first_artificial):
         if tree.depth[before] >= tree.depth[after]:
             e = tree.edge[before]
             here = residual_capacity(e, edges.head[e] == before, edges)
-            # Nearer to the top on the way down: later on the way round are those met before, and those on the way up.
+            # On the way down from the top, edges met earlier in this loop come later on the way around. So an equal
+            # limit nearer to the top does not replace the leaving edge.
             if here < most:
                 most, leaving, leaves_after = here, before, False
             before = tree.parent[before]
@@ -185,7 +188,7 @@ def pivot(entering, edges, tree, first_artificial):
     gone = tree.edge[leaving]
     edges.state[gone] = EMPTY if edges.flow[gone] == 0 else FULL
     edges.state[entering] = IN_TREE
-    # What hung from the leaving edge hangs from the entering one now: turn round the parents in between.
+    # The subtree below the leaving edge now hangs from the entering edge: reverse the parents in between.
     node, parent = (end, start) if leaves_after else (start, end)
     lowest, e = node, entering
     while True:
@@ -201,9 +204,9 @@ def pivot(entering, edges, tree, first_artificial):
 
 @jit(fastmath=False)
 def improve(count, edges, tree):
-    """Pivot until no edge gains, or one gains without end: FOUND or UNBOUNDED.
+    """Pivot until no edge gains (FOUND), or an edge gains without limit (UNBOUNDED).
 
-    Edges are gone through in blocks of three times the square root of their number, and the best of a block enters.
+    Edges are scanned in blocks of three times the square root of their number, and the best edge of a block enters.
     """
     block = max(3 * int(np.sqrt(count)), 10)
     e, left = 0, count
@@ -227,7 +230,7 @@ def improve(count, edges, tree):
 
 @jit
 def fill(theta, tails, heads, capacities, supplies, flows):
-    """Where nothing flows yet, let edges of positive scores be full, if most of what they carry then finds its way."""
+    """If no flow is given, fill edges of positive score, unless the imbalance would then exceed the flow."""
     left, carried = supplies.astype(np.float64), 0.0
     for e in range(len(tails)):
         if flows[e] > 0:
@@ -245,7 +248,7 @@ def fill(theta, tails, heads, capacities, supplies, flows):
 
 @jit
 def lay_out(theta, tails, heads, capacities, supplies, flows, edges, tree):
-    """The edges that may be used with the given flows, and a tree of artificial edges for what these leave."""
+    """Set up the usable edges with the given flows, and a tree of artificial edges that carry the imbalance."""
     count, root = 0, len(supplies)
     left = supplies.copy()
     for e in range(len(tails)):
@@ -272,18 +275,19 @@ def lay_out(theta, tails, heads, capacities, supplies, flows, edges, tree):
 
 @jit
 def solve(count, edges, tree, nodes):
-    """A best flow of what is laid out: FOUND, INFEASIBLE or UNBOUNDED."""
+    """Find a best flow of the network set up by :func:`lay_out`; return FOUND, INFEASIBLE or UNBOUNDED."""
     for e in range(count):
-        if 0 < edges.flow[e] < edges.capacity[e]:  # to the tree, or to one of its ends, whichever does not lose
+        # Push a partly filled edge into the tree, or until it is empty or full, in the direction that does not lose.
+        if 0 < edges.flow[e] < edges.capacity[e]:
             artificial, gain = gain_of(e, edges, tree)
             gains = artificial > 0 or (artificial == 0 and gain > 0)
             edges.state[e] = EMPTY if gains else FULL
             if not pivot(e, edges, tree, count):
-                edges.state[e] = FULL  # back, which has an end; that forward has none will show again
+                edges.state[e] = FULL  # pull back, which is limited; the unlimited gain will be found again
                 pivot(e, edges, tree, count)
     status = improve(count, edges, tree)
     if status == UNBOUNDED:
-        # Is there a flow at all? Of those that all score alike none is without end.
+        # Check whether any flow exists, with scores of 0, for which no cycle is unbounded.
         edges.gain[:count] = 0.0
         node = tree.child[nodes]
         while node >= 0:
@@ -298,18 +302,21 @@ def solve(count, edges, tree, nodes):
 
 @jit
 def best_flows(start, stop, theta, tails, heads, capacities, supplies, flows, status):
-    """A flow of highest score for each instance.
+    """Find a flow of highest score for each instance.
 
     Parameters
     ----------
     theta : (B, E) float64
-        −inf for edges that may not be used.
+        Scores; −inf for edges that may not be used.
     tails, heads, capacities : (E,) int64
+        The end nodes and the capacity of each edge; UNLIMITED for no limit.
     supplies : (N,) int64
-        With a sum of 0.
+        The supply of each node, with a sum of 0.
     flows : (B, E) int64, overwritten
-        Where to start from, between 0 and the capacities, and best near the end: any numbers serve, zeros say nothing.
+        The start, between 0 and the capacities. Any start is correct; a nearly optimal start is fast. Zeros mean no
+        start.
     status : (B,) int8, written
+        FOUND, INFEASIBLE or UNBOUNDED.
     """
     most, nodes = len(tails) + len(supplies), len(supplies)
     edges = Edges(

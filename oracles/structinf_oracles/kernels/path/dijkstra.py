@@ -1,9 +1,9 @@
-"""Shortest paths by Dijkstra's algorithm, with a binary heap of the ways that are found and not yet taken.
+"""Shortest paths by Dijkstra's algorithm, with a binary heap of open paths.
 
-Distances are in float64 whatever the scores' type. A node is settled once, by the first way to it that leaves the heap,
-so that ways are simple paths also where costs are 0, and ties are broken by the order of the arcs alone. Where nodes
-have the costs, the first way that is found to a node is a shortest one: all end with the same cost, and it comes from
-the node settled first.
+Distances are in float64 for all dtypes of scores. A node is settled once, by the first path to the node that leaves
+the heap. So paths are simple even if costs are 0, and the order of the arcs alone breaks ties. If nodes have the
+costs, the first path found to a node is a shortest path: all paths to the node end with the same cost, and this path
+comes from the node settled first.
 
 References
 ----------
@@ -19,7 +19,7 @@ from structinf.kernels.jit import jit
 
 __all__ = ["argmax"]
 
-# Halved 32 times, which is exact, costs leave room for sums of them at the far end of float64.
+# Scaling costs by a power of two is exact, and prevents overflow in sums of costs near the limit of float64.
 SCALE = 2.0**-32
 
 
@@ -37,13 +37,14 @@ def rise(keys, items, at, key, item):
 
 @jit
 def pop(keys, items, size):
-    """The item of the lowest key, and leave the other ``size`` − 1 in a heap.
+    """Return the item of the lowest key, and leave the other ``size`` − 1 items in a heap.
 
-    The hole goes down to a leaf, always to the lower of two, and then the last item, which belongs far below, into it.
+    The hole moves down to a leaf, always to the lower of two children. The last item, which usually belongs near the
+    leaves, then fills the hole.
     """
     first, last = items[0], size - 1
     key, item = keys[last], items[last]
-    keys[last] = np.inf  # no need to ask whether there is a second
+    keys[last] = np.inf  # stands for a missing second child
     at, below = 0, 1
     while below < last:
         below += 1 if keys[below + 1] < keys[below] else 0
@@ -56,29 +57,30 @@ def pop(keys, items, size):
 
 @jit
 def argmax(start, stop, theta, offset, head, part, terminals, on_nodes, y, found):
-    """A best path of each instance.
+    """Find a best path of each instance.
 
     Parameters
     ----------
     theta : (B, P) floats
-        Scores of parts, at most 0; −inf forbids one.
+        Scores of parts, at most 0; −inf forbids a part.
     offset : (N + 1,) int64
         Arcs ``offset[v]:offset[v + 1]`` leave node v.
     head, part : (A,) uint32
-        The node that each arc leads to, and the part that it uses.
+        The node where each arc ends, and the part used by each arc.
     terminals : (B, 2) int64
         First and last node.
     on_nodes : bool
-        Whether parts are nodes: then an arc's is its head, and a path uses its first node's too.
-    y : (B, P) floats, zeros; the path's parts become 1
+        Whether parts are nodes. The part of an arc is then its head, and a path also uses its first node.
+    y : (B, P) floats
+        Zeros on entry; the parts of the path are set to 1.
     found : (B,) bool, written
-        False where no path leads from the first node to the last.
+        Whether a path leads from the first node to the last.
     """
     nodes, most = offset.shape[0] - 1, head.shape[0] + 2
     keys, items = np.empty(most), np.empty(most, np.uint32)
     distance, settled = np.empty(nodes), np.empty(nodes, np.bool_)
     tail = np.empty(nodes, np.uint32)  # the node before
-    by = np.empty(nodes, np.uint32)  # the part of the arc from it
+    by = np.empty(nodes, np.uint32)  # the part of the arc from the node before
     for b in range(start, stop):
         source, target = terminals[b, 0], terminals[b, 1]
         settled[:] = False

@@ -1,12 +1,12 @@
-"""Simple paths by depth-first search, that leaves a way as soon as it cannot be completed.
+"""Simple paths by depth-first search, which abandons a partial path as soon as it cannot be completed.
 
-From each node at which there is a choice, what can still be reached is looked up before a way is taken, so that every
-way taken leads to the last node: listing takes time in proportion to the number of paths.
+At each node with a choice, the search checks which nodes can still be reached before it takes an arc. So every arc
+taken leads to the last node, and listing takes time proportional to the number of paths.
 
 References
 ----------
-Read and Tarjan 1975, "Bounds on backtrack algorithms for listing cycles, paths, and spanning trees", Networks 5,
-pp. 237-252.
+Read and Tarjan 1975, "Bounds on backtrack algorithms for listing cycles, paths, and spanning trees", Networks 5, pp.
+237-252.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ __all__ = ["order", "search"]
 
 @jit
 def reach(usable, offset, head, part, node, target, visited, seen, queue):
-    """How many more nodes can be reached from ``node``, not by way of ``target``; how many arcs were looked at.
+    """Return the number of nodes reachable from ``node`` before ``target``, and the number of visited arcs.
 
-    0 nodes if ``target`` is not among them. ``seen`` (N,) is all False, and is left so.
+    The first number is 0 if ``target`` is not reachable. ``seen`` (N,) must be all False, and is all False
+    afterwards.
     """
     queue[0], read, filled, looked, arrives = node, 0, 1, 0, False
     while read < filled:
@@ -45,32 +46,34 @@ def reach(usable, offset, head, part, node, target, visited, seen, queue):
 
 @jit
 def search(usable, offset, head, part, source, target, remaining, most, budget, found):
-    """List the simple paths from ``source`` to ``target``.
+    """List the simple paths from ``source`` to ``target``; return their number, −1 if the budget was too small.
 
     Parameters
     ----------
     usable : (P,) bool
         Parts that may be used.
     offset, head, part
-        The graph, as of :func:`structinf_oracles.kernels.path.dijkstra.argmax`.
-    wanted : int
-        How many arcs a path has, −1 for any number.
+        The graph, as in :func:`structinf_oracles.kernels.path.dijkstra.argmax`.
+    source, target : int
+        First and last node.
+    remaining : int
+        The number of arcs of a path, −1 for any number.
     most : int
-        Stop after so many paths.
+        Stop after this number of paths.
     budget : int
-        Stop after looking at so many arcs, without limit if negative.
+        Stop after visiting this number of arcs; no limit if negative.
     found : (n, L) integers, written
-        The parts of the arcs of the first n paths, in order. What follows them is left as it is.
+        The parts of the arcs of the first n paths, in order. Later entries are left as they are.
 
     Returns
     -------
     int
-        How many paths there are, −1 if the budget did not suffice to tell.
+        The number of paths, −1 if the budget was too small to tell.
     """
     nodes = offset.shape[0] - 1
     visited, seen, queue = np.zeros(nodes, np.bool_), np.zeros(nodes, np.bool_), np.empty(nodes, np.int64)
     way, cursor, by = np.empty(nodes, np.int64), np.empty(nodes, np.int64), np.empty(nodes, np.int64)
-    chosen = np.empty(nodes, np.bool_)  # whether there is a choice at each node of the way
+    chosen = np.empty(nodes, np.bool_)  # whether each node of the path offers a choice of arcs
     count, depth, arrived = 0, 0, True
     way[0] = source
     while depth >= 0:
@@ -115,19 +118,20 @@ def search(usable, offset, head, part, source, target, remaining, most, budget, 
 
 @jit
 def order(start, stop, usable, offset, head, part, terminals, on_nodes, budget, labels, outcome):
-    """A simple path of each instance that uses all the parts that are usable.
+    """Find a simple path of each instance that uses all usable parts.
 
     Parameters
     ----------
     usable : (B, P) bool
+        The parts of the path.
     offset, head, part, terminals, on_nodes
-        As of :func:`structinf_oracles.kernels.path.dijkstra.argmax`.
+        As in :func:`structinf_oracles.kernels.path.dijkstra.argmax`.
     budget : int
-        How many arcs are looked at before an instance is given up.
+        The number of visited arcs after which the search for an instance stops.
     labels : (B, L) int64, written
-        Its parts in order. What follows them is left as it is.
+        The parts of the path in order. Later entries are left as they are.
     outcome : (B,) int64, written
-        1 for a path, 0 if there is none, −1 if it was given up.
+        1 for a path, 0 if there is none, −1 if the search stopped early.
     """
     for b in range(start, stop):
         parts = 0

@@ -1,13 +1,13 @@
 """Spanning trees of highest score, compiled. Importing this module imports numba.
 
-Of edges with equal scores the first in order is better, so that each instance has one best tree and both algorithms
-find it.
+Of edges with equal scores, the first in order counts as better. So each instance has a unique best tree, found by
+both algorithms.
 
-:func:`prim` is for matrices: O(n²), each pair of nodes is looked at once (Prim 1957, Shortest connection networks and
-some generalizations, Bell System Technical Journal 36). :func:`boruvka` is for lists of edges: every tree of a forest
-takes its best edge outwards until a single tree is left, in log₂ n scans at most of the edges that still join two
-trees (Nešetřil, Milková & Nešetřilová 2001, Otakar Borůvka on minimum spanning tree problem, Discrete Mathematics 233).
-It does without the sorting that takes Kruskal's algorithm most of its time.
+:func:`prim` is for matrices. It visits each pair of nodes once, in O(n²) (Prim 1957, Shortest connection networks and
+some generalizations, Bell System Technical Journal 36). :func:`boruvka` is for lists of edges. Every tree of a forest
+takes its best outgoing edge until a single tree is left. This takes at most log₂ n scans of the edges that still join
+two trees (Nešetřil, Milková & Nešetřilová 2001, Otakar Borůvka on minimum spanning tree problem, Discrete Mathematics
+233). The algorithm avoids sorting, which dominates the time of Kruskal's algorithm.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ __all__ = ["boruvka", "prim"]
 
 @jit
 def _is_before(a, b, c, d):
-    """Whether the pair of nodes {a, b} comes before {c, d}, by the lower node first."""
+    """Return whether the pair of nodes {a, b} comes before {c, d}, compared by the lower node first."""
     first, other = min(a, b), min(c, d)
     return first < other or (first == other and max(a, b) < max(c, d))
 
 
 @jit
 def prim(start, stop, theta, lengths, y, feasible):
-    """Best trees of the instances start : stop.
+    """Find the best trees of the instances start : stop.
 
     Parameters
     ----------
     theta : (B, n, n) float32 or float64
-        Read above the diagonal.
+        Scores, read above the diagonal.
     lengths : (B,) int64
-        Nodes in use, 1 at least.
+        Numbers of nodes in use, at least 1.
     y : as theta
         Zero on entry; the edges of the tree are set to 1.
     feasible : (B,) bool
         Written: whether there is a tree.
     """
     n = theta.shape[1]
-    best = np.empty(n, theta.dtype)  # of the edges from the tree to each of the nodes left
+    best = np.empty(n, theta.dtype)  # the best score of an edge from the tree to each remaining node
     source, left = np.empty(n, np.int64), np.empty(n, np.int64)
     for b in range(start, stop):
         count, newest = lengths[b] - 1, 0
@@ -78,20 +78,22 @@ def _root(parent, node):
 
 @jit
 def boruvka(start, stop, theta, ends, nodes, y, feasible):
-    """Best trees of the instances start : stop.
+    """Find the best trees of the instances start : stop.
 
     Parameters
     ----------
     theta : (B, E) float32 or float64
+        Scores of the edges.
     ends : (E, 2) int64
-        Nodes that each edge joins.
+        The nodes joined by each edge.
     nodes : int
-        Their number.
+        The number of nodes.
     y, feasible
-        As for :func:`prim`, in θ's form.
+        As for :func:`prim`, with ``y`` in the form of θ.
     """
     parent, label = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
-    top, best = np.empty(nodes, theta.dtype), np.empty(nodes, np.int64)  # of the edges out of each tree
+    # The best score of an edge out of each tree, and the place of this edge.
+    top, best = np.empty(nodes, theta.dtype), np.empty(nodes, np.int64)
     # The edges between different trees, in order: their numbers, scores and trees.
     number, score = np.empty(len(ends), np.int64), np.empty(len(ends), theta.dtype)
     one, other = np.empty(len(ends), np.int64), np.empty(len(ends), np.int64)

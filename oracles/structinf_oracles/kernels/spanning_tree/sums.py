@@ -1,10 +1,10 @@
-"""Sums over the spanning trees of undirected graphs, by those over trees that are directed away from one node.
+"""Sums over the spanning trees of undirected graphs, by sums over trees directed away from one node.
 
-By Kirchhoff's theorem, in the form without subtractions of
-:mod:`structinf_oracles.kernels.arborescence.dispatch`. Scores are (B, E), a column for each edge. A tree has at most
-one of several parallel edges: they count as one edge of score log Σ exp, and their softmax w divides its probability
-among them. With F the log-partition of the graph without parallel edges, p its marginals and C its
-covariance, those of all edges follow by the chain rule; for e in the pair k of nodes,
+The method is Kirchhoff's theorem, in the form without subtractions of
+:mod:`structinf_oracles.kernels.arborescence.dispatch`. Scores are (B, E), with a column for each edge. A tree has at
+most one of several parallel edges. Parallel edges therefore count as one edge of score log Σ exp, whose probability
+is divided by their softmax w. Let p be the marginals and C the covariance of the graph without parallel edges. The
+chain rule gives, for an edge e of the pair k of nodes,
 
     ∂_e log Z = w_e p_k,        (Cov v)_e = w_e ((C v̄)_k + p_k (v_e − v̄_k))        with v̄_k = Σ_{e in k} w_e v_e.
 """
@@ -25,31 +25,31 @@ __all__ = ["Multigraph", "covariance_product", "log_partition", "log_partition_a
 
 
 class Multigraph(NamedTuple):
-    """An undirected graph as index tensors, with the nodes that each instance has of it."""
+    """An undirected graph as index tensors, with the number of nodes used by each instance."""
 
     nodes: int
     keys: Tensor
-    """(P,): the pairs i < j of nodes that have edges, as i n + j, in order."""
+    """(P,): the pairs i < j of nodes joined by edges, as i n + j, in order."""
     mirrored: Tensor
-    """(P,): the same as j n + i."""
+    """(P,): the same pairs as j n + i."""
     pair: Tensor
     """(E,): the pair of each edge."""
     edges_of_pairs: Tensor
     """(P, M): the edges of each pair, padded with E."""
     lengths: Tensor
-    """(B,): the first so many nodes, 1 at least, are in use."""
+    """(B,): the number of nodes in use, the first nodes; at least 1."""
     is_simple: bool
-    """Whether edges are pairs, in order."""
+    """Whether the edges are the pairs, in order, without parallel edges."""
 
 
 def log_partition(scores: Tensor, graph: Multigraph) -> Tensor:
-    """log Z, (B,) in float64, −inf without a tree; differentiable to any order."""
+    """Return log Z, (B,) in float64, −inf without a tree; differentiable to any order."""
     arcs, words = _arcs(_merged(scores, graph), graph)
     return dispatch.log_partition(arcs, words)
 
 
 def log_partition_and_marginals(scores: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
-    """log Z and the probability of each edge, (B,) and (B, E) in float64; computed on the CPU, not recorded."""
+    """Return log Z (B,) and the probability of each edge (B, E), in float64, computed on the CPU without autograd."""
     scores = scores.detach()
     merged = _merged(scores, graph)
     value, means = dispatch.log_partition_and_marginals(*_arcs(merged, graph))
@@ -58,7 +58,7 @@ def log_partition_and_marginals(scores: Tensor, graph: Multigraph) -> tuple[Tens
 
 
 def covariance_product(scores: Tensor, v: Tensor, graph: Multigraph) -> tuple[Tensor, Tensor]:
-    """log Z and Cov[Y] v, (B,) and (B, E) in float64, for v (B | 1, E); computed on the CPU, not recorded."""
+    """Return log Z (B,) and Cov[Y] v (B, E), in float64, for v (B | 1, E), computed on the CPU without autograd."""
     scores, v = scores.detach(), v.detach().double().expand_as(scores)
     merged = _merged(scores, graph)
     arcs, words = _arcs(merged, graph)
@@ -75,13 +75,14 @@ def covariance_product(scores: Tensor, v: Tensor, graph: Multigraph) -> tuple[Te
 def sample(
     scores: Tensor, n: int, graph: Multigraph, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Exact samples; computed on the CPU.
+    """Return exact samples, computed on the CPU.
 
     Returns
     -------
     feasible : (B,) bool Tensor
+        Whether there is a tree.
     edges : (n, B, most) int64 Tensor
-        Those of each tree in any order, and −1 for nodes that are not in use.
+        The edges of each tree in any order, with −1 for unused nodes.
     """
     scores = scores.detach()
     merged = _merged(scores, graph)
@@ -99,31 +100,32 @@ def sample(
         shares = shares[torch.arange(len(scores), device=pair.device)[:, None], pair].cumsum(-1)
         device = generator.device if generator is not None else "cpu"
         drawn = torch.rand(pair.shape, dtype=shares.dtype, generator=generator, device=device).to(pair.device)
-        # 1 − drawn, in (0, 1], never falls on a share of 0.
+        # 1 − drawn lies in (0, 1], so that no edge with a share of 0 is drawn.
         at = (1 - drawn)[..., None] * shares[..., -1:]
         edges = edges_of_pairs[pair, (shares < at).sum(-1)]
     return feasible, edges.masked_fill(none, -1)
 
 
-# ----------------------------------------------------------------------------- to arcs and back
+# ----------------------------------------------------------------------------- conversion to arcs and back
 
 
 def _merged(scores: Tensor, graph: Multigraph) -> Tensor:
-    """Scores of the pairs of nodes, (B, P)."""
+    """Return the scores of the pairs of nodes, (B, P)."""
     if graph.is_simple:
         return scores
     return logsumexp(pad(scores, (0, 1), value=float("-inf"))[:, graph.edges_of_pairs], 2)
 
 
 def _shares(scores: Tensor, merged: Tensor, graph: Multigraph) -> Tensor:
-    """w, (B, E): 0 for forbidden edges."""
+    """Return w, (B, E): 0 for forbidden edges."""
     return torch.where(torch.isneginf(scores), 0.0, (scores - merged[:, graph.pair]).exp())
 
 
 def _arcs(values: Tensor, graph: Multigraph, missing: float = float("-inf")) -> tuple[Tensor, Tensor]:
-    """``values`` (B, P) both ways, as the elimination takes arcs, and the number of words: all nodes but the first.
+    """Return ``values`` (B, P) as arcs in both directions, and the number of words: all nodes but the first.
 
-    A node alone gets another one, by an arc of 0 that no edge stands for: it has one tree.
+    An instance with a single node gets a second node, joined by an arc of score 0 without an edge. So it has one
+    tree.
     """
     size = max(graph.nodes, 2)
     arcs = values.new_full((len(values), size * size), missing)
@@ -136,7 +138,7 @@ def _arcs(values: Tensor, graph: Multigraph, missing: float = float("-inf")) -> 
 
 
 def _both_ways(arcs: Tensor, graph: Multigraph) -> Tensor:
-    """The sums of the two arcs of each pair, (B, P); 0 for a node alone."""
+    """Return the sums of the two arcs of each pair, (B, P); 0 for an instance with a single node."""
     flat = arcs.flatten(1)
     total = flat.index_select(1, graph.keys).add_(flat.index_select(1, graph.mirrored))
     return total.masked_fill_((graph.lengths < 2)[:, None], 0.0)

@@ -1,9 +1,11 @@
 """The k highest numbers of each row, without sorting. Importing this module imports numba.
 
-A number that exactly k of a row reach is found between bounds that more and fewer than k reach, by turns of the secant
-through the logarithms of the bounds' counts and of bisection. That takes some eight passes over most rows, and at most
-twice as many as a number has bits: floating-point numbers have the order of their bits read as integers, those of
-negative numbers turned around. If there is no such number, the last integer is that of equal ones at the k-th place.
+The algorithm looks for a threshold reached by exactly k numbers of a row. It keeps a lower bound reached by more than
+k numbers, and an upper bound reached by fewer. Secant steps through the logarithms of the counts alternate with
+bisection. For most rows the search takes about eight passes. The maximum is twice the number of bits of a number.
+Bisection works on the bits: floating-point numbers have the order of their bits read as integers, reversed for
+negative numbers. If no threshold exists, the lower bound ends at the number at the k-th place, which occurs several
+times.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _BLOCK = 1 << 20  # counts within it are exact in float32
 
 @jit
 def _reaching(row, threshold):
-    """How many numbers of ``row``, whose size is a multiple of LANES, are at least ``threshold``."""
+    """Return how many numbers of ``row``, whose size is a multiple of LANES, are at least ``threshold``."""
     count = 0
     for first in range(0, row.size, _BLOCK):
         total = 0.0
@@ -32,10 +34,11 @@ def _reaching(row, threshold):
 
 @jit
 def _lowest(row, k, floor, number, integer):
-    """A number that exactly k of ``row`` reach, or all that are above ``floor``; or the one at the k-th place, False.
+    """Return a threshold, whether it is exact, and the number of entries above ``floor``.
 
-    Last, how many are above ``floor``.
-    ``row`` is as in :func:`_reaching`; ``number`` and ``integer``, (1,), are one place in memory.
+    An exact threshold is reached by exactly k numbers of ``row``, or by all numbers above ``floor`` if they are at
+    most k. An inexact threshold is the number at the k-th place. ``row`` is as in :func:`_reaching`. ``number`` and
+    ``integer``, both (1,), share memory.
     """
     real = row.dtype.type
     minus_lows, tops = -np.inf, -np.inf
@@ -77,10 +80,11 @@ def _lowest(row, k, floor, number, integer):
 
 @jit
 def highest(start, stop, scores, integers, k, floor, taken, above):
-    """Set ``taken`` (B, d) to 1 for the k highest scores (B, d), to 0 elsewhere; ``above`` (B,) to how many there are.
+    """Set ``taken`` (B, d) to 1 for the k highest scores (B, d), and to 0 elsewhere.
 
-    Scores must be above ``floor``, and all of them are taken if they are fewer than k; of equal ones the first are.
-    ``integers`` is an array of integers as wide as a score.
+    Only scores above ``floor`` are taken, all of them if they are fewer than k. Of equal scores the first are taken.
+    ``above`` (B,) is set to the number of scores above ``floor``. ``integers`` is an integer array whose dtype has
+    the width of the scores.
     """
     real, size = scores.dtype.type, scores.shape[1]
     number = np.empty(1, scores.dtype)
