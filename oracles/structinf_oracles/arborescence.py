@@ -78,6 +78,15 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         }
     )
     name: ClassVar[str] = "arborescence"
+    search_terms: ClassVar[tuple[str, ...]] = (
+        "edmonds",
+        "chu_liu_edmonds",
+        "matrix_tree",
+        "kirchhoff",
+        "dependency_tree",
+        "non_projective",
+        "branching",
+    )
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1

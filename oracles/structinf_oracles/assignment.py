@@ -87,6 +87,16 @@ class Assignment(KBest, TransportPolytope, Enumerable):
     """
 
     name: ClassVar[str] = "assignment"
+    search_terms: ClassVar[tuple[str, ...]] = (
+        "hungarian",
+        "kuhn_munkres",
+        "jonker_volgenant",
+        "lapjv",
+        "linear_sum_assignment",
+        "bipartite_matching",
+        "permutation",
+        "birkhoff",
+    )
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 1

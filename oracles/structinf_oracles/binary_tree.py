@@ -80,6 +80,14 @@ class BinaryTree(HypergraphProgram):
     roots: Sequence[int] | None = None
 
     name: ClassVar[str] = "binary_tree"
+    search_terms: ClassVar[tuple[str, ...]] = (
+        "cky",
+        "cyk",
+        "inside_outside",
+        "pcfg",
+        "constituency",
+        "context_free_grammar",
+    )
     instance_ndim = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 2
 

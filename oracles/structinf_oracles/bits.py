@@ -50,6 +50,7 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
     """
 
     name: ClassVar[str] = "bits"
+    search_terms: ClassVar[tuple[str, ...]] = ("bernoulli", "sigmoid", "hypercube", "multilabel")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1

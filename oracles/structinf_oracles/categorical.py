@@ -46,6 +46,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
     """
 
     name: ClassVar[str] = "categorical"
+    search_terms: ClassVar[tuple[str, ...]] = ("softmax", "one_hot", "multinomial", "unstructured")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 0
 

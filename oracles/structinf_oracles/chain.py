@@ -95,6 +95,16 @@ class Chain(HypergraphProgram):
     """
 
     name: ClassVar[str] = "chain"
+    search_terms: ClassVar[tuple[str, ...]] = (
+        "viterbi",
+        "forward_backward",
+        "crf",
+        "linear_chain_crf",
+        "hmm",
+        "hidden_markov_model",
+        "tagger",
+        "sequence",
+    )
     event_ndim: ClassVar[int | tuple[int, ...]] = (2, 2)
     instance_ndim = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1

@@ -95,6 +95,7 @@ class ConstraintModel(SolverOracle, Enumerable):
     """
 
     name: ClassVar[str] = "constraint_model"
+    search_terms: ClassVar[tuple[str, ...]] = ("cp_sat", "constraint_programming")
     padding_stays_in_place: ClassVar[bool] = True
     structure_name: ClassVar[str] = "solution of the model"
 

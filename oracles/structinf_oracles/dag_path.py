@@ -63,6 +63,7 @@ class DagPath(HypergraphProgram):
     """
 
     name: ClassVar[str] = "dag_path"
+    search_terms: ClassVar[tuple[str, ...]] = ("lattice", "word_lattice", "dag")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = True

@@ -81,6 +81,7 @@ class Flow(Enumerable):
     """
 
     name: ClassVar[str] = "flow"
+    search_terms: ClassVar[tuple[str, ...]] = ("min_cost_flow", "network_simplex", "network_flow")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = True

@@ -70,6 +70,7 @@ class GridPath(HypergraphProgram):
     """
 
     name: ClassVar[str] = "grid_path"
+    search_terms: ClassVar[tuple[str, ...]] = ("grid", "warcraft")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 2
@@ -192,6 +193,7 @@ class GridShortestPath(ShortestPath):
     """
 
     name: ClassVar[str] = "grid_path"
+    search_terms: ClassVar[tuple[str, ...]] = ("grid", "warcraft")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 2

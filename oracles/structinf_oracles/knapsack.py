@@ -58,6 +58,7 @@ class Knapsack(HypergraphProgram):
     """
 
     name: ClassVar[str] = "knapsack"
+    search_terms: ClassVar[tuple[str, ...]] = ("budget",)
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = True

@@ -92,6 +92,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
     """
 
     name: ClassVar[str] = "matching"
+    search_terms: ClassVar[tuple[str, ...]] = ("blossom", "maximum_weight_matching")
     label_ndim: ClassVar[int] = 1
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {

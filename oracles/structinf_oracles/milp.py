@@ -93,6 +93,7 @@ class MILP(SolverOracle, Enumerable):
     """
 
     name: ClassVar[str] = "milp"
+    search_terms: ClassVar[tuple[str, ...]] = ("ilp", "integer_program", "linear_program", "highs")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = True

@@ -70,6 +70,7 @@ class MonotonicAlignment(HypergraphProgram):
     """
 
     name: ClassVar[str] = "monotonic_alignment"
+    search_terms: ClassVar[tuple[str, ...]] = ("monotonic_attention",)
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 1

@@ -89,6 +89,14 @@ class NeedlemanWunsch(HypergraphProgram):
     """
 
     name: ClassVar[str] = "needleman_wunsch"
+    search_terms: ClassVar[tuple[str, ...]] = (
+        "smith_waterman",
+        "edit_distance",
+        "levenshtein",
+        "sequence_alignment",
+        "global_alignment",
+        "local_alignment",
+    )
     event_ndim: ClassVar[int | tuple[int, ...]] = (2, 1)
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 2

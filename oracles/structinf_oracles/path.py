@@ -90,6 +90,7 @@ class Path(ShortestPath):
     """
 
     name: ClassVar[str] = "path"
+    search_terms: ClassVar[tuple[str, ...]] = ("dijkstra", "bellman_ford", "shortest_path")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"terminals": 1})
     label_ndim: ClassVar[int] = 1

@@ -70,6 +70,7 @@ class ProjectiveTree(HypergraphProgram):
     labelled: bool = False
 
     name: ClassVar[str] = "projective_tree"
+    search_terms: ClassVar[tuple[str, ...]] = ("eisner", "projective_dependency")
     instance_ndim = MappingProxyType({"lengths": 0})
 
     def __post_init__(self) -> None:

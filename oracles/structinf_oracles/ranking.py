@@ -60,6 +60,7 @@ class Ranking(Projectable, Enumerable):
     """
 
     name: ClassVar[str] = "ranking"
+    search_terms: ClassVar[tuple[str, ...]] = ("permutahedron", "sort", "argsort")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1

@@ -84,6 +84,7 @@ class SemiMarkov(HypergraphProgram):
     """
 
     name: ClassVar[str] = "semi_markov"
+    search_terms: ClassVar[tuple[str, ...]] = ("semi_crf", "segmentation", "hsmm", "segments")
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 2
 

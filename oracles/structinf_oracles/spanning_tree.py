@@ -87,6 +87,14 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     """
 
     name: ClassVar[str] = "spanning_tree"
+    search_terms: ClassVar[tuple[str, ...]] = (
+        "kruskal",
+        "prim",
+        "boruvka",
+        "mst",
+        "minimum_spanning_tree",
+        "maximum_spanning_tree",
+    )
     min_nodes: ClassVar[int] = 1
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {

@@ -67,6 +67,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
     """
 
     name: ClassVar[str] = "subset"
+    search_terms: ClassVar[tuple[str, ...]] = ("top_k", "k_subset", "k_hot", "cardinality")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1

@@ -83,6 +83,7 @@ class Tour(SolverOracle, Enumerable):
     """
 
     name: ClassVar[str] = "tour"
+    search_terms: ClassVar[tuple[str, ...]] = ("tsp", "travelling_salesman", "traveling_salesman", "hamiltonian_cycle")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1

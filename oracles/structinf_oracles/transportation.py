@@ -64,6 +64,7 @@ class Transportation(TransportPolytope, Enumerable):
     """
 
     name: ClassVar[str] = "transportation"
+    search_terms: ClassVar[tuple[str, ...]] = ("optimal_transport", "earth_mover", "emd", "wasserstein")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     label_ndim: ClassVar[int] = 2
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
