@@ -1,4 +1,4 @@
-"""adaptive_imle: implicit maximum likelihood that finds its own step."""
+"""adaptive_imle: implicit maximum likelihood with an adaptive step."""
 
 from __future__ import annotations
 
@@ -19,34 +19,41 @@ __all__ = ["AdaptiveIMLE"]
 
 
 class AdaptiveIMLE(NoisySurrogate, nn.Module):
-    """:class:`IMLE <structinf.relaxations.imle.IMLE>` with the step λ = α ‖θ‖ / ‖v‖ of each batch, and α learned.
+    """:class:`IMLE <structinf.relaxations.imle.IMLE>` with an adaptive step λ = α ‖θ‖ / ‖v‖ for each batch.
 
-    Each backward pass, in eval mode too, counts the non-zeros c of the gradient, per instance and sample, in a running
-    average
+    Each backward pass, also in eval mode, counts the non-zeros c of the gradient, per instance and sample. It then
+    updates
 
-        c̄ ← decay c̄ + (1 − decay) c,     α ← max(α + alpha_step, 0) if c̄ < target_nonzeros else max(α − alpha_step, 0),
+        c̄ ← decay c̄ + (1 − decay) c,     α ← max(α + alpha_step, 0) if c̄ < target_nonzeros else max(α − alpha_step, 0).
 
-    so that the step is as small, and the gradient as little biased, as it can be with so many of them. α and c̄ are
-    buffers: a layer's ``state_dict`` holds them. Where λ is 0 the gradient is 0: potentials must not
-    start at 0.
+    The step, and with it the bias of the gradient, is thus as small as ``target_nonzeros`` allows. α and c̄ are
+    buffers, saved in a layer's ``state_dict``. Where λ is 0 the gradient is 0, so scores must not all start at 0.
 
     Parameters
     ----------
-    noise, sigma, samples, reduction, symmetric
-        As for ``imle``.
+    noise : str or Noise
+        The distribution of the noise U: a name or an object of :mod:`structinf.noise`.
+    sigma : float
+        The scale σ of the noise, above 0.
+    samples : int
+        The number of samples, at least 1.
+    reduction : "mean" or "none"
+        Whether to average the samples or to return them in a leading dimension, as for ``imle``.
+    symmetric : bool
+        Whether to use the central difference, as for ``imle``.
     alpha : float
-        α at first, at least 0.
+        The initial α, at least 0.
     target_nonzeros : float
-        The number of non-zeros wanted, above 0.
+        The wanted number of non-zeros, above 0.
     alpha_step : float
-        By how much a backward pass changes α, above 0.
+        The change of α in a backward pass, above 0.
     decay : float
-        Of the average, at least 0 and below 1; it starts from ``target_nonzeros``.
+        The decay of the running average c̄, at least 0 and below 1. The average starts at ``target_nonzeros``.
 
     References
     ----------
     Minervini, Franceschi & Niepert 2023, Adaptive Perturbation-Based Gradient Estimation for Discrete Latent Variable
-    Models. The norms are those of the whole batch, of θ without its noise and of its finite parts.
+    Models. The norms here are over the finite parts of the whole batch, and the norm of θ excludes the noise.
 
     Examples
     --------
@@ -86,7 +93,7 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         check_positive("alpha_step", alpha_step)
         check_fraction("decay", decay)
         self.target_nonzeros, self.alpha_step, self.decay = target_nonzeros, alpha_step, decay
-        # Written to in place alone: copies that draw from another generator share them.
+        # Updates happen in place, so that copies with another random generator share the buffers.
         self.register_buffer("alpha", torch.tensor(float(alpha)))
         self.register_buffer("nonzeros", torch.tensor(float(target_nonzeros)))
 
@@ -96,7 +103,7 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         step = torch.where(slope.isfinite(), step, torch.nan)
         difference = result.argmax_difference(v, step, symmetric=self.symmetric)
         rows = len(as_tuple(v)[0])
-        if rows and bool(step.isfinite()):  # from a loss that is not there is nothing to learn
+        if rows and bool(step.isfinite()):  # keep α if the batch is empty or the loss has no finite gradient
             count = torch.stack([d.count_nonzero() for d in as_tuple(difference)]).sum() / rows
             self._learn(count.to(self.nonzeros))
         return map_parts(lambda d: d / torch.where(step == 0, 1.0, step), difference)
@@ -112,7 +119,7 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         return ", ".join(f"{key}={getattr(self, key)!r}" for key in options)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # In half precision α would be too coarse to take a step: a module's change of dtype passes it by.
+        # Buffers keep their dtype when the module's dtype changes: in half precision, rounding would undo a step of α.
         before = dict(self.named_buffers())
         super()._apply(fn, recurse)
         for key, buffer in self.named_buffers():
@@ -122,6 +129,8 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
 
 
 def _norm(parts: Parts) -> Tensor:
-    """The root of an instance's mean ‖·‖² over its finite parts, in float64; potentials that are shared are each's."""
+    """Return the root of the batch mean of ‖·‖² over finite parts, in float64; shared scores count for each
+    instance.
+    """
     squares = [torch.where(t.isneginf(), 0.0, t).double().square().flatten(1).sum(1).mean() for t in as_tuple(parts)]
     return torch.stack(squares).sum().sqrt()

@@ -1,4 +1,4 @@
-"""blackbox: the gradient of a linear interpolation of the loss."""
+"""blackbox: the gradient of a piecewise affine interpolation of the loss."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["Blackbox"]
 
 @dataclass(frozen=True, kw_only=True)
 class Blackbox(Surrogate):
-    """argmax ⟨θ, y⟩, with the gradient (y − argmax ⟨θ − λv, y⟩) / λ for v = dL/dy.
+    """argmax ⟨θ, y⟩, with the surrogate gradient (y − argmax ⟨θ − λv, y⟩) / λ for v = dL/dy.
 
-    It is the gradient of a piecewise affine interpolation of the loss, linearised at y: the larger λ is, the smoother
-    and the farther from it. One call of the oracle forward and one backward. Where the oracle takes costs alone,
-    θ − λv is cut at 0, as the authors do.
+    The surrogate is the gradient of a piecewise affine interpolation of the loss, linearised at y. A larger λ makes
+    the interpolation smoother and less accurate. The forward pass and the backward pass take one oracle call each.
+    For oracles that accept only scores of at most 0, θ − λv is clamped at 0, as in the paper.
 
     Parameters
     ----------
     lambda_ : float
-        λ, above 0, on the scale of θ over that of v.
+        The step λ, above 0, in units of θ over units of v.
 
     References
     ----------
-    Vlastelica, Paulus, Musil, Martius & Rolínek 2020, Differentiation of Blackbox Combinatorial Solvers, Algorithm 1:
-    there y is an argmin of costs ω = −θ, whose gradient (argmin ⟨ω + λv, y⟩ − y) / λ is minus this one.
+    Vlastelica, Paulus, Musil, Martius & Rolínek 2020, Differentiation of Blackbox Combinatorial Solvers, Algorithm 1.
+    The paper minimises costs ω = −θ, so the sign of its gradient (argmin ⟨ω + λv, y⟩ − y) / λ is opposite.
 
     Examples
     --------

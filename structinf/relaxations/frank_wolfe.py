@@ -1,4 +1,4 @@
-"""frank_wolfe: the mean under any smooth convex regularizer, by Frank-Wolfe's method."""
+"""frank_wolfe: the mean under any smooth convex regularizer, by a Frank-Wolfe method."""
 
 from __future__ import annotations
 
@@ -33,52 +33,57 @@ __all__ = ["FrankWolfe"]
 class FrankWolfe(WeightedMeanRelaxation):
     """argmax ⟨θ, μ⟩ − temperature · Ω(μ) over μ ∈ conv(Y), for a smooth convex Ω.
 
-    ================  ====================================  =================================================
+    ================  ====================================  =======================================================
     regularizer       Ω(μ)                                  mean
-    ================  ====================================  =================================================
-    "squared_l2"      ½ ‖μ‖²                                that of ``sparsemap``: few structures
-    "entropy"         Σ μ log μ                             dense: every part that a structure uses is above 0
-    "binary_entropy"  Σ μ log μ + (1 − μ) log (1 − μ)       dense, and below 1 where a structure does without
-    a function        yours                                 dense where its slopes are infinite, else sparse
-    ================  ====================================  =================================================
+    ================  ====================================  =======================================================
+    "squared_l2"      ½ ‖μ‖²                                sparse: the mean of ``sparsemap``
+    "entropy"         Σ μ log μ                             dense: every part used by a structure is above 0
+    "binary_entropy"  Σ μ log μ + (1 − μ) log (1 − μ)       dense, and below 1 for parts absent from some structure
+    a function        your own                              dense if the function has infinite slopes, else sparse
+    ================  ====================================  =======================================================
 
-    The entropies here are those of the mean's parts. ``marginals`` has the entropy of a distribution over structures.
+    These entropies sum over the parts of the mean. ``marginals`` uses the entropy of a distribution over
+    structures.
 
-    =====================  ==============================================================================
+    =====================  ============================================================================
     backward               derivative, and when to use it
-    =====================  ==============================================================================
-    "implicit"             of the optimum, from its face and ∇²Ω: exact, and the cheapest. The default.
-    "unrolled"             of the steps of the "vanilla" variant, with the structures that they went to fixed:
-                           right also where the solver stops early. The fully corrective variant's last step
-                           has the implicit derivative.
-    "central_differences"  (μ(θ + εv) − μ(θ − εv)) / 2ε for the cotangent v, since the Jacobian is symmetric:
-                           two more solutions, and no second derivative of Ω. For an Ω that has none, or
-                           whose own are costly. It has no gradient of the weights.
-    =====================  ==============================================================================
+    =====================  ============================================================================
+    "implicit"             The exact derivative of the optimum, from its face and ∇²Ω. It is the default
+                           and costs least.
+    "unrolled"             The derivative of the steps of the "vanilla" variant, with constant
+                           structures. It is also right for a solver stopped early. The last step of the
+                           fully corrective variant has the implicit derivative.
+    "central_differences"  (μ(θ + εv) − μ(θ − εv)) / 2ε for the cotangent v, since the Jacobian is
+                           symmetric. It takes two more solutions. Use it for an Ω whose second
+                           derivatives are missing or expensive. The weights have no gradient.
+    =====================  ============================================================================
 
     Parameters
     ----------
     regularizer : "squared_l2", "entropy", "binary_entropy", or callable
-        A callable maps means in θ's form, (B, *event) in float64, to (B,), each instance by itself. It is strictly
-        convex and has finite gradients in the relative interior of conv(Y); autograd must be able to differentiate it,
-        twice but for central differences with the vanilla variant. What it holds, such as a matrix, gets no
-        gradient.
+        A name from the table, or a function. A function maps means in θ's form, (B, *event) in float64, to (B,),
+        each instance independently. It must be strictly convex, with finite gradients in the relative interior of
+        conv(Y). Autograd must be able to differentiate it twice; once suffices for central differences with the
+        vanilla variant. Tensors captured by the function, such as a matrix, get no gradient.
     temperature : float
-        Above 0; smaller is closer to the argmax.
+        Positive factor of Ω. A lower temperature gives a mean closer to the argmax.
     variant : "fully_corrective" or "vanilla"
-        What follows each call of the oracle: "fully_corrective" finds the best weights of all structures met so far;
-        "vanilla" makes one step towards the new structure. The vanilla variant reaches a small tolerance slowly or not
-        at all, and its support, hence the implicit derivative, is right once it is close.
+        The change of weights after each oracle call. "fully_corrective" finds the best weights of all structures
+        found so far; "vanilla" makes one step towards the new structure. The vanilla variant reaches a tolerance
+        near 1e-12 slowly or not at all. Its support, and hence its implicit derivative, is right only close to the
+        optimum.
     tolerance : float
-        The solver stops on a duality gap below this, relative to the scores' scale.
+        The solver stops once the duality gap is below ``tolerance`` times the scale of the scores.
     max_iter : int
-        Most rounds, a call of the oracle each, after those for structures to start from; at least 1.
+        Maximal number of rounds with one oracle call each, at least 1. The calls for starting structures do not
+        count.
     on_failure : "warn", "raise" or "ignore"
-        What to do about instances that did not meet the tolerance.
+        The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing.
     backward : "implicit", "unrolled" or "central_differences"
+        The derivative in the backward pass, as in the table.
     closed_form : bool
-        Take the mean from the oracle where it knows it: ``project`` for the squared norm, ``project_entropy`` for the
-        entropies, whose solutions then have no support.
+        Whether to use a closed form of the oracle, if it has one: ``project`` for the squared norm,
+        ``project_entropy`` for the entropies. A closed form of an entropy gives no support.
 
     References
     ----------
@@ -86,11 +91,13 @@ class FrankWolfe(WeightedMeanRelaxation):
     Paulus et al. 2020, Gradient Estimation with Stochastic Softmax Tricks (which Ω for which structure).
     Domke 2010, Implicit Differentiation by Perturbation (central differences).
 
+
     Examples
     --------
     >>> import structinf as si
     >>> theta = torch.tensor([1.0, 0.0, 0.5])
-    >>> si.relax(theta, "subset", "frank_wolfe", regularizer="binary_entropy", k=1).sum()
+    >>> relaxation = FrankWolfe(regularizer="binary_entropy")
+    >>> si.relax(theta, "subset", relaxation, k=1).sum()
     tensor(1.)
     """
 
@@ -118,11 +125,11 @@ class FrankWolfe(WeightedMeanRelaxation):
     def unsupported_reason(self, oracle: Oracle) -> str | None:
         if not oracle.requires_nonpositive_theta or self._closed_form(oracle) is not None:
             return super().unsupported_reason(oracle)
-        why = f"{oracle.label()} takes potentials of at most 0, and "
+        why = f"{oracle.label()} takes scores of at most 0, and "
         if self.regularizer != "squared_l2":
-            return f'{why}the gradient of this Ω makes others; regularizer="squared_l2" does not'
+            return f'{why}the gradient of this Ω can make them positive; use regularizer="squared_l2"'
         if self.backward == "central_differences":
-            return f'{why}central differences make others; backward="implicit" does not'
+            return f'{why}central differences can make them positive; use backward="implicit"'
         return super().unsupported_reason(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
@@ -138,7 +145,7 @@ class FrankWolfe(WeightedMeanRelaxation):
         )
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
-        """temperature · Ω(y), (B,)."""
+        """Return temperature · Ω(y), (B,)."""
         flattening = Flattening(y)
         regularizer = make_regularizer(self.regularizer, flattening)
         value = regularizer.value(regularizer.lift(flattening.flatten(y)))
@@ -173,8 +180,9 @@ class FrankWolfe(WeightedMeanRelaxation):
 class _CentralDifferences:
     """A mean with (μ(θ + εv) − μ(θ − εv)) / 2ε as the product of its Jacobian with v.
 
-    Both means are solutions in float64. Ω bends over lengths of about 1 in units of θ / temperature; ε v is shorter,
-    and longer than the fourth root of the gap, whose square root is the precision of a mean.
+    Both means are computed in float64. The length of ε v is the fourth root of the tolerance, and at least 1e-4. It
+    is below 1, the length over which μ bends in units of θ / temperature. It is above the precision of a mean,
+    which is the square root of the gap.
     """
 
     mean: Parts
@@ -186,7 +194,7 @@ class _CentralDifferences:
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
         if weights_cotangent is not None or mean_cotangent is None:
             raise UnsupportedError(
-                'backward="central_differences" has no gradient of the weights; backward="implicit" has'
+                'backward="central_differences" has no gradient of the weights; use backward="implicit"'
             )
         flattening = Flattening(self.theta)
         v = flattening.flatten(map_parts(Tensor.detach, mean_cotangent))

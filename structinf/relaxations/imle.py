@@ -17,30 +17,31 @@ __all__ = ["IMLE"]
 class IMLE(NoisySurrogate):
     """y = argmax ⟨θ + σU, y⟩, with the gradient (y − argmax ⟨θ + σU − λv, y⟩) / λ for v = dL/dy and the same noise U.
 
-    It pulls θ from the distribution of y towards a target that the loss likes better. All samples go through one call
-    of the oracle forward and one backward, two if ``symmetric``. Where the oracle takes costs alone, there must be no
-    noise, and θ − λv is cut at 0.
+    The gradient moves the distribution of y towards a target distribution with a lower loss. The forward pass and
+    the backward pass take one oracle call each for all samples; with ``symmetric``, the backward pass takes two.
+    For oracles that accept only scores of at most 0, use ``noise="none"``; θ − λv is then clamped at 0.
 
     Parameters
     ----------
     lambda_ : float
-        λ, above 0, on the scale of θ over that of v.
+        The step λ, above 0, in units of θ over units of v.
     noise : str or Noise
-        U, for each part of each instance; ``SumOfGamma(k=...)`` knows how many parts a structure has.
+        The distribution of the noise U, drawn for each part of each instance: a name or an object of
+        :mod:`structinf.noise`. ``SumOfGamma(k=...)`` takes the number of parts of a structure.
     sigma : float
-        σ, the noise's temperature, above 0.
+        The scale σ (temperature) of the noise, above 0.
     samples : int
-        At least 1.
+        The number of samples, at least 1.
     reduction : "mean" or "none"
-        The samples' mean, with the mean of their gradients; or each by itself, in front of the batch,
-        (samples, ..., *event), with its own v, and the sum of their gradients.
+        "mean" returns the mean of the samples, with the mean of their gradients. "none" returns all samples in a
+        leading dimension, (samples, ..., *event). Each sample then has its own v, and the gradients are summed.
     symmetric : bool
-        The central difference (argmax ⟨θ + σU + λv, y⟩ − argmax ⟨θ + σU − λv, y⟩) / 2λ.
+        Whether to use the central difference (argmax ⟨θ + σU + λv, y⟩ − argmax ⟨θ + σU − λv, y⟩) / 2λ.
 
     References
     ----------
     Niepert, Minervini & Franceschi 2021, Implicit MLE: Backpropagating Through Discrete Exponential Family
-    Distributions, Algorithm 1 and equation 9; there the division by λ is left to the step size.
+    Distributions, Algorithm 1 and equation 9. The paper leaves the division by λ to the step size.
     Minervini, Franceschi & Niepert 2023, Adaptive Perturbation-Based Gradient Estimation for Discrete Latent Variable
     Models (the division by λ, and the central difference).
 

@@ -1,4 +1,4 @@
-"""map: the structure itself."""
+"""map: the structure of highest score."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["MAP"]
 
 @dataclass(frozen=True, kw_only=True)
 class MAP(RegularizedRelaxation):
-    """argmax ⟨θ, y⟩ over y ∈ Y, a vertex.
+    """argmax ⟨θ, y⟩ over y ∈ Y, a structure.
 
-    It is piecewise constant: its gradient is zero, so it trains nothing by itself. As a loss
-    (Ω = 0) it is the structured perceptron, and with a cost the structured SVM.
+    The result is piecewise constant: its gradient is 0, so no training through it is possible. As a loss (Ω = 0) it
+    is the structured perceptron, and with a cost the structured SVM.
 
     References
     ----------
@@ -31,10 +31,12 @@ class MAP(RegularizedRelaxation):
     I. Tsochantaridis, T. Joachims, T. Hofmann & Y. Altun, Large margin methods for structured and interdependent output
     variables, JMLR 6, 2005.
 
+
     Examples
     --------
     >>> import structinf as si
-    >>> si.relax(torch.tensor([[0.9, 1.0], [0.2, 0.5]]), "assignment", MAP())
+    >>> theta = torch.tensor([[0.9, 1.0], [0.2, 0.5]])
+    >>> si.relax(theta, "assignment", MAP())
     tensor([[1., 0.],
             [0., 1.]])
     """
@@ -61,19 +63,19 @@ class MAP(RegularizedRelaxation):
         )
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
-        """max ⟨θ, y⟩, (B,), with gradient the maximising structure."""
+        """Return max ⟨θ, y⟩, (B,); its gradient is the best structure."""
         return best_score(oracle, theta, best_structure(oracle, theta))
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
-        """0, (B,)."""
+        """Return 0, (B,)."""
         return zero_omega(y)
 
 
 def _with_zero_gradient(y: Parts, theta: Parts) -> Parts:
-    """``y`` as a function of all of θ with gradient 0, so that a loss on it can be differentiated.
+    """Return ``y`` as a function of θ with gradient 0, so that a loss of ``y`` can be differentiated.
 
-    Sums over no elements add graph edges and no arithmetic (0 · −inf would be NaN). They are of squares,
-    so that the gradient has a gradient, which is 0 too.
+    Sums over no elements add edges to the graph without arithmetic (0 · −inf would be NaN). The summands are
+    squares, so that the gradient again has a gradient of 0.
     """
     sources = [t for t in as_tuple(theta) if t.requires_grad]
     if not sources or not torch.is_grad_enabled():

@@ -18,36 +18,48 @@ __all__ = ["Marginals"]
 class Marginals(GradientRelaxation):
     """E[Y] under p(y) ∝ exp(⟨θ, y⟩ / temperature); Ω is the negative entropy of p.
 
-    Twice differentiable: the Jacobian is the covariance of the parts over the temperature. As a
-    loss it is the negative log-likelihood of a conditional random field, and with a cost the
+    The relaxation is twice differentiable: its Jacobian is the covariance of the parts divided by the temperature.
+    Its Fenchel-Young loss is the negative log-likelihood of a conditional random field, and with a cost the
     softmax-margin loss (Gimpel & Smith 2010).
 
     Parameters
     ----------
     temperature : float
-        Above 0; smaller is closer to the argmax.
+        Positive factor of Ω. A lower temperature gives a mean closer to the argmax.
 
     References
     ----------
     Wainwright & Jordan 2008, Graphical Models, Exponential Families, and Variational Inference, §3.
 
+
     Examples
     --------
     >>> import structinf as si
     >>> import torch
-    >>> si.relax(torch.tensor([0.0, 1.0, 2.0]), "categorical", Marginals(temperature=0.5))
+    >>> theta = torch.tensor([0.0, 1.0, 2.0])
+    >>> si.relax(theta, "categorical", Marginals(temperature=0.5))
     tensor([0.0159, 0.1173, 0.8668])
     """
 
     temperature: float = 1.0
 
     name = "marginals"
-    search_terms = ("crf", "forward_backward", "inside_outside", "sum_product", "softmax", "gibbs", "matrix_tree", "log_z", "belief_propagation")
+    search_terms = (
+        "crf",
+        "forward_backward",
+        "inside_outside",
+        "sum_product",
+        "softmax",
+        "gibbs",
+        "matrix_tree",
+        "log_z",
+        "belief_propagation",
+    )
     requires = GibbsOracle
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
 
     def convex_function(self, oracle: Oracle) -> ConvexFunction:
-        """log Z."""
+        """Return the log-partition function log Z."""
         return log_partition_function(cast(GibbsOracle, oracle))

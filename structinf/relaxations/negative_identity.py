@@ -1,4 +1,4 @@
-"""negative_identity: the identity for a maximum, behind a projection of the potentials."""
+"""negative_identity: the identity as gradient, behind a projection of the scores."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Projection = Literal["none", "mean", "norm", "std"]
 
 @dataclass(frozen=True, kw_only=True)
 class NegativeIdentity(Surrogate):
-    """argmax ⟨θ, y⟩, with the gradient P'(θ)ᵀ v for v = dL/dy.
+    """argmax ⟨θ, y⟩, with the gradient P'(θ)ᵀ v for v = dL/dy and a projection P.
 
-    For costs ω = −θ, whose argmin y is, that is −P'(ω)ᵀ v: hence the name. The projection P takes away what no choice
-    depends on, so that no step is spent on it, and is over the finite parts of an instance, tensors of a tuple
-    together:
+    For costs ω = −θ with the argmin y, the gradient is −P'(ω)ᵀ v, hence the name. P removes directions of θ that do
+    not change the argmax, so that no gradient step is spent on them. P acts on the finite parts of an instance, and
+    on all tensors of a tuple together:
 
     ==========  ====================================  =====================================================
     projection  P(θ)                                  P'(θ)ᵀ v
@@ -32,26 +32,30 @@ class NegativeIdentity(Surrogate):
     "none"      θ                                     v
     "mean"      θ − mean θ                            v − mean v
     "norm"      θ / ‖θ‖                               (v − u ⟨u, v⟩) / ‖θ‖ with u = θ / ‖θ‖
-    "std"       the norm's after the mean's           the mean's of the norm's at θ − mean θ
+    "std"       z / ‖z‖ with z = θ − mean θ           w − mean w, where w is (v − u ⟨u, v⟩) / ‖z‖ with
+                                                      u = z / ‖z‖
     ==========  ====================================  =====================================================
 
-    "mean" and "std" are for structures that all have the same number of parts. Where the norm is 0 there is no P, and
-    the gradient is 0.
+    "mean" and "std" are for sets Y whose structures all have the same number of parts. Where the norm is 0, P is
+    undefined and the gradient is 0.
 
     Parameters
     ----------
     projection : "none", "mean", "norm" or "std"
+        The projection P, as in the table.
 
     References
     ----------
     Sahoo, Paulus, Vlastelica, Musil, Kuleshov & Martius 2023, Backpropagation through Combinatorial Algorithms:
     Identity with Projection Works, §3.
 
+
     Examples
     --------
     >>> import structinf as si
     >>> theta = torch.tensor([[1.0, 2.0, 0.0]], requires_grad=True)
-    >>> si.relax(theta, "categorical", "negative_identity", projection="mean").backward(torch.tensor([[3.0, 0, 0]]))
+    >>> y = si.relax(theta, "categorical", NegativeIdentity(projection="mean"))
+    >>> y.backward(torch.tensor([[3.0, 0, 0]]))
     >>> theta.grad
     tensor([[ 2., -1., -1.]])
     """

@@ -66,9 +66,9 @@ class Perturbed(RegularizedRelaxation):
     --------
     >>> import structinf as si
     >>> theta = torch.tensor([[1.0, 2.0, 0.0]])
-    >>> options = {"noise": "gumbel", "samples": 10_000}
+    >>> relaxation = Perturbed(noise="gumbel", samples=10_000)
     >>> g = torch.Generator().manual_seed(0)
-    >>> mean = si.relax(theta, "categorical", "perturbed", generator=g, **options)
+    >>> mean = si.relax(theta, "categorical", relaxation, generator=g)
     >>> (mean - theta.softmax(1)).abs().max() < 0.02
     tensor(True)
     """

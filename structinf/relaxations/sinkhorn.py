@@ -1,4 +1,4 @@
-"""sinkhorn: the mean of most entropy over a transport polytope."""
+"""sinkhorn: the mean of maximal entropy over a transport polytope."""
 
 from __future__ import annotations
 
@@ -23,48 +23,51 @@ from ..validation import check_choice
 
 __all__ = ["Sinkhorn"]
 
-MAX_RESIDUAL = 1e-4  # the largest residual that rounding may excuse
-TINY = torch.finfo(torch.float64).tiny  # whose inverse is finite
+MAX_RESIDUAL = 1e-4  # the largest residual accepted as rounding
+TINY = torch.finfo(torch.float64).tiny  # the smallest temperature; its inverse is finite
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sinkhorn(RegularizedRelaxation):
     """argmax ⟨θ, μ⟩ − temperature Σ μ log μ over plans μ ≥ 0 with the given sums of rows and columns.
 
-    Where one side's sums are bounds, the sum runs over what is left of them as well, so that Ω is 0 at every
-    assignment. Nothing is sparse; entries of −inf, and those that no plan can use, are 0.
+    If the sums of one side are bounds, the entropy also includes the unused rest of each bound, so that Ω is 0 at
+    every assignment. The plan is dense: only entries of score −inf and entries unusable by every plan are 0.
 
     Parameters
     ----------
     temperature : float
-        Above 0; smaller is closer to the argmax.
+        Positive factor of Ω. A lower temperature gives a mean closer to the argmax.
     tolerance : float
-        The solver stops where no sum of a row or column is off its margin by more than this times the largest margin.
-        Values below what rounding of θ / temperature leaves (2e-15 times the range of those that matter) act as that,
-        up to 1e-4.
+        The solver stops once each sum of a row or column differs from its margin by at most ``tolerance`` times the
+        largest margin. The tolerance is at least the rounding error, 2e-15 times the range of the relevant scores
+        over the temperature, up to 1e-4.
     max_iter : int
-        Most sweeps and Newton steps, together.
+        Maximal number of sweeps and Newton steps together.
     initial_temperature : float, optional
-        A higher temperature to begin at. (Where sweeps would converge slowly, Newton's method comes down from a higher
-        temperature of its own choice anyhow.)
+        A higher temperature to start at; by default none. If the sweeps converge slowly, Newton's method starts at
+        a higher temperature chosen by the solver, with or without this option.
     backward : "implicit" or "unrolled"
-        Differentiate the solution, by one linear system of the smaller side's size in O(n m) memory, to any accuracy
-        and as often as wanted; or the sweeps as they were done, in O(n m) memory for each, which then are all that
-        is done: for gradients of few sweeps (a small ``max_iter``, with ``on_failure="ignore"``).
+        "implicit" differentiates the solution by a linear system of the smaller side's size, in O(n m) memory, to
+        any accuracy and order. "unrolled" differentiates the sweeps, in O(n m) memory for each sweep, and solves by
+        sweeps alone. Use it for the gradient of a limited number of sweeps (``max_iter`` with
+        ``on_failure="ignore"``).
     on_failure : "warn", "raise" or "ignore"
-        What to do about instances that did not meet the tolerance.
+        The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing.
 
     References
     ----------
-    M. Cuturi, Sinkhorn distances: lightspeed computation of optimal transport, NIPS 2013. G. Mena, D. Belanger,
-    S. Linderman & J. Snoek, Learning latent permutations with Gumbel-Sinkhorn networks, ICLR 2018. M. Eisenberger,
-    A. Toker, L. Leal-Taixé, F. Bernard & D. Cremers, A unified framework for implicit Sinkhorn differentiation, CVPR
-    2022.
+    M. Cuturi, Sinkhorn distances: lightspeed computation of optimal transport, NIPS 2013.
+    G. Mena, D. Belanger, S. Linderman & J. Snoek, Learning latent permutations with Gumbel-Sinkhorn networks, ICLR
+    2018.
+    M. Eisenberger, A. Toker, L. Leal-Taixé, F. Bernard & D. Cremers, A unified framework for implicit Sinkhorn
+    differentiation, CVPR 2022.
 
     Examples
     --------
     >>> import structinf as si
-    >>> si.relax(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "assignment", Sinkhorn(temperature=0.5))
+    >>> theta = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> si.relax(theta, "assignment", Sinkhorn(temperature=0.5))
     tensor([[0.8808, 0.1192],
             [0.1192, 0.8808]])
     """
@@ -97,11 +100,11 @@ class Sinkhorn(RegularizedRelaxation):
         return self._plans(oracle, theta).plan()
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
-        """max ⟨θ, μ⟩ − temperature Σ μ log μ, (B,)."""
+        """Return max ⟨θ, μ⟩ − temperature Σ μ log μ, (B,)."""
         return self.solve(oracle, theta).value
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
-        """temperature Σ y log y, (B,), what is left of a bound among the terms."""
+        """Return temperature Σ y log y, (B,), summed over the plan and the unused rests of bounds."""
         assert isinstance(y, Tensor)
         rows, columns, _ = cast(TransportPolytope, oracle).margins(y)
         left = [(rows - y.sum(2)).clamp(min=0), (columns - y.sum(1)).clamp(min=0)]
@@ -120,41 +123,62 @@ class Sinkhorn(RegularizedRelaxation):
         report_nonconvergence(
             f"{self.label()} of {what}: {int((~converged).sum())} of {len(converged)} instances stopped after "
             f"{self.max_iter} iterations, the worst at batch index {worst} with a residual of "
-            f"{residual[worst].item():.2e} where tolerance is {self.tolerance:g}; allow more iterations (max_iter), or "
-            f"a higher temperature than {self.temperature:g}",
+            f"{residual[worst].item():.2e}, above the tolerance {self.tolerance:g}; raise max_iter or the temperature "
+            f"(now {self.temperature:g})",
             self.on_failure,
         )
 
 
 def _checked_margins(oracle: TransportPolytope, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The oracle's margins; PluginError unless they fit θ (B, n, m), whose compiled loops go where they say."""
+    """Return the oracle's margins for ``theta`` (B, n, m); raise PluginError unless their shapes and values are valid.
+
+    Compiled loops read the margins without bounds checks.
+    """
     rows, columns, total = margins = oracle.margins(theta)
     for name, sums, size in (("rows", rows, theta.shape[1]), ("columns", columns, theta.shape[2])):
         if not isinstance(sums, Tensor) or sums.ndim != 2 or sums.shape[1] != size or len(sums) not in (1, len(theta)):
             received = f"shape {tuple(sums.shape)}" if isinstance(sums, Tensor) else f"a {type(sums).__name__}"
             raise PluginError(
-                f"margins of {oracle.label()}: sums of the {name} are a tensor ({len(theta)} or 1, {size}) for theta "
-                f"of shape {tuple(theta.shape)}, got {received}"
+                f"margins of {oracle.label()}: the sums of the {name} must be a tensor of shape ({len(theta)} or 1, "
+                f"{size}) for theta of shape {tuple(theta.shape)}, got {received}"
             )
         wrong = ~(sums >= 0) | sums.isinf()
         if bool(wrong.any()):
             index, place = wrong.nonzero()[0].tolist()
             raise PluginError(
-                f"margins of {oracle.label()}: sums of the {name} are 0 or more, got {sums[index, place].item():g} at "
-                f"batch index {index}, place {place}"
+                f"margins of {oracle.label()}: the sums of the {name} must be finite and at least 0, got "
+                f"{sums[index, place].item():g} at batch index {index}, position {place}"
             )
     if total is not None and total.shape != (len(theta),):
         raise PluginError(
-            f"margins of {oracle.label()}: the total is one number for each of {len(theta)} instances, got shape "
-            f"{tuple(total.shape)}"
+            f"margins of {oracle.label()}: the total must have shape ({len(theta)},), one number for each instance, "
+            f"got shape {tuple(total.shape)}"
         )
     return margins
 
 
 class EntropicPlans:
-    """Plans for θ (B, n, m) and margins (B | 1, n), (B | 1, m), differentiable in θ and the margins.
+    """The plans for scores and margins, differentiable in both.
 
-    A plan ships the total of the smaller margin, or ``total`` (B,). ``residual`` and ``converged`` are (B,).
+    Parameters
+    ----------
+    options : Sinkhorn
+        The options of the relaxation.
+    theta : (B, n, m) Tensor
+        The scores.
+    rows : (B | 1, n) Tensor
+        The sums of the rows.
+    columns : (B | 1, m) Tensor
+        The sums of the columns.
+    total : (B,) Tensor, optional
+        The total of each plan; by default the smaller total of the two margins.
+
+    Attributes
+    ----------
+    residual : (B,) Tensor
+        The largest difference between a sum and its margin, relative to the largest margin.
+    converged : (B,) bool Tensor
+        Whether the residual is within the tolerance, or within the rounding error up to 1e-4.
     """
 
     def __init__(
@@ -164,17 +188,17 @@ class EntropicPlans:
         scores, rows, columns = add_slack(theta.double(), rows, columns, total)
         column_total = columns.sum(1, keepdim=True)
         factor = rows.sum(1, keepdim=True) / torch.where(column_total > 0, column_total, 1.0)
-        columns = columns * torch.where(column_total > 0, factor, 1.0)  # rounding of sums
+        columns = columns * torch.where(column_total > 0, factor, 1.0)  # corrects the rounding of the totals
         low, high = finite_range(scores.detach())
         if not bool((torch.stack([high, low, high - low]) / t).isfinite().all()) or t < TINY:
-            raise InvalidInputError(f"temperature {t!r} is too small: theta / temperature overflows")
+            raise InvalidInputError(f"temperature {t!r} is too small: theta / temperature overflows; raise temperature")
         self._problem = forbid_unusable_cells(scores, rows, columns), rows, columns
         initial_temperature = options.initial_temperature or 0.0
         stopping = (options.tolerance, options.max_iter)
         if options.backward == "unrolled":
             found = self._unrolled = unrolled_plan(*self._problem, t, initial_temperature, *stopping)
         else:
-            # Flipped by the shape alone, so that an instance does not depend on the slack of others.
+            # The shape alone decides, so that the result of an instance does not depend on the slack of others.
             transpose = theta.shape[1] < theta.shape[2]
             transport = EntropicTransport(t, *stopping, initial_temperature, transpose)
             self._unrolled, found = None, transport.plan(self._problem)
@@ -189,13 +213,13 @@ class EntropicPlans:
         self.converged = found.residual <= found.target_residual.clamp(max=max(options.tolerance, MAX_RESIDUAL))
 
     def plan(self) -> Float[Tensor, "batch rows columns"]:
-        """The plans, in θ's dtype."""
+        """Return the plans, in θ's dtype."""
         if self._unrolled is not None:
             return self._without_slack(self._unrolled.plan)
         return self._without_slack(autograd.gradient(self._function, self._problem)[0])
 
     def value_and_plan(self) -> tuple[Tensor, Tensor]:
-        """max ⟨θ, P⟩ − temperature Σ P log P, (B,), and the plans."""
+        """Return max ⟨θ, P⟩ − temperature Σ P log P, (B,), and the plans."""
         if self._unrolled is None:
             value, (plan, _, _) = autograd.value_and_gradient(self._function, self._problem)
         else:

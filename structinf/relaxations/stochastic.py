@@ -64,8 +64,10 @@ class Stochastic(Relaxation):
     Examples
     --------
     >>> import structinf as si
-    >>> options = {"base_relaxation": "marginals", "reduction": "none"}
-    >>> layer = si.Layer("categorical", "stochastic", samples=5, **options)
+    >>> relaxation = Stochastic(
+    ...     base_relaxation="marginals", samples=5, reduction="none"
+    ... )
+    >>> layer = si.Layer("categorical", relaxation)
     >>> layer(torch.zeros(2, 3)).shape
     torch.Size([5, 2, 3])
     """

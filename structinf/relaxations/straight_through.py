@@ -1,4 +1,4 @@
-"""straight_through: the structure, with the gradient of something else."""
+"""straight_through: a structure, with the gradient of the identity or of a relaxation."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ __all__ = ["StraightThrough"]
 class StraightThrough(Surrogate):
     """argmax ⟨θ, y⟩, with the gradient v = dL/dy itself, or Jᵀv with the Jacobian J of a relaxation at θ.
 
-    The relaxation is computed in the backward pass alone. With noise around it, ``stochastic`` of this with
-    ``backward="marginals"`` is straight-through Gumbel.
+    The relaxation is computed only in the backward pass. Straight-through Gumbel is ``stochastic`` with this
+    surrogate and ``backward="marginals"`` as its base relaxation.
 
     Parameters
     ----------
     backward : "identity", or str or Relaxation
+        "identity" uses v itself. Otherwise the name or the object of the relaxation with the Jacobian J:
         "marginals" gives the softmax's Jacobian over ``categorical``.
     temperature : float, optional
-        That of the relaxation, if it is given by name.
+        The temperature of the relaxation. By default the relaxation keeps its own temperature.
 
     References
     ----------
@@ -36,11 +37,13 @@ class StraightThrough(Surrogate):
     Computation, §4.
     Jang, Gu & Poole 2017, Categorical Reparameterization with Gumbel-Softmax, §2.2.
 
+
     Examples
     --------
     >>> import structinf as si
     >>> theta = torch.tensor([[1.0, 2.0, 0.0]], requires_grad=True)
-    >>> y = si.relax(theta, "categorical", "straight_through", backward="marginals")
+    >>> relaxation = StraightThrough(backward="marginals")
+    >>> y = si.relax(theta, "categorical", relaxation)
     >>> y.backward(torch.tensor([[1.0, 0.0, 0.0]]))
     >>> y.detach(), theta.grad
     (tensor([[0., 1., 0.]]), tensor([[ 0.1848, -0.1628, -0.0220]]))
@@ -55,12 +58,15 @@ class StraightThrough(Surrogate):
     def __post_init__(self, temperature: float | None) -> None:
         if isinstance(self.backward, str) and self.backward == "identity":
             if temperature is not None:
-                raise InvalidInputError('temperature: backward="identity" has none; name a relaxation')
+                raise InvalidInputError(
+                    'temperature: backward="identity" has no temperature; remove the option, or set backward to a '
+                    "relaxation"
+                )
             return
         object.__setattr__(self, "backward", resolve_relaxation(self.backward, temperature))
         if self._backward_relaxation is not None and self._backward_relaxation.sample_ndim:
             raise InvalidInputError(
-                f"backward: {self._backward_relaxation!r} keeps samples of its own apart; take their mean there"
+                f'backward: {self._backward_relaxation!r} returns separate samples; set reduction="mean" there'
             )
 
     @property
@@ -89,7 +95,7 @@ class StraightThrough(Surrogate):
         if self._backward_relaxation is None:
             return super().unsupported_reason(oracle)
         why = self._backward_relaxation.unsupported_reason(oracle)
-        return why and f"its backward pass is that of {self._backward_relaxation.label()}, and {why}"
+        return why and f"its backward pass uses {self._backward_relaxation.label()}, and {why}"
 
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
         if self._backward_relaxation is None:

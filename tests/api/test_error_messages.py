@@ -296,7 +296,7 @@ def test_what_an_oracle_cannot_do_is_said_when_the_layer_is_made(make):
 
 
 def test_what_an_option_needs_is_said_with_the_option() -> None:
-    with pytest.raises(UnsupportedError, match="its backward pass is that of marginals, and assignment lacks"):
+    with pytest.raises(UnsupportedError, match="its backward pass uses marginals, and assignment lacks"):
         si.Layer("assignment", "straight_through", backward="marginals")
     with pytest.raises(UnsupportedError, match='variant="cross_entropy" needs marginals, and assignment lacks'):
         si.Layer("assignment", "spigot", variant="cross_entropy")

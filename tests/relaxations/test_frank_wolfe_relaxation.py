@@ -244,9 +244,9 @@ def test_oracles_of_costs_take_the_squared_norm_alone():
         distance = (solution.mean - exact).flatten(1).square().sum(1) / 2
         assert (distance <= solution.gap + 1e-12).all()
     for omega in ("entropy", cubic):
-        with pytest.raises(UnsupportedError, match=r'at most 0.*regularizer="squared_l2" does not'):
+        with pytest.raises(UnsupportedError, match=r'at most 0.*use regularizer="squared_l2"'):
             Layer(oracle, "frank_wolfe", regularizer=omega)
-    with pytest.raises(UnsupportedError, match="central differences make others"):
+    with pytest.raises(UnsupportedError, match="central differences can make them positive"):
         Layer(oracle, "frank_wolfe", backward="central_differences")
 
 

@@ -325,7 +325,7 @@ def test_half_precision_draws_in_float32(dtype: torch.dtype) -> None:
         ({"perturbation": "other"}, "perturbation must be"),
         ({"antithetic": 1}, "antithetic must be True or False"),
         ({"antithetic": True, "samples": 3}, "samples must be even"),
-        ({"perturbation": "multiplicative", "noise": "gumbel"}, "factors of normal noise"),
+        ({"perturbation": "multiplicative", "noise": "gumbel"}, 'needs noise="normal"'),
     ],
 )
 def test_wrong_options_are_named(options: dict, message: str) -> None:
@@ -361,5 +361,5 @@ def test_noise_of_a_wrong_shape_is_named() -> None:
         def score(self, u):
             return u
 
-    with pytest.raises(si.InvalidInputError, match=r"must return shape \(10, 1, 3\) and torch.float32, got shape \(3,\)"):
+    with pytest.raises(si.InvalidInputError, match=r"must return shape \(10, 1, 3\) and torch.float32, got"):
         si.relax(torch.zeros(3), "categorical", "perturbed", noise=Short())

@@ -245,7 +245,7 @@ def test_what_the_relaxation_cannot_do_is_refused() -> None:
         ({"noise": "unknown"}, "noise must be"),
         ({"base_relaxation": "map", "temperature": 0.5}, "temperature: map has none"),
         ({"base_relaxation": "marginals", "temperature": 0.0}, "temperature must be a finite number above 0"),
-        ({"base_relaxation": si.get_relaxation("stochastic", reduction="none")}, "keeps samples of its own apart"),
+        ({"base_relaxation": si.get_relaxation("stochastic", reduction="none")}, "returns separate samples"),
     ],
 )
 def test_wrong_options_are_named(options: dict, message: str) -> None:

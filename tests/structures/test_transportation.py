@@ -185,12 +185,12 @@ def test_a_plugin_whose_structures_leave_its_margins_fails_a_check() -> None:
 @pytest.mark.parametrize(
     ("margins", "message"),
     [
-        ((torch.ones(1, 2), torch.ones(1, 3), None), r"sums of the columns are a tensor \(2 or 1, 4\) .* got shape"),
+        ((torch.ones(1, 2), torch.ones(1, 3), None), r"columns must be a tensor of shape \(2 or 1, 4\) .* got"),
         ((torch.ones(1, 2), torch.ones(4), None), r"got shape \(4,\)"),
         ((torch.ones(3, 2), torch.ones(1, 4), None), r"sums of the rows .* got shape \(3, 2\)"),
         (((1.0, 1.0), torch.ones(1, 4), None), "got a tuple"),
-        ((torch.ones(1, 2), torch.tensor([[1.0, -1, 1, 1]]), None), "0 or more, got -1 at batch index 0, place 1"),
-        ((torch.ones(1, 2), torch.ones(1, 4), torch.ones(1)), "the total is one number for each of 2"),
+        ((torch.ones(1, 2), torch.tensor([[1.0, -1, 1, 1]]), None), "at least 0, got -1 at batch index 0, position 1"),
+        ((torch.ones(1, 2), torch.ones(1, 4), torch.ones(1)), r"the total must have shape \(2,\)"),
     ],
 )
 def test_margins_of_a_plugin_are_checked(margins, message: str) -> None:
