@@ -1,4 +1,4 @@
-"""What an estimator of expectations is: weighted structures whose sum over f estimates E[f(Y)], gradient and all."""
+"""Base class of estimators: weighted structures whose sum over f estimates E[f(Y)] and its gradient."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["ESTIMATORS", "Estimator"]
 
 
 class Estimator(nn.Module, abc.ABC):
-    """A choice of structures y_i and weights w_i(θ), given an oracle and potentials: Σ w_i f(y_i) estimates E[f(Y)].
+    """Structures y_i and weights w_i(θ) for an oracle and scores, such that Σ w_i f(y_i) estimates E[f(Y)].
 
-    Subclasses are modules whose constructors take options alone, keyword-only; state, if any, is in buffers.
+    Subclasses are modules. Their constructors take only options, by keyword. Any state is in buffers.
 
     Attributes
     ----------
     requires : tuple of type
-        The abilities that the oracle must have.
+        The abilities required of the oracle.
     name : str
         The name under which the estimator was registered, for messages.
     has_state : bool
-        Whether it keeps what it has seen, which is lost on one that is made anew, by name, for each call.
+        Whether the estimator keeps a state between calls. An estimator created by name for each call would lose it.
     """
 
     requires: ClassVar[tuple[type[Oracle], ...]] = ()
@@ -46,31 +46,35 @@ class Estimator(nn.Module, abc.ABC):
     ) -> WeightedStructures:
         """Return the structures at which f is evaluated, with differentiable weights.
 
-        Laws, for the distribution of Y that the estimator documents and every f: Σ w_i f(y_i) estimates E[f(Y)], and
-        Σ f(y_i) ∇w_i estimates its gradient in θ. The structures are sorted by instance, and the structures of an
-        instance are distinct. Apart from random draws, they do not depend on the rest of the batch.
+        Laws, for the distribution of Y documented by the estimator and for every f: Σ w_i f(y_i) estimates E[f(Y)],
+        and Σ f(y_i) ∇w_i estimates the gradient of E[f(Y)] in θ. The structures are sorted by instance, and
+        distinct within an instance. Apart from random draws, the structures of an instance do not depend on the
+        rest of the batch.
 
         Parameters
         ----------
+        oracle : Oracle
+            The set Y of structures.
         theta : (B | 1, *event) Parts
-            Flat, in full precision.
+            The scores, with one batch dimension, in float32 or float64.
         generator : torch.Generator, optional
-            The only source of randomness, if given.
+            The only random generator, if given.
         """
 
     def control_variate(self, found: FunctionValues) -> Tensor | None:
-        """b (N,), for Σ (f(y_i) − b_i) ∇w_i as the gradient's estimate, which may vary less; None for 0.
+        """Return a control variate b (N,) for the values ``found`` of f, or None for 0.
 
-        Law: Σ b_i ∇w_i is 0 in expectation.
+        The gradient is then estimated by Σ (f(y_i) − b_i) ∇w_i, which can have a lower variance. Law: the
+        expectation of Σ b_i ∇w_i is 0.
         """
         return None
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:
-        """Why this estimator cannot work over ``oracle``, in a clause; None if it can."""
+        """Return why this estimator cannot work with ``oracle``, as a clause, or None if it can."""
         return next(filter(None, (missing_ability_reason(oracle, ability) for ability in self.requires)), None)
 
     def label(self) -> str:
-        """How messages call this estimator."""
+        """Return the name of this estimator in messages."""
         return self.name or type(self).__name__
 
     def forward(
@@ -80,7 +84,7 @@ class Estimator(nn.Module, abc.ABC):
         inputs: Sequence[Tensor] = (),
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " batch"]:
-        """The estimate for a flat batch, (B,): :func:`structinf.expect` is the way to call it."""
+        """Return the estimate for a flat batch, (B,). Users call :func:`structinf.expect` instead."""
         rows = [_flat(x, f"inputs[{i}]", problem) for i, x in enumerate(inputs)]
         with problem.plain_modes():
             terms = self.weighted_structures(problem.oracle, problem.theta, generator)
@@ -94,7 +98,7 @@ class Estimator(nn.Module, abc.ABC):
         w = terms.weights
         summands = w * values
         if b is not None:
-            # 0, with the gradient −b ∇w; and, where b is learnt, 0 with the gradient that it asked for.
+            # Both added terms are 0. The first has the gradient −b ∇w, and the second passes a gradient to a learned b.
             fixed = b.detach()
             summands = summands - (w - w.detach()) * fixed + w.detach() * (b - fixed)
         return terms.sum(summands)
@@ -109,13 +113,13 @@ def _flat(x: Any, name: str, problem: Problem) -> Tensor:
         raise TypeError(f"{name}: a tensor is needed, got {type(x).__name__}")
     if x.shape[: len(batch)] != batch:
         raise InvalidInputError(
-            f"{name}: its shape must start with the batch shape of theta, {tuple(batch)}, got {tuple(x.shape)}"
+            f"{name}: the shape must start with the batch shape of theta, {tuple(batch)}, got {tuple(x.shape)}"
         )
     return x.reshape(batch.numel(), *x.shape[len(batch) :])
 
 
 def _evaluate(f: Callable[..., Tensor], terms: WeightedStructures, problem: Problem, rows: Sequence[Tensor]) -> Tensor:
-    """f at all structures, (N,), on the weights' device; nothing is called for none."""
+    """Return f at all N structures, (N,), on the device of the weights; do not call f if N is 0."""
     count = len(terms.instance)
     if not count:
         return terms.weights.new_zeros(0)
@@ -124,8 +128,8 @@ def _evaluate(f: Callable[..., Tensor], terms: WeightedStructures, problem: Prob
     w = terms.weights
     if isinstance(values, Tensor) and values.shape == (count,) and not values.is_complex():
         return values.to(w.device, torch.promote_types(values.dtype, w.dtype))
-    received = f"one of shape {tuple(values.shape)} and {values.dtype}" if isinstance(values, Tensor) else repr(values)
+    received = f"shape {tuple(values.shape)} and {values.dtype}" if isinstance(values, Tensor) else repr(values)
     raise InvalidInputError(
-        f"f: it is given the {count} structures of the whole batch at once and must return a real number for each, a "
-        f"tensor of shape ({count},), got {received[:80]}"
+        f"f gets the {count} structures of the whole batch in one call and must return a real tensor of shape "
+        f"({count},), one number for each structure; got {received[:80]}"
     )

@@ -1,4 +1,4 @@
-"""Baselines of sampled gradients: what is taken from each f(y) before it is multiplied with ∇log p(y)."""
+"""Baselines of sampled gradients: values subtracted from each f(y) before the product with ∇log p(y)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ __all__ = ["Baseline", "LearnedBaseline", "LeaveOneOut", "MovingAverage", "NoBas
 
 
 class Baseline(nn.Module, abc.ABC):
-    """A number b for each sample, so that (f(y) − b) ∇log p(y) has the mean of f(y) ∇log p(y) and varies less.
+    """A value b for each sample that lowers the variance of the gradient (f(y) − b) ∇log p(y).
+
+    The expectation of the gradient stays the same.
 
     Attributes
     ----------
     name : str
-        For messages.
+        The name of the baseline, for messages.
     min_samples : int
-        How many samples of an instance it needs.
+        The least number of samples of an instance.
     needs_argmax : bool
         Whether f is also evaluated at argmax ⟨θ, y⟩, for ``found.controls()``.
     has_state : bool
-        Whether it keeps what it has seen.
+        Whether the baseline keeps a state between calls.
     """
 
     name: ClassVar[str] = ""
@@ -37,14 +39,14 @@ class Baseline(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
-        """b (N,), for structures whose weights are their shares of so many ``samples``; None for 0.
+        """Return b (N,), or None for 0. The weights of the structures are their fractions of the ``samples`` samples.
 
-        Law: a sample's b does not depend on that sample.
+        Law: b of a sample does not depend on this sample.
         """
 
 
 class NoBaseline(Baseline):
-    """0."""
+    """The baseline 0."""
 
     name = "none"
 
@@ -53,7 +55,7 @@ class NoBaseline(Baseline):
 
 
 class LeaveOneOut(Baseline):
-    """The mean of the instance's other samples.
+    """The mean of f over the instance's other samples.
 
     References
     ----------
@@ -69,7 +71,7 @@ class LeaveOneOut(Baseline):
 
 
 class SelfCritic(Baseline):
-    """f at the structure of highest score, one more evaluation for each instance.
+    """The value of f at the structure of highest score, with one more evaluation for each instance.
 
     References
     ----------
@@ -84,20 +86,24 @@ class SelfCritic(Baseline):
 
 
 class MovingAverage(Baseline):
-    """The mean of f over earlier calls, of which those t calls ago count decay^t; 0 at the first.
+    """The mean of f over earlier calls, where the call t calls ago has the weight decay^t; 0 in the first call.
 
-    The buffers ``average`` and ``calls`` are updated in training mode only.
+    The buffers ``average`` and ``calls`` are updated only in training mode.
 
     Parameters
     ----------
     decay : float
-        At least 0 and below 1.
+        The decay of the weights, at least 0 and below 1.
 
     Examples
     --------
     >>> import structinf as si
-    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
-    >>> estimator = si.get_estimator("score_function", samples=1, baseline=MovingAverage(decay=0.99))
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
+    >>> cost = torch.tensor([3.0, 1.0, 2.0])
+    >>> baseline = MovingAverage(decay=0.99)
+    >>> estimator = si.get_estimator(
+    ...     "score_function", samples=1, baseline=baseline
+    ... )
     >>> for _ in range(3):
     ...     _ = si.expect(lambda y: y @ cost, theta, "subset", estimator, k=2)
     >>> estimator.baseline.calls
@@ -117,7 +123,7 @@ class MovingAverage(Baseline):
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
-        # What the weights of all calls so far sum to is 1 − decay^calls.
+        # The weights of all calls so far sum to 1 − decay^calls.
         known = self.average / (1 - self.decay ** self.calls.double()) if self.calls else self.average
         if self.training and len(found.values):
             self.average = self.decay * self.average + (1 - self.decay) * found.means().mean().to(self.average)
@@ -129,17 +135,20 @@ class MovingAverage(Baseline):
 
 
 class LearnedBaseline(Baseline):
-    """A module's guess of E[f(Y)], trained by its squared error.
+    """A module's prediction of E[f(Y)], trained by its squared error.
 
-    It is called as ``module(*inputs)`` with the inputs of :func:`structinf.expect`, or with θ's tensors where there are
-    none, and gives a number for each instance, of the batch's shape. Whenever the estimate is differentiated, its
-    parameters get the gradient of the mean over the samples of (b − f(y))², times the size of what arrives at the
-    instance's estimate: by its sign f is minimised or maximised, and the error is minimised either way. What the module
-    is called with gets none.
+    The module is called as ``module(*inputs)`` with the inputs of :func:`structinf.expect`, or without inputs with
+    the tensors of θ. It returns one number for each instance, in the batch's shape. The inputs of the module get no
+    gradient.
+
+    In the backward pass, the module's parameters get the gradient of the mean over samples of (b − f(y))², times
+    the absolute value of the gradient of the instance's estimate. The absolute value makes gradient descent reduce
+    the error whether f is minimised or maximised.
 
     Parameters
     ----------
     module : nn.Module
+        The module that predicts b.
 
     References
     ----------
@@ -148,10 +157,15 @@ class LearnedBaseline(Baseline):
     Examples
     --------
     >>> import structinf as si
-    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]], requires_grad=True), torch.tensor([3.0, 1.0, 2.0])
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]], requires_grad=True)
+    >>> cost = torch.tensor([3.0, 1.0, 2.0])
     >>> critic = nn.Sequential(nn.Linear(3, 1), nn.Flatten(-2))
-    >>> estimator = si.get_estimator("score_function", samples=1, baseline=LearnedBaseline(critic))
-    >>> si.expect(lambda y: y @ cost, theta, "subset", estimator, k=2).sum().backward()
+    >>> baseline = LearnedBaseline(critic)
+    >>> estimator = si.get_estimator(
+    ...     "score_function", samples=1, baseline=baseline
+    ... )
+    >>> value = si.expect(lambda y: y @ cost, theta, "subset", estimator, k=2)
+    >>> value.sum().backward()
     >>> theta.grad.shape, critic[0].weight.grad.shape
     (torch.Size([1, 3]), torch.Size([1, 3]))
     """
@@ -170,7 +184,7 @@ class LearnedBaseline(Baseline):
                 f"shape {tuple(prediction.shape)}" if isinstance(prediction, Tensor) else type(prediction).__name__
             )
             raise InvalidInputError(
-                f"baseline: one number for each instance is needed, a tensor of the batch's shape "
+                f"baseline: the module must return one number for each instance, a tensor of shape "
                 f"{tuple(batch_shape)}, got {received}"
             )
         b = prediction.to(found.values).reshape(-1)[found.weighted_structures.instance]
@@ -186,7 +200,10 @@ _BASELINES: dict[str, type[Baseline]] = {
 
 
 def get_baseline(baseline: str | nn.Module) -> Baseline:
-    """The baseline called so; a Baseline as it is, and any other module as one that is :class:`LearnedBaseline`."""
+    """Return the baseline with this name.
+
+    A Baseline is returned unchanged, and another module as a :class:`LearnedBaseline`.
+    """
     if isinstance(baseline, Baseline):
         return baseline
     if isinstance(baseline, nn.Module):

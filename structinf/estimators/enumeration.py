@@ -19,7 +19,7 @@ __all__ = ["Exact", "SparsemaxEstimator"]
 
 
 class _EnumerationEstimator(Estimator):
-    """The weights ∇max_Ω over the scores of all structures."""
+    """The weights ∇max_Ω of the scores of all structures."""
 
     requires = (Enumerable,)
 
@@ -55,7 +55,7 @@ class _EnumerationEstimator(Estimator):
 
 
 def _empty_structures(theta: Parts, size: int) -> WeightedStructures:
-    """No structures at all, as a function of θ, so that the empty batch can be differentiated too."""
+    """Return no structures, as a function of θ, so that an empty batch is differentiable too."""
     weights = torch.stack([t[:0].flatten(1).sum(1) for t in as_tuple(theta)]).sum(0)
     instance = torch.zeros(0, dtype=torch.int64, device=weights.device)
     return WeightedStructures(
@@ -72,7 +72,10 @@ def _group_by_instance_data(oracle: Oracle, size: int, device: torch.device) -> 
 
 
 def _enumerate_and_score(oracle: Oracle, theta: Parts, rows: Tensor) -> tuple[Parts, Tensor]:
-    """All structures (Y, *event) of the instances ``rows``, which are alike, and scores (len(rows), Y), in float64."""
+    """Return all structures (Y, *event) of the instances ``rows``, and their scores (len(rows), Y) in float64.
+
+    All instances ``rows`` have equal instance data.
+    """
     shapes = pack_like([tuple(t.shape[1:]) for t in as_tuple(theta)], theta)  # pyright: ignore
     group_oracle: Any = oracle[rows[:1]]
     structures = map_parts(lambda y, t: y.to(t.device), group_oracle.enumerate(shapes), theta)
@@ -87,10 +90,10 @@ def _enumerate_and_score(oracle: Oracle, theta: Parts, rows: Tensor) -> tuple[Pa
 
 
 class Exact(_EnumerationEstimator):
-    """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, by going over all structures; differentiable to any order.
+    """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, as a sum over all structures; differentiable to any order.
 
-    Structures that use a part of −inf, or whose probability is 0 to rounding, are not evaluated. One list of structures
-    serves all instances of equal instance data.
+    Structures with a part of score −inf, or with a probability that rounds to 0, are not evaluated. Instances with
+    equal instance data share one list of structures.
 
     References
     ----------
@@ -99,7 +102,8 @@ class Exact(_EnumerationEstimator):
     Examples
     --------
     >>> import structinf as si
-    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
+    >>> cost = torch.tensor([3.0, 1.0, 2.0])
     >>> si.expect(lambda y: y @ cost, theta, "subset", Exact(), k=2)
     tensor([3.7905])
     """
@@ -109,14 +113,14 @@ class Exact(_EnumerationEstimator):
 
 
 class SparsemaxEstimator(_EnumerationEstimator):
-    """E[f(Y)] under p = argmin ‖p − s / temperature‖² over the simplex, s the scores ⟨θ, y⟩ of all structures.
+    """E[f(Y)] under p = argmin ‖p − s / temperature‖² over the simplex, for the scores s of all structures.
 
     Only structures with p > 0 are evaluated.
 
     Parameters
     ----------
     temperature : float
-        Above 0; smaller is closer to the argmax, and sparser.
+        The divisor of the scores, above 0. A lower temperature gives a sparser distribution, closer to the argmax.
 
     References
     ----------
@@ -127,8 +131,10 @@ class SparsemaxEstimator(_EnumerationEstimator):
     Examples
     --------
     >>> import structinf as si
-    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
-    >>> si.expect(lambda y: y @ cost, theta, "subset", SparsemaxEstimator(temperature=2.0), k=2)
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
+    >>> cost = torch.tensor([3.0, 1.0, 2.0])
+    >>> estimator = SparsemaxEstimator(temperature=2.0)
+    >>> si.expect(lambda y: y @ cost, theta, "subset", estimator, k=2)
     tensor([3.6250])
     """
 

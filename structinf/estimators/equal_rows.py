@@ -11,7 +11,7 @@ __all__ = ["first_of_each_group", "group_equal_rows"]
 
 
 def group_equal_rows(parts: Sequence[Tensor]) -> Tensor:
-    """Return a group number below N for each of N structures, which are rows of one or several (N, P) tensors."""
+    """Return a group number below N for each of N structures, given as rows of one or several (N, P) tensors."""
     keys = _keys([t for t in parts if t.numel()])
     if keys is not None:
         values, group_id = keys.unique(return_inverse=True)
@@ -19,7 +19,7 @@ def group_equal_rows(parts: Sequence[Tensor]) -> Tensor:
         merged = (like != torch.arange(len(like), device=like.device)).nonzero()[:, 0]
         if all(torch.equal(t[like[rows]], t[rows]) for t in parts for rows in merged.split(_block(t))):
             return group_id
-    # A column more, since unique takes no rows of length 0.
+    # Add a column, because unique rejects rows of length 0.
     return torch.nn.functional.pad(torch.cat(list(parts), 1), (0, 1)).unique(dim=0, return_inverse=True)[1]
 
 
@@ -46,5 +46,5 @@ def _keys(parts: Sequence[Tensor]) -> Tensor | None:
 
 
 def _block(t: Tensor) -> int:
-    """Return how many rows fit the cache."""
+    """Return the number of rows that fit the cache."""
     return max(1, 2**17 // max(1, t.shape[1]))

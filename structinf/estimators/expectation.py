@@ -1,4 +1,4 @@
-"""The public calls: expect, and the registry of estimators."""
+"""The public functions: expect, and the registry of estimators."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ __all__ = ["expect", "get_estimator", "list_estimators", "register_estimator"]
 
 
 def register_estimator(name: str, factory: Callable[..., Estimator] | None = None) -> Any:
-    """Register an estimator class under ``name``; a decorator, or a call with the class.
+    """Register an estimator class under ``name``, as a decorator or as a call with the class.
 
     Parameters
     ----------
-    name, factory
-        As for :func:`structinf.register_oracle`.
+    name : str
+        The name of the estimator.
+    factory : type or callable, optional
+        The estimator class, or a function that makes an estimator from its options. Not given for a decorator.
     """
     return ESTIMATORS.register(name, factory)  # type: ignore[arg-type]
 
 
 def list_estimators() -> list[str]:
-    """Names of all estimators.
+    """Return the names of all estimators.
 
     Examples
     --------
@@ -43,12 +45,16 @@ def list_estimators() -> list[str]:
 
 
 def get_estimator(estimator: str | Estimator, **options: Any) -> Estimator:
-    """The estimator called ``estimator``, made with ``options``; an object is returned as it is.
+    """Return the estimator called ``estimator`` with these ``options``; an object is returned unchanged.
+
+    The errors are listed at :func:`structinf.get_oracle`.
 
     Parameters
     ----------
-    estimator, **options
-        As for :func:`structinf.get_oracle`, which lists the errors.
+    estimator : str or Estimator
+        A name of :func:`list_estimators`, or an object.
+    **options
+        Options of an estimator given by name.
 
     Examples
     --------
@@ -69,14 +75,14 @@ def expect(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> Float[Tensor, "*batch"]:
-    """E[f(Y)] over random structures Y, differentiable in θ and in whatever f depends on.
+    """Estimate E[f(Y)] over random structures Y, differentiably in θ and in the parameters of f.
 
     ================  ================================================  ==================================
-    estimator         distribution of Y                                 of value and gradient
+    estimator         distribution of Y                                 value and gradient
     ================  ================================================  ==================================
     exact             p(y) ∝ exp⟨θ, y⟩                                  exact
-    score_function    the same                                          unbiased
-    sum_and_sample    the same                                          unbiased, and varying less
+    score_function    p(y) ∝ exp⟨θ, y⟩                                  unbiased
+    sum_and_sample    p(y) ∝ exp⟨θ, y⟩                                  unbiased, with a lower variance
     sparsemax         sparsemax of all scores ⟨θ, y⟩                    exact
     topk_sparsemax    sparsemax of the k highest scores                 exact
     sparsemap         weights of the SparseMAP solution                 exact
@@ -86,35 +92,37 @@ def expect(
     Parameters
     ----------
     f : callable
-        Called once, as ``f(y, *rows)``, with all structures that have a weight, those of all instances stacked: y is
-        (N, *event) in θ's form and dtype, and N varies from call to call. It returns a real number for each, (N,). Its
-        own gradient is used if it has one, and none is needed: it may be a black box. Where there is nothing to
-        evaluate, in the empty batch, it is not called.
-    theta : (*batch, *event) Tensor, or tuple of them
-        As for :func:`structinf.relax`; parts of −inf are used by no structure, and have a gradient of 0.
+        The function, called once as ``f(y, *rows)`` with all weighted structures of all instances, stacked: y is
+        (N, *event) in θ's form and dtype. N varies between calls. f returns a real number for each structure, (N,).
+        A gradient of f is used if available, but f may be a black box. f is not called without structures, as for
+        an empty batch.
+    theta : (*batch, *event) Tensor, or tuple of Tensors
+        The scores, as for :func:`structinf.relax`. No structure uses a part of score −inf, whose gradient is 0.
     oracle : str or Oracle
+        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     estimator : str or Estimator
-        A name of :func:`list_estimators`, or an object, which may have state and parameters.
+        A name of :func:`list_estimators`, or an object. Only an object keeps state and parameters between calls.
     inputs : (*batch, ...) Tensor, or several
-        What f depends on beside the structure: ``rows`` are the (N, ...) ones of the instances that the structures
-        belong to.
+        Tensors used by f besides the structure. In the call of f, ``rows`` are (N, ...) tensors with the input of
+        each structure's instance.
     generator : torch.Generator, optional
-        The only source of randomness, for estimators that sample; on θ's device. Torch's own one by default.
+        The only random generator of estimators that sample, on θ's device. By default torch's global generator.
     **options
-        Instance data of the oracle (``lengths=...``), and options of whatever was given by name.
+        Instance data of the oracle (for example ``lengths``), and options of an oracle or an estimator given by
+        name.
 
     Returns
     -------
     (*batch) Tensor
-        In θ's dtype.
+        The estimates, in θ's dtype.
 
     Raises
     ------
     UnsupportedError
-        If the oracle cannot serve the estimator: a TypeError that says which ones it can.
+        If the oracle lacks an ability required by the estimator. This TypeError lists the supported estimators.
     InvalidInputError
-        If f returns anything but a number for each structure, an input has another batch than θ, or an estimator by
-        name would forget what it learns; and as :func:`structinf.relax`.
+        If f does not return one number for each structure, if an input has another batch shape than θ, or if an
+        estimator given by name would lose its state. Also for the invalid inputs of :func:`structinf.relax`.
 
     References
     ----------
@@ -122,21 +130,23 @@ def expect(
 
     Examples
     --------
-    The expected cost of a pair out of three elements, of which one is exactly so much, with three evaluations, and two:
+    The expected cost of a random pair of three elements, exactly (three evaluations of f) and under the sparsemax (two
+    evaluations):
 
-    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
+    >>> cost = torch.tensor([3.0, 1.0, 2.0])
     >>> expect(lambda y: y @ cost, theta, "subset", k=2)
     tensor([3.7905])
     >>> expect(lambda y: y @ cost, theta, "subset", "sparsemax", k=2)
     tensor([3.7500])
     """
     if not callable(f):
-        raise TypeError(f"f: a function of structures is needed, got {type(f).__name__}; f comes first, then theta")
+        raise TypeError(f"f: a function of structures is needed, got {type(f).__name__}; pass f first, then theta")
     check_generator(generator)
     found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options)
     if isinstance(estimator, str) and found.has_state:
         raise InvalidInputError(
-            f"estimator: {found.label()} with these options remembers what it has seen, and one given by name is made "
-            "anew at each call; make it once with get_estimator(...) and pass the object"
+            f"estimator: {found.label()} with these options keeps a state, but an estimator given by name loses its "
+            "state after each call; create it once with get_estimator(...) and pass the object"
         )
     return problem.restore(found(f, problem, (inputs,) if isinstance(inputs, Tensor) else tuple(inputs), generator))

@@ -1,4 +1,4 @@
-"""Estimators that sum over the support of a relaxation's solution: SparseMAP and perturbed potentials."""
+"""Estimators that sum over the support of a relaxation's solution: SparseMAP and perturbed scores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["PerturbedEstimator", "SparseMAPEstimator"]
 
 
 class _RelaxationEstimator(Estimator):
-    """The structures and weights of the solution of a relaxation, whose options it takes."""
+    """The structures and weights of a relaxation's solution. The options are those of the relaxation."""
 
     _relaxation_class: ClassVar[type[Relaxation]]
 
@@ -38,7 +38,7 @@ class _RelaxationEstimator(Estimator):
     ) -> WeightedStructures:
         solution: Any = self.relaxation.with_generator(generator).solve(oracle, theta)
         terms = WeightedStructures.of(solution.support, solution.weights)
-        # Samples may be equal; the vertices of an active set are distinct.
+        # Samples may be equal, whereas the vertices of an active set are distinct.
         return terms.merge_equal() if self.relaxation.is_stochastic else terms.drop_zero_weights()
 
     def extra_repr(self) -> str:
@@ -46,14 +46,15 @@ class _RelaxationEstimator(Estimator):
 
 
 class SparseMAPEstimator(_RelaxationEstimator):
-    """E[f(Y)] under the weights p that SparseMAP finds: Σ p_y y = argmax ⟨θ, μ⟩ − ½ temperature ‖μ‖².
+    """E[f(Y)] under the weights p found by SparseMAP: Σ p_y y = argmax ⟨θ, μ⟩ − ½ temperature ‖μ‖².
 
-    There may be several such p; this one is what the active-set method ends at, with its gradient.
+    If several p solve this equation, the estimator uses the p of the active-set method, and its gradient.
 
     Parameters
     ----------
     **options
-        Those of the relaxation ``sparsemap``: temperature, penalty, tolerance, max_iter, on_failure.
+        Options of :class:`structinf.relaxations.sparsemap.SparseMAP`: temperature, penalty, tolerance, max_iter,
+        on_failure.
 
     References
     ----------
@@ -64,8 +65,10 @@ class SparseMAPEstimator(_RelaxationEstimator):
     Examples
     --------
     >>> import structinf as si
-    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
-    >>> si.expect(lambda y: y @ cost, theta, "subset", SparseMAPEstimator(), k=2)
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
+    >>> cost = torch.tensor([3.0, 1.0, 2.0])
+    >>> estimator = SparseMAPEstimator()
+    >>> si.expect(lambda y: y @ cost, theta, "subset", estimator, k=2)
     tensor([3.7500])
     """
 
@@ -73,15 +76,17 @@ class SparseMAPEstimator(_RelaxationEstimator):
 
 
 class PerturbedEstimator(_RelaxationEstimator):
-    """E[f(Y)] for Y = argmax ⟨θ + σU, y⟩, by Monte Carlo, with the gradient E[f(Y) ∇ν(U)] / σ for noise of exp(−ν).
+    """E[f(Y)] for Y = argmax ⟨θ + σU, y⟩, by Monte Carlo, with the gradient E[f(Y) ∇ν(U)] / σ.
 
-    Value and gradient are unbiased for this distribution of Y, which for one part of K and Gumbel noise is the Gibbs
-    one. A structure that several samples have is evaluated once.
+    The noise has the density exp(−ν). Value and gradient are unbiased for this distribution of Y. For
+    ``categorical`` with Gumbel noise and sigma 1, Y has the Gibbs distribution. A structure drawn by several
+    samples is evaluated once.
 
     Parameters
     ----------
     **options
-        Those of the relaxation ``perturbed``: noise, sigma, samples, control_variate, antithetic, perturbation.
+        Options of :class:`structinf.relaxations.perturbed.Perturbed`: noise, sigma, samples, control_variate,
+        antithetic, perturbation.
 
     References
     ----------
@@ -90,9 +95,12 @@ class PerturbedEstimator(_RelaxationEstimator):
     Examples
     --------
     >>> import structinf as si
-    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
+    >>> cost = torch.tensor([3.0, 1.0, 2.0])
     >>> rng = torch.Generator().manual_seed(0)
-    >>> si.expect(lambda y: y @ cost, theta, "subset", PerturbedEstimator(samples=1000), k=2, generator=rng)
+    >>> estimator = PerturbedEstimator(samples=1000)
+    >>> f = lambda y: y @ cost
+    >>> si.expect(f, theta, "subset", estimator, k=2, generator=rng)
     tensor([3.7420])
     """
 

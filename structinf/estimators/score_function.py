@@ -1,4 +1,4 @@
-"""score_function: samples, weighed by the gradients of their log-probabilities."""
+"""score_function: samples, weighted by the gradients of their log-probabilities."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ __all__ = ["ScoreFunction"]
 
 
 class ScoreFunction(Estimator):
-    """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, the mean of f over samples, with the gradient (f(y) − b) ∇log p(y) + ∇f(y).
+    """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, as the mean of f over samples, with the gradient (f(y) − b) ∇log p(y) + ∇f(y).
 
-    Both are unbiased, whatever f is. Also known as REINFORCE. A structure that several samples have is evaluated once.
+    Value and gradient are unbiased for every f. The estimator is also known as REINFORCE. A structure drawn by
+    several samples is evaluated once.
 
     Parameters
     ----------
     samples : int
-        Of each instance; at least 1.
+        The number of samples of each instance, at least 1.
     baseline : "none", "moving_average", "leave_one_out", "self_critic", or an nn.Module
-        b: 0; the mean of f over earlier calls, kept in buffers and updated in training mode; the mean of the instance's
-        other samples, of which there must be one; f at the argmax, for another evaluation; a module's guess, trained by
-        its squared error (:class:`structinf.estimators.LearnedBaseline`).
+        The baseline b. "none" is 0. "moving_average" is the mean of f over earlier calls, kept in buffers and
+        updated in training mode. "leave_one_out" is the mean of the instance's other samples, and needs at least 2
+        samples. "self_critic" is f at the argmax, which takes one more evaluation. A module predicts b and is
+        trained by its squared error (:class:`structinf.estimators.LearnedBaseline`).
 
     References
     ----------
@@ -50,9 +52,12 @@ class ScoreFunction(Estimator):
     Examples
     --------
     >>> import structinf as si
-    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
+    >>> cost = torch.tensor([3.0, 1.0, 2.0])
     >>> rng = torch.Generator().manual_seed(0)
-    >>> si.expect(lambda y: y @ cost, theta, "subset", ScoreFunction(samples=100), k=2, generator=rng)
+    >>> estimator = ScoreFunction(samples=100)
+    >>> f = lambda y: y @ cost
+    >>> si.expect(f, theta, "subset", estimator, k=2, generator=rng)
     tensor([3.8000])
     """
 
@@ -67,7 +72,7 @@ class ScoreFunction(Estimator):
         if samples < self.baseline.min_samples:
             raise InvalidInputError(
                 f'baseline="{self.baseline.name}" needs samples of at least {self.baseline.min_samples}, got '
-                f'{samples}; "self_critic" does with one'
+                f'{samples}; use more samples, or baseline="self_critic"'
             )
 
     def weighted_structures(

@@ -1,4 +1,4 @@
-"""sum_and_sample: the k most probable structures summed exactly, the others sampled."""
+"""sum_and_sample: an exact sum over the k best structures, and samples of the other structures."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ __all__ = ["SumAndSample"]
 
 
 class SumAndSample(Estimator):
-    """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, from the k best structures S and samples of the others:
+    """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, from the k best structures S and samples of the other structures:
 
         Σ_{y ∈ S} p(y) f(y) + P(Y ∉ S) · mean of f over samples of p(· | Y ∉ S),
 
-    with the gradient Σ_S (f(y) − b) ∇p(y) + P(Y ∉ S) · mean of (f(y) − b) ∇log p(y). Both are unbiased.
+    with the gradient Σ_S (f(y) − b) ∇p(y) + P(Y ∉ S) · mean of (f(y) − b) ∇log p(y). Value and gradient are
+    unbiased.
 
-    Samples of p are drawn until enough of them are not in S, at most ``draws`` of each instance. Where none came in so
-    many, which happens with the probability P(Y ∈ S)^draws, the others count 0; where some came, they count
-    1 / (1 − P(Y ∈ S)^draws) times as much. Instances with no other structures than those in S draw none.
+    Each instance draws samples of p until ``samples`` of them lie outside S, with at most ``draws`` draws. With
+    probability P(Y ∈ S)^draws, no sample lies outside S, and the other structures count as 0. Otherwise, they count
+    1 / (1 − P(Y ∈ S)^draws) times as much. Instances without structures outside S draw no samples.
 
-    Cost: f at k + samples structures of each instance at most, one k-best call, one log-partition, and
-    samples / P(Y ∉ S) draws in expectation.
+    The cost of an instance is at most k + samples evaluations of f, one k-best call, one log-partition function,
+    and samples / P(Y ∉ S) draws in expectation.
 
     Parameters
     ----------
     k : int
-        How many structures are summed; at least 1.
+        The number of structures in the exact sum, at least 1.
     samples : int
-        How many of the others; at least 1.
+        The number of samples outside S, at least 1.
     draws : int
-        At least as many as samples.
+        Maximal number of draws of an instance, at least ``samples``.
     baseline : "listed" or "none"
-        b: the mean of f over S by their probabilities, or 0.
+        The baseline b. "listed" is the mean of f over S, weighted by probability. "none" is 0.
 
     References
     ----------
@@ -59,9 +60,12 @@ class SumAndSample(Estimator):
     Examples
     --------
     >>> import structinf as si
-    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
+    >>> cost = torch.tensor([3.0, 1.0, 2.0])
     >>> rng = torch.Generator().manual_seed(0)
-    >>> si.expect(lambda y: y @ cost, theta, "subset", SumAndSample(k=2), k=2, generator=rng)
+    >>> estimator = SumAndSample(k=2)
+    >>> f = lambda y: y @ cost
+    >>> si.expect(f, theta, "subset", estimator, k=2, generator=rng)
     tensor([3.7905])
     """
 
@@ -74,7 +78,7 @@ class SumAndSample(Estimator):
         check_natural("draws", draws)
         check_choice("baseline", baseline, ("listed", "none"))
         if draws < samples:
-            raise InvalidInputError(f"draws must be at least samples, {samples}, got {draws}")
+            raise InvalidInputError(f"draws must be at least samples ({samples}), got {draws}")
         self.k, self.samples, self.draws, self.baseline = k, samples, draws, baseline
 
     def weighted_structures(
@@ -82,7 +86,7 @@ class SumAndSample(Estimator):
     ) -> WeightedStructures:
         exact, fixed = map_parts(Tensor.double, theta), map_parts(Tensor.detach, theta)
         with torch.no_grad():
-            # One more than is summed, to know whether there are others.
+            # One structure more than k shows whether structures outside S exist.
             structures, _, valid = oracle.topk(fixed, self.k + 1)
         best = map_parts(lambda t: t[: self.k], structures)
         log_z = differentiable_log_partition(oracle, exact)
@@ -109,7 +113,7 @@ class SumAndSample(Estimator):
     def _sample_others(
         self, oracle: Any, theta: Parts, best: Parts, any_left: Tensor, generator: torch.Generator | None
     ) -> WeightedStructures:
-        """Samples that are not among the ``best`` (k, B, *event), each distinct one weighed by how often it came."""
+        """Return samples outside ``best`` (k, B, *event); the weight of a distinct sample is its number of draws."""
         size, taken = any_left.numel(), torch.zeros_like(any_left, dtype=torch.int64)
         rows, num_drawn, count = any_left.nonzero()[:, 0], 0, self.samples
         several = [
@@ -132,7 +136,7 @@ class SumAndSample(Estimator):
 
 
 def _is_listed(y: Parts, best: Parts) -> Tensor:
-    """Which of the structures ``y`` (n, B, *event) are among the instance's ``best`` (k, B, *event); (n, B) bool."""
+    """Return whether each structure ``y`` (n, B, *event) is in its instance's ``best`` (k, B, *event), (n, B) bool."""
     columns = list(zip(as_tuple(y), as_tuple(best), strict=True))
     found = torch.zeros(columns[0][0].shape[:2], dtype=torch.bool, device=columns[0][0].device)
     for i in range(len(columns[0][1])):

@@ -20,17 +20,17 @@ __all__ = ["TopKSparsemax"]
 
 
 class TopKSparsemax(Estimator):
-    """E[f(Y)] under the sparsemax of the k highest scores ⟨θ, y⟩ / temperature: no other structure has a weight.
+    """E[f(Y)] under the sparsemax of the k highest scores ⟨θ, y⟩ / temperature; other structures have weight 0.
 
-    It is the sparsemax over all structures, of however many, where fewer than k have a weight: :meth:`certified` says
-    for which instances.
+    If fewer than k structures have a positive weight, the distribution is the sparsemax over all structures.
+    :meth:`certified` returns the instances with this property.
 
     Parameters
     ----------
     k : int
-        Most structures of an instance that are evaluated; at least 1.
+        Maximal number of evaluated structures of an instance, at least 1.
     temperature : float
-        Above 0.
+        The divisor of the scores, above 0.
 
     References
     ----------
@@ -42,7 +42,8 @@ class TopKSparsemax(Estimator):
     Examples
     --------
     >>> import structinf as si
-    >>> theta, cost = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([3.0, 1.0, 2.0])
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
+    >>> cost = torch.tensor([3.0, 1.0, 2.0])
     >>> si.expect(lambda y: y @ cost, theta, "subset", TopKSparsemax(k=2), k=2)
     tensor([3.7500])
     """
@@ -63,7 +64,19 @@ class TopKSparsemax(Estimator):
 
     @torch.no_grad()
     def certified(self, theta: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
-        """Whether fewer than k structures have a weight, (*batch) bool: then it is the sparsemax over all of them."""
+        """Return whether the distribution is the sparsemax over all structures, (*batch) bool.
+
+        An instance is certified if fewer than k structures have a positive weight.
+
+        Parameters
+        ----------
+        theta : (*batch, *event) Tensor, or tuple of Tensors
+            The scores.
+        oracle : str or Oracle
+            The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
+        **options
+            Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
+        """
         problem = prepare_oracle(theta, oracle, options)
         check_supported(problem.oracle, self, ESTIMATORS)
         with problem.plain_modes():

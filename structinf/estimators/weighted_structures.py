@@ -1,4 +1,4 @@
-"""Weighted structures of a whole batch, packed: each instance has as many as it needs."""
+"""Weighted structures of a whole batch, packed: each instance has as many structures as needed."""
 
 from __future__ import annotations
 
@@ -29,26 +29,29 @@ __all__ = [
 
 @dataclass(frozen=True)
 class WeightedStructures:
-    """Σ_i weights_i f(structures_i), a sum for each instance.
+    """The terms of Σ_i weights_i f(structures_i), a sum for each instance.
 
     Attributes
     ----------
     structures : (N, *event) Parts
-        Without a gradient.
+        The structures, without a gradient.
     instance : (N,) int64 Tensor
-        The instance that each structure belongs to.
+        The batch index of each structure.
     weights : (N,) Tensor
+        The weight of each structure.
     control : (N,) Tensor
-        Σ_i control_i f(structures_i) of each instance may be taken from f before it is multiplied with ∇weights; of the
-        estimators that do so.
+        Weights of a baseline Σ_i control_i f(structures_i) of each instance. Estimators with this baseline subtract
+        it from f before the product with ∇weights.
     batch : int
         The number of instances.
 
     Examples
     --------
-    Two structures of one instance, each with probability ½, and one without a weight:
+    Two structures of one instance with probability ½ each, and a structure of weight 0:
 
-    >>> terms = WeightedStructures.of(torch.eye(3).unsqueeze(1), torch.tensor([[0.5], [0.5], [0.0]]))
+    >>> structures = torch.eye(3).unsqueeze(1)
+    >>> weights = torch.tensor([[0.5], [0.5], [0.0]])
+    >>> terms = WeightedStructures.of(structures, weights)
     >>> terms = terms.drop_zero_weights()
     >>> terms.structures, terms.weights
     (tensor([[1., 0., 0.],
@@ -65,7 +68,10 @@ class WeightedStructures:
 
     @classmethod
     def of(cls, structures: Parts, weights: Tensor, control: Tensor | None = None) -> Self:
-        """``structures`` (K, B, *event) with ``weights`` (K, B): the k-th of instance b stands at k B + b."""
+        """Pack ``structures`` (K, B, *event) with ``weights`` (K, B).
+
+        Structure k of instance b gets the index k B + b.
+        """
         if weights.ndim != 2 or any(y.shape[:2] != weights.shape for y in as_tuple(structures)):
             received = " and ".join(str(tuple(y.shape)) for y in as_tuple(structures))
             raise InvalidInputError(
@@ -89,12 +95,12 @@ class WeightedStructures:
         )
 
     def drop_zero_weights(self) -> Self:
-        """Drop structures of weight 0, and sort by instance; the sort is stable."""
+        """Drop structures of weight 0, and sort the others by instance; the sort is stable."""
         index = self.weights.detach().nonzero()[:, 0]
         return self._at(index[self.instance[index].argsort(stable=True)])
 
     def merge_equal(self) -> Self:
-        """Merge equal structures of an instance, with the sums of weights and controls; sorted by instance."""
+        """Merge equal structures of an instance, add their weights and controls, and sort by instance."""
         group_id = group_equal_rows([t.flatten(1) for t in as_tuple(self.structures)])
         key, place = (group_id + self.instance * len(group_id)).unique(return_inverse=True)
         first = first_of_each_group(place, len(key))
@@ -102,7 +108,7 @@ class WeightedStructures:
         return replace(self._at(first), weights=weights, control=control)
 
     def sum(self, values: Tensor) -> Float[Tensor, " batch"]:
-        """Σ values for each instance, (batch,)."""
+        """Return the sum of ``values`` (N,) for each instance, (batch,)."""
         return values.new_zeros(self.batch).index_add(0, self.instance, values)
 
     def _at(self, index: Tensor) -> Self:
@@ -122,10 +128,13 @@ class FunctionValues:
     Attributes
     ----------
     weighted_structures : WeightedStructures
+        The structures with their weights.
     values : (N,) Tensor
-        Without a gradient.
+        f at each structure, without a gradient.
     problem : Problem
+        The batch with its oracle and scores.
     inputs : tuple of (*batch, ...) Tensors
+        The inputs of :func:`structinf.expect`.
     """
 
     weighted_structures: WeightedStructures
@@ -134,16 +143,16 @@ class FunctionValues:
     inputs: tuple[Tensor, ...]
 
     def controls(self) -> Float[Tensor, " n"]:
-        """Σ control · values of each structure's instance, (N,), without a gradient."""
+        """Return the baseline Σ control · values of each structure's instance, (N,), without a gradient."""
         found = self.weighted_structures
         return found.sum(found.control.detach() * self.values)[found.instance]
 
     def means(self) -> Float[Tensor, " batch"]:
-        """Σ weights · values for each instance, (batch,), without a gradient."""
+        """Return Σ weights · values of each instance, (batch,), without a gradient."""
         return self.weighted_structures.sum(self.weighted_structures.weights.detach() * self.values)
 
     def contexts(self) -> tuple[Tensor, ...]:
-        """What is known of each instance, (*batch, ...) tensors without a gradient: the inputs, or else θ's tensors."""
+        """Return the inputs, or without inputs the tensors of θ, as (*batch, ...) tensors without a gradient."""
         if self.inputs:
             return tuple(x.detach() for x in self.inputs)
         theta, size = self.problem.theta, self.weighted_structures.batch
@@ -151,23 +160,23 @@ class FunctionValues:
 
 
 def select_instances(theta: Parts, rows: Tensor) -> Parts:
-    """Potentials (len(rows), *event) of these instances; tensors that all instances share stay as they are."""
+    """Return the scores (len(rows), *event) of the instances ``rows``; tensors shared by the batch stay shared."""
     if batch_size(theta) == 1:
         return theta
     return map_parts(lambda t: t if len(t) == 1 else t[rows], theta)
 
 
 def scores(oracle: Oracle, theta: Parts, terms: WeightedStructures) -> Float[Tensor, " n"]:
-    """⟨θ, y⟩ of each structure, (N,), in θ's dtype."""
+    """Return ⟨θ, y⟩ of each structure in ``terms``, (N,), in θ's dtype."""
     structures = map_parts(lambda y, t: y.to(t.dtype), terms.structures, theta)
     return oracle.score(select_instances(theta, terms.instance), structures)
 
 
 def needs_gradient(theta: Parts) -> bool:
-    """Whether anything is to be differentiated in θ."""
+    """Return whether autograd records operations on a tensor of ``theta``."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in as_tuple(theta))
 
 
 def one_with_log_gradient(known: Tensor) -> Tensor:
-    """1, whose gradient is that of ``known``, to any order: exp(known − known)."""
+    """Return 1 with the gradient of ``known``, to any order: exp(known − known.detach())."""
     return (known - known.detach()).exp()

@@ -1,4 +1,4 @@
-"""Losses of potentials, given the gold structures: Fenchel-Young, relaxed and SPO+."""
+"""Losses of scores, given the gold structures: Fenchel-Young losses, distances from relaxed structures, and SPO+."""
 
 from .fenchel_young import FenchelYoungLoss
 from .reduction import Reduction, check_reduction, reduce_losses

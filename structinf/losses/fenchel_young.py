@@ -1,4 +1,4 @@
-"""Fenchel-Young losses: CRF, perceptron, structured SVM, SparseMAP and others, one for each regularized relaxation."""
+"""Fenchel-Young losses of regularized relaxations: CRF, perceptron, structured SVM, SparseMAP and others."""
 
 from __future__ import annotations
 
@@ -34,24 +34,26 @@ class FenchelYoungLoss(StructuredLoss):
     sparsemap     SparseMAP       margin-SparseMAP
     smoothed      smoothed DP     cost-augmented smoothed DP
     sinkhorn      Sinkhorn        cost-augmented Sinkhorn
-    frank_wolfe   by its Ω        cost-augmented, by its Ω
+    frank_wolfe   loss of its Ω   cost-augmented loss of its Ω
     perturbed     perturbed       cost-augmented perturbed
     ============  ==============  ==========================================
 
-    With a cost ⟨c, y'⟩ − ⟨c, y⟩ of predicting y' for y, the loss is L(θ + c, y).
+    With a cost ⟨c, y'⟩ − ⟨c, y⟩ of predicting y' instead of y, the loss is L(θ + c, y).
 
     Parameters
     ----------
     oracle : str or Oracle
+        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     relaxation : str or Relaxation
-        One that comes from a regularizer Ω; surrogate gradients generate no loss.
+        The relaxation with its regularizer Ω: an object, or a name of :func:`structinf.list_relaxations`. Surrogate
+        gradients have no Fenchel-Young loss.
     cost : None, "hamming", Tensor (or tuple), or callable
-        ``"hamming"`` counts wrong tokens (``oracle.hamming_cost``). A tensor c of θ's shape is a cost for each
-        part. A callable gets the gold structures in θ's form and returns such a c.
+        ``"hamming"`` counts wrong tokens (``oracle.hamming_cost``). A tensor of θ's shape is the cost c of each
+        part. A callable maps the gold structures, in θ's form, to such a tensor.
     reduction : "mean", "sum" or "none"
-        Over the batch, as in torch.nn; the mean of an empty batch is 0.
+        The reduction over the batch, as in torch.nn; the mean of an empty batch is 0.
     **options
-        Options of whatever was given by name.
+        Options of an oracle or a relaxation given by name. An object already has its options.
 
     References
     ----------
@@ -82,8 +84,8 @@ class FenchelYoungLoss(StructuredLoss):
         if not isinstance(found, RegularizedRelaxation):
             others = ", ".join(works_with(self.oracle, kind=RegularizedRelaxation))
             raise UnsupportedError(
-                f"{found.label()} is no argmax of ⟨θ, μ⟩ − Ω(μ) and generates no Fenchel-Young loss; "
-                f"train through its Layer with a loss of your own, or take {others}"
+                f"{found.label()} has no regularizer Ω, and therefore no Fenchel-Young loss; "
+                f"train a Layer of it with your own loss, or use one of {others}"
             )
         if not (cost is None or isinstance(cost, Tensor | tuple | list) or callable(cost)):
             check_choice(
@@ -101,18 +103,18 @@ class FenchelYoungLoss(StructuredLoss):
         if bool(gold_score.isneginf().any()):
             index = int(gold_score.isneginf().nonzero()[0, 0])
             raise InvalidInputError(
-                f"y: the gold structure at batch index {index} uses a part whose potential is −inf; "
-                "its loss is infinite"
+                f"y: the gold structure at batch index {index} uses a part of score −inf, so its loss is infinite; "
+                "give this part a finite score in theta"
             )
         conjugate, omega = relaxation.conjugate_and_omega(oracle, theta, gold)
         losses = conjugate + omega - gold_score
-        # Rounding aside, only a point outside conv(Y) can do better than the best.
+        # Apart from rounding, only a point outside conv(Y) can have a negative loss.
         size = 1 + conjugate.detach().abs() + omega.detach().abs() + gold_score.detach().abs()
         below = losses.detach() < -(torch.finfo(losses.dtype).eps ** 0.5) * size
         if bool(below.any()):
             index = int(below.nonzero()[0, 0])
             raise InvalidInputError(
-                f"y is no structure of {oracle.label()} at batch index {index}: it scores more than the best one"
+                f"y is no structure of {oracle.label()} at batch index {index}: its score is above the best score"
             )
         return losses
 

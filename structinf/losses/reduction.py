@@ -14,13 +14,13 @@ Reduction = Literal["mean", "sum", "none"]
 
 
 def check_reduction(reduction: Reduction) -> Reduction:
-    """``reduction``; InvalidInputError if there is none of that name."""
+    """Return ``reduction``; raise InvalidInputError unless it is "mean", "sum" or "none"."""
     check_choice("reduction", reduction, ("mean", "sum", "none"))
     return reduction
 
 
 def reduce_losses(losses: Tensor, reduction: Reduction) -> Tensor:
-    """``losses`` of all instances, their sum, or their mean, which is 0 for none."""
+    """Return ``losses``, their sum or their mean, as ``reduction`` says; the mean of an empty batch is 0."""
     if reduction == "none":
         return losses
     return losses.sum() if reduction == "sum" else losses.sum() / max(losses.numel(), 1)

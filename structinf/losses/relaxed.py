@@ -1,4 +1,4 @@
-"""Losses that compare a relaxed structure with the gold one."""
+"""Losses that measure the distance from a relaxed structure to the gold structure."""
 
 from __future__ import annotations
 
@@ -25,28 +25,31 @@ Distance = Literal["squared_l2", "kl", "area"] | Callable[[Parts, Parts], Tensor
 
 
 class RelaxedLoss(StructuredLoss):
-    """A distance Δ(y, μ(θ)) from the right structure to the relaxed one; not convex in θ.
+    """A distance Δ(y, μ(θ)) between the gold structure and the relaxed structure; not convex in θ.
 
     ==============  =============================================================================
-    distance        Δ(y, μ), over the parts that ``oracle.readout`` shows
+    distance        Δ(y, μ), over the parts returned by ``oracle.readout``
     ==============  =============================================================================
     "squared_l2"    ½ ‖y − μ‖²
-    "kl"            Σ y log(y / μ), infinite where μ excludes a part of y: for dense relaxations
-    "area"          ‖L (y − μ)ᵀ‖² with L the lower triangular matrix of ones, for matrices: between
-                    two alignments that have a column in each row, the area between their paths
+    "kl"            Σ y log(y / μ), for dense relaxations: infinite where μ is 0 at a part of y
+    "area"          ‖L (y − μ)ᵀ‖² for matrices, with the lower triangular matrix L of ones. For two
+                    alignments with one column in each row, it is the area between their paths.
     ==============  =============================================================================
 
     Parameters
     ----------
     oracle : str or Oracle
+        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     relaxation : str or Relaxation
-        Any whose mean has a gradient of use: neither ``map`` nor ``smoothed`` without a regularizer.
+        The relaxation μ: an object, or a name of :func:`structinf.list_relaxations`. Relaxations with
+        gradient 0 raise UnsupportedError: ``map``, and ``smoothed`` with ``regularizer="none"``.
     distance : str or callable
-        A name above, or a function of y and μ, in θ's form with one batch dimension, that returns (B,).
+        A name from the table, or a function. The function gets y and μ in θ's form with one batch dimension, and
+        returns (B,).
     reduction : "mean", "sum" or "none"
-        Over the batch, as in torch.nn; the mean of an empty batch is 0.
+        The reduction over the batch, as in torch.nn; the mean of an empty batch is 0.
     **options
-        Options of whatever was given by name.
+        Options of an oracle or a relaxation given by name. An object already has its options.
 
     References
     ----------
@@ -78,13 +81,13 @@ class RelaxedLoss(StructuredLoss):
             self.inner = nn.ModuleList(inner)
         if self.relaxation.piecewise_constant:
             raise UnsupportedError(
-                f"the gradient of {self.relaxation!r} is 0, and so is that of any distance from it; take marginals, "
-                "sparsemap or smoothed, or train with FenchelYoungLoss, whose gradient is not that of the mean"
+                f"the gradient of {self.relaxation!r} is 0, and with it the gradient of every distance; use marginals, "
+                "sparsemap or smoothed, or train with FenchelYoungLoss, which does not differentiate the mean"
             )
         if self.relaxation.sample_ndim:
             raise UnsupportedError(
-                f"{self.relaxation!r} keeps its samples apart, and this is a distance from one mean; "
-                'take reduction="mean" there'
+                f"{self.relaxation!r} returns separate samples, but the distance needs one mean; "
+                'set reduction="mean" there'
             )
         if not callable(distance):
             check_choice("distance", distance, ("squared_l2", "kl", "area"), "a callable")
@@ -111,7 +114,7 @@ class RelaxedLoss(StructuredLoss):
 
     @staticmethod
     def _shown(problem: Problem) -> tuple[Tensor, ...]:
-        """Which of the parts that the readout shows are not padding, (B | 1, *event) bool each."""
+        """Return masks of the readout's parts outside the padding, (B | 1, *event) bool each."""
         masks = problem.oracle.valid_parts(problem.theta)
         inside = map_parts(torch.ones_like, problem.theta)
         if masks is not None:
@@ -130,7 +133,7 @@ def _squared_l2(y: Tensor, mean: Tensor) -> Float[Tensor, " batch"]:
 
 
 def _kl(y: Tensor, mean: Tensor) -> Float[Tensor, " batch"]:
-    # Parts that y lacks add nothing; their probability must not reach the logarithm, whose slope is infinite at 0.
+    # Parts absent from y add 0. Their mean must not reach the logarithm, whose slope is infinite at 0.
     used = y > 0
     return (torch.xlogy(y, y) - y * torch.where(used, mean, 1.0).log()).flatten(1).sum(1)
 
@@ -138,9 +141,10 @@ def _kl(y: Tensor, mean: Tensor) -> Float[Tensor, " batch"]:
 def _area(y: Tensor, mean: Tensor, shown: Tensor) -> Float[Tensor, " batch"]:
     if y.ndim != 3:
         raise InvalidInputError(
-            f'distance="area" compares alignment matrices, got structures of shape {tuple(y.shape[1:])}'
+            f'distance="area" compares alignment matrices, got structures of shape {tuple(y.shape[1:])}; '
+            'use distance="squared_l2"'
         )
-    # Rows may differ in length, and what is left at their ends would go on into the padding.
+    # Rows may differ in length: without the mask, the sum at the end of a row would continue into the padding.
     return torch.where(shown, (mean - y).cumsum(2), 0.0).square().flatten(1).sum(1)
 
 

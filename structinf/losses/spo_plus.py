@@ -1,4 +1,4 @@
-"""SPO+: a convex bound on what a decision by predicted potentials loses, and that regret itself."""
+"""SPO+: a convex upper bound of the regret of decisions by predicted scores, and the regret itself."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ __all__ = ["SPOPlusLoss", "regret"]
 
 
 class SPOPlusLoss(nn.Module):
-    """L(θ, t) = max ⟨2θ − t, y⟩ − ⟨2θ − t, y*(t)⟩, where y*(t) = argmax ⟨t, y⟩ is best for the true potentials t.
+    """L(θ, t) = max ⟨2θ − t, y⟩ − ⟨2θ − t, y*(t)⟩, where y*(t) = argmax ⟨t, y⟩ is best for the true scores t.
 
-    It is at least the regret ⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩ of deciding by θ, which is at least 0, and convex in θ, with the
-    gradient 2 (argmax ⟨2θ − t, y⟩ − y*(t)).
+    The loss is convex in θ and at least the regret ⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩ ≥ 0 of a decision by θ. Its gradient is
+    2 (argmax ⟨2θ − t, y⟩ − y*(t)).
 
     Parameters
     ----------
     oracle : str or Oracle
+        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     reduction : "mean", "sum" or "none"
-        Over the batch, as in torch.nn; the mean of an empty batch is 0.
+        The reduction over the batch, as in torch.nn; the mean of an empty batch is 0.
     **options
-        Of an oracle given by name.
+        Options of an oracle given by name. An object already has its options.
 
     Raises
     ------
     UnsupportedError
-        If the oracle takes potentials of at most 0, as 2θ − t need not be.
+        If the oracle accepts only scores of at most 0, because 2θ − t can be positive.
 
     References
     ----------
-    Elmachtoub & Grigas 2022, Smart "Predict, then Optimize", Definition 3 and Proposition 3; with costs c = −t there.
+    Elmachtoub & Grigas 2022, Smart "Predict, then Optimize", Definition 3 and Proposition 3, where costs are c = −t.
 
     Examples
     --------
@@ -55,21 +56,23 @@ class SPOPlusLoss(nn.Module):
         self.oracle = get_oracle(oracle, **options)
         if self.oracle.requires_nonpositive_theta:
             raise UnsupportedError(
-                f"{self.oracle!r} takes potentials of at most 0, and 2θ − t, of which SPO+ needs the best structure, "
-                "may be above; train with FenchelYoungLoss or through a Layer of blackbox"
+                f"{self.oracle!r} takes scores of at most 0, but SPO+ needs the best structure for 2θ − t, which can "
+                "be positive; train with FenchelYoungLoss or through a Layer of blackbox"
             )
         self.reduction: Reduction = check_reduction(reduction)
 
     @public_call(functorch=True)
     def forward(self, theta: Parts, true_theta: Parts, **instance_data: Any) -> Float[Tensor, "*batch"]:
-        """The loss of predicted potentials ``theta`` (..., *event), given the true ones.
+        """Return the loss of predicted scores ``theta`` (..., *event), given the true scores.
 
         Parameters
         ----------
-        theta, true_theta : (..., *event) Tensor, or tuple of them
-            Of the same shapes. Parts of −inf in ``theta`` are forbidden in both; others must be finite.
+        theta : (..., *event) Tensor, or tuple of Tensors
+            The predicted scores. A part of score −inf is forbidden in both arguments.
+        true_theta : (..., *event) Tensor, or tuple of Tensors
+            The true scores, of the shapes of ``theta``. They must be finite at the parts allowed by ``theta``.
         **instance_data
-            Instance data such as lengths.
+            Instance data of the oracle, for example ``lengths``.
 
         Returns
         -------
@@ -81,19 +84,20 @@ class SPOPlusLoss(nn.Module):
         InfeasibleError
             If an instance has no structure of finite score.
         InvalidInputError
-            If the shapes differ, ``true_theta`` forbids what ``theta`` allows, and as :func:`structinf.relax`.
+            If the shapes differ, or ``true_theta`` is −inf at a part allowed by ``theta``. Also for the invalid
+            inputs of :func:`structinf.relax`.
         """
         problem = Problem.build(theta, self.oracle, instance_data)
         predicted, true, found = problem.theta, _true(true_theta, theta, problem), problem.oracle
         for t, p in zip(as_tuple(true), as_tuple(predicted), strict=True):
             if bool((t.isneginf() & ~p.isneginf()).any()):
-                raise InvalidInputError("true_theta is −inf at a part that theta allows; put it to −inf in both")
+                raise InvalidInputError("true_theta is −inf at a part that theta allows; set the part to −inf in both")
         with problem.plain_modes():
             true = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, t), true, predicted)
             tilted = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, 2 * p - t), true, predicted)
             best = best_structure(found, true)
             y = best_structure(found, tilted)
-            best_score(found, tilted, y)  # raises if there is none
+            best_score(found, tilted, y)  # raises InfeasibleError if no structure has a finite score
             losses = found.score(tilted, map_parts(torch.sub, y, best))
         if self.reduction == "none":
             return problem.restore(losses)
@@ -106,37 +110,43 @@ class SPOPlusLoss(nn.Module):
 @public_call
 @torch.no_grad()
 def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any) -> Float[Tensor, "*batch"]:
-    """⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩, what the structures that are best for θ lose when the true potentials are t.
+    """Return ⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩, the loss in score of the best structures for θ when the true scores are t.
 
     Parameters
     ----------
-    theta, true_theta : (..., *event) Tensor, or tuple of them
-        Of the same shapes.
-    oracle, **options
-        As for :func:`structinf.relax`.
+    theta : (..., *event) Tensor, or tuple of Tensors
+        The predicted scores θ.
+    true_theta : (..., *event) Tensor, or tuple of Tensors
+        The true scores t, of the shapes of ``theta``.
+    oracle : str or Oracle
+        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
     Returns
     -------
     (...) Tensor
-        At least 0, without a gradient; infinite where θ chooses a part that t forbids.
+        The regret, at least 0, without a gradient. It is infinite if y*(θ) uses a part of true score −inf.
 
     Examples
     --------
-    >>> regret(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([[3.0, 1.0, 0.0]]), "categorical")
+    >>> theta = torch.tensor([[1.0, 2.0, 0.0]])
+    >>> true_theta = torch.tensor([[3.0, 1.0, 0.0]])
+    >>> regret(theta, true_theta, "categorical")
     tensor([2.])
     """
     problem = prepare_oracle(theta, oracle, options)
     true = _true(true_theta, theta, problem)
     with problem.plain_modes():
         chosen = best_structure(problem.oracle, problem.theta)
-        best_score(problem.oracle, problem.theta, chosen)  # raises if there is none
+        best_score(problem.oracle, problem.theta, chosen)  # raises InfeasibleError if no structure has a finite score
         best = best_structure(problem.oracle, true)
         best_score(problem.oracle, true, best)
         return problem.restore(problem.oracle.score(true, map_parts(torch.sub, best, chosen)))
 
 
 def _true(true_theta: Any, theta: Parts, problem: Problem) -> Parts:
-    """The true potentials as the problem's own are: flat, validated, in their dtype, with 0 in the padding."""
+    """Return the true scores in the problem's form: flat, validated, in the problem's dtype, with 0 in the padding."""
     given = as_tuple(list_to_tuple(theta))
     true = as_tuple(list_to_tuple(true_theta))
     received = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in true]

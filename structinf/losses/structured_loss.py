@@ -1,4 +1,4 @@
-"""The base class of losses of potentials, given the gold structures."""
+"""Base class of losses of scores, given the gold structures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,19 @@ def _check_captured(loss: StructuredLoss, *_: Any, **__: Any) -> None:
 
 
 class StructuredLoss(nn.Module, abc.ABC):
-    """A loss of each instance, reduced over the batch; subclasses give `_losses`."""
+    """A loss of each instance, reduced over the batch. Subclasses implement ``_losses``.
+
+    Attributes
+    ----------
+    oracle : Oracle
+        The set Y of structures.
+    relaxation : Relaxation
+        The relaxation used by the loss.
+    reduction : "mean", "sum" or "none"
+        The reduction over the batch.
+    settable : tuple of str
+        Names of the attributes that may change after construction.
+    """
 
     settable: ClassVar[tuple[str, ...]] = ("oracle", "relaxation", "reduction")
     oracle: Oracle
@@ -64,17 +76,18 @@ class StructuredLoss(nn.Module, abc.ABC):
     def forward(
         self, theta: Parts, y: Parts, *, generator: torch.Generator | None = None, **instance_data: Any
     ) -> Float[Tensor, "*batch"]:
-        """The loss of potentials ``theta`` (..., *event) for gold ``y``.
+        """Return the loss of scores ``theta`` (..., *event) for gold structures ``y``.
 
         Parameters
         ----------
-        theta : (..., *event) Tensor, or tuple of them
-        y : the form of θ with the full batch, or an integer Tensor of labels
-            A structure of Y.
+        theta : (..., *event) Tensor, or tuple of Tensors
+            The scores.
+        y : the form of θ with the full batch shape, or an integer Tensor of labels
+            The gold structures, elements of Y.
         generator : torch.Generator, optional
-            The only source of randomness, for relaxations that draw noise.
+            The only random generator of relaxations that draw noise.
         **instance_data
-            Instance data such as lengths.
+            Instance data of the oracle, for example ``lengths``.
 
         Returns
         -------
@@ -86,8 +99,8 @@ class StructuredLoss(nn.Module, abc.ABC):
         InfeasibleError
             If an instance has no structure of finite score.
         InvalidInputError
-            If a gold structure is none of Y's (checked where the oracle has labels), or its loss is infinite because it
-            uses a forbidden part; and as :func:`structinf.relax`.
+            If a gold structure is not in Y (checked for oracles with labels), or uses a part of score −inf, so that
+            its loss is infinite. Also for the invalid inputs of :func:`structinf.relax`.
         """
         problem = Problem.build(theta, self.oracle, instance_data)
         with problem.plain_modes():
@@ -96,11 +109,12 @@ class StructuredLoss(nn.Module, abc.ABC):
         return problem.restore(losses) if self.reduction == "none" else total.to(problem.dtype)
 
     def _callable_option(self) -> tuple[str, Any]:
-        """Name and value of the option that may be a function; by default there is none. Such a function may read any
-        tensor, so that neither torch.compile nor torch.func can follow it.
+        """Return the name and the value of the option that may be a function; by default no option.
+
+        A function may read any tensor, so neither torch.compile nor torch.func can trace it.
         """
         return "", None
 
     @abc.abstractmethod
     def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:
-        """The loss of each instance, (B,); ``relaxation`` draws from the generator of the call."""
+        """Return the loss of each instance, (B,). The ``relaxation`` draws from the random generator of the call."""

@@ -129,8 +129,9 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
 
 
 def _norm(parts: Parts) -> Tensor:
-    """Return the root of the batch mean of ‖·‖² over finite parts, in float64; shared scores count for each
-    instance.
+    """Return the root of the batch mean of ‖·‖² over finite parts, in float64.
+
+    Scores shared by the batch count for each instance.
     """
     squares = [torch.where(t.isneginf(), 0.0, t).double().square().flatten(1).sum(1).mean() for t in as_tuple(parts)]
     return torch.stack(squares).sum().sqrt()

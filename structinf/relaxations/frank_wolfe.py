@@ -91,7 +91,6 @@ class FrankWolfe(WeightedMeanRelaxation):
     Paulus et al. 2020, Gradient Estimation with Stochastic Softmax Tricks (which Ω for which structure).
     Domke 2010, Implicit Differentiation by Perturbation (central differences).
 
-
     Examples
     --------
     >>> import structinf as si

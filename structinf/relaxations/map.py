@@ -31,7 +31,6 @@ class MAP(RegularizedRelaxation):
     I. Tsochantaridis, T. Joachims, T. Hofmann & Y. Altun, Large margin methods for structured and interdependent output
     variables, JMLR 6, 2005.
 
-
     Examples
     --------
     >>> import structinf as si

@@ -31,7 +31,6 @@ class Marginals(GradientRelaxation):
     ----------
     Wainwright & Jordan 2008, Graphical Models, Exponential Families, and Variational Inference, §3.
 
-
     Examples
     --------
     >>> import structinf as si

@@ -49,7 +49,6 @@ class NegativeIdentity(Surrogate):
     Sahoo, Paulus, Vlastelica, Musil, Kuleshov & Martius 2023, Backpropagation through Combinatorial Algorithms:
     Identity with Projection Works, §3.
 
-
     Examples
     --------
     >>> import structinf as si

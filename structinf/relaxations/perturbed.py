@@ -61,7 +61,6 @@ class Perturbed(RegularizedRelaxation):
     Berthet et al. 2020, Learning with Differentiable Perturbed Optimizers, Propositions 2.2, 3.1 and §4.
     Dalle, Baty, Bouvier & Parmentier 2022, Learning with Combinatorial Optimization Layers, §4.1 (multiplicative).
 
-
     Examples
     --------
     >>> import structinf as si
@@ -160,8 +159,9 @@ class Perturbed(RegularizedRelaxation):
         return get_noise(self.noise)
 
     def _run(self, oracle: Oracle, theta: Parts, *, with_value: bool = True) -> _Samples:
-        """Draw the samples. Their value is the mean of their best scores, or 0 without ``with_value``, which saves a
-        pass.
+        """Draw the samples and find their best structures.
+
+        The value is the mean of the best scores, or 0 without ``with_value``, which saves a pass over the samples.
         """
         fixed = map_parts(torch.Tensor.detach, theta)
         with torch.no_grad():
@@ -187,9 +187,7 @@ class Perturbed(RegularizedRelaxation):
         return autograd.attach_vjp(result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)
 
     def _value_gradient(self, result: _Samples, mean: Parts, oracle: Oracle, theta: Parts) -> Parts:
-        """Return ∇F: the mean, or for multiplicative noise the mean of the structures times the factors of their
-        scores.
-        """
+        """Return ∇F: the mean, or for multiplicative noise the mean of the structures times their factors."""
         if not self._is_multiplicative:
             return mean
         weighed = map_parts(torch.mul, result.factors, result.structures)
@@ -206,9 +204,7 @@ _SECOND_ORDER_HINT = "a Fenchel-Young loss of this relaxation estimates second d
 
 @dataclass(frozen=True)
 class _Samples:
-    """Structures (n, B, *event) for noise (n, B, *event): a weighted mean with a Jacobian estimated from the
-    samples.
-    """
+    """Structures (n, B, *event) for noise (n, B, *event): a weighted mean with a Jacobian from the samples."""
 
     options: Perturbed
     oracle: Oracle

@@ -48,7 +48,6 @@ class Smoothed(GradientRelaxation):
     A. Mensch & M. Blondel, Differentiable dynamic programming for structured prediction and attention, ICML 2018,
     Algorithms 1 and 2.
 
-
     Examples
     --------
     >>> import structinf as si

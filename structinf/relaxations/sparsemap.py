@@ -49,7 +49,6 @@ class SparseMAP(WeightedMeanRelaxation):
     ----------
     Niculae, Martins, Blondel & Cardie 2018, SparseMAP: Differentiable Sparse Structured Inference, §3.
 
-
     Examples
     --------
     >>> import structinf as si

@@ -51,7 +51,6 @@ class SPIGOT(Surrogate):
     Mihaylova, Niculae & Martins 2020, Understanding the Mechanics of SPIGOT: Surrogate Gradients for Latent Structure
     Learning (SPIGOT-CE and SPIGOT-EG, with the argmax forward).
 
-
     Examples
     --------
     >>> import structinf as si

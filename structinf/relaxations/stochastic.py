@@ -60,7 +60,6 @@ class Stochastic(Relaxation):
     Jang, Gu & Poole 2017, Categorical Reparameterization with Gumbel-Softmax; Maddison, Mnih & Teh 2017, The Concrete
     Distribution. Mena et al. 2018, Learning Latent Permutations with Gumbel-Sinkhorn Networks.
 
-
     Examples
     --------
     >>> import structinf as si

@@ -37,7 +37,6 @@ class StraightThrough(Surrogate):
     Computation, §4.
     Jang, Gu & Poole 2017, Categorical Reparameterization with Gumbel-Softmax, §2.2.
 
-
     Examples
     --------
     >>> import structinf as si

@@ -167,9 +167,7 @@ class ArgmaxResult:
         return any(bool(t.isneginf().any()) for t in as_tuple(self.noiseless_theta))
 
     def allowed_parts(self, like: Parts) -> Parts:
-        """Return boolean masks (B | 1, *event) of the parts that a structure may use, for the batch size of
-        ``like``.
-        """
+        """Return boolean masks (B | 1, *event) of the parts allowed in structures, for the batch size of ``like``."""
         finite = map_parts(lambda t: ~t.isneginf(), self.theta)
         masks = self.oracle.valid_parts(like)
         return finite if masks is None else map_parts(torch.logical_and, finite, masks)
@@ -180,9 +178,7 @@ class ArgmaxResult:
         return map_parts(lambda mask, z: torch.where(mask, z, 0.0), self.allowed_parts(v), v)
 
     def solve_where_finite(self, solve: Callable[[Parts], Parts], potentials: Parts) -> Parts:
-        """Return ``solve(potentials)``, with NaN for instances whose ``potentials`` are not finite where θ is
-        finite.
-        """
+        """Return ``solve(potentials)``, with NaN for instances with non-finite ``potentials`` where θ is finite."""
         ends = [end for p in as_tuple(potentials) if p.numel() for end in torch.aminmax(p)]
         if all(math.isfinite(end) for end in ends):  # usually, this single pass over the scores suffices
             return solve(potentials)
@@ -198,8 +194,9 @@ class ArgmaxResult:
         return map_parts(lambda y: where_wrong(torch.nan, y), found)
 
     def argmax_difference(self, v: Parts, step: float | Tensor, *, symmetric: bool = False) -> Parts:
-        """Return y − argmax ⟨θ − step v, y⟩, or with ``symmetric`` (argmax ⟨θ + step v, y⟩ − argmax ⟨θ − step v, y⟩) /
-        2.
+        """Return y − argmax ⟨θ − step v, y⟩.
+
+        With ``symmetric``, return (argmax ⟨θ + step v, y⟩ − argmax ⟨θ − step v, y⟩) / 2.
         """
         low = self._argmax_at_step(v, -step)
         if symmetric:

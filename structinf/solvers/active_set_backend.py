@@ -46,16 +46,17 @@ class ActiveSetBackend(abc.ABC):
 
     @abc.abstractmethod
     def objective_gradient(self, oracle: Oracle) -> Parts:
-        """Return the gradient of the objective at μ, (n, *event), for the unfinished instances; θ before the first
-        structure.
+        """Return the gradient of the objective at μ, (n, *event), for the unfinished instances.
 
-        Tensors of θ shared by the batch and not changed by the penalty stay shared.
+        Before the first structure, the gradient is θ. Tensors of θ shared by the batch stay shared if the penalty
+        does not change them.
         """
 
     @abc.abstractmethod
     def add_starting_structure(self, structure: list[Tensor]) -> None:
-        """Add starting structures; ignore zero structures, affinely dependent structures, and structures of score
-        −inf.
+        """Add starting structures.
+
+        Zero structures, affinely dependent structures and structures of score −inf are ignored.
         """
 
     @abc.abstractmethod
@@ -72,14 +73,16 @@ class ActiveSetBackend(abc.ABC):
 
     @abc.abstractmethod
     def result(self) -> BackendResult:
-        """Return the solutions of finished instances. Free all data not needed by :meth:`structures` and
-        :meth:`vjp`.
+        """Return the solutions of finished instances.
+
+        All data not needed by :meth:`structures` and :meth:`vjp` is freed.
         """
 
     @abc.abstractmethod
     def structures(self, slots: Tensor) -> Tensor:
-        """Return the structures in ``slots`` (K, B), heaviest first, as (K, B, coordinates), with 0 for slots of
-        weight 0.
+        """Return the structures in ``slots`` (K, B) as (K, B, coordinates), with 0 for slots of weight 0.
+
+        The slots of an instance are in descending order of weight.
         """
 
     @abc.abstractmethod

@@ -194,8 +194,7 @@ class TorchBackend(ActiveSetBackend):
     # -- the inverse -----------------------------------------------------------------------
 
     def _project_vertex(self, gram: Tensor, vertex: Tensor) -> tuple[Tensor, Tensor]:
-        """Return coefficients of the vertex's projection onto the support's affine hull, and its squared distance to
-        the hull.
+        """Project the vertex onto the support's affine hull; return the coefficients and the squared distance.
 
         The squared distance is computed from the residual vector. The difference ‖r‖² + 1 − gᵀ A⁻¹ g would keep the
         rounding error of ‖r‖², and a dependent vertex would appear independent.

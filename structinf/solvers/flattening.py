@@ -60,7 +60,7 @@ class Flattening:
         return [p.reshape(*vectors.shape[:-1], *shape) for p, shape in zip(pieces, self.shapes, strict=True)]
 
     def unflatten(self, vectors: Tensor) -> Parts:
-        """Return vectors (..., coordinates) as scores or structures (..., *event) of θ's dtype, without the extra
+        """Return vectors (..., coordinates) as scores or structures (..., *event) of θ's dtype, without extra
         tensors.
         """
         return self.as_parts([p.to(self.dtype).contiguous() for p in self.split(vectors)[self.extra :]])

@@ -53,9 +53,7 @@ class MeanProblem:
             self.tensor_is_penalised = [True] * len(self.theta)
 
     def _inspect_readout(self, theta: Parts) -> None:
-        """Find the coordinates that the readout R selects, or add extra coordinates if R does not select
-        coordinates.
-        """
+        """Find the coordinates selected by the readout R, or add extra coordinates for any other R."""
         flattening = self.flattening
         rows = self.batch if self.oracle.bound else 1
         probe = [t.new_zeros(rows, *t.shape[1:]) for t in self.theta]

@@ -47,8 +47,9 @@ class MeanRegularizer(abc.ABC):
 
     @abc.abstractmethod
     def hessian_products(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Return ∇²Ω(x) r for each row r of ``rows`` (n, K, D); the rows are 0 at coordinates equal in all
-        structures.
+        """Return ∇²Ω(x) r for each row r of ``rows`` (n, K, D).
+
+        The rows are 0 at coordinates equal in all structures.
         """
 
     def hessian_gram(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -70,9 +71,7 @@ class MeanRegularizer(abc.ABC):
         return torch.where(low != high, 0.0, torch.where(low == 0, 1.0, -1.0))
 
     def needs_slope(self, low: Tensor, high: Tensor) -> Tensor:
-        """Return whether structures differ in each coordinate of x, (n, D) bool, so that Ω needs a finite slope
-        there.
-        """
+        """Return whether Ω needs a finite slope in each coordinate of x, (n, D) bool: where structures differ."""
         return low != high
 
     def has_slope(self, x: Tensor, needed: Tensor) -> Tensor:
@@ -88,9 +87,7 @@ class MeanRegularizer(abc.ABC):
         return gradient
 
     def check(self, x: Tensor, rows: Tensor, oracle: Oracle) -> None:
-        """Raise InvalidInputError if a lifted structure ``x`` of one of the instances ``rows`` is outside the
-        domain.
-        """
+        """Raise InvalidInputError if a lifted structure ``x`` of the instances ``rows`` is outside the domain."""
 
 
 class SquaredNorm(MeanRegularizer):

@@ -20,8 +20,9 @@ _LAST = 1e-16
 
 
 class Edges:
-    """Differences between an instance's vertices and its heaviest vertex. They span the possible directions of the
-    mean.
+    """Differences between an instance's vertices and its heaviest vertex.
+
+    The differences span the possible directions of the mean.
 
     Parameters
     ----------
@@ -186,9 +187,7 @@ def _scale_diagonal_to_one(gram: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cholesky(scaled: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the lower Cholesky factors of matrices (n, K, K) with unit diagonals, and a (n,) mask of singular
-    matrices.
-    """
+    """Return the lower Cholesky factors of matrices (n, K, K) with unit diagonals, and which matrices are singular."""
     lower, info = torch.linalg.cholesky_ex(scaled)
     return lower, (info > 0) | ~(lower.diagonal(dim1=1, dim2=2).square().amin(1) > _NEGLIGIBLE)
 

@@ -61,8 +61,9 @@ class SinkhornResult(NamedTuple):
     iterations: Tensor
 
     def gradient(self, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the plan and the prices of rows and columns, −f − T and −g, with f and g replaced by 0 where they are
-        −inf.
+        """Return the plan and the prices of rows and columns, −f − T and −g.
+
+        Dual potentials of −inf count as 0.
         """
         f, g = (torch.where(torch.isneginf(t), 0.0, t) for t in (self.rows, self.columns))
         return self.plan, -f - temperature, -g

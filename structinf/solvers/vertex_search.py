@@ -123,9 +123,7 @@ def initial_combinations(vertex_oracle: VertexOracle, warm_start: Parts | None) 
 
 
 def _cover_parts(vertex_oracle: VertexOracle, first: Tensor, add: Callable[[Tensor, Tensor], None]) -> Tensor:
-    """Add structures as in :func:`initial_combinations`; return the coordinates with needed finite slopes, (B, D)
-    bool.
-    """
+    """Add structures as in :func:`initial_combinations`; return the coordinates that need a slope, (B, D) bool."""
     width, everyone = vertex_oracle.theta.shape[1], vertex_oracle.rows
     place = torch.arange(1, width + 1, dtype=torch.float64, device=first.device)
     gain = 1 + (place * (5**0.5 - 1) / 2).frac()  # equidistributed in [1, 2)
@@ -183,9 +181,7 @@ def complete_face(combinations: ConvexCombinations, vertex_oracle: VertexOracle)
 
 
 def _orthogonal_to_support(combinations: ConvexCombinations, random: Tensor) -> Tensor:
-    """Return the components (n, d) of the normalised vector ``random`` (d,) orthogonal to the supports' affine
-    hulls.
-    """
+    """Return the components (n, d) of ``random`` (d,), scaled to length 1, orthogonal to the affine hulls."""
     edges = Edges(combinations)
     edge = edges.edge[:, :, : len(random)]
     vector = (random / random.norm()).expand(len(combinations), -1)

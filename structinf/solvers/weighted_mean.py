@@ -103,6 +103,7 @@ class WeightedMeanResult(abc.ABC):
 
     @abc.abstractmethod
     def _vjp(self, mean_cotangent: Tensor, weights_cotangent: Tensor) -> Tensor:
-        """Return the product (B, coordinates) of :meth:`vjp`, given cotangents (B, coordinates) and (B, slots) in
-        float64.
+        """Return the product (B, coordinates) of :meth:`vjp` for cotangents (B, coordinates) and (B, slots).
+
+        All tensors are in float64.
         """

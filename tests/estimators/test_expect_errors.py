@@ -40,23 +40,23 @@ def test_an_estimator_that_the_oracle_cannot_serve(oracle: str, estimator: str, 
 @pytest.mark.parametrize(
     ("f", "came"),
     [
-        (lambda y: y.sum(), r"got one of shape \(\) and torch.float32"),
-        (lambda y: y, r"got one of shape \(8, 4\)"),
-        (lambda y: y[:, :1], r"got one of shape \(8, 1\)"),
+        (lambda y: y.sum(), r"got shape \(\) and torch.float32"),
+        (lambda y: y, r"got shape \(8, 4\)"),
+        (lambda y: y[:, :1], r"got shape \(8, 1\)"),
         (lambda y: y[:, 0].numpy(), "got array"),
         (lambda y: None, "got None"),
-        (lambda y: y[:, 0].to(torch.complex64), "got one of shape .* and torch.complex64"),
+        (lambda y: y[:, 0].to(torch.complex64), "got shape .* and torch.complex64"),
     ],
 )
 def test_f_that_returns_something_else(f: Any, came: str):
-    with pytest.raises(si.InvalidInputError, match=r"f: it is given the 8 structures .* shape \(8,\), " + came):
+    with pytest.raises(si.InvalidInputError, match=r"f gets the 8 structures .* shape \(8,\), .*" + came):
         si.expect(f, torch.zeros(2, 4), "categorical")
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 4), (4, 3, 1)])
 def test_inputs_of_another_batch(shape: tuple[int, ...]):
     with pytest.raises(
-        si.InvalidInputError, match=r"inputs\[1\]: its shape must start with the batch shape.* \(3, 4\)"
+        si.InvalidInputError, match=r"inputs\[1\]: the shape must start with the batch shape.* \(3, 4\)"
     ):
         si.expect(cost, torch.zeros(3, 4, 5), "categorical", inputs=(torch.zeros(3, 4), torch.zeros(shape)))
 
@@ -67,7 +67,7 @@ def test_inputs_of_another_batch(shape: tuple[int, ...]):
         ("topk_sparsemax", {"k": 0}, "k must be an integer of at least 1, got 0"),
         ("sum_and_sample", {"k": 0}, "k must be an integer of at least 1, got 0"),
         ("sum_and_sample", {"samples": 0}, "samples must be an integer of at least 1, got 0"),
-        ("sum_and_sample", {"samples": 5, "draws": 4}, "draws must be at least samples, 5, got 4"),
+        ("sum_and_sample", {"samples": 5, "draws": 4}, r"draws must be at least samples \(5\), got 4"),
         ("sum_and_sample", {"baseline": "mean"}, 'baseline must be "listed" or "none"'),
         ("perturbed", {"samples": 0}, "samples must be an integer of at least 1, got 0"),
         ("perturbed", {"sigma": 0.0}, "sigma must be a finite number above 0"),
@@ -82,7 +82,7 @@ def test_wrong_options(name: str, options: dict[str, Any], message: str):
 
 def test_wrong_types():
     theta = torch.zeros(2, 3)
-    with pytest.raises(TypeError, match="f: a function of structures is needed, got Tensor; f comes first"):
+    with pytest.raises(TypeError, match="f: a function of structures is needed, got Tensor; pass f first"):
         si.expect(theta, cost, "categorical")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"inputs\[0\]: a tensor is needed, got int"):
         si.expect(cost, theta, "categorical", inputs=[1])  # type: ignore[list-item]

@@ -169,7 +169,7 @@ def test_gold_that_is_no_tensor():
 def test_gold_that_is_forbidden(relaxation):
     theta = torch.zeros(2, 3)
     theta[1, 2] = -torch.inf
-    with pytest.raises(InvalidInputError, match="gold structure at batch index 1 uses a part whose potential is −inf"):
+    with pytest.raises(InvalidInputError, match="gold structure at batch index 1 uses a part of score −inf"):
         FenchelYoungLoss("categorical", relaxation)(theta, torch.tensor([2, 2]))
     loss = FenchelYoungLoss("categorical", relaxation, cost="hamming")
     theta.requires_grad_()
@@ -316,7 +316,7 @@ class Surrogate(Relaxation):
 
 def test_a_surrogate_gradient_makes_no_loss():
     with pytest.raises(
-        UnsupportedError, match=r"surrogate is no argmax of .* generates no Fenchel-Young loss; train through"
+        UnsupportedError, match=r"surrogate has no regularizer Ω, and therefore no Fenchel-Young loss; train a Layer"
     ):
         FenchelYoungLoss("categorical", Surrogate())
 

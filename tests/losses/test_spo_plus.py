@@ -27,7 +27,7 @@ def test_loss_gradient_and_regret_are_the_definitions(example: Example) -> None:
         lost = enumerators.score(t, every.best(t)) - enumerators.score(t, every.best(p))
         assert regrets[b].item() == pytest.approx(lost, abs=1e-12)
     if oracle.requires_nonpositive_theta:
-        with pytest.raises(UnsupportedError, match="takes potentials of at most 0, and 2θ − t"):
+        with pytest.raises(UnsupportedError, match="takes scores of at most 0, but SPO"):
             si.SPOPlusLoss(oracle)
         return
     leaves = [x.clone().requires_grad_() for x in as_tuple(theta)]

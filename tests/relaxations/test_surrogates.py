@@ -259,7 +259,7 @@ def test_second_derivatives_are_refused(relaxation: si.Relaxation) -> None:
 
 @every_surrogate
 def test_no_fenchel_young_loss(relaxation: si.Relaxation) -> None:
-    with pytest.raises(UnsupportedError, match="generates no Fenchel-Young loss"):
+    with pytest.raises(UnsupportedError, match="therefore no Fenchel-Young loss"):
         si.FenchelYoungLoss("categorical", relaxation)
     loss = si.RelaxedLoss("categorical", relaxation)
     theta = torch.randn(3, 4, requires_grad=True)
