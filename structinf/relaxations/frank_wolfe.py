@@ -179,9 +179,9 @@ class FrankWolfe(WeightedMeanRelaxation):
 class _CentralDifferences:
     """A mean with (μ(θ + εv) − μ(θ − εv)) / 2ε as the product of its Jacobian with v.
 
-    Both means are computed in float64. The length of ε v is the fourth root of the tolerance, and at least 1e-4. It
-    is below 1, the length over which μ bends in units of θ / temperature. It is above the precision of a mean,
-    which is the square root of the gap.
+    Both means are computed in float64. The length of ε v is the fourth root of the tolerance, and at least 1e-4. In
+    units of θ / temperature, this length is below 1, the length over which the Jacobian changes. It is above the
+    precision of a mean, the square root of the gap.
     """
 
     mean: Parts
