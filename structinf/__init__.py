@@ -1,4 +1,4 @@
-"""Differentiable PyTorch layers over structures (trees, alignments, matchings) with an argmax algorithm."""
+"""Differentiable layers and losses for discrete structures: sequences, trees, alignments, matchings, selections."""
 
 from . import dp, errors, noise, simplex, testing
 from .alignments import (

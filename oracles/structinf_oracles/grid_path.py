@@ -70,7 +70,6 @@ class GridPath(HypergraphProgram):
     """
 
     name: ClassVar[str] = "grid_path"
-    search_terms: ClassVar[tuple[str, ...]] = ("grid", "warcraft")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 2
@@ -193,7 +192,6 @@ class GridShortestPath(ShortestPath):
     """
 
     name: ClassVar[str] = "grid_path"
-    search_terms: ClassVar[tuple[str, ...]] = ("grid", "warcraft")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
     label_ndim: ClassVar[int] = 2
@@ -283,3 +281,6 @@ def grid_path(*, moves: str | Sequence[tuple[int, int]] = "down-right") -> GridP
         return kinds[moves](moves=moves)
     pairs = check_moves(moves, back=True)
     return (GridShortestPath if min(map(min, pairs)) < 0 else GridPath)(moves=pairs)
+
+
+grid_path.search_terms = ("grid", "warcraft")  # pyright: ignore[reportFunctionMemberAccess]
