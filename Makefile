@@ -40,7 +40,7 @@ borders: .venv/dev.stamp
 	$(BIN)/lint-imports --cache-dir .cache/import_linter
 
 docs: .venv/dev.stamp
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "the pages are in site/index.html"
 
 # README's table and the architecture page, as the code is now.

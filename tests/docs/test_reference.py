@@ -27,7 +27,7 @@ RESTRUCTURED = re.compile(r":[a-z]+:[`~.\w]|={4,}")
 
 @pytest.mark.slow
 def test_pages_show_no_restructured_text(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
     pages = {path.relative_to(tmp_path).as_posix(): path.read_text("utf-8") for path in tmp_path.rglob("*.html")}
     articles = {name: page[page.find("<article") :] for name, page in pages.items()}
