@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..errors import UnsupportedError
 from .saved_tensors import bypass_saved_tensor_hooks
 
 __all__ = ["TensorFunction", "call_operator", "call_scalar_operator", "register_function"]
@@ -112,6 +113,11 @@ def _function_of(key: str) -> TensorFunction:
         return _ScalarAndGradient(_function_of(inner), _indices(key))
     if head.startswith("vjp["):
         return _Vjp(_function_of(inner), int(head.partition("/")[2]), _indices(key))
+    if key not in _FUNCTIONS:
+        raise UnsupportedError(
+            f"this process does not know the call {key!r} of an exported program; a program runs in the process that "
+            "exported it: save the state_dict and construct the model in Python instead"
+        )
     return _FUNCTIONS[key]
 
 

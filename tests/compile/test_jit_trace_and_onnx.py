@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import structinf as si
+from structinf.compile import custom_op
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 
@@ -51,6 +52,15 @@ def test_an_exported_model_takes_any_batch(oracle, relaxation):
     program = torch.export.export(model, (torch.randn(2, 4, 4),), dynamic_shapes=({0: batch},))
     x = torch.randn(7, 4, 4)
     torch.testing.assert_close(program.module()(x), model(x))
+
+
+def test_a_program_of_another_process_raises_an_error(tmp_path, monkeypatch):
+    program = torch.export.export(Model("assignment", "map"), (torch.randn(2, 4, 4),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2")
+    monkeypatch.setattr(custom_op, "_FUNCTIONS", {})
+    with pytest.raises(si.UnsupportedError, match=r"does not know the call 'structinf\.api\.relax.*state_dict"):
+        loaded.module()(torch.randn(2, 4, 4))
 
 
 def test_onnx_export_says_what_to_do_instead(tmp_path):
