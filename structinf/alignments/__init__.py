@@ -1,4 +1,4 @@
-"""Soft-DTW: smoothed costs of aligning two series, the alignments behind them, as a loss, and means of series."""
+"""Soft-DTW: smoothed alignment costs of two series, expected alignments, a loss, and barycenters of series."""
 
 from .barycenter import Barycenter, soft_dtw_barycenter
 from .pairwise import pairwise_cost

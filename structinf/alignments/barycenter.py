@@ -1,4 +1,4 @@
-"""Barycenters of series under soft-DTW: weighted Fréchet means."""
+"""Barycenters (weighted Fréchet means) of series under soft-DTW."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = ["Barycenter", "soft_dtw_barycenter"]
 
 @dataclass(frozen=True)
 class Barycenter:
-    """A barycenter and how it was found.
+    """A barycenter with the losses of its optimization.
 
     Attributes
     ----------
     series : (length, d) Tensor, or (length,)
-        In the form, dtype and device of the series that it is the mean of.
+        The barycenter, with the number of dimensions, dtype and device of the input series.
     losses : (iterations + 1,) Tensor
-        The weighted mean of the costs, of the initial series and after each iteration; the least is that of ``series``.
+        The weighted mean cost at the start and after each iteration. The smallest loss is the loss of ``series``.
     converged : bool
-        Whether the tolerance was met.
+        Whether the optimization met the tolerance.
     """
 
     series: Tensor
@@ -61,49 +61,53 @@ def soft_dtw_barycenter(
     tolerance: float = 1e-7,
     on_failure: OnFailure = "warn",
 ) -> Barycenter:
-    """A series z that is least far from all ``series`` together: a minimum of Σ_i w_i sdtw(z, x_i) / Σ_i w_i.
+    """Return a barycenter of ``series`` under soft-DTW: a series z that minimizes Σ_i w_i sdtw(z, x_i) / Σ_i w_i.
 
-    The minimum is found by scipy's L-BFGS. The sum is not convex in z, so the result is a local minimum near ``init``.
+    The solver is scipy's L-BFGS. The objective is not convex in z, so the result is a local minimum near ``init``.
 
     Parameters
     ----------
     series : sequence of N tensors (n_i, d) or (n_i,), or (N, n, d) Tensor
-        Of any lengths.
+        The series x_i. Their lengths may differ.
     temperature : float, optional
-        γ, as for :func:`structinf.soft_dtw`. At 0, hard DTW, the sum has kinks at which L-BFGS may stop early.
+        γ, as for :func:`structinf.soft_dtw`. At 0 (hard DTW), the objective has kinks where L-BFGS may stop early.
     weights : (N,) numbers, optional
-        Of at least 0, not all of them 0; equal by default. Long series weigh more, having more to match: Cuturi &
-        Blondel divide each weight by the series' length.
+        The weights w_i, at least 0 and not all 0, equal by default. Long series have higher costs; to compensate,
+        Cuturi & Blondel divide each weight by the length of the series.
     lengths : (N,) integers, optional
-        Items in use of each series of a tensor.
+        Number of items in use of each series, for ``series`` given as one tensor.
     length : int, optional
-        Of the barycenter: that of the longest series by default.
+        Length of the barycenter. The default is the length of the longest series.
     init : (length, d) array-like, or (length,), optional
-        Where to start; by default the weighted mean of the series, stretched to ``length`` each.
+        Initial series. The default is the weighted mean of the series, each resampled to ``length`` items.
     divergence : bool
-        Take the divergence in the place of soft-DTW, so that the barycenter of equal series is that series. Soft-DTW's
-        own is smoother than what it averages, the more so the larger the temperature.
-    metric, regularizer
-        As for :func:`structinf.soft_dtw_between`.
+        Whether to minimize the divergence (:func:`structinf.soft_dtw_divergence`) instead of soft-DTW, default False.
+        The barycenter of equal series then equals the series. Without the divergence, the barycenter is smoother than
+        the series, and more so at higher temperatures.
+    metric : str or callable
+        The metric of :func:`structinf.pairwise_cost`.
+    regularizer : str or Regularizer
+        Ω, as for :func:`structinf.soft_dtw`.
     band : int, optional
-        As there; not less than any series' length differs from the barycenter's.
+        As for :func:`structinf.soft_dtw`, at least the difference in length between the barycenter and any series.
     max_iter : int
-        Of at least 1.
+        Limit of L-BFGS iterations, at least 1.
     tolerance : float
-        Of at least 0. The end is where an iteration changes the loss by less than this share of what an arbitrary
-        alignment costs.
+        At least 0. L-BFGS stops when an iteration changes the loss by less than ``tolerance`` times the mean cost of
+        an arbitrary alignment.
     on_failure : "warn", "raise" or "ignore"
-        What to do if the tolerance is not met: one ConvergenceWarning, a ConvergenceError, or nothing.
+        Action if the tolerance is not met: one ConvergenceWarning, a ConvergenceError, or nothing.
 
     Returns
     -------
     Barycenter
-        series, losses, converged. Computed in float64; no gradient flows through it.
+        The barycenter, its losses, and whether L-BFGS converged, computed in float64 and without a gradient.
 
     Raises
     ------
     InvalidInputError
-        If the series do not fit together; for weights or lengths out of range; and as :func:`structinf.soft_dtw`.
+        If the series do not match each other, weights or lengths are out of range, or :func:`structinf.soft_dtw`
+        raises.
 
     References
     ----------
@@ -112,7 +116,8 @@ def soft_dtw_barycenter(
 
     Examples
     --------
-    >>> short, long = torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([3.0, 0.0, 0.0, 3.0, 0.0])
+    >>> short = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    >>> long = torch.tensor([3.0, 0.0, 0.0, 3.0, 0.0])
     >>> soft_dtw_barycenter([short, long], 0.1).series.round(decimals=2)
     tensor([2., 0., 0., 2., 0.])
     """
@@ -127,7 +132,7 @@ def soft_dtw_barycenter(
     if failure:
         report_nonconvergence(
             f"soft_dtw_barycenter did not converge: {failure} after {len(losses) - 1} iterations, at a loss of "
-            f"{losses[-1]:.6g}; raise max_iter or tolerance, or the temperature, which smooths the loss",
+            f"{losses[-1]:.6g}; raise max_iter or tolerance, or the temperature for a smoother loss",
             on_failure,
         )
     z = z.to(batch.dtype)
@@ -137,7 +142,7 @@ def soft_dtw_barycenter(
 def _objective(
     batch: _Series, length: int, divergence: bool, cost_between: Callable[..., Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """The weighted mean of the costs between a series of this ``length`` and the series of ``batch``."""
+    """Return the objective: the weighted mean cost between a series of this ``length`` and the series of ``batch``."""
     sides = torch.stack([torch.full_like(batch.lengths, length), batch.lengths], 1)
     if not divergence:
         return lambda z: batch.weights @ cost_between(z, batch.items, lengths=sides)
@@ -148,13 +153,13 @@ def _objective(
     )
 
 
-# ----------------------------------------------------------------------------- what is averaged
+# ----------------------------------------------------------------------------- input series
 
 
 class _Series(NamedTuple):
     """Series (N, n, d) in float64 with 0 in the padding, their lengths (N,), and weights (N,) that sum to 1.
 
-    ``flat`` and ``dtype`` tell the form in which they came.
+    ``flat`` is True if the input series have shape (n,), and ``dtype`` is their dtype.
     """
 
     items: Tensor
@@ -187,7 +192,7 @@ def _pad_series(series: Any, lengths: Any, weights: Any) -> _Series:
                 )
             rows = [row[:count] for row, count in zip(rows, counts.tolist(), strict=True)]
     elif lengths is not None:
-        raise InvalidInputError("lengths go with a tensor (N, n, d); those of a list of series are known")
+        raise InvalidInputError("lengths need a tensor (N, n, d) of series; omit them for a list of series")
     else:
         rows = list(series)
     _check_rows(rows)
@@ -200,15 +205,15 @@ def _pad_series(series: Any, lengths: Any, weights: Any) -> _Series:
 
 def _check_rows(rows: list[Any]) -> None:
     if not rows:
-        raise InvalidInputError("series: there are none")
+        raise InvalidInputError("series: at least one series is needed, got none")
     for i, row in enumerate(rows):
         check_floating(f"series[{i}]", row)
         if row.ndim not in (1, 2) or row.numel() == 0:
-            raise InvalidInputError(f"series[{i}]: (n, d) or (n,), not empty, is needed, got {tuple(row.shape)}")
+            raise InvalidInputError(f"series[{i}] must have shape (n, d) or (n,), not empty, got {tuple(row.shape)}")
         row_form, first = ((t.ndim, t.shape[1:], t.dtype, t.device) for t in (row, rows[0]))
         if row_form != first:
             raise InvalidInputError(
-                f"series[{i}] is {tuple(row.shape)} in {row.dtype} on {row.device}, which does not go with series[0], "
+                f"series[{i}] is {tuple(row.shape)} in {row.dtype} on {row.device}, which does not match series[0], "
                 f"{tuple(rows[0].shape)} in {rows[0].dtype} on {rows[0].device}"
             )
         if not bool(row.detach().isfinite().all()):
@@ -225,7 +230,7 @@ def _check_weights(weights: Any, count: int) -> Tensor:
 
 
 def _initial_series(batch: _Series, init: Any, length: int | None) -> Tensor:
-    """The series (length, d) to start from, in float64."""
+    """Return the initial series (length, d), in float64."""
     if length is not None:
         check_natural("length", length)
     if init is None:
@@ -244,14 +249,14 @@ def _initial_series(batch: _Series, init: Any, length: int | None) -> Tensor:
 
 def _as_tensor(name: str, value: Any) -> Tensor:
     try:
-        # By way of numpy, which reads numbers in float64.
+        # numpy reads Python numbers as float64, torch would read them as float32.
         return value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name}: a tensor, or a list of numbers, is needed, got {value!r}") from error
 
 
 def _resample(series: Tensor, count: int) -> Tensor:
-    """``series`` (n, d) read off at ``count`` places evenly spread from its first item to its last."""
+    """Interpolate ``series`` (n, d) linearly at ``count`` evenly spaced places from the first to the last item."""
     place = torch.linspace(0, len(series) - 1, count, dtype=series.dtype, device=series.device)
     below = place.long().clamp(max=max(len(series) - 2, 0))
     above = (below + 1).clamp(max=len(series) - 1)
@@ -259,7 +264,7 @@ def _resample(series: Tensor, count: int) -> Tensor:
 
 
 def _typical_cost(start: Tensor, batch: _Series, metric: Metric) -> float:
-    """What a path through arbitrary cells costs; 1 if nothing."""
+    """Return the mean cost of a path of ``len(start)`` arbitrary cells, or 1 if it is 0 or infinite."""
     with torch.no_grad():
         cells = [pairwise_cost(start, row, metric).abs().mean() for row in batch.rows]
         cost = len(start) * float(batch.weights @ torch.stack(cells))
@@ -267,6 +272,6 @@ def _typical_cost(start: Tensor, batch: _Series, metric: Metric) -> float:
 
 
 def _value_range(start: Tensor, batch: _Series) -> float:
-    """How far apart the numbers of all series are; 1 if they are the same."""
+    """Return the range (maximum − minimum) of the numbers in all series, or 1 if all numbers are equal."""
     numbers = torch.cat([start, *batch.rows])
     return float(numbers.max() - numbers.min()) or 1.0

@@ -1,4 +1,4 @@
-"""The cost of matching each item of one series with each item of another."""
+"""Costs of matching each item of one series with each item of another series."""
 
 from __future__ import annotations
 
@@ -24,37 +24,40 @@ Metric = Literal["squared_euclidean", "euclidean", "l1", "absolute", "cosine"] |
 
 @public_call
 def pairwise_cost(x: Tensor, y: Tensor, metric: Metric = "squared_euclidean") -> Float[Tensor, "*batch n m"]:
-    """The cost of matching item i of series ``x`` with item j of series ``y``, for all i and j.
+    """Return the cost c(x_i, y_j) of matching item i of series ``x`` with item j of series ``y``, for all i and j.
 
     ===================  =================================================================
     metric               c(a, b)
     ===================  =================================================================
-    "squared_euclidean"  ‖a − b‖², not halved
-    "euclidean"          ‖a − b‖, of gradient 0 where a = b
-    "l1", "absolute"     Σ_k |a_k − b_k|, of gradient 0 in the coordinates where a = b
-    "cosine"             1 − ⟨a, b⟩ / (‖a‖ ‖b‖), and 1, of gradient 0, for a vector of zeros
-    callable             what it returns for x (..., n, d) and y (..., m, d): a tensor (..., n, m)
+    "squared_euclidean"  ‖a − b‖², without a factor ½
+    "euclidean"          ‖a − b‖, with gradient 0 at a = b
+    "l1", "absolute"     Σ_k |a_k − b_k|, with gradient 0 in coordinates with a_k = b_k
+    "cosine"             1 − ⟨a, b⟩ / (‖a‖ ‖b‖), or 1 with gradient 0 for a vector of zeros
+    callable             the callable maps x (..., n, d) and y (..., m, d) to costs (..., n, m)
     ===================  =================================================================
 
     Parameters
     ----------
     x : (..., n, d) Tensor, or (n,)
-        A tensor of one dimension is a series of numbers; in all others the last dimension is an item's features, so
-        that a batch of series of numbers is (B, n, 1).
+        A series of n items with d features. A tensor of one dimension is a series of numbers; a batch of series of
+        numbers has shape (B, n, 1).
     y : (..., m, d) Tensor, or (m,)
-        Of x's dtype and device. Batch dimensions broadcast: ``x[:, None]`` and ``y[None]`` give all pairs.
+        A series with the dtype and device of ``x``. Batch dimensions broadcast: ``x[:, None]`` and ``y[None]`` give
+        all pairs.
     metric : str or callable
+        A metric from the table. The default is "squared_euclidean".
 
     Returns
     -------
     Tensor
-        (..., n, m), never negative with the metrics above, in x's dtype; in float32 for half precision, where squares
-        soon overflow. Differentiable twice. No array (..., n, m, d) is ever made, for the gradients either.
+        The costs, (..., n, m), in the dtype of ``x``, or in float32 for half-precision input to avoid overflow of
+        squares. The named metrics are never negative and are differentiable twice. Neither the forward nor the backward
+        pass allocates a tensor (..., n, m, d).
 
     Raises
     ------
     InvalidInputError
-        If the series differ in dtype, device or number of features; for an unknown metric.
+        If the series differ in dtype, device or number of features, or the metric is unknown.
 
     Examples
     --------
@@ -74,14 +77,14 @@ def pairwise_cost(x: Tensor, y: Tensor, metric: Metric = "squared_euclidean") ->
 
 
 def check_metric(metric: Metric) -> Metric:
-    """``metric``; InvalidInputError if there is none of that name."""
+    """Return ``metric``; raise InvalidInputError if it is an unknown name."""
     if not callable(metric) and metric not in _METRICS:
         raise InvalidInputError(f"metric must be a callable or one of {', '.join(_METRICS)}, got {metric!r}")
     return metric
 
 
 def check_series(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as (..., n, d), and in float32 if they have half the bits; InvalidInputError unless they fit together."""
+    """Return both series as (..., n, d), half precision cast to float32; raise InvalidInputError if they do not match."""
     for name, series in (("x", x), ("y", y)):
         check_floating(name, series, "a series, a tensor")
         if series.ndim == 0:
@@ -93,7 +96,8 @@ def check_series(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if x.shape[-1] != y.shape[-1]:
         raise InvalidInputError(
             "x and y must have the same number of features, their last dimension, got shapes "
-            f"{tuple(x.shape)} and {tuple(y.shape)}; a batch of series of numbers is (B, n, 1), as of x.unsqueeze(-1)"
+            f"{tuple(x.shape)} and {tuple(y.shape)}. Convert a batch of series of numbers to shape (B, n, 1) with "
+            "x.unsqueeze(-1)"
         )
     if x.shape[-1] == 0:
         raise InvalidInputError(f"x and y have no features: shapes {tuple(x.shape)} and {tuple(y.shape)}")
@@ -112,19 +116,19 @@ def check_series(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def _squared_euclidean(x: Tensor, y: Tensor) -> Tensor:
     centre = (0.5 * (x.mean(-2, keepdim=True) + y.mean(-2, keepdim=True))).detach()
     x, y = x - centre, y - centre
-    # The expansion cancels where items are close: values are taken from float64 and freed of rounding below 0.
+    # The expansion of the square loses digits for close items, so compute values in float64 and clamp negative ones.
     with torch.no_grad():
         value = _expanded_squares(x.double(), y.double()).clamp_(min=0).to(x.dtype)
     if not (torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)):
         return value
-    # Its derivatives, which do not depend on the value, are those of the expansion.
+    # The derivatives do not depend on the value, so record the expansion for autograd and overwrite its value.
     cost = _expanded_squares(x, y)
     cost.detach().copy_(value)
     return cost
 
 
 def _expanded_squares(x: Tensor, y: Tensor) -> Tensor:
-    """‖a‖² − 2 ⟨a, b⟩ + ‖b‖² as one matrix product."""
+    """Return ‖a‖² − 2 ⟨a, b⟩ + ‖b‖², computed by one matrix product."""
     one = x.new_ones(())
     left = torch.cat([-2 * x, x.square().sum(-1, keepdim=True), one.expand(*x.shape[:-1], 1)], -1)
     right = torch.cat([y, one.expand(*y.shape[:-1], 1), y.square().sum(-1, keepdim=True)], -1)
@@ -132,7 +136,7 @@ def _expanded_squares(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _euclidean(x: Tensor, y: Tensor) -> Tensor:
-    # Not by a product: next to equal items the root would magnify its rounding without bound.
+    # A matrix product would have rounding errors of squares near 0, and the root magnifies them without bound.
     square = _sum_over_features(lambda a, b: (a - b).square(), x, y)
     is_different = square > 0
     return torch.where(is_different, torch.where(is_different, square, 1.0).sqrt(), 0.0)
@@ -143,8 +147,8 @@ def _l1(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _sum_over_features(term: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Σ_k term(x_k, y_k), whose arguments are (..., n, 1) and (..., 1, m)."""
-    # Autograd would keep every difference, (..., n, m, d) in all: they are computed again when they are needed.
+    """Return Σ_k term(x_k, y_k) over features k, with arguments x_k (..., n, 1) and y_k (..., 1, m)."""
+    # Checkpoints keep autograd from storing all differences, (..., n, m, d). The backward pass recomputes differences.
     features = zip(x.split(1, -1), y.mT.split(1, -2), strict=True)
     terms = (checkpoint(term, a, b, use_reentrant=False, preserve_rng_state=False) for a, b in features)
     return functools.reduce(Tensor.add_, terms)
@@ -158,10 +162,10 @@ def _cosine(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _directions(x: Tensor) -> Tensor:
-    """Each item divided by its norm, and zeros for zeros."""
+    """Return each item divided by its norm; items of zeros stay zeros."""
     size = x.detach().abs().amax(-1, keepdim=True)
     some = size > 0
-    x = torch.where(some, x / torch.where(some, size, 1.0), 0.0)  # its squares neither overflow nor vanish
+    x = torch.where(some, x / torch.where(some, size, 1.0), 0.0)  # scaled so that squares do not overflow or underflow
     square = torch.where(some, x.square().sum(-1, keepdim=True), 1.0)
     return x / square.sqrt()
 

@@ -1,4 +1,4 @@
-"""Soft-DTW: the smoothed cost of aligning the items of two series, and the alignments behind it."""
+"""Soft-DTW of a matrix of costs, with expected and best alignments."""
 
 from __future__ import annotations
 
@@ -28,43 +28,47 @@ def soft_dtw(
     band: int | Tensor | None = None,
     lengths: Any = None,
 ) -> Float[Tensor, "*batch"]:
-    """The least cost of an alignment, smoothed: −γ log Σ exp(−cost(A) / γ) over alignments A, for the negative entropy.
+    """Return the smoothed minimum cost of an alignment.
 
-    An alignment is a path of cells from (0, 0) to (n − 1, m − 1) by steps down, right or diagonally down right, and
-    costs what its cells cost. Every minimum in the recursion over cells is smoothed by the regularizer Ω; the
-    gradient is the expected alignment, :func:`alignment_matrix`.
+    An alignment A is a path of cells from (0, 0) to (n − 1, m − 1) with steps down, right or diagonally down right. Its
+    cost is the sum of the costs of its cells. The regularizer Ω smooths every minimum in the recursion over cells. With
+    the negative entropy, the result is −γ log Σ_A exp(−cost(A) / γ). The gradient is the expected alignment,
+    :func:`alignment_matrix`.
 
     Parameters
     ----------
     cost : (..., n, m) Tensor
-        Of matching item i with item j, as from :func:`structinf.pairwise_cost`; +inf forbids it. Less is better, unlike
-        with potentials, which everything else here takes.
+        Costs of matching item i with item j, for example from :func:`structinf.pairwise_cost`; +inf forbids a match.
+        Lower costs are better; in the rest of the library, higher scores are better.
     temperature : float, optional
-        γ, multiplies Ω. The regularizer's own (1) by default; 0 is hard DTW, whose subgradient is the best path.
+        γ, the factor of Ω, at least 0. The default is the temperature of the regularizer, 1 for a name. 0 gives hard
+        DTW, with the best path as subgradient.
     regularizer : str or Regularizer
-        "negentropy" has dense expected alignments, "squared_l2" and "tsallis" sparse ones; "none" is hard DTW.
+        "negentropy" (the default) gives dense expected alignments, "squared_l2" and "tsallis" give sparse expected
+        alignments, and "none" is hard DTW. See :func:`structinf.list_regularizers`.
     band : int or (...) integer Tensor, optional
-        Only cells with |i − j| ≤ band are used (Sakoe & Chiba's): a number of cells, for all or instance by instance,
-        of |n − m| at least.
+        Allow only cells with |i − j| ≤ band (Sakoe & Chiba), with a band of at least |n − m|. An integer holds for
+        all instances, a tensor has one band per instance.
     lengths : (..., 2) integers, optional
-        Rows and columns in use, each instance's; what lies outside is not read.
+        Numbers of rows and columns in use, per instance. Cells in the padding are not read.
 
     Returns
     -------
     Tensor
-        (...), in the dtype of the cost. At most the hard cost, and often negative: there are many alignments. It is
-        differentiable twice, by compiled passes on the CPU.
+        The smoothed cost of each instance, (...), in the dtype of ``cost``. The result is at most the hard cost, and
+        can be negative. It is differentiable twice, with compiled loops on the CPU.
 
     Raises
     ------
     InvalidInputError
-        For NaN or −inf in use, lengths out of range, a band that cannot reach the last cell, a negative temperature.
+        If a cell in use has NaN or −inf, lengths are out of range, a band excludes the last cell, or the temperature
+        is negative.
     InfeasibleError
         If an instance has no alignment of finite cost.
 
     Notes
     -----
-    Ω is 0 where a choice is certain; Mensch & Blondel's squared norm lacks the −½ that makes it so.
+    Ω is 0 at one-hot vectors, so "squared_l2" is ½‖q‖² − ½. Mensch & Blondel use ½‖q‖² without the constant.
 
     References
     ----------
@@ -73,14 +77,15 @@ def soft_dtw(
 
     Examples
     --------
-    >>> cost = torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]])
+    >>> row = torch.tensor([0.0, 1.0, 2.0])
+    >>> cost = (row.unsqueeze(1) - row).square()
     >>> soft_dtw(cost), soft_dtw(cost, 0.5), soft_dtw(cost, temperature=0)
     (tensor(-1.1904), tensor(-0.2508), tensor(0.))
     """
     problem, smoothed = _prepare(cost, temperature, regularizer, band, lengths)
     with problem.plain_modes():
         value = smoothed.conjugate(problem.oracle, problem.theta)
-    return problem.restore(0 - value)  # a cost of 0, not of −0
+    return problem.restore(0 - value)  # `-value` would return −0 for a cost of 0
 
 
 @public_call
@@ -92,21 +97,31 @@ def alignment_matrix(
     band: int | Tensor | None = None,
     lengths: Any = None,
 ) -> Float[Tensor, "*batch n m"]:
-    """The expected alignment: how probable it is that item i is matched with item j; the gradient of :func:`soft_dtw`.
+    """Return the expected alignment, the gradient of :func:`soft_dtw`: the probability of matching item i with item j.
 
     Parameters
     ----------
-    cost, temperature, regularizer, band, lengths
-        As for :func:`soft_dtw`; with temperature 0 it is the best path, whose own gradient is 0.
+    cost : (..., n, m) Tensor
+        Costs of matching item i with item j, as for :func:`soft_dtw`.
+    temperature : float, optional
+        γ, as for :func:`soft_dtw`. At 0, the result is the best path, with gradient 0.
+    regularizer : str or Regularizer
+        Ω, as for :func:`soft_dtw`.
+    band : int or (...) integer Tensor, optional
+        Largest |i − j| of allowed cells, as for :func:`soft_dtw`.
+    lengths : (..., 2) integers, optional
+        Numbers of rows and columns in use, per instance.
 
     Returns
     -------
     Tensor
-        (..., n, m), between 0 and 1; 0 outside the band and the lengths. Differentiable.
+        The expected alignment, (..., n, m), with entries from 0 to 1, and 0 outside the band and in the padding. It is
+        differentiable.
 
     Examples
     --------
-    >>> cost = torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]])
+    >>> row = torch.tensor([0.0, 1.0, 2.0])
+    >>> cost = (row.unsqueeze(1) - row).square()
     >>> alignment_matrix(cost)
     tensor([[1.0000e+00, 2.3609e-01, 7.5377e-04],
             [2.3609e-01, 9.1618e-01, 2.3609e-01],
@@ -126,17 +141,21 @@ def alignment_matrix(
 def alignment_path(
     cost: Tensor, *, band: int | Tensor | None = None, lengths: Any = None
 ) -> Int[Tensor, "*batch steps 2"]:
-    """The alignment of least cost, as a list of its cells; where several cost the same, diagonal steps come first.
+    """Return the cells of the alignment of minimum cost; ties go to diagonal steps.
 
     Parameters
     ----------
-    cost, band, lengths
-        As for :func:`soft_dtw`.
+    cost : (..., n, m) Tensor
+        Costs of matching item i with item j, as for :func:`soft_dtw`.
+    band : int or (...) integer Tensor, optional
+        Largest |i − j| of allowed cells, as for :func:`soft_dtw`.
+    lengths : (..., 2) integers, optional
+        Numbers of rows and columns in use, per instance.
 
     Returns
     -------
     Tensor
-        (..., n + m − 1, 2) integers: row and column of each cell in order, padded with −1.
+        Row and column of each cell in order, (..., n + m − 1, 2) integers, padded with −1.
 
     Examples
     --------
@@ -153,7 +172,7 @@ def alignment_path(
 
 
 def resolve_regularizer(temperature: float | None, regularizer: str | Regularizer) -> Regularizer:
-    """The regularizer with this temperature; none at all at 0."""
+    """Return the regularizer with this temperature, or no regularizer (`Unregularized`) for a temperature of 0."""
     if temperature is not None:
         check_temperature(temperature, allow_zero=True)
     found = get_regularizer(regularizer, temperature or None)
@@ -161,7 +180,7 @@ def resolve_regularizer(temperature: float | None, regularizer: str | Regularize
 
 
 def check_band(band: int | Tensor | None) -> int | Tensor | None:
-    """``band``; InvalidInputError if it is neither None, nor a number of cells, nor a tensor of them."""
+    """Return ``band``; raise InvalidInputError unless it is None, a valid number of cells, or a tensor."""
     if not isinstance(band, Tensor):
         get_oracle("dtw", band=band)
     return band
@@ -187,14 +206,14 @@ def _bind_band_and_lengths(cost: Tensor, band: Any, lengths: Any) -> Problem:
 
 
 def _check_lengths(lengths: Any, cost: Tensor) -> None:
-    """InvalidInputError if ``lengths`` have a shape that no rows and columns of ``cost`` have."""
+    """Raise InvalidInputError if the shape of ``lengths`` does not match the batch shape of ``cost``."""
     try:
         shape = torch.as_tensor(lengths).shape
     except (TypeError, ValueError, RuntimeError):
-        return  # which is refused as with any other instance data
+        return  # `Problem.build` raises the error
     batch = cost.shape[:-2]
     if shape[-1:] != (2,) or len(shape) != len(batch) + 1 or not broadcasts(shape[:-1], batch):
         raise InvalidInputError(
-            f"lengths: rows and columns in use, {(*batch, 2)} for a cost of shape {tuple(cost.shape)}, are needed; "
-            f"got shape {tuple(shape)}"
+            f"lengths must have shape {(*batch, 2)}, the rows and columns in use, for a cost of shape "
+            f"{tuple(cost.shape)}; got shape {tuple(shape)}"
         )

@@ -1,4 +1,4 @@
-"""Soft-DTW from series: between two of them, without its bias, and as a loss."""
+"""Soft-DTW of two series, the soft-DTW divergence, and the loss module."""
 
 from __future__ import annotations
 
@@ -30,26 +30,29 @@ def soft_dtw_between(
     band: int | Tensor | None = None,
     lengths: Any = None,
 ) -> Float[Tensor, "*batch"]:
-    """:func:`structinf.soft_dtw` of the pairwise costs of two series.
+    """Return the soft-DTW of two series: :func:`structinf.soft_dtw` of their pairwise costs.
 
     Parameters
     ----------
     x : (..., n, d) Tensor, or (n,)
+        The first series, as for :func:`structinf.pairwise_cost`.
     y : (..., m, d) Tensor, or (m,)
-        As for :func:`structinf.pairwise_cost`; batch dimensions broadcast.
+        The second series. Batch dimensions of ``x`` and ``y`` broadcast.
     temperature : float, optional
-        In the unit of the metric.
+        γ, in the unit of the metric, as for :func:`structinf.soft_dtw`. Default 1.
     metric : str or callable
-        As for :func:`structinf.pairwise_cost`.
-    regularizer, band
-        As for :func:`structinf.soft_dtw`.
+        The metric of :func:`structinf.pairwise_cost`.
+    regularizer : str or Regularizer
+        Ω, as for :func:`structinf.soft_dtw`.
+    band : int or (...) integer Tensor, optional
+        Largest |i − j| of matched items, as for :func:`structinf.soft_dtw`.
     lengths : (..., 2) integers, optional
-        Items of x and of y in use; what comes after is not read.
+        Numbers of items of ``x`` and of ``y`` in use. Items in the padding are not read.
 
     Returns
     -------
     Tensor
-        (...), in the dtype of the series.
+        The soft-DTW of each instance, (...), in the dtype of the series.
 
     Examples
     --------
@@ -72,21 +75,34 @@ def soft_dtw_divergence(
     band: int | Tensor | None = None,
     lengths: Any = None,
 ) -> Float[Tensor, "*batch"]:
-    """Soft-DTW without its bias: sdtw(x, y) − ½ sdtw(x, x) − ½ sdtw(y, y), which is 0 between a series and itself.
+    """Return the soft-DTW divergence sdtw(x, y) − ½ sdtw(x, x) − ½ sdtw(y, y).
 
-    Soft-DTW is negative between similar series, and least for others than equal ones; this is neither.
+    Soft-DTW is negative between similar series, and sdtw(x, y) is not smallest at y = x. The divergence corrects this
+    bias: it is 0 at y = x.
 
     Parameters
     ----------
-    x, y, temperature, metric, regularizer, band, lengths
-        As for :func:`soft_dtw_between`; the series may differ in length.
+    x : (..., n, d) Tensor, or (n,)
+        The first series, as for :func:`structinf.pairwise_cost`.
+    y : (..., m, d) Tensor, or (m,)
+        The second series. Batch dimensions of ``x`` and ``y`` broadcast.
+    temperature : float, optional
+        γ, in the unit of the metric, as for :func:`structinf.soft_dtw`. Default 1.
+    metric : str or callable
+        The metric of :func:`structinf.pairwise_cost`.
+    regularizer : str or Regularizer
+        Ω, as for :func:`structinf.soft_dtw`.
+    band : int or (...) integer Tensor, optional
+        Largest |i − j| of matched items, as for :func:`structinf.soft_dtw`.
+    lengths : (..., 2) integers, optional
+        Numbers of items of ``x`` and of ``y`` in use. Items in the padding are not read.
 
     Returns
     -------
     Tensor
-        (...), in the dtype of the series. With the negative entropy it is at least 0 for every metric for which
-        k / (1 + k), k = exp(−c / γ), is a positive definite kernel; for the squared Euclidean one that is not proven,
-        and no exception is known. With "squared_l2" it can be slightly negative.
+        The divergence of each instance, (...), in the dtype of the series. With the negative entropy, the divergence
+        is at least 0 if k / (1 + k) with k = exp(−c / γ) is a positive definite kernel. For squared Euclidean costs,
+        no proof and no counterexample is known. With "squared_l2", the divergence can be negative.
 
     References
     ----------
@@ -96,8 +112,10 @@ def soft_dtw_divergence(
     Examples
     --------
     >>> x, y = torch.arange(100.0).cos(), torch.arange(90.0).cos()
-    >>> soft_dtw_between(x, x), soft_dtw_divergence(x, x), soft_dtw_divergence(x, y)
-    (tensor(-104.3709), tensor(0.), tensor(8.0839))
+    >>> soft_dtw_between(x, x)
+    tensor(-104.3709)
+    >>> soft_dtw_divergence(x, x), soft_dtw_divergence(x, y)
+    (tensor(0.), tensor(8.0839))
     """
     a, b, both = _without_padding(*check_series(x, y), band, lengths)
 
@@ -109,9 +127,10 @@ def soft_dtw_divergence(
 
 
 def _without_padding(x: Tensor, y: Tensor, band: Any, lengths: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Both series with 0 in the padding, whose NaN would otherwise reach gradients as 0 · NaN, and the lengths.
+    """Return both series with 0 in the padding, and the lengths.
 
-    Where lengths or bands belong to instances, both series get all batch dimensions.
+    NaN in the padding would otherwise reach gradients as 0 · NaN. With ``lengths`` or a tensor ``band``, both series are
+    expanded to the common batch shape.
     """
     batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
     if lengths is not None or isinstance(band, Tensor):
@@ -131,16 +150,23 @@ def _without_padding(x: Tensor, y: Tensor, band: Any, lengths: Any) -> tuple[Ten
 
 
 class SoftDTWLoss(nn.Module):
-    """Soft-DTW, or its divergence, between predicted and right series, reduced over the batch.
+    """Soft-DTW, or the soft-DTW divergence, between predicted and target series, reduced over the batch.
 
     Parameters
     ----------
-    temperature, metric, regularizer, band
-        As for :func:`soft_dtw_between`.
+    temperature : float, optional
+        γ, in the unit of the metric, as for :func:`structinf.soft_dtw`. Default 1.
+    metric : str or callable
+        The metric of :func:`structinf.pairwise_cost`.
+    regularizer : str or Regularizer
+        Ω, as for :func:`structinf.soft_dtw`.
+    band : int, optional
+        Largest |i − j| of matched items, as for :func:`structinf.soft_dtw`.
     divergence : bool
-        Take :func:`soft_dtw_divergence`, which is least where the series are equal.
+        Whether the loss is :func:`soft_dtw_divergence`, which is 0 for equal series. By default (False), the loss is
+        :func:`soft_dtw_between`.
     reduction : "mean", "sum" or "none"
-        Over the batch, as in torch.nn; the mean of an empty batch is 0.
+        Reduction over the batch, as in torch.nn; the mean of an empty batch is 0.
 
     Examples
     --------
@@ -166,7 +192,7 @@ class SoftDTWLoss(nn.Module):
         self.reduction: Reduction = check_reduction(reduction)
 
     def forward(self, x: Tensor, y: Tensor, lengths: Any = None) -> Float[Tensor, "*batch"]:
-        """The loss between x (..., n, d) and y (..., m, d): a scalar, or (...) with ``reduction="none"``."""
+        """Return the loss between x (..., n, d) and y (..., m, d): a scalar, or (...) with ``reduction="none"``."""
         function = soft_dtw_divergence if self.divergence else soft_dtw_between
         options = {"metric": self.metric, "regularizer": self.regularizer, "band": self.band}
         return reduce_losses(function(x, y, lengths=lengths, **options), self.reduction)

@@ -1,4 +1,4 @@
-"""Conformance suites that plugin authors run, and exact answers by enumeration to compare with."""
+"""Conformance suites for authors of oracles and relaxations, and exact results by enumeration."""
 
 from .cases import InstanceData
 from .check import Check

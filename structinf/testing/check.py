@@ -1,4 +1,4 @@
-"""What a check is, and how it runs: on one input after the other, until one fails."""
+"""A conformance check, and the function that runs checks on inputs until the first failure."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ Test = Callable[[Case], None]
 
 @dataclass(frozen=True)
 class Check:
-    """One property that the protocol demands, and the function that tests it.
+    """A requirement of the protocol, and the function that tests the requirement.
 
     Attributes
     ----------
     name : str
+        The name of the check.
     requirement : str
-        The property in one sentence, for messages.
+        The requirement in one sentence, for messages.
     test : callable
-        Takes a case. Raises CheckFailed, with a sentence about what came instead, if the case lacks the property.
+        A function of a case. If the case violates the requirement, the function raises CheckFailed with a sentence
+        about the wrong result.
     ability : type of Oracle
         Oracles without this ability are not tested.
     kind : type of Relaxation
-        Relaxations of another kind are not tested.
+        Only relaxations of this class are tested.
     families : sequence of str
-        The families of potentials to test with.
+        The families of scores to test with.
     dtypes : sequence of torch.dtype, optional
-        Test with these dtypes, whatever the caller asks for.
+        The dtypes to test with. By default, the dtypes that the caller of the suite requests.
     """
 
     name: str
@@ -53,16 +55,16 @@ class Check:
     dtypes: Sequence[torch.dtype] | None = None
 
     def not_applicable_reason(self, target: CheckTarget) -> str | None:
-        """Why the check does not apply to ``target``; None if it does."""
+        """Return why the check does not apply to ``target``; None if the check applies."""
         if target.relaxation is not None and not isinstance(target.relaxation, self.kind):
-            return f"{target.relaxation.label()} is no {self.kind.__name__}"
+            return f"{target.relaxation.label()} is not a {self.kind.__name__}"
         return missing_ability_reason(target.oracle, self.ability)
 
 
 def add_check(*lists: list[Check], **options: Any) -> Callable[[Test], Test]:
-    """A decorator that appends a test to ``lists`` as a :class:`Check` with these further fields.
+    """Return a decorator that appends a function to ``lists`` as a :class:`Check` with the fields ``options``.
 
-    The name and the requirement are the function's name and docstring.
+    The name and the docstring of the function become the name and the requirement of the check.
     """
 
     def decorate(test: Test) -> Test:
@@ -80,7 +82,7 @@ def run_checks(
     raise_on_failure: bool,
     on_result: Callable[[CheckResult], None] | None,
 ) -> CheckReport:
-    """Run ``checks`` one by one; with ``raise_on_failure`` the first failure is raised."""
+    """Run ``checks`` in order, and return the report. With ``raise_on_failure``, raise the first failure."""
     results = []
     for check in checks:
         results.append(_run(check, target))
@@ -95,7 +97,7 @@ def _run(check: Check, target: CheckTarget) -> CheckResult:
     start = time.perf_counter()
     num_passed, error, reason = 0, None, check.not_applicable_reason(target)
     cases = target.cases(check.families, check.dtypes) if reason is None else iter(())
-    reason = reason or "no input of this kind could be made"
+    reason = reason or "the suite could not make any input for it"
     while error is None:
         case = None
         try:
@@ -121,7 +123,7 @@ def _error(check: Check, target: CheckTarget, case: Case | None, failure: Except
         summary = f"{type(failure).__name__} in {origin}" if origin else message
     case = getattr(failure, "case", None) or case
     if case is None:
-        shown = f"argmax raised it while the inputs were made, for event shape {target.event_shape}."
+        shown = f"argmax raised the error while the suite made inputs of event shape {target.event_shape}."
     else:
         shown = f"The input on which it fails:\n{reproduction_code(case)}"
     first = f"{target.display_name} fails the check {check.name!r}: {check.requirement}"
@@ -131,7 +133,7 @@ def _error(check: Check, target: CheckTarget, case: Case | None, failure: Except
 
 
 def _origin(failure: Exception, target: CheckTarget) -> str | None:
-    """The innermost line of the plugin's own package that ``failure`` passed through."""
+    """Return the innermost line of the plugin's own package in the traceback of ``failure``; None without such a line."""
     plugins = {type(x).__module__.partition(".")[0] for x in (target.oracle, target.relaxation)} - {"structinf"}
     found = None
     for frame, line in traceback.walk_tb(failure.__traceback__):

@@ -1,4 +1,4 @@
-"""Comparisons that say what differs, where and by how much."""
+"""Comparisons of results. Their errors state the entry that differs, its value and the expected value."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = [
 
 
 class CheckFailed(Exception):
-    """What a check raises, with a sentence, about an input that fails it; never leaves the package."""
+    """The error of a check about an input that violates the requirement. The package never passes it to users."""
 
 
 class NotApplicable(Exception):
-    """What a check raises, with a reason, if it does not apply to an input or oracle."""
+    """The exception of a check that does not apply to an input or an oracle. Its message is the reason."""
 
 
 @contextlib.contextmanager
 def attach_case_to_errors(case: object) -> Iterator[None]:
-    """Whatever is raised inside gets the attribute ``case``: the input as the check had changed it."""
+    """Set the attribute ``case`` of exceptions raised in the context to the input, as modified by the check."""
     try:
         yield
     except Exception as failure:
@@ -44,7 +44,7 @@ def attach_case_to_errors(case: object) -> Iterator[None]:
 
 
 def fail(message: str) -> NoReturn:
-    """Raise CheckFailed."""
+    """Raise CheckFailed with ``message``."""
     raise CheckFailed(message)
 
 
@@ -55,21 +55,24 @@ def expect(condition: object, message: str) -> None:
 
 
 def expect_equal(actual: Parts, expected: Parts, what: str) -> None:
-    """Raise CheckFailed at the first entry in which two results differ at all."""
+    """Raise CheckFailed unless two results are exactly equal. The error shows the entry with the largest difference."""
     _compare(actual, expected, None, what)
 
 
 def expect_close(actual: Parts, expected: Parts, tolerance: float | Tensor, what: str) -> None:
-    """Raise CheckFailed at the entry with the largest excess over ``tolerance`` (absolute, broadcast).
+    """Raise CheckFailed unless two results differ by at most ``tolerance`` (absolute, broadcast to the result).
 
-    Infinities must agree.
+    Infinities must agree. The error shows the entry that exceeds the tolerance most.
     """
     _compare(actual, expected, tolerance, what)
 
 
 @contextlib.contextmanager
 def expect_untouched(theta: Parts, what: str) -> Iterator[None]:
-    """Raise CheckFailed if the block, which calls ``what``, writes to ``theta`` or changes requires_grad."""
+    """Raise CheckFailed if the code in the context writes to ``theta`` or changes its requires_grad.
+
+    ``what`` names the called method in the error.
+    """
     before = [(t.detach().clone(), t._version, t.requires_grad) for t in as_tuple(theta)]
     yield
     for name, t, (values, version, needs_grad) in named_tensors("theta", theta, before):
@@ -79,9 +82,9 @@ def expect_untouched(theta: Parts, what: str) -> Iterator[None]:
 
 
 def named_tensors(name: str, value: Parts, *others: Any) -> Iterator[Any]:
-    """The tensors of ``value`` with their names: ``name``, or ``name[0]``, ``name[1]``, ... for a tuple.
+    """Yield the name and each tensor of ``value``: the name is ``name``, or ``name[i]`` for a tuple.
 
-    ``others`` (Parts, or a sequence of one entry for each tensor) are walked along with them.
+    Corresponding entries of ``others`` follow. Each of ``others`` is Parts, or a sequence with one entry per tensor.
     """
     columns = [x if isinstance(x, list | tuple) else (x,) for x in others]
     for i, row in enumerate(zip(as_tuple(value), *columns, strict=True)):

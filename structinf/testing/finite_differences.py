@@ -1,7 +1,7 @@
-"""Derivatives against central differences, in a random direction, away from kinks.
+"""Comparison of derivatives with central differences in a random direction.
 
-Unlike ``torch.autograd.gradcheck`` this allows potentials of −inf, which no difference moves. It tells a wrong
-derivative from a point that has none.
+Unlike ``torch.autograd.gradcheck``, the comparison allows scores of −inf, and keeps them fixed. At points without a
+derivative, the check does not apply instead of failing.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TOLERANCE = 1e-6  # relative to the size of the values and derivatives
 def expect_derivative(
     function: Callable[[Parts], Parts], theta: Parts, generator: torch.Generator, what: str, order: int = 1
 ) -> None:
-    """Raise CheckFailed unless the derivative of ``function`` at ``theta`` (float64) is that of its values.
+    """Raise CheckFailed unless the derivative of ``function`` at ``theta`` (float64) agrees with finite differences.
 
-    ``order`` 2 checks the derivative of the first derivative, and so on. NotApplicable is raised if a kink lies within
-    the step, so that the differences to both sides disagree.
+    ``order`` n checks the derivative of the (n − 1)-th derivative. If the function has a kink within the step, so that
+    the differences to both sides disagree, raise NotApplicable. ``what`` names the function in errors.
     """
     scalar = _projected(function, theta, generator, order)
     directions = [
@@ -38,7 +38,7 @@ def expect_derivative(
     here, gradients = value.item(), differentiate(value, leaves)
     for g, t in zip(gradients, leaves, strict=True):
         expect(g.isfinite().all(), f"the derivative of order {order} of {what} is not finite")
-        expect(not g[t.isneginf()].any(), f"the derivative of order {order} of {what} is not 0 at a part of −inf")
+        expect(not g[t.isneginf()].any(), f"the derivative of order {order} of {what} is not 0 at a score of −inf")
     by_autograd = sum((g * d).sum().item() for g, d in zip(gradients, directions, strict=True))
     for step in STEPS:
         forward, backward = (
@@ -49,21 +49,22 @@ def expect_derivative(
         difference = abs(by_autograd - by_differences)
         if difference <= TOLERANCE * (1 + abs(by_differences) + abs(here)):
             return
-        # A kink on one side, at any distance, makes this 2 · step · difference; without one it is of order step².
+        # A kink on one side, at any distance, makes the second difference 2 · step · difference. Without a kink, it is
+        # of order step².
         if abs(forward - 2 * here + backward) > step * difference:
             raise NotApplicable("a kink lies within the step of the finite differences")
-        # Kinks on both sides may cancel in it, so a smaller step has the last word.
+        # Kinks on both sides may cancel in the second difference, so the check fails only at the smaller step.
         if step == STEPS[-1]:
             fail(
-                f"the derivative of order {order} of {what} is {by_autograd:.9g} in a direction "
-                f"in which finite differences give {by_differences:.9g}"
+                f"the derivative of order {order} of {what} is {by_autograd:.9g} in a random direction, "
+                f"finite differences give {by_differences:.9g}"
             )
 
 
 def _projected(
     function: Callable[[Parts], Parts], theta: Parts, generator: torch.Generator, order: int
 ) -> Callable[[list[Tensor]], Tensor]:
-    """⟨w, ·⟩ of the (order − 1)-th derivative of ``function``, for random w."""
+    """Return a scalar function: the inner product of the (order − 1)-th derivative of ``function`` with random weights."""
     weights: dict[tuple[int, int], Tensor] = {}
 
     def project(level: int, tensors: tuple[Tensor, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checks of every method: what it returns, and that batches, memory and order do not matter."""
+"""Checks of every method: the form of its result, and independence of batches, memory layout and order."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ UNSCALED = ("normal", "ties", "zeros", "forbidden")
 
 @add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=("normal", "forbidden"))
 def form(case: Case) -> None:
-    """Every method returns θ's form, dtype and device with the full batch, without NaN, whatever the batch size."""
+    """Every method returns results with θ's form, dtype and device, the full batch and no NaN, for any batch size."""
     for sub_case in (case, case.rows([0])):
         _expect_no_nan(_outputs(sub_case))
 
 
 @add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=NORMAL)
 def empty_batch(case: Case) -> None:
-    """The empty batch has an empty answer."""
+    """Every method returns an empty result for an empty batch."""
     _outputs(case.rows([]))
 
 
 @add_check(ORACLE_CHECKS)
 def no_nan(case: Case) -> None:
-    """No answer holds NaN, at any scale and beside parts of −inf."""
+    """No result contains NaN, at any scale of the scores, and next to scores of −inf."""
     _expect_no_nan(_outputs(case))
 
 
 @add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=UNSCALED)
 def input_untouched(case: Case) -> None:
-    """No method writes to θ, flips its requires_grad, or returns it."""
+    """No method writes to θ, changes its requires_grad, or returns its memory."""
     for method in methods_under_test(case):
         for needs_grad in (False, True):
             theta = map_parts(lambda t, needs=needs_grad: t.detach().clone().requires_grad_(needs), case.theta)
@@ -71,12 +71,12 @@ def input_untouched(case: Case) -> None:
                     torch.stack(recorded).sum().backward()
             for name, t in named_tensors("theta", theta):
                 for output in outputs:
-                    expect(not _share_memory(output.value, t), f"{output.name} lies in the memory of {name}")
+                    expect(not _share_memory(output.value, t), f"{output.name} shares its memory with {name}")
 
 
 @add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=UNSCALED)
 def repeatable(case: Case) -> None:
-    """The same input gives the same answer every time, ties included; a relaxation's mean() is the mean of solve()."""
+    """Equal inputs give equal results, also with ties, and a relaxation's mean() equals the mean of solve()."""
     _expect_same_outputs(case, case.oracle, map_parts(torch.clone, case.theta), "called again", exactly=True)
     if case.target.relaxation is not None:
         mean = case.relaxation.mean(case.oracle, case.theta)
@@ -86,17 +86,17 @@ def repeatable(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, families=UNSCALED)
 def strides(case: Case) -> None:
-    """Non-contiguous potentials have the same answer."""
+    """Non-contiguous scores give the same results as contiguous scores."""
     theta = map_parts(_with_scattered_memory, case.theta)
-    _expect_same_outputs(case, case.oracle, theta, "with non-contiguous potentials")
+    _expect_same_outputs(case, case.oracle, theta, "with non-contiguous scores")
 
 
 @add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=(*UNSCALED, "large"))
 def batch_independence(case: Case) -> None:
-    """An instance's answer does not depend on the other instances of its batch, nor on its place in it."""
+    """The result for an instance depends neither on the other instances of the batch, nor on its batch index."""
     methods = [method for method in methods_under_test(case) if not method.random]
     if not methods:
-        raise NotApplicable("the noise of an instance depends on its place in the batch")
+        raise NotApplicable("the noise of an instance depends on its batch index")
     order = [2, 0, 3, 0, 1] if case.size == 4 else list(reversed(range(case.size)))
     shuffled, single = case.rows(order), [case.rows([b]) for b in range(case.size)]
     for method in methods:
@@ -113,7 +113,7 @@ def batch_independence(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, families=NORMAL)
 def rows_and_repeat(case: Case) -> None:
-    """The indexed ``oracle[rows]`` and ``oracle.repeat(n)`` have the instance data of these rows."""
+    """The oracles ``oracle[rows]`` and ``oracle.repeat(n)`` have the instance data of the rows."""
     if not case.instance_data:
         raise NotApplicable("no instance data is bound")
     oracle = case.oracle
@@ -131,13 +131,13 @@ def rows_and_repeat(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, families=NORMAL)
 def instance_data(case: Case) -> None:
-    """An oracle takes the instance data that instance_ndim names, and without it answers or says what it needs."""
+    """An oracle refuses unknown instance data, and without instance data gives a result or an InvalidInputError."""
     try:
         case.target.oracle.bind(no_such_data=1)
     except TypeError:
         pass
     else:
-        fail("bind(no_such_data=1) was accepted")
+        fail("bind(no_such_data=1) raised no TypeError")
     if case.instance_data:
         with contextlib.suppress(InvalidInputError, TypeError):
             case.target.try_argmax({})
@@ -145,7 +145,7 @@ def instance_data(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, families=NORMAL)
 def copies(case: Case) -> None:
-    """Copies, deep copies and pickles of an oracle give the same answers."""
+    """Copies, deep copies and unpickled copies of an oracle give the same results."""
     makers: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy]
     if _is_importable(type(case.target.oracle)):
         makers.append(lambda oracle: pickle.loads(pickle.dumps(oracle)))
@@ -162,11 +162,11 @@ def _outputs(case: Case) -> list[Output]:
 
 def _expect_no_nan(outputs: Sequence[Output]) -> None:
     for output in outputs:
-        expect(not output.value.isnan().any(), f"{output.name} holds NaN")
+        expect(not output.value.isnan().any(), f"{output.name} contains NaN")
 
 
 def _per_instance(outputs: Sequence[Output]) -> list[Output]:
-    """The outputs that belong to instances, and to the instance alone."""
+    """Return the outputs that have one entry per instance and do not depend on the other instances."""
     return [output for output in outputs if output.spec.form != "theta" and not output.spec.solver_detail]
 
 
@@ -188,7 +188,7 @@ def _expect_same(actual: Tensor, expected: Output, case: Case, what: str, alone:
 
 
 def _summation_tolerance(output: Output, case: Case, alone: bool) -> Tensor:
-    """For sums that another order of the batch, or an instance ``alone``, may round otherwise."""
+    """Return a tolerance for sums that round differently in another batch, or for an instance ``alone``."""
     if case.target.relaxation is not None:
         return case.tolerance * (1 + case.target.num_parts if alone and output.spec.form == "instance" else 1)
     sizes = [t.abs().nan_to_num(posinf=0).flatten(1).sum(1).amax() for t in as_tuple(case.theta)]
@@ -203,7 +203,7 @@ def _share_memory(a: Tensor, b: Tensor) -> bool:
 
 
 def _with_scattered_memory(t: Tensor) -> Tensor:
-    """The same values, no two of them neighbours in memory, and the dimensions in reverse order there."""
+    """Return a tensor with equal values whose memory has gaps between the values and a reversed order of dimensions."""
     backwards = list(reversed(range(t.ndim)))
     wide = t.new_full((*(t.shape[d] for d in backwards), 2), torch.nan)
     wide[..., 0] = t.permute(backwards)
@@ -211,7 +211,7 @@ def _with_scattered_memory(t: Tensor) -> Tensor:
 
 
 def _is_importable(cls: type) -> bool:
-    """Whether pickle can find the class again: not if it was defined inside a function."""
+    """Return whether pickle can import the class. Pickle cannot import classes defined inside functions."""
     if "." in cls.__qualname__:
         return False
     module = importlib.import_module(cls.__module__) if cls.__module__ != "__main__" else __import__("__main__")

@@ -1,4 +1,4 @@
-"""Checks of what a relaxation computes: a point of conv(Y), its support, its limit, its derivatives, and its loss."""
+"""Checks of relaxations: the mean, the support, the limit of low temperatures, the derivatives, and the loss."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ DOUBLE = (torch.float64,)
 
 @add_check(RELAXATION_CHECKS, families=("normal",))
 def own_generator(case: Case) -> None:
-    """Noise comes from the generator alone, if one is given."""
+    """A relaxation with a generator draws noise from this generator only."""
     if not case.relaxation.is_stochastic:
         raise NotApplicable("the relaxation draws no noise")
     before = torch.get_rng_state()
     mean = as_tuple(case.relaxation.solve(case.oracle, case.theta).mean)
     if all(m.requires_grad for m in mean):
         torch.stack([m.sum() for m in mean]).sum().backward()
-    expect(torch.equal(torch.get_rng_state(), before), "torch's own generator was drawn from, too")
+    expect(torch.equal(torch.get_rng_state(), before), "the relaxation also drew from torch's global generator")
 
 
 @add_check(RELAXATION_CHECKS)
 def support(case: Case) -> None:
-    """A solution with a support is its weighted mean, of structures, by weights that are a distribution."""
+    """The weights are a distribution, the support consists of structures, and their weighted mean is the mean."""
     solution = _solve(case)
     weights, structures = solution.weights, solution.support
     if weights is None or structures is None:
@@ -59,12 +59,12 @@ def support(case: Case) -> None:
     for b, _, listed in case.enumerations():
         for k in (weights[:, b] > 0).nonzero()[:, 0].tolist():
             y = map_parts(lambda t, k=k, b=b: t[k, b : b + 1], structures)
-            expect(listed.position(y) is not None, f"support[{k}] at batch index {b} is no structure")
+            expect(listed.position(y) is not None, f"support[{k}] at batch index {b} is not a structure")
 
 
 @add_check(RELAXATION_CHECKS, families=("normal",))
 def warm_start(case: Case) -> None:
-    """A solution started from its own support is the same."""
+    """A warm start from the solution's own support gives the same mean and value."""
     oracle, relaxation = case.target.oracle, case.relaxation
     with torch.no_grad():
         first = infer(case.user_theta, oracle, relaxation, **case.instance_data)
@@ -80,11 +80,11 @@ def warm_start(case: Case) -> None:
 
 @add_check(RELAXATION_CHECKS)
 def hull(case: Case) -> None:
-    """The mean lies in conv(Y), and is 0 at parts of −inf."""
+    """The mean lies in conv(Y), and is 0 at parts with score −inf."""
     mean = _solve(case).mean
     tolerance = case.tolerance * math.sqrt(case.target.num_parts)
     for t, m in zip(as_tuple(case.theta), as_tuple(mean), strict=True):
-        expect(not (t.isneginf() & (m != 0)).any(), "the mean is not 0 at a part of −inf")
+        expect(not (t.isneginf() & (m != 0)).any(), "the mean is not 0 at a part with score −inf")
     for b in range(case.size):
         target = flatten_parts(instance(mean, b))[0]
         distance = (_nearest_point(case, b, target) - target).norm().item()
@@ -93,12 +93,12 @@ def hull(case: Case) -> None:
 
 @add_check(RELAXATION_CHECKS, families=("normal", "forbidden"), dtypes=DOUBLE)
 def temperature(case: Case) -> None:
-    """As the temperature falls to 0, the score of the mean approaches the best score."""
+    """The score of the mean approaches the best score as the temperature falls to 0."""
     low = 1e-4
     relaxation, theta = case.relaxation, case.theta
     is_regularized = isinstance(relaxation, RegularizedRelaxation)
     if relaxation.is_stochastic and not is_regularized:
-        raise NotApplicable("the noise stays, however small the temperature is")
+        raise NotApplicable("the noise of the relaxation does not vanish at low temperatures")
     if dataclasses.is_dataclass(relaxation) and "temperature" in (f.name for f in dataclasses.fields(relaxation)):
         relaxation = dataclasses.replace(relaxation, temperature=low)
     elif is_regularized:
@@ -107,7 +107,7 @@ def temperature(case: Case) -> None:
         raise NotApplicable("the relaxation has no temperature")
     with torch.no_grad():
         mean = relaxation.mean(case.oracle, theta)
-    # ⟨θ, μ⟩ falls short by at most temperature times the range of Ω, which is of the order of the number of parts.
+    # ⟨θ, μ⟩ is below the best score by at most the temperature times the range of Ω, at most about the number of parts.
     short = (inner_product(case.theta, case.oracle.argmax(case.theta)) - inner_product(case.theta, mean)).max().item()
     bound = 10 * low * (1 + case.target.num_parts)
     expect(short <= bound, f"at temperature {low} the mean scores {short:.3g} less than argmax")
@@ -115,27 +115,27 @@ def temperature(case: Case) -> None:
 
 @add_check(RELAXATION_CHECKS, kind=RegularizedRelaxation, families=SMOOTH, dtypes=DOUBLE)
 def first_derivative(case: Case) -> None:
-    """The gradient of the mean is that of its values, also beside −inf."""
+    """The derivative of the mean agrees with finite differences, also next to scores of −inf."""
     _expect_mean_derivative(case, 1)
 
 
 @add_check(RELAXATION_CHECKS, kind=RegularizedRelaxation, families=SMOOTH, dtypes=DOUBLE)
 def second_derivative(case: Case) -> None:
-    """A second derivative of the mean is right or refused with UnsupportedError, never silently wrong."""
+    """The second derivative of the mean is right, or raises UnsupportedError."""
     with contextlib.suppress(UnsupportedError):
         _expect_mean_derivative(case, 2)
 
 
 def _expect_mean_derivative(case: Case, order: int) -> None:
     if case.relaxation.is_stochastic:
-        raise NotApplicable("the derivative is an estimate")
+        raise NotApplicable("the derivative is a stochastic estimate")
     mean = lambda theta: case.relaxation.mean(case.oracle, theta)  # noqa: E731
     expect_derivative(mean, case.theta, case.generator(), "the mean", order)
 
 
 @add_check(RELAXATION_CHECKS, kind=RegularizedRelaxation)
 def conjugate(case: Case) -> None:
-    """The value is max ⟨θ, μ⟩ − Ω(μ): at least any structure's, with gradient μ and the right Hessian."""
+    """The value is max ⟨θ, μ⟩ − Ω(μ): at least ⟨θ, y⟩ − Ω(y) of every structure y, and its gradient is the mean."""
     leaves = [t.detach().clone().requires_grad_() for t in as_tuple(case.theta)]
     value = _regularized(case).conjugate(case.oracle, pack_like(leaves, case.theta))
     solution, tolerance = _solve(case), _value_tolerance(case)
@@ -144,15 +144,15 @@ def conjugate(case: Case) -> None:
     expected = sum_to_batch_of(solution.mean, case.theta)
     expect_close(found, expected, 4 * case.tolerance, "the gradient of conjugate() (the mean is expected)")
     for y in map(case.structure_near, case.select_share(range(3))):
-        # Both may be estimates, from the same draws.
+        # If the value and Ω are estimates, both use the same noise.
         best, omega = _regularized(case).conjugate_and_omega(case.oracle, case.theta, y)
         difference = (best - (inner_product(case.theta, y) - omega)).double().amin().item()
-        expect(difference >= -tolerance, f"the value is {-difference:.3g} below ⟨θ, y⟩ − Ω(y) of a structure y")
+        expect(difference >= -tolerance, f"the value is {-difference:.3g} below ⟨θ, y⟩ − Ω(y) for a structure y")
 
 
 @add_check(RELAXATION_CHECKS, kind=RegularizedRelaxation)
 def loss_minimum(case: Case) -> None:
-    """The Fenchel-Young loss is at least 0, and 0 where the mean is the gold structure."""
+    """The Fenchel-Young loss is at least 0, and equals 0 where the mean is the gold structure."""
     tolerance = _value_tolerance(case)
     for y in map(case.structure_near, case.select_share(range(3))):
         loss = _loss(case, case.user_theta, y)
@@ -168,7 +168,7 @@ def loss_minimum(case: Case) -> None:
 
 @add_check(RELAXATION_CHECKS, kind=RegularizedRelaxation, families=SMOOTH, dtypes=DOUBLE)
 def loss_derivatives(case: Case) -> None:
-    """The loss has gradient μ − y and the right Hessian."""
+    """The gradient of the Fenchel-Young loss is μ − y, and its Hessian agrees with finite differences."""
     y = case.structure_near(0)
     leaves = [t.detach().clone().requires_grad_() for t in as_tuple(case.user_theta)]
     loss = _loss(case, pack_like(leaves, case.user_theta), y).sum()
@@ -200,18 +200,18 @@ def _regularized(case: Case) -> RegularizedRelaxation:
 
 
 def _loss(case: Case, theta: Parts, y: Parts) -> Tensor:
-    """The loss of each instance, from the same draws each time."""
+    """Return the loss of each instance, with the same noise at every call."""
     loss = FenchelYoungLoss(case.target.oracle, case.relaxation, reduction="none")
     return loss(theta, y, generator=case.noise_generator(), **case.instance_data)
 
 
 def _nearest_point(case: Case, b: int, target: Tensor) -> Tensor:
-    """The point of conv(Y), of instance b, nearest to ``target``."""
+    """Return the point of conv(Y) of instance ``b`` nearest to ``target``."""
     listed = case.enumeration(b)
     if listed is not None:
         return nearest_point_of_hull(flatten_parts(listed.structures), target)
     if case.oracle.requires_nonpositive_theta:
-        raise NotApplicable("the oracle lists no structures, and tells the best for costs alone")
+        raise NotApplicable("the oracle does not enumerate structures, and takes only scores of at most 0")
     one = case.rows([b])
 
     def best(direction: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the suites return: a result for each check, and the error that a failed check raises."""
+"""The result of a suite: a result for each check, and the error of a failed check."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["CheckError", "CheckReport", "CheckResult"]
 class CheckError(StructinfError, AssertionError):
     """An oracle or relaxation fails a check.
 
-    The message says which check, what came and what was expected, and prints code that makes the input again.
+    The message states the check, the result and the expected result, and prints code that reproduces the input.
 
     Attributes
     ----------
     check : str
         Name of the check.
     failure_summary : str
-        What is wrong, in the same words for every check that fails for this reason: the exception and the line that
-        raised it, or what the message says.
+        The cause, equal for all checks that fail for the same reason: the exception and the line that raised it, or the
+        sentence about the wrong result.
     """
 
     def __init__(self, message: str, check: str, failure_summary: str = "") -> None:
@@ -41,14 +41,15 @@ class CheckResult:
     check : str
         Name of the check.
     requirement : str
-        The property that it tests.
+        The requirement tested by the check.
     num_inputs : int
-        The number of inputs on which it passed.
+        The number of inputs on which the check passed.
     reason : str or None
-        Why the check does not apply; None if it passed or failed.
+        Why the check does not apply; None if the check passed or failed.
     error : CheckError or None
-        The failure.
+        The failure; None if the check did not fail.
     seconds : float
+        The duration of the check.
     """
 
     check: str
@@ -73,8 +74,9 @@ class CheckReport:
     Attributes
     ----------
     target : str
-        The oracle, or the relaxation of an oracle, that was checked.
+        The checked oracle, or the checked relaxation with its oracle.
     results : tuple of CheckResult
+        The results, in the order of the checks.
     """
 
     target: str
@@ -82,17 +84,17 @@ class CheckReport:
 
     @property
     def passed(self) -> list[str]:
-        """Names of the checks that passed."""
+        """The names of the checks that passed."""
         return [r.check for r in self.results if r.status == "passed"]
 
     @property
     def failed(self) -> list[str]:
-        """Names of the checks that failed."""
+        """The names of the checks that failed."""
         return [r.check for r in self.results if r.status == "failed"]
 
     @property
     def not_applicable(self) -> dict[str, str]:
-        """Names of the checks that do not apply, with the reason."""
+        """The reason why each other check does not apply, by name of the check."""
         return {r.check: r.reason for r in self.results if r.reason is not None}
 
     def raise_if_failed(self) -> None:

@@ -1,4 +1,4 @@
-"""From an input that fails a check to code that a reader can run: fewer instances, printed as Python."""
+"""Reduction of a failing input to the necessary instances, and Python code that reproduces the input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["drop_instances", "reproduction_code"]
 def drop_instances(
     case: Case | None, failure: Exception, test: Callable[[Case], None]
 ) -> tuple[Case | None, Exception]:
-    """The case with as few instances as ``test`` needs to raise an error of the same type, and that error."""
+    """Return a case with fewer instances for which ``test`` raises an error of the same type, and the error.
+
+    The case has one instance if one is enough. Otherwise instances are removed one by one while the error stays.
+    """
     if case is None or case.size < 2:
         return case, failure
     for b in range(case.size):
@@ -38,7 +41,7 @@ def _failure(case: Case, test: Callable[[Case], None]) -> Exception | None:
 
 
 def reproduction_code(case: Case) -> str:
-    """Python that makes the case again."""
+    """Return Python code that reproduces the case."""
     tensors = [_as_source(t) for t in as_tuple(case.user_theta)]
     theta = f"({', '.join(tensors)})" if case.target.is_tuple else tensors[0]
     bound = ", ".join(f"{name}={_as_source(value)}" for name, value in case.instance_data.items())

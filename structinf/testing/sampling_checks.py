@@ -1,4 +1,4 @@
-"""Checks of samplers: they draw structures, as often as p(y) ∝ exp⟨θ, y⟩ says, from the generator alone."""
+"""Checks of samplers: the samples are structures, have the distribution p(y) ∝ exp⟨θ, y⟩, and use the generator."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ DOUBLE = (torch.float64,)
 
 @add_check(ORACLE_CHECKS, ability=Samplable)
 def samples(case: Case) -> None:
-    """Samples are structures without parts of −inf."""
+    """Samples are structures, and use no part with score −inf."""
     drawn = _sample(case, 20, 0)
     for name, t, y in named_tensors("theta", case.theta, drawn):
-        expect(not (t.isneginf() & (y != 0)).any(), f"a sample uses a part of {name} that is −inf")
+        expect(not (t.isneginf() & (y != 0)).any(), f"a sample uses a part whose score in {name} is −inf")
     for b, _, enumeration in case.enumerations():
         for i in range(20):
             y = map_parts(lambda t, i=i, b=b: t[i, b : b + 1], drawn)
-            expect(enumeration.position(y) is not None, f"sample {i} at batch index {b} is no structure")
+            expect(enumeration.position(y) is not None, f"sample {i} at batch index {b} is not a structure")
 
 
 @add_check(ORACLE_CHECKS, ability=Samplable, families=("normal", "zeros", "forbidden"), dtypes=DOUBLE)
 def frequencies(case: Case) -> None:
-    """Structures are drawn as often as p says: a chi-square test, which a right sampler fails once in a million."""
+    """The frequencies of sampled structures agree with p: a chi-square test that fails a right sampler once in 10⁶."""
     n = 4000
     drawn = _sample(case, n, 1)
     for b, theta, enumeration in case.enumerations():
@@ -47,13 +47,13 @@ def frequencies(case: Case) -> None:
         _expect_frequencies(counts, n * p, b)
     if isinstance(case.oracle, GibbsOracle) and not isinstance(case.oracle, Enumerable):
         for name, t, mean in named_tensors("the samples", drawn, case.oracle.marginals(case.theta)):
-            # Six standard errors, and what one structure too many or too few may do to a rare part.
+            # Six standard errors, plus an allowance of 6 / n for rare parts.
             tolerance = 6 * t.std(0) / math.sqrt(n) + 6 / n
             expect_close(t.mean(0), mean, tolerance, f"the mean of {name} (the marginal is expected)")
 
 
 def _expect_frequencies(counts: Tensor, expected: Tensor, b: int) -> None:
-    """Pearson's test, the cells of fewer than five expected counts taken together."""
+    """Apply Pearson's chi-square test. Cells with an expected count below 5 are merged."""
     rare = expected < 5
     cells = torch.stack([counts, expected])
     cells = torch.cat([cells[:, ~rare], cells[:, rare].sum(1, keepdim=True)], 1)
@@ -64,13 +64,13 @@ def _expect_frequencies(counts: Tensor, expected: Tensor, b: int) -> None:
         k = int((counts - expected).square().div(expected.clamp(min=1)).argmax())
         fail(
             f"samples at batch index {b} have chi-square {terms.sum().item():.1f} with {freedom} degrees of freedom; "
-            f"structure {k} came {int(counts[k])} times where {expected[k].item():.1f} are expected"
+            f"structure {k} was drawn {int(counts[k])} times, {expected[k].item():.1f} times are expected"
         )
 
 
 @add_check(ORACLE_CHECKS, ability=Samplable, families=("normal",))
 def randomness(case: Case) -> None:
-    """Samples come from the given generator alone."""
+    """Samples depend on the given generator only, and advance its state."""
     state = torch.get_rng_state()
     first, second = _sample(case, 50, 3), _sample(case, 50, 3)
     expect((state == torch.get_rng_state()).all(), "sample draws from torch's global generator")
@@ -78,12 +78,12 @@ def randomness(case: Case) -> None:
     other = _sample(case, 50, 4)
     more = [e for b in range(case.size) if (e := case.enumeration(b)) is not None and len(e) > 1]
     if more and all(torch.equal(a, b) for a, b in zip(as_tuple(first), as_tuple(other), strict=True)):
-        fail("samples of another seed are the same")
+        fail("samples with different seeds are equal")
     assert isinstance(case.oracle, Samplable)
     generator = torch.Generator().manual_seed(5)
     one, two = (case.oracle.sample(case.theta, 50, generator) for _ in range(2))
     if more and all(torch.equal(a, b) for a, b in zip(as_tuple(one), as_tuple(two), strict=True)):
-        fail("a second call with the same generator draws the same samples: its state does not move on")
+        fail("a second call with the same generator draws the same samples; sample must advance the generator's state")
 
 
 # ----------------------------------------------------------------------------- shared steps

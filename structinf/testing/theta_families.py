@@ -1,4 +1,4 @@
-"""Families of potentials to test with: random, tied, zero, tiny, huge, with parts of −inf."""
+"""Families of scores to test with: random, tied, zero, of scale 1e-3 or 1e3, and with scores of −inf."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["FAMILIES", "forbid", "instance", "magnitude", "normal"]
 
 
 def normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Standard normal numbers, in float64."""
+    """Draw standard normal numbers, in float64."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -26,7 +26,7 @@ def _zeros(shape: Sequence[int], generator: torch.Generator) -> Tensor:
 
 
 FAMILIES: Mapping[str, tuple[Callable[[Sequence[int], torch.Generator], Tensor], float, bool]] = {
-    # name: how entries are drawn, their scale, whether some are −inf
+    # name: the distribution of the entries, their scale, and whether parts are forbidden
     "normal": (normal, 1.0, False),
     "ties": (_ties, 1.0, False),
     "zeros": (_zeros, 1.0, False),
@@ -39,7 +39,10 @@ FAMILIES: Mapping[str, tuple[Callable[[Sequence[int], torch.Generator], Tensor],
 
 
 def forbid(theta: Parts, structure: Parts, generator: torch.Generator) -> Parts:
-    """``theta`` with −inf at 40 % of the parts that no instance of ``structure`` uses, at random."""
+    """Return ``theta`` with −inf at a random 40 % of the parts that ``structure`` does not use.
+
+    In a tensor shared by the batch, a part counts as used if any instance uses the part.
+    """
 
     def mask(t: Tensor, y: Tensor) -> Tensor:
         used = (y != 0).any(0, keepdim=True) if t.shape[0] == 1 else y != 0
@@ -50,11 +53,11 @@ def forbid(theta: Parts, structure: Parts, generator: torch.Generator) -> Parts:
 
 
 def instance(value: Parts, b: int) -> Parts:
-    """Row ``b`` as a batch of one, (1, *event); the only row where all instances share it."""
+    """Return row ``b`` as a batch of size 1, (1, *event). Tensors shared by the batch stay unchanged."""
     return map_parts(lambda t: t[b : b + 1] if t.shape[0] != 1 else t, value)
 
 
 def magnitude(theta: Parts, y: Parts) -> Tensor:
-    """Σ |θ_i y_i| for each instance, without forbidden parts."""
+    """Return Σ |θ_i y_i| of each instance, without forbidden parts."""
     sizes = map_parts(lambda t: t.abs().nan_to_num(posinf=0), theta)
     return inner_product(sizes, map_parts(torch.abs, y))
