@@ -84,7 +84,7 @@ def check_metric(metric: Metric) -> Metric:
 
 
 def check_series(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both series as (..., n, d), half precision cast to float32; raise InvalidInputError if they do not match."""
+    """Return both series as (..., n, d), half precision cast to float32; InvalidInputError if they do not match."""
     for name, series in (("x", x), ("y", y)):
         check_floating(name, series, "a series, a tensor")
         if series.ndim == 0:

@@ -129,8 +129,8 @@ def soft_dtw_divergence(
 def _without_padding(x: Tensor, y: Tensor, band: Any, lengths: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return both series with 0 in the padding, and the lengths.
 
-    NaN in the padding would otherwise reach gradients as 0 · NaN. With ``lengths`` or a tensor ``band``, both series are
-    expanded to the common batch shape.
+    NaN in the padding would otherwise reach gradients as 0 · NaN. With ``lengths`` or a tensor ``band``, both series
+    are expanded to the common batch shape.
     """
     batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
     if lengths is not None or isinstance(band, Tensor):

@@ -1,7 +1,7 @@
-"""From the arguments of users to the arguments of oracles: the only module with several batch dimensions.
+"""Convert the arguments of users to the arguments of oracles. Only this module handles several batch dimensions.
 
-A :class:`Problem` is made by every public call: potentials validated, instance data bound,
-half precision lifted to float32, padding overwritten, batch dimensions flattened.
+Every public call builds a :class:`Problem`. It validates the scores, binds the instance data, casts half precision to
+float32, overwrites the padding, and flattens the batch dimensions.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["Problem", "blame_argument", "broadcasts", "mask_hint", "shapes"]
 
 @dataclass(frozen=True)
 class Problem:
-    """A flat batch of instances, and the way back to the user's shapes.
+    """A flat batch of instances, with methods that restore the user's shapes.
 
-    The instance data is bound to the ``oracle``. ``theta`` (B | 1, *event) is a differentiable function of the user's
-    tensors, in float32 or float64; results are cast back to ``dtypes``, the dtypes of the user's tensors.
+    The instance data are bound to ``oracle``. ``theta`` (B | 1, *event) is a differentiable function of the user's
+    tensors, in float32 or float64. Results are cast to ``dtypes``, the dtypes of the user's tensors.
     """
 
     oracle: Oracle
@@ -43,7 +43,7 @@ class Problem:
 
     @classmethod
     def build(cls, theta: Any, oracle: Oracle, instance_data: Mapping[str, Any]) -> Problem:
-        """Validate and flatten. InvalidInputError or TypeError say what is wrong and where."""
+        """Validate and flatten the arguments. Raises InvalidInputError or TypeError with the position of the error."""
         theta = _check_tensors(theta)
         ndims = oracle.resolve_event_ndim(theta)
         tensors = as_tuple(theta)
@@ -67,7 +67,7 @@ class Problem:
         for i, t in enumerate(as_tuple(form)):
             _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape)
         if torch.is_inference_mode_enabled():
-            # Inference tensors have no version counter and cannot be recorded, which some oracles need inside.
+            # Autograd cannot record inference tensors, and some oracles use autograd.
             with torch.inference_mode(False):
                 form = map_parts(torch.clone, form)
                 clones = {name: t.clone() for name, t in oracle.bound.items()}
@@ -77,9 +77,9 @@ class Problem:
     # -- other arguments of the same batch ---------------------------------------------------
 
     def encode(self, labels: Tensor, what: str) -> Parts:
-        """The structures (B, *event) that integer labels of the user's batch shape describe."""
+        """Return the structures (B, *event) of integer labels of the user's batch shape."""
         if type(self.oracle).encode is Oracle.encode:
-            self.oracle.encode(labels, self.theta)  # raises: it has no labels
+            self.oracle.encode(labels, self.theta)  # raises UnsupportedError
         n = self.oracle.label_ndim
         if labels.ndim < n or labels.shape[: labels.ndim - n] != self.batch_shape:
             raise InvalidInputError(
@@ -91,9 +91,9 @@ class Problem:
         return self.oracle.encode(flat, self.theta)
 
     def flatten_parts(self, y: Any, what: str, instead: str = "") -> Parts:
-        """A structure, or a cost of its parts, in θ's form, as (B, *event); the padding is put to 0.
+        """Flatten structures, or costs of parts, in the form of θ to (B, *event), with 0 in the padding.
 
-        ``instead`` is what messages about its form add: what else may be meant.
+        Error messages about the form end with ``instead``, a hint at another accepted argument.
         """
         received = y
         y = list_to_tuple(y)
@@ -123,9 +123,9 @@ class Problem:
         return form
 
     def gold(self, y: Any, what: str) -> Parts:
-        """Structures (B, *event), given as integer labels or as themselves; a structure must be one of Y's.
+        """Return gold structures (B, *event), given as structures or as integer labels.
 
-        That it is one is checked wherever the oracle has labels, by a round trip through them.
+        If the oracle has labels, encoding and decoding check that structures belong to Y.
         """
         if isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool):
             return self.encode(y, what)
@@ -148,7 +148,7 @@ class Problem:
         return form
 
     def _or_labels(self, what: str) -> str:
-        """The labels that may have been meant instead of a structure, in a clause; nothing if the oracle has none."""
+        """Return a hint at integer labels, as a clause of an error message; empty if the oracle has no labels."""
         if type(self.oracle).encode is Oracle.encode:
             return ""
         n = self.oracle.label_ndim
@@ -159,7 +159,7 @@ class Problem:
         )
 
     def without_padding(self, form: Parts) -> Parts:
-        """Parts (B | 1, *event) with 0 in the padding."""
+        """Return ``form`` (B | 1, *event) with 0 in the padding."""
         masks = self.oracle.valid_parts(form)
         if masks is None:
             return form
@@ -167,7 +167,7 @@ class Problem:
         return map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
 
     def repeat(self, shape: torch.Size) -> Problem:
-        """The problem with the dimensions ``shape`` in front of its batch: that many copies of all instances."""
+        """Return the problem with copies of all instances, in dimensions ``shape`` in front of the batch."""
         n = shape.numel()
         return dataclasses.replace(
             self,
@@ -180,16 +180,16 @@ class Problem:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of values: the widest of the user's."""
+        """The dtype of values: the widest dtype of the user's tensors."""
         return functools.reduce(torch.promote_types, self.dtypes)
 
     def restore(self, t: Tensor, dim: int = 0) -> Tensor:
-        """``t`` with its flat batch dimension ``dim`` unflattened and, if floating, in the user's dtype."""
+        """Unflatten the batch dimension ``dim`` of ``t``, and cast floating-point tensors to the user's dtype."""
         t = t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :])
         return t.to(self.dtype) if t.is_floating_point() else t
 
     def restore_parts(self, parts: Parts, dim: int = 0) -> Parts:
-        """As :meth:`restore`, each tensor in the dtype of its own potentials."""
+        """Unflatten the batch dimension ``dim`` of parts, and cast each tensor to the dtype of its scores."""
         restored = [
             t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :]).to(dtype)
             for t, dtype in zip(as_tuple(parts), self.dtypes, strict=True)
@@ -198,9 +198,9 @@ class Problem:
 
     @contextlib.contextmanager
     def plain_modes(self) -> Iterator[None]:
-        """The oracle's surroundings: no autocast, since θ has been lifted, and no inference mode, only no_grad.
+        """Disable autocast, and replace inference mode by no_grad, while an oracle runs.
 
-        What is wrong with one instance is said of the user's batch.
+        Errors about one instance receive the batch index in the user's batch shape.
         """
         kind = as_tuple(self.theta)[0].device.type
         with contextlib.ExitStack() as stack:
@@ -220,7 +220,7 @@ class Problem:
 
 
 def shapes(theta: Parts, oracle: Oracle) -> tuple[torch.Size, tuple[torch.Size, ...]]:
-    """The batch's shape, and that of each tensor's parts."""
+    """Return the batch shape, and the event shape of each tensor."""
     tensors, ndims = as_tuple(theta), oracle.resolve_event_ndim(theta)
     batch = torch.broadcast_shapes(*(t.shape[: t.ndim - n] for t, n in zip(tensors, ndims, strict=True)))
     return batch, tuple(t.shape[t.ndim - n :] for t, n in zip(tensors, ndims, strict=True))
@@ -237,15 +237,15 @@ def _check_tensors(theta: Any) -> Parts:
             raise TypeError(f"{name}: a tensor or a tuple of tensors is needed, got {type(t).__name__}")
         if not t.is_floating_point():
             raise TypeError(
-                f"{name}: real floating-point potentials are needed, got {t.dtype}; "
+                f"{name}: real floating-point scores are needed, got {t.dtype}; "
                 "convert them with .float() (.real if complex) first"
             )
         if t.is_sparse or t.layout != torch.strided:
             raise TypeError(f"{name}: a dense tensor is needed, got layout {t.layout}; call .to_dense() first")
     tensors = as_tuple(theta)
     if not tensors:
-        raise InvalidInputError("theta: an empty tuple holds no potentials")
-    # Half precision is lifted to float32 anyhow, and autocast mixes the two: a layer's output and a parameter.
+        raise InvalidInputError("theta: an empty tuple has no scores")
+    # Autocast mixes half precision (the output of a layer) with float32 (a parameter). Both are cast to float32.
     lifted = [torch.float32 if t.dtype in HALF_DTYPES else t.dtype for t in tensors]
     for what, values in (("device", [t.device for t in tensors]), ("dtype", lifted)):
         if any(v != values[0] for v in values):
@@ -273,7 +273,7 @@ def _batch_shape(tensors: tuple[Tensor, ...], ndims: tuple[int, ...], oracle: Or
 
 
 def _flatten(t: Tensor, ndim: int, batch_shape: torch.Size) -> Tensor:
-    """(B, *event), or (1, *event) for a tensor that all instances share, kept so."""
+    """Return ``t`` as (B, *event), or as (1, *event) if the batch shares the tensor."""
     event = t.shape[t.ndim - ndim :]
     own = t.shape[: t.ndim - ndim]
     if math.prod(own) == 1 and math.prod(batch_shape) != 1:
@@ -282,7 +282,7 @@ def _flatten(t: Tensor, ndim: int, batch_shape: torch.Size) -> Tensor:
 
 
 def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: torch.Size, theta: Parts) -> Tensor:
-    """Instance data as a flat (B, *own dims) tensor on the device of ``theta``, flat; integers become int64."""
+    """Return instance data as a tensor (B, *own dimensions) on the device of ``theta``; integers as int64."""
     if name not in oracle.instance_ndim:
         try:
             oracle.bind(**{name: value})  # raises the TypeError that lists the known names
@@ -302,31 +302,31 @@ def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: tor
     if integral:
         t = t.to(torch.int64)
     own = t.shape[: t.ndim - n]
-    # Data with dimensions of its own must have the batch's too: lengths [1, 2] of a batch of two
-    # could as well be meant for the two instances as for the two sides of each.
+    # Data with own dimensions must have the batch dimensions too. For a batch of two, lengths [1, 2] are
+    # ambiguous: one number for each instance, or two numbers shared by the batch.
     if t.ndim < n or not broadcasts(own, batch_shape) or (n and len(own) != len(batch_shape)):
         wanted = _shape(batch_shape) + (f" followed by {_dimensions(n)}" if n else "")
         events = " and ".join(_shape(part.shape[1:]) for part in as_tuple(theta))
         raise InvalidInputError(
-            f"{name}: the batch of theta has shape {wanted}, got {name} of shape {_shape(t.shape)}; what follows the "
-            f"batch in theta, {events}, is taken for the structure's own dimensions"
+            f"{name}: the batch of theta has shape {wanted}, got {name} of shape {_shape(t.shape)}; the "
+            f"dimensions of theta after the batch, {events}, are the dimensions of one structure"
         )
     event = t.shape[t.ndim - n :]
     return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
 
 
 def _rows_like(mask: Tensor, t: Tensor) -> Tensor:
-    """``mask`` for a tensor that all instances share: what is inside any instance's length is inside."""
+    """Return ``mask`` for the tensor ``t``. For a shared tensor, a part is valid if it is valid in any instance."""
     return mask.any(0, keepdim=True) if t.shape[0] == 1 != mask.shape[0] else mask
 
 
 def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    """Whether ``shape`` has no dimension that ``to`` lacks, and the same sizes or 1."""
+    """Return whether ``shape`` broadcasts to ``to`` without a change of ``to``."""
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
 def _check_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
-    """NaN and +inf are errors; one pass in the usual case, since the maximum is neither only if no entry is."""
+    """Raise InvalidInputError for NaN or +inf. The maximum is finite or −inf only if all entries are: one pass."""
     if t.numel() == 0 or t.detach().amax() < math.inf:  # False for NaN
         return
     wrong = torch.isnan(t.detach()) | torch.isposinf(t.detach())
@@ -340,12 +340,12 @@ def _check_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
     )
     raise InvalidInputError(
         f"{name} holds {'NaN' if math.isnan(value) else '+inf'} at {place}; "
-        "potentials must be finite, or −inf to forbid a part"
+        "scores must be finite, or −inf to forbid a part"
     )
 
 
 def _check_form(oracle: Oracle, theta: Parts) -> None:
-    """InvalidInputError if θ itself has a wrong form: its batch is then not what instance data should be judged by."""
+    """Raise InvalidInputError if θ has a wrong form. An error about instance data would then be misleading."""
     try:
         oracle.validate(theta)
     except InvalidInputError as error:
@@ -357,13 +357,13 @@ MASK = "mask whose true positions come first are mask.sum(-1)"
 
 
 def mask_hint(name: str, known: Iterable[str]) -> str:
-    """What to do with the mask that ``name`` says it is, in a clause; nothing if it says no such thing."""
+    """Return a clause that converts a mask to lengths if ``name`` contains "mask", else an empty string."""
     return f"; lengths of a {MASK}" if "mask" in name.lower() and "lengths" in known else ""
 
 
 @contextlib.contextmanager
 def blame_argument(name: str, but: str = "") -> Iterator[None]:
-    """Messages call the potentials by their ``name`` in the call at hand, except those that start with ``but``."""
+    """Replace "theta" by ``name`` in error messages, except in messages that start with ``but``."""
     try:
         yield
     except (InvalidInputError, TypeError) as error:

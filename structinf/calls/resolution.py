@@ -1,4 +1,4 @@
-"""Names to objects: the registries, the options of named objects, and checks that two objects fit."""
+"""Resolve names to objects: registries, options of named objects, and checks of combinations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ORACLES: Registry[Oracle] = Registry("oracle", Oracle, "structinf.oracles")
 
 
 class Serves(Protocol):
-    """What works over some oracles: a relaxation, an estimator."""
+    """An object that works with a subset of the oracles: a relaxation or an estimator."""
 
     name: ClassVar[str]
 
@@ -49,13 +49,14 @@ S = TypeVar("S", bound=Serves)
 
 
 def register_oracle(name: str, factory: Callable[..., Oracle] | None = None) -> Any:
-    """Register an oracle class under ``name``; a decorator, or a call with the class.
+    """Register an oracle class under ``name``. Use it as a decorator, or call it with the class.
 
     Parameters
     ----------
     name : str
+        The name for :func:`structinf.relax` and :func:`get_oracle`.
     factory : type or callable, optional
-        Makes the oracle from its options.
+        The class, or a function that returns an oracle from options. Without it, the call returns a decorator.
 
     Raises
     ------
@@ -66,18 +67,20 @@ def register_oracle(name: str, factory: Callable[..., Oracle] | None = None) -> 
 
 
 def register_relaxation(name: str, factory: Callable[..., Relaxation] | None = None) -> Any:
-    """Register a relaxation class under ``name``; a decorator, or a call with the class.
+    """Register a relaxation class under ``name``. Use it as a decorator, or call it with the class.
 
     Parameters
     ----------
-    name, factory
-        As for :func:`register_oracle`.
+    name : str
+        The name for :func:`structinf.relax` and :func:`get_relaxation`.
+    factory : type or callable, optional
+        The class, or a function that returns a relaxation from options. Without it, the call returns a decorator.
     """
     return RELAXATIONS.register(name, factory)  # type: ignore[arg-type]
 
 
 def list_oracles() -> list[str]:
-    """Names of all oracles, built in, installed as plugins or registered at run time.
+    """Return the names of all oracles: built-in oracles, installed plugins, and oracles registered at run time.
 
     Examples
     --------
@@ -88,7 +91,7 @@ def list_oracles() -> list[str]:
 
 
 def list_relaxations() -> list[str]:
-    """Names of all relaxations.
+    """Return the names of all relaxations.
 
     Examples
     --------
@@ -99,22 +102,23 @@ def list_relaxations() -> list[str]:
 
 
 def get_oracle(oracle: str | Oracle, **options: Any) -> Oracle:
-    """The oracle called ``oracle``, made with ``options``; an object is returned as it is.
+    """Return the oracle of a name and options; return an object unchanged.
 
     Parameters
     ----------
     oracle : str or Oracle
+        A name of :func:`list_oracles`, or an object.
     **options
-        Of the oracle, if it is given by name.
+        Options of the oracle, for a name. The classes of the reference page "Structures" list the options.
 
     Raises
     ------
     UnknownNameError
-        If nothing has this name; the message lists close and known ones.
+        If no oracle has this name. The message suggests names and lists the known names.
     TypeError
-        If the oracle has no such option.
+        If the oracle does not have one of the options.
     PluginError
-        If its plugin cannot be loaded, or two distributions declare the name.
+        If the plugin cannot be loaded, or two distributions declare the name.
 
     Examples
     --------
@@ -125,12 +129,19 @@ def get_oracle(oracle: str | Oracle, **options: Any) -> Oracle:
 
 
 def get_relaxation(relaxation: str | Relaxation, **options: Any) -> Relaxation:
-    """The relaxation called ``relaxation``, made with ``options``; an object is returned as it is.
+    """Return the relaxation of a name and options; return an object unchanged.
 
     Parameters
     ----------
-    relaxation, **options
-        As for :func:`get_oracle`, which lists the errors.
+    relaxation : str or Relaxation
+        A name of :func:`list_relaxations`, or an object.
+    **options
+        Options of the relaxation, for a name. The classes of the reference page "Relaxations" list the options.
+
+    Raises
+    ------
+    UnknownNameError, TypeError, PluginError
+        In the cases listed for :func:`get_oracle`.
 
     Examples
     --------
@@ -143,7 +154,7 @@ def get_relaxation(relaxation: str | Relaxation, **options: Any) -> Relaxation:
 def resolve(
     oracle: str | Oracle, relaxation: str | Relaxation, options: Mapping[str, Any], kind: type[Relaxation] = Relaxation
 ) -> tuple[Oracle, Relaxation]:
-    """:func:`resolve_in` the registry of relaxations; messages speak of those of this ``kind``."""
+    """Call :func:`resolve_in` with the registry of relaxations; error messages list relaxations of ``kind``."""
     return resolve_in(RELAXATIONS, oracle, relaxation, options, kind)
 
 
@@ -154,9 +165,9 @@ def resolve_in(
     options: Mapping[str, Any],
     kind: type = object,
 ) -> tuple[Oracle, S]:
-    """Resolve both names, and pass each option to the one of the two that has it.
+    """Resolve both names, and pass each option to its owner.
 
-    Raises TypeError if neither has an option, or both have it, and UnsupportedError if the two do not fit.
+    Raises TypeError for an option of neither or of both, and UnsupportedError for an unsupported combination.
     """
     known = [
         ORACLES.options(oracle) if isinstance(oracle, str) else [],
@@ -183,7 +194,7 @@ def _unknown_option(
     """Return the message for a keyword that neither of the two takes."""
     data = _instance_data(oracle, options)
     if key in data:
-        return f"{key!r} is instance data, which goes with the potentials: layer(theta, {key}=...)"
+        return f"{key!r} is instance data, which goes with the scores: layer(theta, {key}=...)"
     takes = [
         f"{one} has {', '.join(names) or 'none'}" if isinstance(one, str) else f"{one!r} has its own already"
         for one, names in zip((oracle, item), known, strict=True)
@@ -193,7 +204,7 @@ def _unknown_option(
 
 
 def check_supported(oracle: Oracle, item: Serves, registry: Registry[Any] = RELAXATIONS, kind: type = object) -> None:
-    """Raise UnsupportedError, saying what is missing and what of this ``kind`` works instead, unless the two fit."""
+    """Raise UnsupportedError with the reason and the alternatives of ``kind`` if the combination is unsupported."""
     missing = item.unsupported_reason(oracle)
     if missing is not None:
         others = [name + " with default options" * (name == item.name) for name in works_with(oracle, registry, kind)]
@@ -204,24 +215,24 @@ def check_supported(oracle: Oracle, item: Serves, registry: Registry[Any] = RELA
 
 
 def works_with(oracle: Oracle, registry: Registry[Any] = RELAXATIONS, kind: type = object) -> list[str]:
-    """Names of the relaxations, or of what else is registered, with default options, that ``oracle`` can have."""
+    """Return the names in ``registry`` whose objects work with ``oracle`` with default options."""
     return [name for name in registry.names() if _default_works(name, oracle, registry, kind)]
 
 
 def _default_works(name: str, oracle: Oracle, registry: Registry[Any], kind: type) -> bool:
     try:
         if registry.required(name):
-            return False  # needs options of its own
+            return False  # some options have no default
         made = registry.get(name)
         return isinstance(made, kind) and made.unsupported_reason(oracle) is None
     except PluginError:
-        return False  # a broken plugin fails when it is asked for, and here another one was
+        return False  # an error of a broken plugin belongs to calls with its name
 
 
 def prepare(
     registry: Registry[S], theta: Any, oracle: str | Oracle, item: str | S, options: dict[str, Any]
 ) -> tuple[S, Problem]:
-    """What works over the oracle, and the problem; ``options`` are those of both, and instance data."""
+    """Return the resolved ``item`` and the problem. ``options`` holds options of both and instance data."""
     names = _instance_data(oracle, options)
     instance_data = {key: options.pop(key) for key in list(options) if key in names}
     found_oracle, found = resolve_in(registry, oracle, item, options)
@@ -235,15 +246,15 @@ def without_instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> d
 
 
 def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str]:
-    """Names of the instance data that the oracle takes."""
+    """Return the names of the instance data of the oracle."""
     if isinstance(oracle, str):
         factory = ORACLES.factory(oracle)
-        if not inspect.isclass(factory):  # a function: what it makes may depend on its options
+        if not inspect.isclass(factory):  # a function may return different classes for different options
             factory = ORACLES.get(oracle, **{k: v for k, v in options.items() if k in ORACLES.options(oracle)})
         return list(factory.instance_ndim)
     if isinstance(oracle, Tensor | tuple | list):
         raise TypeError(
-            f"oracle: a name or Oracle object is needed, got a {type(oracle).__name__}; potentials come first, then "
+            f"oracle: a name or Oracle object is needed, got a {type(oracle).__name__}; scores come first, then "
             "the oracle"
         )
     return list(ORACLES.get(oracle).instance_ndim)

@@ -148,8 +148,8 @@ def _refuse_jit_trace(function: Callable[..., Any]) -> None:
     """Raise UnsupportedError inside torch.jit.trace, which would record the result of the call as a constant."""
     if torch.jit.is_tracing():
         raise UnsupportedError(
-            f"torch.jit.trace cannot record structinf.{function.__name__}: the traced module would return the result of "
-            "the traced input for every other input; use torch.export.export or torch.compile instead"
+            f"torch.jit.trace cannot record structinf.{function.__name__}: the traced module would return the result "
+            "of the traced input for every other input; use torch.export.export or torch.compile instead"
         )
 
 

@@ -133,7 +133,7 @@ def _error(check: Check, target: CheckTarget, case: Case | None, failure: Except
 
 
 def _origin(failure: Exception, target: CheckTarget) -> str | None:
-    """Return the innermost line of the plugin's own package in the traceback of ``failure``; None without such a line."""
+    """Return the innermost line of the plugin's package in the traceback of ``failure``; None without such a line."""
     plugins = {type(x).__module__.partition(".")[0] for x in (target.oracle, target.relaxation)} - {"structinf"}
     found = None
     for frame, line in traceback.walk_tb(failure.__traceback__):

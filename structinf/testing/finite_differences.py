@@ -64,7 +64,7 @@ def expect_derivative(
 def _projected(
     function: Callable[[Parts], Parts], theta: Parts, generator: torch.Generator, order: int
 ) -> Callable[[list[Tensor]], Tensor]:
-    """Return a scalar function: the inner product of the (order − 1)-th derivative of ``function`` with random weights."""
+    """Return the inner product of the (order − 1)-th derivative of ``function`` with random weights, as a function."""
     weights: dict[tuple[int, int], Tensor] = {}
 
     def project(level: int, tensors: tuple[Tensor, ...]) -> Tensor:

@@ -166,15 +166,15 @@ def test_too_few_iterations():
 @pytest.mark.parametrize(
     ("series", "options", "said"),
     [
-        ([], {}, "there are none"),
+        ([], {}, "at least one series is needed"),
         (torch.zeros(3, 4), {}, r"\(N, n, d\), got \(3, 4\)"),
-        ([torch.zeros(3), torch.zeros(4, 1)], {}, r"series\[1\] is \(4, 1\).*does not go with series\[0\], \(3,\)"),
+        ([torch.zeros(3), torch.zeros(4, 1)], {}, r"series\[1\] is \(4, 1\).*does not match series\[0\], \(3,\)"),
         ([torch.zeros(3), torch.zeros(4).double()], {}, "float64"),
         ([torch.zeros(3), torch.zeros(0)], {}, r"series\[1\].*not empty"),
         ([torch.tensor([0.0, torch.nan])], {}, r"series\[0\] holds NaN"),
         (torch.zeros(2, 4, 1), {"lengths": [4, 5]}, "integers from 1 to 4"),
         (torch.zeros(2, 4, 1), {"lengths": [4]}, "lengths: 2 integers"),
-        ([torch.zeros(3)], {"lengths": [3]}, "of a list of series are known"),
+        ([torch.zeros(3)], {"lengths": [3]}, "omit them for a list of series"),
         ([torch.zeros(3)] * 2, {"weights": [1]}, "weights: 2 finite"),
         ([torch.zeros(3)] * 2, {"weights": [0, 0]}, "not all 0"),
         ([torch.zeros(3)] * 2, {"weights": [1, -1]}, "at least 0"),

@@ -68,7 +68,7 @@ def test_finite_input_never_gives_nan(relaxation, scale):
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.complex64])
 def test_other_dtypes_are_type_errors(dtype):
-    with pytest.raises(TypeError, match=rf"^theta: real floating-point potentials are needed, got {dtype}"):
+    with pytest.raises(TypeError, match=rf"^theta: real floating-point scores are needed, got {dtype}"):
         relax(torch.zeros(2, 4, dtype=dtype), Explicit(), "map")
 
 

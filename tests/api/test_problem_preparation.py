@@ -216,7 +216,8 @@ def test_potentials_of_a_wrong_form_are_not_blamed_on_the_lengths(theta):
 
 def test_lengths_that_do_not_fit_say_how_the_potentials_were_read():
     with pytest.raises(
-        InvalidInputError, match=r"^lengths: .*\(\), got .*\(2,\); .*batch in theta, \(2, 3, 3\), is taken"
+        InvalidInputError,
+        match=r"^lengths: .*\(\), got .*\(2,\); .*after the batch, \(2, 3, 3\), are the dimensions of one structure",
     ):
         CRF(torch.zeros(2, 3, 3), TAGS, lengths=[3, 2])
     with pytest.raises(InvalidInputError, match=r"\(2,\) followed by 1 more dimension, got lengths of shape \(2,\)"):
@@ -239,7 +240,7 @@ def test_masks_are_told_their_lengths():
 @pytest.mark.parametrize("swapped", [chain(2), chain(2)[0], list(chain(2))])
 @pytest.mark.parametrize("call", [si.relax, si.infer, si.decode])
 def test_arguments_in_another_order(call, swapped):
-    with pytest.raises(TypeError, match=r"^oracle: a name or Oracle object is needed, got a .*; potentials come first"):
+    with pytest.raises(TypeError, match=r"^oracle: a name or Oracle object is needed, got a .*; scores come first"):
         call("chain", swapped)
 
 
@@ -260,7 +261,7 @@ def test_messages_speak_of_the_argument_at_hand():
         si.decode(y, "chain", lengths=[4, 3, 2])
     with pytest.raises(InvalidInputError, match=r"^like: chain takes unary"):
         si.encode(TAGS, chain(2)[0], "chain")
-    with pytest.raises(TypeError, match=r"^like: real floating-point potentials are needed"):
+    with pytest.raises(TypeError, match=r"^like: real floating-point scores are needed"):
         si.encode(torch.tensor([1]), torch.zeros(1, 3, dtype=torch.long), "categorical")
 
 
@@ -280,10 +281,10 @@ COST = torch.rand(5, 6)
     [
         (
             {"lengths": [3]},
-            r"^lengths: rows and columns in use, \(2,\) for a cost of shape \(5, 6\), .*got shape \(1,\)",
+            r"^lengths must have shape \(2,\), .*for a cost of shape \(5, 6\); got shape \(1,\)",
         ),
-        ({"lengths": 3}, r"^lengths: rows and columns in use, .*got shape \(\)"),
-        ({"lengths": [[3, 3]]}, r"^lengths: rows and columns in use, .*got shape \(1, 2\)"),
+        ({"lengths": 3}, r"^lengths must have shape .*got shape \(\)"),
+        ({"lengths": [[3, 3]]}, r"^lengths must have shape .*got shape \(1, 2\)"),
         ({"lengths": [9, 3]}, r"^lengths must lie between 1 and 5 \(n = 5 rows\), got 9"),
         ({"lengths": [3.0, 3.0]}, "^lengths: integers are needed"),
         ({"lengths": "all"}, "^lengths: a tensor or a list of numbers is needed"),

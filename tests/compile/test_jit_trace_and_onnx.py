@@ -65,7 +65,7 @@ def test_a_program_of_another_process_raises_an_error(tmp_path, monkeypatch):
 
 def test_onnx_export_says_what_to_do_instead(tmp_path):
     pytest.importorskip("onnxscript")
-    with pytest.raises(torch.onnx.OnnxExporterError, match="structinf.api.relax has no ONNX operator"):
+    with pytest.raises(torch.onnx.OnnxExporterError, match=r"structinf.api.relax has no ONNX operator"):
         torch.onnx.export(Model("assignment", "sparsemap").eval(), (torch.randn(2, 4, 4),), tmp_path / "model.onnx")
 
 
