@@ -1,4 +1,4 @@
-"""What a relaxation is: a named map from potentials to a mean, with its gradient."""
+"""The base classes of relaxations: maps from scores to a mean, with a gradient rule."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ABILITY_METHODS: dict[type[Oracle], str] = {
 
 
 def missing_ability_reason(oracle: Oracle, ability: type[Oracle]) -> str | None:
-    """Why ``oracle`` lacks ``ability``, in a clause; None if it has it."""
+    """Return the reason why ``oracle`` lacks ``ability``, as a clause of a message; None if it has the ability."""
     if isinstance(oracle, ability):
         return None
     reason = oracle.unsupported.get(ability.__name__)
@@ -54,18 +54,18 @@ def missing_ability_reason(oracle: Oracle, ability: type[Oracle]) -> str | None:
 
 
 def noise_unsupported_reason(oracle: Oracle, but: str = "") -> str | None:
-    """Why noise cannot be added to the oracle's potentials, in a clause, and what can be done instead; or None."""
+    """Return the reason why the oracle does not support additive noise, with the alternative ``but``; else None."""
     if not oracle.requires_nonpositive_theta:
         return None
-    return f"{oracle.label()} takes potentials of at most 0, and noise that is added makes others" + (
+    return f"{oracle.label()} takes scores of at most 0, and additive noise makes scores positive" + (
         f"; {but} does not" if but else ""
     )
 
 
 class Relaxation(abc.ABC):
-    """A map θ ↦ μ over any oracle that has the ability it requires.
+    """A map from scores θ to a mean μ, over any oracle with the required ability.
 
-    Subclasses are frozen dataclasses whose fields are options, a file each under ``relaxations/``.
+    Subclasses are frozen dataclasses with options as fields, one file each in ``relaxations/``.
 
     Attributes
     ----------
@@ -86,18 +86,18 @@ class Relaxation(abc.ABC):
 
     @property
     def is_stochastic(self) -> bool:
-        """Whether it draws noise, so that its results differ from call to call."""
+        """Whether the relaxation draws noise, so that results differ between calls."""
         return False
 
     @property
     def sample_ndim(self) -> int:
-        """1 where the mean, and all else in the record, has samples in front: (n, B, *event); else 0."""
+        """1 if the mean and the record have a sample dimension in front, (n, B, *event); else 0."""
         return 0
 
     def with_generator(self, generator: torch.Generator | None) -> Self:
-        """A copy that draws from ``generator`` alone; from torch's own one if it is None.
+        """Return a copy that draws only from ``generator``, or from torch's default generator if it is None.
 
-        A relaxation that holds another seeds that one too.
+        The copy passes the generator on to its inner relaxations.
         """
         check_generator(generator)
         if generator is None or not self.is_stochastic:
@@ -108,46 +108,46 @@ class Relaxation(abc.ABC):
 
     @property
     def piecewise_constant(self) -> bool:
-        """Whether the mean's gradient is 0 wherever it exists, so that nothing can be trained through the mean."""
+        """Whether the gradient of the mean is 0 almost everywhere, so that the mean cannot train its input."""
         return False
 
     @abc.abstractmethod
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
-        """The solution record for flat potentials (one batch dimension, full precision, validated).
+        """Return the solution record for flat scores: one batch dimension, full precision, validated.
 
-        ``warm_start`` holds structures (K, B, *event) to start from, for iterative relaxations.
+        ``warm_start`` holds structures (K, B, *event) for the start of iterative relaxations.
 
-        Laws: the mean lies in conv(Y), carries the gradient that the relaxation documents, and an
-        instance's result does not depend on its batch.
+        Laws: the mean lies in conv(Y) and has the documented gradient. The result of an instance does not depend on
+        the other instances of the batch.
         """
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        """μ alone; override it where the rest of the record costs extra."""
+        """Return only the mean. Override the method if the rest of the record takes extra time."""
         return self.solve(oracle, theta).mean
 
     @property
     def inner(self) -> tuple[Relaxation, ...]:
-        """The relaxations that it holds."""
+        """The relaxations inside this relaxation."""
         return ()
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:
-        """Why this relaxation cannot work over ``oracle``, in a clause; None if it can."""
+        """Return the reason why the relaxation does not support ``oracle``, as a clause; None if it does."""
         return missing_ability_reason(oracle, self.requires)
 
     def label(self) -> str:
-        """How messages call this relaxation."""
+        """Return the name of the relaxation in messages."""
         return self.name or type(self).__name__
 
     def refuse_warm_start(self, warm_start: Parts | None) -> None:
-        """Raise UnsupportedError if a warm start is given to a relaxation that has no use for one."""
+        """Raise UnsupportedError if ``warm_start`` is given, for relaxations without iterations."""
         if warm_start is not None:
             raise UnsupportedError(f"{self.label()} is not iterative and takes no warm_start")
 
 
 def inner_modules(relaxation: Relaxation) -> list[nn.Module]:
-    """What keeps state in buffers among the relaxations that ``relaxation`` holds, at any depth.
+    """Return the modules among the inner relaxations of ``relaxation``, at any depth.
 
-    By itself it is no submodule of the module that ``relaxation`` is part of, and would be missing from ``state_dict``.
+    A layer registers these modules, so that their buffers are part of its ``state_dict``.
     """
     found: list[nn.Module] = []
     for one in relaxation.inner:
@@ -157,23 +157,23 @@ def inner_modules(relaxation: Relaxation) -> list[nn.Module]:
 
 
 class RegularizedRelaxation(Relaxation):
-    """A relaxation that solves max ⟨θ, μ⟩ − Ω(μ) and therefore generates a Fenchel-Young loss."""
+    """A relaxation max ⟨θ, μ⟩ − Ω(μ), with a Fenchel-Young loss."""
 
     @abc.abstractmethod
     def conjugate(self, oracle: Oracle, theta: Parts) -> Tensor:
-        """Ω*(θ) = max ⟨θ, μ⟩ − Ω(μ), (B,), with gradient μ and Hessian dμ/dθ."""
+        """Return Ω*(θ) = max ⟨θ, μ⟩ − Ω(μ), (B,), with gradient μ and Hessian dμ/dθ."""
 
     @abc.abstractmethod
     def omega(self, oracle: Oracle, y: Parts) -> Tensor:
-        """Ω(y) at a structure y ∈ Y, (B,)."""
+        """Return Ω(y) at a structure y ∈ Y, (B,)."""
 
     def _conjugate_at(self, mean: Parts, oracle: Oracle, theta: Parts) -> Tensor:
-        """Ω*(θ), (B,), where the ``mean`` is known and Ω is defined there: ⟨θ, μ⟩ − Ω(μ), by the envelope theorem."""
+        """Return Ω*(θ) = ⟨θ, μ⟩ − Ω(μ), (B,), for a known ``mean`` μ, with its gradient by the envelope theorem."""
         fixed, at = (map_parts(Tensor.detach, parts) for parts in (mean, theta))
         return autograd.attach_envelope_gradient(oracle.score(at, fixed) - self.omega(oracle, fixed), theta, mean)
 
     def conjugate_and_omega(self, oracle: Oracle, theta: Parts, y: Parts) -> tuple[Tensor, Tensor]:
-        """Ω*(θ) and Ω(y), (B,) each; override it where the two are estimates from the same draws.
+        """Return Ω*(θ) and Ω(y), (B,) each. Override the method if both are estimates from the same draws.
 
         Law: conjugate + omega − ⟨θ, y⟩ is at least 0, rounding aside, at every structure y ∈ Y.
         """
@@ -184,28 +184,28 @@ RELAXATIONS: Registry[Relaxation] = Registry("relaxation", Relaxation, "structin
 
 
 def resolve_relaxation(relaxation: str | Relaxation, temperature: float | None = None) -> Relaxation:
-    """The relaxation that another one holds, by name or as an object, with this ``temperature`` if one is given."""
+    """Return an inner relaxation, by name or as an object, with ``temperature`` if it is not None."""
     found = RELAXATIONS.get(relaxation)
     if temperature is None:
         return found
     if not (dataclasses.is_dataclass(found) and "temperature" in (f.name for f in dataclasses.fields(found))):
-        raise InvalidInputError(f"temperature: {found.label()} has none")
+        raise InvalidInputError(f"temperature: {found.label()} has no temperature; leave out the option")
     return dataclasses.replace(found, temperature=temperature)
 
 
 def zero_omega(y: Parts) -> Float[Tensor, " batch"]:
-    """0 for each structure: what :meth:`RegularizedRelaxation.omega` is where Ω is 0 at all of them."""
+    """Return zeros (B,): the omega of relaxations with Ω = 0 at all structures."""
     return as_tuple(y)[0].new_zeros(as_tuple(y)[0].shape[0])
 
 
 class GradientRelaxation(RegularizedRelaxation):
-    """∇f(θ / temperature) of a convex function f of the oracle's, whose conjugate Ω is 0 at every structure."""
+    """The relaxation ∇f(θ / temperature) for a convex function f of the oracle with f* = 0 at all structures."""
 
     temperature: Any  # a float, once the relaxation is made
 
     @abc.abstractmethod
     def convex_function(self, oracle: Oracle) -> autograd.ConvexFunction:
-        """f, with its derivatives."""
+        """Return f with its derivatives."""
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)

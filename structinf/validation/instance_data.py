@@ -42,7 +42,7 @@ def check_feasible(value: Tensor, what: str) -> None:
 def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
     """Raise InvalidInputError unless ``low <= lengths <= high`` everywhere.
 
-    ``padding`` names the dimension that the lengths count in: ``"T = 7 steps"``.
+    ``padding`` describes the counted dimension: ``"T = 7 steps"``.
     """
     wrong = (lengths < low) | (lengths > high)
     if bool(wrong.any()):
@@ -54,10 +54,11 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
 
 
 def bound_lengths(oracle: Oracle, batch: int, whole: int, padding: str, device: torch.device) -> Tensor:
-    """The lengths bound to ``oracle``, or ``whole`` for each instance, (B,) int64; ``padding`` as in check_lengths.
+    """Return the lengths bound to ``oracle``, (B,) int64, or ``whole`` for each instance without bound lengths.
 
-    They are checked if a method of the oracle is called directly: compiled loops index by them. Public calls have
-    validated them once. With ``batch`` 1, potentials are shared by all instances.
+    Direct calls of oracle methods check the lengths, because compiled loops use them as indices. Public calls
+    validate the lengths once, before. ``padding`` is the argument of :func:`check_lengths`. With ``batch`` 1, all
+    instances share the scores.
     """
     lengths = oracle.bound.get("lengths")
     if lengths is None:
@@ -69,16 +70,16 @@ def bound_lengths(oracle: Oracle, batch: int, whole: int, padding: str, device: 
 
 
 def check_instances(name: str, bound: Sized, batch: int, *, shared: bool = True) -> None:
-    """Raise InvalidInputError unless what is ``bound`` as ``name`` is of ``batch`` instances.
+    """Raise InvalidInputError unless the tensor ``bound`` as ``name`` has ``batch`` instances.
 
-    One set of potentials may be ``shared`` by any number of them.
+    With ``shared``, scores of one instance fit any number of bound instances.
     """
     if len(bound) != batch and not (shared and batch == 1):
-        raise InvalidInputError(f"{name}: those of {len(bound)} instances are bound, but theta has {batch}")
+        raise InvalidInputError(f"{name}: data of {len(bound)} instances are bound, but theta has {batch} instances")
 
 
 def check_enumerable(count: int, name: str) -> None:
-    """Raise InvalidInputError if there are more than a million structures; ``name`` is their plural, with sizes."""
+    """Raise InvalidInputError for more than a million structures. ``name`` is their plural with sizes."""
     if count > MOST_ENUMERATED:
         number = count if count < 10**30 else f"about 10^{math.log10(count):.0f}"
         raise InvalidInputError(

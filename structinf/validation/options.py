@@ -1,4 +1,4 @@
-"""Checks of options and of arguments that are no instance data."""
+"""Checks of options and arguments other than instance data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def check_count(n: int) -> None:
-    """Raise InvalidInputError unless ``n``, the number of samples asked for, is an integer of at least 0."""
+    """Raise InvalidInputError unless the number of samples ``n`` is an integer of at least 0."""
     check_natural("n, the number of samples,", n, 0)
 
 
@@ -35,14 +35,14 @@ def check_flag(name: str, value: bool) -> None:
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "") -> None:
-    """Raise InvalidInputError unless the option ``value`` is one of ``choices``; ``other`` says what else it may be."""
+    """Raise InvalidInputError unless ``value`` is one of ``choices``. ``other`` describes other accepted values."""
     if not (isinstance(value, str) and value in choices):
         *most, last = [f'"{choice}"' for choice in choices] + ([other] if other else [])
         raise InvalidInputError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
 
 
 def check_floating(name: str, value: Any, what: str = "a tensor") -> None:
-    """Raise TypeError unless the argument called ``name`` is a tensor in floating point; ``what`` says what it is."""
+    """Raise TypeError unless the argument ``name`` is a floating-point tensor, described by ``what`` in the message."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         received = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"{name}: {what} in floating point is needed, got {received}")
@@ -55,7 +55,7 @@ def check_fraction(name: str, value: float) -> None:
 
 
 def check_generator(generator: Any) -> None:
-    """Raise TypeError unless it is a torch.Generator, or None."""
+    """Raise TypeError unless ``generator`` is a torch.Generator or None."""
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator: a torch.Generator is needed, got {type(generator).__name__}")
 
@@ -74,5 +74,5 @@ def check_positive(name: str, value: float) -> None:
 
 
 def check_k(k: int) -> None:
-    """Raise InvalidInputError unless ``k``, the number of structures asked for, is an integer of at least 1."""
+    """Raise InvalidInputError unless the number of structures ``k`` is an integer of at least 1."""
     check_natural("k", k)

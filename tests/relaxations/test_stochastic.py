@@ -232,7 +232,7 @@ def test_what_the_relaxation_cannot_do_is_refused() -> None:
     with pytest.raises(si.UnsupportedError, match="#P"):
         si.Layer("assignment", "stochastic", base_relaxation="marginals")
     path = si.get_oracle("path", graph=(("a", "b"),), source="a", target="b")
-    with pytest.raises(si.UnsupportedError, match="noise that is added makes others"):
+    with pytest.raises(si.UnsupportedError, match="additive noise makes scores positive"):
         si.Layer(path, "stochastic", base_relaxation="map")
 
 
@@ -243,7 +243,7 @@ def test_what_the_relaxation_cannot_do_is_refused() -> None:
         ({"sigma": 0}, "sigma must be a finite number above 0, got 0"),
         ({"reduction": "sum"}, 'reduction must be "mean" or "none"'),
         ({"noise": "unknown"}, "noise must be"),
-        ({"base_relaxation": "map", "temperature": 0.5}, "temperature: map has none"),
+        ({"base_relaxation": "map", "temperature": 0.5}, "temperature: map has no temperature"),
         ({"base_relaxation": "marginals", "temperature": 0.0}, "temperature must be a finite number above 0"),
         ({"base_relaxation": si.get_relaxation("stochastic", reduction="none")}, "returns separate samples"),
     ],

@@ -379,7 +379,7 @@ def test_instance_data_reaches_every_call_of_the_oracle(name: str) -> None:
         ("spigot", {"variant": "eg"}, 'variant must be "projection", "cross_entropy" or "exponentiated_gradient"'),
         ("negative_identity", {"projection": "max"}, 'projection must be "none", "mean", "norm" or "std", got \'max\''),
         ("straight_through", {"temperature": 1.0}, 'temperature: backward="identity" has no temperature'),
-        ("straight_through", {"backward": "map", "temperature": 1.0}, "temperature: map has none"),
+        ("straight_through", {"backward": "map", "temperature": 1.0}, "temperature: map has no temperature"),
     ],
 )
 def test_wrong_options(name: str, options: dict[str, Any], message: str) -> None:

@@ -94,7 +94,7 @@ def test_lengths_say_where_the_path_ends() -> None:
         alone = si.relax(t[:n, :m], "grid_path", "map", moves="4-neighbours")
         assert torch.equal(y[:n, :m], alone)
         assert y.sum() == alone.sum()
-    with pytest.raises(InvalidInputError, match="lengths: those of 5 instances are bound, but theta has 1"):
+    with pytest.raises(InvalidInputError, match="lengths: data of 5 instances are bound, but theta has 1"):
         GridShortestPath(moves="4-neighbours").bind(lengths=lengths).argmax(theta[:1])
 
 

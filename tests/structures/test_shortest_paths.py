@@ -328,7 +328,7 @@ def test_terminals_are_said_once() -> None:
     ):
         si.relax(torch.zeros(len(ROADS)), Path(ROADS, "a", "d"), "map", terminals=[0, 3])
     oracle = Path(ROADS).bind(terminals=[[0, 3]])
-    with pytest.raises(InvalidInputError, match="terminals: those of 1 instances are bound, but theta has 2"):
+    with pytest.raises(InvalidInputError, match="terminals: data of 1 instances are bound, but theta has 2"):
         oracle.argmax(torch.zeros(2, len(ROADS)))
     with pytest.raises(InvalidInputError, match="terminals must lie between 0 and 6"):
         Path(ROADS).bind(terminals=[[0, 9]]).argmax(torch.zeros(1, len(ROADS)))
