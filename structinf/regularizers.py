@@ -103,7 +103,7 @@ def check_temperature(temperature: float, *, allow_zero: bool = False) -> None:
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not is_number or not (0 < temperature < math.inf or (allow_zero and temperature == 0)):
         least = "of at least 0, which is no smoothing" if allow_zero else "above 0"
-        hint = "" if is_number else "; a Python number is needed, and one that is learnt divides the potentials instead"
+        hint = "" if is_number else "; a Python number is needed; divide the scores by a learned temperature instead"
         received = f"a {type(temperature).__name__}" if isinstance(temperature, Tensor) else repr(temperature)
         raise InvalidInputError(f"temperature must be a finite number {least}, got {received}{hint}")
 

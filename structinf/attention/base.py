@@ -85,9 +85,9 @@ class StructuredWeights(AttentionWeights):
         found = getattr(self.layer.oracle, "event_ndim", None)
         if found != self.event_ndim:
             raise UnsupportedError(
-                f"{type(self).__name__} makes potentials whose structures have {_dimensions(self.event_ndim)}, and "
-                f"{self.layer.oracle.label()} takes {_dimensions(found)}; other forms of potentials are made in the "
-                "mean() of a subclass of StructuredWeights"
+                f"{type(self).__name__} makes scores for structures with {_dimensions(self.event_ndim)}, and "
+                f"{self.layer.oracle.label()} takes {_dimensions(found)}; for other forms of scores, override mean() "
+                "in a subclass of StructuredWeights"
             )
 
     @property

@@ -59,8 +59,8 @@ def choose_weights(
     weights_class = _WEIGHTS_BY_ORACLE.get(name) or _WEIGHTS_BY_EVENT_NDIM.get(_event_ndim(oracle, options))
     if weights_class is None:
         raise UnsupportedError(
-            f"{name}: its potentials are no vectors or matrices of scores, and how they are made of the scores of "
-            "queries and keys is not known; say so in the mean() of a subclass of StructuredWeights, and pass that"
+            f"{name}: attention supports oracles with vectors or matrices of scores; for this oracle, pass an object "
+            "of a subclass of StructuredWeights whose mean() converts the scores of queries and keys"
         )
     given_options = {} if relaxation is None else {"relaxation": relaxation}
     return weights_class(oracle=oracle, **given_options, **options)

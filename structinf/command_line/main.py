@@ -61,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"structinf {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    about = "print which relaxations and estimators work for which oracles, and why others do not"
+    about = (
+        "print the supported combinations of oracles with relaxations and estimators, and the reasons for the others"
+    )
     command = commands.add_parser("list", help=about, description=about)
     command.set_defaults(run=lambda _: listing.run())
 
@@ -73,14 +75,20 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N,M",
         type=_shape,
         action="append",
-        help="shape of the potentials without batch dimensions, small enough to enumerate; given once for each tensor "
-        "where there are several (default: 4 in each dimension)",
+        help="shape of the scores without batch dimensions, small enough to enumerate; repeat the option for each "
+        "tensor of a tuple (default: 4 in each dimension)",
     )
     command.add_argument(
-        "-o", metavar="OPTION=VALUE", type=_option, action="append", default=[], dest="options", help="of the oracle"
+        "-o",
+        metavar="OPTION=VALUE",
+        type=_option,
+        action="append",
+        default=[],
+        dest="options",
+        help="an option of the oracle",
     )
     command.add_argument("--relaxation", metavar="NAME", help="check this relaxation of the oracle instead")
-    command.add_argument("--seed", type=int, default=0, help="what is drawn depends on it alone (default: 0)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
     command.set_defaults(run=_check)
 
     about = "train a small model, print its results and save a picture"
@@ -93,22 +101,22 @@ def _parser() -> argparse.ArgumentParser:
 def _add_demos(demos: Any) -> None:
     picture, seed = (argparse.ArgumentParser(add_help=False) for _ in range(2))
     picture.add_argument(
-        "--out", metavar="FOLDER", type=Path, default=Path(), help="for the picture (default: this folder)"
+        "--out", metavar="FOLDER", type=Path, default=Path(), help="folder of the picture (default: the current folder)"
     )
-    seed.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    seed.add_argument("--seed", type=int, default=0, help="seed of the data and the parameters (default: 0)")
 
-    about = "sort images of digits, from sorted lists alone: relaxations of assignments compared"
+    about = "learn to sort images of digits from sorted lists, with several relaxations of assignments"
     demo = demos.add_parser("sort", help=about, description=about, parents=[seed, picture])
     demo.add_argument(
         "--methods",
         metavar="METHOD",
         nargs="+",
         default=SORT_METHODS,
-        help="RELAXATION-loss, its Fenchel-Young loss, or RELAXATION-layer, the squared error of what it makes, as in "
+        help="RELAXATION-loss for a Fenchel-Young loss, or RELAXATION-layer for the squared error of a layer, such as "
         f"straight-through-layer; or all (default: {' '.join(SORT_METHODS)})",
     )
-    demo.add_argument("--epochs", type=_positive, default=6, help="for each method (default: 6)")
-    demo.add_argument("--quick", action="store_true", help="a few batches only: tries the machinery, not the methods")
+    demo.add_argument("--epochs", type=_positive, default=6, help="epochs for each method (default: 6)")
+    demo.add_argument("--quick", action="store_true", help="train on a few batches, to test the program")
     demo.set_defaults(run=_demo_sort)
 
     about = "train a dependency parser on a Universal Dependencies treebank"
@@ -118,22 +126,26 @@ def _add_demos(demos: Any) -> None:
         metavar="FOLDER",
         type=Path,
         required=True,
-        help="with *train*, *dev* and *test* files in CoNLL-U: .conllu or .conllu.xz",
+        help="folder with *train*, *dev* and *test* files in CoNLL-U: .conllu or .conllu.xz",
     )
-    demo.add_argument("--loss", choices=LOSSES, default="sparsemap", help="(default: sparsemap)")
-    demo.add_argument("--epochs", type=_positive, default=10, help="(default: 10)")
-    demo.add_argument("--max-sentences", metavar="N", type=_positive, help="read no more of each file")
+    demo.add_argument("--loss", choices=LOSSES, default="sparsemap", help="training loss (default: sparsemap)")
+    demo.add_argument("--epochs", type=_positive, default=10, help="number of epochs (default: 10)")
     demo.add_argument(
-        "--max-length", metavar="N", type=_positive, default=60, help="of training sentences (default: 60)"
+        "--max-sentences", metavar="N", type=_positive, help="number of sentences to read from each file (default: all)"
+    )
+    demo.add_argument(
+        "--max-length",
+        metavar="N",
+        type=_positive,
+        default=60,
+        help="longest training sentence, in words (default: 60)",
     )
     demo.set_defaults(run=_demo_parse)
 
-    about = "align and average recordings of a movement: hard and soft dynamic time warping compared"
+    about = "align and average recordings of a movement by dynamic time warping, hard and soft"
     demo = demos.add_parser("align", help=about, description=about, parents=[picture])
-    demo.add_argument("--temperature", type=float, default=0.1, help="of soft-DTW (default: 0.1)")
-    demo.add_argument(
-        "--quick", action="store_true", help="a few short recordings: tries the machinery, not the methods"
-    )
+    demo.add_argument("--temperature", type=float, default=0.1, help="temperature of soft-DTW (default: 0.1)")
+    demo.add_argument("--quick", action="store_true", help="use a few short recordings, to test the program")
     demo.set_defaults(run=_demo_align)
 
 
@@ -193,7 +205,7 @@ def _check(arguments: argparse.Namespace) -> int:
         relaxation = resolution.get_relaxation(arguments.relaxation)
         resolution.check_supported(oracle, relaxation)
         check, target = functools.partial(testing.check_relaxation, relaxation, oracle), f"{relaxation!r} of {oracle!r}"
-    print(f"{target}, potentials of shape {shape}\n")
+    print(f"{target}, scores of shape {shape}\n")
     first_failed: dict[str, str] = {}  # for each failure, the first check that it makes fail
 
     def print_result(result: testing.CheckResult) -> None:

@@ -165,7 +165,12 @@ def test_the_docs_show_what_list_prints(capsys):
     _, out, _ = run(capsys, "list")
     page = (Path(__file__).parent.parent.parent / "docs" / "reference" / "command-line.md").read_text("utf-8")
     (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
-    assert not set(shown.splitlines()) - set(out.splitlines())
+    table, imle, others = re.split(r"^(?=imle|map)", shown, flags=re.MULTILINE)
+    listed, reason = others.split("Why not\n")
+    # The page shows fewer rows, and shorter lines.
+    rows = {" ".join(row.split()) for row in out.splitlines()}
+    assert not {" ".join(row.split()) for row in table.splitlines() if "---" not in row} - rows
+    assert all(" ".join(part.split()) in " ".join(out.split()) for part in (imle, listed, reason))
 
 
 def test_list_shows_abilities(capsys):
@@ -225,7 +230,7 @@ def test_a_constructor_that_fails_hides_no_other_row(capsys, registered):
 def test_check_prints_every_check(capsys):
     code, out, _ = run(capsys, "check", "categorical", "--event-shape", "3")
     assert code == 0
-    assert out.splitlines()[0] == "Categorical(), potentials of shape (3,)"
+    assert out.splitlines()[0] == "Categorical(), scores of shape (3,)"
     marks = {words[1]: words[0] for words in map(str.split, out.splitlines()) if len(words) > 1}
     assert {check.name: marks[check.name] for check in si.testing.list_oracle_checks()}.keys() <= marks.keys()
     assert marks["optimal"] == "ok"
@@ -256,7 +261,7 @@ class Stumbling(si.Oracle):
 def test_check_prints_the_reason_of_several_failures_once(capsys):
     code, out, _ = run(capsys, "check", "test_command_line:Stumbling")
     assert code == 1
-    assert out.startswith("Stumbling(), potentials of shape (4,)")
+    assert out.startswith("Stumbling(), scores of shape (4,)")
     line = Stumbling.argmax.__code__.co_firstlineno + 1
     assert out.count(f"KeyError was raised in argmax, line {line} of {__file__}: ") == 1
     assert out.count("for the same reason as form") == out.count("FAILED") - 1 > 10
@@ -273,7 +278,7 @@ def test_check_finds_lengths_of_two_dimensions(capsys):
 def test_check_takes_options_and_a_class_by_its_module(capsys):
     code, out, _ = run(capsys, "check", "toy_oracles:Knapsack", "-o", "capacity=3", "--event-shape", "3")
     assert code == 0, out
-    assert out.startswith("Knapsack(capacity=3), potentials of shape (3,)")
+    assert out.startswith("Knapsack(capacity=3), scores of shape (3,)")
 
 
 @pytest.mark.parametrize(("name", "starts"), [("map", "MAP() of Assignment("), ("imle", "IMLE(")])
@@ -299,7 +304,7 @@ def test_shapes(capsys, monkeypatch, name, given, shape):
     monkeypatch.setattr(si.testing, "check_oracle", lambda *_, **__: si.testing.CheckReport("", ()))
     code, out, _ = run(capsys, "check", name, *given)
     assert code == 0
-    assert out.splitlines()[0].endswith(f"potentials of shape {shape}")
+    assert out.splitlines()[0].endswith(f"scores of shape {shape}")
 
 
 @dataclass(frozen=True)

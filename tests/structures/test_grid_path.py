@@ -349,5 +349,5 @@ def test_errors_name_the_option() -> None:
 def test_the_command_line(capsys) -> None:
     assert main(["check", "grid_path", "-o", "moves=4-neighbours", "--event-shape", "2,2"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("GridShortestPath(moves='4-neighbours'), potentials of shape (2, 2)")
+    assert out.startswith("GridShortestPath(moves='4-neighbours'), scores of shape (2, 2)")
     assert out.endswith(" 0 failed\n")
