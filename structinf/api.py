@@ -98,7 +98,9 @@ def relax(
     Examples
     --------
     >>> import torch
-    >>> relax(torch.tensor([[1.0, 0.0], [0.0, 0.5]]), "assignment", "sparsemap")
+    >>> relax(
+    ...     torch.tensor([[1.0, 0.0], [0.0, 0.5]]), "assignment", "sparsemap"
+    ... )
     tensor([[0.8750, 0.1250],
             [0.1250, 0.8750]])
     """
@@ -152,7 +154,9 @@ def infer(
     Examples
     --------
     >>> import torch
-    >>> sol = infer(torch.tensor([[1.0, 0.0], [0.0, 0.5]]), "assignment", "sparsemap")
+    >>> sol = infer(
+    ...     torch.tensor([[1.0, 0.0], [0.0, 0.5]]), "assignment", "sparsemap"
+    ... )
     >>> sol.weights
     tensor([0.8750, 0.1250])
     """

@@ -135,7 +135,10 @@ class Gumbel(_CounterNoise):
 
     Examples
     --------
-    >>> Gumbel().log_prob(torch.tensor([0.0, 1.0])), Gumbel().score(torch.tensor([0.0, 1.0]))
+    >>> (
+    ...     Gumbel().log_prob(torch.tensor([0.0, 1.0])),
+    ...     Gumbel().score(torch.tensor([0.0, 1.0])),
+    ... )
     (tensor([-1.0000, -1.3679]), tensor([0.0000, 0.6321]))
     """
 
@@ -158,7 +161,10 @@ class Normal(_CounterNoise):
 
     Examples
     --------
-    >>> Normal().log_prob(torch.tensor([0.0, 1.0])), Normal().score(torch.tensor([0.0, 1.0]))
+    >>> (
+    ...     Normal().log_prob(torch.tensor([0.0, 1.0])),
+    ...     Normal().score(torch.tensor([0.0, 1.0])),
+    ... )
     (tensor([-0.9189, -1.4189]), tensor([0., 1.]))
     """
 
@@ -184,7 +190,10 @@ class Logistic(_CounterNoise):
 
     Examples
     --------
-    >>> Logistic().log_prob(torch.tensor([0.0, 1.0])), Logistic().score(torch.tensor([0.0, 1.0]))
+    >>> (
+    ...     Logistic().log_prob(torch.tensor([0.0, 1.0])),
+    ...     Logistic().score(torch.tensor([0.0, 1.0])),
+    ... )
     (tensor([-1.3863, -1.6265]), tensor([0.0000, 0.4621]))
     """
 
@@ -245,7 +254,12 @@ class SumOfGamma(_CounterNoise):
     Examples
     --------
     >>> noise, cpu = SumOfGamma(k=5), torch.device("cpu")
-    >>> u = noise.sample((100_000,), dtype=torch.float64, device=cpu, generator=torch.Generator().manual_seed(0))
+    >>> u = noise.sample(
+    ...     (100_000,),
+    ...     dtype=torch.float64,
+    ...     device=cpu,
+    ...     generator=torch.Generator().manual_seed(0),
+    ... )
     >>> u.shape, bool(abs(u.mean() - noise.mean) < 0.01)
     (torch.Size([100000]), True)
     """

@@ -172,7 +172,12 @@ def sample(
 
     Examples
     --------
-    >>> trees = sample(torch.zeros(5, 5), "arborescence", 3, generator=torch.Generator().manual_seed(0))
+    >>> trees = sample(
+    ...     torch.zeros(5, 5),
+    ...     "arborescence",
+    ...     3,
+    ...     generator=torch.Generator().manual_seed(0),
+    ... )
     >>> trees.shape, trees.sum((1, 2))
     (torch.Size([3, 5, 5]), tensor([4., 4., 4.]))
     """
@@ -219,7 +224,10 @@ def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
 
     Examples
     --------
-    >>> count(torch.zeros(4, 4), "dtw"), count(torch.zeros(100, 100), "dtw")[0] > 10**70
+    >>> (
+    ...     count(torch.zeros(4, 4), "dtw"),
+    ...     count(torch.zeros(100, 100), "dtw")[0] > 10**70,
+    ... )
     ([63], True)
     """
     problem = prepare_oracle(theta, oracle, options)
@@ -265,7 +273,11 @@ def entropy(
 
     Examples
     --------
-    >>> entropy(torch.zeros(3, 3), "dtw"), entropy(torch.zeros(4, 4), "arborescence")  # the logarithms of 13 and 16
+    >>> # the logarithms of 13 and 16
+    >>> (
+    ...     entropy(torch.zeros(3, 3), "dtw"),
+    ...     entropy(torch.zeros(4, 4), "arborescence"),
+    ... )
     (tensor(2.5649), tensor(2.7726))
     """
     omega = get_regularizer(regularizer, temperature)
@@ -404,7 +416,8 @@ def log_partition(
 
     Examples
     --------
-    >>> log_partition(torch.zeros(4, 4), "arborescence")  # log 16: there are (n + 1)^(n − 1) trees of n = 3 words
+    >>> # log 16: there are (n + 1)^(n − 1) trees of n = 3 words
+    >>> log_partition(torch.zeros(4, 4), "arborescence")
     tensor(2.7726)
     """
     check_temperature(temperature)
@@ -466,7 +479,9 @@ def enumerate_support(
 
     Examples
     --------
-    >>> structures, probabilities = enumerate_support(torch.tensor([1.0, 0.8, 0.0, -3.0]), "subset", k=2)
+    >>> structures, probabilities = enumerate_support(
+    ...     torch.tensor([1.0, 0.8, 0.0, -3.0]), "subset", k=2
+    ... )
     >>> structures, probabilities
     (tensor([[1., 1., 0., 0.],
             [1., 0., 1., 0.],

@@ -42,8 +42,12 @@ class DependencyWeights(StructuredWeights):
 
     Examples
     --------
-    >>> scores = torch.tensor([[0.0, 2.0, 0.0], [0.0, 1.0, 0.0], [0.0, 3.0, 0.0]])
-    >>> DependencyWeights("arborescence", "marginals", single_root=True)(scores)
+    >>> scores = torch.tensor(
+    ...     [[0.0, 2.0, 0.0], [0.0, 1.0, 0.0], [0.0, 3.0, 0.0]]
+    ... )
+    >>> DependencyWeights("arborescence", "marginals", single_root=True)(
+    ...     scores
+    ... )
     tensor([[0.0433, 0.8456, 0.1111],
             [0.0433, 0.9382, 0.0184],
             [0.0433, 0.9382, 0.0184]])

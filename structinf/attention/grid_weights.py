@@ -54,7 +54,9 @@ class GridWeights(StructuredWeights):
     >>> GridWeights("assignment", "sinkhorn")(scores)
     tensor([[0.3894, 0.6106],
             [0.6106, 0.3894]])
-    >>> GridWeights("monotonic_alignment", "map", transposed=True)(torch.tensor([[0.0, 1.0], [2.0, 0.0]]))
+    >>> GridWeights("monotonic_alignment", "map", transposed=True)(
+    ...     torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    ... )
     tensor([[1., 0.],
             [1., 0.]])
     """

@@ -45,9 +45,24 @@ class StructuredMultiheadAttention(nn.Module):
 
     Examples
     --------
-    >>> attention = StructuredMultiheadAttention(8, 2, batch_first=True, oracle="arborescence", relaxation="marginals")
-    >>> words, padding = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([5, 2, 4])[:, None]
-    >>> context, weights = attention(words, words, words, key_padding_mask=padding, average_attn_weights=False)
+    >>> attention = StructuredMultiheadAttention(
+    ...     8,
+    ...     2,
+    ...     batch_first=True,
+    ...     oracle="arborescence",
+    ...     relaxation="marginals",
+    ... )
+    >>> words, padding = (
+    ...     torch.randn(3, 5, 8),
+    ...     torch.arange(5) >= torch.tensor([5, 2, 4])[:, None],
+    ... )
+    >>> context, weights = attention(
+    ...     words,
+    ...     words,
+    ...     words,
+    ...     key_padding_mask=padding,
+    ...     average_attn_weights=False,
+    ... )
     >>> context.shape, weights.shape
     (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
     """

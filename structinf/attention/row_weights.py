@@ -53,7 +53,9 @@ class SimplexWeights(AttentionWeights):
     Examples
     --------
     >>> weights = SimplexWeights("entmax", alpha=2.0)
-    >>> weights(torch.tensor([[1.0, 0.5, 2.0]]), torch.tensor([False, False, True]))
+    >>> weights(
+    ...     torch.tensor([[1.0, 0.5, 2.0]]), torch.tensor([False, False, True])
+    ... )
     tensor([[0.7500, 0.2500, 0.0000]])
     """
 

@@ -72,11 +72,16 @@ class StructuredAttention(nn.Module):
     Examples
     --------
     >>> attention = StructuredAttention("sparsemax")
-    >>> query, key = torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0], [1.0, 1.0], [-3.0, 0.0]])
+    >>> query, key = (
+    ...     torch.tensor([[1.0, 0.0]]),
+    ...     torch.tensor([[2.0, 0.0], [1.0, 1.0], [-3.0, 0.0]]),
+    ... )
     >>> context, weights = attention(query, key, key)
     >>> weights
     tensor([[0.8536, 0.1464, 0.0000]])
-    >>> StructuredAttention(oracle="assignment", relaxation="sinkhorn")(key, key, key)[1].sum(0)
+    >>> StructuredAttention(oracle="assignment", relaxation="sinkhorn")(
+    ...     key, key, key
+    ... )[1].sum(0)
     tensor([1., 1., 1.])
     """
 

@@ -66,7 +66,9 @@ class SparseDistribution(StructureDistribution):
 
     Examples
     --------
-    >>> p = SparseDistribution.of(torch.tensor([[1.0, 0.0], [0.0, 0.5]]), "assignment")
+    >>> p = SparseDistribution.of(
+    ...     torch.tensor([[1.0, 0.0], [0.0, 0.5]]), "assignment"
+    ... )
     >>> p.weights, p.entropy()
     (tensor([0.8750, 0.1250]), tensor(0.3768))
     >>> p.log_prob(torch.eye(2)), p.log_prob(torch.ones(2, 2))

@@ -44,7 +44,9 @@ def alignment(solution: PlotInput, *, x: Items | None = None, y: Items | None = 
     --------
     >>> import torch, structinf as si
     >>> x, y = torch.linspace(0, 6, 20).sin(), torch.linspace(0, 7, 25).sin()
-    >>> figure = alignment(si.infer(-si.pairwise_cost(x, y), "dtw", "sparsemap"), x=x, y=y)
+    >>> figure = alignment(
+    ...     si.infer(-si.pairwise_cost(x, y), "dtw", "sparsemap"), x=x, y=y
+    ... )
     """
     data = read_solution(solution, "n m", "n m, 2", "n m, 2 2", max_structures=1)
     mean = data.mean[0]

@@ -64,8 +64,12 @@ def assignment(
     Examples
     --------
     >>> import torch, structinf as si
-    >>> solution = si.infer(torch.tensor([[1.0, 0.8], [0.5, 0.4]]), "assignment", "sparsemap")
-    >>> figure = assignment(solution, rows=["Ada", "Ben"], columns=["Monday", "Tuesday"])
+    >>> solution = si.infer(
+    ...     torch.tensor([[1.0, 0.8], [0.5, 0.4]]), "assignment", "sparsemap"
+    ... )
+    >>> figure = assignment(
+    ...     solution, rows=["Ada", "Ben"], columns=["Monday", "Tuesday"]
+    ... )
     """
     data = read_solution(solution, "n m", max_structures=max_structures)
     (mean,), (structures,), weights = data.mean, data.structures, data.weights

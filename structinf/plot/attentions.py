@@ -62,7 +62,12 @@ def attention(
     >>> import torch, structinf as si
     >>> scores = torch.tensor([[2.0, 1.5, -1.0], [0.0, 1.0, 1.2]])
     >>> maps = torch.stack([scores.softmax(-1), si.simplex.sparsemax(scores)])
-    >>> figure = attention(maps, queries=["le", "chat"], keys=["the", "cat", "sat"], heads=["softmax", "sparsemax"])
+    >>> figure = attention(
+    ...     maps,
+    ...     queries=["le", "chat"],
+    ...     keys=["the", "cat", "sat"],
+    ...     heads=["softmax", "sparsemax"],
+    ... )
     """
     maps, rows, names = _read(weights, queries, heads)
     count, n, m = maps.shape

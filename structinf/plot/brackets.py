@@ -55,7 +55,10 @@ def constituents(
     >>> import torch, structinf as si
     >>> theta = torch.zeros(4, 4)
     >>> theta[0, 1], theta[1, 3] = 1.0, 0.8
-    >>> figure = constituents(si.infer(theta, "binary_tree", "sparsemap"), ["old", "men", "and", "women"])
+    >>> figure = constituents(
+    ...     si.infer(theta, "binary_tree", "sparsemap"),
+    ...     ["old", "men", "and", "women"],
+    ... )
     """
     data = read_solution(solution, "n n", "n n L", max_structures=max_structures, single_instance=False)
     (mean,), (structures,) = data.mean, data.structures

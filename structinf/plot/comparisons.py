@@ -53,7 +53,10 @@ def comparison(
     --------
     >>> import torch, structinf as si, structinf.plot
     >>> theta = torch.tensor([1.0, 0.8, 0.5, -1.0])
-    >>> solutions = {name: si.infer(theta, "subset", name, k=2) for name in ("map", "sparsemap", "marginals")}
+    >>> solutions = {
+    ...     name: si.infer(theta, "subset", name, k=2)
+    ...     for name in ("map", "sparsemap", "marginals")
+    ... }
     >>> figure = comparison(solutions, si.plot.selection, title="Two of four")
     """
     if not isinstance(solutions, Mapping):
@@ -104,8 +107,15 @@ def support(
     --------
     >>> import torch, structinf as si, structinf.plot
     >>> g = torch.Generator().manual_seed(0)
-    >>> solution = si.infer(torch.zeros(4, 5), "dtw", "perturbed", samples=20, generator=g)
-    >>> figure = support(solution, si.plot.alignment, title="Sampled alignments", max_structures=4)
+    >>> solution = si.infer(
+    ...     torch.zeros(4, 5), "dtw", "perturbed", samples=20, generator=g
+    ... )
+    >>> figure = support(
+    ...     solution,
+    ...     si.plot.alignment,
+    ...     title="Sampled alignments",
+    ...     max_structures=4,
+    ... )
     """
     mixture = Mixture.of(solution)
     if mixture.support is None or mixture.weights is None:

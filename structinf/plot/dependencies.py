@@ -67,7 +67,9 @@ def trees(
     >>> import torch, structinf as si
     >>> theta = torch.zeros(4, 4)
     >>> theta[0, 2], theta[2, 1], theta[2, 3], theta[1, 3] = 2.0, 2.0, 1.0, 0.6
-    >>> figure = trees(si.infer(theta, "arborescence", "sparsemap"), ["she", "saw", "him"])
+    >>> figure = trees(
+    ...     si.infer(theta, "arborescence", "sparsemap"), ["she", "saw", "him"]
+    ... )
     """
     data = read_solution(solution, "n+1 n+1", "n+1 n+1 L", max_structures=max_structures, single_instance=False)
     (mean,), (structures,) = data.mean, data.structures

@@ -52,7 +52,11 @@ def lattice(
     --------
     >>> import torch, structinf as si
     >>> theta = (torch.tensor([[1.0, 0.0], [0.4, 0.6]]), torch.zeros(2, 2))
-    >>> figure = lattice(si.infer(theta, "chain", "sparsemap"), words=["time", "flies"], tags=["noun", "verb"])
+    >>> figure = lattice(
+    ...     si.infer(theta, "chain", "sparsemap"),
+    ...     words=["time", "flies"],
+    ...     tags=["noun", "verb"],
+    ... )
     """
     data = read_solution(solution, "T S, S S", "T S, T-1 S S", "T-1 S S")
     mean = _tags(data.mean)

@@ -83,7 +83,12 @@ def network(
     --------
     >>> import torch, structinf as si
     >>> edges = [("a", "b"), ("a", "c"), ("b", "c")]
-    >>> solution = si.infer(torch.tensor([0.0, 0.2, 0.5]), "spanning_tree", "marginals", edges=edges)
+    >>> solution = si.infer(
+    ...     torch.tensor([0.0, 0.2, 0.5]),
+    ...     "spanning_tree",
+    ...     "marginals",
+    ...     edges=edges,
+    ... )
     >>> figure = network(solution, edges, directed=False)
     """
     data = read_solution(solution, "n n" if edges is None else "E", max_structures=1)

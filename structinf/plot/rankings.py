@@ -70,7 +70,11 @@ def ranking(
     --------
     >>> import torch, structinf as si
     >>> theta = torch.tensor([0.3, 1.9, 1.6])
-    >>> figure = ranking(si.infer(theta, "ranking", "sparsemap"), theta, names=["Ada", "Ben", "Cleo"])
+    >>> figure = ranking(
+    ...     si.infer(theta, "ranking", "sparsemap"),
+    ...     theta,
+    ...     names=["Ada", "Ben", "Cleo"],
+    ... )
     """
     data = read_solution(solution, "n", max_structures=max_structures)
     (mean,), (structures,) = data.mean, data.structures

@@ -47,8 +47,18 @@ def route(solution: PlotInput, edges: Any, *, names: Sequence[str] | None = None
     Examples
     --------
     >>> import torch, structinf as si
-    >>> edges = [("home", "bus"), ("home", "train"), ("bus", "work"), ("train", "work")]
-    >>> solution = si.infer(torch.tensor([0.5, 0.0, 0.0, 0.4]), "dag_path", "sparsemap", graph=edges)
+    >>> edges = [
+    ...     ("home", "bus"),
+    ...     ("home", "train"),
+    ...     ("bus", "work"),
+    ...     ("train", "work"),
+    ... ]
+    >>> solution = si.infer(
+    ...     torch.tensor([0.5, 0.0, 0.0, 0.4]),
+    ...     "dag_path",
+    ...     "sparsemap",
+    ...     graph=edges,
+    ... )
     >>> figure = route(solution, edges, title="To work")
     """
     data = read_solution(solution, "E", max_structures=1)

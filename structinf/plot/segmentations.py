@@ -60,7 +60,9 @@ def segments(
     >>> theta = torch.zeros(3, 2, 2)
     >>> theta[2, 1, 0], theta[1, 1, 1] = 1.0, 0.8
     >>> solution = si.infer(theta, "semi_markov", "sparsemap")
-    >>> figure = segments(solution, x=["to", "New", "York"], labels=["place", "other"])
+    >>> figure = segments(
+    ...     solution, x=["to", "New", "York"], labels=["place", "other"]
+    ... )
     """
     data = read_solution(solution, "T D S", "T D S, S S", "T D S S", max_structures=max_structures)
     mean, structures = data.mean[0], data.structures[0]

@@ -54,7 +54,9 @@ def selection(
     Examples
     --------
     >>> import torch, structinf as si
-    >>> solution = si.infer(torch.tensor([1.0, 0.8, 0.5, -1.0]), "subset", "sparsemap", k=2)
+    >>> solution = si.infer(
+    ...     torch.tensor([1.0, 0.8, 0.5, -1.0]), "subset", "sparsemap", k=2
+    ... )
     >>> figure = selection(solution, names=["tea", "coffee", "water", "rain"])
     """
     data = read_solution(solution, "d", "d, d-1", max_structures=max_structures)

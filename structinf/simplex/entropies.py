@@ -112,7 +112,10 @@ class TsallisEntropy(Entropy):
 
     Examples
     --------
-    >>> TsallisEntropy(2)(torch.tensor([0.5, 0.5, 0.0])), TsallisEntropy(1.5).margin
+    >>> (
+    ...     TsallisEntropy(2)(torch.tensor([0.5, 0.5, 0.0])),
+    ...     TsallisEntropy(1.5).margin,
+    ... )
     (tensor(0.2500), 2.0)
     """
 

@@ -89,7 +89,8 @@ def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*s
     Examples
     --------
     >>> import torch
-    >>> fusedmax(torch.tensor([0.0, 0.6, 0.7, 0.6, 0.0, 0.2]))  # sparsemax: 0, 0.3, 0.4, 0.3, 0, 0
+    >>> # sparsemax: 0, 0.3, 0.4, 0.3, 0, 0
+    >>> fusedmax(torch.tensor([0.0, 0.6, 0.7, 0.6, 0.0, 0.2]))
     tensor([0.0000, 0.3333, 0.3333, 0.3333, 0.0000, 0.0000])
     """
     return _apply(True, x, weight, dim)
@@ -135,7 +136,8 @@ def oscarmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*s
     Examples
     --------
     >>> import torch
-    >>> oscarmax(torch.tensor([0.5, 0.0, 0.4, -0.5]))  # sparsemax: 0.5333, 0.0333, 0.4333, 0
+    >>> # sparsemax: 0.5333, 0.0333, 0.4333, 0
+    >>> oscarmax(torch.tensor([0.5, 0.0, 0.4, -0.5]))
     tensor([0.4333, 0.1333, 0.4333, 0.0000])
     """
     return _apply(False, x, weight, dim)

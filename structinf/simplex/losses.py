@@ -244,7 +244,9 @@ def entmax_loss(
     Examples
     --------
     >>> import torch
-    >>> entmax_loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]), alpha=1)
+    >>> entmax_loss(
+    ...     torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]), alpha=1
+    ... )
     tensor(1.4076)
     """
     return simplex_loss(x, target, TsallisEntropy(alpha), **options)

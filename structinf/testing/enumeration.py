@@ -48,7 +48,11 @@ class Enumeration:
 
     Examples
     --------
-    >>> pairs = Enumeration(torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 1]], dtype=torch.float64))
+    >>> pairs = Enumeration(
+    ...     torch.tensor(
+    ...         [[1, 1, 0], [1, 0, 1], [0, 1, 1]], dtype=torch.float64
+    ...     )
+    ... )
     >>> pairs.marginals(torch.zeros(1, 3))
     tensor([[0.6667, 0.6667, 0.6667]], dtype=torch.float64)
     """
@@ -138,7 +142,10 @@ def nearest_point(best: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
     --------
     The best vertex of the square [−1, 1]² has the signs of the direction:
 
-    >>> nearest_point(lambda direction: direction.sign(), torch.tensor([3.0, 0.5], dtype=torch.float64))
+    >>> nearest_point(
+    ...     lambda direction: direction.sign(),
+    ...     torch.tensor([3.0, 0.5], dtype=torch.float64),
+    ... )
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
     active, weights = best(target)[None], target.new_ones(1)
