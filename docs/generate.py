@@ -125,7 +125,8 @@ def summary(module: str) -> str:
     """Return the first sentence of a module's docstring."""
     said = ast.get_docstring(ast.parse(next(sources(module)).read_text("utf-8"))) or ""
     first = re.split(r"\.(?:\s|$)", said, maxsplit=1)[0]
-    return " ".join(first.replace("``", "`").replace("|", "\\|").split())
+    plain = re.sub(r":\w+:`~?\.?([^`]+)`", r"`\1`", first)
+    return " ".join(plain.replace("``", "`").replace("|", "\\|").split())
 
 
 def layer_heights(graph: Graph) -> dict[str, int]:

@@ -45,7 +45,7 @@ def soft_dtw(
         DTW, with the best path as subgradient.
     regularizer : str or Regularizer
         "negentropy" (the default) gives dense expected alignments, "squared_l2" and "tsallis" give sparse expected
-        alignments, and "none" is hard DTW. See :func:`structinf.list_regularizers`.
+        alignments, and "none" is hard DTW. See :mod:`structinf.regularizers`.
     band : int or (...) integer Tensor, optional
         Allow only cells with |i − j| ≤ band (Sakoe & Chiba), with a band of at least |n − m|. An integer holds for
         all instances, a tensor has one band per instance.

@@ -27,7 +27,7 @@ from structinf.estimators import Exact, WeightedStructures
         ),
         ("arborescence", "sum_and_sample", "KBest"),
         ("assignment", "sum_and_sample", "GibbsOracle"),
-        ("path", "perturbed", "potentials of at most 0.*perturbed with default options"),
+        ("path", "perturbed", "scores of at most 0.*perturbed with default options"),
     ],
 )
 def test_an_estimator_that_the_oracle_cannot_serve(oracle: str, estimator: str, message: str):
