@@ -22,7 +22,13 @@ from ..errors import UnsupportedError
 from .call_arguments import flatten, has_no_parameters, identity, is_same_constant, rebuild
 from .custom_op import call_operator, call_scalar_operator, register_function
 from .functorch import functorch_compatible
-from .torch_private import disable_dynamo, functorch_is_active, is_dynamo_imported, mark_constant
+from .torch_private import (
+    disable_dynamo,
+    functorch_is_active,
+    is_dynamo_imported,
+    is_jit_tracing,
+    mark_constant,
+)
 
 __all__ = ["UNKNOWN_TENSOR", "OperatorSpec", "public_call"]
 
@@ -146,7 +152,7 @@ def _decorate(
 
 def _refuse_jit_trace(function: Callable[..., Any]) -> None:
     """Raise UnsupportedError inside torch.jit.trace, which would record the result of the call as a constant."""
-    if torch.jit.is_tracing():
+    if is_jit_tracing():
         raise UnsupportedError(
             f"torch.jit.trace cannot record structinf.{function.__name__}: the traced module would return the result "
             "of the traced input for every other input; use torch.export.export or torch.compile instead"

@@ -21,6 +21,7 @@ __all__ = [
     "has_saved_tensor_hooks",
     "is_dynamo_imported",
     "is_functorch_wrapped_tensor",
+    "is_jit_tracing",
     "mark_constant",
     "pytree",
     "standard_gamma",
@@ -62,6 +63,11 @@ def value_of_scalar(value: float) -> float:
 def functorch_is_active() -> bool:
     """Whether the call is inside a transform of torch.func (grad, vmap, vjp, jvp, ...)."""
     return torch._C._are_functorch_transforms_active()
+
+
+def is_jit_tracing() -> bool:
+    """Return whether torch.jit.trace is recording."""
+    return torch._C._is_tracing()
 
 
 def has_saved_tensor_hooks() -> bool:
