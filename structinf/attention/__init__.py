@@ -1,4 +1,4 @@
-"""Attention whose weights come from any map to the simplex, or from a relaxed structure over queries and keys."""
+"""Attention with weights from a map to the simplex, or from a relaxed structure over queries and keys."""
 
 from .base import AttentionWeights, StructuredWeights
 from .dependency_weights import DependencyWeights

@@ -1,4 +1,4 @@
-"""Base classes of attention weights: maps from scores, and means of relaxed structures."""
+"""Base classes of attention weights."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["AttentionWeights", "StructuredWeights", "normalize"]
 
 
 class AttentionWeights(nn.Module, abc.ABC):
-    """A map from scores of queries and keys to the weights of the keys in each query's context.
+    """Base class of maps from the scores of queries and keys to attention weights.
 
-    Subclass it for weights of your own: :class:`StructuredAttention` and :class:`StructuredMultiheadAttention` take
-    any.
+    :class:`StructuredAttention` and :class:`StructuredMultiheadAttention` accept an object of any subclass as
+    ``weights``.
     """
 
     @property
     def couples_queries(self) -> bool:
-        """Whether one structure covers all queries, so that padding among the queries would change it."""
+        """Whether one structure covers all queries, so that padded queries would affect other queries."""
         return False
 
     @abc.abstractmethod
@@ -42,36 +42,41 @@ class AttentionWeights(nn.Module, abc.ABC):
         query_padding_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*batch queries keys"]:
-        """The weights, of the shape and dtype of the scores.
+        """Return the attention weights, (..., n, m), in the dtype of the scores.
 
-        Laws: what is padding is as if it were not there, wherever it stands, and whatever its scores; its weights, and
-        those of pairs whose score is −inf, are 0. The result is differentiable in the scores, and half precision is
-        computed in float32.
+        Laws:
+
+        - Padding has weight 0 and does not affect other weights, at any position and with any scores.
+        - Pairs with score −inf have weight 0.
+        - The weights are differentiable in the scores.
+        - Half-precision scores are computed in float32.
 
         Parameters
         ----------
         scores : (..., n, m) Tensor
-            Of n queries and m keys; −inf forbids a pair.
+            Scores of n queries and m keys; −inf forbids a pair.
         key_padding_mask : (..., m) bool Tensor, optional
-            True where a key is padding; its batch dimensions broadcast.
+            True for padded keys. Batch dimensions broadcast.
         query_padding_mask : (..., n) bool Tensor, optional
-            The same of the queries.
+            True for padded queries. Batch dimensions broadcast.
         generator : torch.Generator, optional
-            The only source of randomness, for weights that draw noise; torch's own one by default.
+            Random generator for stochastic weights. The default is torch's own.
         """
 
 
 class StructuredWeights(AttentionWeights):
-    """Weights from the mean of a relaxed structure; subclasses say how scores become potentials.
+    """Base class of attention weights from the mean of a relaxation; subclasses implement :meth:`mean`.
 
     Parameters
     ----------
     oracle : str or Oracle
+        An oracle, or a name from :func:`structinf.list_oracles`.
     relaxation : str or Relaxation
+        A relaxation, or a name from :func:`structinf.list_relaxations`.
     normalized : bool
-        Whether a query's weights are divided by their sum. A query without any weight keeps weights of 0.
+        Whether to divide the weights of each query by their sum. Weights that are all 0 stay 0.
     options : mapping
-        Of whatever was given by name.
+        Options of an oracle or relaxation given by name.
     """
 
     event_ndim: ClassVar[int | tuple[int, ...]]
@@ -96,26 +101,30 @@ class StructuredWeights(AttentionWeights):
 
     @property
     def masks_padding_in_place(self) -> bool:
-        """Whether padding among the keys gets score −inf in place, instead of being moved to the end."""
+        """Whether padded keys get score −inf in place, instead of moving to the end."""
         return False
 
     @property
     def is_self_attention(self) -> bool:
-        """Whether queries and keys are the same sequence, and share their padding."""
+        """Whether queries and keys are one sequence with common padding."""
         return False
 
     @abc.abstractmethod
     def mean(
         self, scores: Tensor, queries: Tensor | None, keys: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
-        """Return weights (..., n, m) before normalisation, with any values in the padding.
+        """Return weights (..., n, m) before normalization, with arbitrary values in the padding.
 
         Parameters
         ----------
         scores : (..., n, m) Tensor
-            In full precision. All padding is at the end and has score 0.
-        queries, keys : (...) Tensor or None
-            Numbers of queries and keys that are not padding, which may be 0; None means all.
+            Scores in float32 or float64. All padding is at the end and has score 0.
+        queries : (...) integer Tensor or None
+            Number of queries without padding, at least 0. None means n.
+        keys : (...) integer Tensor or None
+            Number of keys without padding, at least 0. None means m.
+        generator : torch.Generator or None
+            Random generator for a stochastic relaxation.
         """
 
     def forward(
@@ -129,7 +138,7 @@ class StructuredWeights(AttentionWeights):
             if mask is not None:
                 check_mask(f"{name}_padding_mask", mask, (*scores.shape[:-2], scores.shape[dim]))
         if not (scores.shape[-2] and scores.shape[-1]):
-            return scores.clone()  # few oracles accept structures without parts
+            return scores.clone()  # most oracles reject structures without parts
         if key_padding_mask is not None and self.masks_padding_in_place:
             scores, key_padding_mask = scores.masked_fill(key_padding_mask.unsqueeze(-2), -math.inf), None
         if self.is_self_attention:
@@ -140,7 +149,7 @@ class StructuredWeights(AttentionWeights):
         return (normalize(weights) if self.normalized else weights).to(scores.dtype)
 
     def _merge_padding(self, scores: Tensor, of_keys: Tensor | None, of_queries: Tensor | None) -> Tensor | None:
-        """Return the padding of the sequence that is both queries and keys."""
+        """Return the padding mask of the sequence in self-attention: the union of both masks."""
         if scores.shape[-2] != scores.shape[-1]:
             raise InvalidInputError(
                 f"{self.layer.oracle.label()} is over one sequence, so that scores (..., n, n) of self-attention are "
@@ -149,7 +158,7 @@ class StructuredWeights(AttentionWeights):
         return of_keys if of_queries is None else of_queries if of_keys is None else of_keys | of_queries
 
     def relaxed_mean(self, theta: Any, lengths: Tensor | None, generator: torch.Generator | None) -> Any:
-        """Return the layer's mean; lengths of 0 become 1, because oracles accept no empty side."""
+        """Return the mean of the layer, with lengths of 0 raised to 1, because oracles reject a length of 0."""
         data = {} if lengths is None else {"lengths": lengths.clamp(min=1)}
         return cast(Any, self.layer(theta, generator=generator, **data))
 

@@ -16,24 +16,25 @@ __all__ = ["DependencyWeights"]
 
 
 class DependencyWeights(StructuredWeights):
-    """How probable it is that each word's head is each other word, in a latent dependency tree: for self-attention.
+    """Self-attention weights from a latent dependency tree: the probability of each head for each word.
 
-    scores[i, j] is that of the arc from head j to word i, and weights[i, j] its marginal. The diagonal is the root's:
-    scores[i, i] scores word i as one that has no head, and weights[i, i] says how probable that is; such a word attends
-    to itself. Each word's weights sum to 1.
+    scores[i, j] is the score of the arc from head j to word i, and weights[i, j] is the marginal of the arc. On the
+    diagonal, scores[i, i] is the score of word i as a root, and weights[i, i] is the probability that word i is a root.
+    A root attends to itself. The weights of each word sum to 1.
 
     Parameters
     ----------
     oracle : str or Oracle
-        "arborescence", or "projective_tree" for trees without crossing arcs.
+        "arborescence" (the default), or "projective_tree" for trees without crossing arcs.
     relaxation : str or Relaxation
+        The relaxation, "marginals" by default. :func:`structinf.list_relaxations` lists the names.
     **options
-        Of whatever was given by name, such as ``single_root=True``.
+        Options of an oracle or relaxation given by name, such as ``single_root=True``.
 
     Notes
     -----
-    A forbidden pair, of score −inf, is forbidden in every tree; if none is left, that is an InfeasibleError. What is
-    padding as a query or as a key is no word of the tree.
+    A pair with score −inf is forbidden in every tree. If no tree remains, the call raises InfeasibleError. Words with
+    padding in either mask are removed from the tree.
 
     References
     ----------
@@ -61,7 +62,7 @@ class DependencyWeights(StructuredWeights):
         relaxation: str | Relaxation = "marginals",
         **options: Any,
     ) -> None:
-        super().__init__(oracle, relaxation, False, options)  # their sums are 1 already
+        super().__init__(oracle, relaxation, False, options)  # the weights already sum to 1
 
     @property
     def is_self_attention(self) -> bool:

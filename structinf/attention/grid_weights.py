@@ -1,4 +1,4 @@
-"""Alignment and matching attention: one structure over all pairs of a query and a key."""
+"""Alignment and matching attention: one structure over all pairs of queries and keys."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ __all__ = ["GridWeights"]
 
 
 class GridWeights(StructuredWeights):
-    """The relaxed structure of an oracle of matrices, over the whole matrix of queries and keys.
+    """Attention weights from an oracle over matrices: one relaxed structure over all queries and keys.
 
     =======================  ======================================================================================
     oracle                   weights
     =======================  ======================================================================================
-    "assignment"             matching attention: a key goes to one query at most, so that later words do not attend
-                             again to what is taken; rows sum to 1 if there are no fewer keys than queries
-    "dtw"                    alignment attention: queries and keys are read in order, and each query meets a run of
-                             keys; rows sum to the run's expected length, or to 1 if ``normalized``
-    "monotonic_alignment"    each query picks one key, and later queries never an earlier one; rows sum to 1. It takes
-                             the place of attention that has to learn this. Its columns pick rows: ``transposed=True``
+    "assignment"             matching attention: each key is matched with at most one query. Rows sum to 1 if there are
+                             at least as many keys as queries
+    "dtw"                    alignment attention: each query is aligned with a run of consecutive keys, in order. Rows
+                             sum to the expected length of the run, or to 1 if ``normalized``
+    "monotonic_alignment"    monotonic attention: each query selects one key, and keys never decrease from query to
+                             query. Rows sum to 1. Needs ``transposed=True``, since columns of the oracle select rows
     =======================  ======================================================================================
 
     Parameters
     ----------
     oracle : str or Oracle
-        Of matrices (n, m), such as those above.
+        An oracle over matrices (n, m), "assignment" by default.
     relaxation : str or Relaxation
+        The relaxation, "sparsemap" by default. :func:`structinf.list_relaxations` lists the names.
     transposed : bool
-        Whether the oracle's rows are the keys, and its columns the queries.
+        Whether rows of the oracle are keys and columns are queries, default False.
     normalized : bool
-        Whether a query's weights are divided by their sum.
+        Whether to divide the weights of each query by their sum, default False.
     **options
-        Of whatever was given by name.
+        Options of an oracle or relaxation given by name.
 
     Notes
     -----
-    A forbidden pair, of score −inf, is forbidden in every structure; if none is left, for a query without keys in an
-    alignment say, that is an InfeasibleError. Padding is left out of the structure. Where the oracle's ``lengths`` are
-    one number, as for graphs, queries and keys are the same sequence.
+    A pair with score −inf is forbidden in every structure. If no structure remains, for example for a query without
+    keys in an alignment, the call raises InfeasibleError. Padding is removed from the structure. If an instance of the
+    oracle has one length, as for graphs, queries and keys must be the same sequence.
 
     Examples
     --------
@@ -92,7 +93,7 @@ class GridWeights(StructuredWeights):
             return None
         if "lengths" not in self.layer.oracle.instance_ndim:
             raise UnsupportedError(
-                f"{self.layer.oracle.label()} takes no lengths, so that no query and no key can be padding; group "
+                f"{self.layer.oracle.label()} takes no lengths, so queries and keys cannot have padding; group "
                 "instances of equal size, or forbid pairs by an attn_mask"
             )
         batch, (n, m) = scores.shape[:-2], scores.shape[-2:]

@@ -1,4 +1,4 @@
-"""Multi-head attention in the place of torch.nn.MultiheadAttention, with weights of any kind."""
+"""Multi-head attention with the interface of torch.nn.MultiheadAttention and structured weights."""
 
 from __future__ import annotations
 
@@ -21,23 +21,48 @@ __all__ = ["StructuredMultiheadAttention"]
 
 
 class StructuredMultiheadAttention(nn.Module):
-    """torch.nn.MultiheadAttention whose weights come from any map to the simplex, or from a relaxed structure.
+    """torch.nn.MultiheadAttention with weights from a map to the simplex, or from a relaxed structure.
 
-    Each head has projections of its own and a structure of its own; what the weights learn, such as the transition of
-    segmentation attention, the heads share.
+    Each head has separate projections and a separate structure. All heads share the parameters of the weights, such as
+    the transition of segmentation attention.
+
+    The module has the parameter names of torch.nn.MultiheadAttention, so state dicts are interchangeable, and the same
+    seed gives the same initial parameters. With "softmax", outputs are also the same. The options ``add_bias_kv`` and
+    ``add_zero_attn`` are missing.
 
     Parameters
     ----------
-    embed_dim, num_heads, dropout, bias, kdim, vdim, batch_first, device, dtype
-        As for torch.nn.MultiheadAttention, with the same parameters under the same names, so that state dicts and
-        seeds go over; for "softmax" so do results. ``add_bias_kv`` and ``add_zero_attn`` are not offered.
-    weights, oracle, relaxation, **options
-        As for :class:`StructuredAttention`.
+    embed_dim : int
+        Number of features of queries and contexts, a multiple of ``num_heads``.
+    num_heads : int
+        Number of heads.
+    dropout : float
+        Probability of setting a weight to 0 in training, default 0.
+    bias : bool
+        Whether projections have a bias, default True.
+    kdim : int, optional
+        Number of features of keys, ``embed_dim`` by default.
+    vdim : int, optional
+        Number of features of values, ``embed_dim`` by default.
+    batch_first : bool
+        Whether the batch is the first dimension instead of the second, default False.
+    device : torch.device or str, optional
+        Device of the parameters.
+    dtype : torch.dtype, optional
+        Dtype of the parameters.
+    weights : str, callable or AttentionWeights, optional
+        The weights, as for :class:`StructuredAttention`.
+    oracle : str or Oracle, optional
+        The oracle, instead of ``weights``, as for :class:`StructuredAttention`.
+    relaxation : str or Relaxation, optional
+        The relaxation of the oracle, as for :class:`StructuredAttention`.
+    **options
+        Options of the weights, oracle or relaxation, as for :class:`StructuredAttention`.
 
     Notes
     -----
-    It may take the place of ``self_attn`` in torch.nn.TransformerEncoderLayer and TransformerDecoderLayer; the fused
-    kernels that these have for softmax at evaluation are then not used.
+    The module can replace ``self_attn`` in torch.nn.TransformerEncoderLayer and TransformerDecoderLayer. These layers
+    then skip their fused softmax kernels in evaluation.
 
     References
     ----------
@@ -67,7 +92,7 @@ class StructuredMultiheadAttention(nn.Module):
     (torch.Size([3, 5, 8]), torch.Size([3, 2, 5, 5]))
     """
 
-    # torch's encoder layers ask for it before they put a fused softmax in the place of what they hold.
+    # torch's encoder layers read this attribute. False keeps them from replacing the module by a fused softmax.
     _qkv_same_embed_dim = False
 
     in_proj_weight: Tensor | None
@@ -114,7 +139,7 @@ class StructuredMultiheadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As torch.nn.MultiheadAttention starts: projections of Xavier's uniform law, biases of 0."""
+        """Reset parameters as torch.nn.MultiheadAttention does: Xavier uniform projections, and biases of 0."""
         for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
             if (weight := getattr(self, name)) is not None:
                 nn.init.xavier_uniform_(weight)
@@ -136,30 +161,35 @@ class StructuredMultiheadAttention(nn.Module):
         query_padding_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Contexts, and weights (B, n, m) averaged over the heads, or (B, heads, n, m).
+        """Return contexts, with the shape of ``query``, and weights, (B, n, m) or (B, heads, n, m).
 
         Parameters
         ----------
-        query, key, value : Tensor
-            (n, B, embed_dim), (m, B, kdim) and (m, B, vdim), with the batch in front if ``batch_first``; or without
-            a batch.
+        query : (n, B, embed_dim) Tensor
+            The queries; (B, n, embed_dim) if ``batch_first``, or (n, embed_dim) without a batch.
+        key : (m, B, kdim) Tensor
+            The keys, with the batch dimension in the same place.
+        value : (m, B, vdim) Tensor
+            The values, with the batch dimension in the same place.
         key_padding_mask : (B, m) Tensor, optional
-            As for :meth:`StructuredAttention.forward`.
+            True for padded keys, as for :meth:`StructuredAttention.forward`.
         need_weights : bool
-            Whether the weights are returned too, before dropout; else None in their place.
+            Whether to return the weights, without dropout, instead of None. Default True.
         attn_mask : (n, m) or (B · heads, n, m) Tensor, optional
-            True where a query may not attend to a key; or in floating point, added to the scores.
+            True for forbidden pairs, or a floating-point mask added to the scores.
         average_attn_weights : bool
+            Whether to average the returned weights over the heads, (B, n, m). Default True.
         is_causal : bool
-            Says that ``attn_mask``, which is needed then, is causal. Nothing is done about it.
+            Whether ``attn_mask`` is causal, for compatibility with torch. True requires ``attn_mask`` and has no other
+            effect.
         query_padding_mask : (B, n) bool Tensor, optional
-            True where a query is padding: its weights are 0. Where query and key are the same tensor and the structure
-            is over all queries, it is the keys' unless said otherwise.
+            True for padded queries, whose weights are 0. If one structure covers all queries, and ``query`` and ``key``
+            are the same tensor, the default is the padding of the keys.
         generator : torch.Generator, optional
-            The only source of randomness of weights that draw noise; torch's own one by default.
+            Random generator for stochastic weights. The default is torch's own.
         """
         if is_causal and attn_mask is None:
-            raise InvalidInputError("is_causal says that attn_mask is a causal mask, and none is given; pass it too")
+            raise InvalidInputError("is_causal=True needs attn_mask, got None; pass the causal mask as attn_mask")
         if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:
             raise InvalidInputError(
                 "query, key and value must all have 3 dimensions, or 2 without a batch, got shapes "
@@ -195,7 +225,7 @@ class StructuredMultiheadAttention(nn.Module):
         return out if self.batch_first else out.transpose(-3, -2), weights
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """What the heads see of each, (B, heads, length, embed_dim / heads)."""
+        """Return the projections of query, key and value, each (B, heads, length, embed_dim / heads)."""
         packed = self.in_proj_weight
         if packed is not None and query is key is value:
             projections = linear(query, packed, self.in_proj_bias).chunk(3, -1)
@@ -220,7 +250,7 @@ class StructuredMultiheadAttention(nn.Module):
 
 
 def _for_heads(name: str, mask: Tensor | None, of: Tensor, *, floating: bool = False) -> Tensor | None:
-    """The mask (B, length) of what the heads see, (B, heads, length, ...), as (B, 1, length)."""
+    """Return the mask (B, length) as (B, 1, length), to broadcast over the heads of ``of``, (B, heads, length, ...)."""
     if mask is None:
         return None
     check_mask(name, mask, (of.shape[0], of.shape[2]), floating=floating)

@@ -1,4 +1,4 @@
-"""Masks of attention: forbidden pairs, and padding among queries and keys."""
+"""Attention masks: forbidden pairs, and padding among queries and keys."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["PaddedDim", "apply_masks", "check_mask", "is_padding"]
 
 
 class PaddedDim:
-    """The queries (``dim`` −2) or keys (``dim`` −1) of scores, with padding at any place.
+    """The queries (``dim`` −2) or keys (``dim`` −1) of scores, with padding at any position.
 
-    ``lengths`` (...) counts the entries that are not padding; None means all.
+    ``lengths`` (...) is the number of entries without padding, or None if there is no mask.
     """
 
     def __init__(self, padding: Tensor | None, dim: int) -> None:
@@ -26,7 +26,7 @@ class PaddedDim:
         self.lengths = self._order = None
         if padding is not None:
             self.lengths = (~padding).sum(-1)
-            # Inside torch.compile and torch.func the values are hidden, so the padding is always moved to the end.
+            # torch.compile and torch.func hide the values of the mask, so the padding always moves to the end.
             is_hidden = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(padding)
             if is_hidden or bool((padding[..., :-1] & ~padding[..., 1:]).any()):
                 self._order = padding.byte().argsort(dim=-1, stable=True)
@@ -54,24 +54,24 @@ class PaddedDim:
 
 
 def check_mask(name: str, mask: Tensor, shape: Sequence[int], *, floating: bool = False) -> None:
-    """Raise unless ``mask`` broadcasts to ``shape`` and is boolean (or in floating point, if ``floating``)."""
+    """Raise unless ``mask`` broadcasts to ``shape`` and is boolean (or floating-point, if ``floating``)."""
     if not isinstance(mask, Tensor) or not (mask.dtype is torch.bool or (floating and mask.is_floating_point())):
         received = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        added = " or one in floating point, which is added to the scores," if floating else ""
+        added = " or a floating-point tensor to add to the scores," if floating else ""
         raise TypeError(f"{name}: a boolean tensor, True where it is masked,{added} is needed, got {received}")
     expected_shape = torch.Size(shape)
     if not broadcasts(mask.shape, expected_shape) or mask.shape[-1:] != expected_shape[-1:]:
         raise InvalidInputError(
-            f"{name} must have shape {tuple(expected_shape)}, or one that broadcasts to it, got {tuple(mask.shape)}"
+            f"{name} must have shape {tuple(expected_shape)}, or a shape that broadcasts to it, got {tuple(mask.shape)}"
         )
 
 
 def apply_masks(
     scores: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the scores with −inf at forbidden pairs, and a boolean mask of the keys that are padding.
+    """Return the scores with −inf at forbidden pairs, and a boolean padding mask of the keys or None.
 
-    Masks in floating point are added to the scores, as in torch; −inf in the mask of the keys marks padding.
+    Floating-point masks are added to the scores, as in torch; −inf in the key mask marks padding.
     """
     if attn_mask is not None:
         check_mask("attn_mask", attn_mask, scores.shape, floating=True)
@@ -88,5 +88,5 @@ def apply_masks(
 
 
 def is_padding(mask: Tensor) -> Tensor:
-    """Convert a key padding mask to booleans."""
+    """Return a key padding mask as booleans."""
     return mask if mask.dtype is torch.bool else mask.isneginf()

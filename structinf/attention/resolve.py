@@ -1,4 +1,4 @@
-"""Attention weights by name, or from an oracle and a relaxation."""
+"""Construction of attention weights from a name, a function, or an oracle and a relaxation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .segmentation_weights import SegmentationWeights
 
 __all__ = ["choose_weights"]
 
-# Oracles whose potentials hold more than the scores of queries and keys, or whose rows are the keys.
+# Oracles that need extra scores besides the scores of queries and keys, or whose rows are the keys.
 _WEIGHTS_BY_ORACLE: dict[str, Callable[..., AttentionWeights]] = {
     "arborescence": DependencyWeights,
     "chain": SegmentationWeights,
@@ -37,14 +37,13 @@ def choose_weights(
     relaxation: str | Relaxation | None,
     options: dict[str, Any],
 ) -> AttentionWeights:
-    """Return ``weights``, or make them from a map to the simplex or from an oracle and a relaxation.
+    """Return ``weights``, or construct weights from a map to the simplex or from an oracle and a relaxation.
 
-    Raises TypeError for arguments that exclude each other, and UnsupportedError if the weights of this oracle are
-    unknown.
+    Raises TypeError for contradicting arguments, and UnsupportedError for an oracle without a matching weights class.
     """
     if oracle is None:
         if relaxation is not None:
-            raise TypeError(f"relaxation={relaxation!r} goes with an oracle, oracle=..., and none is given")
+            raise TypeError(f"relaxation={relaxation!r} needs an oracle; pass oracle=...")
         if not isinstance(weights, AttentionWeights):
             return SimplexWeights("softmax" if weights is None else weights, **options)
         if options:
@@ -52,8 +51,8 @@ def choose_weights(
         return weights
     if weights is not None:
         raise TypeError(
-            f"weights={weights!r} and oracle={oracle!r} exclude each other; pass one of them. An oracle's own option "
-            "of that name goes with an object: oracle=get_oracle(..., weights=...)"
+            f"weights={weights!r} and oracle={oracle!r} exclude each other; pass one of them. If the oracle has an "
+            "option named weights, pass an object: oracle=get_oracle(..., weights=...)"
         )
     name = oracle if isinstance(oracle, str) else oracle.name
     weights_class = _WEIGHTS_BY_ORACLE.get(name) or _WEIGHTS_BY_EVENT_NDIM.get(_event_ndim(oracle, options))
@@ -68,7 +67,7 @@ def choose_weights(
 
 def _event_ndim(oracle: str | Oracle, options: dict[str, Any]) -> Any:
     if isinstance(oracle, str):
-        # The dimensions may depend on the oracle's options.
+        # The number of event dimensions may depend on the options of the oracle.
         known = {key: value for key, value in options.items() if key in ORACLES.options(oracle)}
         factory = ORACLES.factory(oracle)
         class_event_ndim = getattr(factory, "event_ndim", None) if inspect.isclass(factory) else None

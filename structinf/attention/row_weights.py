@@ -1,4 +1,4 @@
-"""Weights of each query by itself: maps to the simplex, and oracles whose structures are vectors."""
+"""Attention weights computed separately for each query: maps to the simplex, and oracles over vectors."""
 
 from __future__ import annotations
 
@@ -27,28 +27,30 @@ __all__ = ["RowWeights", "SimplexWeights"]
 _FUNCTIONS = {
     name: function
     for name, function in sorted(vars(simplex).items())
-    if inspect.isfunction(function) and "target" not in inspect.signature(function).parameters  # those are losses
+    if inspect.isfunction(function) and "target" not in inspect.signature(function).parameters  # skips losses
 }
 
 
 class SimplexWeights(AttentionWeights):
-    """A map to the simplex, of each query's scores.
+    """Attention weights from a map to the simplex, applied to the scores of each query.
 
-    A query without any key that it may attend to has weights 0. In a function or module of your own, keys that are
-    padding have a score of −inf.
+    If all keys of a query are padding or forbidden, its weights are 0. A custom function or module receives padded keys
+    with score −inf.
 
     Parameters
     ----------
     function : str or callable
-        A name of a function in :mod:`structinf.simplex`, such as "softmax", "sparsemax" or "entmax15"; a function
-        f(scores, dim=-1); or a module f(scores) that maps along the last dimension, whose parameters are trained.
+        A function name from :mod:`structinf.simplex`, such as "softmax" (the default), "sparsemax" or "entmax15". Or a
+        function f(scores, dim=-1). Or a module f(scores), applied along the last dimension and trained with the model.
     **options
-        Of a function given by name.
+        Options of a function given by name, such as ``alpha=1.5`` for "entmax".
 
     Raises
     ------
     UnknownNameError
-        If no function has the name. TypeError for an option that it does not take, or one that is missing.
+        If no function has the name.
+    TypeError
+        If an option is unknown or missing.
 
     Examples
     --------
@@ -95,7 +97,7 @@ class SimplexWeights(AttentionWeights):
         if isinstance(self.function, nn.Module):
             return zero_where_all_masked(self.function, scores)
         function = functools.partial(self.function, dim=-1)
-        # The maps of the library already return zeros for rows of −inf.
+        # The maps in structinf.simplex already return zeros for rows of −inf.
         return function(scores) if _is_library_function(self.function) else zero_where_all_masked(function, scores)
 
     def extra_repr(self) -> str:
@@ -103,19 +105,21 @@ class SimplexWeights(AttentionWeights):
 
 
 class RowWeights(StructuredWeights):
-    """The relaxed structure of an oracle of vectors, such as "subset" or "bits", for each query by itself.
+    """Attention weights from an oracle over vectors, such as "subset" or "bits": one relaxed structure for each query.
 
-    A query without any key that it may attend to has weights 0. One with too few keys, of which no structure exists
-    (fewer than k, for subsets), is an InfeasibleError.
+    If all keys of a query are padding or forbidden, its weights are 0. If the remaining keys admit no structure (fewer
+    than k keys for subsets), the call raises InfeasibleError.
 
     Parameters
     ----------
     oracle : str or Oracle
+        An oracle over vectors, "categorical" by default. :func:`structinf.list_oracles` lists the names.
     relaxation : str or Relaxation
+        The relaxation, "sparsemap" by default. :func:`structinf.list_relaxations` lists the names.
     normalized : bool
-        Whether a query's weights are divided by their sum.
+        Whether to divide the weights of each query by their sum, default False.
     **options
-        Of whatever was given by name.
+        Options of an oracle or relaxation given by name.
 
     Examples
     --------
@@ -163,13 +167,21 @@ def zero_where_all_masked(function: Callable[[Tensor], Tensor], scores: Tensor) 
 def _resolve_simplex_map(name: str, options: dict[str, Any]) -> Callable[..., Tensor]:
     if name not in _FUNCTIONS:
         is_structure = name in ORACLES.names()
-        hint = f"; it is a structure: oracle={name!r}." if is_structure else did_you_mean(name, list(_FUNCTIONS)) or "."
+        hint = (
+            f"; this name is a structure: pass oracle={name!r}."
+            if is_structure
+            else did_you_mean(name, list(_FUNCTIONS)) or "."
+        )
         raise UnknownNameError(f"no map to the simplex is called {name!r}{hint} Known: {', '.join(_FUNCTIONS)}")
     function = _FUNCTIONS[name]
     try:
         inspect.signature(function).bind(None, **options)
     except TypeError as error:
-        hint = "; one that learns is an object: weights=Entmax(1.5, learnable=True)" if "learnable" in options else ""
+        hint = (
+            "; for a learnable map, pass an object: weights=Entmax(1.5, learnable=True)"
+            if "learnable" in options
+            else ""
+        )
         raise TypeError(f"{name}: {error}{hint}") from None
     return functools.partial(function, **options) if options else function
 
@@ -183,7 +195,7 @@ def _is_library_function(function: Callable[..., Any]) -> bool:
 
 
 def _reads_order(function: Callable[..., Any]) -> bool:
-    """Whether the map depends on the order of the keys, so that padding between keys must be moved."""
+    """Return whether the map depends on the order of keys, so that padding between keys must move to the end."""
     return _unwrap_partial(function) is simplex.fusedmax or isinstance(function, simplex.Fusedmax)
 
 

@@ -1,4 +1,4 @@
-"""Segmentation attention: which keys are selected depends on whether their neighbours are, by a two-state chain."""
+"""Segmentation attention: a two-state chain over the keys selects segments of keys."""
 
 from __future__ import annotations
 
@@ -15,45 +15,47 @@ __all__ = ["SegmentationWeights"]
 
 
 class SegmentationWeights(StructuredWeights):
-    """How probable it is that each key is selected, for each query, in a chain over the keys.
+    """Attention weights from a chain over the keys: the probability that a query selects each key.
 
-    Key t is selected, y_t = 1, or not. For one query's scores s,
+    Each key t has a state y_t, 1 if the query selects the key and 0 otherwise. For the scores s of a query,
 
         p(y) ∝ exp(Σ_t s_t y_t + Σ_t A[y_t, y_{t+1}]),   w_t ∝ p(y_t = 1),
 
-    with a learned transition A, (2, 2), that all queries share. With A = 0, as at first, each key is selected by a
-    sigmoid of its own score; A[1, 1] above 0 favours runs of keys.
+    with a learned transition A, (2, 2), shared by all queries. With the initial A = 0, each key is selected
+    independently, with probability sigmoid(s_t). A[1, 1] above 0 favours runs of keys.
 
     =====================================  =========================================================================
     relaxation                             weights
     =====================================  =========================================================================
-    "marginals"                            dense, of a conditional random field: Kim et al.'s
-    "smoothed", regularizer="squared_l2"   sparse, of the smoothed Viterbi recursion: Mensch & Blondel's
-    "sparsemap", ...                       whatever works for a chain
+    "marginals"                            dense: marginals of a conditional random field (Kim et al.)
+    "smoothed", regularizer="squared_l2"   sparse: smoothed Viterbi recursion (Mensch & Blondel)
+    "sparsemap", ...                       any other relaxation supported by chains
     =====================================  =========================================================================
 
     Parameters
     ----------
     relaxation : str or Relaxation
+        The relaxation, "marginals" by default. :func:`structinf.list_relaxations` lists the names.
     oracle : str or Oracle
-        Of a chain's potentials.
+        An oracle with the scores of a chain, "chain" by default.
     normalized : bool
-        Whether a query's weights are divided by their sum, as Mensch & Blondel do; else they are the probabilities
-        themselves, each between 0 and 1. A query whose keys all have probability 0 keeps weights of 0: with sparse
-        relaxations, or where each is too small a number for float32, below e^−87.
+        Whether to divide the weights of each query by their sum, as Mensch & Blondel do (default True). With False, the
+        weights are probabilities from 0 to 1. If all probabilities of a query are 0, the weights stay 0. Sparse
+        relaxations give such zeros, and so do probabilities below e^−87 in float32.
     **options
-        Of whatever was given by name: ``temperature`` above all. Mensch & Blondel's are 2 for the negative entropy and
-        10 for the squared norm, where small ones leave 0 and 1 with no gradient.
+        Options of an oracle or relaxation given by name, mainly ``temperature``. Mensch & Blondel use 2 for the
+        negative entropy and 10 for the squared norm, where low temperatures give weights of 0 and 1 without gradient.
 
     Attributes
     ----------
     transition : (2, 2) nn.Parameter
-        A[from, to]; 0 at first.
+        A[from, to], initially 0.
 
     Notes
     -----
-    In Mensch & Blondel's tensor, θ[t, i, j] has the state i of key t and j of key t − 1: it is A[j, i], with s_t added
-    for i = 1. A key that is forbidden, by a score of −inf, is passed over in state 0; padding is left out of the chain.
+    In Mensch & Blondel's tensor θ[t, i, j], i is the state of key t and j is the state of key t − 1. Its entries are
+    A[j, i] for i = 0 and A[j, i] + s_t for i = 1. A key with score −inf stays in the chain with state 0. Padding is
+    removed from the chain.
 
     References
     ----------
@@ -87,7 +89,7 @@ class SegmentationWeights(StructuredWeights):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Each key by itself, as at first."""
+        """Set the transition to 0, so that keys are selected independently."""
         nn.init.zeros_(self.transition)
 
     def mean(

@@ -1,4 +1,4 @@
-"""Attention with one head: scores of queries and keys, weights, contexts."""
+"""Attention with one head."""
 
 from __future__ import annotations
 
@@ -21,53 +21,60 @@ __all__ = ["StructuredAttention", "scaled_dot"]
 
 
 def scaled_dot(query: Tensor, key: Tensor) -> Float[Tensor, "*batch queries keys"]:
-    """⟨q, k⟩ / √d for queries (..., n, d) and keys (..., m, d)."""
+    """Return scaled dot products ⟨q, k⟩ / √d, (..., n, m), for queries (..., n, d) and keys (..., m, d)."""
     if min(query.ndim, key.ndim) < 2 or query.shape[-1] != key.shape[-1]:
         raise InvalidInputError(
             "query and key must have shapes (..., n, d) and (..., m, d) with the same d, got "
-            f"{tuple(query.shape)} and {tuple(key.shape)}; pass a score=... for others"
+            f"{tuple(query.shape)} and {tuple(key.shape)}; for other shapes, pass a function score=..."
         )
     return (query / math.sqrt(query.shape[-1])) @ key.mT
 
 
 class StructuredAttention(nn.Module):
-    """Contexts of queries: sums of values whose weights come from any map to the simplex, or from a relaxed structure.
+    """Attention with weights from a map to the simplex, or from a relaxed structure over queries and keys.
 
         S = score(query, key),  W = weights(S),  context = W · value
 
     ===============================================================  =========================================
     StructuredAttention(...)                                         attention
     ===============================================================  =========================================
-    "softmax", "sparsemax", "entmax15", ...; or a function           of each query by itself, dense or sparse
-    oracle="chain", relaxation="marginals"                           to segments: :class:`SegmentationWeights`
-    oracle="chain", relaxation="smoothed", regularizer="squared_l2"  to segments, sparse
-    oracle="subset", k=3                                             to k keys: :class:`RowWeights`
-    oracle="assignment", relaxation="sinkhorn"                       by matching: :class:`GridWeights`
-    oracle="dtw", relaxation="smoothed", normalized=True             by alignment
-    oracle="monotonic_alignment", relaxation="marginals"             by alignment, one key for each query
-    oracle="arborescence", relaxation="marginals"                    to heads: :class:`DependencyWeights`
-    an object of :class:`AttentionWeights`                           your own
+    "softmax", "sparsemax", "entmax15", ...; or a function           separate queries: :class:`SimplexWeights`
+    oracle="chain", relaxation="marginals"                           segments: :class:`SegmentationWeights`
+    oracle="chain", relaxation="smoothed", regularizer="squared_l2"  sparse segments
+    oracle="subset", k=3                                             k keys per query: :class:`RowWeights`
+    oracle="assignment", relaxation="sinkhorn"                       matching: :class:`GridWeights`
+    oracle="dtw", relaxation="smoothed", normalized=True             alignment
+    oracle="monotonic_alignment", relaxation="marginals"             alignment, one key per query
+    oracle="arborescence", relaxation="marginals"                    heads of words: :class:`DependencyWeights`
+    an object of :class:`AttentionWeights`                           custom weights
     ===============================================================  =========================================
 
     Parameters
     ----------
     weights : str, callable or AttentionWeights, optional
-        As for :class:`SimplexWeights`, or an object; "softmax" if no oracle is given.
+        A function name or function, as for :class:`SimplexWeights`, or an object of :class:`AttentionWeights`. The
+        default without an oracle is "softmax".
     oracle : str or Oracle, optional
-        In place of ``weights``.
+        An oracle, instead of ``weights``. :func:`structinf.list_oracles` lists the names.
     relaxation : str or Relaxation, optional
-        Of the oracle; that of the classes above by default.
+        The relaxation of the oracle (:func:`structinf.list_relaxations`). The default is the default of the class in
+        the table.
     score : callable, optional
-        A function or module from query (..., n, d) and key (..., m, e) to scores (..., n, m); ⟨q, k⟩ / √d by default.
+        A function or module from query (..., n, d) and key (..., m, e) to scores (..., n, m). The default is
+        ⟨q, k⟩ / √d.
     dropout : float
-        How probable it is that a weight is put to 0 in training.
+        Probability of setting a weight to 0 in training, default 0.
     **options
-        Of the map, the oracle, the relaxation, or the classes above (``normalized``).
+        Options of the function, oracle or relaxation given by name, and of the classes in the table (``normalized``).
 
     Raises
     ------
-    UnknownNameError, UnsupportedError, TypeError
-        If a name is unknown, an oracle cannot have the relaxation, or an option is nobody's.
+    UnknownNameError
+        If a name is unknown.
+    UnsupportedError
+        If the oracle does not support the relaxation.
+    TypeError
+        If an option is unknown.
 
     Examples
     --------
@@ -97,7 +104,7 @@ class StructuredAttention(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(dropout, int | float):
-            raise TypeError(f"dropout must be a number, got {dropout!r}; what weighs the keys is passed as weights=...")
+            raise TypeError(f"dropout must be a number, got {dropout!r}; pass attention weights as weights=...")
         self.weights = choose_weights(weights, oracle, relaxation, options)
         self.score = scaled_dot if score is None else score
         self.dropout = nn.Dropout(dropout)
@@ -114,29 +121,33 @@ class StructuredAttention(nn.Module):
         query_padding_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Contexts (..., n, e) and weights (..., n, m).
+        """Return contexts (..., n, e) and weights (..., n, m).
 
         Parameters
         ----------
-        query, key : (..., n, d) and (..., m, d) Tensor
+        query : (..., n, d) Tensor
+            The queries.
+        key : (..., m, d) Tensor
+            The keys.
         value : (..., m, e) Tensor
+            The values, one for each key.
         key_padding_mask : (..., m) Tensor, optional
-            True where a key is padding: it is as if it were not there, also for its neighbours in a structure. One in
-            floating point, as torch has it, is added to the scores, and −inf is padding.
+            True for padded keys, which are removed from the structure. A floating-point mask is added to the scores, as
+            in torch, and −inf marks padding.
         need_weights : bool
-            Whether the weights are returned too, before dropout; else None in their place.
+            Whether to return the weights, without dropout, instead of None. Default True.
         attn_mask : (..., n, m) Tensor, optional
-            True where a query may not attend to a key; or in floating point, added to the scores.
+            True for forbidden pairs, or a floating-point mask added to the scores.
         query_padding_mask : (..., n) bool Tensor, optional
-            True where a query is padding: its weights and its context are 0. Where query and key are the same tensor
-            and the structure is over all queries, it is the keys' unless said otherwise.
+            True for padded queries, whose weights and contexts are 0. The default is the padding of the keys if one
+            structure covers all queries, and ``query`` and ``key`` are the same tensor.
         generator : torch.Generator, optional
-            The only source of randomness of weights that draw noise; torch's own one by default.
+            Random generator for stochastic weights. The default is torch's own.
 
         Notes
         -----
-        A query whose keys are all masked has weights and a context of 0, where torch gives NaN; in a structure over
-        all queries, where forbidden pairs may leave no structure, it is an InfeasibleError.
+        If all keys of a query are masked, its weights and context are 0, where torch returns NaN. If one structure
+        covers all queries and the masks allow no structure, the call raises InfeasibleError.
         """
         if query is key and query_padding_mask is None:
             query_padding_mask = self.self_attention_padding(key_padding_mask)
@@ -151,7 +162,7 @@ class StructuredAttention(nn.Module):
         )
 
     def self_attention_padding(self, key_padding_mask: Tensor | None) -> Tensor | None:
-        """The ``query_padding_mask`` of self-attention, where a structure over all queries needs one."""
+        """Return the ``query_padding_mask`` of self-attention, or None if no structure covers all queries."""
         if key_padding_mask is None or not self.weights.couples_queries:
             return None
         check_mask("key_padding_mask", key_padding_mask, key_padding_mask.shape, floating=True)
@@ -168,7 +179,7 @@ class StructuredAttention(nn.Module):
         query_padding_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """As :meth:`forward`, from scores (..., n, m)."""
+        """Return contexts and weights as :meth:`forward` does, for given scores (..., n, m)."""
         if scores.ndim < 2 or value.ndim < 2 or value.shape[-2] != scores.shape[-1]:
             raise InvalidInputError(
                 "scores (..., n, m) and values (..., m, e) are needed, one value for each key; got shapes "

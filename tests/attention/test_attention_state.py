@@ -117,7 +117,7 @@ def test_weights_of_your_own():
         (
             {"weights": "chain"},
             UnknownNameError,
-            "a structure: oracle='chain'.*Known: budget, entmax, entmax15, fusedmax",
+            "a structure: pass oracle='chain'.*Known: budget, entmax, entmax15, fusedmax",
         ),
         ({"weights": "entmax", "learnable": True}, TypeError, r"weights=Entmax\(1.5, learnable=True\)"),
         ({"weights": "softmax", "dropout": "softmax"}, TypeError, "dropout must be a number, got 'softmax'"),
@@ -127,7 +127,7 @@ def test_weights_of_your_own():
         ({"weights": torch.softmax, "alpha": 2}, TypeError, "go with a name"),
         ({"weights": Uniform(), "alpha": 2}, TypeError, "go with a name"),
         ({"weights": "softmax", "oracle": "dtw"}, TypeError, "exclude each other.*get_oracle"),
-        ({"relaxation": "marginals"}, TypeError, "goes with an oracle"),
+        ({"relaxation": "marginals"}, TypeError, "needs an oracle"),
         ({"oracle": "dwt"}, UnknownNameError, "'dtw'"),
         ({"oracle": "assignment", "relaxation": "marginals"}, UnsupportedError, "#P-complete"),
         ({"oracle": "needleman_wunsch"}, UnsupportedError, "subclass of StructuredWeights"),
@@ -147,7 +147,7 @@ def test_what_cannot_be_made(arguments, error, message):
         ("softmax", {"key": torch.randn(2, 4, 7)}, InvalidInputError, "the same d"),
         ("softmax", {"value": torch.randn(2, 3, 5)}, InvalidInputError, "one value for each key"),
         ("softmax", {"key_padding_mask": torch.zeros(2, 3, dtype=torch.bool)}, InvalidInputError, r"shape \(2, 4\)"),
-        ("softmax", {"key_padding_mask": torch.zeros(2, 4, dtype=torch.int64)}, TypeError, "boolean .* floating point"),
+        ("softmax", {"key_padding_mask": torch.zeros(2, 4, dtype=torch.int64)}, TypeError, "boolean .* floating-point"),
         (
             "softmax",
             {"query_padding_mask": torch.zeros(2, 3)},

@@ -256,7 +256,7 @@ def test_wrong_sizes(sizes, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"is_causal": True}, "causal mask, and none is given"),
+        ({"is_causal": True}, "pass the causal mask as attn_mask"),
         ({"key": torch.randn(5, 8)}, "3 dimensions"),
         ({"query": torch.randn(2, 3, 6)}, r"query must have shape \(\.\.\., 8\), got \(2, 3, 6\)"),
         ({"value": torch.randn(2, 5, 9)}, r"value must have shape \(\.\.\., 8\), got \(2, 5, 9\)"),
