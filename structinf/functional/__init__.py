@@ -1,1 +1,1 @@
-"""Differentiable functions of plain tensors that need no oracle: soft ranks, entropic transport, quantisation."""
+"""Differentiable functions of tensors without an oracle: soft ranks, entropic transport, quantization, tag schemes."""

@@ -1,4 +1,4 @@
-"""Quantisation, of numbers and of vectors, whose gradients pass straight through."""
+"""Quantization of numbers and vectors with straight-through gradients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Quantized", "VectorQuantizer", "floor_straight_through", "round_stra
 
 
 def round_straight_through(x: Tensor) -> Float[Tensor, "*shape"]:
-    """``x.round()``, to even numbers from the middle, with the gradient of x itself: 1, and second derivatives of 0.
+    """Return ``x.round()``, with half rounded to even, and with the gradient of x: derivative 1, second derivative 0.
 
     Parameters
     ----------
     x : (...) Tensor
-        In floating point.
+        Floating-point numbers.
 
     References
     ----------
@@ -42,12 +42,12 @@ def round_straight_through(x: Tensor) -> Float[Tensor, "*shape"]:
 
 
 def floor_straight_through(x: Tensor) -> Float[Tensor, "*shape"]:
-    """``x.floor()`` with the gradient of x itself, as :func:`round_straight_through`.
+    """Return ``x.floor()`` with the gradient of x: derivative 1, second derivative 0.
 
     Parameters
     ----------
     x : (...) Tensor
-        In floating point.
+        Floating-point numbers.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def floor_straight_through(x: Tensor) -> Float[Tensor, "*shape"]:
 
 
 def _straight_through(value: Tensor, x: Tensor) -> Tensor:
-    """``value`` exactly (which x + (value − x) is not), with the gradient of x."""
+    """Return ``value`` with the gradient of x, without the rounding error of x + (value − x).detach()."""
     return attach_jacobian(value, x, _identity, _identity)
 
 
@@ -69,18 +69,18 @@ def _identity(g: Tensor) -> Tensor:
 
 
 class Quantized(NamedTuple):
-    """What a :class:`VectorQuantizer` gives.
+    """The output of a :class:`VectorQuantizer`.
 
     Attributes
     ----------
     quantized : (..., d) Tensor
-        The nearest codes, with the gradient of x, and none for the codebook.
+        The nearest codes, with the gradient of x and without a gradient for the codebook.
     indices : (...) Tensor
-        Their rows in the codebook, int64.
+        Rows of the nearest codes in the codebook, int64.
     codebook_loss : scalar Tensor
-        The mean over the vectors of ‖x − code‖², with a gradient for the codebook alone.
+        The mean of ‖x − code‖² over the vectors, with a gradient only for the codebook.
     commitment_loss : scalar Tensor
-        β times the same number, with a gradient for x alone.
+        β times the mean of ‖x − code‖² over the vectors, with a gradient only for x.
     """
 
     quantized: Tensor
@@ -90,35 +90,35 @@ class Quantized(NamedTuple):
 
 
 class VectorQuantizer(nn.Module):
-    """Each vector x becomes the code e_k nearest to it, k = argmin ‖x − e_k‖; of equally near ones, the first.
+    """A module that replaces each vector x by the nearest code e_k, k = argmin ‖x − e_k‖; ties go to the first code.
 
-    The loss to train with is that of the task, plus ``codebook_loss`` + ``commitment_loss``, ‖sg(x) − e_k‖² + β ‖x −
-    sg(e_k)‖², where sg stops gradients: the codes move to the vectors, and the vectors to their codes.
+    Train with the loss of the task plus ``codebook_loss`` + ``commitment_loss``. With stopped gradients sg, these two
+    losses are ‖sg(x) − e_k‖² + β ‖x − sg(e_k)‖², so codes move towards vectors, and vectors towards codes.
 
     Parameters
     ----------
     codes : int
-        K.
+        K, the number of codes.
     dim : int
-        d.
+        d, the size of each code.
     beta : float
-        β, above 0.
+        β, the weight of the commitment loss, above 0. Default 0.25.
 
     Attributes
     ----------
     codebook : (K, d) Parameter
-        At first uniform in [−1/K, 1/K]; it may be assigned to, ``quantizer.codebook.data[:] = centres``. Vectors for
-        indices are ``quantizer.codebook[indices]``.
+        The codes, initially uniform in [−1/K, 1/K]. Set custom codes with ``quantizer.codebook.data[:] = centres``, and
+        decode indices with ``quantizer.codebook[indices]``.
 
     Raises
     ------
     InvalidInputError
-        For other options, vectors of another size, and those that are not finite.
+        If an option is out of range, or an input has another vector size, NaN or infinity.
 
     Notes
     -----
-    Distances are summed from differences, exactly equal for equal codes and independent of the batch, in blocks: what
-    is kept is (..., d), and no (..., K, d) is ever made.
+    Distances are sums of squared differences, so equal codes have equal distances, independent of the batch. Distances
+    are computed in blocks of up to 2²² numbers, without a tensor (..., K, d).
 
     References
     ----------
@@ -144,11 +144,11 @@ class VectorQuantizer(nn.Module):
         self.codebook = nn.Parameter(torch.empty(codes, dim).uniform_(-1 / codes, 1 / codes))
 
     def forward(self, x: Tensor) -> Quantized:
-        """Quantise vectors x (..., d); half precision through float32."""
+        """Quantize vectors x (..., d); half-precision input is computed in float32."""
         check_floating("x", x)
         dim = self.codebook.shape[1]
         if x.ndim == 0 or x.shape[-1] != dim:
-            raise InvalidInputError(f"x: vectors (..., {dim}) are needed, got shape {tuple(x.shape)}")
+            raise InvalidInputError(f"x must hold vectors of shape (..., {dim}), got shape {tuple(x.shape)}")
         x = check_under_vmap(x, _check_finite)
         wide = torch.float64 if torch.float64 in (x.dtype, self.codebook.dtype) else torch.float32
         with torch.autocast(x.device.type, enabled=False):
@@ -168,15 +168,15 @@ class VectorQuantizer(nn.Module):
 
 def _check_finite(x: Tensor) -> None:
     if not bool(x.isfinite().all()):
-        raise InvalidInputError("x: finite vectors are needed, got NaN or infinity in some")
+        raise InvalidInputError("x must be finite, got NaN or infinity")
 
 
-_BLOCK = 2**22  # distances at a time
+_BLOCK = 2**22  # number of distances computed at once
 
 
 def _nearest(x: Tensor, codebook: Tensor) -> Tensor:
-    """The row of the code nearest to each x (N, d), (N,)."""
-    mode = "donot_use_mm_for_euclid_dist"  # the expansion of a square would cancel
+    """Return the row of the code nearest to each vector of x (N, d), (N,)."""
+    mode = "donot_use_mm_for_euclid_dist"  # the expansion by a matrix product would lose digits
     blocks = x.split(max(1, _BLOCK // len(codebook)))
-    # argmin takes the first of equal ones.
+    # argmin returns the first of equal distances.
     return torch.cat([torch.cdist(block, codebook, compute_mode=mode).argmin(1) for block in blocks])

@@ -1,4 +1,4 @@
-"""Entropic optimal transport between given margins."""
+"""Entropic optimal transport with given row and column sums."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ __all__ = ["sinkhorn"]
 
 
 class _Plans(TransportPolytope):
-    """All plans of the margins that are bound."""
+    """The set of transport plans with the bound margins (row and column sums)."""
 
     name: ClassVar[str] = "plans"
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"rows": 1, "columns": 1, "total": 0})
 
     def argmax(self, theta: Tensor) -> Tensor:
-        raise UnsupportedError('plans between real margins have no argmax here; "transportation" has, of integers')
+        raise UnsupportedError('plans with real margins have no argmax; use the oracle "transportation" for integers')
 
     def validate(self, theta: Tensor) -> None:
         for name, size in (("rows", theta.shape[1]), ("columns", theta.shape[2])):
             margins = self.bound[name].detach()
             if margins.shape[1] != size:
                 raise InvalidInputError(
-                    f"{name}: a sum for each of the {size} {name} of theta is needed, got {margins.shape[1]}"
+                    f"{name} must hold one sum for each of the {size} {name} of theta, got {margins.shape[1]}"
                 )
             wrong = ~(margins >= 0) | margins.isinf()
             if bool(wrong.any()):
                 index, place = wrong.nonzero()[0].tolist()
                 raise InvalidInputError(
-                    f"{name}: sums of 0 or more are needed, got {margins[index, place].item():g} at batch index "
-                    f"{index}, place {place}"
+                    f"{name} must be finite and at least 0, got {margins[index, place].item():g} at batch index "
+                    f"{index}, position {place}"
                 )
 
     def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -86,38 +86,44 @@ def sinkhorn(
     record: bool = False,
     **options: Any,
 ) -> Tensor | Solution:
-    """argmax ⟨θ, P⟩ − temperature Σ P log P over plans P ≥ 0 with P 1 = rows and Pᵀ 1 = columns.
+    """Return the entropic transport plan with given row and column sums.
 
-    Differentiable in θ and in the margins, twice.
+        argmax ⟨θ, P⟩ − temperature Σ P log P  over  P ≥ 0 with P 1 = rows and Pᵀ 1 = columns
+
+    The plan is differentiable twice, in θ and in the margins ``rows`` and ``columns``.
 
     Parameters
     ----------
     theta : (..., n, m) Tensor
-        Scores, minus the costs; −inf forbids a cell.
-    rows, columns : (..., n) and (..., m) Tensor, optional
-        The plan's sums, 0 or more; each of 1 if not given. Those of one instance may serve all.
+        Scores of the cells, for example negative costs; −inf forbids a cell.
+    rows : (..., n) Tensor, optional
+        Row sums of the plan, at least 0, by default all 1. Batch dimensions broadcast.
+    columns : (..., m) Tensor, optional
+        Column sums of the plan, at least 0, by default all 1. Batch dimensions broadcast.
     temperature : float
-        Above 0; smaller is closer to a best plan.
+        Above 0, default 1. Lower temperatures give plans closer to an optimal plan without entropy.
     slack : bool
-        Where the totals differ, let the larger side's sums be bounds. (Otherwise that is an error.)
+        Whether the totals of ``rows`` and ``columns`` may differ, default False. With slack, the sums of the side with
+        the larger total are upper bounds.
     total : (...) Tensor or float, optional
-        With slack, what is shipped in all: both sides' sums are bounds then, unless it is their total.
+        With slack, the total of the plan. The sums of both sides are then upper bounds, except for a side with this
+        total.
     record : bool
-        Return the whole :class:`structinf.Solution`, with its value, residual and whether it converged, in place of the
-        plan.
+        Whether to return a :class:`structinf.Solution` with value, residual and convergence, instead of the plan.
+        Default False.
     **options
-        ``tolerance``, ``max_iter``, ``initial_temperature``, ``backward`` and ``on_failure``, as for the ``sinkhorn``
-        relaxation, :class:`structinf.relaxations.sinkhorn.Sinkhorn`.
+        ``tolerance``, ``max_iter``, ``initial_temperature``, ``backward`` and ``on_failure``, as for the relaxation
+        :class:`structinf.relaxations.sinkhorn.Sinkhorn`.
 
     Returns
     -------
     (..., n, m) Tensor, or Solution
-        In θ's dtype; computed in float64.
+        The plan, in the dtype of θ, computed in float64.
 
     Raises
     ------
     InvalidInputError
-        For margins that are negative, not finite or do not add up to the same, naming the instance.
+        If margins are negative or not finite, or if the totals of rows and columns differ without slack.
     InfeasibleError
         If forbidden cells leave no plan.
 
@@ -130,14 +136,14 @@ def sinkhorn(
     """
     if not isinstance(theta, Tensor) or theta.ndim < 2:
         received = f"shape {tuple(theta.shape)}" if isinstance(theta, Tensor) else f"a {type(theta).__name__}"
-        raise InvalidInputError(f"theta: scores of rows and columns, a tensor (..., n, m), are needed, got {received}")
+        raise InvalidInputError(f"theta must be a tensor (..., n, m) of scores of rows and columns, got {received}")
     check_flag("slack", slack)
     check_flag("record", record)
     relaxation = get_relaxation("sinkhorn", temperature=temperature, **options)
     bound = {name: _margins(name, value, theta) for name, value in (("rows", rows), ("columns", columns))}
     if total is not None:
         if not slack:
-            raise InvalidInputError("total: to ship less than all needs slack=True as well")
+            raise InvalidInputError("total needs slack=True; pass both, or omit total")
         bound["total"] = torch.as_tensor(total, dtype=torch.float64)
     problem = Problem.build(theta, _Plans(), bound)
     _check_totals(problem.oracle.bound, slack)
@@ -151,7 +157,7 @@ def sinkhorn(
 
 
 def _margins(name: str, value: Any, theta: Tensor) -> Tensor:
-    """Sums for each instance, (..., n or m)."""
+    """Return the row or column sums of each instance, (..., n) or (..., m); all 1 for None."""
     size = theta.shape[-2 if name == "rows" else -1]
     if value is None:
         return theta.new_ones(*theta.shape[:-2], size, dtype=torch.float64)
@@ -161,8 +167,8 @@ def _margins(name: str, value: Any, theta: Tensor) -> Tensor:
         return margins.expand(*theta.shape[:-2], margins.shape[-1])
     except (RuntimeError, IndexError):
         raise InvalidInputError(
-            f"{name}: sums (..., {size}) for the batch {tuple(theta.shape[:-2])} of theta are needed, "
-            f"got shape {tuple(margins.shape)}"
+            f"{name} must have shape (..., {size}) and broadcast to the batch shape {tuple(theta.shape[:-2])} of "
+            f"theta, got shape {tuple(margins.shape)}"
         ) from None
 
 
@@ -171,11 +177,11 @@ def _check_totals(bound: Mapping[str, Tensor], slack: bool) -> None:
     rounding = margin_total_tolerance(bound["rows"], bound["columns"])
     if not slack:
         wrong = (rows - columns).abs() > rounding * torch.maximum(rows, columns)
-        what = "add up to {:.10g} and columns to {:.10g}; they must agree, or slack=True makes the larger ones bounds"
+        what = "add up to {:.10g} and columns to {:.10g}; give equal totals, or pass slack=True for upper bounds"
     elif "total" in bound:
         total = bound["total"].detach()
         wrong = ~((total >= 0) & (total <= torch.minimum(rows, columns) * (1 + rounding)))
-        what = "add up to {:.10g} and columns to {:.10g}: total must lie between 0 and the smaller one"
+        what = "add up to {:.10g} and columns to {:.10g}; total must lie between 0 and the smaller sum"
     else:
         return
     if bool(wrong.any()):

@@ -1,4 +1,4 @@
-"""Soft ranks and soft sorts, which are differentiable in every number."""
+"""Differentiable ranking and sorting."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ __all__ = ["soft_rank", "soft_sort"]
 
 @public_call(operator=OperatorSpec(), functorch=True)
 def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Float[Tensor, "*shape"]:
-    """The soft rank of each of the n numbers along ``dim``: about 1 for the lowest and n for the highest.
+    """Return the soft rank of each of the n numbers along ``dim``, from 1 for the lowest to n for the highest.
 
         argmin ‖θ / temperature − μ‖²  over  μ ∈ conv{all permutations of (1, ..., n)}
 
     Parameters
     ----------
     theta : Tensor
-        Finite numbers in floating point, with at least one dimension. Half precision is computed in float32.
+        Finite floating-point numbers, with at least one dimension. Half-precision input is converted to float32, also
+        in the result.
     temperature : float
-        Above 0. If all numbers are further apart than the temperature, the ranks are integers with derivatives 0. The
-        higher the temperature, the nearer all ranks are to (n + 1) / 2. Equal numbers have equal ranks.
+        Above 0, default 1. If all numbers are further apart than the temperature, the ranks are integers with gradient
+        0. At high temperatures, all ranks approach (n + 1) / 2. Equal numbers have equal ranks.
     dim : int
+        The dimension of the n numbers, by default the last.
 
     Returns
     -------
     Tensor
-        Ranks between 1 and n with sum n (n + 1) / 2, in θ's shape. They are piecewise linear in θ: the derivative is
-        exact, and the second derivative is 0.
+        Ranks from 1 to n with sum n (n + 1) / 2, in the shape of θ. The ranks are piecewise linear in θ: the gradient
+        is exact, and second derivatives are 0.
 
     Raises
     ------
@@ -47,7 +49,7 @@ def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Floa
 
     See Also
     --------
-    soft_sort : The numbers themselves in ascending order.
+    soft_sort : The numbers, softly sorted.
 
     Notes
     -----
@@ -72,27 +74,33 @@ def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Floa
 def soft_sort(
     theta: Tensor, temperature: float = 1.0, *, dim: int = -1, descending: bool = False
 ) -> Float[Tensor, "*shape"]:
-    """The n numbers along ``dim``, softly sorted in ascending order.
+    """Sort the n numbers along ``dim`` softly, in ascending order.
 
         argmin ‖(1, ..., n) / temperature − μ‖²  over  μ ∈ conv{all permutations of θ}
 
     Parameters
     ----------
-    theta, temperature, dim
-        As for :func:`soft_rank`. The higher the temperature, the nearer all numbers are to their mean.
+    theta : Tensor
+        Finite floating-point numbers, with at least one dimension. Half-precision input is converted to float32, also
+        in the result.
+    temperature : float
+        Above 0, default 1. At high temperatures, all results approach the mean of the numbers.
+    dim : int
+        The dimension to sort along, by default the last.
     descending : bool
-        Whether to sort from the highest to the lowest.
+        Whether to sort from the highest to the lowest, default False.
 
     Returns
     -------
     Tensor
-        Numbers in θ's shape, with θ's sum along ``dim``. They are piecewise linear in θ: the derivative is exact, and
-        the second derivative is 0.
+        Softly sorted numbers in the shape of θ, with the same sum along ``dim``. The result is piecewise linear in θ:
+        the gradient is exact, and second derivatives are 0.
 
     Raises
     ------
     InvalidInputError
-        As for :func:`soft_rank`.
+        If :func:`soft_rank` raises for the same θ and ``dim``, or the temperature is not positive or makes
+        n / temperature overflow.
 
     References
     ----------

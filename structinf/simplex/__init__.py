@@ -1,6 +1,6 @@
-"""Maps from scores to the simplex, along any dimension, and the losses that they and their entropies generate.
+"""Maps from scores to the simplex along any dimension, entropies, and Fenchel-Young losses.
 
-Functions, and modules in the place of torch.nn.Softmax and torch.nn.CrossEntropyLoss.
+The modules can replace torch.nn.Softmax and torch.nn.CrossEntropyLoss.
 """
 
 from .capped_simplex import budget

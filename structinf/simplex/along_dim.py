@@ -1,4 +1,4 @@
-"""Scores along any dimension, of any rank and precision: checks, and how a map is applied along a dimension."""
+"""Checks of scores and parameters, and application of a map along any dimension."""
 
 from __future__ import annotations
 
@@ -26,14 +26,20 @@ __all__ = [
 def apply_along_dim(
     simplex_map: SimplexMap, x: Tensor, dim: int, parameter: Parameter, *, in_float64: bool = False
 ) -> Tensor:
-    """``simplex_map`` of the scores ``x`` along ``dim``, in the shape and dtype of ``x``.
+    """Apply ``simplex_map`` to the scores ``x`` along ``dim``, and return the result in the shape and dtype of ``x``.
 
     Parameters
     ----------
+    simplex_map : SimplexMap
+        A map along the last dimension.
+    x : Tensor
+        Floating-point scores of any shape.
+    dim : int
+        The dimension of the map.
     parameter : float or Tensor
-        From :func:`per_row`.
+        The parameter of the map, from :func:`per_row`.
     in_float64 : bool
-        Whether to compute in float64. Otherwise only half precision is raised, to float32.
+        Whether to compute in float64. Otherwise, half precision is computed in float32, and other dtypes are kept.
     """
     check_scores(x, dim)
     scores = move_to_last(x.double() if in_float64 else upcast_half(x), dim)
@@ -43,14 +49,14 @@ def apply_along_dim(
 
 
 def move_to_last(x: Tensor, dim: int) -> Tensor:
-    """``x`` with ``dim`` as its last dimension. A tensor without dimensions becomes a row of size 1."""
+    """Return ``x`` with ``dim`` as the last dimension. A tensor without dimensions becomes a row of size 1."""
     if x.ndim == 0:
         return x.view(1)
     return x if dim in (-1, x.ndim - 1) else x.movedim(dim, -1)
 
 
 def restore_layout(result: Tensor, x: Tensor, dim: int) -> Tensor:
-    """Undo :func:`move_to_last`: ``result`` in the shape and dtype of ``x``, contiguous as torch's softmax."""
+    """Undo :func:`move_to_last`: return ``result`` in the shape and dtype of ``x``, contiguous like torch.softmax."""
     if x.ndim == 0:
         result = result.squeeze(0)
     elif dim not in (-1, x.ndim - 1):
@@ -59,7 +65,7 @@ def restore_layout(result: Tensor, x: Tensor, dim: int) -> Tensor:
 
 
 def check_scores(x: Tensor, dim: int) -> None:
-    """Raise TypeError unless ``x`` is a floating-point tensor, InvalidInputError unless it has a dimension ``dim``."""
+    """Raise TypeError unless ``x`` is a floating-point tensor, and InvalidInputError if ``x`` has no ``dim``."""
     check_floating("x, the scores", x)
     rank = max(x.ndim, 1)  # a tensor without dimensions counts as a row of size 1, as in torch.softmax
     if isinstance(dim, bool) or not isinstance(dim, int) or not -rank <= dim < rank:
@@ -81,7 +87,7 @@ def check_parameter(name: str, value: Parameter, least: float, *, is_exclusive: 
 
 
 def value_range(t: Tensor) -> tuple[float, float]:
-    """The smallest and the largest number of ``t``, NaN if one is NaN; under vmap, of the whole hidden tensor."""
+    """Return the smallest and largest number of ``t``, NaN if ``t`` has NaN; under vmap, of the whole hidden batch."""
     found = 0.0, 0.0
 
     def inspect(numbers: Tensor) -> None:
@@ -94,12 +100,18 @@ def value_range(t: Tensor) -> tuple[float, float]:
 
 
 def per_row(name: str, value: Parameter, x: Tensor, dim: int) -> Parameter:
-    """The parameter ``value`` for rows of ``x`` along ``dim``: a number, or a tensor with size 1 in the last dimension.
+    """Return the parameter ``value`` for the rows of ``x``: a number, or a tensor with a last dimension of 1.
 
     Parameters
     ----------
+    name : str
+        The name of the parameter in error messages.
     value : float or Tensor
-        A tensor has no dimension, or a shape that broadcasts to that of ``x`` with size 1 at ``dim``.
+        A number, a scalar tensor, or a tensor that broadcasts to the shape of ``x`` with size 1 at ``dim``.
+    x : Tensor
+        The scores.
+    dim : int
+        The dimension of the map.
     """
     if not isinstance(value, Tensor):
         return float(value)
@@ -112,7 +124,7 @@ def per_row(name: str, value: Parameter, x: Tensor, dim: int) -> Parameter:
         rows = value.to(x.device).expand(shape)
     except RuntimeError:
         raise InvalidInputError(
-            f"{name}: one number, or a tensor that broadcasts to shape {tuple(shape)}, with one number for each row of "
-            f"x along dim {dim}, is needed; got shape {tuple(value.shape)}"
+            f"{name} must be one number, or a tensor that broadcasts to shape {tuple(shape)} with one number for each "
+            f"row of x along dim {dim}; got shape {tuple(value.shape)}"
         ) from None
     return move_to_last(rows, dim)

@@ -1,4 +1,4 @@
-"""The capped simplex: numbers between 0 and 1 with a given sum."""
+"""Projection onto the capped simplex: numbers from 0 to 1 with a given sum."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ __all__ = ["budget"]
 
 @public_call(operator=OperatorSpec())
 def budget(x: Tensor, k: float | Tensor, dim: int = -1) -> Float[Tensor, "*shape"]:
-    """Project scores onto the capped simplex along ``dim``: a soft choice of k things.
+    """Project scores onto the capped simplex along ``dim``, a soft choice of k entries.
 
         argmin ‖p − x‖²  over  0 ≤ p ≤ 1 with Σ p = k
 
     Parameters
     ----------
     x : Tensor
-        Scores in floating point, of any shape. An entry of −inf has p = 0 and gradient 0. Half precision is computed in
-        float32.
+        Floating-point scores of any shape. An entry of −inf has p = 0 and gradient 0. Half-precision input is computed
+        in float32.
     k : float or Tensor
-        The sum, between 0 and the size n of ``dim``; it need not be an integer. A tensor has no dimension, or a shape
-        that broadcasts to that of x with size 1 at ``dim``, and receives a gradient.
+        The sum, a real number from 0 to the size n of ``dim``. A tensor k is a scalar, or broadcasts to the shape of x
+        with size 1 at ``dim``. A tensor k receives a gradient.
     dim : int
+        The dimension along which the result sums to k, by default the last.
 
     Returns
     -------
     Tensor
-        Probabilities in the shape and dtype of x. They are piecewise linear in x and k, and differentiable to any
-        order. In a row with no more than k scores above −inf, each of these has p = 1 and gradient 0. A row with NaN or
-        +inf is NaN.
+        Numbers from 0 to 1 in the shape and dtype of x. The result is piecewise linear in x and k, and differentiable
+        to any order. In a row with at most k scores above −inf, these scores have p = 1 and gradient 0. A row with NaN
+        or +inf gives NaN.
 
     Raises
     ------
     InvalidInputError
-        If k is not between 0 and n or has another shape, or if x has no dimension ``dim``. TypeError if x is not in
-        floating point.
+        If k is not between 0 and n or has the wrong shape, or if x has no dimension ``dim``.
+    TypeError
+        If x is not a floating-point tensor.
 
     See Also
     --------

@@ -1,4 +1,4 @@
-"""Entropies H of probabilities. Each generates a map to the simplex and a loss."""
+"""Entropies H of probabilities. Each entropy generates a map to the simplex and a loss."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ __all__ = [
 
 
 class Entropy(abc.ABC):
-    """A strictly concave and symmetric function H of probabilities that is 0 if one of them is 1.
+    """A strictly concave and symmetric function H of probabilities, with H = 0 if one probability is 1.
 
-    Your own entropy is a subclass with the three abstract members below, and :func:`simplex_loss` accepts it. Override
-    :meth:`conjugate` too if a more exact formula for it exists.
+    A custom entropy is a subclass with the three abstract members below, for use with :func:`simplex_loss`. Override
+    :meth:`conjugate` too if a more exact formula for the conjugate exists.
 
     References
     ----------
@@ -43,26 +43,26 @@ class Entropy(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, p: Tensor, dim: int = -1) -> Tensor:
-        """H ≥ 0 of the probabilities along ``dim``, which is removed."""
+        """Return H ≥ 0 of the probabilities along ``dim``; the result has no dimension ``dim``."""
 
     @abc.abstractmethod
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
-        """The map argmax_p ⟨p, x⟩ + H(p) along ``dim``, in x's shape and dtype, like :func:`entmax`."""
+        """Return argmax_p ⟨p, x⟩ + H(p) along ``dim``, in the shape and dtype of x, like :func:`entmax`."""
 
     @property
     @abc.abstractmethod
     def margin(self) -> float:
-        """The smallest m such that p is 1 for a score that exceeds all others by m; infinite if no m is enough.
+        """The smallest m such that a score m above all others has p = 1; infinite if no m suffices.
 
-        The loss is 0 if and only if the target's score exceeds all others by m.
+        The loss is 0 if and only if the score of the target is at least m above all others.
         """
 
     def cast_scores(self, x: Tensor) -> Tensor:
-        """The scores in the dtype in which the loss is computed."""
+        """Return the scores in the dtype of the loss computation, by default float64."""
         return x.double()
 
     def conjugate(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
-        """The conjugate ⟨p, x − origin⟩ + H(p), (...) in float64, for scores x (..., n) and their probabilities p."""
+        """Return the conjugate ⟨p, x − origin⟩ + H(p), (...) in float64, for scores x (..., n) and their map p."""
         shifted = x.double() - origin.double().unsqueeze(-1)
         return torch.where(p != 0, p * shifted, 0.0).sum(-1) + self(p.double())
 
@@ -74,7 +74,7 @@ def _check_number(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class ShannonEntropy(Entropy):
-    """H(p) = −Σ p log p, which generates softmax and the cross-entropy.
+    """The Shannon entropy H(p) = −Σ p log p, which generates softmax and the cross-entropy loss.
 
     Examples
     --------
@@ -101,14 +101,14 @@ class ShannonEntropy(Entropy):
 
 @dataclass(frozen=True)
 class TsallisEntropy(Entropy):
-    """H(p) = (1 − Σ p^α) / (α (α − 1)), which generates α-entmax.
+    """The Tsallis entropy H(p) = (1 − Σ p^α) / (α (α − 1)), which generates α-entmax.
 
-    It is the Shannon entropy for α = 1, and the Gini entropy for α = 2. Its margin is 1 / (α − 1).
+    α = 1 gives the Shannon entropy, and α = 2 gives the Gini entropy. The margin is 1 / (α − 1).
 
     Parameters
     ----------
     alpha : float
-        At least 1.
+        α, at least 1, default 1.5.
 
     Examples
     --------
@@ -146,7 +146,7 @@ class TsallisEntropy(Entropy):
 
 @dataclass(frozen=True)
 class _NormBasedEntropy(Entropy):
-    """An entropy that is a function of ‖p‖_α."""
+    """Base class of entropies that are functions of ‖p‖_α."""
 
     alpha: float = 2.0
 
@@ -161,12 +161,12 @@ class _NormBasedEntropy(Entropy):
 
 @dataclass(frozen=True)
 class NormEntropy(_NormBasedEntropy):
-    """H(p) = 1 − ‖p‖_α, which generates α-normmax. Its margin is 1.
+    """The norm entropy H(p) = 1 − ‖p‖_α, which generates α-normmax. The margin is 1.
 
     Parameters
     ----------
     alpha : float
-        Above 1.
+        α, above 1, default 2.
 
     Examples
     --------
@@ -183,12 +183,14 @@ class NormEntropy(_NormBasedEntropy):
 
 @dataclass(frozen=True)
 class SquaredNormEntropy(_NormBasedEntropy):
-    """H(p) = (1 − ‖p‖_α²) / 2. For α = 2 it is ``TsallisEntropy(2)``, and generates sparsemax. Its margin is 1.
+    """The squared-norm entropy H(p) = (1 − ‖p‖_α²) / 2. The margin is 1.
+
+    For α = 2, it equals ``TsallisEntropy(2)`` and generates sparsemax.
 
     Parameters
     ----------
     alpha : float
-        Above 1.
+        α, above 1, default 2.
 
     Examples
     --------
@@ -207,13 +209,13 @@ class SquaredNormEntropy(_NormBasedEntropy):
 
 @dataclass(frozen=True)
 class RenyiEntropy(Entropy):
-    """H(p) = log Σ p^β / (1 − β). Its probabilities have heavier tails than softmax. It has no margin.
+    """The Rényi entropy H(p) = log Σ p^β / (1 − β), with heavier tails than softmax and an infinite margin.
 
     Parameters
     ----------
     beta : float
-        Above 0 and at most 1. For β = 1, H is the Shannon entropy. As β tends to 0, H tends to the logarithm of the
-        number of p above 0, and p to 1 for the highest score.
+        β, above 0 and at most 1, default 0.5. β = 1 gives the Shannon entropy. As β tends to 0, H tends to the
+        logarithm of the number of p above 0, and the probability of the highest score tends to 1.
 
     Examples
     --------
@@ -227,8 +229,8 @@ class RenyiEntropy(Entropy):
         _check_number("beta", self.beta)
         if not 0 < self.beta <= 1:
             raise InvalidInputError(
-                f"beta must be above 0 and at most 1, got {self.beta!r}; at 0 no probabilities are best, and above 1 "
-                "the entropy is not concave"
+                f"beta must be above 0 and at most 1, got {self.beta!r}; at 0 no maximum exists, and above 1 the "
+                "entropy is not concave"
             )
 
     def __call__(self, p: Tensor, dim: int = -1) -> Tensor:
@@ -254,7 +256,7 @@ _ENTROPIES: dict[str, Entropy] = {
 
 
 def get_entropy(entropy: str | Entropy) -> Entropy:
-    """The entropy of the map called ``entropy``; an object is returned as it is.
+    """Return the entropy that generates the map named ``entropy``; an Entropy object is returned unchanged.
 
     Parameters
     ----------
@@ -264,7 +266,9 @@ def get_entropy(entropy: str | Entropy) -> Entropy:
     Raises
     ------
     UnknownNameError
-        For another name. TypeError if it is neither a name nor an Entropy.
+        If the name is unknown.
+    TypeError
+        If ``entropy`` is neither a name nor an Entropy.
 
     Examples
     --------
@@ -286,11 +290,11 @@ def get_entropy(entropy: str | Entropy) -> Entropy:
 
 
 def _log_power_sum(p: Tensor, alpha: float, dim: int) -> Tensor:
-    """log Σ p^α of probabilities: from Σ p^α − 1 if that is small, otherwise from the p over the largest p."""
+    """Return log Σ p^α of probabilities, from Σ p^α − 1 if it is above −0.5, otherwise with p scaled by its maximum."""
     excess = _power_sum_excess(p, alpha, dim)
     if not p.numel():
         return torch.log1p(excess)
-    # The value and its derivatives are the same for any top.
+    # The result and its derivatives do not depend on `top`.
     top = p.detach().amax(dim, keepdim=True)
     top = torch.where(top > 0, top, 1.0)
     far = alpha * top.squeeze(dim).log() + power(p / top, alpha).sum(dim).log()
@@ -299,7 +303,7 @@ def _log_power_sum(p: Tensor, alpha: float, dim: int) -> Tensor:
 
 
 def _power_sum_excess(p: Tensor, exponent: float, dim: int) -> Tensor:
-    """Σ p^exponent − Σ p, without cancellation if one p is almost 1 or the exponent is near 1."""
+    """Return Σ p^exponent − Σ p, without loss of digits if a p or the exponent is near 1."""
     positive = p != 0
     log_p = torch.where(positive, p, 1.0).log()
     ratio = torch.expm1((exponent - 1) * log_p)

@@ -1,4 +1,4 @@
-"""Fusedmax and oscarmax: probabilities that are equal within groups of neighbours, or within any groups."""
+"""Fusedmax and oscarmax: probabilities with equal values in groups of neighbours, or in any groups."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["fusedmax", "oscarmax"]
 
 @dataclass(frozen=True)
 class _GroupingMap(SimplexMap):
-    """Fusedmax, whose groups are runs of neighbours, or oscarmax. The parameter is the weight, a number.
+    """Fusedmax if ``is_contiguous``, with runs of neighbours as groups, else oscarmax. The parameter is the weight.
 
-    The Jacobian depends on the groups alone, which are the sets of equal p.
+    The Jacobian depends only on the groups. Each group is a set of entries with equal p.
     """
 
     is_contiguous: bool
@@ -50,36 +50,40 @@ def _apply(is_contiguous: bool, x: Tensor, weight: float, dim: int) -> Tensor:
 
 @public_call(operator=OperatorSpec())
 def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*shape"]:
-    """Sparse probabilities along ``dim`` that are equal within runs of neighbours.
+    """Return sparse probabilities along ``dim`` with equal values in runs of neighbours.
 
         argmin ½ ‖p − x‖² + weight Σ |p_{i+1} − p_i|  over probabilities p
 
     Parameters
     ----------
     x : Tensor
-        Scores in floating point, of any shape. An entry of −inf, such as padding, has probability 0 and gradient 0. It
-        is no neighbour: the sum omits its terms, so padding changes nothing. Half precision is computed in float32.
+        Floating-point scores of any shape. An entry of −inf, such as padding, has probability 0 and gradient 0. The sum
+        over neighbours omits entries of −inf, so padding does not change the result. Half-precision input is computed
+        in float32.
     weight : float
-        At least 0. Weight 0 gives :func:`sparsemax`; the larger the weight, the longer the runs.
+        At least 0, default 0.1. Weight 0 gives :func:`sparsemax`, and larger weights give longer runs.
     dim : int
+        The dimension along which the probabilities sum to 1, by default the last.
 
     Returns
     -------
     Tensor
-        Probabilities with sum 1 along ``dim``, in the shape and dtype of x. They are piecewise linear in x: the
-        derivative is exact, and the second derivative is 0. A row of −inf gives 0 with gradient 0. A row with NaN or
-        +inf gives NaN.
+        Probabilities with sum 1 along ``dim``, in the shape and dtype of x. The probabilities are piecewise linear in
+        x: the gradient is exact, and second derivatives are 0. A row of −inf gives 0 with gradient 0. A row with NaN
+        or +inf gives NaN.
 
     Raises
     ------
     InvalidInputError
-        If the weight is negative, or if x has no dimension ``dim``. TypeError if x is not in floating point.
+        If the weight is negative, or if x has no dimension ``dim``.
+    TypeError
+        If x is not a floating-point tensor.
 
     Notes
     -----
     Compiled loops run the taut-string algorithm, in O(n) operations for each row, and then sparsemax. CUDA tensors are
-    copied to the CPU and back. The vector-Jacobian product is the mean of the cotangent over each run, less its mean
-    over the support.
+    copied to the CPU and back. In the backward pass, each entry of the support receives the mean of the incoming
+    gradient over its run, minus the mean over the support.
 
     References
     ----------
@@ -98,35 +102,38 @@ def fusedmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*s
 
 @public_call(operator=OperatorSpec())
 def oscarmax(x: Tensor, weight: float = 0.1, dim: int = -1) -> Float[Tensor, "*shape"]:
-    """Sparse probabilities that are equal within groups of any entries along ``dim``.
+    """Return sparse probabilities along ``dim`` with equal values in groups of arbitrary entries.
 
         argmin ½ ‖p − x‖² + weight Σ_{i<j} max(p_i, p_j)  over probabilities p
 
     Parameters
     ----------
     x : Tensor
-        Scores in floating point, of any shape. An entry of −inf, such as padding, has probability 0 and gradient 0, and
-        is in no pair. Half precision is computed in float32.
+        Floating-point scores of any shape. An entry of −inf, such as padding, has probability 0 and gradient 0. The sum
+        over pairs omits entries of −inf. Half-precision input is computed in float32.
     weight : float
-        At least 0. Weight 0 gives :func:`sparsemax`; the larger the weight, the larger the groups.
+        At least 0, default 0.1. Weight 0 gives :func:`sparsemax`, and larger weights give larger groups.
     dim : int
+        The dimension along which the probabilities sum to 1, by default the last.
 
     Returns
     -------
     Tensor
-        As from :func:`fusedmax`.
+        Probabilities with the properties of :func:`fusedmax`.
 
     Raises
     ------
     InvalidInputError
-        As for :func:`fusedmax`.
+        If the weight is negative, or if x has no dimension ``dim``.
+    TypeError
+        If x is not a floating-point tensor.
 
     Notes
     -----
     Compiled loops sort the scores, run an isotonic regression and then sparsemax. CUDA tensors are copied to the CPU
-    and back. The result is the exact minimum, which does not change if a number is added to all x. The paper composes
-    sparsemax with OSCAR's proximal operator for numbers of any sign, which sorts |x|. That composition equals the
-    minimum for large enough x, and may miss it otherwise, because it shrinks negative scores towards 0.
+    and back. The result is the exact minimum, and adding a number to all x does not change the result. The paper
+    instead composes sparsemax with OSCAR's proximal operator, which sorts |x| and shrinks negative scores towards 0.
+    The composition is the exact minimum only for large enough x.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Fenchel-Young losses of scores over classes, in the place of torch.nn.CrossEntropyLoss."""
+"""Fenchel-Young losses of scores over classes, with the interface of torch.nn.CrossEntropyLoss."""
 
 from __future__ import annotations
 
@@ -42,52 +42,55 @@ def simplex_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "*rows"]:
-    """The Fenchel-Young loss of scores x for target classes, or for target probabilities y.
+    """Return the Fenchel-Young loss of scores x for target classes, or for target probabilities y.
 
         L(x, y) = max_p (⟨p, x⟩ + H(p)) − H(y) − ⟨x, y⟩ ≥ 0
 
-    It is convex in x, 0 only for p(x) = y, and has the gradient p(x) − y. The entropy H decides which map p is.
+    The entropy H generates the map p(x). The loss is convex in x, 0 only for p(x) = y, and has the gradient p(x) − y.
 
     Parameters
     ----------
     x : Tensor
-        Scores of the K classes along ``dim``, in floating point, with any other dimensions. A score of −inf excludes
-        its class.
+        Floating-point scores of K classes along ``dim``, with any other dimensions. A score of −inf excludes a class.
     target : Tensor
-        Classes as integers, of x's shape without ``dim``; or probabilities in floating point, of x's shape.
+        Integer classes in the shape of x without ``dim``, or floating-point probabilities in the shape of x.
     entropy : str or Entropy
         The name of a map, ``"softmax"``, ``"sparsemax"`` or ``"entmax15"``, or an entropy such as
         ``TsallisEntropy(1.25)``, ``NormEntropy(2)`` or ``RenyiEntropy(0.5)``.
     dim : int
-        The dimension of the classes: the last by default, where torch.nn.CrossEntropyLoss has 1.
+        The dimension of the classes, by default the last (in torch.nn.CrossEntropyLoss, dimension 1).
     weight : (K,) Tensor, optional
-        The weight of an instance by its class. Targets must be classes.
+        The weight of each class, for targets given as classes.
     cost : (K, K) Tensor, optional
-        The cost of predicting the class of the column for the class of the row, with a diagonal of 0. The target's row
-        is added to the scores, so that the target class must win by more than the cost. For probabilities, the mean
-        row is added.
+        Costs with a diagonal of 0; cost[i, j] is the cost of predicting class j for target class i. The loss adds row i
+        to the scores, so that the target must win by more than the cost. For target probabilities, the loss adds the
+        mean row.
     ignore_index : int
-        Instances of this class have loss 0 and gradient 0, whatever their scores are, and do not count in the mean.
-        Target probabilities are never ignored.
+        Instances of this class, −100 by default, have loss 0 and gradient 0 and do not count in the mean, even if
+        scores are NaN. Target probabilities are never ignored.
     reduction : "mean", "sum" or "none"
-        As in torch.nn, including the weighted mean. The mean over no instances is 0 with gradient 0, instead of NaN.
+        Reduction over instances, as in torch.nn, including the weighted mean. The mean over no instances is 0 with
+        gradient 0, instead of NaN.
 
     Returns
     -------
     Tensor
-        A scalar, or a tensor of x's shape without ``dim`` for reduction "none"; in x's dtype, twice differentiable. It
-        is infinite, with gradient 0, if the target class has a score of −inf.
+        A scalar, or the loss of each instance in the shape of x without ``dim`` for reduction "none". The loss has the
+        dtype of x and is twice differentiable. If the target class has score −inf, the loss is inf with gradient 0.
 
     Raises
     ------
     InvalidInputError
         If a target, cost or weight has the wrong shape, a class is not in 0, ..., K − 1, or target probabilities are
-        negative or do not sum to 1. UnknownNameError if no map with an entropy has the name. TypeError for scores,
-        targets or entropies of other types.
+        negative or do not sum to 1.
+    UnknownNameError
+        If no entropy belongs to the name.
+    TypeError
+        If scores, targets or the entropy have the wrong type.
 
     Notes
     -----
-    There is no ``label_smoothing``: pass the smoothed targets ``(1 - s) * one_hot(target, K) + s / K``.
+    For label smoothing s, pass the smoothed targets ``(1 - s) * one_hot(target, K) + s / K``.
 
     References
     ----------
@@ -114,17 +117,17 @@ def simplex_loss(
         y = _target_probabilities(target, x, dim).reshape(scores.shape)
         if weight is not None:
             raise InvalidInputError(
-                "weight: weights are for target classes, and these targets are probabilities; multiply the losses of "
-                "reduction='none' by weights instead"
+                "weight needs target classes, got target probabilities; multiply the losses of reduction='none' by "
+                "weights instead"
             )
         losses = _probability_losses(scores, y, entropy, cost)
         counts = torch.ones_like(losses)
     else:
         labels, any_ignored = _target_classes(target, lead, classes, ignore_index)
         ignored = labels == ignore_index
-        if any_ignored:  # otherwise save a pass over all scores
+        if any_ignored:  # saves a pass over all scores without ignored instances
             labels = labels.masked_fill(ignored, 0)
-            scores = scores.masked_fill(ignored.unsqueeze(1), 0.0)  # even NaN
+            scores = scores.masked_fill(ignored.unsqueeze(1), 0.0)  # scores may be NaN
         losses = _class_losses(scores, labels, entropy, cost)
         counts = torch.ones_like(losses) if weight is None else weight.to(losses)[labels]
         counts = counts.masked_fill(ignored, 0.0)
@@ -139,18 +142,18 @@ def simplex_loss(
 
 
 def _class_losses(scores: Tensor, labels: Tensor, entropy: Entropy, cost: Tensor | None) -> Float[Tensor, " rows"]:
-    """The loss of each row of ``scores`` (rows, K)."""
+    """Return the loss of each row of ``scores`` (rows, K) for classes ``labels``, (rows,)."""
     if not scores.numel():
         return scores.sum(1)
     scores = scores if cost is None else scores + cost.to(scores)[labels]
-    # Indexing, because gather would keep the scores for the backward pass.
+    # Use indexing, because gather would keep the scores for the backward pass.
     target_score = scores[torch.arange(len(labels), device=labels.device), labels]
     p = entropy.probabilities(scores)
     return loss_at_maximizer(entropy, scores, p, target_score, torch.zeros_like(target_score))
 
 
 def _probability_losses(scores: Tensor, y: Tensor, entropy: Entropy, cost: Tensor | None) -> Float[Tensor, " rows"]:
-    """The loss of each row for probabilities ``y`` (rows, K) in float64."""
+    """Return the loss of each row for target probabilities ``y`` (rows, K) in float64, (rows,)."""
     scores = scores if cost is None else scores + (y @ cost.to(y)).to(scores.dtype)
     target_score = torch.where(y > 0, y * torch.where(y > 0, scores, 0.0), 0.0).sum(1)
     return loss_at_maximizer(entropy, scores, entropy.probabilities(scores), target_score, entropy(y))
@@ -159,7 +162,7 @@ def _probability_losses(scores: Tensor, y: Tensor, entropy: Entropy, cost: Tenso
 def _target_classes(
     target: Tensor, lead: torch.Size, classes: int, ignore_index: int
 ) -> tuple[Int[Tensor, " rows"], bool]:
-    """``target``, flat, in int64, and whether any instance is ignored."""
+    """Return ``target``, flattened, in int64, and whether an instance is ignored."""
     if not isinstance(target, Tensor) or target.dtype is torch.bool or target.is_complex():
         received = f"a tensor of {target.dtype}" if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(
@@ -167,8 +170,8 @@ def _target_classes(
         )
     if target.shape != lead:
         raise InvalidInputError(
-            f"target: classes of shape {tuple(lead)}, the shape of x without the dim of classes, or probabilities of "
-            f"x's shape are needed, got integers of shape {tuple(target.shape)}; for torch's layout pass dim=1"
+            f"target must have shape {tuple(lead)} for classes, the shape of x without the dim of classes, got "
+            f"integers of shape {tuple(target.shape)}; for torch's layout, pass dim=1"
         )
 
     any_ignored = False
@@ -181,7 +184,7 @@ def _target_classes(
         if bool(is_invalid.any()):
             index = tuple(is_invalid.nonzero()[0].tolist())
             raise InvalidInputError(
-                f"target: classes are from 0 to {classes - 1}, or ignore_index = {ignore_index}, got "
+                f"target: classes must lie between 0 and {classes - 1}, or equal ignore_index = {ignore_index}, got "
                 f"{int(labels[index])} at {index}"
             )
 
@@ -189,11 +192,11 @@ def _target_classes(
 
 
 def _target_probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
-    """``target`` in float64 with the classes last, of sum 1."""
+    """Return ``target`` in float64 with classes in the last dimension, normalized to sum 1."""
     if target.shape != x.shape:
         raise InvalidInputError(
-            f"target: probabilities of x's shape {tuple(x.shape)} are needed, got shape {tuple(target.shape)}; classes "
-            "are integers"
+            f"target: probabilities must have the shape {tuple(x.shape)} of x, got shape {tuple(target.shape)}; pass "
+            "classes as integers"
         )
     tolerance = torch.finfo(target.dtype).eps ** 0.5
 
@@ -202,19 +205,19 @@ def _target_probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
         if bool(is_invalid.any()):
             index = tuple(is_invalid.nonzero()[0].tolist())
             raise InvalidInputError(
-                f"target: probabilities are at least 0 and of sum 1 along dim {dim}, got {y[index].tolist()[:8]} at "
+                f"target: probabilities must be at least 0 with sum 1 along dim {dim}, got {y[index].tolist()[:8]} at "
                 f"{index}"
             )
 
     y = check_under_vmap(move_to_last(target, dim).double(), check)
-    # The sum is 1 up to rounding. Divide by it, so that the loss does not change if a number is added to all scores.
+    # The sum is 1 only up to rounding. Normalize exactly, so that adding a number to all scores keeps the loss.
     return y / y.sum(-1, keepdim=True)
 
 
 def _check_table(name: str, table: Tensor | None, shape: tuple[int, ...]) -> None:
     if table is not None and (not isinstance(table, Tensor) or table.shape != shape):
         received = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
-        raise InvalidInputError(f"{name}: a tensor of shape {shape} is needed for {shape[0]} classes, got {received}")
+        raise InvalidInputError(f"{name} must be a tensor of shape {shape} for {shape[0]} classes, got {received}")
 
 
 class LossOptions(TypedDict, total=False):
@@ -230,14 +233,16 @@ class LossOptions(TypedDict, total=False):
 def entmax_loss(
     x: Tensor, target: Tensor, alpha: float = 1.5, **options: Unpack[LossOptions]
 ) -> Float[Tensor, "*rows"]:
-    """The loss of :func:`entmax`: :func:`simplex_loss` with ``TsallisEntropy(alpha)``.
+    """Return the loss generated by :func:`entmax`: :func:`simplex_loss` with ``TsallisEntropy(alpha)``.
 
     Parameters
     ----------
-    x, target
-        As for :func:`simplex_loss`.
+    x : Tensor
+        Floating-point scores of K classes along ``dim``, as for :func:`simplex_loss`.
+    target : Tensor
+        Integer classes or floating-point probabilities, as for :func:`simplex_loss`.
     alpha : float
-        At least 1.
+        α, at least 1, default 1.5.
     **options
         ``dim``, ``weight``, ``cost``, ``ignore_index`` and ``reduction``, as for :func:`simplex_loss`.
 
@@ -253,7 +258,7 @@ def entmax_loss(
 
 
 class SimplexLoss(nn.Module):
-    """:func:`simplex_loss` as a module, in the place of torch.nn.CrossEntropyLoss.
+    """:func:`simplex_loss` as a module, with the interface of torch.nn.CrossEntropyLoss.
 
     Parameters
     ----------
@@ -261,24 +266,26 @@ class SimplexLoss(nn.Module):
         The name of a map, ``"softmax"``, ``"sparsemax"`` or ``"entmax15"``, or an entropy such as
         ``TsallisEntropy(1.25)``, ``NormEntropy(2)`` or ``RenyiEntropy(0.5)``.
     dim : int
-        The dimension of the classes: the last by default, where torch.nn.CrossEntropyLoss has 1.
+        The dimension of the classes, by default the last (in torch.nn.CrossEntropyLoss, dimension 1).
     weight : (K,) Tensor, optional
-        The weight of an instance by its class. Targets must be classes. A buffer.
+        The weight of each class, for targets given as classes; a buffer of the module.
     cost : (K, K) Tensor, optional
-        The cost of predicting the class of the column for the class of the row, with a diagonal of 0. A buffer.
+        Costs with a diagonal of 0; cost[i, j] is the cost of predicting class j for target class i. A buffer of the
+        module.
     ignore_index : int
-        Instances of this class have loss 0 and gradient 0, and do not count in the mean.
+        Instances of this class, −100 by default, have loss 0 and gradient 0 and do not count in the mean.
     reduction : "mean", "sum" or "none"
-        As in torch.nn. The mean over no instances is 0 with gradient 0, instead of NaN.
+        Reduction over instances, as in torch.nn. The mean over no instances is 0 with gradient 0, instead of NaN.
 
     Attributes
     ----------
     margin : float
-        The loss is 0 if and only if the target class's score exceeds each other score (plus its cost) by this number.
+        The loss is 0 if and only if the score of the target class is at least ``margin`` above each other score plus
+        cost.
 
     Notes
     -----
-    There is no ``label_smoothing``: pass the smoothed targets ``(1 - s) * one_hot(target, K) + s / K``.
+    For label smoothing s, pass the smoothed targets ``(1 - s) * one_hot(target, K) + s / K``.
 
     Examples
     --------
@@ -309,11 +316,11 @@ class SimplexLoss(nn.Module):
 
     @property
     def margin(self) -> float:
-        """The entropy's margin."""
+        """The margin of the entropy."""
         return self.entropy.margin
 
     def forward(self, x: Tensor, target: Tensor) -> Float[Tensor, "*rows"]:
-        """The loss of scores x for target classes or probabilities."""
+        """Return the loss of scores x for target classes or probabilities."""
         return simplex_loss(
             x,
             target,

@@ -1,4 +1,4 @@
-"""The maps to the simplex as modules, in the place of torch.nn.Softmax."""
+"""The maps to the simplex as modules, with the interface of torch.nn.Softmax."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ __all__ = [
 
 
 class SimplexModule(nn.Module):
-    """A map to the simplex along ``dim``. Subclasses name the function, and pass on its options in order.
+    """Base class of maps to the simplex along ``dim``. Subclasses set ``function``.
 
     Parameters
     ----------
     dim : int
-        The dimension along which the probabilities sum to 1.
+        The dimension of the map, by default the last.
+    **options
+        Options of the function, in the order of its arguments.
     """
 
     function: ClassVar[Callable[..., Tensor]]
@@ -50,7 +52,7 @@ class SimplexModule(nn.Module):
             setattr(self, name, value)
 
     def forward(self, x: Tensor) -> Float[Tensor, "*shape"]:
-        """The function of the scores x, in their shape and dtype."""
+        """Apply the function to scores x of any shape; the result has the shape and dtype of x."""
         return type(self).function(x, *(getattr(self, name) for name in self._options), self.dim)
 
     def extra_repr(self) -> str:
@@ -58,7 +60,12 @@ class SimplexModule(nn.Module):
 
 
 class Softmax(SimplexModule):
-    """:func:`softmax` as a module: torch.nn.Softmax, but a row of −inf gives 0.
+    """:func:`softmax` as a module: torch.nn.Softmax, except that a row of −inf gives 0.
+
+    Parameters
+    ----------
+    dim : int
+        The dimension along which the probabilities sum to 1, by default the last.
 
     Examples
     --------
@@ -77,6 +84,11 @@ class Softmax(SimplexModule):
 class Sparsemax(SimplexModule):
     """:func:`sparsemax` as a module: the projection of scores onto the simplex.
 
+    Parameters
+    ----------
+    dim : int
+        The dimension along which the probabilities sum to 1, by default the last.
+
     Examples
     --------
     >>> import torch
@@ -93,6 +105,11 @@ class Sparsemax(SimplexModule):
 class Entmax15(SimplexModule):
     """:func:`entmax15` as a module: sparse like sparsemax, but with a continuous derivative.
 
+    Parameters
+    ----------
+    dim : int
+        The dimension along which the probabilities sum to 1, by default the last.
+
     Examples
     --------
     >>> import torch
@@ -107,12 +124,14 @@ class Entmax15(SimplexModule):
 
 
 class Normmax(SimplexModule):
-    """:func:`normmax` as a module: sparse, and close to uniform on its support.
+    """:func:`normmax` as a module: sparse probabilities, near uniform on their support for large α.
 
     Parameters
     ----------
     alpha : float
-        Above 1.
+        α, above 1, default 2.
+    dim : int
+        The dimension along which the probabilities sum to 1, by default the last.
 
     Examples
     --------
@@ -134,7 +153,9 @@ class TopkSparsemax(SimplexModule):
     Parameters
     ----------
     k : int
-        At least 1.
+        The largest number of probabilities above 0, at least 1.
+    dim : int
+        The dimension along which the probabilities sum to 1, by default the last.
 
     Examples
     --------
@@ -151,12 +172,14 @@ class TopkSparsemax(SimplexModule):
 
 
 class Budget(SimplexModule):
-    """:func:`budget` as a module: numbers between 0 and 1 with sum k.
+    """:func:`budget` as a module: numbers from 0 to 1 with sum k.
 
     Parameters
     ----------
     k : float
-        At least 0.
+        The sum, from 0 to the size of ``dim``.
+    dim : int
+        The dimension along which the numbers sum to k, by default the last.
 
     Examples
     --------
@@ -173,12 +196,14 @@ class Budget(SimplexModule):
 
 
 class Fusedmax(SimplexModule):
-    """:func:`fusedmax` as a module: probabilities that are equal within runs of neighbours.
+    """:func:`fusedmax` as a module: sparse probabilities with equal values in runs of neighbours.
 
     Parameters
     ----------
     weight : float
-        At least 0.
+        At least 0, default 0.1. Larger weights give longer runs.
+    dim : int
+        The dimension along which the probabilities sum to 1, by default the last.
 
     Examples
     --------
@@ -195,12 +220,14 @@ class Fusedmax(SimplexModule):
 
 
 class Oscarmax(SimplexModule):
-    """:func:`oscarmax` as a module: probabilities that are equal within groups of any entries.
+    """:func:`oscarmax` as a module: sparse probabilities with equal values in groups of arbitrary entries.
 
     Parameters
     ----------
     weight : float
-        At least 0.
+        At least 0, default 0.1. Larger weights give larger groups.
+    dim : int
+        The dimension along which the probabilities sum to 1, by default the last.
 
     Examples
     --------
@@ -222,16 +249,16 @@ class Entmax(nn.Module):
     Parameters
     ----------
     alpha : float or Tensor
-        As for :func:`entmax`; the initial value if ``learnable``.
+        α, at least 1, default 1.5, as for :func:`entmax`. If ``learnable``, the initial value of α.
     dim : int
-        The dimension along which the probabilities sum to 1.
+        The dimension along which the probabilities sum to 1, by default the last.
     learnable : bool
-        Whether α is trained, as α = 1 + softplus(β) for a parameter β of the module. The initial α must be above 1.
+        Whether to train α, as α = 1 + softplus(β) with a parameter β of the module. Default False.
 
     Raises
     ------
     InvalidInputError
-        If α is below 1, or, if it is ``learnable``, equal to 1.
+        If α is below 1, or if α is 1 and ``learnable``.
 
     Examples
     --------
@@ -264,11 +291,11 @@ class Entmax(nn.Module):
 
     @property
     def alpha(self) -> float | Tensor:
-        """The current α."""
+        """The current value of α."""
         return self.fixed if self.beta is None else 1 + softplus(self.beta)
 
     def forward(self, x: Tensor) -> Float[Tensor, "*shape"]:
-        """Probabilities in x's shape and dtype."""
+        """Return probabilities in the shape and dtype of x."""
         return entmax(x, self.alpha, self.dim)
 
     def extra_repr(self) -> str:

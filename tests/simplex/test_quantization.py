@@ -155,9 +155,9 @@ def test_shapes_and_refusals():
     assert made(torch.randn(3, 5).T).quantized.shape == (5, 3)
     assert repr(made) == "VectorQuantizer(4, 3, beta=0.25)"
     assert made.codebook.abs().max() <= 0.25
-    with pytest.raises(si.InvalidInputError, match=r"x: vectors \(\.\.\., 3\) are needed, got shape \(2, 4\)"):
+    with pytest.raises(si.InvalidInputError, match=r"x must hold vectors of shape \(\.\.\., 3\), got shape \(2, 4\)"):
         made(torch.zeros(2, 4))
-    with pytest.raises(si.InvalidInputError, match="finite vectors are needed"):
+    with pytest.raises(si.InvalidInputError, match="x must be finite"):
         made(torch.tensor([0.0, math.nan, 1.0]))
     for arguments, options in (((0, 3), {}), ((4, 0), {}), ((4, 3), {"beta": 0.0})):
         with pytest.raises(si.InvalidInputError, match="must be"):
