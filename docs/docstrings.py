@@ -1,4 +1,4 @@
-"""Convert docstrings to Markdown for the reference: Sphinx roles, reStructuredText tables and groups of parameters.
+"""Convert docstrings to Markdown for the reference, and complete the parameters of methods.
 
 A griffe extension, listed in mkdocs.yml. ``help`` shows the docstrings unchanged.
 """
@@ -6,6 +6,8 @@ A griffe extension, listed in mkdocs.yml. ``help`` shows the docstrings unchange
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +22,24 @@ TABLE = re.compile(
 )
 PARAMETERS = re.compile(r"(?<=^Parameters\n-{10}\n).*?(?=^\w[\w ]*\n---|\Z)", re.MULTILINE | re.DOTALL)
 GROUP = re.compile(r"^(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)+)(?P<rest>(?: :.*)?(?:\n+ .*)*)", re.MULTILINE)
+SECTION = re.compile(r"^\w[\w ]*\n-{3,}$", re.MULTILINE)
+# Arguments with one meaning in all methods. A method whose docstring is a single sentence need not describe them.
+CONVENTIONS = {
+    "binary": "Whether to add the entropy Σ −(1 − μ) log (1 − μ) of inactive parts.",
+    "event_shape": "The event dimensions of θ; a tuple of them if θ is a tuple.",
+    "generator": "The only source of randomness, if given.",
+    "n": "The number of copies or samples.",
+    "k": "The number of structures.",
+    "labels": "Integer labels, (B, ...).",
+    "like": "Scores whose form and dtype the result takes.",
+    "oracle": "The set Y of structures, with its instance data.",
+    "r": "A tensor or tuple in the form of the readout.",
+    "regularizer": "Ω of the choices in the recursion.",
+    "sample_shape": "The leading dimensions of the result, one sample each.",
+    "theta": "Scores θ of the parts: a tensor, or a tuple of tensors.",
+    "warm_start": "An earlier solution of a problem of the same shape.",
+    "y": "Structures or means in the form of θ.",
+}
 STARRED = (griffe.ParameterKind.var_positional, griffe.ParameterKind.var_keyword)
 
 
@@ -29,6 +49,15 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring:
             obj.docstring.value = to_markdown(obj.docstring.value, obj)
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        """Describe the parameters of methods and constructors whose docstring has no description of them."""
+        # griffe runs its own extension last, but constructors of dataclasses are needed here.
+        griffe.DataclassesExtension().on_package(pkg=pkg)
+        for owner, item in classes_and_methods(pkg):
+            missing = missing_parameters(owner, item)
+            if missing and item.docstring:
+                item.docstring.value = with_parameters(item.docstring.value, missing)
 
     def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
         """Remove the defaults of ``*args`` and ``**options``, which the page would show, and shorten jaxtyping
@@ -102,3 +131,61 @@ def table_rows(lines: str, starts: list[int]) -> list[list[str]]:
         else:
             rows[-1] = [f"{above} {below}".strip() for above, below in zip(rows[-1], cells, strict=True)]
     return rows
+
+
+# ------------------------------------------------------------------------ missing parameters
+
+
+def classes_and_methods(module: griffe.Module) -> Iterator[tuple[griffe.Class, griffe.Class | griffe.Function]]:
+    """Yield each class below ``module``, base classes first, with itself and with each of its public methods."""
+    for found in sorted(classes_of(module), key=lambda found: len(found.mro())):
+        yield found, found
+        for name, member in found.members.items():
+            if isinstance(member, griffe.Function) and not name.startswith("_"):
+                yield found, member
+
+
+def classes_of(module: griffe.Module) -> Iterator[griffe.Class]:
+    """Yield the classes defined in ``module`` and its submodules."""
+    for member in module.members.values():
+        if isinstance(member, griffe.Class):
+            yield member
+        elif isinstance(member, griffe.Module):
+            yield from classes_of(member)
+
+
+def missing_parameters(owner: griffe.Class, item: griffe.Class | griffe.Function) -> dict[str, str]:
+    """Return a description of each parameter that the docstring of ``item`` does not describe, as far as known.
+
+    The description of a constructor's parameter comes from a base class of ``owner``. The description of a method's
+    parameter comes from the method that ``item`` overrides, or from CONVENTIONS.
+    """
+    known = {} if item is owner else dict(CONVENTIONS)
+    for base in reversed(owner.mro()):
+        overridden = base if item is owner else base.members.get(item.name)
+        if isinstance(overridden, griffe.Class | griffe.Function):
+            known |= described_parameters(overridden)
+    own = described_parameters(item)
+    names = [parameter.name for parameter in item.parameters if parameter.name not in ("self", "cls")]
+    return {name: known[name] for name in names if name not in own and name in known}
+
+
+def described_parameters(item: griffe.Class | griffe.Function) -> dict[str, str]:
+    """Return the description of each parameter or attribute that the docstring of ``item`` describes."""
+    return {
+        str(parameter.name).lstrip("*"): parameter.description
+        for section in (item.docstring.parse("numpy", warnings=False) if item.docstring else [])
+        if section.kind in (griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.attributes)
+        for parameter in section.value
+        if parameter.description
+    }
+
+
+def with_parameters(text: str, descriptions: dict[str, str]) -> str:
+    """Add ``descriptions`` to the section "Parameters" of the docstring ``text``."""
+    entries = "".join(f"{name}\n{textwrap.indent(description, '    ')}\n" for name, description in descriptions.items())
+    if found := PARAMETERS.search(text):
+        return f"{text[: found.start()]}{entries}{text[found.start() :]}"
+    following = SECTION.search(text)
+    at = following.start() if following else len(text)
+    return f"{text[:at].rstrip()}\n\nParameters\n----------\n{entries}\n{text[at:]}".rstrip()

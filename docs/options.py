@@ -7,6 +7,7 @@ estimators.
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
@@ -22,6 +23,7 @@ PAGE = "reference/options.md"
 MARK = re.compile(r"^<!-- options of (oracles|relaxations|estimators) -->$", re.MULTILINE)
 REGISTRIES: dict[str, Registry[Any]] = {"oracles": ORACLES, "relaxations": RELAXATIONS, "estimators": ESTIMATORS}
 ROLE = re.compile(r":\w+:`~?([^`<]+?)(?:\s*<[^`>]+>)?`")
+OPTIONS_OF = re.compile(r"Options of :class:`([\w.]+)`")
 SENTENCE = re.compile(r".+?\.(?=\s|$)|.+$", re.DOTALL)
 
 
@@ -85,8 +87,11 @@ def options(factory: Callable[..., Any]) -> Iterator[Option]:
 
 
 def lineage(factory: Callable[..., Any]) -> list[Any]:
-    """Return a class and its bases, or a function alone."""
-    return [c for c in factory.__mro__ if c is not object] if inspect.isclass(factory) else [factory]
+    """Return a class, its bases and the classes whose options it takes, or a function alone."""
+    if not inspect.isclass(factory):
+        return [factory]
+    others = [pkgutil.resolve_name(name) for name in OPTIONS_OF.findall(factory.__doc__ or "")]
+    return [c for taken in (factory, *others) for c in taken.__mro__ if c is not object]
 
 
 def documented_parameters(item: Any) -> Iterator[griffe.DocstringParameter]:

@@ -35,6 +35,13 @@ class InvalidInputError(StructinfError, ValueError):
 class InstanceError(StructinfError):
     """The problem of one instance in the batch cannot be solved. The message names the instance.
 
+    Parameters
+    ----------
+    message : str
+        What is wrong, and what to do. The constructor appends the batch index.
+    batch_index : int
+        Index of the first affected instance in the flattened batch.
+
     Attributes
     ----------
     batch_index : int
@@ -46,7 +53,13 @@ class InstanceError(StructinfError):
         self.batch_index = batch_index
 
     def add_batch_position(self, shape: Sequence[int]) -> None:
-        """Add the instance's index in a batch of ``shape`` to the message, if the batch has several dimensions."""
+        """Add the instance's index in a batch of ``shape`` to the message, if the batch has several dimensions.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The batch dimensions.
+        """
         if len(shape) > 1 and self.batch_index < math.prod(shape):
             place, left = [], self.batch_index
             for size in reversed(shape):
@@ -92,7 +105,15 @@ class ConvergenceWarning(UserWarning):
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Issue a warning at the line of user code that called the library."""
+    """Issue a warning at the line of user code that called the library.
+
+    Parameters
+    ----------
+    message : str
+        The text of the warning.
+    category : type of Warning
+        The class of the warning.
+    """
     warnings.warn(message, category, stacklevel=_user_stacklevel(sys._getframe()))
 
 

@@ -74,7 +74,13 @@ class Noise(abc.ABC):
         """
 
     def log_prob(self, u: Tensor) -> Tensor:
-        """Return the log-density log p(u) of each element of ``u``, any shape."""
+        """Return the log-density log p(u) of each element of ``u``, any shape.
+
+        Parameters
+        ----------
+        u : Tensor
+            Noise.
+        """
         raise UnsupportedError(f"the density of {self!r} has no closed form")
 
     def score(self, u: Tensor) -> Tensor:
@@ -83,6 +89,11 @@ class Noise(abc.ABC):
         Law: the density is continuous on ℝ, so that ∇ E[f(θ + U)] = E[f(θ + U) ∇ν(U)] (Berthet et al. 2020,
         Learning with Differentiable Perturbed Optimizers, Proposition 3.1). The relaxation ``perturbed`` estimates
         its derivative by this formula.
+
+        Parameters
+        ----------
+        u : Tensor
+            Noise.
         """
         raise UnsupportedError(
             f"noise: {self!r} has no score (the gradient of −log p), which perturbed needs for its derivative; use "

@@ -55,7 +55,13 @@ _LARGE_BYTES = 2**19
 
 
 def as_tuple(theta: Parts) -> tuple[Tensor, ...]:
-    """Return the tensors of ``theta`` as a tuple, of length 1 if ``theta`` is a tensor."""
+    """Return the tensors of ``theta`` as a tuple, of length 1 if ``theta`` is a tensor.
+
+    Parameters
+    ----------
+    theta : Tensor, or tuple of Tensor
+        Parts.
+    """
     return theta if isinstance(theta, tuple) else (theta,)
 
 
@@ -65,7 +71,15 @@ def list_to_tuple(theta: Any) -> Any:
 
 
 def pack_like(tensors: Sequence[Tensor], theta: Parts) -> Parts:
-    """Return ``tensors`` as a tuple if ``theta`` is a tuple, else the only tensor."""
+    """Return ``tensors`` as a tuple if ``theta`` is a tuple, else the only tensor.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+        One tensor for each tensor of ``theta``.
+    theta : Tensor, or tuple of Tensor
+        Parts whose form the result takes.
+    """
     return tuple(tensors) if isinstance(theta, tuple) else tensors[0]
 
 
@@ -75,13 +89,29 @@ def pack(tensors: tuple[Tensor, ...], is_tuple: bool) -> Parts:
 
 
 def map_parts(function, theta: Parts, *others: Parts) -> Parts:
-    """Apply ``function`` to each tensor of ``theta``, with the corresponding tensors of ``others`` as arguments."""
+    """Apply ``function`` to each tensor of ``theta``, with the corresponding tensors of ``others`` as arguments.
+
+    Parameters
+    ----------
+    function : callable
+        Maps one tensor of each argument to a tensor.
+    theta : Tensor, or tuple of Tensor
+        Parts.
+    *others : Tensor, or tuple of Tensor
+        Parts in the form of ``theta``.
+    """
     columns = zip(as_tuple(theta), *map(as_tuple, others), strict=True)
     return pack_like([function(*column) for column in columns], theta)
 
 
 def batch_size(theta: Parts) -> int:
-    """Return the size B of the flat batch, 1 if all tensors have a batch dimension of size 1."""
+    """Return the size B of the flat batch, 1 if all tensors have a batch dimension of size 1.
+
+    Parameters
+    ----------
+    theta : (B | 1, *event) Tensor, or tuple of them
+        Parts.
+    """
     sizes = [t.shape[0] for t in as_tuple(theta)]
     return next((size for size in sizes if size != 1), 1)
 
@@ -151,7 +181,15 @@ def enable_autograd() -> Iterator[None]:
 
 
 def sum_to_batch_of(gradient: Parts, theta: Parts) -> Parts:
-    """Sum a (B, *event) gradient over the batch for each tensor of ``theta`` shared by the batch."""
+    """Sum a (B, *event) gradient over the batch for each tensor of ``theta`` shared by the batch.
+
+    Parameters
+    ----------
+    gradient : (B, *event) Tensor, or tuple of them
+        The gradient of each instance.
+    theta : (B | 1, *event) Tensor, or tuple of them
+        Parts whose batch dimensions the result takes.
+    """
     return map_parts(lambda g, t: g.sum(0, keepdim=True) if t.shape[0] == 1 and g.shape[0] != 1 else g, gradient, theta)
 
 
@@ -183,7 +221,17 @@ def divide_by_temperature(theta: Parts, temperature: float) -> Parts:
 
 
 def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> list[Tensor]:
-    """Return the gradients of the scalar ``value`` by autograd, zeros for inputs without influence on ``value``."""
+    """Return the gradients of the scalar ``value`` by autograd, zeros for inputs without influence on ``value``.
+
+    Parameters
+    ----------
+    value : () Tensor
+        The scalar to differentiate.
+    inputs : sequence of Tensor
+        The tensors to differentiate by.
+    create_graph : bool
+        Whether the gradients can be differentiated again.
+    """
     if not value.requires_grad:
         return [torch.zeros_like(x) for x in inputs]
     return list(torch.autograd.grad(value, tuple(inputs), create_graph=create_graph, materialize_grads=True))

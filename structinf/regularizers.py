@@ -83,18 +83,44 @@ class Regularizer(abc.ABC):
 
     @abc.abstractmethod
     def value(self, x: Tensor) -> Tensor:
-        """max_Ω(x), (...), of scores x (..., n)."""
+        """max_Ω(x), (...), of scores x (..., n).
+
+        Parameters
+        ----------
+        x : (..., n) Tensor
+            The scores of the choices.
+        """
 
     @abc.abstractmethod
     def gradient(self, x: Tensor) -> Tensor:
-        """q = ∇max_Ω(x), (..., n): probabilities."""
+        """q = ∇max_Ω(x), (..., n): probabilities.
+
+        Parameters
+        ----------
+        x : (..., n) Tensor
+            The scores of the choices.
+        """
 
     @abc.abstractmethod
     def hessian_product(self, q: Tensor, z: Tensor) -> Tensor:
-        """∇²max_Ω(x) z, (..., n), as a function of q = ∇max_Ω(x), in torch operations that autograd can follow."""
+        """∇²max_Ω(x) z, (..., n), as a function of q = ∇max_Ω(x), in torch operations that autograd can follow.
+
+        Parameters
+        ----------
+        q : (..., n) Tensor
+            The gradient at the scores.
+        z : (..., n) Tensor
+            The vector to multiply.
+        """
 
     def with_temperature(self, temperature: float) -> Self:
-        """The same Ω with another temperature."""
+        """The same Ω with another temperature.
+
+        Parameters
+        ----------
+        temperature : float
+            The new temperature, above 0.
+        """
         return replace(self, temperature=temperature)
 
 

@@ -72,7 +72,12 @@ class Smoothable(Oracle):
 
         Parameters
         ----------
+        theta : (B | 1, *event) Tensor, or tuple of them
+            Scores of the parts.
         weight : (B,) Tensor
+            The factor of each instance.
+        regularizer : Regularizer
+            Ω of the choices in the recursion.
         """
         return sum_to_batch_of(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
 
@@ -81,7 +86,12 @@ class Smoothable(Oracle):
 
         Parameters
         ----------
-        v : (B | 1, *event) tensor, or a tuple of them, of the form of θ
+        theta : (B | 1, *event) Tensor, or tuple of them
+            Scores of the parts.
+        v : (B | 1, *event) Tensor, or tuple of them
+            The vector to multiply, in the form of θ.
+        regularizer : Regularizer
+            Ω of the choices in the recursion.
         """
         return hessian_product_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta, v)
 

@@ -75,6 +75,17 @@ class Solution:
         """This record of a flat batch in the user's shapes; the functions take the place of the batch dimension.
 
         ``sample_ndim`` is the number of dimensions in front of it.
+
+        Parameters
+        ----------
+        restore : callable
+            Maps a tensor and its number of leading sample dimensions to the user's batch shape.
+        restore_parts : callable
+            Does the same for parts.
+        oracle : Oracle
+            The set Y of structures.
+        sample_ndim : int
+            The number of dimensions before the batch dimension.
         """
 
         def row(t: Tensor | None, dim: int = 0) -> Tensor | None:

@@ -230,7 +230,17 @@ class DTW(HypergraphProgram):
     def smoothed_value_and_mean(
         self, theta: Tensor, regularizer: Regularizer, weight: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return DP_Ω(θ), and ∇DP_Ω(θ) times ``weight`` (B,)."""
+        """Return DP_Ω(θ), and ∇DP_Ω(θ) times ``weight`` (B,).
+
+        Parameters
+        ----------
+        theta : (B, n, m) Tensor
+            The scores of the cells.
+        regularizer : Regularizer
+            Ω of the choices in the recursion.
+        weight : (B,) Tensor, optional
+            The factor of each instance's gradient, 1 by default.
+        """
         weight = theta.new_ones(len(theta)) if weight is None else weight
         extent, alpha = self._sizes_and_bands(theta), kernel_alpha(theta, regularizer)
         if alpha is None:

@@ -192,7 +192,17 @@ class SoftDTWLoss(nn.Module):
         self.reduction: Reduction = check_reduction(reduction)
 
     def forward(self, x: Tensor, y: Tensor, lengths: Any = None) -> Float[Tensor, "*batch"]:
-        """Return the loss between x (..., n, d) and y (..., m, d): a scalar, or (...) with ``reduction="none"``."""
+        """Return the loss between x (..., n, d) and y (..., m, d): a scalar, or (...) with ``reduction="none"``.
+
+        Parameters
+        ----------
+        x : (..., n, d) Tensor
+            The first series.
+        y : (..., m, d) Tensor
+            The second series.
+        lengths : (..., 2) integer tensor or nested sequence, optional
+            The numbers of elements of x and of y in use, as for :func:`structinf.soft_dtw`.
+        """
         function = soft_dtw_divergence if self.divergence else soft_dtw_between
         options = {"metric": self.metric, "regularizer": self.regularizer, "band": self.band}
         return reduce_losses(function(x, y, lengths=lengths, **options), self.reduction)

@@ -158,7 +158,17 @@ class StructuredWeights(AttentionWeights):
         return of_keys if of_queries is None else of_queries if of_keys is None else of_keys | of_queries
 
     def relaxed_mean(self, theta: Any, lengths: Tensor | None, generator: torch.Generator | None) -> Any:
-        """Return the mean of the layer, with lengths of 0 raised to 1, because oracles reject a length of 0."""
+        """Return the mean of the layer, with lengths of 0 raised to 1, because oracles reject a length of 0.
+
+        Parameters
+        ----------
+        theta : Tensor, or tuple of Tensor
+            The scores of the parts.
+        lengths : integer Tensor, optional
+            The lengths of each instance.
+        generator : torch.Generator, optional
+            The source of all noise.
+        """
         data = {} if lengths is None else {"lengths": lengths.clamp(min=1)}
         return cast(Any, self.layer(theta, generator=generator, **data))
 

@@ -162,7 +162,13 @@ class StructuredAttention(nn.Module):
         )
 
     def self_attention_padding(self, key_padding_mask: Tensor | None) -> Tensor | None:
-        """Return the ``query_padding_mask`` of self-attention, or None if no structure covers all queries."""
+        """Return the ``query_padding_mask`` of self-attention, or None if no structure covers all queries.
+
+        Parameters
+        ----------
+        key_padding_mask : (..., m) bool Tensor, optional
+            True for keys in the padding.
+        """
         if key_padding_mask is None or not self.weights.couples_queries:
             return None
         check_mask("key_padding_mask", key_padding_mask, key_padding_mask.shape, floating=True)
@@ -179,7 +185,19 @@ class StructuredAttention(nn.Module):
         query_padding_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return contexts and weights as :meth:`forward` does, for given scores (..., n, m)."""
+        """Return contexts and weights as :meth:`forward` does, for given scores (..., n, m).
+
+        Parameters
+        ----------
+        scores : (..., n, m) Tensor
+            The score of each pair of a query and a key.
+        value : (..., m, e) Tensor
+            A value for each key.
+        key_padding_mask, attn_mask, query_padding_mask, generator
+            As for :meth:`forward`.
+        need_weights : bool
+            Whether to return the weights; otherwise the second result is None.
+        """
         if scores.ndim < 2 or value.ndim < 2 or value.shape[-2] != scores.shape[-1]:
             raise InvalidInputError(
                 "scores (..., n, m) and values (..., m, e) are needed, one value for each key; got shapes "

@@ -170,6 +170,11 @@ class Gibbs(StructureDistribution):
         """Return −Σ p(y) log q(y) for q = ``other``, (*batch), or inf if q(y) = 0 for a structure with p(y) > 0.
 
         Both distributions need the same oracle, sizes and instance data. The two batch shapes are broadcast.
+
+        Parameters
+        ----------
+        other : Gibbs
+            The distribution q.
         """
         return self._cross_entropy(other, relative=False)
 
@@ -278,7 +283,13 @@ class Gibbs(StructureDistribution):
 
     @public_call
     def enumerate_support(self, expand: bool = True) -> Any:
-        """Return all n structures, (n, *batch, *event), with batch dimensions of 1 if ``expand`` is False."""
+        """Return all n structures, (n, *batch, *event), with batch dimensions of 1 if ``expand`` is False.
+
+        Parameters
+        ----------
+        expand : bool
+            Whether to repeat the structures for each instance of the batch.
+        """
         if reason := missing_ability_reason(self.oracle, Enumerable):
             raise UnsupportedError(f"enumerate_support: {reason}")
         for name, data in self.oracle.bound.items():

@@ -139,7 +139,15 @@ class SparseDistribution(StructureDistribution):
 
     @classmethod
     def from_solution(cls, solution: Solution, *, validate_args: bool | None = None) -> Self:
-        """Return the support and weights of a solution; its sample dimension, if present, joins the batch shape."""
+        """Return the support and weights of a solution; its sample dimension, if present, joins the batch shape.
+
+        Parameters
+        ----------
+        solution : Solution
+            A result of :func:`structinf.infer` with support and weights.
+        validate_args : bool, optional
+            Whether to check the arguments, as for torch.distributions.Distribution.
+        """
         support = solution.support
         if support is None or solution.weights is None:
             raise UnsupportedError(
@@ -197,7 +205,13 @@ class SparseDistribution(StructureDistribution):
     # -- probabilities ------------------------------------------------------------------------
 
     def log_prob(self, value: Parts) -> Tensor:
-        """Return log p(y), (*sample, *batch), for structures (*sample, *batch, *event); −inf outside the support."""
+        """Return log p(y), (*sample, *batch), for structures (*sample, *batch, *event); −inf outside the support.
+
+        Parameters
+        ----------
+        value : (*sample, *batch, *event) Tensor, or tuple of them
+            The structures y.
+        """
         if not self._has_form(value):
             received = " and ".join(_describe(t) for t in as_tuple(value))
             raise InvalidInputError(
@@ -216,6 +230,11 @@ class SparseDistribution(StructureDistribution):
         """Return −Σ p(y) log q(y) for q = ``other``, (*batch), or inf if q(y) = 0 for a structure with p(y) > 0.
 
         The two batch shapes are broadcast.
+
+        Parameters
+        ----------
+        other : SparseDistribution or Gibbs
+            The distribution q.
         """
         return self._expectation(other, lambda _, y: -other.log_prob(y))
 
@@ -305,6 +324,11 @@ class SparseDistribution(StructureDistribution):
         """Return the listed structures, (K, *batch, *event), including the padding of smaller supports.
 
         Instances have different supports, so ``expand=False`` needs a batch with a single instance.
+
+        Parameters
+        ----------
+        expand : bool
+            Whether to keep the batch dimensions.
         """
         if not expand and self.batch_shape.numel() != 1:
             raise UnsupportedError(

@@ -64,7 +64,13 @@ class HypergraphBuilder:
         return self._nodes - 1
 
     def nodes(self, *shape: int) -> np.ndarray:
-        """Add nodes and return their numbers, in an array of the given shape."""
+        """Add nodes and return their numbers, in an array of the given shape.
+
+        Parameters
+        ----------
+        *shape : int
+            The sizes of the array.
+        """
         shape = _sizes("nodes", shape)
         self._nodes += math.prod(shape)
         return np.arange(self._nodes - math.prod(shape), self._nodes).reshape(shape)

@@ -88,7 +88,13 @@ class Hypergraph:
         return split_into_blocks(self.offset, self.part, self.tails, self.level, self.parts)
 
     def size_of(self, goal: Tensor) -> int:
-        """Return the largest number of hyperedges in a derivation of the nodes ``goal`` (B,)."""
+        """Return the largest number of hyperedges in a derivation of the nodes ``goal`` (B,).
+
+        Parameters
+        ----------
+        goal : (B,) integer Tensor
+            The number of the goal node of each instance.
+        """
         return int(self.derivation_size[goal.cpu().numpy()].max(initial=1))
 
     @cached_property
@@ -146,7 +152,15 @@ class Hypergraph:
         return np.where(unknown, -1, self.goals[tuple(index.T)])
 
     def part_mask(self, goals: np.ndarray, device: torch.device) -> Tensor:
-        """Return a mask of the parts used by derivations of the goal of each instance, (B, P) bool."""
+        """Return a mask of the parts used by derivations of the goal of each instance, (B, P) bool.
+
+        Parameters
+        ----------
+        goals : (B,) integer array
+            The number of the goal node of each instance, or −1 for none.
+        device : torch.device
+            The device of the mask.
+        """
         from ..kernels.hypergraph import derivations as kernels
 
         different, which = np.unique(goals, return_inverse=True)

@@ -65,11 +65,27 @@ class DAG(Graph):
 
     @classmethod
     def of(cls, graph: Any, directed: bool | None = True) -> Self:
-        """Convert ``graph`` as :meth:`Graph.of` does, and check that the edges form no cycle."""
+        """Convert ``graph`` as :meth:`Graph.of` does, and check that the edges form no cycle.
+
+        Parameters
+        ----------
+        graph : DAG, (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.DiGraph
+            The graph to convert.
+        directed : bool, optional
+            If True, an undirected networkx graph raises InvalidInputError.
+        """
         return super().of(graph, directed)
 
     def terminals(self, source: Hashable | None = None, target: Hashable | None = None) -> tuple[Hashable, Hashable]:
-        """Return source and target; None stands for the only node without incoming, or outgoing, edges."""
+        """Return source and target; None stands for the only node without incoming, or outgoing, edges.
+
+        Parameters
+        ----------
+        source : hashable, optional
+            The first node of all paths.
+        target : hashable, optional
+            The last node of all paths.
+        """
         left, entered = (np.bincount(side, minlength=len(self.nodes)) > 0 for side in self.ends.T)
         alone = len(self.nodes) == 1  # in larger graphs, nodes without edges are no candidates
         if source is None:
@@ -92,7 +108,15 @@ class DAG(Graph):
     # -- paths -----------------------------------------------------------------------------
 
     def edges_between(self, source: Hashable, target: Hashable) -> Int[np.ndarray, " edges"]:
-        """Return the numbers of the edges on paths from ``source`` to ``target``; InvalidInputError without a path."""
+        """Return the numbers of the edges on paths from ``source`` to ``target``; InvalidInputError without a path.
+
+        Parameters
+        ----------
+        source : hashable
+            The first node of the paths.
+        target : hashable
+            The last node of the paths.
+        """
         after = self._reached(self.number(source), *self.ends.T)
         before = self._reached(self.number(target), *self.ends.T[::-1])
         if not after[self.number(target)]:

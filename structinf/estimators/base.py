@@ -66,11 +66,22 @@ class Estimator(nn.Module, abc.ABC):
 
         The gradient is then estimated by Σ (f(y_i) − b_i) ∇w_i, which can have a lower variance. Law: the
         expectation of Σ b_i ∇w_i is 0.
+
+        Parameters
+        ----------
+        found : FunctionValues
+            The values of f at the structures.
         """
         return None
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:
-        """Return why this estimator cannot work with ``oracle``, as a clause, or None if it can."""
+        """Return why this estimator cannot work with ``oracle``, as a clause, or None if it can.
+
+        Parameters
+        ----------
+        oracle : Oracle
+            The set Y of structures.
+        """
         return next(filter(None, (missing_ability_reason(oracle, ability) for ability in self.requires)), None)
 
     def label(self) -> str:
@@ -84,7 +95,19 @@ class Estimator(nn.Module, abc.ABC):
         inputs: Sequence[Tensor] = (),
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " batch"]:
-        """Return the estimate for a flat batch, (B,). Users call :func:`structinf.expect` instead."""
+        """Return the estimate for a flat batch, (B,). Users call :func:`structinf.expect` instead.
+
+        Parameters
+        ----------
+        f : callable
+            Maps structures to a value for each structure, as for :func:`structinf.expect`.
+        problem : Problem
+            The oracle with the flattened scores.
+        inputs : sequence of Tensor
+            Batches passed to f along with the structures.
+        generator : torch.Generator, optional
+            The source of all samples.
+        """
         rows = [_flat(x, f"inputs[{i}]", problem) for i, x in enumerate(inputs)]
         with problem.plain_modes():
             terms = self.weighted_structures(problem.oracle, problem.theta, generator)

@@ -42,6 +42,13 @@ class Baseline(nn.Module, abc.ABC):
         """Return b (N,), or None for 0. The weights of the structures are their fractions of the ``samples`` samples.
 
         Law: b of a sample does not depend on this sample.
+
+        Parameters
+        ----------
+        found : FunctionValues
+            The values of f at the sampled structures.
+        samples : int
+            The number of samples of each instance.
         """
 
 

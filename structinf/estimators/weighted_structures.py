@@ -71,6 +71,15 @@ class WeightedStructures:
         """Pack ``structures`` (K, B, *event) with ``weights`` (K, B).
 
         Structure k of instance b gets the index k B + b.
+
+        Parameters
+        ----------
+        structures : (K, B, *event) Tensor, or tuple of them
+            K structures for each instance.
+        weights : (K, B) Tensor
+            The weight of each structure.
+        control : (K, B) Tensor, optional
+            The ``control`` of each structure.
         """
         if weights.ndim != 2 or any(y.shape[:2] != weights.shape for y in as_tuple(structures)):
             received = " and ".join(str(tuple(y.shape)) for y in as_tuple(structures))
@@ -84,7 +93,13 @@ class WeightedStructures:
 
     @classmethod
     def concatenate(cls, several: Sequence[Self]) -> Self:
-        """Concatenate the structures of all ``several``."""
+        """Concatenate the structures of all ``several``.
+
+        Parameters
+        ----------
+        several : sequence of WeightedStructures
+            Structures for the same batch.
+        """
         columns = zip(*(as_tuple(terms.structures) for terms in several), strict=True)
         return cls(
             pack_like([torch.cat(column) for column in columns], several[0].structures),
@@ -108,7 +123,13 @@ class WeightedStructures:
         return replace(self._at(first), weights=weights, control=control)
 
     def sum(self, values: Tensor) -> Float[Tensor, " batch"]:
-        """Return the sum of ``values`` (N,) for each instance, (batch,)."""
+        """Return the sum of ``values`` (N,) for each instance, (batch,).
+
+        Parameters
+        ----------
+        values : (N,) Tensor
+            A value for each structure.
+        """
         return values.new_zeros(self.batch).index_add(0, self.instance, values)
 
     def _at(self, index: Tensor) -> Self:

@@ -144,7 +144,13 @@ class VectorQuantizer(nn.Module):
         self.codebook = nn.Parameter(torch.empty(codes, dim).uniform_(-1 / codes, 1 / codes))
 
     def forward(self, x: Tensor) -> Quantized:
-        """Quantize vectors x (..., d); half-precision input is computed in float32."""
+        """Quantize vectors x (..., d); half-precision input is computed in float32.
+
+        Parameters
+        ----------
+        x : (..., d) Tensor
+            The vectors to quantize.
+        """
         check_floating("x", x)
         dim = self.codebook.shape[1]
         if x.ndim == 0 or x.shape[-1] != dim:

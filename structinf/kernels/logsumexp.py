@@ -44,5 +44,13 @@ def logsumexp(x: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> T
 
 
 def logaddexp(x: Tensor, y: Tensor) -> Tensor:
-    """Return log(exp x + exp y), with the gradient of :func:`logsumexp` at −inf."""
+    """Return log(exp x + exp y), with the gradient of :func:`logsumexp` at −inf.
+
+    Parameters
+    ----------
+    x : Tensor
+        The first argument.
+    y : Tensor
+        The second argument.
+    """
     return logsumexp(torch.stack(torch.broadcast_tensors(x, y)), 0)

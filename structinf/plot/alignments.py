@@ -28,6 +28,7 @@ def alignment(solution: PlotInput, *, x: Items | None = None, y: Items | None = 
     x, y : sequence of str, (n,) or (n, d) numbers, optional
         What the n rows and the m columns stand for: words or letters, or a series of d features.
     title : str
+        The title of the figure; none if empty.
 
     Returns
     -------

@@ -47,7 +47,9 @@ def assignment(
     rows : sequence of str or of (h, w) images, optional
         What the rows stand for; numbers from 1 by default.
     columns : sequence of str, optional
+        What the columns stand for; numbers from 1 by default.
     title : str
+        The title of the figure; none if empty.
     max_structures : int
         Draw no more structures than these, the heaviest first.
 

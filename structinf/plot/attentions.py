@@ -44,6 +44,7 @@ def attention(
     runs : bool
         Outline the runs of neighbouring keys that have weights above 0, of queries that have some of 0 too.
     title : str
+        The title of the figure; none if empty.
 
     Returns
     -------

@@ -36,6 +36,7 @@ def constituents(
     labels : sequence of str, optional
         What the L labels stand for; numbers from 1 by default.
     title : str
+        The title of the figure; none if empty.
     max_structures : int
         Draw no more trees than these, the heaviest first.
 

@@ -38,6 +38,7 @@ def comparison(
     *args, **options
         Of the ``picture``, the same for all.
     title : str
+        The title of the figure; none if empty.
 
     Returns
     -------
@@ -90,6 +91,7 @@ def support(
     *args, **options
         Of the ``picture``, such as words, names and positions.
     title : str
+        The title of the figure; none if empty.
     max_structures : int
         Draw no more structures than these.
 

@@ -48,6 +48,7 @@ def trees(
     gold : (n,) integer Tensor, optional
         The right heads, 0 for the root.
     title : str
+        The title of the figure; none if empty.
     max_structures : int
         Draw no more trees than these, the heaviest first.
 

@@ -35,6 +35,7 @@ def lattice(
     tags : sequence of str, optional
         What the S states stand for; numbers from 1 by default.
     title : str
+        The title of the figure; none if empty.
 
     Returns
     -------

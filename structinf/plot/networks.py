@@ -66,6 +66,7 @@ def network(
         Whether edges are arrows. By default as a networkx graph has it, True for pairs; without ``edges``, whether the
         mean has parts below its diagonal.
     title : str
+        The title of the figure; none if empty.
 
     Returns
     -------

@@ -53,6 +53,7 @@ def ranking(
     names : sequence of str, optional
         What the elements stand for; numbers from 1 by default.
     title : str
+        The title of the figure; none if empty.
     max_structures : int
         Draw no more rankings than these, the heaviest first.
 

@@ -31,6 +31,7 @@ def route(solution: PlotInput, edges: Any, *, names: Sequence[str] | None = None
     names : sequence of str, optional
         What the E edges stand for; nothing by default.
     title : str
+        The title of the figure; none if empty.
 
     Returns
     -------

@@ -40,6 +40,7 @@ def segments(
     labels : sequence of str, optional
         What the S labels stand for; numbers from 1 by default.
     title : str
+        The title of the figure; none if empty.
     max_structures : int
         Draw no more segmentations than these, the heaviest first.
 

@@ -36,6 +36,7 @@ def selection(
     names : sequence of str, optional
         What the elements stand for; numbers from 1 by default.
     title : str
+        The title of the figure; none if empty.
     max_structures : int
         Draw no more selections than these, the heaviest first.
 

@@ -47,7 +47,15 @@ class Entropy(abc.ABC):
 
     @abc.abstractmethod
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
-        """Return argmax_p ⟨p, x⟩ + H(p) along ``dim``, in the shape and dtype of x, like :func:`entmax`."""
+        """Return argmax_p ⟨p, x⟩ + H(p) along ``dim``, in the shape and dtype of x, like :func:`entmax`.
+
+        Parameters
+        ----------
+        x : Tensor
+            The scores.
+        dim : int
+            The dimension of the choices.
+        """
 
     @property
     @abc.abstractmethod
@@ -58,11 +66,27 @@ class Entropy(abc.ABC):
         """
 
     def cast_scores(self, x: Tensor) -> Tensor:
-        """Return the scores in the dtype of the loss computation, by default float64."""
+        """Return the scores in the dtype of the loss computation, by default float64.
+
+        Parameters
+        ----------
+        x : Tensor
+            The scores.
+        """
         return x.double()
 
     def conjugate(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
-        """Return the conjugate ⟨p, x − origin⟩ + H(p), (...) in float64, for scores x (..., n) and their map p."""
+        """Return the conjugate ⟨p, x − origin⟩ + H(p), (...) in float64, for scores x (..., n) and their map p.
+
+        Parameters
+        ----------
+        x : (..., n) Tensor
+            The scores.
+        p : (..., n) Tensor
+            The probabilities at the scores.
+        origin : (...) Tensor
+            A number subtracted from all scores of a row.
+        """
         shifted = x.double() - origin.double().unsqueeze(-1)
         return torch.where(p != 0, p * shifted, 0.0).sum(-1) + self(p.double())
 

@@ -320,7 +320,15 @@ class SimplexLoss(nn.Module):
         return self.entropy.margin
 
     def forward(self, x: Tensor, target: Tensor) -> Float[Tensor, "*rows"]:
-        """Return the loss of scores x for target classes or probabilities."""
+        """Return the loss of scores x for target classes or probabilities.
+
+        Parameters
+        ----------
+        x : Tensor
+            The scores, with the classes along ``dim``.
+        target : Tensor
+            Class indices, or probabilities in the shape of x.
+        """
         return simplex_loss(
             x,
             target,

@@ -295,7 +295,13 @@ class Entmax(nn.Module):
         return self.fixed if self.beta is None else 1 + softplus(self.beta)
 
     def forward(self, x: Tensor) -> Float[Tensor, "*shape"]:
-        """Return probabilities in the shape and dtype of x."""
+        """Return probabilities in the shape and dtype of x.
+
+        Parameters
+        ----------
+        x : Tensor
+            The scores.
+        """
         return entmax(x, self.alpha, self.dim)
 
     def extra_repr(self) -> str:

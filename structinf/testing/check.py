@@ -55,7 +55,13 @@ class Check:
     dtypes: Sequence[torch.dtype] | None = None
 
     def not_applicable_reason(self, target: CheckTarget) -> str | None:
-        """Return why the check does not apply to ``target``; None if the check applies."""
+        """Return why the check does not apply to ``target``; None if the check applies.
+
+        Parameters
+        ----------
+        target : CheckTarget
+            The oracle, and the relaxation if one is tested.
+        """
         if target.relaxation is not None and not isinstance(target.relaxation, self.kind):
             return f"{target.relaxation.label()} is not a {self.kind.__name__}"
         return missing_ability_reason(target.oracle, self.ability)

@@ -88,7 +88,13 @@ class Enumeration:
         return self.scores(theta).softmax(0)
 
     def mean(self, weights: Tensor) -> Parts:
-        """Return Σ_k weights_k y_k, (1, *event), for ``weights`` (N,)."""
+        """Return Σ_k weights_k y_k, (1, *event), for ``weights`` (N,).
+
+        Parameters
+        ----------
+        weights : (N,) Tensor
+            The weight of each structure.
+        """
         return map_parts(lambda t: torch.tensordot(weights, t, 1)[None], self.structures)
 
     def marginals(self, theta: Parts) -> Parts:
@@ -96,12 +102,26 @@ class Enumeration:
         return self.mean(self.probabilities(theta))
 
     def covariance_product(self, theta: Parts, v: Parts) -> Parts:
-        """Return Cov[Y] v, (1, *event), for a direction ``v`` (1, *event)."""
+        """Return Cov[Y] v, (1, *event), for a direction ``v`` (1, *event).
+
+        Parameters
+        ----------
+        theta : (1, *event) Tensor, or tuple of them
+            The scores of the parts.
+        v : (1, *event) Tensor, or tuple of them
+            The vector to multiply.
+        """
         p, scores = self.probabilities(theta), inner_product(to_float64_cpu(v), self.structures)
         return self.mean(p * (scores - p @ scores))
 
     def position(self, y: Parts) -> int | None:
-        """Return the index of the structure ``y``, (1, *event); None if ``y`` is not one of the structures."""
+        """Return the index of the structure ``y``, (1, *event); None if ``y`` is not one of the structures.
+
+        Parameters
+        ----------
+        y : (1, *event) Tensor, or tuple of them
+            A structure.
+        """
         found = (flatten_parts(self.structures) == flatten_parts(y)).all(1).nonzero()
         return int(found[0, 0]) if len(found) else None
 

@@ -14,6 +14,15 @@ class CheckError(StructinfError, AssertionError):
 
     The message states the check, the result and the expected result, and prints code that reproduces the input.
 
+    Parameters
+    ----------
+    message : str
+        The full message.
+    check : str
+        Name of the check.
+    failure_summary : str
+        The cause, or an empty string for the full message.
+
     Attributes
     ----------
     check : str

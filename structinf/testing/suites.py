@@ -85,6 +85,7 @@ def check_oracle(
         mapping. Lengths are found without it, among the numbers and the sizes that there are: a number each, or one
         for each dimension of the first tensor.
     dtypes : sequence of torch.dtype
+        The dtypes of θ to test.
     seed : int
         What is drawn depends on it alone.
     raise_on_failure : bool
@@ -128,6 +129,7 @@ def check_relaxation(
     Parameters
     ----------
     relaxation : str or Relaxation
+        The relaxation to check: a name, or an object.
     oracle, event_shape, instance_data, dtypes, seed, raise_on_failure, on_result
         As for :func:`check_oracle`.
 

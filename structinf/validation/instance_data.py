@@ -43,6 +43,17 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
     """Raise InvalidInputError unless ``low <= lengths <= high`` everywhere.
 
     ``padding`` describes the counted dimension: ``"T = 7 steps"``.
+
+    Parameters
+    ----------
+    lengths : integer Tensor
+        The lengths to check.
+    low : int
+        The least valid length.
+    high : int
+        The largest valid length.
+    padding : str
+        The counted dimension with its size, for the message.
     """
     wrong = (lengths < low) | (lengths > high)
     if bool(wrong.any()):
@@ -79,7 +90,15 @@ def check_instances(name: str, bound: Sized, batch: int, *, shared: bool = True)
 
 
 def check_enumerable(count: int, name: str) -> None:
-    """Raise InvalidInputError for more than a million structures. ``name`` is their plural with sizes."""
+    """Raise InvalidInputError for more than a million structures. ``name`` is their plural with sizes.
+
+    Parameters
+    ----------
+    count : int
+        The number of structures.
+    name : str
+        The plural of the structures with their sizes, for the message.
+    """
     if count > MOST_ENUMERATED:
         number = count if count < 10**30 else f"about 10^{math.log10(count):.0f}"
         raise InvalidInputError(

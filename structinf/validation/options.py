@@ -74,5 +74,11 @@ def check_positive(name: str, value: float) -> None:
 
 
 def check_k(k: int) -> None:
-    """Raise InvalidInputError unless the number of structures ``k`` is an integer of at least 1."""
+    """Raise InvalidInputError unless the number of structures ``k`` is an integer of at least 1.
+
+    Parameters
+    ----------
+    k : int
+        The number of structures.
+    """
     check_natural("k", k)

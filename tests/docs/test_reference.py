@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import html
+import importlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,6 +62,73 @@ def test_roles_name_what_there_is(monkeypatch):
     assert not [role for role, path in ours.items() if not is_there(path, loader.modules_collection)]
 
 
+# ----------------------------------------------------------------------------------- what the reference shows
+
+ENTRY = re.compile(r"^::: (\S+)\n(?:    options:\n((?:      .*\n)+))?", re.MULTILINE)
+MEMBERS = re.compile(r"^ +members: \[(.*)\]$", re.MULTILINE)
+# An argument of every torch.distributions.Distribution.
+UNDOCUMENTED = {"validate_args"}
+
+
+@pytest.fixture(scope="module")
+def packages():
+    extensions = griffe.load_extensions(docstrings.Docstrings())
+    loader = griffe.GriffeLoader(extensions=extensions, search_paths=[ROOT, ROOT / "oracles"])
+    for package in ("structinf", "structinf_oracles"):
+        loader.load(package)
+    loader.resolve_aliases()
+    return loader.modules_collection
+
+
+def shown_objects(packages: griffe.ModulesCollection) -> Iterator[griffe.Class | griffe.Function]:
+    """Yield the functions, classes and methods on the pages of the reference."""
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        for name, options in ENTRY.findall(page.read_text("utf-8")):
+            members = MEMBERS.search(options)
+            yield from below(packages[name], members and members[1].split(", "))
+
+
+def below(found: Any, members: list[str] | None = None) -> Iterator[griffe.Class | griffe.Function]:
+    found = found.final_target if found.is_alias else found
+    if found.is_function or found.is_class:
+        yield found
+    if found.is_module:
+        for name in members or found.exports or [name for name in found.members if not name.startswith("_")]:
+            yield from below(found[str(name)])
+    elif found.is_class:
+        methods = (m for name, m in found.members.items() if m.is_function and not name.startswith("_"))
+        yield from (method for method in methods if method.docstring)
+
+
+def test_every_parameter_has_a_description(packages):
+    shown = {found.path: found for found in shown_objects(packages)}
+    assert len(shown) > 300
+    names = {path: {p.name for p in found.parameters} - {"self", "cls"} - UNDOCUMENTED for path, found in shown.items()}
+    missing = {path: names[path] - docstrings.described_parameters(found).keys() for path, found in shown.items()}
+    missing = {path: found for path, found in missing.items() if found}
+    assert not missing
+
+
+def test_members_named_by_pages_exist(packages):
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        for name, options in ENTRY.findall(page.read_text("utf-8")):
+            members = MEMBERS.search(options)
+            assert not set(members[1].split(", ") if members else ()) - packages[name].members.keys(), page.name
+
+
+def test_every_option_has_a_row(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    options = importlib.import_module("options")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=options.PAGE))
+    text = options.on_page_markdown((ROOT / "docs" / options.PAGE).read_text("utf-8"), page)
+    assert "<!-- options of" not in text
+    for registry in options.REGISTRIES.values():
+        for name in options.built_in_names(registry):
+            rows = list(options.options(registry.factory(name)))
+            assert {row.name for row in rows} == set(registry.options(name))
+            assert all(row.type and row.description for row in rows), name
+
+
 def is_there(path: str | None, collection: griffe.ModulesCollection) -> bool:
     try:
         return path is not None and bool(collection[path])
@@ -93,6 +163,25 @@ def table():
     1   one
     ==  ===
     """
+
+class Overridden:
+    def solve(self, theta, weight, other):
+        """Solve.
+
+        Parameters
+        ----------
+        weight
+            The weight.
+        """
+
+class Override(Overridden):
+    def solve(self, theta, weight, other):
+        """Solve fast.
+
+        Notes
+        -----
+        None.
+        """
 
 def group(x: int, y: str = "a", *args: float, **options: bytes):
     """Of four.
@@ -147,3 +236,10 @@ def test_groups(sample):
         ("*args", "number", None, ""),
     ]
     assert notes.value.contents == "x, y"
+
+
+def test_parameters_of_methods_come_from_the_overridden_method_or_the_conventions(sample):
+    sections = sample["Override.solve"].docstring.parse("numpy")
+    assert [section.kind.value for section in sections] == ["text", "parameters", "admonition"]
+    found = {parameter.name: parameter.description for parameter in sections[1].value}
+    assert found == {"theta": docstrings.CONVENTIONS["theta"], "weight": "The weight."}

@@ -142,7 +142,15 @@ class SolverOracle(Oracle):
         return torch.from_numpy(y).to(theta).reshape(theta.shape)
 
     def values_or_error(self, outcome: Outcome, index: int) -> np.ndarray:
-        """Return the structure of the outcome, or raise its error."""
+        """Return the structure of the outcome, or raise its error.
+
+        Parameters
+        ----------
+        outcome : Outcome
+            The result of the solver for one instance.
+        index : int
+            The index of the instance in the batch, for messages.
+        """
         who, values = f"batch index {index}", outcome.values
         if outcome.status == "infeasible":
             raise InfeasibleError(

@@ -89,7 +89,13 @@ class HardConcrete(MixedDistribution):
         )
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-probability of 0 and 1, and the log-density of values between 0 and 1, (...)."""
+        """Return the log-probability of 0 and 1, and the log-density of values between 0 and 1, (...).
+
+        Parameters
+        ----------
+        value : (...) Tensor
+            Numbers in [0, 1].
+        """
         if self._validate_args:
             self._validate_sample(value)
         (low, high), z = self.stretch, value.clamp(0, 1)
@@ -99,12 +105,24 @@ class HardConcrete(MixedDistribution):
         return found.masked_fill((value < 0) | (value > 1), -torch.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return P(Z ≤ z), (...)."""
+        """Return P(Z ≤ z), (...).
+
+        Parameters
+        ----------
+        value : (...) Tensor
+            The numbers z.
+        """
         below = torch.sigmoid(self._logistic(value.clamp(0, 1)))
         return torch.where(value < 0, 0.0, torch.where(value < 1, below, 1.0))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return the smallest z with P(Z ≤ z) of at least ``value``, (...)."""
+        """Return the smallest z with P(Z ≤ z) of at least ``value``, (...).
+
+        Parameters
+        ----------
+        value : (...) Tensor
+            Probabilities in [0, 1].
+        """
         return self._stretch_and_clip(torch.logit(value))
 
     @property

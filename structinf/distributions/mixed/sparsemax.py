@@ -129,7 +129,13 @@ class GumbelSparsemax(_NoisySparsemax):
     _noise = Gumbel()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return log p(z), (...)."""
+        """Return log p(z), (...).
+
+        Parameters
+        ----------
+        value : (..., K) Tensor
+            Points z of the simplex.
+        """
         # Let n = θ + σU. Z = z if and only if, for a threshold τ, n_i = z_i + τ for i in S and n_j ≤ τ for j outside S.
         # The change of variables from τ and all but one z_i to n_S has determinant |S|. With P(U ≤ u) = exp(−e⁻ᵘ),
         #     p(z) = |S| σ^−|S| ∫ exp(−Σ_S (z_i + τ − θ_i) / σ − e^(−τ/σ) Σ_k e^((θ_k − z_k) / σ)) dτ.
@@ -187,7 +193,13 @@ class GaussianSparsemax(_NoisySparsemax):
     _noise = Normal()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return log p(z), (...)."""
+        """Return log p(z), (...).
+
+        Parameters
+        ----------
+        value : (..., K) Tensor
+            Points z of the simplex.
+        """
         # Let d = (θ − z) / σ, let m be the mean of d over S, and let t = m + u / √|S|. The product of the factors
         # φ(t − d_i) equals (2π)^(−|S|/2) exp(−½ Σ_S (d_i − m)² − ½ u²).
         standard, inside, is_in_support = self._standard(value)
