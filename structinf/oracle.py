@@ -398,7 +398,9 @@ class TransportPolytope(Oracle):
 
     If Σ r and Σ c differ, the sums of the side with the larger total are upper bounds:
 
-        μ 1 = r,  μᵀ 1 = c  if Σ r = Σ c;      μ 1 = r,  μᵀ 1 ≤ c  if Σ r < Σ c;      μ 1 ≤ r,  μᵀ 1 = c  if Σ r > Σ c.
+        μ 1 = r,  μᵀ 1 = c  if Σ r = Σ c
+        μ 1 = r,  μᵀ 1 ≤ c  if Σ r < Σ c
+        μ 1 ≤ r,  μᵀ 1 = c  if Σ r > Σ c
     """
 
     @abc.abstractmethod

@@ -29,10 +29,9 @@ __all__ = ["MILP"]
 class MILP(SolverOracle, Enumerable):
     """Points of a polyhedron with integer coordinates: mixed-integer linear programs.
 
-        max ⟨θ, y⟩   with   lower ≤ A y ≤ upper,   low ≤ y ≤ high,   and y_i an integer if ``integrality`` is True for
-        i
+        max ⟨θ, y⟩   with   lower ≤ A y ≤ upper   and   low ≤ y ≤ high
 
-    By default all variables are 0 or 1.
+    y_i is an integer if ``integrality`` is True for variable i. By default all variables are 0 or 1.
 
     - Scores θ, shape (..., d), any sign: the score of each variable. −inf fixes a variable to 0; if 0 is out of the
       variable's bounds, the instance is infeasible.

@@ -88,7 +88,8 @@ def sinkhorn(
 ) -> Tensor | Solution:
     """Return the entropic transport plan with given row and column sums.
 
-        argmax ⟨θ, P⟩ − temperature Σ P log P  over  P ≥ 0 with P 1 = rows and Pᵀ 1 = columns
+        argmax ⟨θ, P⟩ − temperature Σ P log P
+        over P ≥ 0 with P 1 = rows and Pᵀ 1 = columns
 
     The plan is differentiable twice, in θ and in the margins ``rows`` and ``columns``.
 

@@ -22,7 +22,7 @@ __all__ = ["soft_rank", "soft_sort"]
 def soft_rank(theta: Tensor, temperature: float = 1.0, *, dim: int = -1) -> Float[Tensor, "*shape"]:
     """Return the soft rank of each of the n numbers along ``dim``, from 1 for the lowest to n for the highest.
 
-        argmin ‖θ / temperature − μ‖²  over  μ ∈ conv{all permutations of (1, ..., n)}
+        argmin ‖θ / temperature − μ‖²  over  μ ∈ conv{permutations of (1, ..., n)}
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def soft_sort(
 ) -> Float[Tensor, "*shape"]:
     """Sort the n numbers along ``dim`` softly, in ascending order.
 
-        argmin ‖(1, ..., n) / temperature − μ‖²  over  μ ∈ conv{all permutations of θ}
+        argmin ‖(1, ..., n) / temperature − μ‖²  over  μ ∈ conv{permutations of θ}
 
     Parameters
     ----------

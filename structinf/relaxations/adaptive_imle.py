@@ -24,7 +24,9 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
     Each backward pass, also in eval mode, counts the non-zeros c of the gradient, per instance and sample. It then
     updates
 
-        c̄ ← decay c̄ + (1 − decay) c,     α ← max(α + alpha_step, 0) if c̄ < target_nonzeros else max(α − alpha_step, 0).
+        c̄ ← decay c̄ + (1 − decay) c
+        α ← max(α + alpha_step, 0)  if c̄ < target_nonzeros
+        α ← max(α − alpha_step, 0)  otherwise
 
     The step, and with it the bias of the gradient, is thus as small as ``target_nonzeros`` allows. α and c̄ are
     buffers, saved in a layer's ``state_dict``. Where λ is 0 the gradient is 0, so scores must not all start at 0.

@@ -92,7 +92,8 @@ class GumbelSparsemax(_NoisySparsemax):
     has measure 1, and a face with s + 1 non-zero probabilities is measured in any s of these coordinates. With S the
     non-zero coordinates of z,
 
-        p(z) = |S|! σ^(1 − |S|) exp(Σ_{i ∈ S} (θ_i − z_i) / σ) / (Σ_k exp((θ_k − z_k) / σ))^|S|.
+        p(z) = |S|! σ^(1 − |S|) exp(Σ_{i ∈ S} (θ_i − z_i) / σ) / N^|S|
+        N = Σ_k exp((θ_k − z_k) / σ).
 
     ``rsample`` and ``sample`` take a ``generator``. ``rsample`` is differentiable in ``loc`` and ``scale``, and
     ``log_prob`` is differentiable in all arguments. The mean and the entropy have no closed form.
@@ -154,7 +155,8 @@ class GaussianSparsemax(_NoisySparsemax):
     The density has the base measure of :class:`GumbelSparsemax`. With S the non-zero coordinates of z, and φ and Φ the
     density and distribution function of U,
 
-        p(z) = |S| σ^−|S| ∫ Π_{i ∈ S} φ((z_i + τ − θ_i) / σ) Π_{j ∉ S} Φ((τ − θ_j) / σ) dτ.
+        p(z) = |S| σ^−|S| ∫ Π_{i ∈ S} φ((z_i + τ − θ_i) / σ)
+                            Π_{j ∉ S} Φ((τ − θ_j) / σ) dτ.
 
     The trapezoidal rule computes the integral to rounding. It takes 47 nodes in float32 and 69 in float64 for |S| = K,
     and at most √K times as many for smaller S. Each node costs K evaluations of log Φ.
