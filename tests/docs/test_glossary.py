@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -39,10 +40,17 @@ def test_the_rows_are_sorted():
 
 
 def test_the_page_names_what_exists():
-    for name in re.findall(r"`si\.([\w.]+)", PAGE):
+    for name in re.findall(r"\bsi\.([A-Za-z_][\w.]*)", PAGE):
         found = si
-        for part in name.split("."):
+        for part in name.rstrip(".").split("."):
             found = getattr(found, part)
     known = {*si.list_oracles(), *si.list_relaxations(), *si.list_estimators()}
-    snake = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)`", PAGE))
-    assert snake - known <= {"theta", "bind", "argmax", "event_ndim", "gap", "structinf"}
+    names = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)`", PAGE))
+    assert names - known <= {
+        *("theta", "bind", "argmax", "event_ndim", "structinf"),
+        *dir(si.Solution),
+        *(field.name for field in dataclasses.fields(si.Solution)),
+    }
+    arguments = set(re.findall(r"`si\.\w+\(\"(\w+)\"", PAGE)) | set(re.findall(r"`si\.\w+\([^`]*?, \"(\w+)\"", PAGE))
+    assert arguments
+    assert arguments <= known
