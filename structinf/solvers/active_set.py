@@ -24,7 +24,8 @@ def active_set(
     theta: Parts,
     *,
     readout: bool = False,
-    tolerance: float,
+    tolerance: float = 0.0,
+    accuracy: float = 0.0,
     max_iter: int,
     warm_start: Parts | None = None,
 ) -> ActiveSetResult:
@@ -46,8 +47,11 @@ def active_set(
     tolerance : float
         An instance is finished once its gap max_y ⟨θ − ∇, y − μ⟩, where ∇ is the penalty's gradient at μ, is at
         most ``tolerance`` · scale. The scale measures the terms of the gap: it is the largest Σᵢ |θᵢ yᵢ| + ‖readout
-        y‖² over the vertices found. The gap bounds the error, ½ ‖readout(μ − μ*)‖² ≤ gap. Values below 1e-13, the
-        rounding error, act as 1e-13.
+        y‖² over the vertices found. Values below 1e-13, the rounding error, act as 1e-13.
+    accuracy : float
+        An instance is also finished once its gap is at most ``accuracy``² / 2 times the largest ‖readout y‖² over
+        the vertices found. The gap bounds the error, ½ ‖readout(μ − μ*)‖² ≤ gap. ``accuracy`` is therefore a bound
+        of ‖readout(μ − μ*)‖ relative to the largest ‖readout y‖.
     max_iter : int
         Maximal number of rounds after the first oracle call; at least 1.
     warm_start : (K, B, *event) tensor, or a tuple of them, optional
@@ -68,7 +72,9 @@ def active_set(
     """
     with torch.no_grad():
         backend = _make_backend(MeanProblem(oracle, theta, readout))
-        return active_set_with_backend(backend, tolerance=tolerance, max_iter=max_iter, warm_start=warm_start)
+        return active_set_with_backend(
+            backend, tolerance=tolerance, accuracy=accuracy, max_iter=max_iter, warm_start=warm_start
+        )
 
 
 def _make_backend(problem: MeanProblem) -> ActiveSetBackend:
@@ -82,7 +88,12 @@ def _make_backend(problem: MeanProblem) -> ActiveSetBackend:
 
 
 def active_set_with_backend(
-    backend: ActiveSetBackend, *, tolerance: float, max_iter: int, warm_start: Parts | None = None
+    backend: ActiveSetBackend,
+    *,
+    tolerance: float = 0.0,
+    accuracy: float = 0.0,
+    max_iter: int,
+    warm_start: Parts | None = None,
 ) -> ActiveSetResult:
     """Run :func:`active_set`, with the same options, on a ``backend`` that holds no structures yet."""
     problem = backend.problem
@@ -97,7 +108,8 @@ def active_set_with_backend(
             size = len(backend.unfinished)
             oracle = problem.oracle[backend.unfinished]
         y = oracle.argmax(backend.objective_gradient(oracle))
-        backend.add_and_solve(problem.flatten_structures(y, oracle, size), tolerance, last=calls == max_iter)
+        structure = problem.flatten_structures(y, oracle, size)
+        backend.add_and_solve(structure, tolerance, accuracy, last=calls == max_iter)
         calls += 1
     return ActiveSetResult(backend, calls)
 

@@ -64,11 +64,11 @@ class ActiveSetBackend(abc.ABC):
         """Solve the programs over the starting structures."""
 
     @abc.abstractmethod
-    def add_and_solve(self, structure: list[Tensor], tolerance: float, last: bool) -> None:
+    def add_and_solve(self, structure: list[Tensor], tolerance: float, accuracy: float, last: bool) -> None:
         """Add to each program a structure that maximises the objective's gradient and solve, or finish the instance.
 
-        An instance finishes with its previous solution if the structure shows a gap within the tolerance, or if
-        this is the ``last`` round.
+        An instance finishes with its previous solution if the structure shows a gap within ``tolerance`` or
+        ``accuracy``, defined in :func:`.active_set.active_set`, or if this is the ``last`` round.
         """
 
     @abc.abstractmethod

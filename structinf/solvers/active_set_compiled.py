@@ -53,6 +53,7 @@ class CompiledBackend(ActiveSetBackend):
             seen_coordinates=np.empty((batch, width), np.uint32),
             seen_count=np.zeros(batch, np.int64),
             scale=np.zeros(batch),
+            size=np.zeros(batch),
             gap=np.full(batch, np.inf),
             objective=np.zeros(batch),
             iterations=np.zeros(batch, np.int64),
@@ -105,9 +106,10 @@ class CompiledBackend(ActiveSetBackend):
     def solve_starting_structures(self) -> None:
         self._run(kernels.solve_starting_vertices, self.layout, self.support, self.state)
 
-    def add_and_solve(self, structure: list[Tensor], tolerance: float, last: bool) -> None:
+    def add_and_solve(self, structure: list[Tensor], tolerance: float, accuracy: float, last: bool) -> None:
         self._load(structure)
-        self._run(kernels.add_and_solve, tolerance, last, self.layout, self.support, self.state)
+        limits = float(tolerance), float(accuracy)
+        self._run(kernels.add_and_solve, *limits, last, self.layout, self.support, self.state)
         status = self.state.status[self._unfinished]
         if status.any():
             self._remove_finished(status)

@@ -46,6 +46,7 @@ class TorchBackend(ActiveSetBackend):
         self.value = torch.zeros(batch, capacity, nonzeros, **real)
         self.mean = torch.zeros(batch, width, **real)
         self.scale = torch.zeros(batch, **real)
+        self.size = torch.zeros(batch, **real)
         self.gap = torch.full((batch,), torch.inf, **real)
         self.objective = torch.zeros(batch, **real)
         self.iterations = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -79,6 +80,7 @@ class TorchBackend(ActiveSetBackend):
         apt = score.isfinite() & (vertex != 0).any(1) & (remainder > DEPENDENT * (square + 1))
         self._append_column(apt, slot, gram, square, column, remainder, torch.ones_like(score))
         self.scale = torch.where(apt, self.scale.maximum(scale), self.scale)
+        self.size = torch.where(apt, self.size.maximum(square), self.size)
 
     def solve_starting_structures(self) -> None:
         self.weight /= self.used.sum(1, keepdim=True).clamp(min=1)
@@ -87,13 +89,14 @@ class TorchBackend(ActiveSetBackend):
         self._solve_weights(self.used.any(1), torch.zeros_like(self.used), gradient)
         self._update_mean()
 
-    def add_and_solve(self, structure: list[Tensor], tolerance: float, last: bool) -> None:
+    def add_and_solve(self, structure: list[Tensor], tolerance: float, accuracy: float, last: bool) -> None:
         vertex, slot, score, square, scale = self._load_vertices(structure)
         running = self.status == _RUNNING
         invalid = running & ~score.isfinite()
         if bool(invalid.any()):
             raise self.problem.infinite_score_error(int(invalid.nonzero()[0]))
         self.scale = torch.where(running, self.scale.maximum(scale), self.scale)
+        self.size = torch.where(running, self.size.maximum(square), self.size)
         slope = score - (vertex * self.penalised * self.mean).sum(1)
         gram, gradient = self._support_products(vertex)
         average = (self.weight * gradient).sum(1)
@@ -101,7 +104,8 @@ class TorchBackend(ActiveSetBackend):
         priced = running & ~first
         self.gap = torch.where(priced, (slope - average).clamp(min=0), self.gap)
         self.objective = torch.where(priced, ((self.weight * self.score).sum(1) + average) / 2, self.objective)
-        converged = priced & (self.gap <= max(tolerance, ROUNDING) * self.scale)
+        limit = (max(tolerance, ROUNDING) * self.scale).maximum(0.5 * accuracy**2 * self.size)
+        converged = priced & (self.gap <= limit)
         self.status[converged] = _CONVERGED
         moving = priced & ~converged
         if last:

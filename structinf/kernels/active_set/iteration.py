@@ -69,15 +69,17 @@ def _score_loaded_vertex(b, slot, vertices, layout, state):
     # math.isfinite computes score − score, and the kernels' fast math simplifies the difference to 0.
     if abs(score) < math.inf:
         state.scale[b] = max(state.scale[b], absolute + more + square)
+        state.size[b] = max(state.size[b], square)
     return score, square
 
 
 @jit
-def add_and_solve(start, stop, rows, tolerance, last, layout, support, state):
+def add_and_solve(start, stop, rows, tolerance, accuracy, last, layout, support, state):
     """Run one iteration for each instance ``rows[a]``: add the loaded vertex and solve the program.
 
     The loaded vertex is a maximizer of the direction, so it determines the gap. An instance is finished, and keeps its
-    solution, if the gap is at most ``tolerance`` times the scale of the scores, or if the iteration is the ``last``.
+    solution, if the gap is at most ``tolerance`` times the scale of the scores or ``accuracy``² / 2 times the largest
+    ‖r‖², or if the iteration is the ``last``.
     """
     capacity = support.weight.shape[1]
     fresh = np.zeros(state.mean.shape[1])  # the loaded vertex, dense
@@ -116,7 +118,7 @@ def add_and_solve(start, stop, rows, tolerance, last, layout, support, state):
         state.gap[b] = max(slope - average, 0.0)
         state.objective[b] = (linear + average) / 2
         rounding = ROUNDING * state.scale[b]
-        if state.gap[b] <= max(tolerance * state.scale[b], rounding):
+        if state.gap[b] <= max(tolerance * state.scale[b], 0.5 * accuracy * accuracy * state.size[b], rounding):
             state.status[b] = CONVERGED
         elif last:
             state.status[b] = STOPPED

@@ -70,6 +70,7 @@ class SearchState(NamedTuple):
     seen_coordinates: np.ndarray  # (B, coordinates) the seen coordinates in order of first use
     seen_count: np.ndarray  # (B,) number of seen coordinates
     scale: np.ndarray  # (B,) largest Σ |θ_i y_i| + ‖r‖² of a vertex: gaps are differences of numbers of this size
+    size: np.ndarray  # (B,) largest ‖r‖² of a vertex
     gap: np.ndarray  # (B,)
     objective: np.ndarray  # (B,)
     iterations: np.ndarray  # (B,) programs solved
