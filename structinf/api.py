@@ -224,7 +224,7 @@ def encode(labels: Tensor, like: PartsT, oracle: str | Oracle, **options: Any) -
     """
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         received = f"a tensor of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels: a tensor of integers is needed, got {received}")
+        raise TypeError(f"labels must be a tensor of integers, got {received}")
     with blame_argument("like"):
         problem = prepare_oracle(like, oracle, options)
     return cast(PartsT, problem.restore_parts(problem.encode(labels, "labels")))
@@ -262,7 +262,7 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     tensor([1, 0])
     """
     if isinstance(y, Tensor) and not y.is_floating_point():
-        raise TypeError(f"y: a structure in floating point is needed, got {y.dtype}; call .float() first")
+        raise TypeError(f"y must be a structure in floating point, got {y.dtype}; call .float() first")
     with blame_argument("y"):
         problem = prepare_oracle(y, oracle, options)
     flat = problem.flatten_parts(y, "y")

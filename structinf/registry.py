@@ -54,7 +54,7 @@ class Registry(Generic[T]):
         if factory is None:
             return lambda f: self.register(name, f)
         if not _is_callable(factory):
-            raise TypeError(f"register {self.kind} {name!r}: a class or function is needed, got {factory!r}")
+            raise TypeError(f"register {self.kind} {name!r}: factory must be a class or function, got {factory!r}")
         if isinstance(factory, self.base) or _is_unrelated_class(factory, self.base):
             raise TypeError(
                 f"register {self.kind} {name!r}: a subclass of {self.base.__name__}, or a function that makes one, is "
@@ -109,7 +109,8 @@ class Registry(Generic[T]):
             ) from error
         if not _is_callable(factory):
             raise PluginError(
-                f"{self.kind} {name!r} of {_describe_entry_point(entry_point)} is no class or function: {factory!r}"
+                f"{self.kind} {name!r} of {_describe_entry_point(entry_point)} must be a class or function, got "
+                f"{factory!r}"
             )
         _set_registered_name(factory, name)
         return factory
@@ -118,11 +119,14 @@ class Registry(Generic[T]):
         """The object called ``item``, made with ``options``; an object is returned as it is."""
         if isinstance(item, self.base):
             if options:
-                raise TypeError(f"options {sorted(options)} go with a name; {item!r} has its options already")
+                raise TypeError(
+                    f"options {sorted(options)} are accepted only with a name; set the options of the object {item!r} "
+                    "in its constructor"
+                )
             return item
         if not isinstance(item, str):
             hint = f"; call it first: {item.__name__}(...)" if inspect.isclass(item) else ""
-            raise TypeError(f"a name or {self.base.__name__} object is needed, got {item!r}{hint}")
+            raise TypeError(f"{self.kind} must be a name or {self.base.__name__} object, got {item!r}{hint}")
         factory = self.factory(item)
         known = self.options(item)
         unknown = [key for key in options if key not in known]
@@ -136,7 +140,9 @@ class Registry(Generic[T]):
             raise TypeError(f"{self.kind} {item!r} needs the option {missing[0]!r}: pass {missing[0]}=...")
         instance = factory(**options)
         if not isinstance(instance, self.base):
-            raise PluginError(f"{self.kind} {item!r} made {instance!r}, which is no {self.base.__name__}")
+            raise PluginError(
+                f"{self.kind} {item!r} must construct an object of {self.base.__name__}, got {instance!r}"
+            )
         return instance
 
     def options(self, name: str) -> list[str]:

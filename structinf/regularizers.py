@@ -74,8 +74,8 @@ class Regularizer(abc.ABC):
         for base in cls.__bases__:
             if getattr(base, "alpha", None) is not None:
                 raise TypeError(
-                    f"{base.__name__} has no subclasses: compiled recursions know it by its alpha, and would not ask "
-                    f"{cls.__name__}'s methods; subclass Regularizer itself"
+                    f"{base.__name__} cannot be subclassed: compiled recursions read only its alpha, and would ignore "
+                    f"the methods of {cls.__name__}; subclass Regularizer instead"
                 )
 
     def __post_init__(self) -> None:
@@ -128,8 +128,8 @@ def check_temperature(temperature: float, *, allow_zero: bool = False) -> None:
     """Raise InvalidInputError unless ``temperature`` is a finite positive number, or 0 if ``allow_zero``."""
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not is_number or not (0 < temperature < math.inf or (allow_zero and temperature == 0)):
-        least = "of at least 0, which is no smoothing" if allow_zero else "above 0"
-        hint = "" if is_number else "; a Python number is needed; divide the scores by a learned temperature instead"
+        least = "of at least 0 (0 means no smoothing)" if allow_zero else "above 0"
+        hint = "" if is_number else "; pass a Python number, or divide the scores by a learned temperature instead"
         received = f"a {type(temperature).__name__}" if isinstance(temperature, Tensor) else repr(temperature)
         raise InvalidInputError(f"temperature must be a finite number {least}, got {received}{hint}")
 
@@ -296,9 +296,12 @@ def get_regularizer(regularizer: str | Regularizer, temperature: float | None = 
         resolved = _make_regularizer(regularizer, options)
     elif not isinstance(regularizer, Regularizer):
         hint = f"; call it first: {regularizer.__name__}(...)" if isinstance(regularizer, type) else ""
-        raise TypeError(f"a name or Regularizer object is needed, got {regularizer!r}{hint}")
+        raise TypeError(f"regularizer must be a name or Regularizer object, got {regularizer!r}{hint}")
     elif options:
-        raise TypeError(f"options {sorted(options)} go with a name; {regularizer!r} has its options already")
+        raise TypeError(
+            f"options {sorted(options)} are accepted only with a name; set the options of the object {regularizer!r} "
+            "in its constructor"
+        )
     else:
         resolved = regularizer
     return resolved if temperature is None else resolved.with_temperature(temperature)

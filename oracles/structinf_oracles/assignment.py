@@ -145,7 +145,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         if labels.shape[1:] != (n,):
             raise InvalidInputError(
                 f"labels of assignments must hold a column, or −1, for each of {n} rows, shape (..., {n}); "
-                f"got {tuple(labels.shape)} with the batch flat"
+                f"got {tuple(labels.shape)} with the batch dimensions flattened"
             )
         sizes = self.bound.get("lengths", labels.new_tensor([[n, m]])).expand(len(labels), 2)
         labels = labels.long().where(torch.arange(n, device=labels.device) < sizes[:, :1], -1)

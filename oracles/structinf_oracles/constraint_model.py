@@ -152,7 +152,7 @@ class ConstraintModel(SolverOracle, Enumerable):
         if labels.shape[1:] != self.event_shape:
             raise InvalidInputError(
                 f"labels must have the shape of the model's variables, {self.event_shape}, after the batch dimensions; "
-                f"got {tuple(labels.shape)} with the batch flat"
+                f"got {tuple(labels.shape)} with the batch dimensions flattened"
             )
         outcomes = [self._program.check(tuple(row), self) for row in labels.flatten(1).tolist()]
         wrong = torch.tensor([outcome.status == "infeasible" for outcome in outcomes], device=labels.device)

@@ -99,7 +99,7 @@ class DagPath(HypergraphProgram):
         if labels.shape[1:] != (most,):
             raise InvalidInputError(
                 f"labels must be lists of edge numbers, shape (..., {most}), padded with −1; got "
-                f"{tuple(labels.shape)} with the batch flat"
+                f"{tuple(labels.shape)} with the batch dimensions flattened"
             )
         used = labels != -1
         reject_labels(

@@ -134,7 +134,7 @@ class Flow(Enumerable):
         if labels.shape[1:] != like.shape[1:]:
             raise InvalidInputError(
                 f"labels must be the amounts on {like.shape[1]} edges, shape (..., {like.shape[1]}); got "
-                f"{tuple(labels.shape)} with the batch flat"
+                f"{tuple(labels.shape)} with the batch dimensions flattened"
             )
         self._network.check_labels(labels)
         left = self._network.left(labels)

@@ -136,7 +136,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         if labels.shape[1:] != (n,):
             raise InvalidInputError(
                 f"labels of matchings must hold a partner, or −1, for each of {n} nodes, shape (..., {n}); "
-                f"got {tuple(labels.shape)} with the batch flat"
+                f"got {tuple(labels.shape)} with the batch dimensions flattened"
             )
         labels, node = labels.long(), torch.arange(n, device=labels.device)
         lengths = self.nodes_in_use(like).expand(len(labels))[:, None]

@@ -176,7 +176,7 @@ class Path(ShortestPath):
         if terminals.shape[1:] != (2,):
             raise InvalidInputError(
                 f"terminals of path must have shape (..., 2), the node numbers of source and target, got "
-                f"{tuple(terminals.shape)} with the batch flat"
+                f"{tuple(terminals.shape)} with the batch dimensions flattened"
             )
         if terminals.is_floating_point() or terminals.dtype is torch.bool:
             raise InvalidInputError(
@@ -198,7 +198,7 @@ class Path(ShortestPath):
         if not 1 <= labels.shape[1] <= self._most:
             raise InvalidInputError(
                 f"labels must be lists of at most {self._most} {self.scores}, shape (..., L), padded with −1; got "
-                f"{tuple(labels.shape)} with the batch flat"
+                f"{tuple(labels.shape)} with the batch dimensions flattened"
             )
         used = labels != -1
         reject_labels(

@@ -86,7 +86,7 @@ class Ranking(Projectable, Enumerable):
         if labels.shape[1:] != like.shape[1:]:
             raise InvalidInputError(
                 f"labels must be the rank of each of {like.shape[1]} elements, shape (..., {like.shape[1]}); "
-                f"got {tuple(labels.shape)} with the batch flat"
+                f"got {tuple(labels.shape)} with the batch dimensions flattened"
             )
         ascending, mask = torch.arange(1, labels.shape[1] + 1, device=labels.device), self.valid_parts(labels)
         ranks = labels if mask is None else torch.where(mask, labels, 0)

@@ -193,7 +193,7 @@ class SemiMarkov(HypergraphProgram):
         if labels.ndim != 3 or labels.shape[1:] != (steps, 3):
             raise InvalidInputError(
                 f"labels must be segments (first step, number of steps, label), shape (..., {steps}, 3), padded with "
-                f"−1; got {tuple(labels.shape)} with the batch flat"
+                f"−1; got {tuple(labels.shape)} with the batch dimensions flattened"
             )
         used = (labels != -1).any(2)
         start, size, label = labels.unbind(2)

@@ -130,7 +130,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
             what = "pairs of nodes" if self.edges is None else "numbers of edges"
             raise InvalidInputError(
                 f"labels must be {what}, shape (..., {', '.join(map(str, expected_shape))}), for the {nodes - 1} edges "
-                f"of a tree of {nodes} nodes; got {tuple(labels.shape)} with the batch flat"
+                f"of a tree of {nodes} nodes; got {tuple(labels.shape)} with the batch dimensions flattened"
             )
         lengths = self.nodes_in_use(like).expand(len(labels))
         used = torch.arange(nodes - 1, device=labels.device) < lengths[:, None] - 1

@@ -120,7 +120,7 @@ class Tour(SolverOracle, Enumerable):
         if labels.shape[1:] != (n,):
             raise InvalidInputError(
                 f"labels must list the {n} nodes in the order of the visit, shape (..., {n}), from node 0 on; got "
-                f"{tuple(labels.shape)} with the batch flat"
+                f"{tuple(labels.shape)} with the batch dimensions flattened"
             )
         lengths = self._lengths(like, len(labels))[:, None]
         place = torch.arange(n, device=labels.device)

@@ -135,7 +135,7 @@ class Transportation(TransportPolytope, Enumerable):
         if labels.shape[1:] != like.shape[1:]:
             raise InvalidInputError(
                 f"labels must be the units from each row to each column, shape (..., {like.shape[1]}, "
-                f"{like.shape[2]}); got {tuple(labels.shape)} with the batch flat"
+                f"{like.shape[2]}); got {tuple(labels.shape)} with the batch dimensions flattened"
             )
         self._network.check_labels(labels.flatten(1))
         surplus = sum(self.supplies) - sum(self.demands)

@@ -177,7 +177,7 @@ class _Series(NamedTuple):
 def _pad_series(series: Any, lengths: Any, weights: Any) -> _Series:
     if isinstance(series, Tensor):
         if series.ndim != 3:
-            raise InvalidInputError(f"series: a tensor of series is (N, n, d), got {tuple(series.shape)}")
+            raise InvalidInputError(f"series must have shape (N, n, d) if it is one tensor, got {tuple(series.shape)}")
         rows = list(series)
         if lengths is not None:
             counts = _as_tensor("lengths", lengths)
@@ -188,11 +188,13 @@ def _pad_series(series: Any, lengths: Any, weights: Any) -> _Series:
                 or not bool(((counts >= 1) & (counts <= series.shape[1])).all())
             ):
                 raise InvalidInputError(
-                    f"lengths: {len(rows)} integers from 1 to {series.shape[1]} are needed, got {counts.tolist()}"
+                    f"lengths must be {len(rows)} integers from 1 to {series.shape[1]}, got {counts.tolist()}"
                 )
             rows = [row[:count] for row, count in zip(rows, counts.tolist(), strict=True)]
     elif lengths is not None:
-        raise InvalidInputError("lengths need a tensor (N, n, d) of series; omit them for a list of series")
+        raise InvalidInputError(
+            "lengths must be omitted for a list of series; they describe the padding of one tensor (N, n, d)"
+        )
     else:
         rows = list(series)
     _check_rows(rows)
@@ -205,7 +207,7 @@ def _pad_series(series: Any, lengths: Any, weights: Any) -> _Series:
 
 def _check_rows(rows: list[Any]) -> None:
     if not rows:
-        raise InvalidInputError("series: at least one series is needed, got none")
+        raise InvalidInputError("series must hold at least one series, got none")
     for i, row in enumerate(rows):
         check_floating(f"series[{i}]", row)
         if row.ndim not in (1, 2) or row.numel() == 0:
@@ -213,11 +215,13 @@ def _check_rows(rows: list[Any]) -> None:
         row_form, first = ((t.ndim, t.shape[1:], t.dtype, t.device) for t in (row, rows[0]))
         if row_form != first:
             raise InvalidInputError(
-                f"series[{i}] is {tuple(row.shape)} in {row.dtype} on {row.device}, which does not match series[0], "
-                f"{tuple(rows[0].shape)} in {rows[0].dtype} on {rows[0].device}"
+                f"series[{i}] must match series[0] (shape {tuple(rows[0].shape)}, {rows[0].dtype}, on "
+                f"{rows[0].device}) except in length, got shape {tuple(row.shape)}, {row.dtype}, on {row.device}"
             )
         if not bool(row.detach().isfinite().all()):
-            raise InvalidInputError(f"series[{i}] holds NaN or infinity; if it is padding, give lengths")
+            raise InvalidInputError(
+                f"series[{i}] must be finite, got NaN or infinity; if these values are padding, pass lengths"
+            )
 
 
 def _check_weights(weights: Any, count: int) -> Tensor:
@@ -225,7 +229,7 @@ def _check_weights(weights: Any, count: int) -> Tensor:
         return torch.ones(count, dtype=torch.float64)
     w = _as_tensor("weights", weights).double()
     if w.shape != (count,) or not bool(w.isfinite().all() and (w >= 0).all() and (w > 0).any()):
-        raise InvalidInputError(f"weights: {count} finite numbers of at least 0, not all 0, are needed, got {weights}")
+        raise InvalidInputError(f"weights must be {count} finite numbers of at least 0, not all 0, got {weights}")
     return w
 
 
@@ -240,10 +244,12 @@ def _initial_series(batch: _Series, init: Any, length: int | None) -> Tensor:
     start = received.unsqueeze(1) if batch.flat and received.ndim == 1 else received
     if start.ndim != 2 or len(start) == 0 or start.shape[1] != batch.items.shape[2] or not bool(start.isfinite().all()):
         raise InvalidInputError(
-            f"init: a finite series of {batch.items.shape[2]} features is needed, got shape {tuple(received.shape)}"
+            f"init must be a finite series of {batch.items.shape[2]} features, got shape {tuple(received.shape)}"
         )
     if length is not None and length != len(start):
-        raise InvalidInputError(f"length {length} and init of length {len(start)} contradict each other")
+        raise InvalidInputError(
+            f"length must equal the length of init, {len(start)}, got {length}; omit length or init"
+        )
     return start
 
 
@@ -252,7 +258,7 @@ def _as_tensor(name: str, value: Any) -> Tensor:
         # numpy reads Python numbers as float64, torch would read them as float32.
         return value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(f"{name}: a tensor, or a list of numbers, is needed, got {value!r}") from error
+        raise InvalidInputError(f"{name} must be a tensor or a list of numbers, got {value!r}") from error
 
 
 def _resample(series: Tensor, count: int) -> Tensor:

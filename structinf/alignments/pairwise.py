@@ -86,9 +86,9 @@ def check_metric(metric: Metric) -> Metric:
 def check_series(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return both series as (..., n, d), half precision cast to float32; InvalidInputError if they do not match."""
     for name, series in (("x", x), ("y", y)):
-        check_floating(name, series, "a series, a tensor")
+        check_floating(name, series, "a tensor (a series)")
         if series.ndim == 0:
-            raise InvalidInputError(f"{name}: a series has at least one dimension, got a single number")
+            raise InvalidInputError(f"{name} must have at least one dimension, got a single number")
     for what, of_x, of_y in (("device", x.device, y.device), ("dtype", x.dtype, y.dtype)):
         if of_x != of_y:
             raise InvalidInputError(f"x and y must have the same {what}, got {of_x} and {of_y}")
@@ -100,12 +100,14 @@ def check_series(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             "x.unsqueeze(-1)"
         )
     if x.shape[-1] == 0:
-        raise InvalidInputError(f"x and y have no features: shapes {tuple(x.shape)} and {tuple(y.shape)}")
+        raise InvalidInputError(
+            f"x and y must have at least one feature, got shapes {tuple(x.shape)} and {tuple(y.shape)}"
+        )
     try:
         broadcast_shapes(x.shape[:-2], y.shape[:-2])
     except ValueError:
         raise InvalidInputError(
-            f"the batch dimensions of x and y, of shapes {tuple(x.shape)} and {tuple(y.shape)}, do not agree"
+            f"the batch dimensions of x and y must broadcast, got shapes {tuple(x.shape)} and {tuple(y.shape)}"
         ) from None
     return upcast_half(x), upcast_half(y)
 

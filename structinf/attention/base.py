@@ -152,8 +152,8 @@ class StructuredWeights(AttentionWeights):
         """Return the padding mask of the sequence in self-attention: the union of both masks."""
         if scores.shape[-2] != scores.shape[-1]:
             raise InvalidInputError(
-                f"{self.layer.oracle.label()} is over one sequence, so that scores (..., n, n) of self-attention are "
-                f"needed, got shape {tuple(scores.shape)}"
+                f"scores must have shape (..., n, n), because {self.layer.oracle.label()} is a structure over one "
+                f"sequence (self-attention); got shape {tuple(scores.shape)}"
             )
         return of_keys if of_queries is None else of_queries if of_keys is None else of_keys | of_queries
 

@@ -210,8 +210,8 @@ class StructuredMultiheadAttention(nn.Module):
         if attn_mask is not None and attn_mask.ndim == 3:
             if len(attn_mask) != len(q) * self.num_heads:
                 raise InvalidInputError(
-                    f"attn_mask must have shape (n, m), or (B · heads, n, m) with {len(q) * self.num_heads} in front, "
-                    f"got {tuple(attn_mask.shape)}"
+                    f"attn_mask must have shape (n, m), or (B · heads, n, m) with B · heads = "
+                    f"{len(q) * self.num_heads}, got {tuple(attn_mask.shape)}"
                 )
             attn_mask = attn_mask.unflatten(0, (-1, self.num_heads))
         context, weights = self.attention(

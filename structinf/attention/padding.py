@@ -57,8 +57,8 @@ def check_mask(name: str, mask: Tensor, shape: Sequence[int], *, floating: bool 
     """Raise unless ``mask`` broadcasts to ``shape`` and is boolean (or floating-point, if ``floating``)."""
     if not isinstance(mask, Tensor) or not (mask.dtype is torch.bool or (floating and mask.is_floating_point())):
         received = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        added = " or a floating-point tensor to add to the scores," if floating else ""
-        raise TypeError(f"{name}: a boolean tensor, True where it is masked,{added} is needed, got {received}")
+        added = ", or a floating-point tensor to add to the scores" if floating else ""
+        raise TypeError(f"{name} must be a boolean tensor, True at masked entries{added}; got {received}")
     expected_shape = torch.Size(shape)
     if not broadcasts(mask.shape, expected_shape) or mask.shape[-1:] != expected_shape[-1:]:
         raise InvalidInputError(

@@ -47,7 +47,10 @@ def choose_weights(
         if not isinstance(weights, AttentionWeights):
             return SimplexWeights("softmax" if weights is None else weights, **options)
         if options:
-            raise TypeError(f"options {sorted(options)} go with a name; {type(weights).__name__} has its own already")
+            raise TypeError(
+                f"options {sorted(options)} are accepted only with a name; set the options of the "
+                f"{type(weights).__name__} object in its constructor"
+            )
         return weights
     if weights is not None:
         raise TypeError(

@@ -66,10 +66,12 @@ class SimplexWeights(AttentionWeights):
         if isinstance(function, str):
             function = _resolve_simplex_map(function, options)
         elif options:
-            raise TypeError(f"options {sorted(options)} go with a name; {function!r} has its own already")
+            raise TypeError(
+                f"options {sorted(options)} are accepted only with a name; bind them to {function!r} instead"
+            )
         elif not callable(function) or inspect.isclass(function):
             hint = "; call it first" if callable(function) else ""
-            raise TypeError(f"weights: a name, a function or a module is needed, got {function!r}{hint}")
+            raise TypeError(f"weights must be a name, a function or a module, got {function!r}{hint}")
         self.function = function
 
     def forward(

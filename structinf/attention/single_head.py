@@ -200,7 +200,7 @@ class StructuredAttention(nn.Module):
         """
         if scores.ndim < 2 or value.ndim < 2 or value.shape[-2] != scores.shape[-1]:
             raise InvalidInputError(
-                "scores (..., n, m) and values (..., m, e) are needed, one value for each key; got shapes "
+                "scores and values must have shapes (..., n, m) and (..., m, e), one value for each key; got shapes "
                 f"{tuple(scores.shape)} and {tuple(value.shape)}"
             )
         scores, padding = apply_masks(scores, key_padding_mask, attn_mask)

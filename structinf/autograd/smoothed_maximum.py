@@ -82,6 +82,8 @@ class _SmoothMaxWithBackward(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         if torch.is_grad_enabled():
-            raise UnsupportedError("a walk through a recursion has no derivative; the smoothed value and mean have")
+            raise UnsupportedError(
+                "a random walk through a recursion has no derivative; differentiate the smoothed value or mean instead"
+            )
         (x,) = ctx.saved_tensors
         return None, ctx.backward_rule(x, g), None

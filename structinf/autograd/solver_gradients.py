@@ -82,7 +82,7 @@ class WeightedMean(Protocol):
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts: ...
 
 
-_SECOND_ORDER_HINT = "a Fenchel-Young loss of it has second ones, and the marginals relaxation is twice differentiable"
+_SECOND_ORDER_HINT = "for second derivatives, use a Fenchel-Young loss of this relaxation, or the relaxation marginals"
 
 
 def attach_vjp(

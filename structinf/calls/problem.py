@@ -83,8 +83,8 @@ class Problem:
         n = self.oracle.label_ndim
         if labels.ndim < n or labels.shape[: labels.ndim - n] != self.batch_shape:
             raise InvalidInputError(
-                f"{what}: integer labels of {self.oracle.label()} have batch shape {_shape(self.batch_shape)} "
-                f"and {_dimensions(n)}, got shape {_shape(labels.shape)}; a structure itself is floating point"
+                f"{what}: integer labels of {self.oracle.label()} must have the batch shape {_shape(self.batch_shape)} "
+                f"and {_dimensions(n)}, got shape {_shape(labels.shape)}; pass a structure as floating point"
             )
         device = as_tuple(self.theta)[0].device
         flat = labels.to(device, torch.int64).reshape(math.prod(self.batch_shape), *labels.shape[labels.ndim - n :])
@@ -98,12 +98,12 @@ class Problem:
         received = y
         y = list_to_tuple(y)
         if isinstance(y, tuple) != isinstance(self.theta, tuple) or len(as_tuple(y)) != len(as_tuple(self.theta)):
-            raise InvalidInputError(f"{what}: the form of theta is needed, got {_describe(received)}{instead}")
+            raise InvalidInputError(f"{what} must have the form of theta, got {_describe(received)}{instead}")
         flat = []
         for i, (t, like) in enumerate(zip(as_tuple(y), as_tuple(self.theta), strict=True)):
             event = like.shape[1:]
             if not isinstance(t, Tensor):
-                raise TypeError(f"{what}: a tensor in the form of theta is needed, got {_describe(t)}{instead}")
+                raise TypeError(f"{what} must be a tensor in the form of theta, got {_describe(t)}{instead}")
             if t.shape[t.ndim - len(event) :] != event or not broadcasts(
                 t.shape[: t.ndim - len(event)], self.batch_shape
             ):
@@ -139,10 +139,10 @@ class Problem:
                 return form  # an oracle with these options has no labels
             except InvalidInputError as error:
                 why = str(error).removeprefix("y: ").removeprefix("labels: ")
-                raise InvalidInputError(f"{what} is no structure of {self.oracle.label()}: {why}") from None
+                raise InvalidInputError(f"{what} is not a structure of {self.oracle.label()}: {why}") from None
             if len(indices):
                 raise InvalidInputError(
-                    f"{what} is no structure of {self.oracle.label()} at batch index {int(indices[0, 0])}; "
+                    f"{what} is not a structure of {self.oracle.label()} at batch index {int(indices[0, 0])}; "
                     "give integer labels, or 0/1 parts as argmax returns them"
                 )
         return form
@@ -234,22 +234,24 @@ def _check_tensors(theta: Any) -> Parts:
     for i, t in enumerate(as_tuple(theta)):
         name = f"theta[{i}]" if isinstance(theta, tuple) else "theta"
         if not isinstance(t, Tensor):
-            raise TypeError(f"{name}: a tensor or a tuple of tensors is needed, got {type(t).__name__}")
+            raise TypeError(f"{name} must be a tensor or a tuple of tensors, got {type(t).__name__}")
         if not t.is_floating_point():
             raise TypeError(
-                f"{name}: real floating-point scores are needed, got {t.dtype}; "
+                f"{name} must be real floating-point scores, got {t.dtype}; "
                 "convert them with .float() (.real if complex) first"
             )
         if t.is_sparse or t.layout != torch.strided:
-            raise TypeError(f"{name}: a dense tensor is needed, got layout {t.layout}; call .to_dense() first")
+            raise TypeError(f"{name} must be a dense tensor, got layout {t.layout}; call .to_dense() first")
     tensors = as_tuple(theta)
     if not tensors:
-        raise InvalidInputError("theta: an empty tuple has no scores")
+        raise InvalidInputError("theta must hold at least one tensor, got an empty tuple")
     # Autocast mixes half precision (the output of a layer) with float32 (a parameter). Both are cast to float32.
     lifted = [torch.float32 if t.dtype in HALF_DTYPES else t.dtype for t in tensors]
     for what, values in (("device", [t.device for t in tensors]), ("dtype", lifted)):
         if any(v != values[0] for v in values):
-            raise InvalidInputError(f"theta: all tensors must have one {what}, got {' and '.join(map(str, values))}")
+            raise InvalidInputError(
+                f"theta: all tensors must have the same {what}, got {' and '.join(map(str, values))}"
+            )
     return theta
 
 
@@ -269,7 +271,9 @@ def _batch_shape(tensors: tuple[Tensor, ...], ndims: tuple[int, ...], oracle: Or
         return broadcast_shapes(*shapes)
     except ValueError:
         received = " and ".join(_shape(t.shape) for t in tensors)
-        raise InvalidInputError(f"theta: the batch dimensions of shapes {received} do not agree") from None
+        raise InvalidInputError(
+            f"theta: the batch dimensions of its tensors must broadcast, got shapes {received}"
+        ) from None
 
 
 def _flatten(t: Tensor, ndim: int, batch_shape: torch.Size) -> Tensor:
@@ -292,12 +296,12 @@ def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: tor
     try:
         t = torch.as_tensor(value).to(as_tuple(theta)[0].device)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(f"{name}: a tensor or a list of numbers is needed, got {value!r}") from error
+        raise InvalidInputError(f"{name} must be a tensor or a list of numbers, got {value!r}") from error
     integral = not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
     if name == "lengths" and not integral:
         if t.numel():  # an empty list has no dtype of its own
-            hint = f"; those of a {MASK}" if t.dtype is torch.bool else ""
-            raise InvalidInputError(f"lengths: integers are needed, got {t.dtype}{hint}")
+            hint = f"; lengths of a {MASK}" if t.dtype is torch.bool else ""
+            raise InvalidInputError(f"lengths must be integers, got {t.dtype}{hint}")
         integral = True
     if integral:
         t = t.to(torch.int64)
@@ -308,7 +312,7 @@ def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: tor
         wanted = _shape(batch_shape) + (f" followed by {_dimensions(n)}" if n else "")
         events = " and ".join(_shape(part.shape[1:]) for part in as_tuple(theta))
         raise InvalidInputError(
-            f"{name}: the batch of theta has shape {wanted}, got {name} of shape {_shape(t.shape)}; the "
+            f"{name} must have the batch shape of theta, {wanted}, got shape {_shape(t.shape)}; the "
             f"dimensions of theta after the batch, {events}, are the dimensions of one structure"
         )
     event = t.shape[t.ndim - n :]

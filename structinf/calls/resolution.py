@@ -178,7 +178,8 @@ def resolve_in(
         owners = [i for i in (0, 1) if key in known[i]]
         if len(owners) == 2:
             raise TypeError(
-                f"both {oracle} and {item} have an option {key!r}; pass get_oracle(...) or get_{registry.kind}(...)"
+                f"the option {key!r} is ambiguous, because both {oracle} and {item} have it; set it in "
+                f"get_oracle({oracle!r}, ...) or get_{registry.kind}({item!r}, ...) and pass the object"
             )
         if not owners:
             raise TypeError(_unknown_option(key, oracle, item, options, known))
@@ -194,9 +195,11 @@ def _unknown_option(
     """Return the message for a keyword that neither of the two takes."""
     data = _instance_data(oracle, options)
     if key in data:
-        return f"{key!r} is instance data, which goes with the scores: layer(theta, {key}=...)"
+        return f"{key!r} is instance data, not an option; pass it with the scores: layer(theta, {key}=...)"
     takes = [
-        f"{one} has {', '.join(names) or 'none'}" if isinstance(one, str) else f"{one!r} has its own already"
+        f"{one} has {', '.join(names) or 'none'}"
+        if isinstance(one, str)
+        else f"the object {one!r} takes options in its constructor"
         for one, names in zip((oracle, item), known, strict=True)
     ]
     hint = did_you_mean(key, [*known[0], *known[1], *data]) or mask_hint(key, data)
@@ -210,7 +213,7 @@ def check_supported(oracle: Oracle, item: Serves, registry: Registry[Any] = RELA
         others = [name + " with default options" * (name == item.name) for name in works_with(oracle, registry, kind)]
         raise UnsupportedError(
             f"{item.label()} does not work for {oracle.label()}: {missing}. "
-            f"These {registry.kind}s do: {', '.join(others) or 'none'}"
+            f"Supported {registry.kind}s: {', '.join(others) or 'none'}"
         )
 
 
@@ -254,7 +257,7 @@ def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str
         return list(factory.instance_ndim)
     if isinstance(oracle, Tensor | tuple | list):
         raise TypeError(
-            f"oracle: a name or Oracle object is needed, got a {type(oracle).__name__}; scores come first, then "
+            f"oracle must be a name or an Oracle object, got a {type(oracle).__name__}; pass the scores first, then "
             "the oracle"
         )
     return list(ORACLES.get(oracle).instance_ndim)

@@ -64,9 +64,10 @@ def run() -> int:
     _print_section("Why not", list(_reasons(rows, [*relaxed, *estimated])))
     everything = [*oracles, *relaxations, *estimators]
     _print_section(
-        "Judged by the class alone", [(e.name, f"needs {', '.join(e.needs)}") for e in everything if e.needs]
+        "Judged by the class, because options without a default are missing",
+        [(e.name, f"needs {', '.join(e.needs)}") for e in everything if e.needs],
     )
-    _print_section("What cannot be loaded", [(e.name, e.error) for e in everything if e.error])
+    _print_section("Plugins that cannot be loaded", [(e.name, e.error) for e in everything if e.error])
     return 0
 
 
@@ -94,11 +95,13 @@ def _entries(registry: Registry[Any]) -> Iterator[Entry]:
                 # An instance without options: abilities, and the reasons for lacking them, belong to the class.
                 yield Entry(name, object.__new__(factory), needs=needs)
             else:
-                raise PluginError(f"{registry.kind} {name!r} cannot be made without {', '.join(needs)}")
+                raise PluginError(
+                    f"{registry.kind} {name!r} cannot be constructed without the options {', '.join(needs)}"
+                )
         except StructinfError as error:
             yield Entry(name, error=str(error))
         except Exception as error:  # a broken plugin must not hide the others
-            yield Entry(name, error=f"{registry.kind} {name!r} cannot be made: {error!r}")
+            yield Entry(name, error=f"{registry.kind} {name!r} cannot be constructed: {error!r}")
 
 
 def _methods(entries: Sequence[Entry], oracles: Sequence[Entry]) -> list[Method]:
@@ -113,7 +116,7 @@ def _missing(entry: Entry, oracle: Entry) -> str | None:
     try:
         reason = entry.made.unsupported_reason(oracle.made)
     except Exception as error:
-        return f"it cannot be told: {error!r}"
+        return f"the check of the combination raised {error!r}"
     return reason and reason.removeprefix(f"{oracle.name} ")
 
 

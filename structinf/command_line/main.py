@@ -233,10 +233,12 @@ def _make(name: str, options: dict[str, Any]) -> Oracle:
             sys.path.insert(0, "")  # a module of the current folder, as with python -m
         factory = getattr(importlib.import_module(module), attribute) if colon else resolution.ORACLES.factory(name)
         if missing := [key for key, needed in signature_options(factory).items() if needed and key not in options]:
-            raise InvalidInputError(f"{name} needs options: pass {' '.join(f'-o {key}=...' for key in missing)}")
+            raise InvalidInputError(
+                f"{name} has options without a default: pass {' '.join(f'-o {key}=...' for key in missing)}"
+            )
         made = factory(**options) if colon else resolution.get_oracle(name, **options)
         if not isinstance(made, Oracle):
-            raise PluginError(f"{name} made {made!r}, which is no Oracle")
+            raise PluginError(f"{name} must construct an Oracle, got {made!r}")
         return made
     except (AttributeError, ImportError, TypeError, ValueError) as error:
         if isinstance(error, StructinfError):
@@ -257,7 +259,7 @@ def _event_shape(oracle: Oracle, given: list[tuple[int, ...]] | None) -> Any:
     except InvalidInputError as error:
         tried = " and ".join(map(str, shapes))
         raise InvalidInputError(
-            f"--event-shape is needed: {tried}, which is tried without, will not do. {error}"
+            f"--event-shape must be given, because the oracle does not accept the default {tried}: {error}"
         ) from error
     return shapes if several else shapes[0]
 
@@ -269,13 +271,15 @@ def _shape(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(size) for size in text.replace("x", ",").strip("(),").split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"sizes separated by commas are needed, as in 4,4; got {text!r}") from None
+        raise argparse.ArgumentTypeError(
+            f"the shape must be sizes separated by commas, as in 4,4; got {text!r}"
+        ) from None
 
 
 def _option(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"OPTION=VALUE is needed, got {text!r}")
+        raise argparse.ArgumentTypeError(f"an option must have the form OPTION=VALUE, got {text!r}")
     try:
         return key, ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -285,5 +289,5 @@ def _option(text: str) -> tuple[str, Any]:
 def _positive(text: str) -> int:
     number = int(text) if text.lstrip("-").isdigit() else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"a whole number above 0 is needed, got {text!r}")
+        raise argparse.ArgumentTypeError(f"the number must be an integer of at least 1, got {text!r}")
     return number

@@ -115,8 +115,8 @@ def _function_of(key: str) -> TensorFunction:
         return _Vjp(_function_of(inner), int(head.partition("/")[2]), _indices(key))
     if key not in _FUNCTIONS:
         raise UnsupportedError(
-            f"this process does not know the call {key!r} of an exported program; a program runs in the process that "
-            "exported it: save the state_dict and construct the model in Python instead"
+            f"this process does not know the call {key!r} of an exported program; export a model with the same "
+            "structured layers in this process first, or save the state_dict and construct the model in Python instead"
         )
     return _FUNCTIONS[key]
 

@@ -74,8 +74,8 @@ def check_not_captured(name: str, t: Tensor) -> None:
     """Raise UnsupportedError if a transform differentiates in ``t``, but ``t`` is not an argument of the call."""
     if not functorch_is_active() and is_functorch_wrapped_tensor(t):
         raise UnsupportedError(
-            f"{name}: torch.func differentiates in this tensor, but an object holds it; inside a transform, pass the "
-            "tensor as an argument of the call"
+            f"{name}: torch.func differentiates with respect to a tensor that an object holds; pass the tensor as an "
+            "argument of the call inside the transform"
         )
 
 
@@ -170,7 +170,9 @@ class _RecordedCall(Function):
             results.append(_RecordedCall.apply(record.slices[k], *parts))
         after = [generator.get_state() for generator in generators]
         if info.randomness == "error" and not all(map(torch.equal, states, after)):
-            raise UnsupportedError("a call that draws noise, within vmap, needs randomness='different', or 'same'")
+            raise UnsupportedError(
+                "a call that draws noise needs torch.func.vmap(..., randomness='different') or randomness='same'"
+            )
         record.result = record.slices[-1].result
         _check_same_for_all_slices(record.result)
         return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import torch
 from torch import Tensor
 
-from ..errors import UnsupportedError
+from ..errors import StructinfError, UnsupportedError
 from .call_arguments import flatten, has_no_parameters, identity, is_same_constant, rebuild
 from .custom_op import call_operator, call_scalar_operator, register_function
 from .functorch import functorch_compatible
@@ -112,12 +112,26 @@ def _decorate(
         # Inside torch.func the compiler leaves a function whose graph breaks, and traces the functions that it calls.
         return (graph_break if is_dynamo_imported() else transformed)(*args, **kwargs)
 
+    no_export = _no_export(function)
+
+    def break_graph(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_exporting():
+            return graph_break(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():
+            raise UnsupportedError(no_export)
+        try:
+            return graph_break(*args, **kwargs)  # a call that only consists of torch operators, such as pairwise_cost
+        except StructinfError:
+            raise
+        except RuntimeError as error:
+            raise UnsupportedError(no_export) from error
+
     if operator is None:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
-                return graph_break(*args, **kwargs)
+                return break_graph(*args, **kwargs)
             _refuse_jit_trace(function)
             if not functorch_is_active():
                 return function(*args, **kwargs)
@@ -141,7 +155,7 @@ def _decorate(
         if error:
             raise RuntimeError(error)
         if key is None:
-            return graph_break(*args, **kwargs)
+            return break_graph(*args, **kwargs)
         if kind == "scalar":
             return call_scalar_operator(key, tensors)
         outputs = call_operator(key, tensors)
@@ -154,9 +168,22 @@ def _refuse_jit_trace(function: Callable[..., Any]) -> None:
     """Raise UnsupportedError inside torch.jit.trace, which would record the result of the call as a constant."""
     if is_jit_tracing():
         raise UnsupportedError(
-            f"torch.jit.trace cannot record structinf.{function.__name__}: the traced module would return the result "
-            "of the traced input for every other input; use torch.export.export or torch.compile instead"
+            f"torch.jit.trace cannot record structinf.{_public_name(function)}: the traced module would return the "
+            "result of the traced input for every other input; use torch.export.export or torch.compile instead"
         )
+
+
+def _no_export(function: Callable[..., Any]) -> str:
+    """Return the error message for a call of ``function`` that would break the graph of torch.export."""
+    return (
+        f"torch.export cannot record this call of structinf.{_public_name(function)}, which breaks the graph; export "
+        "the part of the model whose structured calls are layers, losses or structinf.relax without noise, and make "
+        "other structured calls in Python on its outputs"
+    )
+
+
+def _public_name(function: Callable[..., Any]) -> str:
+    return function.__qualname__.removesuffix(".__init__")
 
 
 def _first_argument_of(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -141,7 +141,7 @@ class Sentence(NamedTuple):
 def read_treebank(folder: Path, max_sentences: int | None = None) -> dict[str, list[Sentence]]:
     """Sentences of the files ``*train*``, ``*dev*`` and ``*test*``, which end in .conllu or .conllu.xz."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"treebank: there is no folder {folder}")
+        raise FileNotFoundError(f"treebank must be a folder, but the folder {folder} does not exist")
     treebank = {}
     for part in ("train", "dev", "test"):
         files = sorted([*folder.glob(f"*{part}*.conllu"), *folder.glob(f"*{part}*.conllu.xz")])
@@ -239,7 +239,7 @@ def run(
     parts = read_treebank(treebank, max_sentences)
     sentences = [s for s in parts["train"] if len(s.words) <= max_length]
     if not sentences:
-        raise si.InvalidInputError(f"max_length: no training sentence has {max_length} words or fewer")
+        raise si.InvalidInputError(f"max_length must be larger: no training sentence has {max_length} words or fewer")
     encoder = Encoder(sentences)
     dev, test = ([encoder(bucket) for bucket in length_buckets(parts[part], 32)] for part in ("dev", "test"))
     model = Parser(encoder.word_count, encoder.tag_count)

@@ -117,4 +117,4 @@ def broadcast_batch_shapes(*shapes: Size, what: str) -> torch.Size:
         return broadcast_shapes(*shapes)
     except ValueError:
         received = " and ".join(str(tuple(shape)) for shape in shapes)
-        raise InvalidInputError(f"{what}: the batch dimensions {received} do not agree") from None
+        raise InvalidInputError(f"{what}: the batch dimensions must broadcast, got {received}") from None

@@ -221,8 +221,8 @@ class Gibbs(StructureDistribution):
         """Draw relaxed structures at noisy scores, (*sample, *batch, *event), differentiable in θ."""
         if self.relaxation is None:
             raise UnsupportedError(
-                "rsample: structures are discrete and no relaxation was chosen. Use Gibbs(..., relaxation=...) for "
-                "relaxed samples, or sample() for exact samples"
+                "rsample: structures are discrete, and this Gibbs has no relaxation. Use Gibbs(..., relaxation=...) "
+                "for relaxed samples, or sample() for exact samples"
             )
         problem, shape = self._problem(), torch.Size(sample_shape)
         n = shape.numel()

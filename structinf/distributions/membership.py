@@ -30,7 +30,7 @@ def check_members(problem: Problem, value: Any) -> Parts:
         wrong = _is_binary(y) & _is_binary(best) & _any_part_of_instance(torch.ne, y, best)
         if bool(wrong.any()):
             index = int(wrong.nonzero()[0, 0])
-            raise InvalidInputError(f"value is no structure of {oracle.label()} at batch index {index}")
+            raise InvalidInputError(f"value is not a structure of {oracle.label()} at batch index {index}")
     return y
 
 

@@ -136,13 +136,13 @@ class HypergraphBuilder:
         except ValueError:  # ragged lists
             goals = np.empty(0)
         if goals.dtype.kind not in "iu" or not goals.size:
-            raise InvalidInputError(f"goals: a node or an integer array of nodes is needed, got {goals_as_given!r}")
+            raise InvalidInputError(f"goals must be a node or an integer array of nodes, got {goals_as_given!r}")
         wrong = goals[(goals < -1) | (goals >= self._nodes)]
         if wrong.size:
-            raise InvalidInputError(f"goals: node {wrong[0]} is out of range: {self._known_nodes}, and −1 for no goal")
+            raise InvalidInputError(f"goals: node {wrong[0]} is out of range: {self._known_nodes}, or −1 for no goal")
         goal_nodes = goals[goals >= 0]
         if not goal_nodes.size:
-            raise InvalidInputError("goals: at least one node is needed, got only -1")
+            raise InvalidInputError("goals must hold at least one node, got only −1")
         rows = np.concatenate(self._added, 1) if self._added else np.zeros((4, 0), np.int64)
         heads, tails, part = rows[0], rows[1:3].T, rows[3]
         level = levels_of(self._nodes, heads, tails)

@@ -62,7 +62,7 @@ class Graph:
             is_directed = bool(graph.directed if known else graph.is_directed())
             if directed and not is_directed:
                 raise InvalidInputError(
-                    f"{cls.option}: a directed graph is needed, got a {type(graph).__name__}, whose edges have no "
+                    f"{cls.option} must be a directed graph, got a {type(graph).__name__}, whose edges have no "
                     "direction"
                 )
             kept = is_directed if directed is None else directed
@@ -112,7 +112,7 @@ class Graph:
     def number(self, node: Hashable) -> int:
         """Return the index of ``node`` in ``nodes``."""
         if node not in self._numbers:
-            raise InvalidInputError(f"{node!r} is no node of the graph, whose nodes are {listed(self.nodes)}")
+            raise InvalidInputError(f"{node!r} is not a node of the graph; its nodes are {listed(self.nodes)}")
         return self._numbers[node]
 
     @cached_property

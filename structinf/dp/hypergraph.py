@@ -143,7 +143,7 @@ class Hypergraph:
             expected_form, instance_ndim = ("(...)", 0) if count == 1 else (f"(..., {count})", 1)
             raise InvalidInputError(
                 f"lengths must have shape {expected_form}, since goals have {count} dimension"
-                f"{'s' if count > 1 else ''}; got {tuple(lengths.shape)} with a flat batch dimension. Declare "
+                f"{'s' if count > 1 else ''}; got {tuple(lengths.shape)} with the batch dimensions flattened. Declare "
                 f'instance_ndim = {{"lengths": {instance_ndim}}} in the oracle'
             )
         index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)

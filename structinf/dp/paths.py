@@ -60,7 +60,7 @@ class DAG(Graph):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.nodes:
-            raise InvalidInputError("graph: it has no nodes")
+            raise InvalidInputError("graph must have at least one node, got none")
         self._check_acyclic()
 
     @classmethod
@@ -100,8 +100,8 @@ class DAG(Graph):
         nodes = [self.nodes[i] for i in np.flatnonzero(candidates)]
         if len(nodes) != 1:
             raise InvalidInputError(
-                f"{name}: the default is the only node that {why}, but the graph has {len(nodes)} such nodes: "
-                f"{listed(nodes)}. Pass the {name} as an argument"
+                f"{name} must be given: the default is the only node that {why}, but the graph has {len(nodes)} such "
+                f"nodes: {listed(nodes)}"
             )
         return nodes[0]
 

@@ -93,7 +93,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         except TypeError as error:
             raise PluginError(
                 f"{self.label()}: options must be hashable, since hypergraphs are cached by options ({error}); "
-                "take tuples for lists and arrays"
+                "use tuples instead of lists and arrays"
             ) from error
         return _build_once(_Request(type(self), options, event_shape, unbound))
 
@@ -223,7 +223,9 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         self._check_feasible(value)
         wrong = ~(structure == flat_y).all(1)
         if bool(wrong.any()):
-            raise InvalidInputError(f"y is no structure of {self.label()} at batch index {int(wrong.nonzero()[0, 0])}")
+            raise InvalidInputError(
+                f"y is not a structure of {self.label()} at batch index {int(wrong.nonzero()[0, 0])}"
+            )
         return log_prob.to(flat.dtype)
 
     def count(self, theta: Parts) -> list[int]:
@@ -281,7 +283,7 @@ def _build_once(request: _Request) -> Hypergraph:
     graph = request.oracle.build(request.event_shape)
     if not isinstance(graph, Hypergraph):
         raise PluginError(
-            f"build of {request.oracle.label()} returned {type(graph).__name__} where a Hypergraph is needed; "
+            f"build of {request.oracle.label()} must return a Hypergraph, got {type(graph).__name__}; "
             "return builder.build(goals)"
         )
     shapes = [request.event_shape] if isinstance(request.event_shape[0], int) else request.event_shape

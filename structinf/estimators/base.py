@@ -133,10 +133,10 @@ ESTIMATORS: Registry[Estimator] = Registry("estimator", Estimator, "structinf.es
 def _flat(x: Any, name: str, problem: Problem) -> Tensor:
     batch = problem.batch_shape
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name}: a tensor is needed, got {type(x).__name__}")
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     if x.shape[: len(batch)] != batch:
         raise InvalidInputError(
-            f"{name}: the shape must start with the batch shape of theta, {tuple(batch)}, got {tuple(x.shape)}"
+            f"{name} must have a shape that starts with the batch shape of theta, {tuple(batch)}, got {tuple(x.shape)}"
         )
     return x.reshape(batch.numel(), *x.shape[len(batch) :])
 

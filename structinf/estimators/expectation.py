@@ -141,7 +141,7 @@ def expect(
     tensor([3.7500])
     """
     if not callable(f):
-        raise TypeError(f"f: a function of structures is needed, got {type(f).__name__}; pass f first, then theta")
+        raise TypeError(f"f must be a function of structures, got {type(f).__name__}; pass f first, then theta")
     check_generator(generator)
     found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options)
     if isinstance(estimator, str) and found.has_state:

@@ -84,7 +84,8 @@ class WeightedStructures:
         if weights.ndim != 2 or any(y.shape[:2] != weights.shape for y in as_tuple(structures)):
             received = " and ".join(str(tuple(y.shape)) for y in as_tuple(structures))
             raise InvalidInputError(
-                f"structures (K, B, *event) and weights (K, B) are needed, got {received} and {tuple(weights.shape)}"
+                f"structures and weights must have shapes (K, B, *event) and (K, B), got {received} and "
+                f"{tuple(weights.shape)}"
             )
         count, batch = weights.shape
         instance = torch.arange(batch, device=weights.device).expand(count, batch).flatten()

@@ -105,7 +105,8 @@ def sinkhorn(
         Above 0, default 1. Lower temperatures give plans closer to an optimal plan without entropy.
     slack : bool
         Whether the totals of ``rows`` and ``columns`` may differ, default False. With slack, the sums of the side with
-        the larger total are upper bounds.
+        the larger total are upper bounds. The maximized entropy −Σ P log P then also includes the unused rest of each
+        bound, as one more row or column of P.
     total : (...) Tensor or float, optional
         With slack, the total of the plan. The sums of both sides are then upper bounds, except for a side with this
         total.

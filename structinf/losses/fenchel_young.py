@@ -85,7 +85,7 @@ class FenchelYoungLoss(StructuredLoss):
             others = ", ".join(works_with(self.oracle, kind=RegularizedRelaxation))
             raise UnsupportedError(
                 f"{found.label()} has no regularizer Ω, and therefore no Fenchel-Young loss; "
-                f"train a Layer of it with your own loss, or use one of {others}"
+                f"train a Layer with this relaxation and another loss, or use one of these relaxations: {others}"
             )
         if not (cost is None or isinstance(cost, Tensor | tuple | list) or callable(cost)):
             check_choice(
@@ -114,7 +114,7 @@ class FenchelYoungLoss(StructuredLoss):
         if bool(below.any()):
             index = int(below.nonzero()[0, 0])
             raise InvalidInputError(
-                f"y is no structure of {oracle.label()} at batch index {index}: its score is above the best score"
+                f"y is not a structure of {oracle.label()} at batch index {index}: its score is above the best score"
             )
         return losses
 

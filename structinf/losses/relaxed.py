@@ -81,13 +81,13 @@ class RelaxedLoss(StructuredLoss):
             self.inner = nn.ModuleList(inner)
         if self.relaxation.piecewise_constant:
             raise UnsupportedError(
-                f"the gradient of {self.relaxation!r} is 0, and with it the gradient of every distance; use marginals, "
+                f"the gradient of {self.relaxation!r} is 0, so the gradient of every distance is 0 too; use marginals, "
                 "sparsemap or smoothed, or train with FenchelYoungLoss, which does not differentiate the mean"
             )
         if self.relaxation.sample_ndim:
             raise UnsupportedError(
                 f"{self.relaxation!r} returns separate samples, but the distance needs one mean; "
-                'set reduction="mean" there'
+                'set reduction="mean" in the relaxation'
             )
         if not callable(distance):
             check_choice("distance", distance, ("squared_l2", "kl", "area"), "a callable")

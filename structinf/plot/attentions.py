@@ -73,7 +73,7 @@ def attention(
     maps, rows, names = _read(weights, queries, heads)
     count, n, m = maps.shape
     if keys is not None:
-        check_count("keys", len(keys), m, "keys", of="weights are those")
+        check_count("keys", len(keys), m, "keys", of="weights")
     cell = _size_cells(count, n, m)
     size = min(9, 65 * cell)  # of words, in points: at most as high as a cell
     rows, font, glyph_note = prepare_text(rows, size)
@@ -121,17 +121,17 @@ def _read(
     """The maps (H, n, m), what their rows stand for and what they are called."""
     if weights.ndim not in (2, 3) or weights.numel() == 0:
         raise InvalidInputError(
-            "weights: those of one instance with queries and keys, (n, m) or (H, n, m), are needed; "
-            f"got {tuple(weights.shape)}" + ("; take one of the batch" if weights.ndim > 3 else "")
+            f"weights must have shape (n, m) or (H, n, m), not empty, got {tuple(weights.shape)}"
+            + ("; pass the weights of one instance of the batch, weights[b]" if weights.ndim > 3 else "")
         )
     maps = weights.detach().float().cpu()
     if not bool(((maps >= 0) & maps.isfinite()).all()):
-        raise InvalidInputError(f"weights: they are finite and 0 or more, got {maps.min().item():g} as the smallest")
+        raise InvalidInputError(f"weights must be finite and at least 0, got a minimum of {maps.min().item():g}")
     maps = maps if maps.ndim == 3 else maps[None]
     if queries is not None:
-        check_count("queries", len(queries), maps.shape[1], "queries", of="weights are those")
+        check_count("queries", len(queries), maps.shape[1], "queries", of="weights")
     if heads is not None:
-        check_count("heads", len(heads), len(maps), "heads", of="weights are those")
+        check_count("heads", len(heads), len(maps), "heads", of="weights")
     else:
         heads = [f"head {h + 1}" for h in range(len(maps))] if len(maps) > 1 else []
     if maps.shape[1] == 1 and len(maps) > 1:

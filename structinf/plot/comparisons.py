@@ -61,9 +61,9 @@ def comparison(
     >>> figure = comparison(solutions, si.plot.selection, title="Two of four")
     """
     if not isinstance(solutions, Mapping):
-        raise TypeError(f"solutions: a dict of them by name is needed, got a {type(solutions).__name__}")
+        raise TypeError(f"solutions must be a dict from names to solutions, got a {type(solutions).__name__}")
     if not solutions:
-        raise InvalidInputError("solutions: at least one is needed, by its name")
+        raise InvalidInputError("solutions must hold at least one solution, got an empty dict")
     return draw_side_by_side(
         [partial(picture, solution, *args, title=str(name), **options) for name, solution in solutions.items()], title
     )
@@ -122,14 +122,15 @@ def support(
     mixture = Mixture.of(solution)
     if mixture.support is None or mixture.weights is None:
         raise InvalidInputError(
-            "solution: it has no support to draw; take one of infer(..., 'sparsemap'), 'perturbed' or 'map'"
+            "solution has no support to draw; pass the result of infer with the relaxation 'sparsemap', 'perturbed' or "
+            "'map'"
         )
     if "max_structures" in inspect.signature(picture).parameters:
         return picture(mixture, *args, title=title, max_structures=max_structures, **options)
     if mixture.weights.ndim != 1:
         raise InvalidInputError(
-            "solution: one instance without batch dimensions is needed; got one with weights of shape "
-            f"{tuple(mixture.weights.shape)}; of a batch, infer(theta[b], ...) is that of one"
+            "solution must be the solution of one instance, with weights of shape (K,), got weights of shape "
+            f"{tuple(mixture.weights.shape)}; for instance b of a batch, pass infer(theta[b], ...)"
         )
     structures, weights, rest = find_heaviest(mixture.support, mixture.weights, max_structures)
     draws = []

@@ -63,7 +63,9 @@ def lattice(
     mean = _tags(data.mean)
     steps, states = mean.shape
     if steps == 0:
-        raise InvalidInputError("solution: a chain of one step that is scored by its edges alone has no tags to draw")
+        raise InvalidInputError(
+            "solution must have at least one tag to draw, got a chain of one step with edge scores only"
+        )
     words, font, glyph_note = prepare_text(names_or_numbers("words", words, steps, "steps", padded=True))
     tags, tag_font, other_glyph_note = prepare_text(names_or_numbers("tags", tags, states, "states"))
     step = max(0.85, 0.2 + max(text_width(word, font) for word in words))  # inches

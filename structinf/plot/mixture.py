@@ -35,7 +35,7 @@ class Mixture(NamedTuple):
             return cls(solution.mean, solution.structures, solution.weights)
         if not isinstance(solution, Solution):
             raise TypeError(
-                "solution: what structinf.infer returns, or a SparseDistribution, is needed, got a "
+                "solution must be the result of structinf.infer or a SparseDistribution, got a "
                 f"{type(solution).__name__}"
             )
         return cls(solution.mean, solution.support, solution.weights)
@@ -68,14 +68,16 @@ def read_solution(
     shapes = [tuple(t.shape) for t in as_tuple(solution.mean)]
     if not any(_has_form(shapes, form) for form in forms):
         raise InvalidInputError(
-            "solution: one instance without batch dimensions is needed, with a mean of shape "
-            f"{' or '.join(map(_as_shapes, forms))}; got {' and '.join(map(str, shapes))}; of a batch, "
-            "infer(theta[b], ...) is that of one"
+            "solution must be the solution of one instance, with a mean of shape "
+            f"{' or '.join(map(_as_shapes, forms))}; got {' and '.join(map(str, shapes))}; for instance b of a batch, "
+            "pass infer(theta[b], ...)"
         )
     mean = tuple(t.detach().cpu() for t in as_tuple(solution.mean))
     if solution.support is None or solution.weights is None:
         if not single_instance:
-            raise InvalidInputError("solution: it has no support to draw; take one of infer(..., 'sparsemap') or 'map'")
+            raise InvalidInputError(
+                "solution has no support to draw; pass the result of infer with the relaxation 'sparsemap' or 'map'"
+            )
         return PlotData(mean, tuple(t[None][:0] for t in mean), torch.zeros(0), "")
     return PlotData(mean, *find_heaviest(solution.support, solution.weights, max_structures))
 

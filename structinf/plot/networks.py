@@ -95,7 +95,7 @@ def network(
     data = read_solution(solution, "n n" if edges is None else "E", max_structures=1)
     mean = data.mean[0]
     if bool((mean < 0).any()):
-        raise InvalidInputError(f"solution: amounts on edges are 0 or more, got {mean.min().item():g}")
+        raise InvalidInputError(f"solution must have amounts of at least 0 on all edges, got {mean.min().item():g}")
     if edges is None:
         keys = tuple(range(len(mean)))
         labels = names_or_numbers("nodes", nodes, len(mean), "nodes")
@@ -208,9 +208,9 @@ def _place(keys: Sequence[Hashable], positions: Any, boxes: Sequence[float]) -> 
     if isinstance(positions, Mapping):
         missing = [key for key in keys if key not in positions]
         if missing:
-            raise InvalidInputError(f"positions: that of {missing[0]!r} is missing")
+            raise InvalidInputError(f"positions must have an entry for each node, got none for {missing[0]!r}")
         positions = [positions[key] for key in keys]
-    needed = f"positions: {len(keys)} nodes have finite places ({len(keys)}, 2), got"
+    needed = f"positions must be finite numbers of shape ({len(keys)}, 2) for {len(keys)} nodes, got"
     try:
         points = np.asarray(positions.detach().cpu() if isinstance(positions, Tensor) else positions, np.float64)
     except (TypeError, ValueError):

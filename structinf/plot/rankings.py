@@ -129,7 +129,7 @@ def _to_scale(scores: Any, size: int) -> np.ndarray:
     """Scores moved and stretched to reach from rank 1 to the highest one."""
     scores = torch.as_tensor(scores).detach().cpu().double()
     if scores.ndim != 1 or not bool(scores.isfinite().all()):
-        raise InvalidInputError(f"scores: {size} finite numbers are needed, got a tensor {tuple(scores.shape)}")
+        raise InvalidInputError(f"scores must be {size} finite numbers, got a tensor of shape {tuple(scores.shape)}")
     check_count("scores", len(scores), size, "elements", padded=True)
     low, high = (scores.min(), scores.max()) if size else (0.0, 0.0)
     middle = torch.full_like(scores, (size + 1) / 2)

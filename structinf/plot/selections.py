@@ -64,7 +64,7 @@ def selection(
     mean, weights = data.mean[0], data.weights
     size = len(mean)
     if bool((mean < -ROUNDING).any() | (mean > 1 + ROUNDING).any()):
-        raise InvalidInputError(f"solution: means of elements lie between 0 and 1, got {mean.tolist()}")
+        raise InvalidInputError(f"solution must have means between 0 and 1, got {mean.tolist()}")
     names, font, glyph_note = prepare_text(names_or_numbers("names", names, size, "elements"))
     widest = max((text_width(name, font) for name in names), default=0.0)
     turned = widest > 0.95

@@ -39,9 +39,7 @@ class SideLabels(NamedTuple):
         check_count(argument, len(items), count, what, padded=True)
         series = None if words else torch.as_tensor(items).detach().cpu()
         if series is not None and series.ndim not in (1, 2):
-            raise InvalidInputError(
-                f"{argument}: a series ({count},) or ({count}, d) is needed, got {tuple(series.shape)}"
-            )
+            raise InvalidInputError(f"{argument} must have shape ({count},) or ({count}, d), got {tuple(series.shape)}")
         return cls(names, font, glyph_note, widest, series)
 
 

@@ -23,13 +23,13 @@ def names_or_numbers(
 
 
 def check_count(
-    argument: str, given: int, count: int, what: str, *, padded: bool = False, of: str = "solution's mean is that"
+    argument: str, given: int, count: int, what: str, *, padded: bool = False, of: str = "mean of the solution"
 ) -> None:
     """Raise InvalidInputError if an argument has more or fewer entries than the mean, which may be ``padded``."""
     if given != count:
         raise InvalidInputError(
-            f"{argument}: the {of} of {count} {what}, got {given}"
-            + ("; cut the padding off before inferring" if padded and given < count else "")
+            f"{argument} must have {count} entries, one for each of the {what} in the {of}, got {given}"
+            + ("; cut the padding off theta before the call of infer" if padded and given < count else "")
         )
 
 

@@ -90,7 +90,7 @@ class Stochastic(Relaxation):
         check_choice("reduction", self.reduction, ("mean", "none"))
         if self._base.sample_ndim:
             raise InvalidInputError(
-                f'base_relaxation: {self.base_relaxation!r} returns separate samples; set reduction="mean" there'
+                f'base_relaxation: {self.base_relaxation!r} returns separate samples; set its reduction="mean"'
             )
 
     @property

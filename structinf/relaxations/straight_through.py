@@ -65,7 +65,7 @@ class StraightThrough(Surrogate):
         object.__setattr__(self, "backward", resolve_relaxation(self.backward, temperature))
         if self._backward_relaxation is not None and self._backward_relaxation.sample_ndim:
             raise InvalidInputError(
-                f'backward: {self._backward_relaxation!r} returns separate samples; set reduction="mean" there'
+                f'backward: {self._backward_relaxation!r} returns separate samples; set its reduction="mean"'
             )
 
     @property

@@ -117,7 +117,7 @@ def per_row(name: str, value: Parameter, x: Tensor, dim: int) -> Parameter:
         return float(value)
     check_scores(x, dim)
     if not value.is_floating_point():
-        raise TypeError(f"{name}: a number or a tensor in floating point is needed, got a tensor of {value.dtype}")
+        raise TypeError(f"{name} must be a number or a tensor in floating point, got a tensor of {value.dtype}")
     shape = list(x.shape) or [1]
     shape[dim] = 1
     try:

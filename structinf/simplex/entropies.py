@@ -303,12 +303,12 @@ def get_entropy(entropy: str | Entropy) -> Entropy:
         return entropy
     if not isinstance(entropy, str):
         hint = f"; call it first: {entropy.__name__}(...)" if isinstance(entropy, type) else ""
-        raise TypeError(f"entropy: a name or an Entropy such as TsallisEntropy(1.5) is needed, got {entropy!r}{hint}")
+        raise TypeError(f"entropy must be a name or an Entropy such as TsallisEntropy(1.5), got {entropy!r}{hint}")
     if entropy not in _ENTROPIES:
         close = did_you_mean(entropy, list(_ENTROPIES)) or "."
         raise UnknownNameError(
-            f"no entropy is called {entropy!r}{close} Known: {', '.join(_ENTROPIES)}; others are objects such as "
-            "TsallisEntropy(1.25)"
+            f"no entropy is called {entropy!r}{close} Known: {', '.join(_ENTROPIES)}; for another entropy, pass an "
+            "object such as TsallisEntropy(1.25)"
         )
     return _ENTROPIES[entropy]
 

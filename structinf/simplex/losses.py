@@ -166,7 +166,7 @@ def _target_classes(
     if not isinstance(target, Tensor) or target.dtype is torch.bool or target.is_complex():
         received = f"a tensor of {target.dtype}" if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(
-            f"target: a tensor of integers (classes) or floating point (probabilities) is needed, got {received}"
+            f"target must be a tensor of integers (classes) or floating point (probabilities), got {received}"
         )
     if target.shape != lead:
         raise InvalidInputError(

@@ -40,10 +40,14 @@ def best_score(oracle: Oracle, theta: Parts, y: Parts) -> Float[Tensor, " batch"
     return value
 
 
+def _describe(parts: Any) -> str:
+    return f"a tuple of {len(parts)} tensors" if isinstance(parts, tuple) else f"a {type(parts).__name__}"
+
+
 def _wrong_form(y: Any, theta: Parts) -> str | None:
     """Return how the form of ``y`` violates the protocol, as a clause, or None."""
     if isinstance(y, tuple) != isinstance(theta, tuple) or len(as_tuple(y)) != len(as_tuple(theta)):
-        return f"it returned {'a tuple' if isinstance(y, tuple) else 'no tuple'} that does not have the form of theta"
+        return f"it returned {_describe(y)}, but theta is {_describe(theta)}"
     size = batch_size(theta)
     for z, t in zip(as_tuple(y), as_tuple(theta), strict=True):
         received = (tuple(z.shape), z.dtype, z.device) if isinstance(z, Tensor) else type(z).__name__

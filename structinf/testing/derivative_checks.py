@@ -91,12 +91,12 @@ def log_partition(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, ability=Smoothable)
 def smoothed_with_none(case: Case) -> None:
-    """Smoothed with nothing, the value is the best score and the mean a best structure."""
+    """Without smoothing, the value is the best score and the mean a best structure."""
     oracle: Any = case.oracle
     best = inner_product(case.theta, oracle.argmax(case.theta))
     value, mean = oracle.smoothed_value(case.theta, Unregularized()), oracle.smoothed_mean(case.theta, Unregularized())
-    expect_close(value, best, case.tolerance, "the value smoothed with nothing")
-    expect_close(inner_product(case.theta, mean), best, case.tolerance, "the score of the mean smoothed with nothing")
+    expect_close(value, best, case.tolerance, "the value without smoothing")
+    expect_close(inner_product(case.theta, mean), best, case.tolerance, "the score of the mean without smoothing")
 
 
 @add_check(ORACLE_CHECKS, ability=Smoothable)

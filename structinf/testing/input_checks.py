@@ -43,15 +43,15 @@ def infeasible(case: Case) -> None:
                     answer = method.call(infeasible_case.oracle, infeasible_case.theta)
             except InfeasibleError as error:
                 index, message = error.batch_index, f"InfeasibleError from {name}"
-                expect(index == last, f"{message} has batch_index {index}, the instance is {last}")
+                expect(index == last, f"{message} has batch_index {index}, but the infeasible instance is {last}")
                 expect(str(last) in str(error), f"{message} does not name batch index {last}: {error}")
                 continue
             # A k-best list may also mark all structures as not valid.
             is_empty = name == "topk" and not answer[2][:, last].any()
             expect(
                 is_empty,
-                f"{name} answers at batch index {last}, where every part is −inf; "
-                "structinf.validation.check_feasible raises the error, given the best scores or the sums",
+                f"{name} returns a result for batch index {last}, where every part is −inf, instead of an "
+                "InfeasibleError; call structinf.validation.check_feasible with the best scores or the sums",
             )
 
 
@@ -61,7 +61,7 @@ def refusals(case: Case) -> None:
     try:
         _relax(case, MAP(), map_parts(lambda t: t.long(), case.user_theta))
     except TypeError as error:
-        expect("int64" in str(error), f"the error about integer potentials does not say so: {error}")
+        expect("int64" in str(error), f"the error about integer potentials does not name their dtype, int64: {error}")
     else:
         fail("integer potentials were accepted")
     # A part that the best structure uses is never padding.
@@ -179,7 +179,7 @@ def lengths(case: Case) -> None:
 def cuda(case: Case) -> None:
     """CUDA tensors are answered on the device, as on the CPU."""
     if not torch.cuda.is_available():
-        raise NotApplicable("there is no CUDA GPU here")
+        raise NotApplicable("this machine has no CUDA GPU")
     if case.target.relaxation is not None and case.relaxation.is_stochastic:
         raise NotApplicable("a generator draws other noise on another device")
     on_device = case.with_tensors([t.cuda() for t in as_tuple(case.user_theta)])

@@ -143,7 +143,7 @@ def check_relaxation(
     CheckError
         For the first check that fails: which one, what came instead, and the input. An AssertionError.
     UnsupportedError
-        If the relaxation does not work for the oracle, or keeps its samples apart.
+        If the relaxation does not work for the oracle, or returns separate samples.
 
     Examples
     --------
@@ -153,7 +153,9 @@ def check_relaxation(
     """
     found, relaxed = resolve(oracle, relaxation, {})
     if relaxed.sample_ndim:
-        raise UnsupportedError(f"{relaxed!r} keeps its samples apart, which no check supports; check its mean instead")
+        raise UnsupportedError(
+            f'{relaxed!r} returns separate samples, which no check supports; check the relaxation with reduction="mean"'
+        )
     options = {"dtypes": tuple(dtypes), "seed": seed, "relaxation": relaxed}
     target = CheckTarget.make(found, event_shape, instance_data, **options)
     return run_checks(list_relaxation_checks(), target, raise_on_failure, on_result)

@@ -86,7 +86,10 @@ def check_instances(name: str, bound: Sized, batch: int, *, shared: bool = True)
     With ``shared``, scores of one instance fit any number of bound instances.
     """
     if len(bound) != batch and not (shared and batch == 1):
-        raise InvalidInputError(f"{name}: data of {len(bound)} instances are bound, but theta has {batch} instances")
+        raise InvalidInputError(
+            f"{name} is bound for a batch of {len(bound)}, but theta has a batch of {batch}; bind an entry for each "
+            "instance"
+        )
 
 
 def check_enumerable(count: int, name: str) -> None:

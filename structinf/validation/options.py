@@ -45,7 +45,7 @@ def check_floating(name: str, value: Any, what: str = "a tensor") -> None:
     """Raise TypeError unless the argument ``name`` is a floating-point tensor, described by ``what`` in the message."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         received = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"{name}: {what} in floating point is needed, got {received}")
+        raise TypeError(f"{name} must be {what} in floating point, got {received}")
 
 
 def check_fraction(name: str, value: float) -> None:
@@ -57,7 +57,7 @@ def check_fraction(name: str, value: float) -> None:
 def check_generator(generator: Any) -> None:
     """Raise TypeError unless ``generator`` is a torch.Generator or None."""
     if generator is not None and not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator: a torch.Generator is needed, got {type(generator).__name__}")
+        raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
 
 
 def check_natural(name: str, value: int, least: int = 1) -> None:

@@ -167,7 +167,7 @@ def test_forbidden_cells_have_no_gradient():
 
 
 def test_costs_that_cannot_be():
-    with pytest.raises(TypeError, match=r"cost: a tensor in floating point.*torch.int64"):
+    with pytest.raises(TypeError, match=r"cost must be a tensor in floating point.*torch.int64"):
         soft_dtw(torch.ones(3, 3, dtype=torch.int64))
     cost = torch.zeros(2, 3, 3)
     cost[1, 0, 2] = math.nan

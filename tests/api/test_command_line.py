@@ -197,7 +197,7 @@ def test_a_broken_oracle_is_a_line_with_its_error(capsys, declared):
     code, out, _ = run(capsys, "list")
     assert code == 0
     assert "broken" not in answers(out, "Relaxations")
-    _, _, said = " ".join(out.split()).partition("What cannot be loaded ")
+    _, _, said = " ".join(out.split()).partition("Plugins that cannot be loaded ")
     assert said.startswith("broken: oracle 'broken' of no_such_package.module:Oracle")
     assert "No module named 'no_such_package'" in said
 
@@ -208,7 +208,7 @@ def test_a_broken_relaxation_or_estimator_is_a_line_with_its_error(capsys, decla
     declared(registry, "broken", "json:NoSuchClass")
     code, out, _ = run(capsys, "list")
     assert code == 0
-    _, _, said = out.partition("What cannot be loaded")
+    _, _, said = out.partition("Plugins that cannot be loaded")
     assert f"broken: {registry.kind} 'broken' of json:NoSuchClass" in said
     assert set(answers(out, kind)["categorical"]) - {"oracle", "abilities"} == set(KINDS[kind][0]()) - {"broken"}
 
@@ -219,8 +219,8 @@ def test_a_constructor_that_fails_hides_no_other_row(capsys, registered):
 
     registered("exploding", explode)
     _, out, _ = run(capsys, "list")
-    _, _, said = out.partition("What cannot be loaded")
-    assert "exploding: oracle 'exploding' cannot be made: RuntimeError('out of order')" in said
+    _, _, said = out.partition("Plugins that cannot be loaded")
+    assert "exploding: oracle 'exploding' cannot be constructed: RuntimeError('out of order')" in said
     assert "chain" in answers(out, "Relaxations")
 
 
@@ -333,7 +333,10 @@ class Pairs(si.Oracle):
         (["check", "toy_oracles:Rucksack"], "Rucksack"),
         (["check", "no_such_module:Oracle"], "no_such_module"),
         (["check", "collections:OrderedDict"], "no Oracle"),
-        (["check", "test_command_line:Pairs"], "--event-shape is needed: (4,)"),
+        (
+            ["check", "test_command_line:Pairs"],
+            "--event-shape must be given, because the oracle does not accept the default (4,)",
+        ),
         (["check", "chain", "--event-shape", "4,b"], "sizes separated by commas"),
         (["check", "chain", "-o", "colour"], "OPTION=VALUE"),
         (["demo", "sort", "--epochs", "0"], "above 0"),
@@ -341,7 +344,7 @@ class Pairs(si.Oracle):
         (["demo", "align", "--temperature", "-1"], "temperature must be a finite number of at least 0"),
         (["demo", "align", "--temperature", "nan"], "temperature must be a finite number of at least 0"),
         (["demo", "align", "--temperature", "warm"], "invalid float value: 'warm'"),
-        (["demo", "parse", "--treebank", "no_such_folder"], "there is no folder no_such_folder"),
+        (["demo", "parse", "--treebank", "no_such_folder"], "the folder no_such_folder does not exist"),
     ],
 )
 def test_mistakes_get_a_sentence(capsys, argv, said):

@@ -124,8 +124,8 @@ def test_weights_of_your_own():
         ({"weights": "sparsemax", "alpha": 2}, TypeError, "sparsemax: .*alpha"),
         ({"weights": "topk_sparsemax"}, TypeError, "topk_sparsemax: .*'k'"),
         ({"weights": Entmax}, TypeError, "call it first"),
-        ({"weights": torch.softmax, "alpha": 2}, TypeError, "go with a name"),
-        ({"weights": Uniform(), "alpha": 2}, TypeError, "go with a name"),
+        ({"weights": torch.softmax, "alpha": 2}, TypeError, "accepted only with a name"),
+        ({"weights": Uniform(), "alpha": 2}, TypeError, "accepted only with a name"),
         ({"weights": "softmax", "oracle": "dtw"}, TypeError, "exclude each other.*get_oracle"),
         ({"relaxation": "marginals"}, TypeError, "needs an oracle"),
         ({"oracle": "dwt"}, UnknownNameError, "'dtw'"),
@@ -152,7 +152,7 @@ def test_what_cannot_be_made(arguments, error, message):
             "softmax",
             {"query_padding_mask": torch.zeros(2, 3)},
             TypeError,
-            "masked, is needed, got a tensor of torch.float",
+            "got a tensor of torch.float",
         ),
         ("segmentation", {"attn_mask": torch.zeros(2, 4, dtype=torch.bool)}, InvalidInputError, r"\(2, 3, 4\)"),
         ("matching", {"query_padding_mask": torch.zeros(4, dtype=torch.bool)}, InvalidInputError, r"\(2, 3\)"),
@@ -170,7 +170,7 @@ def test_what_cannot_be_attended(kind, arguments, error, message):
 @pytest.mark.parametrize("name", ["key_padding_mask", "query_padding_mask"])
 def test_weights_take_padding_as_flags(kind, name):
     """Only attention adds masks in floating point to its scores."""
-    with pytest.raises(TypeError, match=f"{name}: a boolean tensor"):
+    with pytest.raises(TypeError, match=f"{name} must be a boolean tensor"):
         make(kind).float().weights(torch.randn(2, 4, 4), **{name: torch.zeros(2, 4)})
 
 

@@ -325,7 +325,7 @@ SHAPES: dict[str, tuple[Callable[..., Any], str]] = {
     "dimensions": (lambda x: si.relax(x[0], "assignment", "map"), "needs at least 2 dimensions"),
     "batches": (
         lambda x: si.relax((x.view(1, 2, 2).expand(3, 2, 2), x.view(1, 2, 2).expand(4, 2, 2)), "chain", "map"),
-        "do not agree",
+        "must broadcast",
     ),
     "a tuple": (lambda x: si.relax((x, x), "assignment", "map"), "takes one tensor, got a tuple of 2"),
     "too many": (lambda x: si.relax((x, x, x), "chain", "map"), "got 3 tensors"),

@@ -129,7 +129,7 @@ def test_the_gradient_in_the_gold_structure_ignores_other_instances():
     ],
 )
 def test_gold_outside_the_structures_is_refused(oracle, gold):
-    with pytest.raises(si.InvalidInputError, match="y is no structure of"):
+    with pytest.raises(si.InvalidInputError, match="y is not a structure of"):
         si.FenchelYoungLoss(oracle, "map")(torch.randn(gold.shape), gold)
 
 
@@ -144,7 +144,7 @@ def test_a_temperature_too_small_for_the_scores_is_refused(relaxation):
 
 def test_lengths_of_two_sides_need_the_batch_dimensions():
     theta = torch.ones(2, 3, 3)
-    with pytest.raises(si.InvalidInputError, match=r"got lengths of shape \(2,\)"):
+    with pytest.raises(si.InvalidInputError, match=r"got shape \(2,\)"):
         si.relax(theta, "assignment", "map", lengths=[1, 2])
     assert si.relax(theta, "assignment", "map", lengths=[[1, 2]]).sum() == 2
     assert si.relax(theta[0], "assignment", "map", lengths=[1, 2]).sum() == 1

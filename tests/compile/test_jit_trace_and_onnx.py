@@ -30,6 +30,35 @@ def test_a_traced_call_raises_an_error(name):
         torch.jit.trace(CALLS[name], (torch.randn(2, 3, 3),))
 
 
+class Calls(torch.nn.Module):
+    """A model whose forward pass is one call."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+
+    def forward(self, x):
+        return self.call(x)
+
+
+@pytest.mark.parametrize("name", ["infer", "log_partition", "topk", "gibbs", "expect", "soft_dtw"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_call_that_breaks_the_graph_raises_an_error(name, strict):
+    # In strict mode, the compiler's own error holds the text of the library's error.
+    with pytest.raises(
+        (si.UnsupportedError, RuntimeError), match=r"torch\.export cannot record this call of structinf"
+    ):
+        torch.export.export(Calls(CALLS[name]), (torch.randn(2, 3, 3),), strict=strict)
+
+
+def test_an_export_keeps_other_errors_and_calls_of_torch_operators_alone():
+    with pytest.raises(si.UnknownNameError, match="no relaxation is called 'sparsemaq'"):
+        torch.export.export(Calls(lambda x: si.infer(x, "bits", "sparsemaq").mean), (torch.randn(2, 3),), strict=False)
+    x = torch.randn(2, 3, 3)
+    program = torch.export.export(Calls(lambda x: si.pairwise_cost(x, x)), (x,), strict=False)
+    torch.testing.assert_close(program.module()(x), si.pairwise_cost(x, x))
+
+
 class Model(torch.nn.Module):
     """A linear layer and a structured layer."""
 

@@ -18,12 +18,12 @@ from structinf.estimators import Exact, WeightedStructures
         (
             "assignment",
             "score_function",
-            "GibbsOracle.*#P-complete.*These estimators do: exact, perturbed, sparsemap, sp",
+            "GibbsOracle.*#P-complete.*Supported estimators: exact, perturbed, sparsemap, sp",
         ),
         (
             "arborescence",
             "topk_sparsemax",
-            "KBest.*These estimators do: exact, perturbed, score_function, sparsemap, sp",
+            "KBest.*Supported estimators: exact, perturbed, score_function, sparsemap, sp",
         ),
         ("arborescence", "sum_and_sample", "KBest"),
         ("assignment", "sum_and_sample", "GibbsOracle"),
@@ -56,7 +56,7 @@ def test_f_that_returns_something_else(f: Any, came: str):
 @pytest.mark.parametrize("shape", [(), (3,), (2, 4), (4, 3, 1)])
 def test_inputs_of_another_batch(shape: tuple[int, ...]):
     with pytest.raises(
-        si.InvalidInputError, match=r"inputs\[1\]: the shape must start with the batch shape.* \(3, 4\)"
+        si.InvalidInputError, match=r"inputs\[1\] must have a shape that starts with the batch shape.* \(3, 4\)"
     ):
         si.expect(cost, torch.zeros(3, 4, 5), "categorical", inputs=(torch.zeros(3, 4), torch.zeros(shape)))
 
@@ -82,11 +82,11 @@ def test_wrong_options(name: str, options: dict[str, Any], message: str):
 
 def test_wrong_types():
     theta = torch.zeros(2, 3)
-    with pytest.raises(TypeError, match="f: a function of structures is needed, got Tensor; pass f first"):
+    with pytest.raises(TypeError, match="f must be a function of structures, got Tensor; pass f first"):
         si.expect(theta, cost, "categorical")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"inputs\[0\]: a tensor is needed, got int"):
+    with pytest.raises(TypeError, match=r"inputs\[0\] must be a tensor, got int"):
         si.expect(cost, theta, "categorical", inputs=[1])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match=r"a torch.Generator is needed, got int"):
+    with pytest.raises(TypeError, match=r"a torch.Generator or None, got int"):
         si.expect(cost, theta, "categorical", "score_function", generator=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="call it first: Exact"):
         si.expect(cost, theta, "categorical", Exact)  # type: ignore[arg-type]
@@ -128,6 +128,6 @@ def test_estimators_of_ones_own_that_are_wrong():
         match=r"weighted_structures\(\) of Wrong must return structinf.estimators.WeightedStructures, got Tensor",
     ):
         si.expect(cost, theta, "categorical", Wrong(lambda t: t))
-    shapes = r"structures \(K, B, \*event\) and weights \(K, B\) are needed, got \(2, 3\) and \(2,\)"
+    shapes = r"structures and weights must have shapes \(K, B, \*event\) and \(K, B\), got \(2, 3\) and \(2,\)"
     with pytest.raises(si.InvalidInputError, match=shapes):
         si.expect(cost, theta, "categorical", Wrong(lambda t: WeightedStructures.of(t, t.new_ones(2))))

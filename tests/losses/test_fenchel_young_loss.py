@@ -146,11 +146,11 @@ def test_lengths_and_padding(relaxation):
     [
         (torch.zeros(2, 5), r"^y must have shape \(2, 4\) \(batch \(2,\), structure \(4,\)\), got \(2, 5\)"),
         (torch.zeros(3, 4), r"^y must have shape \(2, 4\) .*got \(3, 4\)"),
-        ((torch.zeros(2, 4),) * 2, r"^y: the form of theta is needed, got a tuple of 2"),
+        ((torch.zeros(2, 4),) * 2, r"^y must have the form of theta, got a tuple of 2"),
         (torch.full((2, 4), torch.nan), r"^y holds NaN or infinity at batch index 0"),
         (
             torch.zeros(3, dtype=torch.long),
-            r"^y: integer labels of categorical have batch shape \(2,\) .*got shape \(3,\)",
+            r"^y: integer labels of categorical must have the batch shape \(2,\) .*got shape \(3,\)",
         ),
         (torch.tensor([0, 4]), r"4"),
     ],
@@ -161,7 +161,7 @@ def test_gold_that_does_not_fit(gold, message):
 
 
 def test_gold_that_is_no_tensor():
-    with pytest.raises(TypeError, match=r"^y: a tensor in the form of theta is needed, got a list"):
+    with pytest.raises(TypeError, match=r"^y must be a tensor in the form of theta, got a list"):
         FenchelYoungLoss(Walk(), "map")(walk(2), ([[0, 1]], [[1]]))
 
 

@@ -106,17 +106,23 @@ def test_weights_of_a_layer():
 
 def test_wrong_weights_or_words_are_refused():
     weights = torch.rand(2, 3, 4)
-    with pytest.raises(si.InvalidInputError, match=r"got \(1, 2, 3, 4\); take one of the batch"):
+    with pytest.raises(si.InvalidInputError, match=r"got \(1, 2, 3, 4\); pass the weights of one instance"):
         plot.attention(weights[None])
-    with pytest.raises(si.InvalidInputError, match=r"queries and keys, .* are needed; got \(2, 0, 4\)"):
+    with pytest.raises(si.InvalidInputError, match=r"weights must have shape .*, not empty, got \(2, 0, 4\)"):
         plot.attention(weights[:, :0])
-    with pytest.raises(si.InvalidInputError, match=r"weights: they are finite and 0 or more, got -0\.5"):
+    with pytest.raises(si.InvalidInputError, match=r"weights must be finite and at least 0, got a minimum of -0\.5"):
         plot.attention(torch.tensor([[1.0, -0.5]]))
-    with pytest.raises(si.InvalidInputError, match="weights: they are finite"):
+    with pytest.raises(si.InvalidInputError, match="weights must be finite"):
         plot.attention(torch.tensor([[1.0, torch.nan]]))
-    with pytest.raises(si.InvalidInputError, match="keys: the weights are those of 4 keys, got 3"):
+    with pytest.raises(
+        si.InvalidInputError, match="keys must have 4 entries, one for each of the keys in the weights, got 3"
+    ):
         plot.attention(weights, keys="abc")
-    with pytest.raises(si.InvalidInputError, match="queries: the weights are those of 3 queries, got 4"):
+    with pytest.raises(
+        si.InvalidInputError, match="queries must have 3 entries, one for each of the queries in the weights, got 4"
+    ):
         plot.attention(weights, queries="abcd")
-    with pytest.raises(si.InvalidInputError, match="heads: the weights are those of 2 heads, got 1"):
+    with pytest.raises(
+        si.InvalidInputError, match="heads must have 2 entries, one for each of the heads in the weights, got 1"
+    ):
         plot.attention(weights, heads=["one"])

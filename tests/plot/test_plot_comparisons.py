@@ -74,7 +74,7 @@ def test_lines_are_few_and_alike(widths, lines):
 def test_nothing_to_compare_is_refused():
     with pytest.raises(si.InvalidInputError, match="at least one"):
         plot.comparison({}, plot.selection)
-    with pytest.raises(si.InvalidInputError, match="without batch dimensions"):
+    with pytest.raises(si.InvalidInputError, match="solution of one instance"):
         plot.comparison({"a": si.infer(SCORES[None], "subset", "map", k=2)}, plot.selection)
 
 
@@ -106,7 +106,7 @@ def test_the_structures_of_a_distribution_have_a_picture_each():
 
 def test_a_batch_of_distributions_is_refused():
     p = si.SparseDistribution.of(SCORES.expand(3, 4), "subset", k=2)
-    with pytest.raises(si.InvalidInputError, match=r"one instance without batch dimensions.*got \(3, 4\)"):
+    with pytest.raises(si.InvalidInputError, match=r"solution of one instance, with a mean.*got \(3, 4\)"):
         plot.selection(p)
 
 
@@ -121,11 +121,11 @@ def test_numbers_are_names():
 
 def test_what_is_no_solution_is_refused():
     found = si.infer(SCORES, "subset", "sparsemap", k=2)
-    with pytest.raises(TypeError, match="or a SparseDistribution, is needed, got a Tensor"):
+    with pytest.raises(TypeError, match="or a SparseDistribution, got a Tensor"):
         plot.selection(found.mean)
     with pytest.raises(TypeError, match="got a Gibbs"):
         plot.support(si.Gibbs(SCORES, "subset", k=2), plot.selection)
-    with pytest.raises(TypeError, match="a dict of them by name is needed, got a list"):
+    with pytest.raises(TypeError, match="must be a dict from names to solutions, got a list"):
         plot.comparison([found], plot.selection)
 
 

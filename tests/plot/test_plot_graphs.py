@@ -171,25 +171,27 @@ def test_graphs_of_one_node_and_of_none():
 def test_wrong_graphs_are_refused():
     tree = si.infer(torch.zeros(5), "spanning_tree", "map", edges=EDGES)
     pairs = si.infer(torch.zeros(4, 4), "spanning_tree", "map")
-    with pytest.raises(si.InvalidInputError, match=r"edges: the solution's mean is that of 5 edges, got 4$"):
+    with pytest.raises(si.InvalidInputError, match=r"^edges must have 5 entries, .* the edges .*, got 4$"):
         plot.network(tree, EDGES[:-1])
     with pytest.raises(si.InvalidInputError, match=r"of shape \(n, n\); got \(5,\)"):
         plot.network(tree)
     with pytest.raises(si.InvalidInputError, match=r"of shape \(E,\); got \(4, 4\)"):
         plot.network(pairs, EDGES)
-    with pytest.raises(si.InvalidInputError, match="names: the solution's mean is that of 5 edges, got 1"):
+    with pytest.raises(si.InvalidInputError, match=r"^names must have 5 entries, .* the edges .*, got 1"):
         plot.network(tree, EDGES, names=["x"])
-    with pytest.raises(si.InvalidInputError, match="nodes: the solution's mean is that of 4 nodes, got 2"):
+    with pytest.raises(si.InvalidInputError, match=r"^nodes must have 4 entries, .* the nodes .*, got 2"):
         plot.network(pairs, nodes=["x", "y"])
-    with pytest.raises(si.InvalidInputError, match="positions: that of 'd' is missing"):
+    with pytest.raises(si.InvalidInputError, match="positions must have an entry for each node, got none for 'd'"):
         plot.network(tree, EDGES, positions=dict.fromkeys("abc", (0, 0)))
-    with pytest.raises(si.InvalidInputError, match=r"positions: 4 nodes have finite places \(4, 2\), got \(3, 2\)"):
+    with pytest.raises(
+        si.InvalidInputError, match=r"positions must be finite numbers of shape \(4, 2\) for 4 nodes, got \(3, 2\)"
+    ):
         plot.network(pairs, positions=torch.zeros(3, 2))
-    with pytest.raises(si.InvalidInputError, match=r"finite places \(4, 2\), got 'north'"):
+    with pytest.raises(si.InvalidInputError, match=r"finite numbers of shape \(4, 2\) .*, got 'north'"):
         plot.network(pairs, positions="north")
-    with pytest.raises(si.InvalidInputError, match=r"finite places \(4, 2\), got \[\[nan"):
+    with pytest.raises(si.InvalidInputError, match=r"finite numbers of shape \(4, 2\) .*, got \[\[nan"):
         plot.network(pairs, positions=torch.full((4, 2), math.nan))
-    with pytest.raises(si.InvalidInputError, match="amounts on edges are 0 or more, got -1"):
+    with pytest.raises(si.InvalidInputError, match="amounts of at least 0 on all edges, got -1"):
         plot.network(si.infer(torch.zeros(1), "milp", "map", A=[[1]], bounds=(-1, -1)), [("a", "b")])
 
 
@@ -230,11 +232,11 @@ def test_rankings_beyond_the_most_are_counted():
 
 def test_wrong_scores_are_refused():
     solution = si.infer(torch.randn(3), "ranking", "map")
-    with pytest.raises(si.InvalidInputError, match="scores: the solution's mean is that of 3 elements, got 2; cut"):
+    with pytest.raises(si.InvalidInputError, match=r"^scores must have 3 entries, .* the elements .*, got 2; cut"):
         plot.ranking(solution, [1.0, 2.0])
-    with pytest.raises(si.InvalidInputError, match=r"scores: 3 finite numbers are needed, got a tensor \(3, 1\)"):
+    with pytest.raises(si.InvalidInputError, match=r"scores must be 3 finite numbers, got a tensor of shape \(3, 1\)"):
         plot.ranking(solution, torch.zeros(3, 1))
-    with pytest.raises(si.InvalidInputError, match="names: the solution's mean is that of 3 elements, got 1"):
+    with pytest.raises(si.InvalidInputError, match=r"^names must have 3 entries, .* the elements .*, got 1"):
         plot.ranking(solution, names=["a"])
 
 
@@ -252,7 +254,7 @@ def test_selections(name, options):
 
 def test_only_selections_are_drawn_as_such():
     solution = si.infer(torch.ones(2), "milp", "map", A=[[1, 1]], upper=[9], bounds=(0, 5))
-    with pytest.raises(si.InvalidInputError, match="lie between 0 and 1, got"):
+    with pytest.raises(si.InvalidInputError, match="must have means between 0 and 1, got"):
         plot.selection(solution)
 
 

@@ -92,7 +92,9 @@ def test_long_names_are_turned():
 
 def test_wrong_names_are_refused():
     solution = si.infer(torch.randn(3), "categorical", "sparsemap")
-    with pytest.raises(si.InvalidInputError, match=r"names: the solution's mean is that of 3 elements, got 2$"):
+    with pytest.raises(
+        si.InvalidInputError, match=r"names must have 3 entries, one for each of the elements .*, got 2$"
+    ):
         plot.selection(solution, names=["a", "b"])
     with pytest.raises(si.InvalidInputError, match=r"of shape \(d,\) or \(d,\) and \(d-1,\); got \(2, 3\)"):
         plot.selection(si.infer(torch.randn(2, 3), "categorical", "sparsemap"))
@@ -142,12 +144,12 @@ def test_a_span_is_above_its_parts_and_between_them():
 
 def test_wrong_words_are_refused():
     solution = si.infer(torch.randn(3, 3), "binary_tree", "sparsemap")
-    with pytest.raises(si.InvalidInputError, match="words: the solution's mean is that of 3 words, got 2; cut"):
+    with pytest.raises(si.InvalidInputError, match=r"words must have 3 entries, .*, got 2; cut the padding"):
         plot.constituents(solution, ["a", "b"])
     with pytest.raises(si.InvalidInputError, match="no support"):
         plot.constituents(si.infer(torch.randn(3, 3), "binary_tree", "marginals"), "abc")
     labelled = si.infer(torch.randn(3, 3, 2), "binary_tree", "sparsemap", labelled=True)
-    with pytest.raises(si.InvalidInputError, match="labels: the solution's mean is that of 2 labels, got 3"):
+    with pytest.raises(si.InvalidInputError, match=r"^labels must have 2 entries, .* the labels .*, got 3"):
         plot.constituents(labelled, "abc", labels="xyz")
 
 
@@ -197,9 +199,9 @@ def test_parallel_edges_lie_apart():
 
 def test_wrong_edges_are_refused():
     solution = si.infer(torch.zeros(len(EDGES)), "dag_path", "sparsemap", graph=EDGES)
-    with pytest.raises(si.InvalidInputError, match=r"edges: the solution's mean is that of 6 edges, got 5$"):
+    with pytest.raises(si.InvalidInputError, match=r"edges must have 6 entries, .*, got 5$"):
         plot.route(solution, EDGES[:-1])
-    with pytest.raises(si.InvalidInputError, match="names: the solution's mean is that of 6 edges, got 1"):
+    with pytest.raises(si.InvalidInputError, match=r"^names must have 6 entries, .* the edges .*, got 1"):
         plot.route(solution, EDGES, names=["a"])
     with pytest.raises(si.InvalidInputError, match="cycle"):
         plot.route(solution, [*EDGES[:-1], ("work", "home")])

@@ -113,5 +113,5 @@ def test_equal_structures_add_their_weights_in_the_order_of_the_first():
 def test_what_has_no_support_is_refused():
     with pytest.raises(si.InvalidInputError, match="no support to draw"):
         plot.support(si.infer(torch.randn(3, 4), "dtw", "marginals"), plot.alignment)
-    with pytest.raises(si.InvalidInputError, match="without batch dimensions"):
+    with pytest.raises(si.InvalidInputError, match="of one instance"):
         plot.support(si.infer(torch.randn(2, 3, 4), "dtw", "sparsemap"), plot.alignment)

@@ -51,7 +51,7 @@ def test_the_input_is_left_alone(function):
     assert function(x).shape == (4, 3)
     assert torch.equal(x, before)
     assert function(torch.zeros(0, 2)).shape == (0, 2)
-    with pytest.raises(TypeError, match=r"x: a tensor in floating point is needed, got a tensor of torch\.int64"):
+    with pytest.raises(TypeError, match=r"x must be a tensor in floating point, got a tensor of torch\.int64"):
         function(torch.tensor([1]))
 
 

@@ -320,7 +320,7 @@ def test_other_types():
     with pytest.raises(TypeError, match="scores"):
         simplex_loss(x.long(), torch.tensor([0, 1]), "sparsemax")
     for entropy in (2.0, None, ShannonEntropy, sparsemax):
-        with pytest.raises(TypeError, match=r"entropy: a name or an Entropy such as TsallisEntropy\(1\.5\) is needed"):
+        with pytest.raises(TypeError, match=r"entropy must be a name or an Entropy such as TsallisEntropy\(1\.5\)"):
             simplex_loss(x, torch.tensor([0, 1]), entropy)
         with pytest.raises(TypeError, match="entropy"):
             SimplexLoss(entropy)

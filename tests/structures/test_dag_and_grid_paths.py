@@ -190,12 +190,20 @@ def test_the_users_array_is_not_kept() -> None:
         (networkx.DiGraph([(0, 1), (1, 0)]), (0, 1), r"form a cycle"),
         (EDGES, (9, 7), r"target: no path leads from 9 to 7; the nodes that can be reached are 9$"),
         (EDGES, (7, 0), r"target: no path leads from 7 to 0"),
-        (EDGES, (0, 6), r"6 is no node of the graph, whose nodes are 0, 3, 5, 7, 8, 9"),
-        (EDGES, (None, 7), r"source: .* only node that no edge leads to, but the graph has 2 such nodes: 0, 8"),
-        (EDGES, (0, None), r"target: .* only node that no edge leaves, but the graph has 2 such nodes: 7, 9"),
-        (networkx.Graph([(0, 1)]), (0, 1), r"graph: a directed graph is needed, got a Graph"),
-        ([], (None, None), r"graph: it has no nodes"),
-        (np.zeros((0, 2), int), (None, None), r"graph: it has no nodes"),
+        (EDGES, (0, 6), r"6 is not a node of the graph; its nodes are 0, 3, 5, 7, 8, 9"),
+        (
+            EDGES,
+            (None, 7),
+            r"source must be given: .* only node that no edge leads to, but the graph has 2 such nodes: 0, 8",
+        ),
+        (
+            EDGES,
+            (0, None),
+            r"target must be given: .* only node that no edge leaves, but the graph has 2 such nodes: 7, 9",
+        ),
+        (networkx.Graph([(0, 1)]), (0, 1), r"graph must be a directed graph, got a Graph"),
+        ([], (None, None), r"graph must have at least one node"),
+        (np.zeros((0, 2), int), (None, None), r"graph must have at least one node"),
         (
             np.zeros((2, 3), int),
             (0, 1),
@@ -232,7 +240,7 @@ def test_cycles_are_named_whatever_the_graphs_form(make, form, edges, message: s
 
 @pytest.mark.parametrize("graph", [[], (), networkx.DiGraph()])
 def test_empty_graphs_are_refused(graph) -> None:
-    with pytest.raises(InvalidInputError, match=r"^graph: it has no nodes$"):
+    with pytest.raises(InvalidInputError, match=r"^graph must have at least one node, got none$"):
         DagPath(graph)
 
 

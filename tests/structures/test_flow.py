@@ -251,7 +251,7 @@ def test_forms_of_options() -> None:
     ("supplies", "capacities", "message"),
     [
         ([1, 0, 0], None, "supplies must sum to 0, got 1"),
-        ({0: 1, 7: -1}, None, "7 is no node of the graph"),
+        ({0: 1, 7: -1}, None, "7 is not a node of the graph"),
         ([1.5, 0, -1.5], None, "supplies must be integers.*got 1.5 at index 0"),
         ([True, 0, -1], None, "supplies must be integers.*got True"),
         ([2**60, 0, -(2**60)], None, "at most 2\\^53"),
@@ -272,7 +272,7 @@ def test_refusals() -> None:
         flow([(0, 1)], [0, 0], solver="glop")
     with pytest.raises(InvalidInputError, match=r"the graph's 1 edges.*got 2"):
         structinf.relax(torch.ones(2), flow([(0, 1)], [0, 0]), "map")
-    with pytest.raises(InvalidInputError, match="directed graph is needed"):
+    with pytest.raises(InvalidInputError, match="must be a directed graph"):
         flow(nx.Graph([(0, 1)]), [0, 0])
     with pytest.raises(InvalidInputError, match="beginnings of flows"):
         flow([(0, 1)] * 30, [30, -30]).enumerate((30,))

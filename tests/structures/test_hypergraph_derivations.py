@@ -88,7 +88,7 @@ def test_log_prob(lists: Hyperedges, alpha: float) -> None:
         close(found, expected)
         last = len(listed) - 1
         y[last] += 0.5
-        with pytest.raises(InvalidInputError, match=f"y is no structure of Listed at batch index {last}"):
+        with pytest.raises(InvalidInputError, match=f"y is not a structure of Listed at batch index {last}"):
             oracle.log_prob(theta, y, omega)
 
 

@@ -82,7 +82,7 @@ def test_a_dynamic_program_of_ones_own():
         assert len(structures) < len(strings)
         close((structures * probabilities.unsqueeze(2)).sum(0), oracle.smoothed_mean(theta, omega))
         assert (probabilities.diff(dim=0) <= 0).all()
-    with pytest.raises(InvalidInputError, match="y is no structure of FewOnes at batch index 0"):
+    with pytest.raises(InvalidInputError, match="y is not a structure of FewOnes at batch index 0"):
         oracle.log_prob(theta, torch.ones_like(theta))
 
 
@@ -262,9 +262,9 @@ def test_options_of_other_classes():
     assert oracle.hypergraph(theta) is graph  # although `kept` is there now, a list
     assert Plain((1, 2)).hypergraph(theta) is graph
     assert Plain((1, 3)).hypergraph(theta) is not graph
-    with pytest.raises(PluginError, match=r"Plain: options must be hashable, .*list.*; take tuples for lists"):
+    with pytest.raises(PluginError, match=r"Plain: options must be hashable, .*list.*; use tuples instead"):
         Plain([1]).hypergraph(theta)
-    with pytest.raises(PluginError, match="build of Plain returned str where a Hypergraph is needed; return builder"):
+    with pytest.raises(PluginError, match="build of Plain must return a Hypergraph, got str; return builder"):
         Plain("no graph").hypergraph(theta)
 
 
@@ -312,7 +312,7 @@ def test_probabilities_of_structures_that_count():
     scores = theta[0] @ y[0].T + theta[1] @ y[1].T
     found = Gaps().log_prob(theta, y)
     torch.testing.assert_close(found, scores.diagonal() - scores.logsumexp(1))
-    with pytest.raises(InvalidInputError, match="y is no structure of Gaps at batch index 0"):
+    with pytest.raises(InvalidInputError, match="y is not a structure of Gaps at batch index 0"):
         Gaps().log_prob(theta, (y[0], y[1] + 1))
 
 

@@ -256,14 +256,14 @@ def test_oracles_are_values() -> None:
     ("graph", "options", "message"),
     [
         (ROADS, {"source": "a"}, r"source and target must be given together, got 'a' and None"),
-        (ROADS, {"source": "a", "target": "x"}, r"'x' is no node of the graph, whose nodes are 'a', 'b', 'c', 'd'"),
+        (ROADS, {"source": "a", "target": "x"}, r"'x' is not a node of the graph; its nodes are 'a', 'b', 'c', 'd'"),
         (ROADS, {"source": "a", "target": "f"}, r"target: no path leads from 'a' to 'f'"),
         (ROADS, {"directed": 1}, r"directed must be True or False, got 1"),
         (ROADS, {"scores": "arcs"}, r"scores must be 'edges' or 'nodes', got 'arcs'"),
         (
             networkx.Graph([(0, 1)]),
             {"directed": True},
-            r"graph: a directed graph is needed, got a Graph",
+            r"graph must be a directed graph, got a Graph",
         ),
         ([], {}, r"graph must have at least one node"),
         (
@@ -328,7 +328,7 @@ def test_terminals_are_said_once() -> None:
     ):
         si.relax(torch.zeros(len(ROADS)), Path(ROADS, "a", "d"), "map", terminals=[0, 3])
     oracle = Path(ROADS).bind(terminals=[[0, 3]])
-    with pytest.raises(InvalidInputError, match="terminals: data of 1 instances are bound, but theta has 2"):
+    with pytest.raises(InvalidInputError, match="terminals is bound for a batch of 1, but theta has a batch of 2"):
         oracle.argmax(torch.zeros(2, len(ROADS)))
     with pytest.raises(InvalidInputError, match="terminals must lie between 0 and 6"):
         Path(ROADS).bind(terminals=[[0, 9]]).argmax(torch.zeros(1, len(ROADS)))
@@ -379,7 +379,7 @@ def test_a_structure_that_is_no_path_is_refused() -> None:
     y[1, 7] = 1.0
     with pytest.raises(InvalidInputError, match=r"y: the parts do not form a simple path .* at batch index 1"):
         oracle.decode(y)
-    with pytest.raises(InvalidInputError, match="y is no structure of path"):
+    with pytest.raises(InvalidInputError, match="y is not a structure of path"):
         si.FenchelYoungLoss(oracle, "map")(theta, y)
 
 

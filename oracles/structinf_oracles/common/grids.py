@@ -39,7 +39,7 @@ def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
     if lengths.shape[1:] != (2,):
         raise InvalidInputError(
             f"lengths of {name} must have shape (..., 2), the numbers of rows and of columns in use, got "
-            f"{tuple(lengths.shape)} with the batch flat"
+            f"{tuple(lengths.shape)} with the batch dimensions flattened"
         )
     _check_sizes(lengths, rows, columns)
 
@@ -117,7 +117,7 @@ def check_cells(cells: Tensor, sizes: Tensor, most: int) -> Bool[Tensor, "batch 
     if cells.shape[1:] != (most, 2):
         raise InvalidInputError(
             f"labels must be a list of cells, shape (..., {most}, 2), padded with −1; got {tuple(cells.shape)} "
-            "with the batch flat"
+            "with the batch dimensions flattened"
         )
     used = (cells != -1).any(2)
     reject_labels(

@@ -51,7 +51,7 @@ def taken_elements(labels: Tensor, lengths: Tensor | None, size: int) -> Bool[Te
     if labels.ndim != 2 or labels.shape[1] != size:
         raise InvalidInputError(
             f"labels must be 1 for each element taken and 0 for the others, shape (..., {size}); "
-            f"got {tuple(labels.shape)} with the batch flat"
+            f"got {tuple(labels.shape)} with the batch dimensions flattened"
         )
     mask = elements_in_use(lengths, labels)
     used = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
