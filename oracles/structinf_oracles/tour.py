@@ -56,9 +56,9 @@ class Tour(SolverOracle, Enumerable):
 
     Notes
     -----
-    The travelling salesman problem is NP-hard. The circuit constraint of CP-SAT takes milliseconds for 10 nodes. With
-    independent scores of the arcs, 40 nodes take about 0.1 s and 80 nodes about 1 s. Distances between places, equal
-    in both directions, are harder: 25 nodes take about 0.5 s, 30 nodes a few seconds, 40 nodes ten seconds or more.
+    The travelling salesman problem is NP-hard. One thread of an AMD EPYC solves an instance with 10 nodes in 0.01 s.
+    With independent scores of the arcs, 40 nodes take 0.1 s, and 80 nodes 0.3 s to 1.7 s. With distances between random
+    points, 25 nodes take 0.2 s to 2.5 s, 30 nodes 0.5 s to 5 s, and 40 nodes 2 s to 20 s (5 instances of each size).
     For larger problems set a ``time_limit``. Each instance is solved by one CPU thread, deterministically.
 
     Scores are rounded to integers with a sum of magnitudes of about 2^60. Sums of float32 or float64 scores are not
