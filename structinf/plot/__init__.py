@@ -1,7 +1,8 @@
-"""Pictures of a solution: its mean, and the few structures of its support with their weights.
+"""Pictures of a solution: the mean, and the structures of the support with their weights.
 
-Needs the extra: ``pip install 'structinf[plot]'``. Each function takes the solution of one instance, without batch
-dimensions, or a :class:`structinf.SparseDistribution`, and returns a :class:`matplotlib.figure.Figure` to save or show.
+The module needs an extra: ``pip install 'structinf[plot]'``. Each function takes the solution of one instance, without
+batch dimensions, or a :class:`structinf.SparseDistribution`, and returns a :class:`matplotlib.figure.Figure` to save or
+show.
 
 ===================  ==========================================================================
 ``alignment``        dtw, grid_path, monotonic_alignment, needleman_wunsch
@@ -16,8 +17,8 @@ dimensions, or a :class:`structinf.SparseDistribution`, and returns a :class:`ma
 ``trees``            arborescence, projective_tree
 ===================  ==========================================================================
 
-``support`` draws the structures of a support side by side where the picture shows the heaviest alone, ``comparison``
-several solutions, and ``attention`` the weights of :mod:`structinf.attention`.
+``support`` draws the structures of a support side by side, for pictures that show only the heaviest structure.
+``comparison`` draws several solutions side by side. ``attention`` draws the weights of :mod:`structinf.attention`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Alignments and paths through grids: shaded cells, with what is aligned along the sides."""
+"""Pictures of alignments and paths through grids: shaded cells, with the aligned items along the sides."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ __all__ = ["alignment"]
 
 
 def alignment(solution: PlotInput, *, x: Items | None = None, y: Items | None = None, title: str = "") -> Figure:
-    """The mean of an alignment, or of a path through a grid, as shaded cells, and the heaviest one over it.
+    """Draw the mean of an alignment or grid path as shaded cells, and the heaviest structure over the cells.
 
-    Of structures of cells: ``dtw``, ``grid_path`` by any moves, ``monotonic_alignment``, ``needleman_wunsch``.
+    Supported structures: ``dtw``, ``grid_path`` with any moves, ``monotonic_alignment`` and ``needleman_wunsch``.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one instance: the mean is (n, m), or such matches with the numbers of gaps.
+        The solution of one instance. The mean is (n, m), or a tuple of matches (n, m) and numbers of gaps (2,) or (2,
+        2).
     x, y : sequence of str, (n,) or (n, d) numbers, optional
-        What the n rows and the m columns stand for: words or letters, or a series of d features.
+        The items of the n rows and of the m columns: words or letters, or a series of d features.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
 
     Returns
     -------
     Figure
-        White cells have probability 0. The heaviest structure, if the relaxation keeps a support, is a line; or joins
-        neighbours where its cells go back and forth; or consists of outlines where it does of matches.
+        White cells have probability 0. If the relaxation keeps a support, the heaviest structure is a line. For paths
+        that go back and forth, lines join neighbouring cells. For matches, the cells have outlines.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or there are not as many items as in its mean.
+        If ``solution`` holds a batch or its mean has another shape, or if the number of items does not match the mean.
 
     Examples
     --------
@@ -82,7 +83,7 @@ def alignment(solution: PlotInput, *, x: Items | None = None, y: Items | None = 
 
 
 def _draw_cells(axes: Axes, cells: Tensor, *, outlined: bool) -> None:
-    """A structure's cells (steps, 2), row by row."""
+    """Draw the cells (steps, 2) of a structure, given row by row."""
     forward = bool((cells.diff(dim=0) >= 0).all())
     links = None if forward or outlined else _find_links(cells)
     if forward and not outlined:
@@ -95,7 +96,9 @@ def _draw_cells(axes: Axes, cells: Tensor, *, outlined: bool) -> None:
 
 
 def _find_links(cells: Tensor) -> Tensor | None:
-    """Pairs (links, 2) of neighbours: by sides, if that joins all cells, or else by sides and corners, or else none."""
+    """Return pairs (links, 2) of neighbouring cells: by sides if these pairs connect all cells, else by sides and
+    corners, else no pairs.
+    """
     apart = (cells[:, None] - cells).abs()
     for near in (apart.sum(2) == 1, apart.amax(2) == 1):
         pieces, _ = connected_components(near.numpy(), directed=False)

@@ -1,4 +1,4 @@
-"""Assignments and transport plans: matrices of cells."""
+"""Pictures of assignments and transport plans: matrices of cells."""
 
 from __future__ import annotations
 
@@ -36,32 +36,33 @@ def assignment(
     title: str = "",
     max_structures: int = 6,
 ) -> Figure:
-    """The mean of an assignment as a matrix, and beside it the assignments that it is made of.
+    """Draw the mean of an assignment as a matrix, and beside the mean the assignments of the support.
 
-    Of ``assignment``, ``transportation``, and a ``constraint_model`` of a matrix of variables.
+    Supported structures: ``assignment``, ``transportation``, and a ``constraint_model`` of a matrix of variables.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one instance: the mean is (n, m), the support (K, n, m), if there is one.
+        The solution of one instance. The mean is (n, m), and the support, if kept, (K, n, m).
     rows : sequence of str or of (h, w) images, optional
-        What the rows stand for; numbers from 1 by default.
+        Names of the rows. By default, numbers from 1.
     columns : sequence of str, optional
-        What the columns stand for; numbers from 1 by default.
+        Names of the columns. By default, numbers from 1.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
     max_structures : int
-        Draw no more structures than these, the heaviest first.
+        The largest number of structures to draw, in order of decreasing weight.
 
     Returns
     -------
     Figure
-        Cells that not all structures share are orange. Amounts above 1 are written into them.
+        Orange cells are not in all structures. Cells with an amount above 1 show the amount.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or there are not as many rows or columns as in its mean.
+        If ``solution`` holds a batch or its mean has another shape, or if the number of rows or columns does not match
+        the mean.
 
     Examples
     --------
@@ -82,7 +83,7 @@ def assignment(
     largest = max(1.0, mean.max().item()) if mean.numel() else 1.0
     in_all = (structures == structures[:1]).all(0)
     what = "plans" if bool((structures > 1).any()) else "assignments"
-    # In inches: a cell of the mean, a cell of a structure, what lies between panels.
+    # In inches: a cell of the mean, a cell of a structure, and the gap between panels.
     big, small, gap = min(0.55, 4.0 / max(n, m)), min(0.25, 1.75 / max(n, m)), 0.5
     lines = 1 if len(weights) <= 2 else 2
     each_line = -(-len(weights) // lines)

@@ -1,4 +1,4 @@
-"""Attention maps: shaded cells of queries and keys, of one head or of several."""
+"""Pictures of attention maps: shaded cells of queries and keys, for one head or several heads."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .text import check_count, prepare_text, text_width
 
 __all__ = ["attention"]
 
-# Inches: a cell at most, all cells of a head at most, the lines of heads at most, what lies between heads.
+# Inches: largest cell, largest head, longest line of heads, and the gap between heads.
 CELL, HEAD, LINE, GAP = 0.42, 4.2, 9.0, 0.3
-LEGIBLE = 0.3  # the smallest cell that its weight is written into
+LEGIBLE = 0.3  # the size in inches of the smallest cell that shows its weight
 
 
 def attention(
@@ -31,32 +31,32 @@ def attention(
     runs: bool = False,
     title: str = "",
 ) -> Figure:
-    """Attention weights as shaded cells, a row a query and a column a key, heads side by side.
+    """Draw attention weights as shaded cells: queries as rows, keys as columns, heads side by side.
 
     Parameters
     ----------
     weights : (n, m) or (H, n, m) Tensor
-        Of one instance, as :mod:`structinf.attention` and ``torch.nn.MultiheadAttention`` return them.
+        The weights of one instance, as returned by :mod:`structinf.attention` or ``torch.nn.MultiheadAttention``.
     queries, keys : sequence of str, optional
-        What the n rows and the m columns stand for, such as words.
+        Names of the n rows and of the m columns, such as words.
     heads : sequence of str, optional
-        What the H heads are called, or the maps that are compared; numbers by default, if there are several.
+        Names of the H heads, or of the compared maps. By default numbers, if H > 1.
     runs : bool
-        Outline the runs of neighbouring keys that have weights above 0, of queries that have some of 0 too.
+        Whether to outline runs of neighbouring keys with weights above 0. Queries without a weight of 0 get no outline.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
 
     Returns
     -------
     Figure
-        White cells have weight 0. Where there is room, weights are written into their cells. Heads of a single query
-        are the rows of one matrix.
+        White cells have weight 0. Cells of at least 0.3 inches show their weights. If the heads have a single query,
+        the heads are the rows of one matrix.
 
     Raises
     ------
     InvalidInputError
-        If the weights are those of a batch or of nothing, or negative or not finite, or there are not as many words or
-        names.
+        If ``weights`` holds a batch, is empty, negative or not finite, or if the number of names does not match
+        ``weights``.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def attention(
     if keys is not None:
         check_count("keys", len(keys), m, "keys", of="weights")
     cell = _size_cells(count, n, m)
-    size = min(9, 65 * cell)  # of words, in points: at most as high as a cell
+    size = min(9, 65 * cell)  # font size of names, in points: at most the height of a cell
     rows, font, glyph_note = prepare_text(rows, size)
     columns, key_font, other_glyph_note = prepare_text(keys or [], size)
     names, name_font, name_glyph_note = prepare_text(names, 10)
@@ -83,13 +83,13 @@ def attention(
     width, height = m * cell, n * cell
     widest = max((text_width(word, key_font) for word in columns), default=0.0)
     is_rotated = widest > 0.95 * cell
-    above = (widest + 0.12 if is_rotated else 0.25) if columns else 0.1  # of a head
+    above = (widest + 0.12 if is_rotated else 0.25) if columns else 0.1  # inches above a head
     above += 0.25 if names else 0.0
     left = 0.25 + max((text_width(word, font) + 0.1 for word in rows), default=0.0)
     step = max(width, max((text_width(name, name_font) for name in names), default=0.0)) + GAP
     each_line = max(1, min(count, int((LINE + GAP) / step)))
     lines = -(-count // each_line)
-    each_line = -(-count // lines)  # as many in each
+    each_line = -(-count // lines)  # the same number in each line
     top = 0.65 if title else 0.15
     legend = explain_shades() + ([("run of keys", ORANGE)] if runs else [])
     down = top + lines * (above + height + GAP) - GAP + 0.5
@@ -118,7 +118,7 @@ def attention(
 def _read(
     weights: Tensor, queries: Sequence[str] | None, heads: Sequence[str] | None
 ) -> tuple[Tensor, list[str], list[str]]:
-    """The maps (H, n, m), what their rows stand for and what they are called."""
+    """Return the maps (H, n, m), the names of the rows, and the names of the maps."""
     if weights.ndim not in (2, 3) or weights.numel() == 0:
         raise InvalidInputError(
             f"weights must have shape (n, m) or (H, n, m), not empty, got {tuple(weights.shape)}"
@@ -140,7 +140,7 @@ def _read(
 
 
 def _size_cells(count: int, n: int, m: int) -> float:
-    """In inches, so small that four heads stand side by side while they are legible, and two in any case."""
+    """Return the size of a cell in inches: four heads fit side by side if the cells stay legible, else two heads."""
     four, two = (((LINE + GAP) / min(count, across) - GAP) / m for across in (4, 2))
     return min(CELL, HEAD / n, max(four, min(two, LEGIBLE)))
 
@@ -153,7 +153,7 @@ def _write_weights(axes: Axes, matrix: Tensor, size: float) -> None:
 
 
 def _draw_runs(axes: Axes, matrix: Tensor) -> None:
-    """An outline around neighbouring keys of weight above 0."""
+    """Draw an outline around each run of neighbouring keys of weight above 0."""
     for i, row in enumerate((matrix > 0).int()):
         if row.all():
             continue

@@ -1,4 +1,4 @@
-"""Binary trees: brackets over words, each joining the two that it consists of."""
+"""Pictures of binary trees: brackets over words, where a bracket joins the two parts of a span."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .text import names_or_numbers, prepare_text
 
 __all__ = ["constituents"]
 
-LEVEL = 0.36  # inches, from a span to the higher of its parts
+LEVEL = 0.36  # inches from a span to its higher part
 
 
 def constituents(
@@ -25,31 +25,32 @@ def constituents(
     title: str = "",
     max_structures: int = 4,
 ) -> Figure:
-    """The binary trees that a mean is made of, one above the other, over the words of a sentence.
+    """Draw the binary trees of the support, one above the other, over the words of a sentence.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one sentence: the mean is (n, n), by the first and the last word of a span, or labelled, (n, n, L).
+        The solution of one sentence. The mean is (n, n), indexed by the first and the last word of a span, or
+        (n, n, L) with labels.
     words : sequence of str
         The n words.
     labels : sequence of str, optional
-        What the L labels stand for; numbers from 1 by default.
+        Names of the L labels. By default, numbers from 1.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
     max_structures : int
-        Draw no more trees than these, the heaviest first.
+        The largest number of trees to draw, in order of decreasing weight.
 
     Returns
     -------
     Figure
-        Spans of all trees are grey, those of some blue.
+        Spans of all trees are grey, other spans blue.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or has no support, or there are not as many words
-        or labels as in its mean.
+        If ``solution`` holds a batch, has no support, or has a mean of another shape, or if the number of words or
+        labels does not match the mean.
 
     Examples
     --------
@@ -71,7 +72,7 @@ def constituents(
     colors = [{span: GREY if (span, spans[span]) in shared else BLUE for span in spans} for spans in drawings]
     used = {color for each in colors for color in each.values()}
     legend = colors_of({"in all trees": GREY, "in some trees": BLUE}, used)
-    foot = 0.42 if names else 0.2  # inches from the words' base to the lines
+    foot = 0.42 if names else 0.2  # inches from the baseline of the words to the lines
     places = [place_spans(spans, sentence.centres, foot) for spans in drawings]
     heights = [max(y for _, y in place.values()) + 0.45 for place in places]
     top, width = 0.65 if title else 0.1, MARGIN + sentence.right + 0.2
@@ -83,7 +84,7 @@ def constituents(
         for span, label in spans.items():
             (x, y), parts = place[span], find_parts(span, spans)
             color = color_of[span]
-            if parts:  # a line at the span's height, and from its ends one down to each part
+            if parts:  # a horizontal line at the height of the span, and a line down to each part
                 (left, from_left), (right, from_right) = (place[part] for part in parts)
                 axes.plot([left, left, right, right], [from_left, y, y, from_right], color=color, lw=1.3)
             for number in label:
@@ -97,14 +98,14 @@ Span: TypeAlias = tuple[int, int]  # the first and the last word, both included
 
 
 def find_parts(span: Span, spans: Collection[Span]) -> list[Span]:
-    """The two spans that a span of several words splits into."""
+    """Return the two parts of a span of several words."""
     first, last = span
     splits = ([(first, k), (k + 1, last)] for k in range(first, last))
     return next((parts for parts in splits if all(part in spans for part in parts)), [])
 
 
 def place_spans(spans: Collection[Span], centres: Sequence[float], foot: float) -> dict[Span, tuple[float, float]]:
-    """The middle of each span, in inches: of single words at the foot, of others above both parts and between them."""
+    """Return the centre of each span in inches: words at the bottom, other spans above and between both parts."""
     places: dict[Span, tuple[float, float]] = {}
     for span in sorted(spans, key=lambda s: s[1] - s[0]):
         parts = [places[part] for part in find_parts(span, spans)] or [(centres[span[0]], foot - LEVEL)]

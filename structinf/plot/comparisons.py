@@ -1,4 +1,4 @@
-"""Several pictures side by side in one figure: of different solutions, or of the structures of one support."""
+"""Several pictures side by side in one figure: different solutions, or the structures of one support."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .style import BLUE, ORANGE, add_part, as_percent, draw_into_parts, make_fig
 
 __all__ = ["comparison", "support"]
 
-# Inches: the longest line of more than two pictures, and the height at the foot of each that a legend would take.
+# Inches: the longest line of more than two pictures, and the height of a legend at the foot of a picture.
 LINE, FOOT = 11.0, 0.3
 
 
@@ -27,28 +27,28 @@ def comparison(
     title: str = "",
     **options: Any,
 ) -> Figure:
-    """Several solutions, as of different relaxations or temperatures, side by side, each under its name.
+    """Draw several solutions side by side, for example of different relaxations or temperatures, each under a name.
 
     Parameters
     ----------
     solutions : mapping to Solution or SparseDistribution
-        By name, or by number, each of one instance.
+        Solutions of one instance each. The keys are names or numbers.
     picture : callable
         A function of this module that takes a solution first.
     *args, **options
-        Of the ``picture``, the same for all.
+        Other arguments of ``picture``, the same for all solutions.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
 
     Returns
     -------
     Figure
-        Of as many pictures as there are solutions.
+        A figure with one picture per solution.
 
     Raises
     ------
     InvalidInputError
-        If there are no solutions, and as the ``picture`` says.
+        If ``solutions`` is empty, or if ``picture`` raises the error.
 
     Examples
     --------
@@ -77,33 +77,34 @@ def support(
     max_structures: int = 6,
     **options: Any,
 ) -> Figure:
-    """The structures of a solution's support, the heaviest first, with their weights, each over the mean.
+    """Draw each structure of a solution's support over the mean, in order of decreasing weight.
 
-    Of ``picture``s that draw the heaviest structure alone: ``alignment``, ``lattice``, ``network`` and ``route``. The
-    others draw all structures themselves; for them, this is ``picture(solution, max_structures=max_structures)``.
+    The pictures ``alignment``, ``lattice``, ``network`` and ``route`` draw only the heaviest structure. All other
+    pictures draw all structures; for them, the result is ``picture(solution, max_structures=max_structures)``.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one instance, in a form that the ``picture`` takes. Equal structures, as of samples, are one.
+        The solution of one instance, in a form accepted by ``picture``. Equal structures, for example samples, are
+        merged.
     picture : callable
         A function of this module.
     *args, **options
-        Of the ``picture``, such as words, names and positions.
+        Other arguments of ``picture``, such as words, names and positions.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
     max_structures : int
-        Draw no more structures than these.
+        The largest number of structures to draw.
 
     Returns
     -------
     Figure
-        Above each structure stands its weight.
+        A figure with one picture per structure, titled with the weight of the structure.
 
     Raises
     ------
     InvalidInputError
-        If the solution has no support, or is that of a batch, and as the ``picture`` says.
+        If ``solution`` has no support or holds a batch, or if ``picture`` raises the error.
 
     Examples
     --------
@@ -144,9 +145,11 @@ def support(
 def draw_side_by_side(
     draws: Sequence[Callable[[], Figure]], title: str, legend: Sequence[tuple[str, str]] = (), *notes: str
 ) -> Figure:
-    """One figure of what the ``draws`` make; with a ``legend`` of all, or else each with its own."""
+    """Return one figure with the pictures of all ``draws``: with a common ``legend``, or each picture with its own
+    legend.
+    """
     with_own_legends = not legend
-    # Once to learn the sizes, and once where these fit.
+    # Draw once to learn the sizes, and again at the final positions.
     with draw_into_parts(lambda width, height: Figure((width, height), dpi=150), legends=with_own_legends):
         sizes = [size_of(draw()) for draw in draws]
     corners, (width, height) = lay_out(sizes, 0.0 if with_own_legends else FOOT)
@@ -159,7 +162,10 @@ def draw_side_by_side(
 
 
 def lay_out(sizes: Sequence[tuple[float, float]], foot: float) -> tuple[list[tuple[float, float]], tuple[float, float]]:
-    """Upper left corners of pictures in lines, which share each ``foot``, and the size of all together, in inches."""
+    """Return the upper left corners of pictures placed in lines, and the total size, in inches.
+
+    Neighbouring lines overlap by ``foot``.
+    """
     lines = break_lines([width for width, _ in sizes])
     corners, widest, down = [], 0.0, 0.0
     for line in range(max(lines, default=-1) + 1):
@@ -172,7 +178,9 @@ def lay_out(sizes: Sequence[tuple[float, float]], foot: float) -> tuple[list[tup
 
 
 def break_lines(widths: Sequence[float]) -> list[int]:
-    """The line of each picture: as few lines as there must be, the longest of which is as short as can be."""
+    """Return the line number of each picture. The number of lines is minimal, and then the longest line as short as
+    possible.
+    """
 
     def fill(most: float) -> list[int]:
         lines, room = [0], most

@@ -1,4 +1,4 @@
-"""Dependency trees: arcs over words."""
+"""Pictures of dependency trees: arcs over words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .text import names_or_numbers, prepare_text
 
 __all__ = ["trees"]
 
-# Inches: from one arc to the one above it, from the words' base to the arcs' ends, and from one end to the next.
+# Inches: between the heights of two arcs, from the baseline of the words to the ends of arcs, and between two ends.
 LEVEL, BOTTOM_MARGIN, ARC_SPACING = 0.3, 0.2, 0.11
 
 
@@ -34,34 +34,35 @@ def trees(
     title: str = "",
     max_structures: int = 4,
 ) -> Figure:
-    """The dependency trees that a mean is made of, one above the other, over the words of a sentence.
+    """Draw the dependency trees of the support, one above the other, over the words of a sentence.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one sentence: the mean is (n + 1, n + 1), node 0 being the root, the support (K, n + 1, n + 1); or of
-        labelled arcs, (n + 1, n + 1, L).
+        The solution of one sentence. The mean is (n + 1, n + 1), where node 0 is the root, or (n + 1, n + 1, L) for
+        labelled arcs.
     words : sequence of str
         The n words.
     labels : sequence of str, optional
-        Of the arcs; numbers from 1 by default.
+        Names of the labels of arcs. By default, numbers from 1.
     gold : (n,) integer Tensor, optional
-        The right heads, 0 for the root.
+        The correct heads, 0 for the root.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
     max_structures : int
-        Draw no more trees than these, the heaviest first.
+        The largest number of trees to draw, in order of decreasing weight.
 
     Returns
     -------
     Figure
-        Arcs of all trees are grey, those of some blue; where ``gold`` says that they are wrong, pale and full orange.
+        Arcs of all trees are grey, other arcs blue. Arcs that are wrong according to ``gold`` are pale orange if in all
+        trees, and orange otherwise.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or has no support, or there are not as many words
-        or labels as in its mean.
+        If ``solution`` holds a batch, has no support, or has a mean of another shape, or if the number of words or
+        labels does not match the mean.
 
     Examples
     --------
@@ -102,11 +103,11 @@ def trees(
     return figure
 
 
-Arc: TypeAlias = tuple[int, int]  # head and dependent; word m stands at centres[m - 1], the root nowhere
+Arc: TypeAlias = tuple[int, int]  # head and dependent; word m is at centres[m - 1], and the root has no position
 
 
 def find_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
-    """How high to draw each arc between words: above all shorter ones that share some of its span."""
+    """Return the level of each arc between words: above all shorter arcs with an overlapping span."""
     levels: dict[Arc, int] = {}
     for arc in sorted((a for a in arcs if a[0] != 0), key=lambda a: (abs(a[0] - a[1]), a)):
         low, high = sorted(arc)
@@ -116,15 +117,17 @@ def find_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
 
 
 def find_ends(arcs: Sequence[Arc], centres: Sequence[float]) -> dict[Arc, tuple[float | None, float]]:
-    """Where each arc starts (None for the root) and ends: those of a word side by side, so that none cross there.
+    """Return the start (None for the root) and the end of each arc. The ends at a word are side by side, without
+    crossings.
 
-    However many they are, they stand nearer to their word than to the next.
+    All ends at a word are nearer to this word than to the next word.
     """
     places: dict[tuple[Arc, int], float] = {}
     rooms = [right - left for left, right in pairwise([-inf, *centres, inf])]
     for word, centre in enumerate(centres, 1):
         here = [a for a in arcs if word in a]
-        # From left to right: leftward arcs, the shortest first; the root's; rightward ones, the longest first.
+        # From left to right: leftward arcs by increasing length, the arc of the root, rightward arcs by decreasing
+        # length.
         here.sort(key=lambda a: 0 if 0 in a else 1 / (a[0] + a[1] - 2 * word))
         step = min(ARC_SPACING, min(rooms[word - 1 : word + 1]) / max(len(here), 1))
         for k, arc in enumerate(here):
@@ -133,7 +136,7 @@ def find_ends(arcs: Sequence[Arc], centres: Sequence[float]) -> dict[Arc, tuple[
 
 
 def _draw_arc(axes: Axes, ends: tuple[float | None, float], y: float, color: str) -> None:
-    """A rounded arc from the head up to height ``y`` and down to the dependent; for the root, an arrow from above."""
+    """Draw a rounded arc from the head over height ``y`` to the dependent; for the root, an arrow from above."""
     start, end = ends
     if start is None:
         points, codes = [(end, y + BOTTOM_MARGIN), (end, BOTTOM_MARGIN)], [Path.MOVETO, Path.LINETO]
@@ -151,7 +154,7 @@ def _draw_arc(axes: Axes, ends: tuple[float | None, float], y: float, color: str
 def _draw_label(
     axes: Axes, ends: tuple[float | None, float], y: float, label: str, font: FontProperties, color: str
 ) -> None:
-    """Above the middle of an arc; beside the root's arrow."""
+    """Write a label above the middle of an arc, or beside the arrow of the root."""
     start, end = ends
     if start is None:
         axes.text(end + 0.05, y + BOTTOM_MARGIN - 0.08, label, fontproperties=font, color=color)

@@ -1,4 +1,4 @@
-"""Chains: tags of each step as nodes, and the taggings as lines from step to step."""
+"""Pictures of chains: the tags of each step as nodes, and the tag sequences as lines between steps."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ THICK = 9.0  # points: a line of weight 1
 def lattice(
     solution: PlotInput, *, words: Sequence[str] | None = None, tags: Sequence[str] | None = None, title: str = ""
 ) -> Figure:
-    """The mean of a chain: the tags of each step as shaded nodes, and the taggings that lead through them.
+    """Draw the mean of a chain: the tags of each step as shaded nodes, and tag sequences as lines between the nodes.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one instance, in any of the forms of ``chain``: (T, S) with transitions, or edges (T − 1, S, S).
+        The solution of one instance, in any form of ``chain``: (T, S) with transitions, or edges (T − 1, S, S).
     words : sequence of str, optional
-        What the T steps stand for; numbers from 1 by default.
+        Names of the T steps. By default, numbers from 1.
     tags : sequence of str, optional
-        What the S states stand for; numbers from 1 by default.
+        Names of the S states. By default, numbers from 1.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
 
     Returns
     -------
     Figure
-        Lines are as thick as the taggings that pass there weigh together; the heaviest one is orange. Without a
-        support, lines are the mean's transitions, if it has those of each step.
+        The thickness of a line is the total weight of the tag sequences with this transition. The heaviest sequence is
+        orange. Without a support, the lines are the transitions of the mean, if the mean has transitions of each step.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or there are not as many words or tags as in its
-        mean.
+        If ``solution`` holds a batch or its mean has another shape, or if the number of words or tags does not match
+        the mean.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def lattice(
 
 
 def _tags(y: tuple[Tensor, ...]) -> Tensor:
-    """The tags of the steps, (..., T, S), in structures or a mean of any form."""
+    """Return the tags of the steps, (..., T, S), of structures or of a mean in any form."""
     if len(y) == 2:
         return y[0]
     (edges,) = y
@@ -111,13 +111,13 @@ def _tags(y: tuple[Tensor, ...]) -> Tensor:
 
 
 def _flow(data: PlotData) -> Tensor:
-    """What passes from a tag to one of the next step, (T − 1, S, S); 0 where that is not known."""
+    """Return the weight of each transition, (T − 1, S, S); 0 if unknown."""
     if len(data.weights):
         tags = _tags(data.structures)
         return torch.einsum("k,kti,ktj->tij", data.weights.to(tags), tags[:, :-1], tags[:, 1:])
     transitions = data.mean[-1]
     steps, states = _tags(data.mean).shape
-    # For (S, S) the transitions are counted over all steps.
+    # A mean of shape (S, S) counts the transitions over all steps.
     return transitions if transitions.ndim == 3 else transitions.new_zeros(steps - 1, states, states)
 
 

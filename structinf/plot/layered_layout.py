@@ -11,12 +11,13 @@ from ..dp.paths import DAG
 
 __all__ = ["Layout", "lay_out", "separate_heights"]
 
-# How strongly neighbours pull, by how many of the two are mere places of a long edge: to keep it straight.
+# Strength of the pull of a neighbour, by the number of waypoints among the two; a strong pull keeps long edges
+# straight.
 BARYCENTER_WEIGHT = (1.0, 2.0, 8.0)
 
 
 class Layout(NamedTuple):
-    """The layer and the height of each node, (N,), and the heights at which each edge passes the layers between."""
+    """The layer and the height of each node, (N,), and the heights at which each edge crosses intermediate layers."""
 
     layer: np.ndarray
     height: np.ndarray
@@ -24,13 +25,13 @@ class Layout(NamedTuple):
 
 
 def lay_out(dag: DAG) -> Layout:
-    """Nodes by the number of edges of the longest path to them, at the height of their neighbours.
+    """Return a layout. The layer of a node is the number of edges of the longest path to the node.
 
     After K. Sugiyama, S. Tagawa & M. Toda, Methods for visual understanding of hierarchical system structures, IEEE
-    Transactions on Systems, Man, and Cybernetics 11 (1981): an edge across several layers has a place in each of them,
-    and layer after layer is put in the order of its neighbours' means. The pull of neighbours is that of E. R. Gansner,
-    E. Koutsofios, S. C. North & K.-P. Vo, A technique for drawing directed graphs, IEEE Transactions on Software
-    Engineering 19 (1993), §4.
+    Transactions on Systems, Man, and Cybernetics 11 (1981): an edge across several layers has a waypoint in each
+    intermediate layer, and each layer is sorted by the mean positions of its neighbours. The strengths of the pull are
+    from E. R. Gansner, E. Koutsofios, S. C. North & K.-P. Vo, A technique for drawing directed graphs, IEEE
+    Transactions on Software Engineering 19 (1993), §4.
     """
     depth, chains = _depths(dag), []
     layer = depth.tolist()
@@ -38,7 +39,7 @@ def lay_out(dag: DAG) -> Layout:
         crossed_layers = range(depth[start] + 1, depth[end])
         chains.append([start, *range(len(layer), len(layer) + len(crossed_layers)), end])
         layer += crossed_layers
-    before = np.zeros((len(layer), len(layer)))  # the pull on a place by one of the layer before
+    before = np.zeros((len(layer), len(layer)))  # the pull on a node or waypoint by a neighbour in the layer before
     for one, other in (link for chain in chains for link in pairwise(chain)):
         before[other, one] += BARYCENTER_WEIGHT[(one >= len(depth)) + (other >= len(depth))]
     rows = [np.flatnonzero(np.equal(layer, k)) for k in range(max(layer) + 1)]
@@ -65,9 +66,9 @@ def _depths(dag: DAG) -> np.ndarray:
 
 
 def separate_heights(target: np.ndarray) -> np.ndarray:
-    """The heights nearest to rising ones, by squares, that are at least 1 apart.
+    """Return heights at least 1 apart in the given order, with the least sum of squared distances to ``heights``.
 
-    Less their numbers they have to rise as well, which is isotonic regression: neighbours that fall are pooled.
+    After subtracting 0, 1, 2, ..., the problem is isotonic regression: neighbours in decreasing order are pooled.
     """
     blocks: list[tuple[float, int]] = []  # mean and size
     for mean in (target - np.arange(len(target))).tolist():

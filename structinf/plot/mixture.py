@@ -1,4 +1,4 @@
-"""Data of a picture, read from a solution: the mean, and the structures of largest weight in the support."""
+"""The data of a picture, read from a solution: the mean, and the structures of largest weight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Mixture", "PlotData", "PlotInput", "find_heaviest", "read_solution"]
 
 
 class Mixture(NamedTuple):
-    """Structures (K, ..., *event) with their weights (K, ...), if they are known, and their mean (..., *event)."""
+    """A mean (..., *event), and if known, the structures (K, ..., *event) and weights (K, ...)."""
 
     mean: Parts
     support: Parts | None
@@ -28,7 +28,7 @@ class Mixture(NamedTuple):
 
     @classmethod
     def of(cls, solution: PlotInput) -> Mixture:
-        """Of a Solution or a SparseDistribution; TypeError for other types."""
+        """Convert a Solution or a SparseDistribution; raise TypeError for other types."""
         if isinstance(solution, Mixture):
             return solution
         if isinstance(solution, SparseDistribution):
@@ -45,9 +45,9 @@ PlotInput: TypeAlias = Solution | SparseDistribution | Mixture
 
 
 class PlotData(NamedTuple):
-    """The tensors of the mean, each (*event), and of the structures, (K, *event), the heaviest first, on the CPU.
+    """The tensors of the mean, (*event) each, and of the structures, (K, *event), by decreasing weight, on the CPU.
 
-    K is 0 where the relaxation keeps no support. ``rest`` is a note on the structures that are left out.
+    K is 0 if the relaxation keeps no support. ``rest`` is a note on the omitted structures.
     """
 
     mean: tuple[Tensor, ...]
@@ -59,10 +59,10 @@ class PlotData(NamedTuple):
 def read_solution(
     solution: PlotInput, *forms: str, max_structures: int | None = None, single_instance: bool = True
 ) -> PlotData:
-    """The mean and the ``max_structures`` structures of largest weight.
+    """Return the mean and the ``max_structures`` structures of largest weight.
 
-    ``forms`` are the shapes that the mean may have, as "T S, T-1 S S" for a tuple of two tensors. Unless the mean
-    can be drawn ``single_instance``, there must be a support.
+    ``forms`` are the accepted shapes of the mean, for example "T S, T-1 S S" for a tuple of two tensors. With
+    ``single_instance=False``, a solution without a support raises InvalidInputError.
     """
     solution = Mixture.of(solution)
     shapes = [tuple(t.shape) for t in as_tuple(solution.mean)]
@@ -85,9 +85,10 @@ def read_solution(
 def find_heaviest(
     support: Parts, weights: Tensor, max_structures: int | None = None
 ) -> tuple[tuple[Tensor, ...], Tensor, str]:
-    """The ``max_structures`` structures of largest weight of one instance, their weights, and a note on the rest.
+    """Return the ``max_structures`` structures of largest weight of one instance, their weights, and a note on the
+    rest.
 
-    Equal structures, as of samples, are one, whose weight is the sum of theirs.
+    Equal structures, for example samples, are merged, and their weights added.
     """
     if max_structures is not None:
         check_natural("max_structures", max_structures, 0)
@@ -96,7 +97,7 @@ def find_heaviest(
     weights = weights.detach()[used].cpu()
     kind = group_equal_rows([t.flatten(1) for t in structures])
     places = torch.arange(len(kind))
-    # Where each structure stands first.
+    # The index of the first structure equal to each structure.
     first = torch.zeros_like(kind).scatter_reduce(0, kind, places, "amin", include_self=False)[kind]
     weights = torch.zeros_like(weights).index_add(0, first, weights)
     distinct = places[first == places]
@@ -107,7 +108,7 @@ def find_heaviest(
 
 
 def _has_form(shapes: list[tuple[int, ...]], form: str) -> bool:
-    """Whether shapes have the numbers of dimensions of ``form``, and sizes of the same name are equal."""
+    """Return whether ``shapes`` have the numbers of dimensions of ``form``, and equal sizes for equal names."""
     wanted = [tensor.split() for tensor in form.split(",")]
     if [len(sizes) for sizes in wanted] != [len(shape) for shape in shapes]:
         return False

@@ -1,4 +1,4 @@
-"""Graphs with weighted edges: nodes as boxes with their names, and edges as thick as their means."""
+"""Pictures of graphs with weighted edges: nodes as named boxes, and edges as thick as their means."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from .text import check_count, names_or_numbers, prepare_text, text_width
 __all__ = ["draw_graph", "network"]
 
 Point: TypeAlias = tuple[float, float]
-Waypoints: TypeAlias = Sequence[np.ndarray]  # of each edge, (2 k + 2, 2): lines between points 0 and 1, 2 and 3, ...
+Waypoints: TypeAlias = Sequence[
+    np.ndarray
+]  # for each edge, points (2 k + 2, 2): lines join points 0 and 1, 2 and 3, ...
 
-# Inches: the size of given places at most, from one of several edges between two nodes to the next, and the heights of
+# Inches: the largest size of given positions, the distance of parallel edges between two nodes, and the heights of
 # loops and boxes.
 MAX_WIDTH, MAX_HEIGHT, NODE_SPACING, LOOP, BOX_HEIGHT = 5.0, 3.6, 0.3, 0.4, 0.3
-MAX_LINE_WIDTH = 4.0  # points, of an edge whose mean is the largest
-# Longer edges may cross others in their middle: their texts stand at this share of their length.
+MAX_LINE_WIDTH = 4.0  # points: the width of the edge with the largest mean
+# Long edges may cross other edges in the middle, so their texts are at this fraction of the length.
 LONG_EDGE, LABEL_OFFSET = 1.2, 0.25
 
 
@@ -45,40 +47,41 @@ def network(
     directed: bool | None = None,
     title: str = "",
 ) -> Figure:
-    """The mean of edges of a graph, as thick as they are probable or as much as they carry, and the heaviest structure.
+    """Draw the edges of a graph, as thick as their probability or amount in the mean, and the heaviest structure.
 
-    Of ``spanning_tree``, ``matching``, ``path``, ``flow`` and ``tour``.
+    Supported structures: ``spanning_tree``, ``matching``, ``path``, ``flow`` and ``tour``.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one instance: the mean is (E,), or (n, n) for pairs of nodes, and then there are no ``edges``.
+        The solution of one instance. The mean is (E,), or (n, n) for pairs of nodes without ``edges``.
     edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx Graph or DiGraph, optional
-        As the oracle takes them, or as it has them itself. Nodes are called by their ``str``.
+        The edges of the oracle, in a form accepted by the oracle. The ``str`` of a node is its name.
     nodes : sequence of str, optional
-        What the n nodes stand for where there are no ``edges``; numbers from 1 by default.
+        Names of the n nodes without ``edges``. By default, numbers from 1.
     names : sequence of str, optional
-        What the E edges stand for; nothing by default.
+        Names of the E edges. By default, edges have no names.
     positions : mapping from nodes, or (n, 2) array in their order, optional
-        Where nodes stand, x to the right and y upwards, in any unit; on a circle by default. Their order is 0, 1, and
-        so on; nodes of ``edges`` that are not integers are in the order in which they appear.
+        The position of each node, x to the right and y upwards, in any unit. By default, the nodes are on a circle. The
+        order of an array is 0, 1, and so on for integer nodes, and the order of appearance in ``edges`` for other
+        nodes.
     directed : bool, optional
-        Whether edges are arrows. By default as a networkx graph has it, True for pairs; without ``edges``, whether the
-        mean has parts below its diagonal.
+        Whether edges are arrows. By default, a networkx graph decides, and other ``edges`` are directed. Without
+        ``edges``, the edges are directed if the mean has an entry other than 0 on or below the diagonal.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
 
     Returns
     -------
     Figure
-        Edges with their means, if these are not 0. Those of the heaviest structure are orange, if the relaxation keeps
-        a support. Of pairs, those with a mean of 0 are left out.
+        Edges show their means, if not 0. If the relaxation keeps a support, the edges of the heaviest structure are
+        orange. Pairs of nodes with a mean of 0 have no edge.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or has negative amounts, or there are not as many edges,
-        nodes, names or positions as in its mean.
+        If ``solution`` holds a batch or negative amounts, or its mean has another shape, or if the number of edges,
+        nodes, names or positions does not match the mean.
 
     Examples
     --------
@@ -128,10 +131,10 @@ def draw_graph(
     directed: bool,
     meanings: tuple[str, str, str],
 ) -> Figure:
-    """The nodes, and the edges ``shown``, with the ``meanings`` of blue, grey and orange edges in the legend.
+    """Draw the nodes and the edges ``shown``, with the ``meanings`` of blue, grey and orange edges in the legend.
 
-    ``place`` returns the centres of the nodes (n, 2), and the waypoints of edges that are not arcs, given the widths of
-    the boxes and of the widest text on an edge, all in inches.
+    ``place`` takes the widths of the boxes and of the widest text on an edge. It returns the centres of the nodes
+    (n, 2), and the waypoints of edges drawn through layers. All lengths are in inches.
     """
     amounts = data.mean[0].flatten().tolist()
     texts = [""] * len(amounts) if names is None else names_or_numbers("names", names, len(amounts), "edges")
@@ -145,7 +148,7 @@ def draw_graph(
     bends = _bends(ends, shown)
     points = np.concatenate([places, *ways]) if len(places) else np.zeros((1, 2))
     low, high = points.min(0), points.max(0)
-    # What reaches beyond the nodes' centres: boxes, arcs with their texts, and loops.
+    # The extent beyond the centres of the nodes: boxes, arcs with texts, and loops.
     arc = max(map(abs, bends.values()), default=0.0)
     side = 0.25 + max(*boxes, 0.0 if ways else 2 * arc + widest, 0.0) / 2
     above = max(BOX_HEIGHT, arc + 0.1, LOOP + BOX_HEIGHT if any(start == end for start, end in ends[shown]) else 0.0)
@@ -182,7 +185,7 @@ def draw_graph(
 
 
 def _draw_node(axes: Axes, x: float, y: float, width: float, name: str, font: FontProperties) -> FancyBboxPatch:
-    """A box around a place, on axes in inches."""
+    """Draw a box around a position, on axes in inches."""
     box = FancyBboxPatch(
         (x - width / 2, y - BOX_HEIGHT / 2), width, BOX_HEIGHT, boxstyle="round,pad=0,rounding_size=0.08"
     )
@@ -193,14 +196,14 @@ def _draw_node(axes: Axes, x: float, y: float, width: float, name: str, font: Fo
 
 
 def _write_over(axes: Axes, place: tuple[float, float], text: str, font: FontProperties, color: str) -> None:
-    """Text, if any, over a line, which does not show through."""
+    """Write a text, if not empty, over a line, with a white background."""
     if text:
         written = axes.text(*place, text, ha="center", va="center", fontproperties=font, color=color, zorder=4)
         written.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.0})
 
 
 def _place(keys: Sequence[Hashable], positions: Any, boxes: Sequence[float]) -> np.ndarray:
-    """The nodes' centres in inches, (n, 2): on a circle clockwise from its top, or as given."""
+    """Return the centres of the nodes in inches, (n, 2): on a circle clockwise from the top, or at ``positions``."""
     if positions is None:
         radius = max(1.1, len(keys) * (0.4 + 0.6 * max(boxes, default=0.0)) / (2 * math.pi)) * (len(keys) > 1)
         angle = 2 * math.pi * np.arange(len(keys)) / max(len(keys), 1)
@@ -227,7 +230,9 @@ def _place(keys: Sequence[Hashable], positions: Any, boxes: Sequence[float]) -> 
 
 
 def _bends(ends: np.ndarray, shown: Sequence[int]) -> dict[int, float]:
-    """How far to the left of its way the middle of each edge lies, in inches: edges of the same two nodes lie apart."""
+    """Return the distance in inches by which the middle of each edge bends to the left. Edges between the same two
+    nodes are apart.
+    """
     edges_between: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for e in shown:
         edges_between[tuple(sorted(ends[e].tolist()))].append(e)
@@ -241,10 +246,11 @@ def _bends(ends: np.ndarray, shown: Sequence[int]) -> dict[int, float]:
 def _draw_edge(
     axes: Axes, nodes: tuple[FancyBboxPatch, FancyBboxPatch], ends: np.ndarray, bend: float, style: dict[str, Any]
 ) -> Point:
-    """An arc or an arrow between two boxes; where its text stands."""
+    """Draw an arc or an arrow between two boxes; return the position of the text."""
     start, end = ends
     length = max(float(np.hypot(*(end - start))), 1e-9)
-    # The arc's control point is twice as far off as its middle, and ``rad`` counts in lengths to the right of the way.
+    # The control point of the arc is twice as far off as the middle, and ``rad`` is relative to the length, to the
+    # right.
     arrow = FancyArrowPatch(
         tuple(start),
         tuple(end),
@@ -255,7 +261,7 @@ def _draw_edge(
     )
     axes.add_patch(arrow)
     left = np.array([start[1] - end[1], end[0] - start[0]]) / length
-    # How far along the edge leaves the one box, and how far before its end it enters the other.
+    # The fractions of the length inside the first box and inside the second box.
     after, before = (min([0.5, *_shares(box, end - start)]) for box in nodes)
     visible = 1 - before - after
     t = after + (LABEL_OFFSET if visible * length > LONG_EDGE else 0.5) * visible
@@ -264,13 +270,13 @@ def _draw_edge(
 
 
 def _shares(box: FancyBboxPatch, way: np.ndarray) -> list[float]:
-    """How far along a way from the centre of a box its sides are, and its top."""
+    """Return the fractions of a way from the centre of a box at which the way reaches the sides and the top."""
     reach = np.array([box.get_width(), box.get_height()]) / 2
     return [float(r / abs(w)) for r, w in zip(reach, way, strict=True) if w]
 
 
 def _draw_loop(axes: Axes, place: np.ndarray, centre: np.ndarray, style: dict[str, Any]) -> Point:
-    """An edge from a node to itself, on the side that is away from the ``centre``; where its text stands."""
+    """Draw an edge from a node to itself, on the side away from ``centre``; return the position of the text."""
     above = 1.0 if place[1] >= centre[1] else -1.0
     x, y = place[0], place[1] + above * BOX_HEIGHT / 2
     points = [(x - 0.08, y), (x - 0.35, y + LOOP * above), (x + 0.35, y + LOOP * above), (x + 0.08, y)]
@@ -280,15 +286,17 @@ def _draw_loop(axes: Axes, place: np.ndarray, centre: np.ndarray, style: dict[st
 
 
 def _draw_way(axes: Axes, points: np.ndarray, bend: float, style: dict[str, Any]) -> Point:
-    """An edge that curves from layer to layer and crosses layers level; where its text stands."""
-    control = 4 / 3 * bend if len(points) == 4 else 0.0  # edges across several layers pass them at different places
+    """Draw an edge that curves between layers and is horizontal inside layers; return the position of the text."""
+    control = (
+        4 / 3 * bend if len(points) == 4 else 0.0
+    )  # edges across several layers cross the layers at different heights
     path, codes, middles = [points[0]], [Path.MOVETO], []
     for (left, before), (right, after) in zip(points[1:-1:2], points[2:-1:2], strict=True):
         x = (left + right) / 2
         path += [(left, before), (x, before + control), (x, after + control), (right, after)]
         codes += [Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
         middles.append((float(x), float((before + after) / 2 + 3 / 4 * control)))
-    if points[-1, 0] > points[-2, 0] + 1e-6:  # a line of no length would turn the arrow's head
+    if points[-1, 0] > points[-2, 0] + 1e-6:  # a line of length 0 would turn the head of the arrow
         path.append(points[-1])
         codes.append(Path.LINETO)
     axes.add_patch(FancyArrowPatch(path=Path(path, codes), **style))

@@ -1,4 +1,4 @@
-"""Rankings: lines from scores to mean ranks, and on to the rankings that they are the mean of."""
+"""Pictures of rankings: lines from scores to mean ranks, and from mean ranks to the rankings of the support."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from .text import check_count, names_or_numbers, prepare_text, text_width
 
 __all__ = ["ranking"]
 
-# Inches: from one rank to the next, and from one column to the next.
+# Inches between neighbouring ranks, and between neighbouring columns.
 ROW, COLUMN = 0.34, 1.0
-LETTERS = 0.5  # what a line of small text takes, in ranks
+LETTERS = 0.5  # the height of a line of small text, in ranks
 
 
 def ranking(
@@ -42,30 +42,31 @@ def ranking(
     title: str = "",
     max_structures: int = 4,
 ) -> Figure:
-    """The mean ranks of n elements, between their scores and the rankings that these are the mean of.
+    """Draw the mean ranks of n elements, between the scores and the rankings of the support.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one instance of ``ranking``: the mean is (n,).
+        The solution of one instance of ``ranking``. The mean is (n,).
     scores : (n,) Tensor or sequence of float, optional
-        θ, drawn to scale before the ranks.
+        The scores θ, drawn to scale to the left of the ranks.
     names : sequence of str, optional
-        What the elements stand for; numbers from 1 by default.
+        Names of the elements. By default, numbers from 1.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
     max_structures : int
-        Draw no more rankings than these, the heaviest first.
+        The largest number of rankings to draw, in order of decreasing weight.
 
     Returns
     -------
     Figure
-        A line for each element, highest rank on top. Elements that not all rankings give the same rank are orange.
+        A line for each element, highest rank on top. Elements with different ranks in different rankings are orange.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or there are not as many names or scores as elements.
+        If ``solution`` holds a batch or its mean has another shape, or if the number of names or scores does not match
+        the number of elements.
 
     Examples
     --------
@@ -99,7 +100,7 @@ def ranking(
     width, height = left + COLUMN * (len(columns) - 1) + 0.75, top + room + bottom
     figure = make_figure(width, height, title, legend, data.rest, glyph_note)
     axes = add_axes(figure, 0, 0, *size_of(figure))
-    # Across in columns, and up in ranks.
+    # x in columns, y in ranks.
     axes.set_xlim(-left / COLUMN, (size_of(figure)[0] - left) / COLUMN)
     axes.set_ylim(1 - bottom / ROW, max(size, 1) + top / ROW)
     axes.set_axis_off()
@@ -126,7 +127,7 @@ def ranking(
 
 
 def _to_scale(scores: Any, size: int) -> np.ndarray:
-    """Scores moved and stretched to reach from rank 1 to the highest one."""
+    """Shift and scale scores to the range from rank 1 to the highest rank."""
     scores = torch.as_tensor(scores).detach().cpu().double()
     if scores.ndim != 1 or not bool(scores.isfinite().all()):
         raise InvalidInputError(f"scores must be {size} finite numbers, got a tensor of shape {tuple(scores.shape)}")
@@ -137,7 +138,7 @@ def _to_scale(scores: Any, size: int) -> np.ndarray:
 
 
 def _enforce_min_gap(heights: np.ndarray, least: float) -> np.ndarray:
-    """The heights nearest to these, in the same order, that are at least so far from one another."""
+    """Return the heights nearest to ``heights``, in the same order, at a distance of at least ``least``."""
     order = heights.argsort(kind="stable")
     separated = np.empty_like(heights)
     separated[order] = least * separate_heights(heights[order] / least)

@@ -1,4 +1,4 @@
-"""Paths of a directed acyclic graph: nodes in layers, and edges as thick as they are probable."""
+"""Pictures of paths in a directed acyclic graph: nodes in layers, and edges as thick as their probability."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from .text import check_count
 
 __all__ = ["route"]
 
-LINE = 0.7  # inches, from one place of a layer to the next
+LINE = 0.7  # inches between neighbouring positions in a layer
 
 
 def route(solution: PlotInput, edges: Any, *, names: Sequence[str] | None = None, title: str = "") -> Figure:
-    """The mean of a path through a directed acyclic graph, and the heaviest path.
+    """Draw the mean of paths through a directed acyclic graph, and the heaviest path.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one instance: the mean is (E,).
+        The solution of one instance. The mean is (E,).
     edges : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.DiGraph
-        As ``dag_path`` takes them, its option ``graph``. Nodes are called by their ``str``.
+        The edges, in any form accepted by the option ``graph`` of ``dag_path``. The ``str`` of a node is its name.
     names : sequence of str, optional
-        What the E edges stand for; nothing by default.
+        Names of the E edges. By default, edges have no names.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
 
     Returns
     -------
     Figure
-        Edges are as thick as they are probable, with their probability if it is not 0. Those of the heaviest path are
-        orange, if the relaxation keeps a support.
+        Edges are as thick as their probability, and show the probability if not 0. If the relaxation keeps a support,
+        the edges of the heaviest path are orange.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or there are not as many edges or names as in its
-        mean.
+        If ``solution`` holds a batch or its mean has another shape, or if the number of edges or names does not match
+        the mean.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def route(solution: PlotInput, edges: Any, *, names: Sequence[str] | None = None
 
 
 def _place_in_layers(dag: DAG, boxes: Sequence[float], gap: float) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Node centres (n, 2), and the points at which each edge leaves and enters layers, all in inches."""
+    """Return the centres of nodes (n, 2), and the points at which each edge leaves and enters layers, in inches."""
     layer, height, passes = lay_out(dag)
     columns = np.zeros(layer.max() + 1)
     np.maximum.at(columns, layer, boxes)

@@ -1,4 +1,4 @@
-"""Segmentations: labelled bars over the steps, one row for each."""
+"""Pictures of segmentations: labelled bars over the steps, one row per segmentation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .text import names_or_numbers, prepare_text, text_width
 
 __all__ = ["segments"]
 
-# Inches: the height of the mean, from there to the structures, from one to the next, and its bars.
+# Inches: the height of the mean, the gap below the mean, the distance between rows, and the height of bars.
 MEAN, GAP, ROW, BAR = 0.9, 0.15, 0.38, 0.28
 
 
@@ -28,32 +28,32 @@ def segments(
     title: str = "",
     max_structures: int = 4,
 ) -> Figure:
-    """The mean of a semi-Markov model: the labels of each step, and below them the segmentations it is made of.
+    """Draw the mean of a semi-Markov model: the labels of each step, and below the segmentations of the support.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one instance, in any of the forms of ``semi_markov``: segments (T, D, S), with or without transitions, or
-        pairwise (T, D, S, S).
+        The solution of one instance, in any form of ``semi_markov``: segments (T, D, S), with or without transitions,
+        or pairwise (T, D, S, S).
     x : sequence of str, (T,) or (T, d) numbers, optional
-        What the T steps stand for: words, or a series of d features.
+        The items of the T steps: words, or a series of d features.
     labels : sequence of str, optional
-        What the S labels stand for; numbers from 1 by default.
+        Names of the S labels. By default, numbers from 1.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
     max_structures : int
-        Draw no more segmentations than these, the heaviest first.
+        The largest number of segmentations to draw, in order of decreasing weight.
 
     Returns
     -------
     Figure
-        A colour for each label, above with the height of its probability.
+        Each label has a colour. In the mean, the height of a bar is the probability of the label.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or there are not as many items or labels as in its
-        mean.
+        If ``solution`` holds a batch or its mean has another shape, or if the number of items or labels does not match
+        the mean.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def segments(
     """
     data = read_solution(solution, "T D S", "T D S, S S", "T D S S", max_structures=max_structures)
     mean, structures = data.mean[0], data.structures[0]
-    if mean.ndim == 4:  # the labels before do not matter
+    if mean.ndim == 4:  # the picture ignores the preceding labels
         mean, structures = mean.sum(2), structures.sum(3)
     steps, _, kinds = mean.shape
     labels = names_or_numbers("labels", labels, kinds, "labels")
@@ -85,7 +85,7 @@ def segments(
         draw_series(add_axes(figure, left, top, width, above - 0.1), side.series)
 
     axes = add_axes(figure, left, top + above, width, room + below)
-    # Across in steps, and down in inches.
+    # x in steps, y in inches from the top.
     axes.set(xlim=(-0.5, steps - 0.5), ylim=(room + below, 0))
     axes.set_axis_off()
     edges, below_it = np.arange(steps + 1) - 0.5, np.full(steps, MEAN)
@@ -113,11 +113,11 @@ def segments(
 
 
 def _labels_of_steps(mean: Tensor) -> Tensor:
-    """The probability of each label at each step, (T, S), from that of the segments, (T, D, S)."""
+    """Return the probability of each label at each step, (T, S), from the probability of segments, (T, D, S)."""
     steps, durations, _ = mean.shape
     total = mean.sum(1)
     for later in range(1, min(steps, durations)):
-        # Those that end so much later, and are long enough.
+        # Segments that cover the step: they end at the right distance and are long enough.
         total[:-later] += mean[later:, later:].sum(1)
     return total
 

@@ -1,4 +1,4 @@
-"""Selections: bars for the elements' probabilities, and rows of cells for what is selected."""
+"""Pictures of selections: bars for the probabilities of elements, and a row of cells for each selection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .text import names_or_numbers, prepare_text, text_width
 
 __all__ = ["selection"]
 
-# Inches: a bar of 1, from there to the structures, from one to the next, and its cells.
+# Inches: a bar of probability 1, the gap below the bars, the distance between rows, and the height of cells.
 BARS, GAP, ROW, CELL = 1.1, 0.15, 0.36, 0.26
 ROUNDING = 1e-4
 
@@ -24,33 +24,33 @@ ROUNDING = 1e-4
 def selection(
     solution: PlotInput, *, names: Sequence[str] | None = None, title: str = "", max_structures: int = 6
 ) -> Figure:
-    """The mean of a selection as bars, and below them the selections that it is made of.
+    """Draw the mean of a selection as bars, and below the bars the selections of the support.
 
-    Of ``categorical``, ``bits``, ``subset``, ``correlated_subset`` and ``knapsack``, of a ``milp`` whose variables are
-    0 or 1, and of the nodes on a ``path``.
+    Supported structures: ``categorical``, ``bits``, ``subset``, ``correlated_subset``, ``knapsack``, ``milp`` with 0/1
+    variables, and ``path`` with scores of nodes.
 
     Parameters
     ----------
     solution : Solution or SparseDistribution
-        Of one instance: the mean is (d,), or (d,) and that of pairs of neighbours, (d − 1,).
+        The solution of one instance. The mean is (d,), or a tuple of (d,) and (d − 1,) for pairs of neighbours.
     names : sequence of str, optional
-        What the elements stand for; numbers from 1 by default.
+        Names of the elements. By default, numbers from 1.
     title : str
-        The title of the figure; none if empty.
+        The title of the figure. By default, the figure has no title.
     max_structures : int
-        Draw no more selections than these, the heaviest first.
+        The largest number of selections to draw, in order of decreasing weight.
 
     Returns
     -------
     Figure
-        Elements that not all selections share are orange. Pairs have narrow bars, and neighbours selected together are
-        joined.
+        Orange elements are not in all selections. Pairs have narrow bars. A line joins neighbours that are both
+        selected.
 
     Raises
     ------
     InvalidInputError
-        If the solution is that of a batch or has another form, or values beyond 0 and 1, or there are not as many names
-        as elements.
+        If ``solution`` holds a batch or values outside [0, 1], or its mean has another shape, or if the number of names
+        does not match the number of elements.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def selection(
     widest = max((text_width(name, font) for name in names), default=0.0)
     turned = widest > 0.95
     step = 0.5 if turned else max(0.5, widest + 0.12)  # inches
-    left = max(0.85, 0.7 * widest if turned else 0.0)  # turned names reach that far to the left
+    left = max(0.85, 0.7 * widest if turned else 0.0)  # rotated names extend to the left
     top, below = 0.8 if title else 0.35, 0.2 + (0.8 * widest if turned else 0.15)
     room = BARS + GAP + ROW * len(weights)
     shared = (data.structures[0] > 0).all(0) if len(weights) else mean > 0
@@ -81,7 +81,7 @@ def selection(
     height = top + room + below + 0.45
     figure = make_figure(left + size * step + 0.25, height, title, legend, data.rest, glyph_note)
     axes = add_axes(figure, left, top, size * step, room + below)
-    axes.set(xlim=(-0.5, size - 0.5), ylim=(room + below, 0))  # across in elements, and down in inches
+    axes.set(xlim=(-0.5, size - 0.5), ylim=(room + below, 0))  # x in elements, y in inches from the top
     axes.set_axis_off()
 
     axes.hlines(BARS, -0.5, size - 0.5, color=GREY, lw=0.6)
@@ -108,7 +108,7 @@ def _draw_bar(axes: Axes, x: float, width: float, height: float, color: str) -> 
 
 
 def _draw_row(axes: Axes, elements: Tensor, pairs: Sequence[Tensor], colors: Sequence[str], y: float) -> None:
-    """A selection's cells: filled, or empty for what is left."""
+    """Draw the cells of a selection: filled for selected elements, empty for other elements."""
     for i, taken in enumerate(elements.tolist()):
         color = colors[i] if taken else LIGHT_GREY
         axes.add_patch(Rectangle((i - 0.35, y), 0.7, CELL, facecolor=color if taken else "white", edgecolor=color))

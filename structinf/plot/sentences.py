@@ -1,4 +1,4 @@
-"""A sentence's words in a row, below each of the trees over them."""
+"""The words of a sentence in a row, below each tree over the words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ MARGIN = 0.75  # inches, to the left of the first word
 
 
 class Sentence(NamedTuple):
-    """The words, the centre of each, and the right end of the last one, in inches from the first one's left."""
+    """The words, the centre of each word, and the right end of the last word, in inches from the left of the first
+    word.
+    """
 
     words: list[str]
     font: FontProperties
@@ -28,7 +30,7 @@ class Sentence(NamedTuple):
 
     @classmethod
     def of(cls, words: Sequence[str], count: int) -> Sentence:
-        """InvalidInputError unless there are ``count`` words."""
+        """Measure the words; raise InvalidInputError unless there are ``count`` words."""
         check_count("words", len(words), count, "words", padded=True)
         typed, font, glyph_note = prepare_text(words)
         centres, right = [], 0.0
@@ -39,7 +41,7 @@ class Sentence(NamedTuple):
         return cls(typed, font, glyph_note, centres, right)
 
     def draw(self, figure: Figure, down: float, height: float, weight: float) -> Axes:
-        """Axes across the figure in inches, whose height 0 the words stand at, and the weight of a tree before them."""
+        """Draw the words at height 0 and the weight of a tree to their left; return the axes, in inches."""
         width = size_of(figure)[0]
         axes = add_axes(figure, 0, down, width, height)
         axes.set(xlim=(-MARGIN, width - MARGIN), ylim=(-0.25, height - 0.25))

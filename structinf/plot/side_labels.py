@@ -20,7 +20,7 @@ Items: TypeAlias = Sequence[str] | Sequence[float] | Tensor
 
 
 class SideLabels(NamedTuple):
-    """Names, with the font and the inches of the widest, or else a series (n,) or (n, d), or neither."""
+    """Names with their font and the width of the widest name in inches, or a series (n,) or (n, d), or neither."""
 
     names: list[str]
     font: FontProperties
@@ -30,7 +30,7 @@ class SideLabels(NamedTuple):
 
     @classmethod
     def of(cls, argument: str, items: Items | None, count: int, what: str) -> SideLabels:
-        """InvalidInputError unless there are ``count`` items, or none."""
+        """Read ``items``; raise InvalidInputError unless there are ``count`` items, or None."""
         words = [] if items is None else [item for item in items if isinstance(item, str)]
         names, font, glyph_note = prepare_text(words, 9)
         widest = max((text_width(name, font) for name in names), default=0.0)
@@ -44,7 +44,7 @@ class SideLabels(NamedTuple):
 
 
 def draw_series(axes: Axes, series: Tensor, *, down: bool = False) -> None:
-    """A series above a picture, or down its left side with large values far from it."""
+    """Draw a series above a picture, or along the left side with large values far from the picture."""
     n = len(series)
     if down:
         axes.plot((-series).numpy(), range(n), color=INK, lw=1)

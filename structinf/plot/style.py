@@ -41,7 +41,7 @@ __all__ = [
 INK, GREY, LIGHT_GREY = "#1f2933", "#8795a1", "#e4e9ee"
 BLUE, ORANGE, PALE = "#2368a2", "#d1621b", "#e9b48f"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#bcd6ec", "#5b9bd0", BLUE])
-READABLE = 0.6  # up to this shade text is dark, and white above
+READABLE = 0.6  # text is dark up to this shade, and white above
 LABELS = [BLUE, ORANGE, "#3d8b57", "#8a5fb0", "#b08b1e", "#2f8f8f", "#b3476d", "#6b7785"]
 """Colours of segment labels, repeated if there are more than 8 labels."""
 
@@ -61,9 +61,9 @@ def draw_into_parts(place: Place, *, legends: bool) -> Iterator[None]:
 
 
 def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[str, str]], *notes: str) -> Figure:
-    """A white figure of this size in inches, wider if its texts need it.
+    """Return a white figure of this size in inches, or wider if its texts are wider.
 
-    The title stands upper left, what the colours mean lower left, and the notes lower right.
+    The title is at the upper left, the legend of colours at the lower left, and the notes at the lower right.
     """
     place, legends = _place.get() or (None, True)
     bold = FontProperties(size=12, weight="bold")
@@ -75,7 +75,7 @@ def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[
     width = max(
         width, 0.4 + text_width(title, bold), 0.4 + sum(rooms) + (0.2 + text_width(note, small) if note else 0.0)
     )
-    # A part of a figure has all that pictures use of one, but is not of its class.
+    # A subfigure has all methods of a figure that pictures use, but is of another class.
     figure = cast(Figure, place(width, height)) if place else Figure((width, height), dpi=150, facecolor="white")
     figure.text(0.2 / width, 1 - 0.35 / height, title, fontproperties=bold, color=INK, va="center")
     left = 0.2
@@ -88,25 +88,25 @@ def make_figure(width: float, height: float, title: str, legend: Sequence[tuple[
 
 
 def colors_of(legend: Mapping[str, str], used: Collection[str]) -> list[tuple[str, str]]:
-    """The entries of a legend whose colours the picture uses."""
+    """Return the entries of a legend whose colours the picture uses."""
     return [(text, color) for text, color in legend.items() if color in used]
 
 
 def size_of(figure: Figure | SubFigure) -> tuple[float, float]:
-    """Width and height in inches of a figure or of a part of a figure."""
+    """Return width and height in inches of a figure or of a part of a figure."""
     if isinstance(figure, Figure):
         return figure.get_figwidth(), figure.get_figheight()
     return float(figure.bbox.width) / figure.dpi, float(figure.bbox.height) / figure.dpi
 
 
 def add_axes(figure: Figure, left: float, down: float, width: float, height: float) -> Axes:
-    """Axes placed in inches from the figure's upper left corner."""
+    """Add axes placed in inches from the upper left corner of the figure."""
     w, h = size_of(figure)
     return figure.add_axes((left / w, 1 - (down + height) / h, width / w, height / h))
 
 
 def add_part(figure: Figure, left: float, down: float, width: float, height: float) -> SubFigure:
-    """A part of a figure, placed in inches from the upper left corner."""
+    """Add a part of a figure, placed in inches from the upper left corner."""
     w, h = size_of(figure)
     grid = GridSpec(
         *(3, 3),
@@ -123,7 +123,7 @@ def write_weight(axes: Axes, x: float, y: float, weight: float) -> None:
 
 
 def draw_frame(axes: Axes) -> None:
-    """A thin line around the axes."""
+    """Draw a thin line around the axes."""
     for spine in axes.spines.values():
         spine.set_color(GREY)
         spine.set_linewidth(0.6)
@@ -139,7 +139,7 @@ def draw_cell_lines(axes: Axes, n: int, m: int) -> None:
 
 
 def as_decimal(value: float) -> str:
-    """A probability as ``.25`` or ``1``, a larger amount as ``2.5``; nothing if it rounds to 0."""
+    """Format a probability as ``.25`` or ``1``, and a larger amount as ``2.5``. A number that rounds to 0 gives ""."""
     if value <= 0.005:
         return ""
     text = f"{value:.2f}"
@@ -147,5 +147,5 @@ def as_decimal(value: float) -> str:
 
 
 def as_percent(weight: float) -> str:
-    """A weight in whole percent, ``<1%`` if it is positive and rounds to 0."""
+    """Format a weight in whole percent; ``<1%`` for a positive weight that rounds to 0."""
     return "<1%" if 0 < weight < 0.005 else f"{weight:.0%}"

@@ -1,4 +1,4 @@
-"""Texts of pictures: checks of their number, fonts that have their letters, and their widths."""
+"""Texts of pictures: checks of their number, fonts with the required letters, and widths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_count", "names_or_numbers", "prepare_text", "text_width"]
 def names_or_numbers(
     argument: str, given: Sequence[str] | None, count: int, what: str, *, padded: bool = False
 ) -> list[str]:
-    """The names given, or the numbers from 1; InvalidInputError unless there are ``count``."""
+    """Return the given names, or numbers from 1; raise InvalidInputError unless there are ``count`` names."""
     if given is None:
         return [str(i + 1) for i in range(count)]
     check_count(argument, len(given), count, what, padded=padded)
@@ -25,7 +25,7 @@ def names_or_numbers(
 def check_count(
     argument: str, given: int, count: int, what: str, *, padded: bool = False, of: str = "mean of the solution"
 ) -> None:
-    """Raise InvalidInputError if an argument has more or fewer entries than the mean, which may be ``padded``."""
+    """Raise InvalidInputError if an argument has more or fewer entries than the mean. A ``padded`` mean adds a hint."""
     if given != count:
         raise InvalidInputError(
             f"{argument} must have {count} entries, one for each of the {what} in the {of}, got {given}"
@@ -34,14 +34,14 @@ def check_count(
 
 
 def text_width(word: str, font: FontProperties) -> float:
-    """The width of a word in inches."""
+    """Return the width of a word in inches."""
     return TextPath((0, 0), word, prop=font).get_extents().width / 72 if word.strip() else 0.0
 
 
 def prepare_text(words: Sequence[str], size: float = 10) -> tuple[list[str], FontProperties, str]:
-    """The words with ``$`` escaped, a font for them, and a note if it lacks letters, which become ▯.
+    """Return the words with ``$`` escaped, a font, and a note if the font lacks letters, which become ▯.
 
-    The font is matplotlib's default, or else one of this machine's that has all the letters.
+    The font is the default of matplotlib, or else an installed font with all letters.
     """
     letters = {ord(letter) for word in words for letter in word}
     default = fontManager.findfont(FontProperties())
