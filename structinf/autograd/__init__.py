@@ -1,4 +1,4 @@
-"""The only torch.autograd.Functions of the library: algorithms outside, gradients attached here."""
+"""The torch.autograd.Functions of the library. Algorithms are in other modules; this package attaches gradients."""
 
 from .capped_simplex import CappedSimplexMap
 from .convex_function import ConvexFunction, Gradient, gradient, value, value_and_gradient

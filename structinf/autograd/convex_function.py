@@ -1,6 +1,6 @@
-"""Differentiable values and gradients of convex functions of θ that have algorithms for their derivatives.
+"""Differentiable values and gradients of convex functions of θ with algorithms for derivatives.
 
-A function f has the gradient μ and the Hessian H: log Z has E[Y] and Cov[Y], and a smoothed recursion has both too.
+A function f has the gradient μ and the Hessian H. For example, log Z has the gradient E[Y] and the Hessian Cov[Y].
 The backward pass of each Function below calls the other Functions, which gives two derivatives of μ (three of f).
 Autograd computes later derivatives through the differentiable value of f.
 """
@@ -35,9 +35,9 @@ __all__ = ["ConvexFunction", "Gradient", "gradient", "value", "value_and_gradien
 
 @dataclass(frozen=True)
 class ConvexFunction:
-    """A convex function f of θ, instance by instance, as the five maps that its derivatives need.
+    """A convex function f of each instance of θ, given by five maps for the value and the derivatives.
 
-    All are called under no_grad, except ``value``.
+    All maps except ``value`` are called under no_grad.
 
     Attributes
     ----------
@@ -46,9 +46,9 @@ class ConvexFunction:
     gradient : callable or None
         θ ↦ ∇f, (B, *event); None if no algorithm is faster than ``value_and_gradient``.
     value_and_gradient : callable
-        θ ↦ both, from one pass where an algorithm has one.
+        θ ↦ (f(θ), ∇f), in a single pass if possible.
     vjp : callable
-        (θ, weight) ↦ Σ_b weight_b ∇f_b in the form of θ, without an array for each instance that shares a tensor.
+        (θ, weight) ↦ Σ_b weight_b ∇f_b in the form of θ. Needs no array per instance for tensors shared by the batch.
     hessian_product : callable
         (θ, v) ↦ ∇²f v, (B, *event).
     """
@@ -61,23 +61,23 @@ class ConvexFunction:
 
 
 def value(function: ConvexFunction, theta: Parts) -> Float[Tensor, " batch"]:
-    """f(θ), (B,), with gradient ∇f."""
+    """Return f(θ), (B,), with gradient ∇f."""
     tensors = as_tuple(theta)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
         return function.value(theta)
     if any(len(t) == 1 for t in tensors) and batch_size(theta) != 1:
-        # A gradient of each instance's own would be larger than the shared tensor's by the batch.
+        # A gradient per instance would be B times as large as the gradient of a shared tensor.
         return _Value.apply(function, isinstance(theta, tuple), *tensors)
     return value_and_gradient(function, theta)[0]
 
 
 def gradient(function: ConvexFunction, theta: Parts) -> Parts:
-    """∇f, (B, *event), whose Jacobian is the Hessian of f."""
+    """Return ∇f, (B, *event). The Jacobian is the Hessian of f."""
     return pack_like(Gradient.apply(function, isinstance(theta, tuple), *as_tuple(theta)), theta)
 
 
 def value_and_gradient(function: ConvexFunction, theta: Parts) -> tuple[Tensor, Parts]:
-    """:func:`value` and :func:`gradient` from one pass, where f has it."""
+    """Return :func:`value` and :func:`gradient`, in a single pass if possible."""
     result, *gradients = _ValueAndGradient.apply(function, isinstance(theta, tuple), *as_tuple(theta))
     return result, pack_like(gradients, theta)
 
@@ -99,7 +99,7 @@ class _Value(Function):
 
 
 class _Vjp(Function):
-    """Σ_b w_b μ_b in θ's form."""
+    """Σ_b w_b μ_b in the form of θ."""
 
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, weight: Tensor, *theta: Tensor) -> tuple[Tensor, ...]:
@@ -160,7 +160,7 @@ class _ValueAndGradient(Function):
     @staticmethod
     def backward(ctx: Any, weight: Tensor | None, *v: Tensor | None) -> Any:
         n = len(v)
-        saved = ctx.saved_tensors  # read once: checkpointing refuses a second read
+        saved = ctx.saved_tensors  # read once, since checkpointing refuses a second read
         theta, gradients = saved[:n], saved[n:]
         total = None if weight is None else as_tuple(scale_per_instance(gradients, weight))
         if any(z is not None for z in v):
@@ -172,7 +172,7 @@ class _ValueAndGradient(Function):
 
 
 class _HessianProduct(Function):
-    """H v; H is symmetric, so it is its own transpose."""
+    """H v. The transpose of H is H, since H is symmetric."""
 
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, n: int, *theta_v: Tensor) -> tuple[Tensor, ...]:
@@ -186,10 +186,10 @@ class _HessianProduct(Function):
 
     @staticmethod
     def backward(ctx: Any, *w: Tensor) -> Any:
-        # ⟨w, H v⟩ is differentiated as it stands, through the function's value in torch.
+        # ⟨w, H v⟩ is differentiated by autograd, through the value of the function in torch.
         create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            # Aliases, so that gradients stop here unless a graph of higher order is being built.
+            # Aliases stop gradients here, except in a graph of higher order.
             inputs = [t.view_as(t) if create_graph else t.detach() for t in ctx.saved_tensors]
             for t in inputs:
                 t.requires_grad_()

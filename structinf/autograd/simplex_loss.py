@@ -1,4 +1,4 @@
-"""Fenchel-Young losses on the simplex whose maximizer is known."""
+"""Fenchel-Young losses on the simplex with a known maximizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Conjugate(Protocol):
     """An entropy H with the conjugate max_p ⟨p, x⟩ + H(p)."""
 
     def conjugate(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
-        """⟨p, x − origin⟩ + H(p), (...), for the maximizer p (..., n); called without autograd."""
+        """Return ⟨p, x − origin⟩ + H(p), (...), for the maximizer p (..., n); called without autograd."""
         ...
 
 
@@ -29,10 +29,10 @@ def loss_at_maximizer(
     target_score: Float[Tensor, "*rows"],
     target_entropy: Float[Tensor, "*rows"],
 ) -> Float[Tensor, "*rows"]:
-    """⟨p, x⟩ + H(p) − ⟨x, y⟩ − H(y) for the maximizer p of the first two terms and any target y.
+    """Return ⟨p, x⟩ + H(p) − ⟨x, y⟩ − H(y) for the maximizer p of the first two terms and any target y.
 
     ``target_score`` is ⟨x, y⟩ and ``target_entropy`` is H(y). By the envelope theorem the gradient in x is p − y, and
-    the Hessian is the Jacobian of p. Where ``target_score`` is −inf, the loss is infinite and its gradient 0.
+    the Hessian is the Jacobian of p. If ``target_score`` is −inf, the loss is infinite with gradient 0.
     """
     return _LossAtMaximizer.apply(entropy, x, p, target_score, target_entropy)
 
@@ -41,7 +41,7 @@ class _LossAtMaximizer(Function):
     @staticmethod
     def forward(entropy: Conjugate, x: Tensor, p: Tensor, target_score: Tensor, target_entropy: Tensor) -> Tensor:
         is_infinite = target_score.isneginf()
-        # Subtracting the target's score from the scores first keeps the digits of losses far smaller than the scores.
+        # Subtracting the score of the target first keeps the digits of losses far smaller than the scores.
         loss = entropy.conjugate(x, p, target_score.masked_fill(is_infinite, 0.0)) - target_entropy
         loss = torch.maximum(loss, torch.zeros_like(loss))  # the loss is 0 for p = y
         return loss.masked_fill(is_infinite, torch.inf).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Maps to the simplex, with derivatives of every order in the scores and in one parameter of each row."""
+"""Maps to the simplex, with derivatives of every order in the scores and in a parameter per row."""
 
 from __future__ import annotations
 
@@ -18,33 +18,36 @@ Parameter: TypeAlias = float | Tensor
 
 
 class SimplexMap(abc.ABC):
-    """A map from scores x (..., n) and a parameter to a point p (..., n) that determines its own derivatives."""
+    """A map from scores x (..., n) and a parameter to a point p (..., n). The derivatives are functions of p."""
 
     @abc.abstractmethod
     def forward(self, x: Tensor, parameter: Parameter) -> Tensor:
-        """The point p, (..., n); called without autograd."""
+        """Return the point p, (..., n); called without autograd."""
 
     @abc.abstractmethod
     def vjp(
         self, p: Tensor, parameter: Parameter, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Products of the cotangent g (..., n) with the Jacobians of p: in x, (..., n), and in the parameter, (..., 1).
+        """Return products of the cotangent g (..., n) with the Jacobians of p: in x, (..., n), and in the parameter,
+        (..., 1).
 
-        The second is required if ``with_parameter_grad``, and may be None otherwise. Both consist of torch operations,
-        so that autograd can differentiate them.
+        The second product is required with ``with_parameter_grad``, and may be None otherwise. Both products consist of
+        torch operations, so autograd can differentiate the products.
         """
 
     def compiled_vjp(
         self, p: Tensor, parameter: Parameter, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The result of :meth:`vjp` for CPU tensors, without autograd. Override it with a compiled kernel."""
+        """Return the result of :meth:`vjp` for CPU tensors, without autograd. Override the method with a compiled
+        kernel.
+        """
         return self.vjp(p, parameter, g, with_parameter_grad)
 
 
 def apply_simplex_map(
     simplex_map: SimplexMap, x: Float[Tensor, "*rows n"], parameter: Parameter
 ) -> Float[Tensor, "*rows n"]:
-    """The point of ``simplex_map`` for x, with gradients to x and to a ``parameter`` (..., 1) of the same rank."""
+    """Return the point of ``simplex_map`` for x, with gradients for x and a ``parameter`` (..., 1) of the same rank."""
     return _ApplySimplexMap.apply(simplex_map, x, parameter)
 
 
@@ -63,9 +66,9 @@ class _ApplySimplexMap(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None) -> Any:
-        if g is None:  # in a loss, whose first derivative needs the point but not the Jacobian
+        if g is None:  # in a loss: the first derivative needs the point, but not the Jacobian
             return None, None, None
-        # The derivatives are functions of p, which is this Function's output, so derivatives of every order follow.
+        # The derivatives are functions of the output p, so derivatives of every order follow.
         p, saved = ctx.saved_tensors
         parameter = ctx.number if saved is None else saved
         is_compiled = p.is_cpu and not torch.is_grad_enabled()
@@ -83,5 +86,5 @@ class _ApplySimplexMap(Function):
 
 
 def move_vmap_dim(t: Tensor, dim: int | None, size: int) -> Tensor:
-    """``t`` with the dimension of vmap in front: moved from ``dim``, or expanded to ``size`` if ``dim`` is None."""
+    """Return ``t`` with the vmap dimension in front: moved from ``dim``, or expanded to ``size`` if ``dim`` is None."""
     return t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)

@@ -16,12 +16,12 @@ __all__ = ["smooth_argmax", "smooth_max", "smooth_max_with_backward"]
 
 
 def smooth_max(regularizer: Regularizer, x: Tensor, dim: int = -1) -> Tensor:
-    """max ⟨x, q⟩ − Ω(q) over the simplex along ``dim``, which is removed; differentiable to any order."""
+    """Return max ⟨x, q⟩ − Ω(q) over the simplex, without the dimension ``dim``; differentiable to any order."""
     return _SmoothMax.apply(regularizer, x.movedim(dim, -1))
 
 
 def smooth_argmax(regularizer: Regularizer, x: Tensor, dim: int = -1) -> Tensor:
-    """The gradient of :func:`smooth_max`, probabilities along ``dim``; differentiable to any order."""
+    """Return the gradient of :func:`smooth_max`, probabilities along ``dim``; differentiable to any order."""
     return _SmoothArgmax.apply(regularizer, x.movedim(dim, -1)).movedim(-1, dim)
 
 
@@ -53,7 +53,7 @@ class _SmoothArgmax(Function):
 
     @staticmethod
     def backward(ctx: Any, z: Tensor) -> Any:
-        # The Hessian is a function of q alone, which is this Function's output: derivatives of all orders follow.
+        # The Hessian is a function of the output q, so derivatives of all orders follow.
         (q,) = ctx.saved_tensors
         return None, ctx.regularizer.hessian_product(q, z)
 
@@ -61,9 +61,9 @@ class _SmoothArgmax(Function):
 def smooth_max_with_backward(
     regularizer: Regularizer, x: Tensor, dim: int, backward_rule: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """:func:`smooth_max` with another backward pass: ``backward_rule(x, g)``, (..., n), in the place of g q.
+    """Return :func:`smooth_max` with the backward pass ``backward_rule(x, g)``, (..., n), in place of g q.
 
-    Samples of a recursion are drawn in the backward pass: the adjoint g (...) counts the samples that reach a node.
+    The backward pass draws samples of a recursion: the adjoint g (...) counts the samples that reach a node.
     First derivatives only.
     """
     return _SmoothMaxWithBackward.apply(regularizer, x.movedim(dim, -1), backward_rule)

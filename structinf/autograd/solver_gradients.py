@@ -21,9 +21,9 @@ __all__ = ["WeightedMean", "attach_envelope_gradient", "attach_jacobian", "attac
 
 
 def attach_envelope_gradient(value: Tensor, theta: Parts, mean: Parts) -> Float[Tensor, " batch"]:
-    """``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), given the gradient μ that the envelope theorem says it has.
+    """Return ``value`` = max ⟨θ, μ⟩ − Ω(μ), (B,), with the gradient μ of the envelope theorem.
 
-    The solver is not differentiated for it; the Hessian is that of the ``mean``'s own gradient rule.
+    The solver is not differentiated. The Hessian comes from the gradient rule of ``mean``.
     """
     return _Envelope.apply(value, len(as_tuple(theta)), *as_tuple(theta), *as_tuple(mean))
 
@@ -49,7 +49,7 @@ class _Envelope(Function):
 
 
 def attach_jacobian(value: Tensor, theta: Tensor, jvp: Callable[..., Tensor], vjp: Callable[..., Tensor]) -> Tensor:
-    """``value``, of a piecewise linear map at ``theta``, given products with its Jacobian there and the transpose."""
+    """Return ``value`` of a piecewise linear map at ``theta``, with gradients from products with the Jacobian."""
     return _PiecewiseLinear.apply(value, theta, jvp, vjp) if torch.is_grad_enabled() and theta.requires_grad else value
 
 
@@ -71,7 +71,7 @@ class _PiecewiseLinear(Function):
 
 
 class WeightedMean(Protocol):
-    """A solver's result μ = Σ_k p_k y_k that knows the transpose of its own Jacobian."""
+    """The result μ = Σ_k p_k y_k of a solver, with products of the transposed Jacobian."""
 
     @property
     def mean(self) -> Parts: ...
@@ -88,9 +88,9 @@ _SECOND_ORDER_HINT = "for second derivatives, use a Fenchel-Young loss of this r
 def attach_vjp(
     result: WeightedMean, theta: Parts, solver_name: str, alternative: str = _SECOND_ORDER_HINT
 ) -> tuple[Parts, Tensor]:
-    """The mean and weights of ``result``, with ``result.vjp`` as their gradient in ``theta``.
+    """Return the mean and weights of ``result``, with ``result.vjp`` as the gradient for ``theta``.
 
-    A second derivative raises UnsupportedError with ``solver_name`` and the ``alternative`` that has one.
+    A second derivative raises UnsupportedError with ``solver_name`` and the ``alternative``.
     """
     tensors = as_tuple(theta)
     *mean, weights = _AttachVJP.apply(
@@ -113,7 +113,7 @@ class _AttachVJP(Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         theta = ctx.saved_tensors
-        if all(c is None for c in cotangents):  # an envelope's second derivative passes through here empty-handed
+        if all(c is None for c in cotangents):  # the second derivative of an envelope has no gradient here
             return None, None, None, *[None] * len(theta)
         mean = as_tuple(ctx.result.mean)
         *v, weights = cotangents
@@ -126,7 +126,7 @@ class _AttachVJP(Function):
         return None, None, None, *gradients
 
 
-# torch asks for it at every call, and working it out takes as long as all the rest of the call.
+# torch asks for the signature at every call, and its computation takes as long as the rest of the call.
 _AttachVJP.forward.__signature__ = inspect.signature(_AttachVJP.forward)
 
 

@@ -1,4 +1,4 @@
-"""Arguments of calls inside torch.compile, taken apart into tensors and constants, and rebuilt from them."""
+"""Split the arguments of calls inside torch.compile into tensors and constants, and rebuild the arguments."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["flatten", "has_no_parameters", "identity", "is_same_constant", "rebu
 
 
 def flatten(value: Any, tensors: list[Tensor], constants: list[Any]) -> Any:
-    """The form of ``value``, for :func:`rebuild`; its tensors and constants are appended to the two lists.
+    """Return the form of ``value`` for :func:`rebuild`; append its tensors and constants to the two lists.
 
-    The compiler traces this function, so that it compiles again when a constant changes.
+    The compiler traces the function, and therefore compiles again when a constant changes.
     """
     if isinstance(value, Tensor):
         tensors.append(value)
@@ -43,23 +43,23 @@ def flatten(value: Any, tensors: list[Tensor], constants: list[Any]) -> Any:
 
 
 def identity(constant: Any) -> int:
-    """The identity of an object, 0 for values without attributes.
+    """Return the identity of an object, 0 for values without attributes.
 
-    For an object that the compiled program creates, the compiler has a placeholder of another identity.
+    Objects created by the compiled program are placeholders with another identity.
     """
     return 0 if constant is None or isinstance(constant, str | int | float | type) else id(constant)
 
 
 @mark_constant
 def _fields_of_new(traced_identity: int, value: Any) -> tuple[str, ...] | None:
-    """The fields of a frozen dataclass object that the compiled program creates; None for all other objects."""
+    """Return the fields of a frozen dataclass object created by the compiled program; None for other objects."""
     if traced_identity == identity(value) or not value.__dataclass_params__.frozen:
         return None
     return tuple(field.name for field in fields(value) if field.init)
 
 
 def rebuild(form: Any, tensors: Iterator[Any], constants: Iterator[Any]) -> Any:
-    """The value that :func:`flatten` took apart; objects are copies with the attributes of that time."""
+    """Return the value that :func:`flatten` split. Objects are copies with the attributes at the time of the split."""
     if form == "tensor":
         return next(tensors)
     if form == "constant":
@@ -78,9 +78,10 @@ def rebuild(form: Any, tensors: Iterator[Any], constants: Iterator[Any]) -> Any:
 
 
 def has_no_parameters(value: Any, seen: set[int]) -> bool:
-    """Whether ``value`` holds, at any depth, no tensor to differentiate in; False for functions, which may.
+    """Return whether ``value`` holds no differentiable tensor at any depth; False for functions, as these may hold
+    tensors.
 
-    A frozen parameter counts, since the compiled program would not notice when it is unfrozen.
+    A frozen parameter counts as differentiable: the compiled program would not notice a later ``requires_grad_()``.
     """
     if id(value) in seen or isinstance(value, type):
         return True
@@ -100,5 +101,5 @@ def has_no_parameters(value: Any, seen: set[int]) -> bool:
 
 
 def is_same_constant(a: Any, b: Any) -> bool:
-    """Whether two constants are equal: objects by identity, text and numbers by value."""
+    """Return whether two constants are equal: objects by identity, text and numbers by value."""
     return a is b or (type(a) is type(b) and isinstance(a, str | int | float) and repr(a) == repr(b))

@@ -1,8 +1,9 @@
 """The operator ``structinf::call``: a function of tensors as one node of torch.compile's graphs.
 
-The operator takes tensors and the key of a registered function. Its backward pass is the same operator with the key of
-the function's vector-Jacobian product, which runs the function again and differentiates it; so every order of
-derivative exists that the function supports. A scalar result comes with its gradient instead, computed on the way.
+The operator takes tensors and the key of a registered function. The backward pass is the same operator with the key of
+the vector-Jacobian product of the function, which runs the function again and differentiates the result. The operator
+therefore supports every order of derivative of the function. For a scalar result, the forward pass also computes the
+gradient.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ class TensorFunction(Protocol):
     """A deterministic function of tensors whose outputs have known shapes."""
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The outputs, which autograd follows to the tensors."""
+        """Return the outputs, differentiable by autograd."""
         ...
 
     def output_like(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Tensors of the shapes and dtypes of the outputs."""
+        """Return tensors with the shapes and dtypes of the outputs."""
         ...
 
 
 @dataclass(frozen=True)
 class _Vjp:
-    """From the ``inputs`` tensors of ``function`` and the cotangents of its outputs to the gradients in ``indices``."""
+    """The function from ``inputs`` tensors and cotangents of outputs to gradients for the tensors ``indices``."""
 
     function: TensorFunction
     inputs: int
@@ -49,7 +50,7 @@ class _Vjp:
 
 @dataclass(frozen=True)
 class _ScalarAndGradient:
-    """From tensors to the scalar that ``function`` makes of them and its gradients in the tensors ``indices``."""
+    """The function from tensors to the scalar result of ``function`` and the gradients for the tensors ``indices``."""
 
     function: TensorFunction
     indices: tuple[int, ...]
@@ -68,10 +69,10 @@ def _outputs_and_vjp(
     indices: Sequence[int],
     cotangents: Sequence[Tensor] | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Outputs of ``function``, and their cotangents (ones by default) times the Jacobian in the tensors ``indices``."""
+    """Return outputs of ``function``, and cotangents (by default 1) times the Jacobian for the tensors ``indices``."""
     create_graph = torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *(cotangents or ())))
     with torch.enable_grad():
-        # Aliases, so that gradients stop here unless a graph of higher order is being built.
+        # Aliases stop gradients here, except in a graph of higher order.
         inputs = [t.view_as(t) if create_graph else t.detach() for t in tensors]
         sources = [inputs[i].requires_grad_() for i in indices]
         outputs = function.run(inputs)
@@ -86,12 +87,13 @@ def _outputs_and_vjp(
 # ----------------------------------------------------------------------------- keys
 
 
-# Kept for good, as compiled programs are, and with them the objects whose identity they depend on.
+# Compiled programs are kept until the process ends. Functions, and objects compared by identity, are therefore kept
+# too.
 _FUNCTIONS: dict[str, TensorFunction] = {}
 
 
 def register_function(label: str, function: TensorFunction, is_same: Callable[[Any], bool]) -> str:
-    """The key of ``function``: ``label``, numbered if another function has that label.
+    """Return the key of ``function``: ``label``, with a number if another function has the same label.
 
     The key is the same text in every process that registers the same functions in the same order.
     """
@@ -103,10 +105,10 @@ def register_function(label: str, function: TensorFunction, is_same: Callable[[A
 
 
 def _function_of(key: str) -> TensorFunction:
-    """The function of a ``key``.
+    """Return the function of a ``key``.
 
     The keys of derivatives describe them: "vjp[indices]/inputs key" and "grad[indices] key". A compiled backward pass
-    may come from the cache of another process, and this process then never traces it.
+    may come from the cache of another process, and then the current process never traces the backward pass.
     """
     head, _, inner = key.partition(" ")
     if head.startswith("grad["):
@@ -129,9 +131,9 @@ def _indices(key: str) -> tuple[int, ...]:
 
 
 def call_scalar_operator(key: str, tensors: Sequence[Tensor]) -> Tensor:
-    """The scalar that the function of ``key`` returns, computed together with its gradient if autograd records."""
+    """Return the scalar result of the function of ``key``, computed with the gradient if autograd records."""
     indices = [i for i, t in enumerate(tensors) if t.requires_grad] if torch.is_grad_enabled() else []
-    # A float16 gradient may need the loss scaled first, so it is not rounded before the scale is known.
+    # A float16 gradient may need a scaled loss. It is therefore not rounded before the scale is known.
     if not indices or any(tensors[i].dtype == torch.float16 for i in indices):
         return call_operator(key, tensors)[0]
     return call_operator(f"grad[{','.join(map(str, indices))}] {key}", tensors)[0]
@@ -139,8 +141,8 @@ def call_scalar_operator(key: str, tensors: Sequence[Tensor]) -> Tensor:
 
 @torch.library.custom_op("structinf::call", mutates_args=(), schema="(str key, Tensor[] tensors) -> Tensor[]")
 def call_operator(key: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The outputs of the function of ``key``."""
-    # The dispatcher has turned autograd off below this; without inference mode, functions can turn it on.
+    """Return the outputs of the function of ``key``."""
+    # The dispatcher turned autograd off. Outside of inference mode, functions can turn autograd on again.
     with torch.inference_mode(False), torch.no_grad(), bypass_saved_tensor_hooks():
         outputs = _function_of(key).run([t.clone() if t.is_inference() else t for t in tensors])
     storages = {t.untyped_storage().data_ptr() for t in tensors}
@@ -167,7 +169,7 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, cotangents: Sequence[Tensor | None]) -> Any:
-    saved = ctx.saved_tensors  # read once: checkpointing refuses a second read
+    saved = ctx.saved_tensors  # read once, since checkpointing refuses a second read
     tensors, gradients = saved[: ctx.inputs], saved[ctx.inputs :]
     indices = tuple(i for i, needed in enumerate(ctx.needs_input_grad[1]) if needed)
     cotangent, *others = cotangents

@@ -1,4 +1,4 @@
-"""Public calls inside the transforms of torch.func: solved on plain tensors, differentiated along autograd's record."""
+"""Public calls inside the transforms of torch.func: solved on plain tensors and differentiated by autograd."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ T = TypeVar("T")
 def functorch_compatible(function: Callable[P, T], check: Callable[..., None] | None = None) -> Callable[P, T]:
     """Make ``function`` differentiable by torch.func.
 
-    A transform hides the values of its tensors, which solvers must see. Inside a transform the call therefore becomes
-    one autograd Function. Its forward pass runs ``function`` on plain tensors under autograd, and its backward pass
-    follows that record, to every order that ``function`` supports. Under vmap the slices run one after the other.
-    Forward mode (jvp) raises UnsupportedError. Outside of transforms the cost is one flag.
+    A transform hides the values of tensors from solvers. Inside a transform the call therefore becomes one autograd
+    Function. The forward pass runs ``function`` on plain tensors and records the operations with autograd. The backward
+    pass differentiates the record, to every order supported by ``function``. Under vmap, the slices run one after the
+    other. Forward mode (jvp) raises UnsupportedError. Outside of transforms, the overhead is the check of one flag.
 
     Parameters
     ----------
     function : callable
-        Of tensors and other objects, also nested in tuples, lists and dicts; so is its result.
+        A function of tensors and other objects, also nested in tuples, lists and dicts. The result has the same form.
     check : callable, optional
-        Of the same arguments. Raises if the result depends on tensors that are not among the arguments.
+        A function of the same arguments. Raises if the result depends on tensors outside of the arguments.
     """
 
     @functools.wraps(function)
@@ -62,7 +62,7 @@ def functorch_compatible(function: Callable[P, T], check: Callable[..., None] | 
 
 
 def refuse_function(name: str, option: Any) -> None:
-    """Raise UnsupportedError if the ``option`` is a function: a recorded call takes what it reads for constant."""
+    """Raise UnsupportedError if ``option`` is a function, because tensors read by the function would be constants."""
     if callable(option):
         raise UnsupportedError(
             f"{name}: torch.func cannot differentiate through an option that is a function; call structinf.relax in "
@@ -71,7 +71,7 @@ def refuse_function(name: str, option: Any) -> None:
 
 
 def check_not_captured(name: str, t: Tensor) -> None:
-    """Raise UnsupportedError if a transform differentiates in ``t``, but ``t`` is not an argument of the call."""
+    """Raise UnsupportedError if a transform differentiates with respect to ``t``, and ``t`` is not an argument."""
     if not functorch_is_active() and is_functorch_wrapped_tensor(t):
         raise UnsupportedError(
             f"{name}: torch.func differentiates with respect to a tensor that an object holds; pass the tensor as an "
@@ -81,10 +81,10 @@ def check_not_captured(name: str, t: Tensor) -> None:
 
 @dataclass
 class _Record:
-    """A call on plain tensors, with autograd's record from ``leaves`` to ``outputs``, and its whole ``result``.
+    """A call on plain tensors, with the autograd graph from ``leaves`` to ``outputs``, and the whole ``result``.
 
-    Under vmap, ``slices`` holds one record for each slice instead. The record of a backward pass names its ``source``,
-    the record that it follows; its first ``source_inputs`` tensors are the inputs of the source.
+    Under vmap, ``slices`` holds one record for each slice instead. ``source`` is the differentiated record, if the
+    record is a backward pass. The first ``source_inputs`` tensors are then the inputs of the source.
     """
 
     function: Callable[..., tuple[list[Tensor], Any]]
@@ -97,7 +97,7 @@ class _Record:
     generators: list[torch.Generator] = field(default_factory=list)
 
     def run(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The outputs of the function; the first ``tensors`` are leaves already if the record follows another one."""
+        """Return the outputs of the function. The first ``tensors`` of a backward pass are existing leaves."""
         with torch.enable_grad():
             new = tensors[len(self.leaves) :]
             self.leaves = [*self.leaves, *(t.detach().requires_grad_(t.is_floating_point()) for t in new)]
@@ -106,25 +106,25 @@ class _Record:
 
     @property
     def differentiable(self) -> list[int]:
-        """Which outputs have a gradient."""
+        """The indices of the outputs with a gradient."""
         if self.slices:
             return self.slices[0].differentiable
         return [i for i, t in enumerate(self.outputs) if t.requires_grad]
 
     def for_slice(self, k: int, dims: Sequence[int | None]) -> _Record:
-        """A record, not yet run, of the same call for slice k of tensors whose vmap dimensions are ``dims``."""
+        """Return a new record of the same call for slice k of tensors with the vmap dimensions ``dims``."""
         if self.source is None:
             return _Record(self.function, generators=self.generators)
-        # Either the source was sliced already, or only the cotangents of one call are.
+        # Either the source has slices, or only the cotangents of one call have slices.
         is_split = any(dim is not None for dim in dims[: self.source_inputs])
         return _backward_record(self.source.slices[k] if is_split else self.source, self.source_inputs)
 
 
 def _backward_record(record: _Record, inputs: int) -> _Record:
-    """The backward pass of ``record``: from its ``inputs`` and the cotangents of its outputs to the gradients."""
+    """Return the backward pass of ``record``: from ``inputs`` tensors and cotangents of outputs to gradients."""
     differentiable, leaves = record.differentiable, record.leaves
 
-    # The cotangents are inputs too, so that the gradients can be differentiated in them and in the leaves.
+    # The cotangents are inputs too. The gradients can therefore be differentiated in cotangents and leaves.
     def vjp(*tensors: Tensor) -> tuple[list[Tensor], Any]:
         cotangents = [tensors[inputs + i] for i in differentiable]
         outputs, sources = [record.outputs[i] for i in differentiable], [t for t in leaves if t.requires_grad]
@@ -155,7 +155,7 @@ class _RecordedCall(Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, record: _Record, *tensors: Tensor) -> Any:
-        """One call after the other: solvers look at values, and tensors may differ in their batch dimensions."""
+        """Run the slices one after the other, because solvers read values, and tensors differ in batch dimensions."""
         if not info.batch_size:
             raise UnsupportedError("torch.func.vmap over a dimension of size 0 does not work for structured calls")
         dims, results = dims[1:], []
@@ -186,13 +186,13 @@ class _RecordedCall(Function):
 
 
 def _default_generators(tensors: Sequence[Tensor]) -> list[torch.Generator]:
-    """The default generators of torch: of the CPU and of the devices that the tensors are on."""
+    """Return the default generators of torch, for the CPU and for the devices of the tensors."""
     devices = {t.device.index for t in tensors if t.is_cuda}
     return [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
 
 
 def _check_same_for_all_slices(result: Any) -> None:
-    """Raise UnsupportedError if a call returned other objects than tensors, numbers and strings."""
+    """Raise UnsupportedError if a call returned objects other than tensors, numbers and strings."""
     leaves = [] if result is None else result[0]
     if not all(leaf is None or isinstance(leaf, Tensor | int | float | str) for leaf in leaves):
         raise UnsupportedError(

@@ -1,8 +1,9 @@
-"""The decorator of public calls: what each does inside torch.compile and torch.func.
+"""The decorator of public calls, for the behaviour inside torch.compile and torch.func.
 
-Tracing would go through solvers down to numba's source. A call that returns only tensors becomes one custom operator
-(:mod:`.custom_op`) instead, so that the graph has no break, and values and gradients are the same as without
-torch.compile. The operator takes tensors; a key stands for all other arguments (names, options, oracles).
+Without the decorator, torch.compile would trace solvers down to the source of numba. The decorator makes each call that
+returns only tensors one custom operator (:mod:`.custom_op`). The graph then has no break, and values and gradients are
+the same as without torch.compile. The operator takes tensors, and a key for all other arguments (names, options,
+oracles).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 
 class _UnknownTensor:
-    """Stands for a tensor while a call is examined before it runs."""
+    """A placeholder for a tensor in the examination of a call before the run."""
 
     def __repr__(self) -> str:
         return "a tensor"
@@ -48,17 +49,17 @@ UNKNOWN_TENSOR = _UnknownTensor()
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """What torch.compile asks about a call before the call runs. Each function takes the arguments of the call.
+    """Properties of a call that torch.compile needs before the run. Each function takes the arguments of the call.
 
     Attributes
     ----------
     output_like : callable, optional
-        Returns tensors of the shapes and dtypes of the result. By default, the first argument.
+        Returns tensors with the shapes and dtypes of the result. By default, the first argument.
     is_deterministic : callable
-        Whether the result depends on the arguments alone, so that the backward pass may compute it again. It gets
-        ``UNKNOWN_TENSOR`` in the place of tensors, and raises the errors of invalid arguments.
+        Whether the result depends only on the arguments, so that the backward pass can compute the result again. The
+        function gets ``UNKNOWN_TENSOR`` in place of tensors, and raises the errors of invalid arguments.
     is_scalar : callable
-        Whether the result is one number, whose gradient the forward pass then computes too.
+        Whether the result is a single number. The forward pass then also computes the gradient.
     """
 
     output_like: Callable[..., Any] | None = None
@@ -84,14 +85,17 @@ def public_call(
 ) -> Any:
     """Decorate a public call.
 
-    1. In eager mode the function runs unchanged; the decorator costs two flags.
+    1. In eager mode the function runs unchanged; the decorator checks two flags.
     2. Inside torch.compile the call breaks the graph, unless ``operator`` is given.
     3. With ``operator``, the call is one node of the graph. The function then returns a tensor, or a tuple of tensors
-       if its first argument is one. Its arguments are tensors, lists, tuples and dicts of them, and objects that
-       do not change except in the attributes that their class names as ``settable``; gradients flow to the tensors
-       and to these attributes. The graph breaks if the call is not deterministic or its objects may hold parameters.
-    4. Inside torch.func, with ``functorch``, the function sees plain tensors (:func:`.functorch.functorch_compatible`),
-       and ``check_captured`` refuses calls that read other tensors. Without it the function is traced by torch.func.
+       if the first argument is a tuple. The arguments are tensors, lists, tuples and dicts of tensors, and objects.
+       Objects must not change, except for the attributes named in ``settable`` of the class. Gradients flow to the
+       tensors and to the settable attributes. The graph breaks if the call is not deterministic, or if an object may
+       hold parameters.
+    4. Inside torch.func, with ``functorch``, the function gets plain tensors (:func:`.functorch.functorch_compatible`),
+       and ``check_captured`` refuses calls that read other tensors. Without ``functorch``, torch.func traces the
+       function.
+    5. Inside torch.export, a call that would break the graph raises UnsupportedError.
     """
     if function is None:
         return functools.partial(_decorate, operator=operator, functorch=functorch, check_captured=check_captured)
@@ -109,7 +113,7 @@ def _decorate(
     graph_break = disable_dynamo(transformed)
 
     def call_in_transform(*args: Any, **kwargs: Any) -> Any:
-        # Inside torch.func the compiler leaves a function whose graph breaks, and traces the functions that it calls.
+        # Inside torch.func the compiler skips a function with a graph break, and traces the called functions.
         return (graph_break if is_dynamo_imported() else transformed)(*args, **kwargs)
 
     no_export = _no_export(function)
@@ -120,7 +124,7 @@ def _decorate(
         if torch.compiler.is_dynamo_compiling():
             raise UnsupportedError(no_export)
         try:
-            return graph_break(*args, **kwargs)  # a call that only consists of torch operators, such as pairwise_cost
+            return graph_break(*args, **kwargs)  # works for calls of torch operators only, such as pairwise_cost
         except StructinfError:
             raise
         except RuntimeError as error:
@@ -165,7 +169,7 @@ def _decorate(
 
 
 def _refuse_jit_trace(function: Callable[..., Any]) -> None:
-    """Raise UnsupportedError inside torch.jit.trace, which would record the result of the call as a constant."""
+    """Raise UnsupportedError inside torch.jit.trace, because the trace would hold the result as a constant."""
     if is_jit_tracing():
         raise UnsupportedError(
             f"torch.jit.trace cannot record structinf.{_public_name(function)}: the traced module would return the "
@@ -187,7 +191,7 @@ def _public_name(function: Callable[..., Any]) -> str:
 
 
 def _first_argument_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the same arguments that returns the first."""
+    """Return a function that returns the first argument of a call of ``function``."""
     name = next(iter(inspect.signature(function).parameters))
     return lambda *args, **kwargs: args[0] if args else kwargs[name]
 
@@ -207,7 +211,7 @@ _OPERATORS: dict[str, _Operator] = {}
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of one of the operators, without its tensors."""
+    """A call of an operator, without tensors."""
 
     operator: _Operator
     form: Any
@@ -221,8 +225,8 @@ class _Call:
             return _as_tuple(self._apply(self.operator.output_like, tensors))
         except Exception as error:
             if type(error).__module__.startswith("torch"):
-                raise  # from one part of the compiler to another
-            # The call itself has the better message about wrong tensors, once it runs.
+                raise  # an internal exception of the compiler
+            # The message of the call itself about wrong tensors is better, and comes in the run.
             return tuple(self._first_argument(tensors) if self.kind() == "tuple" else tensors[:1])
 
     def is_deterministic(self) -> bool:
@@ -231,7 +235,7 @@ class _Call:
         return is_deterministic and has_no_parameters(self._arguments(tensors), set())
 
     def kind(self) -> str:
-        """Of the result: "tuple" if the first argument is one, else "scalar" or "tensor"."""
+        """Return the kind of the result: "tuple" if the first argument is a tuple, else "scalar" or "tensor"."""
         tensors = itertools.repeat(UNKNOWN_TENSOR)
         if isinstance(self._first_argument(tensors), tuple | list):
             return "tuple"
@@ -254,11 +258,11 @@ def _as_tuple(result: Any) -> tuple[Tensor, ...]:
 
 @mark_constant
 def _register_call(name: str, form: Any, identities: tuple[int, ...], *constants: Any) -> tuple[str | None, str, str]:
-    """The key of the call, or None if the graph must break; the kind of its result; an error message or "".
+    """Return the key of the call, or None if the graph must break; the kind of the result; an error message or "".
 
-    The compiler keeps the result as a constant as long as the arguments are the same.
+    The compiler keeps the result as a constant for equal arguments.
     """
-    # For an object that the compiled program creates, the compiler has a placeholder of another identity.
+    # Objects created by the compiled program are placeholders with another identity.
     is_whole = identities == tuple(map(identity, constants))
     if not is_whole or functorch_is_active():
         return None, "", ""
@@ -281,6 +285,6 @@ def _register_call(name: str, form: Any, identities: tuple[int, ...], *constants
 
 
 def _is_onnx_export() -> bool:
-    """Return whether torch.onnx.export is running; does not import torch.onnx, which takes longer than a call."""
+    """Return whether torch.onnx.export is running, without the slow import of torch.onnx."""
     onnx = sys.modules.get("torch.onnx")
     return onnx is not None and onnx.is_in_onnx_export()

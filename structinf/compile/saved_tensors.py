@@ -1,4 +1,4 @@
-"""Recording by autograd without the hooks that a caller sets for saved tensors."""
+"""Recording by autograd without the saved-tensor hooks of a caller."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["bypass_saved_tensor_hooks"]
 
 
 def bypass_saved_tensor_hooks() -> AbstractContextManager[None]:
-    """A context in which autograd saves tensors unchanged, whatever hooks are set around the call.
+    """Return a context in which autograd saves tensors unchanged, without the hooks set around the call.
 
-    Checkpointing sets such hooks. It would run its region again each time that a call reads a tensor which it saved
-    for its own use.
+    Checkpointing sets hooks for saved tensors, and would run the checkpointed region again for each saved tensor that a
+    call reads internally.
     """
     return saved_tensors_hooks(_unchanged, _unchanged) if has_saved_tensor_hooks() else nullcontext()
 

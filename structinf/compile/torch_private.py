@@ -1,7 +1,7 @@
-"""Every private or unstable name of torch that the library uses, checked with torch 2.13.0.
+"""All private or unstable names of torch used by the library, checked with torch 2.13.0.
 
-When torch moves one of these names, this module is the only one to change: nothing else imports from ``torch._C``,
-``torch._dynamo`` or another private module. A public name replaces an entry as soon as torch has one.
+If torch moves a private name, only this module changes: no other module imports from ``torch._C``, ``torch._dynamo`` or
+other private modules. A public name replaces an entry as soon as torch has a public name.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def disable_dynamo(function: F) -> F:
-    """``function``, at which torch.compile breaks its graph.
+    """Return ``function`` marked as a graph break for torch.compile.
 
-    ``torch.compiler.disable`` imports the whole compiler; this name waits until something is compiled.
+    ``torch.compiler.disable`` imports the whole compiler. The private name postpones the import to the compilation.
     """
     return cast(F, torch._disable_dynamo(function))  # pyright: ignore[reportPrivateImportUsage]
 
 
 def is_dynamo_imported() -> bool:
-    """Whether the compiler has been imported, so that it may be tracing."""
+    """Return whether the compiler is imported, and therefore may be tracing."""
     return "torch._dynamo" in sys.modules
 
 
 def mark_constant(function: F) -> F:
-    """``function``, whose result torch.compile keeps as a constant for equal arguments.
+    """Return ``function``, marked so that torch.compile keeps the result as a constant for equal arguments.
 
-    It does what ``torch.compiler.assume_constant_result`` does, which imports the whole compiler.
+    The effect is the same as of ``torch.compiler.assume_constant_result``, without importing the whole compiler.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def value_of_scalar(value: float) -> float:
-    """A number that torch.compile may have made symbolic, as a constant on which the compiled program depends."""
-    from torch.fx.experimental.symbolic_shapes import guard_scalar  # takes seconds to import, once, while compiling
+    """Return a number, symbolic inside torch.compile, as a constant guarded by the compiled program."""
+    from torch.fx.experimental.symbolic_shapes import guard_scalar  # a slow import, only while compiling
 
     return guard_scalar(value)
 
 
 def functorch_is_active() -> bool:
-    """Whether the call is inside a transform of torch.func (grad, vmap, vjp, jvp, ...)."""
+    """Return whether the call is inside a transform of torch.func (grad, vmap, vjp, jvp, ...)."""
     return torch._C._are_functorch_transforms_active()
 
 
@@ -71,11 +71,11 @@ def is_jit_tracing() -> bool:
 
 
 def has_saved_tensor_hooks() -> bool:
-    """Whether autograd calls hooks for the tensors that it saves."""
+    """Return whether hooks for saved tensors are set."""
     autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
     return autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def standard_gamma(concentration: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Samples of Gamma(concentration, 1); unlike torch.distributions.Gamma, it takes a generator."""
+    """Draw from Gamma(concentration, 1). Unlike torch.distributions.Gamma, the function takes a generator."""
     return torch._standard_gamma(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
