@@ -22,7 +22,7 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-__all__ = ["argmax"]
+__all__ = ["argmax", "grow"]
 
 _FRESH, _ON_PATH, _HANGS = 0, 1, 2
 
@@ -73,7 +73,7 @@ def _expand(entries, parent, sources, nodes, n):
 
 
 @jit
-def _grow(scores, entries, owner, parent, sources, state, path, n, single_root):
+def grow(scores, entries, owner, parent, sources, state, path, n, single_root):
     """Write the best head of each of n words to ``sources``, for scores[word, head]; return False if there is no tree.
 
     Nodes 0, ..., n − 1 are the words. ``owner[h]`` is the node that contains vertex h of θ, −1 for the root.
@@ -145,7 +145,7 @@ def argmax(start, stop, theta, lengths, single_root, y, value):
             scores[i, i + 1] = -np.inf
         sources = stack[2]
         value[b] = -np.inf
-        if not _grow(scores, entries, stack[0], stack[1], sources, stack[3], stack[4], n, single_root):
+        if not grow(scores, entries, stack[0], stack[1], sources, stack[3], stack[4], n, single_root):
             continue
         roots, total = 0, 0.0
         for i in range(n):
