@@ -130,6 +130,10 @@ class Relaxation(abc.ABC):
         """The relaxations inside this relaxation."""
         return ()
 
+    def exact(self) -> Self:
+        """Return a copy that solves its problems to rounding errors; the relaxation itself if it has no tolerance."""
+        return self
+
     def unsupported_reason(self, oracle: Oracle) -> str | None:
         """Return the reason why the relaxation does not support ``oracle``, as a clause; None if it does."""
         return missing_ability_reason(oracle, self.requires)

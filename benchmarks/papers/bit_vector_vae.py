@@ -89,7 +89,7 @@ def gibbs(theta: Tensor, code: Code) -> Posterior:
 
 def sparsemap(theta: Tensor, code: Code) -> Posterior:
     """Return the posterior over the support of SparseMAP."""
-    found = si.SparseDistribution.of(theta, code.oracle, "sparsemap")
+    found = si.SparseDistribution.of(theta, code.oracle, "sparsemap", tolerance=0)
     return Posterior(cast(Tensor, found.structures), found.weights)
 
 

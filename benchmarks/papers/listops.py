@@ -181,7 +181,7 @@ def surrogate(name: str, **options: Any) -> si.Relaxation:
 
 
 # A gap left after so many structures does no harm to messages.
-SPARSE = {"tolerance": 1e-4, "max_iter": 50, "on_failure": "ignore"}
+SPARSE = {"tolerance": 0.015, "max_iter": 50, "on_failure": "ignore"}
 TRICK = si.get_relaxation("stochastic", base_relaxation="marginals")
 LSTM, RIGHT = "no tree: LSTM", "right parse"
 METHODS: dict[str, Trees | None] = {

@@ -162,7 +162,7 @@ def monotonic(relaxation: str, **options: Any) -> Alignment:
 
 
 # A gap or a residual left after so many iterations does no harm to an attention.
-SPARSE = {"tolerance": 1e-6, "max_iter": 100, "on_failure": "ignore"}
+SPARSE = {"tolerance": 1.5e-3, "max_iter": 100, "on_failure": "ignore"}
 ALIGNMENTS: dict[str, Alignment] = {
     "softmax": each_word,
     "assignment, SparseMAP": matching("sparsemap", **SPARSE),

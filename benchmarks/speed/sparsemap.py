@@ -36,7 +36,7 @@ MAX_ITER = 1000
 
 def _ours(theta: tuple[Tensor, ...], oracle: str, backward: bool, **options: Any) -> Contender:
     """Return a contender: the layer, forward and optionally backward. An instance without convergence is an error."""
-    layer = si.Layer(oracle, "sparsemap", max_iter=MAX_ITER, on_failure="raise", **options)
+    layer = si.Layer(oracle, "sparsemap", tolerance=0, max_iter=MAX_ITER, on_failure="raise", **options)
     leaves = tuple(t.clone().requires_grad_(backward) for t in theta)
     form = leaves if len(leaves) > 1 else leaves[0]
     weight = torch.randn(leaves[0].shape, generator=torch.Generator().manual_seed(1))

@@ -16,7 +16,7 @@ from .surrogate import ArgmaxResult, Surrogate, take_step
 
 __all__ = ["SPIGOT"]
 
-_PROJECTION = SparseMAP()
+_PROJECTION = SparseMAP(tolerance=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -121,6 +122,11 @@ class Stochastic(Relaxation):
         new = super().with_generator(generator)
         if new is not self:
             object.__setattr__(new, "base_relaxation", self._base.with_generator(generator))
+        return new
+
+    def exact(self) -> Self:
+        new = copy.copy(self)
+        object.__setattr__(new, "base_relaxation", self._base.exact())
         return new
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:

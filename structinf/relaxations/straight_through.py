@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import InitVar, dataclass
 
 import torch
@@ -88,6 +89,13 @@ class StraightThrough(Surrogate):
         new = super().with_generator(generator)
         if new is not self and self._backward_relaxation is not None:
             object.__setattr__(new, "backward", self._backward_relaxation.with_generator(generator))
+        return new
+
+    def exact(self) -> Self:
+        if self._backward_relaxation is None:
+            return self
+        new = copy.copy(self)
+        object.__setattr__(new, "backward", self._backward_relaxation.exact())
         return new
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:

@@ -71,9 +71,16 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         return self._attach_gradient(self._result(oracle, scaled), oracle, scaled)[0]
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
-        """Return max ⟨θ, μ⟩ − temperature · Ω(μ), (B,)."""
+        """Return max ⟨θ, μ⟩ − temperature · Ω(μ), (B,), from above: the objective at μ plus the duality gap.
+
+        The upper bound keeps Fenchel-Young losses at least 0.
+        """
         if self._closed_form(oracle) is None:
-            return self.solve(oracle, theta).value
+            scaled = divide_by_temperature(theta, self.temperature)
+            result = self._result(oracle, scaled)
+            mean, _ = self._attach_gradient(result, oracle, scaled)
+            bound = self.temperature * (result.value + result.gap)
+            return autograd.attach_envelope_gradient(bound, theta, mean)
         return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
 
     def _attach_gradient(self, result: autograd.WeightedMean, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:

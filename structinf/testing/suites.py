@@ -129,7 +129,8 @@ def check_relaxation(
     Parameters
     ----------
     relaxation : str or Relaxation
-        The relaxation to check: a name, or an object.
+        The relaxation to check: a name, or an object. The checks compare with exact values, and therefore call
+        ``relaxation.exact()``.
     oracle, event_shape, instance_data, dtypes, seed, raise_on_failure, on_result
         As for :func:`check_oracle`.
 
@@ -156,6 +157,6 @@ def check_relaxation(
         raise UnsupportedError(
             f'{relaxed!r} returns separate samples, which no check supports; check the relaxation with reduction="mean"'
         )
-    options = {"dtypes": tuple(dtypes), "seed": seed, "relaxation": relaxed}
+    options = {"dtypes": tuple(dtypes), "seed": seed, "relaxation": relaxed.exact()}
     target = CheckTarget.make(found, event_shape, instance_data, **options)
     return run_checks(list_relaxation_checks(), target, raise_on_failure, on_result)

@@ -146,7 +146,7 @@ def test_values():
 
 
 def test_the_support_of_an_assignment():
-    solution = infer(torch.tensor([[1.0, 0.0], [0.0, 0.5]]), "assignment", "sparsemap")
+    solution = infer(torch.tensor([[1.0, 0.0], [0.0, 0.5]]), "assignment", "sparsemap", tolerance=0)
     torch.testing.assert_close(solution.mean, torch.tensor([[0.875, 0.125], [0.125, 0.875]]))
     assert sorted(solution.weights.tolist()) == pytest.approx([0.125, 0.875])
     assert solution.converged
@@ -227,24 +227,30 @@ def test_no_grad_and_detached_input():
 def test_a_warm_start_saves_oracle_calls():
     generator = torch.Generator().manual_seed(0)
     theta = torch.randn(4, 6, 6, generator=generator)
-    first = infer(theta, "assignment", "sparsemap")
-    again = infer(theta + 1e-4 * torch.randn(4, 6, 6, generator=generator), "assignment", "sparsemap", warm_start=first)
-    cold = infer(theta, "assignment", "sparsemap")
+    first = infer(theta, "assignment", "sparsemap", tolerance=0)
+    again = infer(
+        theta + 1e-4 * torch.randn(4, 6, 6, generator=generator),
+        "assignment",
+        "sparsemap",
+        tolerance=0,
+        warm_start=first,
+    )
+    cold = infer(theta, "assignment", "sparsemap", tolerance=0)
     assert again.oracle_calls < cold.oracle_calls
     torch.testing.assert_close(again.mean, first.mean, atol=1e-3, rtol=0)
 
 
 def test_a_warm_start_of_another_problem_changes_nothing_but_time():
     theta, other = torch.randn(2, 2, 3, 4, dtype=torch.float64)
-    start = infer(other, Explicit(), "sparsemap")
-    warm = infer(theta, Explicit(), "sparsemap", warm_start=start)
-    torch.testing.assert_close(warm.mean, relax(theta, Explicit(), "sparsemap"))
+    start = infer(other, Explicit(), "sparsemap", tolerance=0)
+    warm = infer(theta, Explicit(), "sparsemap", tolerance=0, warm_start=start)
+    torch.testing.assert_close(warm.mean, relax(theta, Explicit(), "sparsemap", tolerance=0))
 
 
 def test_a_warm_start_has_the_same_gradient():
     theta = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
-    start = infer(theta, Explicit(), "sparsemap")
-    assert gradcheck(lambda t: infer(t, Explicit(), "sparsemap", warm_start=start).mean, theta)
+    start = infer(theta, Explicit(), "sparsemap", tolerance=0)
+    assert gradcheck(lambda t: infer(t, Explicit(), "sparsemap", tolerance=0, warm_start=start).mean, theta)
 
 
 def test_warm_starts_that_do_not_fit():
@@ -280,7 +286,7 @@ def test_a_solver_that_stops_early_says_so_with_numbers():
     assert seen[0].filename == __file__
     assert not solution.converged.any()
     assert (solution.gap > 0).all()
-    best = infer(theta, "assignment", "sparsemap").value
+    best = infer(theta, "assignment", "sparsemap", tolerance=0).value
     assert (best <= solution.value + solution.gap + 1e-5).all()
     with pytest.raises(ConvergenceError, match="3 of 3 instances"):
         relax(theta, "assignment", "sparsemap", max_iter=1, on_failure="raise")

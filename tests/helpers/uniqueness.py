@@ -30,7 +30,7 @@ def find_rivals(theta: Parts, oracle: Any, relaxation: Any = "sparsemap", **opti
     """
     theta = map_parts(lambda t: t.detach().double(), theta)
     found, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
-    solution = found.solve(problem.oracle, problem.theta)
+    solution = found.exact().solve(problem.oracle, problem.theta)
     mean = map_parts(lambda t: t.detach().requires_grad_(), solution.mean)
     g = _vector(problem.theta) - _slope(found.omega(problem.oracle, mean).sum(), mean)
     count = len(solution.weights)

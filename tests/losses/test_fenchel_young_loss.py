@@ -325,7 +325,7 @@ def test_sparsemap_is_the_default_and_options_go_through():
     loss = FenchelYoungLoss("arborescence", single_root=True, temperature=0.5, cost="hamming")
     assert repr(loss) == (
         "FenchelYoungLoss(oracle=Arborescence(single_root=True), relaxation=SparseMAP(penalty='all', temperature=0.5, "
-        "tolerance=1e-12, max_iter=1000, on_failure='warn'), cost=hamming, reduction='mean')"
+        "tolerance=0.05, max_iter=1000, on_failure='warn'), cost=hamming, reduction='mean')"
     )
 
 
