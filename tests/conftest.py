@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -33,8 +35,24 @@ if importlib.util.find_spec("hypothesis"):
 collect_ignore = ["wheel"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests where there is no GPU."""
+SAMPLE = 3
+"""Without --full, each test marked ``matrix`` runs for one combination of its parameters in this number."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help=f"run tests marked 'matrix' for all combinations of their parameters, instead of one in {SAMPLE}",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect combinations that only --full runs, and skip GPU tests where there is no GPU."""
+    if not config.getoption("--full"):
+        left_out = set(_left_out([item for item in items if item.get_closest_marker("matrix")]))
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     import torch
 
     if torch.cuda.is_available():
@@ -43,6 +61,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(skip)
+
+
+def _left_out(items: list[Any]) -> Iterator[Any]:
+    """Yield the combinations that only --full runs: those whose parameters' numbers have a sum not divisible by SAMPLE.
+
+    As in a Latin square, each value of each parameter stays. Tests with a single varying parameter stay whole.
+    """
+    numbers: dict[tuple[Any, str], dict[int, int]] = defaultdict(dict)
+    for item in items:
+        for name, value in item.callspec.params.items():
+            seen = numbers[item.function, name]
+            seen.setdefault(id(value), len(seen))
+    for item in items:
+        place = {name: numbers[item.function, name] for name in item.callspec.params}
+        varying = sum(len(seen) > 1 for seen in place.values())
+        if varying > 1 and sum(place[name][id(value)] for name, value in item.callspec.params.items()) % SAMPLE:
+            yield item
 
 
 @pytest.fixture(autouse=True)

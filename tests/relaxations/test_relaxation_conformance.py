@@ -24,6 +24,7 @@ from structinf.testing import check_relaxation
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", list_relaxations())
 @oracle_examples.parametrize(lambda example: example.relaxed)
 def test_conformance(example: Example, name: str) -> None:
