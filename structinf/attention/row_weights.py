@@ -25,9 +25,18 @@ __all__ = ["RowWeights", "SimplexWeights"]
 
 
 _FUNCTIONS = {
-    name: function
-    for name, function in sorted(vars(simplex).items())
-    if inspect.isfunction(function) and "target" not in inspect.signature(function).parameters  # skips losses
+    name: getattr(simplex, name)
+    for name in (
+        "budget",
+        "entmax",
+        "entmax15",
+        "fusedmax",
+        "normmax",
+        "oscarmax",
+        "softmax",
+        "sparsemax",
+        "topk_sparsemax",
+    )
 }
 
 
