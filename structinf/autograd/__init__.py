@@ -1,4 +1,4 @@
-"""The torch.autograd.Functions of the library. Algorithms are in other modules; this package attaches gradients."""
+"""The torch.autograd.Functions of the library, which attach gradients to the results of algorithms."""
 
 from .capped_simplex import CappedSimplexMap
 from .convex_function import ConvexFunction, Gradient, gradient, value, value_and_gradient

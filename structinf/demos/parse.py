@@ -2,7 +2,7 @@
 
 A recurrent network scores every arc between two words of a sentence, or between the root and a
 word; the structure is an arborescence with one arc from the root. The losses differ in the
-relaxation, and in whether they ask for a margin.
+relaxation, and in the presence of a margin.
 
 The network is the arc-factored parser of Kiperwasser & Goldberg 2016, Simple and Accurate Dependency
 Parsing Using Bidirectional LSTM Feature Representations, on gold tags; the losses are compared in
@@ -35,7 +35,8 @@ __all__ = ["run"]
 TREE = si.get_oracle("arborescence", single_root=True)
 
 LOSSES = {
-    # 0 for equal scores too, and without a margin training drifts towards them: far behind the others.
+    # The loss is also 0 for equal scores. Without a margin, training drifts towards equal scores, with far worse
+    # results.
     "perceptron": si.FenchelYoungLoss(TREE, "map"),
     "svm": si.FenchelYoungLoss(TREE, "map", cost="hamming"),
     "crf": si.FenchelYoungLoss(TREE, "marginals"),
@@ -45,7 +46,7 @@ LOSSES = {
 
 
 class Parser(nn.Module):
-    """Scores (B, n + 1, n + 1) of the arcs from each head to each word, the root being number 0."""
+    """A network for scores (B, n + 1, n + 1) of the arcs from each head to each word, where the root is number 0."""
 
     def __init__(self, words: int, tags: int) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class Parser(nn.Module):
 def train_epoch(
     model: Parser, optimizer: torch.optim.Optimizer, loss: nn.Module, batches: list[Batch], description: str
 ) -> float:
-    """One pass over the batches; returns the mean loss."""
+    """Train for one pass over the batches; return the mean loss."""
     model.train()
     total = 0.0
     progress = tqdm(batches, desc=description, leave=False, disable=None)
@@ -82,7 +83,7 @@ def train_epoch(
 
 
 class Accuracy(NamedTuple):
-    """Shares of the words whose head is right, and of the sentences whose whole tree is right."""
+    """Fractions of words with a correct head, and of sentences with a correct tree."""
 
     heads: float
     trees: float
@@ -104,7 +105,7 @@ def evaluate(model: Parser, batches: list[Batch]) -> Accuracy:
 
 @torch.no_grad()
 def draw_picture(model: Parser, encoder: Encoder, sentences: list[Sentence], path: Path) -> None:
-    """The sentence of 5 to 12 words whose few candidate trees are hardest to choose between."""
+    """Draw the sentence of 5 to 12 words with at most four candidate trees and the smallest weight of the best tree."""
     model.eval()
     chosen: tuple[Sentence, si.Solution] | None = None
     largest_ambiguity = -1.0
@@ -139,7 +140,7 @@ class Sentence(NamedTuple):
 
 
 def read_treebank(folder: Path, max_sentences: int | None = None) -> dict[str, list[Sentence]]:
-    """Sentences of the files ``*train*``, ``*dev*`` and ``*test*``, which end in .conllu or .conllu.xz."""
+    """Read the sentences of the files ``*train*``, ``*dev*`` and ``*test*`` that end in .conllu or .conllu.xz."""
     if not folder.is_dir():
         raise FileNotFoundError(f"treebank must be a folder, but the folder {folder} does not exist")
     treebank = {}
@@ -157,7 +158,7 @@ def _read(file: Path) -> Iterator[Sentence]:
     with open_text(file, "rt", encoding="utf-8") as lines:
         try:
             for number, tokens in enumerate(parse_incr(cast(TextIO, lines)), 1):
-                # Contractions (id 3-4) and elided words (id 3.1), whose ids are no integers, stand outside the tree.
+                # Contractions (id 3-4) and elided words (id 3.1) are not in the tree; their ids are not integers.
                 words = [token for token in tokens if isinstance(token["id"], int)]
                 heads = [w["head"] for w in words]
                 if None in heads or heads.count(0) != 1:
@@ -183,7 +184,7 @@ class Batch(NamedTuple):
 
 
 class Encoder:
-    """Numbers for lower-cased words and for tags; words seen once in training stand for all unknown ones."""
+    """A map from lower-cased words and tags to numbers. Words that occur once in training represent unknown words."""
 
     def __init__(self, sentences: Sequence[Sentence]) -> None:
         counts = Counter(word.lower() for s in sentences for word in s.words)
@@ -207,7 +208,7 @@ class Encoder:
 def length_buckets(
     sentences: Sequence[Sentence], size: int, generator: torch.Generator | None = None
 ) -> list[list[Sentence]]:
-    """Batches of sentences of similar length; with a generator, in random order and differently each time."""
+    """Return batches of sentences of similar length; with a generator, random batches in random order."""
     noise = torch.rand(len(sentences), generator=generator) if generator else torch.zeros(len(sentences))
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].words) + noise[i].item())
     buckets = [[sentences[i] for i in order[k : k + size]] for k in range(0, len(order), size)]

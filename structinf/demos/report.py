@@ -1,4 +1,4 @@
-"""A result table that is printed while its rows come in."""
+"""A result table, printed row by row."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["Table", "percent"]
 
 
 class Table:
-    """Prints a header, then each row as it is added; the first column is aligned left, the others right.
+    """Prints a header, and then each added row. The first column is aligned left, all other columns right.
 
-    ``columns`` maps titles to the width that the cells need; a title is never cut.
+    ``columns`` maps titles to the width of the cells; a title is never cut.
 
     Examples
     --------
@@ -34,5 +34,5 @@ class Table:
 
 
 def percent(share: float) -> str:
-    """``share`` of 1 as a percentage with one decimal."""
+    """Format ``share``, between 0 and 1, as a percentage with one decimal."""
     return f"{100 * share:.1f} %"

@@ -1,8 +1,8 @@
-"""Learn to sort images of digits, from sorted lists alone.
+"""Learn to sort images of digits from sorted lists.
 
 A set holds eight images of different handwritten digits. A small network scores each image
-against each rank, and the structure is an assignment of images to ranks. Nothing tells the
-network which digits it sees: it is trained, end to end, on the right orders.
+against each rank, and the structure is an assignment of images to ranks. The network never gets
+the digits: the training data are only the correct orders.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ranker(nn.Module):
 
 
 class Method(NamedTuple):
-    """A loss of scores (B, images, ranks) and right ranks (B, images), and the relaxation that it comes from."""
+    """A loss of scores (B, images, ranks) and correct ranks (B, images), with its relaxation."""
 
     name: str
     relaxation: si.Relaxation
@@ -71,17 +71,19 @@ class Method(NamedTuple):
 
     @property
     def standardise(self) -> bool:
-        """Whether the best order alone counts, and not the scores' scale.
+        """Whether the loss depends only on the best order, and not on the scale of the scores.
 
-        Equal scores have no perceptron loss either, and its gradient, like those of surrogates, leads there; scores
-        that are standardised cannot all be equal.
+        The perceptron loss is also 0 for equal scores, and its gradient leads to equal scores, like the gradients of
+        surrogates. Standardised scores cannot all be equal.
         """
         smooth = isinstance(self.relaxation, si.RegularizedRelaxation) and not self.relaxation.piecewise_constant
         return not (smooth or self.relaxation.is_stochastic)
 
 
 def list_methods() -> list[str]:
-    """Names of all methods: RELAXATION-layer and RELAXATION-loss, with hyphens, for each relaxation of assignments."""
+    """Return the names of all methods: RELAXATION-layer and RELAXATION-loss, with hyphens, for each relaxation of
+    assignments.
+    """
     methods = []
     for name in works_with(si.get_oracle("assignment")):
         relaxation, stem = si.get_relaxation(name), name.replace("_", "-")
@@ -93,7 +95,9 @@ def list_methods() -> list[str]:
 
 
 def make_method(name: str) -> Method:
-    """The Fenchel-Young loss or the squared error of a layer called ``name``; UnknownNameError if there is none."""
+    """Return the Fenchel-Young loss or the squared error of a layer called ``name``; raise UnknownNameError for other
+    names.
+    """
     known = list_methods()
     if name not in known:
         close = did_you_mean(name, known) or "."
@@ -133,7 +137,7 @@ def train(method: Method, images: Images, *, epochs: int, steps: int, seed: int)
 
 
 class Result(NamedTuple):
-    """Shares of images and of whole sets that are ranked rightly, and the mean number of orders in a support."""
+    """Fractions of images and of sets with correct ranks, and the mean number of orders in a support."""
 
     images: float
     sets: float
@@ -150,18 +154,18 @@ def evaluate(model: Ranker, sets: Sets, relaxation: str | si.Relaxation) -> Resu
 
 
 def count_orders(solution: si.Solution) -> float | None:
-    """How many orders the support of a set has, on average; None if the relaxation keeps no support."""
+    """Return the mean number of orders in the support of a set; None if the relaxation keeps no support."""
     if solution.support is None or solution.weights is None:
         return None
     orders = si.decode(solution.support, "assignment")  # (structures, sets, images)
-    # What is drawn can be drawn twice.
+    # The same order can be drawn twice.
     counts = [len(orders[used, i].unique(dim=0)) for i, used in enumerate((solution.weights > 0).unbind(1))]
     return sum(counts) / len(counts)
 
 
 @torch.no_grad()
 def draw_picture(model: Ranker, sets: Sets, path: Path) -> None:
-    """The test set whose few candidate orders are hardest to choose between, its rows in the right order."""
+    """Draw the test set with at most four candidate orders and the smallest weight of the best order."""
     scores = model(sets.pixels)
     weights = cast(Tensor, si.infer(scores, "assignment", "sparsemap").weights)
     num_orders = (weights > 0).sum(0) <= 4
@@ -180,7 +184,7 @@ def draw_picture(model: Ranker, sets: Sets, path: Path) -> None:
 
 
 class Images(NamedTuple):
-    """Images (N, 8, 8), with values between 0 and 1, and the digits (N,) that they show."""
+    """Images (N, 8, 8) with values between 0 and 1, and their digits (N,)."""
 
     pixels: Tensor
     digits: Tensor
@@ -194,7 +198,7 @@ class Sets(NamedTuple):
 
 
 def load_images(seed: int) -> tuple[Images, Images]:
-    """Images to train on, and others to test on."""
+    """Load images for training, and other images for the test."""
     pixels, digits = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     images = Images(pixels.float().unflatten(1, (8, 8)) / 16, digits.long())
     order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(seed))
@@ -203,7 +207,7 @@ def load_images(seed: int) -> tuple[Images, Images]:
 
 
 def draw_sets(images: Images, count: int, generator: torch.Generator) -> Sets:
-    """Sets of images of different digits, in random order."""
+    """Draw sets of images of different digits, in random order."""
     digits = torch.rand(count, 10, generator=generator).argsort(1)[:, :SIZE]
     by_digit = images.digits.argsort(stable=True)
     sizes = images.digits.bincount(minlength=10)
@@ -218,8 +222,8 @@ def draw_sets(images: Images, count: int, generator: torch.Generator) -> Sets:
 def run(methods: Sequence[str], *, epochs: int = 6, seed: int = 0, out: Path = Path(), quick: bool = False) -> None:
     """Train and test each method, print a table, and save a picture of the last method's orders in the folder ``out``.
 
-    ``methods`` are names of :func:`list_methods`; "all" stands for all of them. Each method trains on 100 batches of 32
-    sets per epoch. With ``quick``, it trains on 10 batches: enough to test the program, not to compare the methods.
+    ``methods`` are names of :func:`list_methods`, or "all". Each method trains on 100 batches of 32 sets per epoch.
+    With ``quick``, each method trains on 10 batches, enough to test the program, but not to compare the methods.
     """
     names = [name for method in methods for name in (list_methods() if method == "all" else [method])]
     chosen, models = [make_method(name) for name in dict.fromkeys(names)], []

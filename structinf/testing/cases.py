@@ -1,6 +1,6 @@
-"""The inputs that checks run on: potentials of every family, with the oracle and its instance data.
+"""The inputs that checks run on: scores of every family, with the oracle and its instance data.
 
-They depend on the seed alone.
+The inputs depend only on the seed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ BATCH = 4
 
 @dataclass(frozen=True, eq=False)
 class CheckTarget:
-    """An oracle, or a relaxation of one, with the sizes and instance data to check it on.
+    """An oracle, or a relaxation of an oracle, with the sizes and instance data for the checks.
 
     Attributes
     ----------
     event_shapes : tuple of tuple of int
-        Of each tensor of θ.
+        The event shape of each tensor of θ.
     is_tuple : bool
         Whether θ is a tuple of tensors.
     instance_data : mapping or callable, optional
@@ -57,7 +57,7 @@ class CheckTarget:
 
     @classmethod
     def make(cls, oracle: Oracle, event_shape: Any, instance_data: InstanceData | None, **rest: Any) -> CheckTarget:
-        """From the arguments of the public checks."""
+        """Make a target from the arguments of the public checks."""
         if oracle.bound:
             raise InvalidInputError(
                 f"oracle: instance data {list(oracle.bound)} is bound; pass instance_data={{...}} instead"
@@ -77,7 +77,7 @@ class CheckTarget:
 
     @property
     def event_shape(self) -> Any:
-        """As the user gave it."""
+        """The event shape, in the form given by the user."""
         return self.event_shapes if self.is_tuple else self.event_shapes[0]
 
     @property
@@ -87,7 +87,7 @@ class CheckTarget:
 
     @property
     def display_name(self) -> str:
-        """Its name in messages."""
+        """The name of the target in messages."""
         what = repr(self.oracle)
         return what if self.relaxation is None else f"{self.relaxation!r} of {what}"
 
@@ -95,7 +95,7 @@ class CheckTarget:
         return f"{self.display_name} on {self.event_shape}"
 
     def cases(self, families: Sequence[str], dtypes: Sequence[torch.dtype] | None = None) -> Iterator[Case]:
-        """Inputs of these families in each dtype."""
+        """Yield inputs of these families in each dtype."""
         for i, dtype in enumerate(dtypes or self.dtypes):
             for family in families:
                 num_shares = len(self._variants(family, 0))
@@ -106,24 +106,26 @@ class CheckTarget:
                     yield self._cases[key]
 
     def generator(self, *seed_offset: Any) -> torch.Generator:
-        """A fresh generator that depends on the seed and ``seed_offset`` alone."""
+        """Return a fresh generator that depends only on the seed and ``seed_offset``."""
         mixed = functools.reduce(lambda h, c: (h * 1_000_003 + ord(c)) % 2**62, repr(seed_offset), self.seed)
         return torch.Generator().manual_seed(mixed)
 
     def sample_instance_data(self, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Instance data for ``size`` instances; none if the target has none."""
+        """Return instance data for ``size`` instances; an empty mapping if the target has no instance data."""
         if self.instance_data is None:
             return {}
         if callable(self.instance_data):
             return {key: torch.as_tensor(value) for key, value in self.instance_data(size, generator).items()}
         values = {key: torch.as_tensor(value) for key, value in self.instance_data.items()}
         count = min(map(len, values.values()))
-        # Each batch holds different values where there are so many, the first row among them.
+        # Each batch holds the first row, and different values if enough values exist.
         rows = torch.cat([torch.randperm(count, generator=generator) for _ in range(math.ceil(size / count))])[:size]
         return {key: value[rows] for key, value in values.items()}
 
     def to_valid_sign(self, t: Tensor) -> Tensor:
-        """``t``; or −|t| if the oracle takes costs alone: 0, or further from 0 than finite differences step."""
+        """Return ``t``, or −|t| if the oracle takes only costs: 0, or farther from 0 than the step of finite
+        differences.
+        """
         return torch.where(t == 0, t, -t.abs().clamp(min=1e-4)) if self.oracle.requires_nonpositive_theta else t
 
     def try_argmax(self, instance_data: Mapping[str, Any]) -> None:
@@ -133,7 +135,7 @@ class CheckTarget:
 
     @functools.cached_property
     def parts_in_use(self) -> Parts | None:
-        """Masks (*event) of the parts that some structure uses without instance data; None if unknown."""
+        """Return masks (*event) of the parts used by any structure without instance data; None if unknown."""
         if not isinstance(self.oracle, Enumerable) or False not in self._bind_options:
             return None
         return map_parts(lambda y: (y != 0).any(0), self.oracle.enumerate(self.event_shape))
@@ -141,7 +143,7 @@ class CheckTarget:
     # -- inside ------------------------------------------------------------------------------
 
     def _zeros(self) -> Parts:
-        """Potentials of one instance, (1, *event)."""
+        """Return scores 0 of one instance, (1, *event)."""
         zeros = tuple(torch.zeros(1, *shape) for shape in self.event_shapes)
         return zeros if self.is_tuple else zeros[0]
 
@@ -156,16 +158,16 @@ class CheckTarget:
         case = Case(self, theta, self.sample_instance_data(BATCH, generator) if with_data else {})
         if not has_forbidden:
             return case
-        # Every instance keeps a structure: the best one for potentials unrelated to θ.
+        # Every instance keeps a structure: the best structure for scores unrelated to θ.
         unrelated = case.with_tensors([self.to_valid_sign(normal(t.shape, generator)).to(dtype) for t in drawn])
         kept = unrelated.oracle.argmax(unrelated.theta)
         return replace(case, user_theta=forbid(theta, kept, generator))
 
     def _variants(self, family: str, i: int) -> list[tuple[bool, tuple[bool, ...]]]:
-        """Inputs of this family in dtype number ``i``: with instance data or without, and which tensors are shared.
+        """Return variants of this family in dtype number ``i``: with or without instance data, and the shared tensors.
 
-        The first family gets all combinations. Another family gets, in the first dtype, as many as it takes for each
-        option to come once, in other pairs than for the family before; in a further dtype, one.
+        The first family gets all combinations. In the first dtype, every other family gets each option once, in pairs
+        different from the family before. In each further dtype, other families get a single combination.
         """
         data, patterns, j = self._bind_options, self._shared_batch_patterns, list(FAMILIES).index(family)
         every = list(product(data, patterns))
@@ -177,14 +179,14 @@ class CheckTarget:
 
     @property
     def _shared_batch_patterns(self) -> list[tuple[bool, ...]]:
-        """Which tensors have a batch dimension of 1: none, or one of several."""
+        """Return which tensors have a batch dimension of 1: no tensor, or one of several tensors."""
         count = len(self.event_shapes)
         alone = [tuple(i == j for j in range(count)) for i in range(count)]
         return [(False,) * count, *(alone if count > 1 else [])]
 
     @functools.cached_property
     def _bind_options(self) -> list[bool]:
-        """Whether to bind instance data: never, always (where the oracle needs them), or both."""
+        """Return whether to bind instance data: never, always (if the oracle requires instance data), or both."""
         if self.instance_data is None:
             return [False]
         try:
@@ -194,7 +196,9 @@ class CheckTarget:
         return [False, True]
 
     def _find_lengths(self) -> list[Any]:
-        """Lengths that the oracle takes, found by trying: any number, or one for each dimension of the first tensor."""
+        """Return lengths accepted by the oracle, found by trial: a number, or a number for each dimension of the first
+        tensor.
+        """
         ndim = self.oracle.instance_ndim.get("lengths")
         if ndim == 0:
             longest = max((d for shape in self.event_shapes for d in shape), default=0)
@@ -202,7 +206,7 @@ class CheckTarget:
         if ndim == 1 and self.event_shapes[0]:
             whole = self.event_shapes[0]
             rows = product(*(sorted({d, d - 1, 1} - {0, -1}, reverse=True) for d in whole))
-            # Lengths may have another meaning for the oracle, so that any error may come.
+            # Lengths may have another meaning for the oracle, so any error is possible.
             return [row for row in rows if self._accepts_length(row, Exception)]
         return []
 
@@ -221,11 +225,11 @@ class Case:
     Attributes
     ----------
     user_theta : (B | 1, *event) Parts
-        As a user would pass them.
+        The scores in the form of a public call.
     instance_data : mapping
         Instance data, (B, ...) each.
     share_index, num_shares : int
-        The number of this input among the inputs of its family, and how many there are.
+        The number of this input in its family, and the number of inputs of the family.
     """
 
     target: CheckTarget
@@ -236,74 +240,74 @@ class Case:
 
     @functools.cached_property
     def problem(self) -> Problem:
-        """The case as the public functions pass it to oracles."""
+        """The case in the form that public functions pass to oracles."""
         return Problem.build(self.user_theta, self.target.oracle, self.instance_data)
 
     @property
     def oracle(self) -> Oracle:
-        """With the instance data bound."""
+        """The oracle with bound instance data."""
         return self.problem.oracle
 
     @property
     def theta(self) -> Parts:
-        """The potentials that the oracle's methods see: 0 in the padding."""
+        """The scores passed to the methods of the oracle: 0 in the padding."""
         return self.problem.theta
 
     @property
     def size(self) -> int:
-        """B."""
+        """The batch size B."""
         return math.prod(self.problem.batch_shape)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the potentials."""
+        """The dtype of the scores."""
         return as_tuple(self.user_theta)[0].dtype
 
     @functools.cached_property
     def scale(self) -> Tensor:
-        """Σ |θ_i y_i| of the best structures y, the largest of the batch, in float64."""
+        """The largest Σ |θ_i y_i| of the best structures y in the batch, in float64."""
         return magnitude(self.theta, self.oracle.argmax(self.theta)).double().max()
 
     def rounding_error(self, magnitude: Tensor | float, factor: float = 32) -> Tensor:
-        """A bound on rounding errors in sums of terms of this total ``magnitude``."""
+        """Return a bound on rounding errors in sums of terms with the total ``magnitude``."""
         return torch.as_tensor(magnitude, dtype=torch.float64) * (factor * torch.finfo(self.dtype).eps)
 
     @functools.cached_property
     def tolerance(self) -> Tensor:
-        """For rounding in a result per instance, relative to the score of the best structure."""
+        """The tolerance for the rounding of a result per instance, relative to the score of the best structure."""
         return self.rounding_error(1 + self.scale, factor=64)
 
     def select_share(self, options: Sequence[Any]) -> list[Any]:
-        """The options for this input, at least one: the inputs of a family divide ``options`` among themselves."""
+        """Return the options for this input, at least one option. The inputs of a family share the ``options``."""
         count = math.ceil(len(options) / self.num_shares)
         return [options[i % len(options)] for i in range(self.share_index * count, (self.share_index + 1) * count)]
 
     @property
     def relaxation(self) -> Relaxation:
-        """The relaxation under test. Each access gives a copy that draws the same noise."""
+        """The tested relaxation. Each access gives a copy that draws the same noise."""
         assert self.target.relaxation is not None
         return self.target.relaxation.with_generator(self.noise_generator())
 
     def noise_generator(self) -> torch.Generator:
-        """A fresh generator for relaxations that draw noise, the same at every call."""
+        """Return a fresh generator for relaxations that draw noise, with the same state at every call."""
         return self.generator("noise")
 
     def rows(self, rows: Sequence[int]) -> Case:
-        """The case of these instances alone, in this order."""
+        """Return the case with only these instances, in this order."""
         index = torch.tensor(rows, dtype=torch.int64)
         theta = map_parts(lambda t: t[index] if t.shape[0] == self.size else t, self.user_theta)
         return replace(self, user_theta=theta, instance_data={key: t[index] for key, t in self.instance_data.items()})
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Case:
-        """The case with other potentials of the same form."""
+        """Return the case with other scores of the same form."""
         return replace(self, user_theta=pack_like(tensors, self.user_theta))
 
     def generator(self, seed_offset: Any = 0) -> torch.Generator:
-        """A fresh generator, the same at every call."""
+        """Return a fresh generator, with the same state at every call."""
         return self.target.generator("check", seed_offset)
 
     def structure_near(self, i: int) -> Parts:
-        """The structures (B, *event) that argmax finds for a noisy copy of θ, the ``i``-th, or for pure noise."""
+        """Return the structures (B, *event) from argmax for the ``i``-th noisy copy of θ, or for pure noise."""
         generator, moved = self.generator(("near", i)), []
         for t in as_tuple(self.user_theta):
             size = t.abs().nan_to_num(posinf=0).mean().item()
@@ -314,7 +318,7 @@ class Case:
         return near.oracle.argmax(near.theta)
 
     def enumeration(self, b: int) -> Enumeration | None:
-        """All structures of instance ``b``; None if the oracle cannot list them."""
+        """Return all structures of instance ``b``; None if the oracle cannot list structures."""
         if not isinstance(self.oracle, Enumerable):
             return None
         key = tuple((name, tuple(value[b].flatten().tolist())) for name, value in sorted(self.instance_data.items()))
@@ -324,7 +328,9 @@ class Case:
         return known[key]
 
     def enumerations(self) -> Iterator[tuple[int, Parts, Enumeration]]:
-        """Index, potentials (1, *event) and structures of each instance; nothing if they cannot be listed."""
+        """Yield index, scores (1, *event) and structures of each instance; nothing if the oracle cannot list
+        structures.
+        """
         for b in range(self.size):
             enumeration = self.enumeration(b)
             if enumeration is not None:

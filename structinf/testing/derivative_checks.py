@@ -1,7 +1,7 @@
 """Checks of sums and smoothed recursions: a convex function of θ, its gradient (the mean) and its Hessian.
 
-``log_partition`` of a GibbsOracle and ``smoothed_value`` of a Smoothable oracle are such functions, with five methods
-each, so that most checks are written once for both.
+``log_partition`` of a GibbsOracle and ``smoothed_value`` of a Smoothable oracle are convex functions with five methods
+each. Most checks are therefore shared.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DOUBLE = (torch.float64,)
 
 
 class CustomSquaredL2(Regularizer):
-    """A regularizer as a user writes one, which compiled recursions do not know."""
+    """A regularizer of a user, unknown to compiled recursions."""
 
     def value(self, x: Tensor) -> Tensor:
         return SquaredL2().value(x)
@@ -59,7 +59,7 @@ class CustomSquaredL2(Regularizer):
 
 REGULARIZERS: tuple[Regularizer, ...] = (Negentropy(), SquaredL2(), Tsallis(alpha=1.5), Tsallis(alpha=1.25))
 
-# A regularizer, and one with the same values, for the reference by autograd.
+# A regularizer, and an equal regularizer for the reference by autograd.
 REGULARIZERS_AND_REFERENCES: Sequence[tuple[Regularizer, Regularizer]] = (
     *zip(REGULARIZERS, REGULARIZERS, strict=True),
     (SquaredL2(), CustomSquaredL2()),
@@ -128,11 +128,13 @@ def smoothed_bounds(case: Case) -> None:
 
 @dataclass(frozen=True)
 class Function:
-    """A convex function of θ: an oracle, and names of its methods for the value, the gradient, both, the product of a
-    weight (B,) with the Jacobian, and the product of a direction with the Hessian.
+    """A convex function of θ: an oracle and five names of methods.
 
-    A regularizer follows the other arguments, as ``options``. The reference by autograd calls the value with
-    ``reference_options``, which must give the same numbers.
+    The methods return the value, the gradient, both, the product of a weight (B,) with the Jacobian, and the product of
+    a direction with the Hessian.
+
+    The regularizer follows the other arguments, as ``options``. The reference by autograd calls the value with
+    ``reference_options``, and must give the same numbers.
     """
 
     oracle: Oracle
@@ -210,7 +212,7 @@ def _expect_vjp(case: Case, function: Function) -> None:
 def covariance_product(case: Case) -> None:
     """covariance_product is Cov[Y] v, the Hessian of log_partition times v."""
     for v, found in _hessian_products(case, function := Function(case.oracle, GIBBS_METHODS)):
-        # Σ |v_i|, which a sum over structures of ⟨v, y⟩ cannot exceed.
+        # Σ |v_i| bounds ⟨v, y⟩ and its mean over structures.
         reach = torch.stack([t.detach().double().abs().flatten(1).sum(1).max() for t in as_tuple(v)]).sum().cpu()
         for b, theta, listed in case.enumerations():
             tolerance = 4 * case.rounding_error((listed.magnitude(theta) + 1) * reach)
@@ -232,7 +234,7 @@ def smoothed_hessian_product(case: Case) -> None:
 
 
 def _hessian_products(case: Case, function: Function) -> Iterator[tuple[Parts, Parts]]:
-    """Directions, with the product of the Hessian with each."""
+    """Yield directions, with the product of the Hessian with each direction."""
     for v in directions(case.theta):
         yield v, function.call(HESSIAN_PRODUCT, case.theta, v)
 
@@ -246,7 +248,7 @@ def derivatives(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, ability=GibbsOracle, families=("normal", "forbidden"))
 def autograd_recording(case: Case) -> None:
-    """log_partition leaves θ as it is while autograd records."""
+    """log_partition does not change θ while autograd records."""
     oracle: Any = case.oracle
     theta = map_parts(lambda t: t.detach().clone().requires_grad_(), case.theta)
     with expect_untouched(theta, "log_partition"):

@@ -1,4 +1,4 @@
-"""Checks of input as users pass it: what is infeasible or refused, shapes, dtypes, devices, padding and lengths."""
+"""Checks of public input: infeasible and invalid scores, shapes, dtypes, devices, padding and lengths."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FLOAT = (torch.float32,)
 
 @add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=NORMAL)
 def infeasible(case: Case) -> None:
-    """An instance without any structure of finite score is an InfeasibleError that names its batch index."""
+    """An instance without a structure of finite score raises an InfeasibleError that names the batch index."""
     infeasible_case = _make_last_instance_infeasible(case)
     last = infeasible_case.size - 1
     for method in methods_under_test(infeasible_case):
@@ -46,7 +46,7 @@ def infeasible(case: Case) -> None:
                 expect(index == last, f"{message} has batch_index {index}, but the infeasible instance is {last}")
                 expect(str(last) in str(error), f"{message} does not name batch index {last}: {error}")
                 continue
-            # A k-best list may also mark all structures as not valid.
+            # Alternatively, a k-best list marks all structures as not valid.
             is_empty = name == "topk" and not answer[2][:, last].any()
             expect(
                 is_empty,
@@ -57,14 +57,14 @@ def infeasible(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, families=NORMAL)
 def refusals(case: Case) -> None:
-    """Integers, NaN and +inf are refused with what and where."""
+    """Integers, NaN and +inf raise an error that names the value and the position."""
     try:
         _relax(case, MAP(), map_parts(lambda t: t.long(), case.user_theta))
     except TypeError as error:
         expect("int64" in str(error), f"the error about integer potentials does not name their dtype, int64: {error}")
     else:
         fail("integer potentials were accepted")
-    # A part that the best structure uses is never padding.
+    # A part used by the best structure is never padding.
     y = case.oracle.argmax(case.theta)
     for i, (t, z) in enumerate(zip(as_tuple(case.user_theta), as_tuple(y), strict=True)):
         used = (z != 0).nonzero()
@@ -110,13 +110,13 @@ def leading_dims(case: Case) -> None:
         try:
             found = _relax(case, relaxation, map_parts(lambda t: t if t.shape[0] == size else t[0], case.user_theta))
         except InvalidInputError:
-            continue  # an oracle of several forms may not be able to tell which one this is
+            continue  # the form may be ambiguous for an oracle that accepts several forms
         expect_close(found, mean, tolerance, f"{name} with shared tensors without batch dimensions")
 
 
 @add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=("normal", "forbidden"), dtypes=FLOAT)
 def half_precision(case: Case) -> None:
-    """Half precision is answered in half precision, as float32 would."""
+    """Half precision gives half precision, with the values of float32."""
     for dtype in (torch.bfloat16, torch.float16):
         half = case.with_tensors([t.to(dtype) for t in as_tuple(case.user_theta)])
         single = half.with_tensors([t.float() for t in as_tuple(half.user_theta)])
@@ -128,7 +128,7 @@ def half_precision(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=("normal", "ties"))
 def padding(case: Case) -> None:
-    """Parts in the padding come back 0, with gradient 0, whatever is there, NaN included."""
+    """Parts in the padding are 0 with gradient 0, for any scores in the padding, including NaN."""
     is_relaxation = case.target.relaxation is not None
     if not is_relaxation:
         _expect_right_masks(case)
@@ -177,7 +177,7 @@ def lengths(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=("normal", "forbidden"), dtypes=FLOAT)
 def cuda(case: Case) -> None:
-    """CUDA tensors are answered on the device, as on the CPU."""
+    """CUDA tensors give results on the device, equal to the results on the CPU."""
     if not torch.cuda.is_available():
         raise NotApplicable("this machine has no CUDA GPU")
     if case.target.relaxation is not None and case.relaxation.is_stochastic:
@@ -195,7 +195,7 @@ def cuda(case: Case) -> None:
 def _relax(
     case: Case, relaxation: Relaxation, theta: Parts | None = None, instance_data: Mapping[str, Any] | None = None
 ) -> Parts:
-    """The mean as users get it, of the case's potentials and instance data if no others are given."""
+    """Return the mean of a public call, by default with the scores and instance data of the case."""
     theta = case.user_theta if theta is None else theta
     instance_data = case.instance_data if instance_data is None else instance_data
     with attach_case_to_errors(case):
@@ -203,7 +203,7 @@ def _relax(
 
 
 def _means(case: Case) -> Iterator[tuple[Relaxation, Any]]:
-    """The mean of the relaxation under test; or, of an oracle, the structure and the marginals if it has them."""
+    """Return the mean of the tested relaxation; for an oracle, the best structure and, if available, the marginals."""
     gibbs = [Marginals()] if isinstance(case.target.oracle, GibbsOracle) else []
     for relaxation in [MAP(), *gibbs] if case.target.relaxation is None else [case.relaxation]:
         yield relaxation, _relax(case, relaxation)
@@ -214,7 +214,7 @@ def _tolerance(case: Case) -> Tensor:
 
 
 def _make_last_instance_infeasible(case: Case) -> Case:
-    """The case with −inf in every part of its last instance; NotApplicable if that leaves a structure."""
+    """Return the case with −inf in every part of the last instance; raise NotApplicable if a structure remains."""
 
     def in_last_row(t: Tensor, value: float) -> Tensor:
         t = t.clone()
@@ -232,7 +232,7 @@ def _make_last_instance_infeasible(case: Case) -> Case:
 
 
 def _expect_right_masks(case: Case) -> None:
-    """valid_parts leaves out no part that a structure uses, and is not None if lengths put some out of use."""
+    """Check that valid_parts includes every part used by a structure, and is not None if lengths exclude parts."""
     theta = map_parts(lambda t: t.expand(case.size, *t.shape[1:]), case.theta)
     masks = case.oracle.valid_parts(theta) if case.instance_data else None
     if masks is not None:
@@ -253,9 +253,9 @@ def _expect_right_masks(case: Case) -> None:
 
 
 def _padding_masks(case: Case, shared: bool = True) -> Parts:
-    """Which parts are inside the lengths: a row for each instance, and one row for tensors that all instances share.
+    """Return masks of the parts inside the lengths, a row for each instance. Shared tensors have a single row.
 
-    ``shared=False`` gives these a row for each instance too. NotApplicable if there is no padding.
+    With ``shared=False``, shared tensors also have a row for each instance. Raise NotApplicable without padding.
     """
 
     def rows(t: Tensor) -> Tensor:
@@ -270,7 +270,7 @@ def _padding_masks(case: Case, shared: bool = True) -> Parts:
 
 
 def _expect_no_gradient(mean: Sequence[Tensor], theta: Parts, masks: Sequence[Tensor]) -> None:
-    """Σ mean² has a finite gradient with respect to ``theta``, 0 outside the masks; or none at all."""
+    """Check that Σ mean² has no gradient for ``theta``, or a finite gradient that is 0 outside the masks."""
     if not all(m.requires_grad for m in mean):
         return
     torch.stack([m.square().sum() for m in mean]).sum().backward()

@@ -1,4 +1,4 @@
-"""The methods under test, and what they must return, so that checks of form, batches and memory are written once."""
+"""The tested methods with the required form of their results, for checks of form, batches and memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ K = 3
 
 
 def _wave(theta: Parts) -> Parts:
-    """Finite numbers of θ's form with the full batch; an instance's numbers depend on its potentials alone."""
+    """Return finite numbers in the form of θ with the full batch. Numbers of an instance depend only on its scores."""
 
     def wave(t: Tensor) -> Tensor:
         places = torch.arange(math.prod(t.shape[1:]), device=t.device).reshape(1, *t.shape[1:])
@@ -49,7 +49,7 @@ def _weight(theta: Parts) -> Tensor:
 
 
 def directions(theta: Parts) -> Iterator[Parts]:
-    """A direction with the full batch; if ``theta`` is shared by the batch, also a direction that is."""
+    """Return a direction with the full batch, and for a ``theta`` shared by the batch also a shared direction."""
     full = _wave(theta)
     yield full
     if any(t.shape[0] != z.shape[0] for t, z in zip(as_tuple(theta), as_tuple(full), strict=True)):
@@ -58,11 +58,11 @@ def directions(theta: Parts) -> Iterator[Parts]:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """What one output must be: structures or numbers for each instance, or in θ's own form (shared tensors included).
+    """The required form of an output: structures or numbers for each instance, or tensors in the form of θ.
 
-    ``prefix`` are the dimensions in front of the batch, None for any size. The dtype is θ's if not given. Rounding has
-    no part in ``exact`` outputs. A ``solver_detail`` says how a solver found the answer: it may be None, and the other
-    instances of the batch may change it.
+    ``prefix`` are the dimensions in front of the batch, None for any size. The default dtype is the dtype of θ.
+    ``exact`` outputs have no rounding errors. A ``solver_detail``, such as a number of iterations, may be None, and may
+    depend on the other instances of the batch.
     """
 
     name: str
@@ -75,7 +75,7 @@ class OutputSpec:
 
 @dataclass(frozen=True)
 class Method:
-    """A method, how it is called, and what it must return; whether it is random, and called while autograd records."""
+    """A method, its call, its required outputs, whether it is random, and whether autograd records the call."""
 
     name: str
     ability: type[Oracle]
@@ -93,7 +93,7 @@ def _method(
     random: bool = False,
     **options: Any,
 ) -> Method:
-    """The method ``name`` of an oracle, called with θ, then ``arguments`` made from θ, and ``options``."""
+    """Return the method ``name`` of an oracle, called with θ, ``arguments`` made from θ, and ``options``."""
 
     def call(oracle: Oracle, theta: Parts) -> Any:
         return getattr(oracle, name)(theta, *arguments(theta), **options)
@@ -148,12 +148,12 @@ SOLUTION = {
 
 
 def methods_of(oracle: Oracle) -> list[Method]:
-    """The methods that ``oracle`` has."""
+    """Return the methods of ``oracle``."""
     return [method for method in METHODS if isinstance(oracle, method.ability)]
 
 
 def methods_under_test(case: Case) -> list[Method]:
-    """``solve`` of the case's relaxation if it has one; else the methods of its oracle."""
+    """Return ``solve`` of the relaxation of the case, or without a relaxation the methods of the oracle."""
     if case.target.relaxation is None:
         return methods_of(case.oracle)
 
@@ -166,7 +166,7 @@ def methods_under_test(case: Case) -> list[Method]:
 
 @dataclass(frozen=True)
 class Output:
-    """One tensor that a method returns, and the index of the tensor in θ that it belongs to (0 for numbers)."""
+    """One output tensor of a method, and the index of the corresponding tensor of θ (0 for numbers)."""
 
     name: str
     value: Tensor
@@ -176,13 +176,13 @@ class Output:
 
 
 def call_on_case(method: Method, case: Case) -> list[Output]:
-    """:func:`call_method` with the oracle and the potentials of ``case``, which errors show."""
+    """Call :func:`call_method` with the oracle and the scores of ``case``; attach the case to errors."""
     with attach_case_to_errors(case):
         return call_method(method, case.oracle, case.theta)
 
 
 def call_method(method: Method, oracle: Oracle, theta: Parts) -> list[Output]:
-    """What ``oracle`` returns, tensor by tensor; CheckFailed if its form, shape, dtype or device is wrong."""
+    """Return the output tensors of the method; raise CheckFailed for a wrong form, shape, dtype or device."""
     with contextlib.nullcontext() if method.records else torch.no_grad():
         answer = method.call(oracle, theta)
     if isinstance(answer, Solution):

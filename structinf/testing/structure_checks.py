@@ -1,4 +1,4 @@
-"""Checks of what an oracle finds: structures, the best of them, all of them, and their labels."""
+"""Checks of the structures of an oracle: the best structure, the list of all structures, and labels."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def indicators(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS)
 def optimal(case: Case) -> None:
-    """No structure scores higher than argmax's, at any scale."""
+    """No structure scores higher than the structure from argmax, at any scale."""
     theta = to_float64_cpu(case.theta)
     y = to_float64_cpu(case.oracle.argmax(case.theta))
     found = inner_product(theta, y)
-    # Of listed structures, the best comes first.
+    # The best listed structure comes first.
     for other in itertools.islice(structures_of(case), 1 if isinstance(case.oracle, Enumerable) else None):
         scores = inner_product(theta, other)
         tolerance = case.rounding_error(magnitude(theta, y) + magnitude(theta, other))
@@ -90,7 +90,7 @@ def optimal(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, families=("forbidden", "forbidden ties", "forbidden large"))
 def forbidden(case: Case) -> None:
-    """Argmax returns no structure that uses a part of −inf."""
+    """Argmax returns no structure with a part of score −inf."""
     y = case.oracle.argmax(case.theta)
     for name, t, z in named_tensors("theta", case.theta, y):
         used = (t.isneginf() & (z != 0)).nonzero()
@@ -101,7 +101,7 @@ def forbidden(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, ability=KBest)
 def k_best(case: Case) -> None:
-    """The k best structures come best first, distinct, with their scores, and fewer where fewer exist."""
+    """The k best structures are distinct and sorted with their scores; if fewer exist, the list has fewer."""
     assert isinstance(case.oracle, KBest)
     for k in (1, 4):
         structures, scores, valid = case.oracle.topk(case.theta, k)
@@ -163,7 +163,7 @@ def projection(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, ability=EntropyProjectable, families=("normal", "ties", "small", "forbidden"))
 def entropy_projection(case: Case) -> None:
-    """The mean of most entropy is the best point of conv(Y), and differentiable by autograd."""
+    """The mean of largest entropy is the best point of conv(Y), and differentiable by autograd."""
     assert isinstance(case.oracle, EntropyProjectable)
     for binary in (False, True):
         project = functools.partial(case.oracle.project_entropy, binary=binary)
@@ -177,12 +177,12 @@ def entropy_projection(case: Case) -> None:
 def _expect_most_entropy(
     case: Case, mean: Tensor, theta: Parts, enumeration: Enumeration, binary: bool, b: int
 ) -> None:
-    """A point is best if the objective falls from it to every structure: the gradient there is highest at itself."""
+    """Check that a point is best: the objective decreases from the point towards every structure."""
     rows = flatten_parts(enumeration.structures)[enumeration.allowed(theta)]
     inside = nearest_point_of_hull(rows, mean)
     what = f"project_entropy(binary={binary}) at batch index {b}"
     expect_close(mean, inside, 1e-6 + case.rounding_error(10.0), f"{what} (the nearest point of conv(Y) is expected)")
-    used = (rows != mean).any(0)  # other parts are the same in all structures
+    used = (rows != mean).any(0)  # other parts are equal in all structures
     scores, mu, rows = flatten_parts(theta)[0][used], mean[used], rows[:, used]
     slope = scores - 1 - mu.log() + (1 + (1 - mu).log() if binary else 0)
     gain = ((rows - mu) @ slope).max() if len(mu) else 0.0
@@ -192,7 +192,7 @@ def _expect_most_entropy(
 
 @add_check(ORACLE_CHECKS, families=NORMAL)
 def readout(case: Case) -> None:
-    """Readout is linear, and readout_transpose its transpose."""
+    """Readout is linear, and readout_transpose is its transpose."""
     generator = case.generator("readout")
     y, z = (_noise(case, generator) for _ in range(2))
     both = case.oracle.readout(map_parts(lambda a, b: 2 * a - b, y, z))
@@ -214,7 +214,7 @@ def readout(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, families=NORMAL)
 def hamming_cost(case: Case) -> None:
-    """The Hamming cost of predicting a structure is 0 for itself and at least 0 for any other."""
+    """The Hamming cost is 0 for the gold structure, and at least 0 for every other structure."""
     gold = case.oracle.argmax(case.theta)
     cost = to_float64_cpu(case.oracle.hamming_cost(gold))
     own = inner_product(cost, to_float64_cpu(gold))
@@ -228,7 +228,7 @@ def hamming_cost(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, families=("normal", "ties"))
 def labels(case: Case) -> None:
-    """Encode and decode are inverse to each other, and labels out of range are refused."""
+    """Encode and decode are inverse functions, and labels out of range raise an error."""
     try:
         found = case.oracle.decode(case.oracle.argmax(case.theta))
         case.oracle.encode(found, case.theta)
@@ -258,9 +258,9 @@ def labels(case: Case) -> None:
 
 
 def structures_of(case: Case) -> Iterator[Parts]:
-    """Batches of structures (B, *event) in float64: all if they can be listed, else 30 that argmax finds.
+    """Yield batches of structures (B, *event) in float64: all structures, or 30 structures from argmax without a list.
 
-    Of a list longer than 200, the best 100 and a regular selection of the rest come.
+    From a list of more than 200 structures, yield the best 100 and a regular selection of the others.
     """
     if not isinstance(case.oracle, Enumerable):
         yield from (to_float64_cpu(case.structure_near(i)) for i in range(30))
@@ -293,10 +293,10 @@ def _as_text(y: Parts) -> str:
 
 
 def _expect_no_mixture(case: Case, y: Parts) -> None:
-    """Without a list of all structures: y is best in its own direction, and no mixture."""
+    """Without a list of all structures, check that y is best in the direction of y, and not a mixture."""
     indicator = [bool(((t == 0) | (t == 1)).all()) for t in as_tuple(y)]
     if any(indicator):
-        # Among 0/1 vectors, ⟨2y − 1, y'⟩ is highest at y' = y alone, and ⟨y − 1, y'⟩, of costs, where y' ≤ y.
+        # Among 0/1 vectors y', only y' = y maximizes ⟨2y − 1, y'⟩. For costs, all y' ≤ y maximize ⟨y − 1, y'⟩.
         costs = case.oracle.requires_nonpositive_theta
         gain, direction = (1, "y − 1") if costs else (2, "2y − 1")
         own = [gain * t - 1 if flag else torch.zeros_like(t) for t, flag in zip(as_tuple(y), indicator, strict=True)]

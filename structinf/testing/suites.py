@@ -1,4 +1,4 @@
-"""The conformance suites of oracles and of relaxations: all checks, in the order in which an author meets them."""
+"""The conformance suites of oracles and of relaxations: all checks, basic checks first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["check_oracle", "check_relaxation", "list_oracle_checks", "list_relax
 
 
 def list_oracle_checks() -> list[Check]:
-    """The checks that :func:`check_oracle` runs, in order.
+    """Return the checks of :func:`check_oracle`, in order.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def list_oracle_checks() -> list[Check]:
 
 
 def list_relaxation_checks() -> list[Check]:
-    """The checks that :func:`check_relaxation` runs, in order.
+    """Return the checks of :func:`check_relaxation`, in order.
 
     Examples
     --------
@@ -66,42 +66,43 @@ def check_oracle(
     raise_on_failure: bool = True,
     on_result: Callable[[CheckResult], None] | None = None,
 ) -> CheckReport:
-    """Check an oracle against the whole protocol, as far as its abilities go.
+    """Check an oracle against the whole protocol of its abilities.
 
-    Potentials of many kinds are drawn (random, tied, zero, tiny, huge, with forbidden parts; each
-    tensor of a tuple shared by the batch or not; with and without instance data). Answers of an
-    :class:`structinf.Enumerable` oracle are compared with sums over all its structures;
-    without that ability, with what argmax finds nearby.
+    The suite draws many kinds of scores: random, tied, zero, of scale 1e-3 and 1e3, and with forbidden parts.
+    Tensors of a tuple are shared by the batch or not, with and without instance data. The results of an
+    :class:`structinf.Enumerable` oracle are compared with sums over all structures, and the results of other
+    oracles with structures from argmax for nearby scores.
 
     Parameters
     ----------
     oracle : str or Oracle
-        Without instance data bound.
-    event_shape : int, tuple of int, or tuple of such
-        Of each tensor of θ, without batch dimensions. Choose a small one: some hundred structures.
+        The oracle, without bound instance data.
+    event_shape : int, tuple of int, or tuple of both
+        The event shape of each tensor of θ, without batch dimensions. Choose a shape with at most a few hundred
+        structures, because the suite enumerates the structures.
     instance_data : mapping or callable, optional
-        Instance data: for each name a sequence of values to draw from, a row for an instance
-        (``{"lengths": [1, 2, 4]}``), or a function of a batch size and a generator that draws such a
-        mapping. Lengths are found without it, among the numbers and the sizes that there are: a number each, or one
-        for each dimension of the first tensor.
+        A mapping from names to sequences of values, one value per instance (``{"lengths": [1, 2, 4]}``), or a function
+        of a batch size and a generator that returns a mapping from names to instance data. By default, the suite finds
+        valid lengths by trial: a number for each instance, or a number for each dimension of the first tensor.
     dtypes : sequence of torch.dtype
         The dtypes of θ to test.
     seed : int
-        What is drawn depends on it alone.
+        Seed of all random inputs.
     raise_on_failure : bool
-        Raise the first failure. If False, all checks run and the report holds the failures.
+        Whether to raise the first failure. If False, all checks run, and the report holds the failures.
     on_result : callable, optional
-        Called with each :class:`CheckResult` as it comes, for progress.
+        A function called with each :class:`CheckResult`, to show progress.
 
     Returns
     -------
     CheckReport
-        Which checks passed or failed, and which do not apply, with the reason.
+        The checks that passed, failed or do not apply, with the reasons.
 
     Raises
     ------
     CheckError
-        For the first check that fails: which one, what came instead, and the input. An AssertionError.
+        If a check fails. The message names the first failed check, the result and the input. The error is also an
+        AssertionError.
 
     Examples
     --------
@@ -124,7 +125,7 @@ def check_relaxation(
     raise_on_failure: bool = True,
     on_result: Callable[[CheckResult], None] | None = None,
 ) -> CheckReport:
-    """Check a relaxation of an oracle that itself passes :func:`check_oracle`.
+    """Check a relaxation of an oracle. The oracle must pass :func:`check_oracle`.
 
     Parameters
     ----------
@@ -137,12 +138,13 @@ def check_relaxation(
     Returns
     -------
     CheckReport
-        Which checks passed or failed, and which do not apply, with the reason.
+        The checks that passed, failed or do not apply, with the reasons.
 
     Raises
     ------
     CheckError
-        For the first check that fails: which one, what came instead, and the input. An AssertionError.
+        If a check fails. The message names the first failed check, the result and the input. The error is also an
+        AssertionError.
     UnsupportedError
         If the relaxation does not work for the oracle, or returns separate samples.
 

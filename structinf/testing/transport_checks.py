@@ -1,4 +1,4 @@
-"""Checks of transport polytopes: the sums of rows and columns that all structures have."""
+"""Checks of transport polytopes: the row and column sums common to all structures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOME_FAMILIES = ("normal", "ties", "forbidden")
 
 @add_check(ORACLE_CHECKS, ability=TransportPolytope, families=SOME_FAMILIES)
 def margins(case: Case) -> None:
-    """Margins are numbers of at least 0, in θ's dtype or float64, for the batch or for all, that no score changes."""
+    """Margins are at least 0, in the dtype of θ or float64, per instance or shared, and independent of the scores."""
     batch, n, m = _theta(case).shape
     found = _margins(case)
     for (name, t), shapes in zip(found.items(), ([(batch, n), (1, n)], [(batch, m), (1, m)], [(batch,)]), strict=True):
@@ -45,7 +45,7 @@ def margins(case: Case) -> None:
 
 @add_check(ORACLE_CHECKS, ability=TransportPolytope, families=SOME_FAMILIES)
 def polytope(case: Case) -> None:
-    """Structures keep the margins: equal where the sums agree, at most those of the side with the larger sum."""
+    """The sums of structures equal the margins; on a side with a larger total, the margins are upper bounds."""
     rows, columns, total = _margins(case).values()
     assert rows is not None
     assert columns is not None
