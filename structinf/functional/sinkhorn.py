@@ -15,7 +15,7 @@ from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import TransportPolytope
 from ..solution import Solution
-from ..solvers.sinkhorn import margin_total_tolerance
+from ..solvers.margins import margin_total_tolerance
 from ..validation import check_flag
 
 __all__ = ["sinkhorn"]

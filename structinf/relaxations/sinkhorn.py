@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..errors import InvalidInputError, PluginError
+from ..errors import InvalidInputError
 from ..oracle import Oracle, TransportPolytope
 from ..parts import Parts
 from ..regularizers import check_temperature
@@ -17,6 +17,7 @@ from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
 from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergence
+from ..solvers.margins import checked_margins
 from ..solvers.sinkhorn import EntropicTransport, add_slack, forbid_unusable_cells
 from ..solvers.sinkhorn_torch import finite_range, unrolled_plan
 from ..validation import check_choice
@@ -113,7 +114,7 @@ class Sinkhorn(RegularizedRelaxation):
 
     def _plans(self, oracle: Oracle, theta: Parts) -> EntropicPlans:
         assert isinstance(theta, Tensor)
-        plans = EntropicPlans(self, theta, *_checked_margins(cast(TransportPolytope, oracle), theta))
+        plans = EntropicPlans(self, theta, *checked_margins(cast(TransportPolytope, oracle), theta))
         if self.on_failure != "ignore" and not bool(plans.converged.all()):
             self._report(oracle.label(), plans.residual, plans.converged)
         return plans
@@ -127,34 +128,6 @@ class Sinkhorn(RegularizedRelaxation):
             f"(now {self.temperature:g})",
             self.on_failure,
         )
-
-
-def _checked_margins(oracle: TransportPolytope, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the oracle's margins for ``theta`` (B, n, m); raise PluginError unless their shapes and values are valid.
-
-    Compiled loops read the margins without bounds checks.
-    """
-    rows, columns, total = margins = oracle.margins(theta)
-    for name, sums, size in (("rows", rows, theta.shape[1]), ("columns", columns, theta.shape[2])):
-        if not isinstance(sums, Tensor) or sums.ndim != 2 or sums.shape[1] != size or len(sums) not in (1, len(theta)):
-            received = f"shape {tuple(sums.shape)}" if isinstance(sums, Tensor) else f"a {type(sums).__name__}"
-            raise PluginError(
-                f"margins of {oracle.label()}: the sums of the {name} must be a tensor of shape ({len(theta)} or 1, "
-                f"{size}) for theta of shape {tuple(theta.shape)}, got {received}"
-            )
-        wrong = ~(sums >= 0) | sums.isinf()
-        if bool(wrong.any()):
-            index, place = wrong.nonzero()[0].tolist()
-            raise PluginError(
-                f"margins of {oracle.label()}: the sums of the {name} must be finite and at least 0, got "
-                f"{sums[index, place].item():g} at batch index {index}, position {place}"
-            )
-    if total is not None and total.shape != (len(theta),):
-        raise PluginError(
-            f"margins of {oracle.label()}: the total must have shape ({len(theta)},), one number for each instance, "
-            f"got shape {tuple(total.shape)}"
-        )
-    return margins
 
 
 class EntropicPlans:

@@ -13,15 +13,10 @@ from ..parts import Parts, scale_per_instance, sum_to_batch_of
 from ..shapes import Float
 from ..validation import check_feasible
 from . import sinkhorn_torch
+from .margins import slack_totals
 from .sinkhorn_torch import SinkhornResult
 
-__all__ = ["EntropicTransport", "SinkhornResult", "add_slack", "forbid_unusable_cells", "margin_total_tolerance"]
-
-
-def margin_total_tolerance(rows: Tensor, columns: Tensor) -> float:
-    """Return the relative tolerance for equal totals of two margins, given the rounding of their dtypes."""
-    eps = max(torch.finfo(margins.dtype).eps for margins in (rows, columns))
-    return max(1e-9, 4 * eps, 64 * min(eps, torch.finfo(torch.float32).eps))
+__all__ = ["EntropicTransport", "SinkhornResult", "add_slack", "forbid_unusable_cells"]
 
 
 def add_slack(
@@ -45,17 +40,8 @@ def add_slack(
     tuple of Tensor
         The scores, rows and columns with slack; the margins are in float64.
     """
-    rounding = margin_total_tolerance(rows, columns)
+    over_rows, over_columns = slack_totals(rows, columns, total)
     rows, columns = rows.double(), columns.double()
-    row_total, column_total = rows.sum(1), columns.sum(1)
-    shipped = torch.minimum(row_total, column_total) if total is None else total
-    # A difference within the rounding of the totals is not slack.
-    close = torch.maximum(row_total, column_total) * (1 - rounding)
-    over_rows = torch.where(shipped < close, row_total - shipped, 0.0)
-    over_columns = torch.where(shipped < close, column_total - shipped, 0.0)
-    if total is None:  # only the margin with the larger total has slack
-        over_rows = torch.where(row_total > column_total, over_rows, 0.0)
-        over_columns = torch.where(column_total > row_total, over_columns, 0.0)
     width = scores.shape[2]
     if bool((over_rows > 0).any()):
         scores = torch.nn.functional.pad(scores, (0, 1))

@@ -1,12 +1,20 @@
-"""Tolerances and limits of the solvers of entropic transport, for compiled loops and for torch code."""
+"""Tolerances and limits of the solvers of regularized transport, for compiled loops and for torch code."""
 
 __all__ = [
+    "BAND",
     "CANCELLATION",
     "COARSE_TOLERANCE",
     "EXACT",
+    "EXACT_PATTERN",
+    "FARTHEST",
+    "INCREMENTAL",
+    "INFINITE_WEIGHT",
     "MAX_COARSE_STEPS",
+    "MAX_FIXED",
+    "MAX_RESIDUAL",
     "MAX_STEP",
     "NEGLIGIBLE",
+    "NEGLIGIBLE_CELL",
     "ROUNDING",
     "SMALLEST",
     "TEMPERATURE_RATIO",
@@ -38,3 +46,32 @@ MAX_COARSE_STEPS = 40
 
 MAX_STEP = 30.0
 """The largest change of a column's potential relative to its neighbours in a step, in units of the temperature."""
+
+# ----------------------------------------------------------------------------- Euclidean projections
+
+BAND = 0.03
+"""The ratio of the number b in the weights of empty cells to the error. With 1, there are up to twice as many steps."""
+
+EXACT_PATTERN = 1e-10
+"""The error, relative to the largest margin, below which empty cells have weight 0."""
+
+INCREMENTAL = 1e-3
+"""The error, relative to the largest margin, below which a step updates the reduced scores instead of the potentials.
+
+The rounding errors of the potentials then no longer limit the accuracy of the sums.
+"""
+
+FARTHEST = 1e150
+"""A distance between potentials that only problems without a plan reach."""
+
+INFINITE_WEIGHT = 1e30
+"""The weight of an edge between potentials that move together."""
+
+MAX_FIXED = 4
+"""The largest number of solutions of the Newton system with columns fixed to their bounds."""
+
+MAX_RESIDUAL = 1e-13
+"""The largest error of the sums that counts as rounding, relative to the largest margin."""
+
+NEGLIGIBLE_CELL = 2e-14
+"""Cells up to this multiple of both margins are rounding errors in place of 0."""
