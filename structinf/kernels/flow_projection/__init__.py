@@ -1,0 +1,1 @@
+"""Quadratic programs over the flows of a hypergraph, by an interior-point method."""

@@ -1,0 +1,179 @@
+"""The linear systems of the interior-point method: flow conservation with weighted hyperedges, factored by rows.
+
+A flow f ≥ 0 through the hyperedges enters the goal once. At every other node, the flow into the node, over the
+hyperedges with this head, equals the flow out of the node, over the hyperedges with this tail. Let A f = b be these
+equations. The system of a Newton step is A D Aᵀ x = r with a weight D ≥ 0 for each hyperedge.
+
+A group is a set of penalised hyperedges with the same part, whose flows are summed before they are squared. Each group
+adds an unknown u, the sum, and an equation: A gets a row of ones at the hyperedges of the group, and the diagonal of A
+D Aᵀ gets 1.
+
+Nodes are in topological order, groups follow. Row i of the lower triangle is stored from its first nonzero to the
+diagonal; the LDLᵀ factorisation fills no entry outside (A. George & J. Liu, Computer Solution of Large Sparse Positive
+Definite Systems, 1981, chapter 4). Each number is a row of LANES instances (`structinf.kernels.simd.vector`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..jit import jit
+from ..simd.memory import address, row, store_row, zero
+from ..simd.vector import where_less
+
+__all__ = ["FlowSystem", "add_edge", "add_to_ends", "clear", "factor", "links_of", "slope", "solve"]
+
+# A pivot below this multiple of its diagonal entry is rounding, or belongs to a node without flow. Its unknown is 0.
+_SMALLEST_PIVOT = 1e-17
+
+
+class FlowSystem(NamedTuple):
+    """A hypergraph with penalised hyperedges, and the layout of its linear systems.
+
+    Attributes
+    ----------
+    offset : (N + 1,) int64
+        The hyperedges of node i are ``offset[i]`` up to ``offset[i + 1]``, excluded.
+    part : (E,) int32
+        The part of each hyperedge; P for none.
+    ends : (E, 4) int32
+        The unknowns of each hyperedge: the head, two tails, and the group; ``rows`` for none.
+    curvature : (E,) float64
+        1 for hyperedges penalised by ½ f², else 0.
+    start : (rows,) int64
+        The first column of each row of the matrix.
+    place : (rows,) int64
+        The entry (i, j) of the matrix is at ``place[i] + j``.
+    entries : int
+        The number of entries of the matrix.
+    nodes : int
+        N, the number of nodes.
+    groups : int
+        The number of groups.
+    has_free_edges : bool
+        Whether hyperedges without a penalty exist.
+    """
+
+    offset: np.ndarray
+    part: np.ndarray
+    ends: np.ndarray
+    curvature: np.ndarray
+    start: np.ndarray
+    place: np.ndarray
+    entries: int
+    nodes: int
+    groups: int
+    has_free_edges: bool
+
+
+class Links(NamedTuple):
+    """Addresses of the arrays of a `FlowSystem`."""
+
+    ends: Any
+    start: Any
+    place: Any
+    rows: int
+
+
+@jit
+def links_of(system):
+    """Return the addresses of the arrays of ``system``."""
+    return Links(address(system.ends), address(system.start), address(system.place), len(system.start))
+
+
+@jit
+def clear(numbers, count):
+    """Set the first ``count`` rows to 0."""
+    nothing = zero(numbers)
+    for i in range(count):
+        store_row(numbers, i, nothing)
+
+
+@jit
+def _add(numbers, i, lanes):
+    store_row(numbers, i, row(numbers, i) + lanes)
+
+
+@jit
+def slope(x, links, edge):
+    """Return Aᵀ x at a hyperedge: x of the head, minus x of the tails, plus x of the group. Row ``rows`` of x is 0."""
+    e = 4 * edge
+    ends = links.ends
+    return (row(x, ends[e]) - row(x, ends[e + 1])) - (row(x, ends[e + 2]) - row(x, ends[e + 3]))
+
+
+@jit
+def add_to_ends(numbers, links, edge, at_nodes, at_group):
+    """Add a hyperedge's column of A, times ``at_nodes`` at nodes and ``at_group`` at the group, to ``numbers``."""
+    e = 4 * edge
+    ends = links.ends
+    _add(numbers, ends[e], at_nodes)
+    store_row(numbers, ends[e + 1], row(numbers, ends[e + 1]) - at_nodes)
+    store_row(numbers, ends[e + 2], row(numbers, ends[e + 2]) - at_nodes)
+    _add(numbers, ends[e + 3], at_group)
+
+
+@jit
+def add_edge(matrix, links, edge, weight):
+    """Add the ``weight`` of a hyperedge to the matrix A D Aᵀ."""
+    e = 4 * edge
+    ends, place, none = links.ends, links.place, links.rows
+    minus = 0.0 - weight
+    for i in range(4):
+        a = ends[e + i]
+        if a < none:
+            _add(matrix, place[a] + a, weight)
+            for j in range(i):
+                b = ends[e + j]
+                if b < none:
+                    tails = (0 < i < 3) + (0 < j < 3)
+                    value = minus if tails == 1 else weight
+                    _add(matrix, place[max(a, b)] + min(a, b), value)
+                    if a == b:  # both tails are the same node
+                        _add(matrix, place[a] + a, value)
+
+
+@jit
+def _dot(left, left_start, right, right_start, count, total):
+    """Return ``total`` − Σ left · right over ``count`` rows."""
+    for k in range(count):
+        total -= row(left, left_start + k) * row(right, right_start + k)
+    return total
+
+
+@jit
+def factor(matrix, links, inverse_pivots):
+    """Replace the lower triangle by L of L D Lᵀ, and write 1 / D. Unknowns with a vanishing pivot get 1 / D = 0."""
+    start, place = links.start, links.place
+    for i in range(links.rows):
+        first, here = start[i], place[i]
+        for j in range(first, i):
+            low = max(first, start[j])
+            store_row(
+                matrix, here + j, _dot(matrix, here + low, matrix, place[j] + low, j - low, row(matrix, here + j))
+            )
+        diagonal = row(matrix, here + i)
+        pivot = diagonal
+        for j in range(first, i):
+            entry = row(matrix, here + j)
+            scaled = entry * row(inverse_pivots, j)
+            pivot -= scaled * entry
+            store_row(matrix, here + j, scaled)
+        store_row(inverse_pivots, i, where_less(_SMALLEST_PIVOT * diagonal, pivot, 1.0 / pivot, 0.0))
+
+
+@jit
+def solve(matrix, links, inverse_pivots, x):
+    """Solve the factored system in place."""
+    start, place = links.start, links.place
+    for i in range(links.rows):
+        store_row(x, i, _dot(matrix, place[i] + start[i], x, start[i], i - start[i], row(x, i)))
+    for i in range(links.rows):
+        store_row(x, i, row(x, i) * row(inverse_pivots, i))
+    for i in range(links.rows - 1, -1, -1):
+        value = row(x, i)
+        here = place[i]
+        for k in range(start[i], i):
+            store_row(x, k, row(x, k) - value * row(matrix, here + k))

@@ -1,0 +1,295 @@
+"""The quadratically regularized mean of a dynamic program, by an interior-point method over the flows of its graph.
+
+The convex hull of the derivations of a hypergraph is the image of the flows f ≥ 0 that enter the goal once and leave
+every other node as often as they enter it (R. Martin, R. Rardin & B. Campbell, Polyhedral characterization of discrete
+dynamic programming, Operations Research 38, 1990). The number of iterations hardly depends on the scale of the scores,
+whereas the active-set method takes hundreds of rounds at small scores, where the mean has a large support.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..kernels import parallel_rows, zeros
+from ..oracle import Oracle
+from ..parts import Parts, batch_size
+from ..validation import check_feasible
+from .direct_mean import DirectMean
+from .mean_problem import MeanProblem
+
+if TYPE_CHECKING:
+    from ..dp import Hypergraph, HypergraphProgram
+    from ..kernels.flow_projection.system import FlowSystem
+
+__all__ = ["estimated_cost", "project_flow", "unsupported"]
+
+# Largest number of entries of the matrix of one instance. Sixteen instances of this size take 256 MB.
+_MAX_ENTRIES = 2_000_000
+
+
+def unsupported(oracle: Oracle, theta: Parts, *, readout: bool) -> str | None:
+    """Return why :func:`project_flow` does not take the problem, or None if it does."""
+    if not hasattr(oracle, "hypergraph"):
+        return "the oracle has no hypergraph"
+    if batch_size(theta) == 0:
+        return None
+    problem = MeanProblem(oracle, theta, readout)
+    if problem.flattening.device.type != "cpu":
+        return "the scores are not on the CPU"
+    if not _selects_tensors(problem):
+        return "the readout does not consist of tensors of the structure"
+    if _plan_of(oracle, theta, problem).system.entries > _MAX_ENTRIES:  # pyright: ignore[reportArgumentType]
+        return f"the matrix of a Newton step has more than {_MAX_ENTRIES} entries"
+    return None
+
+
+def estimated_cost(oracle: HypergraphProgram, theta: Parts, *, readout: bool) -> int:
+    """Return the number of multiplications in the factorisation of one iteration, for one instance."""
+    if batch_size(theta) == 0:
+        return 0
+    return _plan_of(oracle, theta, MeanProblem(oracle, theta, readout)).multiplications
+
+
+def project_flow(
+    oracle: HypergraphProgram, theta: Parts, *, readout: bool, tolerance: float, max_iter: int
+) -> DirectMean:
+    """Solve max ⟨θ, μ⟩ − ½ ‖R μ‖² over the means μ of the derivations, where R is the identity or the readout.
+
+    Parameters
+    ----------
+    oracle : HypergraphProgram
+        The dynamic program. Its readout consists of tensors of the structure.
+    theta : (B | 1, *event) tensor, or a tuple of them
+        The scores, finite or −inf, on the CPU.
+    readout : bool
+        Penalise the readout instead of all parts.
+    tolerance : float
+        Bound of ‖R (μ − μ*)‖, relative to √n, where n is the largest number of penalised hyperedges of a derivation.
+        With 0, the gap is down to rounding.
+    max_iter : int
+        Largest number of Newton steps.
+
+    Returns
+    -------
+    DirectMean
+        ``vjp`` multiplies by the generalised Jacobian on the face of the hyperedges with positive flow. Where parts
+        without a penalty can change without a change of R μ and of the score, the Jacobian does not change them.
+
+    Raises
+    ------
+    InfeasibleError
+        If an instance has no structure of finite score.
+    """
+    with torch.no_grad():
+        problem = MeanProblem(oracle, theta, readout)
+        flattening, size = problem.flattening, problem.batch
+        if not size:
+            empty = torch.zeros(0, dtype=flattening.dtype)
+            mean = flattening.unflatten(torch.zeros(0, len(flattening), dtype=torch.float64))
+            return DirectMean(mean, empty, empty, empty > 0, lambda cotangent: cotangent)
+        plan = _plan_of(oracle, theta, problem)
+        _, flat, goal = oracle._graph_parts_goals(flattening.as_parts(problem.theta))
+        solution = _solve(plan, flat, plan.node_of[goal.numpy()], 0.5 * tolerance**2, max_iter)
+        check_feasible(solution.value, f"structure of {oracle.label()}")
+
+    def vjp(cotangent: Parts) -> Parts:
+        with torch.no_grad():
+            return flattening.unflatten(_multiply_by_jacobian(plan, solution.weights, flattening.flatten(cotangent)))
+
+    return DirectMean(
+        mean=flattening.unflatten(solution.mean),
+        value=solution.value.to(flattening.dtype),
+        gap=solution.gap.to(flattening.dtype),
+        converged=solution.gap <= solution.target,
+        vjp=vjp,
+    )
+
+
+# ----------------------------------------------------------------------------- kernels
+
+
+class _Solution(NamedTuple):
+    """The arrays written by :func:`structinf.kernels.flow_projection.interior_point.project`."""
+
+    mean: Tensor
+    value: Tensor
+    gap: Tensor
+    target: Tensor
+    weights: np.ndarray
+
+
+def _solve(plan: _Plan, theta: Tensor, goal: np.ndarray, tolerance: float, max_iter: int) -> _Solution:
+    from ..kernels.flow_projection import interior_point as kernels
+    from ..kernels.simd.vector import LANES
+
+    size, groups = len(theta), -(-len(theta) // LANES)
+    mean = zeros(*theta.shape, dtype=torch.float64)
+    value, gap, target = torch.empty(3, size, dtype=torch.float64)
+    weights = _aligned(groups, len(plan.system.part), LANES)
+    outputs = mean.numpy(), value.numpy(), gap.numpy(), target.numpy(), weights
+    squares = plan.squares[goal]
+    _run(
+        plan, kernels.project, kernels.EDGE_TABLES, kernels.NODE_TABLES, groups,
+        theta.contiguous().numpy(), goal, plan.system, tolerance, squares, max_iter, *outputs,
+    )  # fmt: skip
+    return _Solution(mean, value, gap, target, weights)
+
+
+def _multiply_by_jacobian(plan: _Plan, weights: np.ndarray, cotangent: Tensor) -> Tensor:
+    from ..kernels.flow_projection import interior_point as kernels
+
+    out = zeros(*cotangent.shape, dtype=torch.float64)
+    arguments = weights, cotangent.contiguous().numpy(), plan.system, out.numpy()
+    _run(plan, kernels.multiply_by_jacobian, 2, 2, len(weights), *arguments)
+    return out
+
+
+def _run(plan: _Plan, kernel: Any, edge_tables: int, node_tables: int, groups: int, *args: Any) -> None:
+    """Run a kernel over groups of instances, with scratch for each thread."""
+    from ..kernels.simd.vector import LANES
+
+    system = plan.system
+
+    def serve(start: int, stop: int) -> None:
+        edges = _aligned(edge_tables, len(system.part), LANES)
+        nodes = _aligned(node_tables, len(system.start) + 1, LANES)
+        kernel(start, stop, edges, nodes, _aligned(system.entries, LANES), *args)
+
+    parallel_rows(serve, groups, work=groups * LANES * 10 * (plan.multiplications + 20 * len(system.part)))
+
+
+def _aligned(*shape: int) -> np.ndarray:
+    """Return an uninitialised float64 array whose rows do not straddle cache lines."""
+    size, line = math.prod(shape), 16
+    flat = np.empty(size + line)
+    return flat[-flat.ctypes.data % (8 * line) // 8 :][:size].reshape(shape)
+
+
+# ----------------------------------------------------------------------------- graphs
+
+
+class _Plan(NamedTuple):
+    """What depends only on the hypergraph, the penalty and the goal.
+
+    Attributes
+    ----------
+    system : FlowSystem
+        The part of the hypergraph below the goal.
+    node_of : (N,) int64
+        The number in ``system`` of each node of the hypergraph; −1 for others.
+    squares : (nodes,) float64
+        The largest number of penalised hyperedges in a derivation of each node of ``system``.
+    multiplications : int
+        The multiplications of a factorisation.
+    """
+
+    system: FlowSystem
+    node_of: np.ndarray
+    squares: np.ndarray
+    multiplications: int
+
+
+def _selects_tensors(problem: MeanProblem) -> bool:
+    """Return whether the penalised coordinates are whole tensors of θ."""
+    flattening = problem.flattening
+    if flattening.extra or len(problem.penalised) != 1:
+        return False
+    pieces = flattening.split(problem.penalised)
+    return all(
+        bool((piece == penalised).all()) for piece, penalised in zip(pieces, problem.tensor_is_penalised, strict=True)
+    )
+
+
+def _plan_of(oracle: HypergraphProgram, theta: Parts, problem: MeanProblem) -> _Plan:
+    graph = oracle.hypergraph(theta)
+    goals = np.unique(oracle._goals(graph, problem.batch))
+    offset = problem.flattening.offset
+    ranges = zip(offset, offset[1:], problem.tensor_is_penalised, strict=False)
+    penalised = tuple((start, stop) for start, stop, is_penalised in ranges if is_penalised)
+    return _plan(graph, penalised, int(goals[0]) if len(goals) == 1 else None)
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(graph: Hypergraph, penalised: tuple[tuple[int, int], ...], goal: int | None) -> _Plan:
+    """Return the plan for one ``goal``, or for any goal of the graph."""
+    from ..kernels.flow_projection.system import FlowSystem
+
+    kept = _nodes_below(graph, goal)
+    node_of = np.where(kept[:-1], np.cumsum(kept[:-1]) - 1, -1)
+    edges = np.flatnonzero(kept[graph.head])
+    nodes, part = int(kept[:-1].sum()), graph.part[edges]
+    is_penalised = np.zeros(graph.parts + 1, np.bool_)
+    for start, stop in penalised:
+        is_penalised[start:stop] = True
+    uses = np.bincount(part, minlength=graph.parts + 1)
+    curvature = (is_penalised & (uses == 1))[part].astype(np.float64)
+    group_of = np.cumsum(grouped := is_penalised & (uses > 1)) - 1
+    groups = int(grouped.sum())
+    none = nodes + groups
+    ends = np.full((len(edges), 4), none, np.int32)
+    ends[:, 0] = node_of[graph.head[edges]]
+    tails = graph.tails[edges]
+    ends[:, 1:3] = np.where(tails < graph.nodes, np.append(node_of, 0)[tails], none)
+    ends[:, 3] = np.where(grouped[part], nodes + group_of[part], none)
+    start, place, entries = _layout(ends, none)
+    degree = np.diff(graph.offset)[kept[:-1]]
+    system = FlowSystem(
+        offset=np.concatenate([[0], np.cumsum(degree)]),
+        part=part,
+        ends=ends,
+        curvature=curvature,
+        start=start,
+        place=place,
+        entries=entries,
+        nodes=nodes,
+        groups=groups,
+        has_free_edges=bool((~is_penalised[part]).any()),
+    )
+    squares = _largest_count(graph, is_penalised[graph.part])[:-1][kept[:-1]]
+    return _Plan(system, node_of, squares, _count_multiplications(start))
+
+
+def _nodes_below(graph: Hypergraph, goal: int | None) -> np.ndarray:
+    """Return which nodes occur in derivations of ``goal``, or of any goal, (N + 1,) bool."""
+    kept = np.zeros(graph.nodes + 1, np.bool_)
+    kept[graph.goals[graph.goals >= 0] if goal is None else goal] = True
+    for nodes, edges in reversed(graph.by_level):
+        used = edges[np.repeat(kept[nodes], np.diff(graph.offset)[nodes])]
+        kept[graph.tails[used]] = True
+    kept[-1] = False
+    return kept
+
+
+def _layout(ends: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the first column and the place of each row of the lower triangle, and the number of entries."""
+    lowest = ends.min(1)
+    start = np.arange(rows + 1)
+    for column in ends.T:
+        np.minimum.at(start, column, lowest)
+    start = start[:rows]
+    size = np.arange(rows) - start + 1
+    return start, np.cumsum(size) - size - start, int(size.sum())
+
+
+def _count_multiplications(start: np.ndarray) -> int:
+    """Return the number of multiplications of the factorisation by rows, in millions exact to rounding."""
+    total = 0
+    for i, first in enumerate(start):
+        columns = np.arange(first, i)
+        total += int((columns - np.maximum(first, start[first:i])).sum()) + 2 * (i - int(first))
+    return total
+
+
+def _largest_count(graph: Hypergraph, counted: np.ndarray) -> np.ndarray:
+    """Return the largest number of ``counted`` hyperedges in a derivation of each node, (N + 1,) float64."""
+    size = np.zeros(graph.nodes + 1)
+    for nodes, edges in graph.by_level:
+        most = counted[edges] + size[graph.tails[edges]].sum(1)
+        size[nodes] = np.maximum.reduceat(most, np.searchsorted(graph.head[edges], nodes))
+    return size
