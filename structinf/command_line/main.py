@@ -27,7 +27,7 @@ from . import listing
 __all__ = ["main"]
 
 # Of the demos; named here, so that --help needs no extra.
-SORT_METHODS = ("map-loss", "sparsemap-layer", "perturbed-loss", "sparsemap-loss")
+SORT_METHODS = ("sparsemap-loss",)
 LOSSES = ("perceptron", "svm", "crf", "sparsemap", "margin-sparsemap")
 
 EXTRA = "demo"
@@ -105,17 +105,17 @@ def _add_demos(demos: Any) -> None:
     )
     seed.add_argument("--seed", type=int, default=0, help="seed of the data and the parameters (default: 0)")
 
-    about = "learn to sort images of digits from sorted lists, with several relaxations of assignments"
+    about = "learn to sort images of digits from sorted lists, with relaxations of assignments"
     demo = demos.add_parser("sort", help=about, description=about, parents=[seed, picture])
     demo.add_argument(
         "--methods",
         metavar="METHOD",
         nargs="+",
         default=SORT_METHODS,
-        help="RELAXATION-loss for a Fenchel-Young loss, or RELAXATION-layer for the squared error of a layer, such as "
-        f"straight-through-layer; or all (default: {' '.join(SORT_METHODS)})",
+        help="methods to compare: RELAXATION-loss for a Fenchel-Young loss, or RELAXATION-layer for the squared error of "
+        f"a layer, such as map-loss straight-through-layer; or all (default: {' '.join(SORT_METHODS)})",
     )
-    demo.add_argument("--epochs", type=_positive, default=6, help="epochs for each method (default: 6)")
+    demo.add_argument("--epochs", type=_positive, default=3, help="epochs for each method (default: 3)")
     demo.add_argument("--quick", action="store_true", help="train on a few batches, to test the program")
     demo.set_defaults(run=_demo_sort)
 

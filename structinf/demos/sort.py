@@ -29,6 +29,8 @@ __all__ = ["run"]
 
 SIZE = 8  # images in a set
 
+PICTURE = "structinf-sort.png"
+
 
 class Ranker(nn.Module):
     """Scores each image of a set against each rank, without looking at the other images.
@@ -123,16 +125,15 @@ def train(method: Method, images: Images, *, epochs: int, steps: int, seed: int)
     model = Ranker(method.standardise)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=epochs * steps)
-    for epoch in range(1, epochs + 1):
-        progress = tqdm(range(steps), f"{method.name}, epoch {epoch} of {epochs}", leave=False, disable=None)
-        for _ in progress:
-            sets = draw_sets(images, 32, generator)
-            loss = method.loss(model(sets.pixels), sets.ranks)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+    progress = tqdm(range(epochs * steps), method.name, leave=False, disable=None)
+    for _ in progress:
+        sets = draw_sets(images, 32, generator)
+        loss = method.loss(model(sets.pixels), sets.ranks)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
     return model.eval()
 
 
@@ -177,7 +178,6 @@ def draw_picture(model: Ranker, sets: Sets, path: Path) -> None:
         title="Eight images in the right order, and the ranks given to them",
     )
     figure.savefig(path)
-    print(f"picture: {path.resolve()}")
 
 
 # ----------------------------------------------------------------------------- data
@@ -219,14 +219,14 @@ def draw_sets(images: Images, count: int, generator: torch.Generator) -> Sets:
 # ----------------------------------------------------------------------------- the demo
 
 
-def run(methods: Sequence[str], *, epochs: int = 6, seed: int = 0, out: Path = Path(), quick: bool = False) -> None:
-    """Train and test each method, print a table, and save a picture of the last method's orders in the folder ``out``.
+def run(methods: Sequence[str], *, epochs: int = 3, seed: int = 0, out: Path = Path(), quick: bool = False) -> None:
+    """Train and test each method, print a table, and save a picture of the first method's orders in the folder ``out``.
 
     ``methods`` are names of :func:`list_methods`, or "all". Each method trains on 100 batches of 32 sets per epoch.
     With ``quick``, each method trains on 10 batches, enough to test the program, but not to compare the methods.
     """
     names = [name for method in methods for name in (list_methods() if method == "all" else [method])]
-    chosen, models = [make_method(name) for name in dict.fromkeys(names)], []
+    chosen = [make_method(name) for name in dict.fromkeys(names)]
     train_images, test_images = load_images(seed)
     test_sets = draw_sets(test_images, 100 if quick else 1000, torch.Generator().manual_seed(seed))
     epochs, steps = (1, 10) if quick else (epochs, 100)
@@ -237,14 +237,15 @@ def run(methods: Sequence[str], *, epochs: int = 6, seed: int = 0, out: Path = P
         start = time.perf_counter()
         model = train(method, train_images, epochs=epochs, steps=steps, seed=seed)
         seconds = time.perf_counter() - start
-        models.append(model)
         result = evaluate(model, test_sets, method.relaxation)
         support = "-" if result.support is None else f"{result.support:.2f}"
         table.add(method.name, percent(result.images), percent(result.sets), support, f"{seconds:.1f}")
+        if method is chosen[0]:
+            out.mkdir(parents=True, exist_ok=True)
+            draw_picture(model, test_sets, out / PICTURE)
     print(
         "\n-loss: by the Fenchel-Young loss of a relaxation; -layer: by the squared error of its output\n"
         "images, sets: how many of the test images, and of whole test sets, are ranked rightly\n"
-        "support: different orders that the relaxation chooses among, or draws, for a test set, on average\n"
+        "support: different orders that the relaxation chooses among, or draws, for a test set, on average\n\n"
+        f"picture: {(out / PICTURE).resolve()}"
     )
-    out.mkdir(parents=True, exist_ok=True)
-    draw_picture(models[-1], test_sets, out / "structinf-sort.png")
