@@ -63,9 +63,19 @@ def group_by_value(values: Mapping[str, K]) -> dict[K, list[str]]:
 # ----------------------------------------------------------------------------- what works with what
 
 
+NEEDS = {
+    "map": "`argmax`",
+    "perturbed": "`argmax` for scores above 0",
+    "marginals": "`log_partition`",
+    "smoothed": "a recursion",
+    "sinkhorn": "row and column sums",
+}
+"""What a relaxation needs from an oracle. Relaxations that share a column of the table have the same need."""
+
+
 def support_table() -> str:
-    """Return the table of structures and relaxations. Structures with equal support share a row, and relaxations with
-    equal support share a column. Most ticks come first.
+    """Return the table of oracles and relaxations. Oracles with equal support share a row, and relaxations with equal
+    support share a column. Most ticks come first. The heading of a column is "need: relaxations".
     """
     supported = answers(
         *([p.name for p in entry_points(group=r.entry_point_group) if _is_own(p)] for r in (ORACLES, RELAXATIONS))
@@ -79,12 +89,17 @@ def support_table() -> str:
     relaxations = [names for _, names in sorted(columns.items(), key=lambda item: -sum(item[0]))]
     rows = group_by_value({oracle: tuple(row[names[0]] for names in relaxations) for oracle, row in supported.items()})
     return table(
-        ["structures", *map(code, relaxations)],
+        ["oracles", *(f"{_need(names)}: {code(names)}" for names in relaxations)],
         (
             [code(names), *("✓" if has_tick else "" for has_tick in ticks)]
             for ticks, names in sorted(rows.items(), key=lambda item: -sum(item[0]))
         ),
     )
+
+
+def _need(relaxations: Sequence[str]) -> str:
+    (need,) = (NEEDS[name] for name in relaxations if name in NEEDS)
+    return need
 
 
 def _is_own(point: EntryPoint) -> bool:

@@ -34,8 +34,8 @@ def test_the_table_is_what_the_relaxations_say(generate):
         for structure in row[0].replace("`", "").split(","):
             answers = [
                 (relaxation.strip(), cell.strip())
-                for names, cell in zip(first[1:], row[1:], strict=True)
-                for relaxation in names.replace("`", "").split(",")
+                for heading, cell in zip(first[1:], row[1:], strict=True)
+                for relaxation in heading.replace("`", "").partition(":")[2].split(",")
             ]
             factory = ORACLES.factory(structure.strip())
             oracle = factory() if not any(signature_options(factory).values()) else object.__new__(factory)
