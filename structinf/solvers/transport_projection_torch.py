@@ -92,7 +92,7 @@ def solve(scores: Tensor, rows: Tensor, columns: Tensor, slack: Tensor, max_iter
             *(torch.where(both.view(-1, *[1] * (x.ndim - 1)), x, y) for x, y in zip(again, found, strict=True))
         )
     step = none
-    moving, exact = torch.ones_like(both), torch.zeros_like(both)
+    moving, settled, small, exact = (torch.full_like(both, flag) for flag in (True, True, False, False))
     error = torch.full_like(largest, torch.inf)
     for count in range(max_iter + 1):
         before = error
@@ -104,10 +104,12 @@ def solve(scores: Tensor, rows: Tensor, columns: Tensor, slack: Tensor, max_iter
         f, room = torch.where(moving, f + found.change, f), torch.where(moving, found.room, room)
         increments = (reduced + step[:, None, 1:-1]) + found.change[:, :, None]
         fresh = scores + f[:, :, None] + g[:, None, 1:-1]
-        small = (error < INCREMENTAL * largest) if count else torch.zeros_like(moving)
+        settled = torch.where(moving, small | (count == 0), settled)
+        small = (error < INCREMENTAL * largest) & (count > 0)
         reduced = torch.where(moving[..., None], torch.where(small[..., None], increments, fresh), reduced)
-        stuck = exact & (error > 0.5 * before)
-        moving = moving & (error > ROUNDING * largest) & error.isfinite() & ~(stuck & (error < MAX_RESIDUAL * largest))
+        stuck = exact & settled & (error > 0.5 * before)
+        done = (settled & (error <= ROUNDING * largest)) | (stuck & (error < MAX_RESIDUAL * largest))
+        moving = moving & ~done & error.isfinite()
         exact = ~stuck & (error < EXACT_PATTERN * largest)
         if count == max_iter or not bool(moving.any()):
             break
@@ -118,14 +120,15 @@ def solve(scores: Tensor, rows: Tensor, columns: Tensor, slack: Tensor, max_iter
         for _ in range(60):
             found = _match_rows(reduced, a, step, both, room)
             after = (step * (wanted - found.sums)).sum(1, keepdim=True)
-            too_far = moving & (after < -0.5 * slope.abs())
+            too_far = moving & (after < -0.1 * slope.abs())
             if not bool(too_far.any()):
                 break
             factor = (slope / (slope - after)).clamp(0.1, 0.5)
             step = torch.where(too_far, step * factor, step)
             slope = torch.where(too_far, slope * factor, slope)
         g = g + step
-    return _certificate(scores, a, b, slack, reduced, f, g, room, error / torch.where(largest > 0, largest, 1.0))
+    residual = torch.where(settled, error, torch.inf) / torch.where(largest > 0, largest, 1.0)
+    return _certificate(scores, a, b, slack, reduced, f, g, room, residual)
 
 
 def _match_rows(reduced: Tensor, a: Tensor, step: Tensor, both: Tensor, room: Tensor) -> _Rows:

@@ -129,9 +129,11 @@ def _solve(
             row_error = _match_rows(reduced, a, step, 1.0, slack_column, room, change, trial_room, sums, values)
     if row_error == np.inf:
         return np.inf
-    part, count, is_exact, error = 1.0, 0, False, np.inf
+    part, count, incremental, is_exact, error = 1.0, 0, False, False, np.inf
     while True:
         before, error = error, maximum(row_error, _column_errors(b, column_slack, rest, g, sums, size))
+        # The sums are those of ``reduced`` up to rounding errors of the step, so the last step has to be small.
+        is_settled = incremental or count == 0
         incremental = count > 0 and error < INCREMENTAL * largest
         for i in range(n):
             f[i] += change[i]
@@ -141,9 +143,11 @@ def _solve(
                     reduced[i, j] = (reduced[i, j] + part * step[j + 1]) + change[i]
                 else:
                     reduced[i, j] = theta[i, j] + f[i] + g[j + 1]
-        if not error > ROUNDING * largest or count >= limit:
+        if is_settled and not error > ROUNDING * largest:
             return error
-        if is_exact and error > 0.5 * before:
+        if count >= limit:
+            return error if is_settled else np.inf
+        if is_exact and is_settled and error > 0.5 * before:
             if error < MAX_RESIDUAL * largest:
                 return error
             is_exact = False
@@ -178,8 +182,8 @@ def _solve(
             slope_after = step[m + 1] * (rest - trial_sums[m + 1])
             for j in range(1, m + 1):
                 slope_after += step[j] * (b[j - 1] - trial_sums[j])
-            # The dual is concave along the step. Its slope at the end need not be 0, but not far below.
-            if slope_after >= -0.5 * abs(slope):
+            # The dual is concave along the step. A slope of 0 at the end is best; far below 0, the dual may decrease.
+            if slope_after >= -0.1 * abs(slope):
                 break
             part *= max(0.1, min(0.5, slope / (slope - slope_after)))
         for j in range(1, m + 2):
