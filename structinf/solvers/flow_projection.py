@@ -159,7 +159,7 @@ def _run(plan: _Plan, kernel: Any, edge_tables: int, node_tables: int, groups: i
     def serve(start: int, stop: int) -> None:
         edges = _aligned(edge_tables, len(system.part), LANES)
         nodes = _aligned(node_tables, len(system.start) + 1, LANES)
-        kernel(start, stop, edges, nodes, _aligned(system.entries, LANES), *args)
+        kernel(start, stop, edges, nodes, _aligned(system.entries + 3, LANES), *args)
 
     parallel_rows(serve, groups, work=groups * LANES * 10 * (plan.multiplications + 20 * len(system.part)))
 
@@ -237,7 +237,7 @@ def _plan(graph: Hypergraph, penalised: tuple[tuple[int, int], ...], goal: int |
     tails = graph.tails[edges]
     ends[:, 1:3] = np.where(tails < graph.nodes, np.append(node_of, 0)[tails], none)
     ends[:, 3] = np.where(grouped[part], nodes + group_of[part], none)
-    start, place, entries = _layout(ends, none)
+    start, place, entries = _layout(ends, nodes, none)
     degree = np.diff(graph.offset)[kept[:-1]]
     system = FlowSystem(
         offset=np.concatenate([[0], np.cumsum(degree)]),
@@ -266,13 +266,14 @@ def _nodes_below(graph: Hypergraph, goal: int | None) -> np.ndarray:
     return kept
 
 
-def _layout(ends: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray, int]:
+def _layout(ends: np.ndarray, nodes: int, rows: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the first column and the place of each row of the lower triangle, and the number of entries."""
     lowest = ends.min(1)
     start = np.arange(rows + 1)
     for column in ends.T:
         np.minimum.at(start, column, lowest)
     start = start[:rows]
+    start[nodes:] = 0
     size = np.arange(rows) - start + 1
     return start, np.cumsum(size) - size - start, int(size.sum())
 

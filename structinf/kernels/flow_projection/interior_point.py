@@ -491,7 +491,7 @@ def project(
         Scratch.
     node_tables : (NODE_TABLES, rows + 1, LANES) float64
         Scratch.
-    matrix_table : (entries, LANES) float64
+    matrix_table : (entries + 3, LANES) float64
         Scratch.
     theta : (B, P) float64
         The scores, finite or −inf.

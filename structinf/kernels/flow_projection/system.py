@@ -9,8 +9,9 @@ adds an unknown u, the sum, and an equation: A gets a row of ones at the hypered
 D Aᵀ gets 1.
 
 Nodes are in topological order, groups follow. Row i of the lower triangle is stored from its first nonzero to the
-diagonal; the LDLᵀ factorisation fills no entry outside (A. George & J. Liu, Computer Solution of Large Sparse Positive
-Definite Systems, 1981, chapter 4). Each number is a row of LANES instances (`structinf.kernels.simd.vector`).
+diagonal, and the rows of groups from the first column. The LDLᵀ factorisation fills no entry outside (A. George & J.
+Liu, Computer Solution of Large Sparse Positive Definite Systems, 1981, chapter 4). Each number is a row of LANES
+instances (`structinf.kernels.simd.vector`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ __all__ = ["FlowSystem", "add_edge", "add_to_ends", "clear", "factor", "links_of
 
 # A pivot below this multiple of its diagonal entry is rounding, or belongs to a node without flow. Its unknown is 0.
 _SMALLEST_PIVOT = 1e-17
+
+
+# Columns of a panel: two rows of a panel fit the innermost cache.
+_PANEL = 32
 
 
 class FlowSystem(NamedTuple):
@@ -75,12 +80,15 @@ class Links(NamedTuple):
     start: Any
     place: Any
     rows: int
+    nodes: int
+    entries: int
 
 
 @jit
 def links_of(system):
     """Return the addresses of the arrays of ``system``."""
-    return Links(address(system.ends), address(system.start), address(system.place), len(system.start))
+    ends, start, place = address(system.ends), address(system.start), address(system.place)
+    return Links(ends, start, place, len(system.start), system.nodes, system.entries)
 
 
 @jit
@@ -144,16 +152,14 @@ def _dot(left, left_start, right, right_start, count, total):
 
 
 @jit
-def factor(matrix, links, inverse_pivots):
-    """Replace the lower triangle by L of L D Lᵀ, and write 1 / D. Unknowns with a vanishing pivot get 1 / D = 0."""
+def _factor_rows(matrix, links, inverse_pivots, low, high):
+    """Factor the block of the rows and columns from ``low`` up to ``high``, excluded."""
     start, place = links.start, links.place
-    for i in range(links.rows):
-        first, here = start[i], place[i]
+    for i in range(low, high):
+        first, here = max(start[i], low), place[i]
         for j in range(first, i):
-            low = max(first, start[j])
-            store_row(
-                matrix, here + j, _dot(matrix, here + low, matrix, place[j] + low, j - low, row(matrix, here + j))
-            )
+            k = max(first, start[j])
+            store_row(matrix, here + j, _dot(matrix, here + k, matrix, place[j] + k, j - k, row(matrix, here + j)))
         diagonal = row(matrix, here + i)
         pivot = diagonal
         for j in range(first, i):
@@ -165,15 +171,100 @@ def factor(matrix, links, inverse_pivots):
 
 
 @jit
+def _eliminate_nodes(matrix, links, low, high, i, j):
+    """Eliminate the nodes before each column from ``low`` up to ``high`` from the rows i and j of two groups.
+
+    The rows are not divided by the pivots.
+    """
+    start, place = links.start, links.place
+    left, right = place[i], place[j]
+    for k in range(low, high):
+        x, y = row(matrix, left + k), row(matrix, right + k)
+        for m in range(start[k], k):
+            entry = row(matrix, place[k] + m)
+            x -= row(matrix, left + m) * entry
+            y -= row(matrix, right + m) * entry
+        store_row(matrix, left + k, x)
+        store_row(matrix, right + k, y)
+
+
+@jit
+def _subtract_products(matrix, inverse_pivots, a, b, c, d, low, high, ac, ad, bc, bd):
+    """Subtract Σ (row a or b) D⁻¹ (row c or d), over the columns from ``low`` up to ``high``, from four entries.
+
+    Rows and entries are given by their places. The four sums share their loads.
+    """
+    p, q, r, s = row(matrix, ac), row(matrix, ad), row(matrix, bc), row(matrix, bd)
+    for k in range(low, high):
+        inverse = row(inverse_pivots, k)
+        x, y = row(matrix, a + k) * inverse, row(matrix, b + k) * inverse
+        z, w = row(matrix, c + k), row(matrix, d + k)
+        p -= x * z
+        q -= x * w
+        r -= y * z
+        s -= y * w
+    store_row(matrix, bd, s)
+    store_row(matrix, bc, r)
+    store_row(matrix, ad, q)
+    store_row(matrix, ac, p)
+
+
+@jit
+def _factor_groups(matrix, links, inverse_pivots):
+    """Factor the rows of the groups, which are stored from the first column, after the rows of the nodes."""
+    nodes, rows, place, spare = links.nodes, links.rows, links.place, links.entries
+    for low in range(0, nodes, _PANEL):
+        high = min(low + _PANEL, nodes)
+        for i in range(nodes, rows, 2):
+            below = min(i + 1, rows - 1)
+            _eliminate_nodes(matrix, links, low, high, i, below)
+            for j in range(nodes, i + 1, 2):
+                beside = min(j + 1, rows - 1)
+                # The last row may be alone in its pair, and the diagonal pair has one entry above the diagonal.
+                _subtract_products(
+                    matrix, inverse_pivots, place[i], place[below], place[j], place[beside], low, high,
+                    place[i] + j,
+                    place[i] + beside if beside <= i and beside > j else spare,
+                    place[below] + j if below > i else spare + 1,
+                    place[below] + beside if below > i else spare + 2,
+                )  # fmt: skip
+    _factor_rows(matrix, links, inverse_pivots, nodes, rows)
+
+
+@jit
+def factor(matrix, links, inverse_pivots):
+    """Replace the lower triangle by L of L D Lᵀ, and write 1 / D. Unknowns with a vanishing pivot get 1 / D = 0.
+
+    The rows of groups stay multiplied by D at nodes. The three rows after the entries of the matrix are scratch.
+    """
+    _factor_rows(matrix, links, inverse_pivots, 0, links.nodes)
+    if links.nodes < links.rows:
+        _factor_groups(matrix, links, inverse_pivots)
+
+
+@jit
 def solve(matrix, links, inverse_pivots, x):
     """Solve the factored system in place."""
-    start, place = links.start, links.place
-    for i in range(links.rows):
+    start, place, nodes, rows = links.start, links.place, links.nodes, links.rows
+    for i in range(nodes):
         store_row(x, i, _dot(matrix, place[i] + start[i], x, start[i], i - start[i], row(x, i)))
-    for i in range(links.rows):
+    for i in range(nodes, rows):
+        total = row(x, i)
+        for k in range(nodes):
+            total -= row(matrix, place[i] + k) * (row(inverse_pivots, k) * row(x, k))
+        store_row(x, i, _dot(matrix, place[i] + nodes, x, nodes, i - nodes, total))
+    for i in range(nodes, rows):
         store_row(x, i, row(x, i) * row(inverse_pivots, i))
-    for i in range(links.rows - 1, -1, -1):
-        value = row(x, i)
-        here = place[i]
-        for k in range(start[i], i):
-            store_row(x, k, row(x, k) - value * row(matrix, here + k))
+    for i in range(rows - 1, nodes - 1, -1):
+        _subtract_multiple(matrix, place[i], x, row(x, i), 0, i)
+    for i in range(nodes):
+        store_row(x, i, row(x, i) * row(inverse_pivots, i))
+    for i in range(nodes - 1, -1, -1):
+        _subtract_multiple(matrix, place[i], x, row(x, i), start[i], i)
+
+
+@jit
+def _subtract_multiple(matrix, place, x, factor, low, high):
+    """Subtract ``factor`` times a row of the matrix from the entries of ``x`` from ``low`` up to ``high``."""
+    for k in range(low, high):
+        store_row(x, k, row(x, k) - factor * row(matrix, place + k))
