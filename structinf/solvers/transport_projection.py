@@ -82,16 +82,17 @@ def project_transport(oracle: TransportPolytope, theta: Tensor, *, tolerance: fl
         if not bool(converged.all()):
             oracle.argmax(theta)  # raises InfeasibleError
         mean = found.reduced.clamp(min=0).to(theta.dtype)
+        mean = mean.mT.contiguous() if is_transposed else mean
 
     def vjp(cotangent: Parts) -> Parts:
         assert isinstance(cotangent, Tensor)
         with torch.no_grad():
             v = cotangent.detach().double()
             change = _project_onto_face(found, slack, v.mT if is_transposed else v).to(cotangent.dtype)
-            return change.mT if is_transposed else change
+            return (change.mT if is_transposed else change).contiguous()
 
     return DirectMean(
-        mean=mean.mT if is_transposed else mean,
+        mean=mean,
         value=found.value.to(theta.dtype),
         gap=found.gap.to(theta.dtype),
         converged=converged,

@@ -206,19 +206,23 @@ def _match_rows(reduced, a, step, part, slack_column, room, change, trial_room, 
     for i in range(n):
         if not a[i] > 0:
             continue
-        top, bound = -np.inf, room[i] - part * step[slack_column]
+        bound = room[i] - part * step[slack_column]
+        top, count, total = -np.inf, 0.0, 0.0
         for j in range(m):
-            values[j] = reduced[i, j] + part * step[j + 1]
-            top = maximum(top, values[j])
+            value = reduced[i, j] + part * step[j + 1]
+            values[j] = value
+            top = maximum(top, value)
+            count += 1.0 if value > 0 else 0.0
+            total += value if value > 0 else 0.0
         # Newton's method for the threshold: after the first step, the number of positive cells only decreases.
-        shift, count = 0.0 if top > 0 else a[i] - top, 0.0
-        for trial in range(m + 2):
+        shift = (a[i] - total) / count if count > 0 else a[i] - top
+        for trial in range(m + 1):
             number, total = 0.0, 0.0
             for j in range(m):
                 positive = values[j] + shift > 0
                 number += 1.0 if positive else 0.0
                 total += values[j] if positive else 0.0
-            if number == count or number == 0 or (trial > 1 and number > count):
+            if number == count or number == 0 or (trial > 0 and number > count):
                 break
             count, shift = number, (a[i] - total) / number
         if top == -np.inf:  # a row without allowed cells
