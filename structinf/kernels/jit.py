@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numba
+from numba.core.registry import CPUDispatcher
+
+from .compile_listener import watch
 
 __all__ = ["jit"]
 
@@ -12,7 +15,9 @@ __all__ = ["jit"]
 _FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
 
 
-def jit(function: Any = None, *, inline: bool = False, fastmath: bool = True) -> Any:
+def jit(
+    function: Any = None, *, inline: bool = False, fastmath: bool = True, called_from_python: bool | None = None
+) -> Any:
     """Compile ``function`` with numba: without the GIL, cached on disk, with IEEE division and −inf-safe fast math.
 
     Parameters
@@ -23,15 +28,36 @@ def jit(function: Any = None, *, inline: bool = False, fastmath: bool = True) ->
         Whether to inline the function into the kernels that call it.
     fastmath : bool
         Whether LLVM may reorder sums and fuse products with sums.
+    called_from_python : bool, optional
+        Whether Python code calls the function. By default, this holds for functions of a range of rows, whose first
+        parameter is ``start`` or ``first``. The other functions get no Python wrapper, which takes up to a fifth of the
+        compile time, and raise TypeError if Python code calls them.
     """
     if function is None:
-        return lambda f: jit(f, inline=inline, fastmath=fastmath)
-    return numba.njit(
-        function,
-        nogil=True,
-        cache=True,
-        error_model="numpy",
-        fastmath=_FASTMATH if fastmath else False,
-        inline="always" if inline else "never",  # pyright: ignore
-        no_cfunc_wrapper=True,  # C code does not call kernels, and wrappers take 20 % of the compile time
-    )
+        return lambda f: jit(f, inline=inline, fastmath=fastmath, called_from_python=called_from_python)
+    if called_from_python is None:
+        called_from_python = function.__code__.co_varnames[:1] in (("start",), ("first",))
+    options: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "fastmath": _FASTMATH if fastmath else False,
+        "inline": "always" if inline else "never",
+        "no_cfunc_wrapper": True,  # C code does not call kernels
+        "no_cpython_wrapper": not called_from_python,
+    }
+    try:
+        compiled: Any = numba.njit(function, cache=True, **options)
+    except RuntimeError:  # neither the package folder nor the user's cache folder is writable
+        compiled = numba.njit(function, **options)
+    if isinstance(compiled, CPUDispatcher):  # not with NUMBA_DISABLE_JIT
+        watch(compiled)
+        if not called_from_python:
+            compiled.__class__ = _HelperDispatcher
+    return compiled
+
+
+class _HelperDispatcher(CPUDispatcher):
+    """A function that only other compiled functions call. Without its Python wrapper, a call would crash Python."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(f"{self.__name__} has no Python wrapper; declare it with @jit(called_from_python=True)")

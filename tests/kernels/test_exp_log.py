@@ -16,13 +16,13 @@ from structinf.kernels.scalar.exp_log import exp, log
 DTYPES = [np.float32, np.float64]
 
 
-@jit
+@jit(called_from_python=True)
 def exp_all(x, y):
     for i in range(len(x)):
         y[i] = exp(x[i])
 
 
-@jit
+@jit(called_from_python=True)
 def log_all(x, y):
     for i in range(len(x)):
         y[i] = log(x[i])

@@ -12,7 +12,7 @@ from structinf.kernels.simd.vector import LANES, largest, load, maximum, minimum
 DTYPES = [np.float32, np.float64]
 
 
-@jit
+@jit(called_from_python=True)
 def apply(which, x, y, out):
     for at in range(0, len(x), LANES):
         a, b = load(x, at), load(y, at)
@@ -29,7 +29,7 @@ def apply(which, x, y, out):
         store(out, at, c)
 
 
-@jit
+@jit(called_from_python=True)
 def sums_of_columns(x, weight, out):
     rows, columns = x.shape
     for at in range(0, columns, LANES):
@@ -39,7 +39,7 @@ def sums_of_columns(x, weight, out):
         store(out, at, total)
 
 
-@jit
+@jit(called_from_python=True)
 def reduce(x, out):
     lanes = load(x, 3)
     out[0], out[1] = reduce_sum(lanes), largest(lanes)

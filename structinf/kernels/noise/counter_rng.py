@@ -79,7 +79,7 @@ def two_words(key, place, stream):
     return x0 << _32 | x1, x2 << _32 | x3
 
 
-@jit(fastmath=False)
+@jit(fastmath=False, called_from_python=True)
 def words(key, chunk, stream, out):
     """Write chunk number ``chunk`` of a stream to ``out``, (CHUNK,) uint64."""
     half = CHUNK // 2

@@ -44,7 +44,7 @@ def reach(usable, offset, head, part, node, target, visited, seen, queue):
     return filled - 1 if arrives else 0, looked
 
 
-@jit
+@jit(called_from_python=True)
 def search(usable, offset, head, part, source, target, remaining, most, budget, found):
     """List the simple paths from ``source`` to ``target``; return their number, −1 if the budget was too small.
 

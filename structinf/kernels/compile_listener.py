@@ -1,0 +1,93 @@
+"""What happens while numba compiles kernels of the library: a line on stderr, and no garbage collection.
+
+The first call of a kernel compiles the kernel, and the result is kept on disk. After two seconds of compiling in a
+process, one line on stderr says so. Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+from numba.core import event
+
+__all__ = ["Observer", "observe", "watch"]
+
+SECONDS_BEFORE_NOTICE = 2.0
+
+Observer = Callable[[str], None]
+"""Takes the name of a kernel that numba begins to compile."""
+
+_watched: WeakSet[Any] = WeakSet()
+_observers: list[Observer] = []
+
+
+def watch(dispatcher: Any) -> None:
+    """Add a kernel of the library; functions of other packages get no line on stderr."""
+    _watched.add(dispatcher)
+
+
+def observe(observer: Observer) -> None:
+    """Call ``observer`` at the start of each compilation of a kernel, and write no line on stderr."""
+    _observers.append(observer)
+
+
+class _CompileListener(event.Listener):
+    """Counts the time of kernels of the library. Functions called by a kernel are compiled inside its event.
+
+    numba holds a global lock while it compiles, so events of several threads do not mix.
+    """
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._kernel: Any = None
+        self._seconds, self._begin = 0.0, 0.0
+        self._is_noted, self._resume_gc = False, False
+
+    def on_start(self, event: Any) -> None:
+        dispatcher = event.data["dispatcher"]
+        self._stack.append(dispatcher)
+        if self._kernel is None and dispatcher in _watched:
+            self._kernel, self._begin = dispatcher, time.perf_counter()
+            # numba's many objects would start full collections: a tenth of the compile time.
+            self._resume_gc = gc.isenabled()
+            gc.disable()
+            for observer in _observers:
+                observer(_name(dispatcher))
+        self._write_line()
+
+    def on_end(self, event: Any) -> None:
+        dispatcher = self._stack.pop()
+        self._write_line()
+        if dispatcher is self._kernel and dispatcher not in self._stack:
+            self._seconds += time.perf_counter() - self._begin
+            self._kernel = None
+            if self._resume_gc:
+                gc.enable()
+
+    def _write_line(self) -> None:
+        """Write the line once, if kernels have been compiled for two seconds."""
+        if self._kernel is None or self._is_noted or _observers or sys.stderr is None:
+            return
+        if self._seconds + time.perf_counter() - self._begin > SECONDS_BEFORE_NOTICE:
+            self._is_noted = True
+            kept = getattr(self._kernel.stats, "cache_path", None)
+            where = f"keeps the result in {kept}" if kept else "finds no writable folder to keep the result"
+            print(
+                f"structinf compiles {_name(self._kernel)} for its first use, and {where}. "
+                "`structinf warmup` compiles kernels in advance.",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def _name(dispatcher: Any) -> str:
+    module = dispatcher.py_func.__module__.split(".kernels.")[-1]
+    return f"{module}.{dispatcher.py_func.__name__}"
+
+
+event.register("numba:compile", _CompileListener())
