@@ -15,7 +15,7 @@ import numpy as np
 
 from ..jit import jit
 from ..scalar.min_max import maximum, minimum
-from .support import BLOCK, LOWEST, block_maxima, select
+from .support import BLOCK, LOWEST, block_maxima, fill, select, sort
 
 __all__ = ["project"]
 
@@ -45,9 +45,9 @@ def project(start, stop, x, size, sums, out):
         begin, k = row * size, sums[row % sums.size]
         top = block_maxima(x, begin, size, maxima)
         if not top < np.inf:
-            out[begin : begin + size] = np.nan
+            fill(out, begin, size, np.nan)
             continue
-        count = select(x, begin, size, maxima, _lower_bound(maxima, k), index, z)
+        count = select(x, begin, size, maxima, _lower_bound(maxima, k, z), index, z)
         if count <= k:
             for i in range(count):
                 out[begin + index[i]] = 1.0
@@ -58,10 +58,19 @@ def project(start, stop, x, size, sums, out):
 
 
 @jit
-def _lower_bound(maxima, k):
-    """Return a lower bound of τ."""
+def _lower_bound(maxima, k, ordered):
+    """Return a lower bound of τ. ``ordered`` is scratch."""
     rank = math.ceil(k)
-    return max(np.sort(maxima)[maxima.size - rank] - 1.0, LOWEST) if 1 <= rank <= maxima.size else LOWEST
+    return max(_ranked(maxima, maxima.size, rank, ordered) - 1.0, LOWEST) if 1 <= rank <= maxima.size else LOWEST
+
+
+@jit
+def _ranked(x, count, rank, ordered):
+    """Return the number of rank ``rank``, 1 for the largest, of the first ``count``. ``ordered`` is scratch."""
+    for i in range(count):
+        ordered[i] = x[i]
+    sort(ordered, count)
+    return ordered[count - rank]
 
 
 @jit
@@ -72,7 +81,7 @@ def _clip(z, count, top, k):
         bottom = minimum(bottom, z[i])
     anchor = _threshold(z, count, k, bottom - 1.5, top + 0.5)
     if abs(anchor) > _COARSE:
-        anchor = np.sort(z[:count])[count - math.ceil(k)]
+        anchor = _ranked(z, count, math.ceil(k), np.empty(count))
     for i in range(count):
         z[i] -= anchor
     t = _threshold(z, count, k, -1.0, 1.0)  # corrects the rounding of large numbers

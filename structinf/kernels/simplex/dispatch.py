@@ -29,10 +29,16 @@ def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, 
     alpha : float or (..., 1) Tensor
         At least 1.
     """
-    from .entmax import entmax as kernel
+    from . import entmax as kernels
 
-    is_fast = not isinstance(alpha, Tensor) and alpha in (1, 1.5, 2)
-    return _map_rows(kernel, (x,), _as_doubles(alpha), cost=AVERAGE if is_fast else ITERATE)
+    # One kernel for every α takes much longer to compile.
+    if not isinstance(alpha, Tensor):
+        if alpha in (1.5, 2):
+            return _map_rows(kernels.sparsemax if alpha == 2 else kernels.entmax15, (x,), cost=AVERAGE)
+        if alpha != 1:
+            kernel = kernels.entmax_below_2 if alpha < 2 else kernels.entmax_above_2
+            return _map_rows(kernel, (x,), _as_doubles(alpha), cost=ITERATE)
+    return _map_rows(kernels.entmax, (x,), _as_doubles(alpha), cost=ITERATE)
 
 
 def capped_simplex(x: Float[Tensor, "*rows n"], k: float | Tensor) -> Float[Tensor, "*rows n"]:
@@ -55,11 +61,19 @@ def vjp(
     The first Jacobian is with respect to the scores, the second with respect to α or k. The second product is float64,
     and None unless ``with_parameter_grad``. ``p`` is the result of the map.
     """
-    from .vjp import vjp as kernel
+    from . import vjp as kernels
 
     in_parameter = empty(*p.shape[:-1], 1, dtype=torch.float64) if with_parameter_grad else None
     flat = np.empty(0) if in_parameter is None else in_parameter.numpy().ravel()
-    return _map_rows(kernel, (p, g), _as_doubles(alpha), is_capped, flat, cost=AVERAGE), in_parameter
+    if is_capped or (not isinstance(alpha, Tensor) and alpha == 2 and not with_parameter_grad):
+        product = _map_rows(kernels.sparsemax_vjp, (p, g), is_capped, flat, cost=AVERAGE)
+    elif isinstance(alpha, Tensor) or alpha > 2 or with_parameter_grad:
+        product = _map_rows(kernels.vjp_with_alpha, (p, g), _as_doubles(alpha), flat, cost=AVERAGE)
+    elif alpha == 1:
+        product = _map_rows(kernels.softmax_vjp, (p, g), cost=AVERAGE)
+    else:
+        product = _map_rows(kernels.vjp, (p, g), _as_doubles(alpha), cost=AVERAGE)
+    return product, in_parameter
 
 
 def fusedmax(x: Float[Tensor, "*rows n"], weight: float) -> Float[Tensor, "*rows n"]:

@@ -24,9 +24,9 @@ import numpy as np
 from ..jit import jit
 from ..scalar.exp_log import exp, log, log1p
 from ..scalar.min_max import maximum
-from .support import BLOCK, LOWEST, block_maxima, select
+from .support import BLOCK, LOWEST, block_maxima, fill, select, sort
 
-__all__ = ["entmax"]
+__all__ = ["entmax", "entmax15", "entmax_above_2", "entmax_below_2", "sparsemax"]
 
 _MAX_STEPS = 100
 _ROUNDING = 4 * 2.0**-52
@@ -34,8 +34,100 @@ _ABOVE_MINUS_1 = -1 + 2.0**-53  # the next number above −1
 
 
 @jit
+def sparsemax(start, stop, x, size, out):
+    """Write α-entmax for α = 2. The parameters are those of :func:`entmax`."""
+    maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
+    q = np.empty(size)
+    for row in range(start, stop):
+        begin = row * size
+        top = block_maxima(x, begin, size, maxima)
+        if not top < np.inf:
+            fill(out, begin, size, np.nan)
+        elif top > -np.inf:
+            for k in range(maxima.size):
+                q[k] = maxima[k] - top
+            low = _linear_threshold(q, maxima.size, -1.0)[0]
+            count = select(x, begin, size, maxima, max(top + low, LOWEST), index, q)
+            for i in range(count):
+                q[i] -= top
+            t, step = _linear_threshold(q, count, low)
+            _subtract_threshold(q, count, t, step)
+            for i in range(count):
+                out[begin + index[i]] = q[i]
+
+
+@jit
+def entmax15(start, stop, x, size, out):
+    """Write α-entmax for α = 1.5. The parameters are those of :func:`entmax`."""
+    maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
+    q = np.empty(size)
+    for row in range(start, stop):
+        begin = row * size
+        top = block_maxima(x, begin, size, maxima)
+        if not top < np.inf:
+            fill(out, begin, size, np.nan)
+        elif top > -np.inf:
+            for k in range(maxima.size):
+                q[k] = 0.5 * (maxima[k] - top)
+            low = 2.0 * _square_threshold(q, maxima.size, -1.0)
+            count = select(x, begin, size, maxima, max(top + low, LOWEST), index, q)
+            for i in range(count):
+                q[i] = 0.5 * (q[i] - top)
+            t = _square_threshold(q, count, 0.5 * low)
+            for i in range(count):
+                r = maximum(q[i] - t, 0.0)
+                q[i] = r * r
+            for i in range(count):
+                out[begin + index[i]] = q[i]
+
+
+@jit
+def entmax_below_2(start, stop, x, size, alphas, out):
+    """Write α-entmax for 1 < α < 2. The parameters are those of :func:`entmax`."""
+    maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
+    q = np.empty(size)
+    for row in range(start, stop):
+        begin, a = row * size, alphas[row % alphas.size] - 1.0
+        top = block_maxima(x, begin, size, maxima)
+        if not top < np.inf:
+            fill(out, begin, size, np.nan)
+        elif top > -np.inf:
+            for k in range(maxima.size):
+                q[k] = maxima[k] - top
+            low = -1.0 / _power_scale(q, maxima.size, a, 0.0)[0]
+            count = select(x, begin, size, maxima, max(top + low, LOWEST), index, q)
+            _below_2(q, count, top, a, low)
+            for i in range(count):
+                out[begin + index[i]] = q[i]
+
+
+@jit
+def entmax_above_2(start, stop, x, size, alphas, out):
+    """Write α-entmax for α > 2. The parameters are those of :func:`entmax`."""
+    maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
+    q, ordered = np.empty(size), np.empty(size)
+    for row in range(start, stop):
+        begin, a = row * size, alphas[row % alphas.size] - 1.0
+        top = block_maxima(x, begin, size, maxima)
+        if not top < np.inf:
+            fill(out, begin, size, np.nan)
+        elif top > -np.inf:
+            count = select(x, begin, size, maxima, max(top - 1.0 / a, LOWEST), index, q)
+            for i in range(count):
+                q[i] -= top
+                ordered[i] = -q[i]
+            sort(ordered, count)
+            w, least = _smallest_probability(ordered, count, a)
+            power = w**a
+            for i in range(count):
+                out[begin + index[i]] = _norm(w, power, a * (q[i] - least), a) if q[i] >= least else 0.0
+
+
+@jit
 def entmax(start, stop, x, size, alphas, out):
-    """Write the probabilities of each row of ``size`` scores.
+    """Write the probabilities of each row of ``size`` scores, for any α: each row may have its own.
+
+    The other kernels of this module have one α, or one range of α, and take less time to compile.
 
     Parameters
     ----------
@@ -51,73 +143,39 @@ def entmax(start, stop, x, size, alphas, out):
     maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
     q = np.empty(size)
     for row in range(start, stop):
-        begin, alpha = row * size, alphas[row % alphas.size]
+        alpha = alphas[row % alphas.size]
+        if alpha == 2:
+            sparsemax(row, row + 1, x, size, out)
+            continue
+        if alpha == 1.5:
+            entmax15(row, row + 1, x, size, out)
+            continue
+        if 1 < alpha < 2:
+            entmax_below_2(row, row + 1, x, size, alphas, out)
+            continue
+        if alpha > 2:
+            entmax_above_2(row, row + 1, x, size, alphas, out)
+            continue
+        begin = row * size
         top = block_maxima(x, begin, size, maxima)
         if not top < np.inf:
-            out[begin : begin + size] = np.nan
+            fill(out, begin, size, np.nan)
         elif top > -np.inf:
-            for k in range(maxima.size):
-                q[k] = maxima[k] - top
-            low = _lower_bound(q, maxima.size, alpha)
-            count = select(x, begin, size, maxima, max(top + low, LOWEST), index, q)
-            _to_probabilities(q, count, top, alpha, low)
+            count = select(x, begin, size, maxima, LOWEST, index, q)
+            _softmax(q, count, top)
             for i in range(count):
                 out[begin + index[i]] = q[i]
 
 
 @jit
-def _lower_bound(d, count, alpha):
-    """Return a lower bound of the d with q > 0, from a subset of the d of a row: the first ``count`` of ``d``.
-
-    The subset includes the largest d, which is 0.
-    """
-    if alpha == 1:
-        return -np.inf
-    if alpha == 2:
-        return _linear_threshold(d, count, -1.0)[0]
-    if alpha == 1.5:
-        for i in range(count):
-            d[i] *= 0.5
-        return 2.0 * _square_threshold(d, count, -1.0)
-    if alpha < 2:
-        return -1.0 / _power_scale(d, count, alpha - 1.0, 0.0)[0]
-    return -1.0 / (alpha - 1.0)
-
-
-@jit
-def _to_probabilities(q, count, top, alpha, low):
-    """Replace the first ``count`` scores in ``q`` by probabilities, given the largest score and a lower bound of d."""
-    a = alpha - 1.0
+def _softmax(q, count, top):
+    """Replace scores by probabilities for α = 1, given the largest score."""
+    total = 0.0
     for i in range(count):
-        q[i] = q[i] - top
-    if alpha == 2:
-        t, step = _linear_threshold(q, count, low)
-        _subtract_threshold(q, count, t, step)
-    elif alpha == 1.5:
-        for i in range(count):
-            q[i] *= 0.5
-        t = _square_threshold(q, count, 0.5 * low)
-        for i in range(count):
-            r = maximum(q[i] - t, 0.0)
-            q[i] = r * r
-    elif alpha > 2:
-        w, least = _smallest_probability(q, count, a)
-        power = w**a
-        for i in range(count):
-            q[i] = _norm(w, power, a * (q[i] - least), a) if q[i] >= least else 0.0
-    elif alpha > 1:
-        scale, log_sum, excess = _power_scale(q, count, a, -math.log(-a * low) / a)
-        top = math.exp(-log_sum)
-        for i in range(count):
-            log_r = _log_ratio(q[i] * scale, a)
-            q[i] = maximum(exp(log_r) * top - exp(log_r * (1.0 - a)) * excess, 0.0)
-    else:
-        total = 0.0
-        for i in range(count):
-            q[i] = exp(q[i])
-            total += q[i]
-        for i in range(count):
-            q[i] /= total
+        q[i] = exp(q[i] - top)
+        total += q[i]
+    for i in range(count):
+        q[i] /= total
 
 
 @jit
@@ -197,14 +255,27 @@ def _log_ratio(u, a):
     return log1p(maximum(u, _ABOVE_MINUS_1)) / a if u > -1 else -np.inf
 
 
+@jit
+def _below_2(q, count, top, a, low):
+    """Replace scores by probabilities for 1 < α < 2, given the largest score and a lower bound of d."""
+    for i in range(count):
+        q[i] -= top
+    scale, log_sum, excess = _power_scale(q, count, a, -math.log(-a * low) / a)
+    factor = math.exp(-log_sum)
+    for i in range(count):
+        log_r = _log_ratio(q[i] * scale, a)
+        q[i] = maximum(exp(log_r) * factor - exp(log_r * (1.0 - a)) * excess, 0.0)
+
+
 # For α > 2 the form above loses digits, as (a d − t)^(1/a) is steepest at 0. With w the smallest q > 0 and x_w its
 # score, the other q are (w^a + a (x − x_w))^(1/a): norms of two nonnegative numbers, convex in w.
 
 
 @jit
-def _smallest_probability(d, count, a):
-    """Return the smallest q > 0, called w, and its d."""
-    ordered = np.sort(d[:count])[::-1]
+def _smallest_probability(ordered, count, a):
+    """Return the smallest q > 0, called w, and its d, given the −d in ascending order."""
+    for i in range(count):
+        ordered[i] = -ordered[i]
     first, beyond = 0, count  # rank ``first`` is in the support, rank ``beyond`` is not
     while beyond - first > 1:
         middle = (first + beyond) // 2

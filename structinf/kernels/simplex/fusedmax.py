@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..jit import jit
-from .entmax import entmax
+from .entmax import sparsemax
 
 __all__ = ["fusedmax"]
 
@@ -43,14 +43,14 @@ def fusedmax(start, stop, x, size, weight, out):
     out : (B * size,) floats, initially zero, written
         0 in a row of −inf, NaN in a row with NaN or +inf. The p of a group are equal to the last bit.
     """
-    z, p, alpha = np.empty(size), np.empty(size), np.full(1, 2.0)
+    z, p = np.empty(size), np.empty(size)
     first, total = np.empty((2, size), np.int64), np.empty((2, size))
     head, tail = np.empty(2, np.int64), np.empty(2, np.int64)
     for row in range(start, stop):
         begin = row * size
         for i in range(size):
             z[i], p[i] = x[begin + i], 0.0
-        low = 0
+        low = np.int64(0)  # 0 alone would have a type of its own, and compile the functions below twice
         while low < size:
             if not -np.inf < z[low] < np.inf:
                 low += 1
@@ -60,7 +60,7 @@ def fusedmax(start, stop, x, size, weight, out):
                 high += 1
             _pull_taut(z, low, high, weight, first, total, head, tail)
             low = high
-        entmax(0, 1, z, size, alpha, p)
+        sparsemax(0, 1, z, size, p)
         for i in range(size):
             out[begin + i] = p[i]
 

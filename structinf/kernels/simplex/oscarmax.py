@@ -17,8 +17,8 @@ import numpy as np
 from ..argsort import argsort, argsort_buffers
 from ..jit import jit
 from ..permutahedron.isotonic import pool_adjacent_violators
-from .entmax import entmax
-from .support import BLOCK, SMALLEST_POSITIVE, block_maxima, select
+from .entmax import sparsemax
+from .support import BLOCK, SMALLEST_POSITIVE, block_maxima, fill, select
 
 __all__ = ["group_means", "oscarmax"]
 
@@ -38,7 +38,7 @@ def oscarmax(start, stop, x, size, weight, out):
     out : (B * size,) floats, initially zero, written
         0 in a row of −inf, NaN in a row with NaN or +inf. The p of a group are equal to the last bit.
     """
-    z, p, alpha = np.empty(size), np.empty(size), np.full(1, 2.0)
+    z, p = np.empty(size), np.empty(size)
     y, first, total, mean = np.empty(size), np.empty(size + 1, np.int64), np.empty(size), np.empty(size)
     buffers = argsort_buffers(size)
     order = buffers[0]
@@ -50,7 +50,7 @@ def oscarmax(start, stop, x, size, weight, out):
             masked += z[i] == -np.inf
             is_invalid = is_invalid or not z[i] < np.inf
         if is_invalid:
-            out[begin : begin + size] = np.nan
+            fill(out, begin, size, np.nan)
             continue
         count = size - masked
         if count:
@@ -66,7 +66,7 @@ def oscarmax(start, stop, x, size, weight, out):
                     rest += y[k] - y[low]
                 for k in range(low, high):
                     z[order[masked + k]] = y[low] + rest / (high - low)
-            entmax(0, 1, z, size, alpha, p)
+            sparsemax(0, 1, z, size, p)
         for i in range(size):
             out[begin + i] = p[i]
 
@@ -92,7 +92,7 @@ def group_means(start, stop, p, g, size, is_contiguous, out):
         begin = row * size
         top = block_maxima(p, begin, size, maxima)
         if not top < np.inf:
-            out[begin : begin + size] = np.nan
+            fill(out, begin, size, np.nan)
             continue
         count, all_mean = select(p, begin, size, maxima, SMALLEST_POSITIVE, index, q), 0.0
         for i in range(count):

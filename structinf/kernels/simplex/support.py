@@ -12,7 +12,7 @@ from ..jit import jit
 from ..simd.memory import address
 from ..simd.vector import LANES, largest, load, maximum, where_less
 
-__all__ = ["BLOCK", "LOWEST", "SMALLEST_POSITIVE", "block_maxima", "select"]
+__all__ = ["BLOCK", "LOWEST", "SMALLEST_POSITIVE", "block_maxima", "fill", "select", "sort"]
 
 BLOCK = 4 * LANES
 
@@ -21,6 +21,13 @@ LOWEST = np.finfo(np.float64).min
 
 SMALLEST_POSITIVE = 2.0**-1022
 """The smallest positive normal number. Negative powers of smaller numbers overflow."""
+
+
+@jit
+def fill(out, begin, size, value):
+    """Write ``value`` to the ``size`` places from ``begin`` on."""
+    for i in range(begin, begin + size):
+        out[i] = value
 
 
 @jit
@@ -82,3 +89,26 @@ def select(x, begin, size, maxima, low, index, values):
                 kept[count] = value
                 count += value >= low  # not a branch, since the processor would mispredict it
     return count
+
+
+@jit
+def sort(x, count):
+    """Sort the first ``count`` numbers, in ascending order, by heapsort. np.sort takes a second to compile."""
+    size, root = count, count // 2
+    while size > 1:
+        if root > 0:  # build the heap
+            root -= 1
+            value = x[root]
+        else:  # move the largest number to the end
+            size -= 1
+            value = x[size]
+            x[size] = x[0]
+        at, child = root, 2 * root + 1
+        while child < size:
+            if child + 1 < size and x[child + 1] > x[child]:
+                child += 1
+            if not x[child] > value:
+                break
+            x[at] = x[child]
+            at, child = child, 2 * child + 1
+        x[at] = value

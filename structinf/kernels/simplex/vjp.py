@@ -27,17 +27,65 @@ import numpy as np
 
 from ..jit import jit
 from ..scalar.exp_log import exp, log
-from .support import BLOCK, SMALLEST_POSITIVE, block_maxima, select
+from .support import BLOCK, SMALLEST_POSITIVE, block_maxima, fill, select
 from .torch_backend import PHI_SERIES
 
-__all__ = ["vjp"]
+__all__ = ["softmax_vjp", "sparsemax_vjp", "vjp", "vjp_with_alpha"]
 
 _PHI_SERIES = np.array(PHI_SERIES)
 
 
 @jit
-def vjp(start, stop, p, g, size, alphas, is_capped, in_parameter, out):
-    """Write J g of each row, and the product of g with the derivative with respect to α or k.
+def softmax_vjp(start, stop, p, g, size, out):
+    """Write J g of each row for α = 1, without a selection of the support, since softmax is rarely 0."""
+    for row in range(start, stop):
+        begin, total, mean = row * size, 0.0, 0.0
+        for i in range(begin, begin + size):
+            total += np.float64(p[i])
+            mean += np.float64(p[i]) * np.float64(g[i])
+        if total > 0:  # the sum may differ from 1 by rounding
+            mean /= total
+        for i in range(begin, begin + size):
+            out[i] = p[i] * (np.float64(g[i]) - mean)
+
+
+@jit
+def sparsemax_vjp(start, stop, p, g, size, is_capped, in_parameter, out):
+    """Write J g of each row for α = 2 or for the capped simplex, and the product with the derivative in k.
+
+    Parameters
+    ----------
+    is_capped : bool
+        Whether p is in the capped simplex.
+    in_parameter : (B,) float64, written
+        The product with the derivative with respect to k. If the product is not needed, an array of size 0.
+
+    The other parameters are those of :func:`vjp`.
+    """
+    maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
+    q = np.empty(size)
+    for row in range(start, stop):
+        begin, mean = row * size, 0.0
+        top = block_maxima(p, begin, size, maxima)
+        if not top < np.inf:
+            fill(out, begin, size, np.nan)
+            mean = np.nan if size else 0.0
+        else:
+            count = select(p, begin, size, maxima, SMALLEST_POSITIVE, index, q)
+            if is_capped:
+                count = _keep_below_1(index, q, count)
+            for i in range(count):
+                mean += np.float64(g[begin + index[i]])
+            mean = mean / count if count else 0.0
+            for i in range(count):
+                out[begin + index[i]] = np.float64(g[begin + index[i]]) - mean
+        if in_parameter.size:
+            in_parameter[row] = mean
+
+
+@jit
+def vjp(start, stop, p, g, size, alphas, out):
+    """Write J g of each row for any α up to 2: each row may have its own.
 
     Parameters
     ----------
@@ -47,50 +95,57 @@ def vjp(start, stop, p, g, size, alphas, is_capped, in_parameter, out):
         The length of a row.
     alphas : (B | 1,) float64
         The α of each row.
-    is_capped : bool
-        Whether p is in the capped simplex. Then ``alphas`` is 2.
-    in_parameter : (B,) float64, written
-        The product with the derivative with respect to α or k. If the product is not needed, an array of size 0.
     out : (B * size,) floats, initially zero, written
         J g.
     """
     maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
     q, v, s = np.empty(size), np.empty(size), np.empty(size)
     for row in range(start, stop):
-        begin, alpha = row * size, alphas[row % alphas.size]
-        if alpha == 1 and not in_parameter.size:
-            _softmax_vjp(p, g, begin, size, out)
-            continue
+        begin = row * size
         top = block_maxima(p, begin, size, maxima)
         if not top < np.inf:
-            out[begin : begin + size] = np.nan
-            if in_parameter.size:
-                in_parameter[row] = np.nan if size else 0.0
+            fill(out, begin, size, np.nan)
             continue
         count = select(p, begin, size, maxima, SMALLEST_POSITIVE, index, q)
-        if is_capped:
-            count = _keep_below_1(index, q, count)
         for i in range(count):
             v[i] = g[begin + index[i]]
-        mean = _apply_jacobian(q, v, s, count, alpha)
+        _apply_jacobian(q, v, s, count, alphas[row % alphas.size])
         for i in range(count):
             out[begin + index[i]] = v[i]
-        if in_parameter.size:
-            in_parameter[row] = mean if is_capped else _alpha_vjp(q, g, begin, index, v, s, count, alpha)
 
 
 @jit
-def _softmax_vjp(p, g, begin, size, out):
-    """Write J g for α = 1, without a selection of the support, since softmax is rarely 0."""
-    q, v, product = p[begin : begin + size], g[begin : begin + size], out[begin : begin + size]
-    total, mean = 0.0, 0.0
-    for i in range(size):
-        total += np.float64(q[i])
-        mean += np.float64(q[i]) * np.float64(v[i])
-    if total > 0:  # the sum may differ from 1 by rounding
-        mean /= total
-    for i in range(size):
-        product[i] = q[i] * (np.float64(v[i]) - mean)
+def vjp_with_alpha(start, stop, p, g, size, alphas, in_alpha, out):
+    """Write J g of each row for any α, and the product with the derivative in α.
+
+    Parameters
+    ----------
+    in_alpha : (B,) float64, written
+        The product with the derivative with respect to α. If the product is not needed, an array of size 0.
+
+    The other parameters are those of :func:`vjp`.
+    """
+    maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
+    q, v, s = np.empty(size), np.empty(size), np.empty(size)
+    for row in range(start, stop):
+        begin, alpha = row * size, alphas[row % alphas.size]
+        if alpha == 1 and not in_alpha.size:
+            softmax_vjp(row, row + 1, p, g, size, out)
+            continue
+        top = block_maxima(p, begin, size, maxima)
+        if not top < np.inf:
+            fill(out, begin, size, np.nan)
+            if in_alpha.size:
+                in_alpha[row] = np.nan if size else 0.0
+            continue
+        count = select(p, begin, size, maxima, SMALLEST_POSITIVE, index, q)
+        for i in range(count):
+            v[i] = g[begin + index[i]]
+        _apply_any_jacobian(q, v, s, count, alpha)
+        for i in range(count):
+            out[begin + index[i]] = v[i]
+        if in_alpha.size:
+            in_alpha[row] = _alpha_vjp(q, g, begin, index, v, s, count, alpha)
 
 
 @jit
@@ -104,20 +159,24 @@ def _keep_below_1(index, q, count):
 
 
 @jit
+def _apply_any_jacobian(p, v, s, count, alpha):
+    """Replace ``v`` by J v, and write s."""
+    if count:
+        if alpha > 2:
+            _apply_jacobian_above_2(p, v, s, count, alpha)
+        else:
+            _apply_jacobian(p, v, s, count, alpha)
+
+
+@jit
 def _apply_jacobian(p, v, s, count, alpha):
-    """Replace ``v`` by J v, and write s. Return the mean of ``v`` with weights s if α is at most 2, and 0 otherwise."""
-    if count == 0:
-        return 0.0
-    if alpha > 2:
-        _apply_jacobian_above_2(p, v, s, count, alpha)
-        return 0.0
-    if alpha == 2:
-        s[:count] = 1.0
-    elif alpha == 1.5:
+    """Replace ``v`` by J v, and write s, for α up to 2."""
+    if alpha == 1.5:
         for i in range(count):
             s[i] = math.sqrt(p[i])
-    elif alpha == 1:
-        s[:count] = p[:count]
+    elif alpha == 1 or alpha == 2:
+        for i in range(count):
+            s[i] = p[i] if alpha == 1 else 1.0
     else:
         for i in range(count):
             s[i] = exp(log(p[i]) * (2.0 - alpha))
@@ -125,16 +184,18 @@ def _apply_jacobian(p, v, s, count, alpha):
     for i in range(count):
         total += s[i]
         mean += s[i] * v[i]
-    mean /= total
+    if total > 0:
+        mean /= total
     for i in range(count):
         v[i] = s[i] * (v[i] - mean)
-    return mean
 
 
 @jit
 def _apply_jacobian_above_2(p, v, s, count, alpha):
     """Replace ``v`` by J v for α > 2, computed from differences to the v of the smallest p. Write s."""
-    smallest = p[:count].argmin()
+    smallest = 0
+    for i in range(1, count):
+        smallest = i if p[i] < p[smallest] else smallest
     log_p, shift = log(p[smallest]), v[smallest]
     total, mean, others = 0.0, 0.0, 0.0
     for i in range(count):
@@ -156,7 +217,7 @@ def _alpha_vjp(p, g, begin, index, rates, s, count, alpha):
     for i in range(count):
         log_p = log(p[i])
         rates[i] = log_p * log_p * _phi((alpha - 1.0) * log_p)
-    _apply_jacobian(p, rates, s, count, alpha)
+    _apply_any_jacobian(p, rates, s, count, alpha)
     total = 0.0
     for i in range(count):
         total -= np.float64(g[begin + index[i]]) * rates[i]
