@@ -86,13 +86,13 @@ def project_heads(scores, n, members, multipliers, count, point):
                     top = x[h] if x[h] > top else top
                 t = top - 1.0
         point.thresholds[i] = t
-        used = 0
         for h in range(n + 1):
             above = x[h] - t
             x[h] = above if above > 0 else 0.0
-            if above > 0:
-                point.heads[i, used] = h
-                used += 1
+        used = 0
+        for h in range(n + 1):  # without branches, which the processor would mispredict
+            point.heads[i, used] = h
+            used += x[h] > 0
         point.sizes[i] = used
 
 

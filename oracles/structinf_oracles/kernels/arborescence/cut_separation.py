@@ -5,6 +5,9 @@ enters each set of words (J. Edmonds, Optimum branchings, 1967). Let x be the ca
 min-cut theorem, the smallest amount that enters a set with word v is the maximum flow from the root to v. After the
 check of v, no other set with v is of interest, and v joins the root. Later flows are therefore easier (M. Padberg & G.
 Rinaldi, An efficient algorithm for the minimum capacity cut problem, Mathematical Programming 47, 1990).
+
+Of the sets with word v that the smallest amount enters, the largest is taken. With the smallest, the projection of 100
+words at normal scores times 3 takes three times as long.
 """
 
 from __future__ import annotations
@@ -18,11 +21,10 @@ __all__ = ["add_violated_cuts"]
 
 @jit
 def _max_flow(residual, supply, size, sink, enough, smallest, following, queue):
-    """Return the flow into node ``sink``, or a part of the flow that is ``enough``.
+    """Return the maximum flow into node ``sink``, or a part of the flow that is ``enough``.
 
     ``residual[v, u]`` is the capacity from u to v, and ``supply[u]`` the capacity from the source to u. The flow is
-    subtracted from both. If the flow is not enough, ``following[u]`` is −1 for the nodes u on the source's side of
-    the minimum cut. Capacities of at most ``smallest`` are ignored.
+    subtracted from both. Capacities of at most ``smallest`` are ignored.
     """
     flow = supply[sink]
     supply[sink] = 0.0
@@ -68,6 +70,26 @@ def _max_flow(residual, supply, size, sink, enough, smallest, following, queue):
 
 
 @jit
+def _mark_source_side(residual, supply, size, smallest, is_reached, queue):
+    """Set ``is_reached`` to 1 for nodes that the source reaches in the residual network, and to 0 for all others."""
+    found = 0
+    for u in range(size):
+        is_reached[u] = supply[u] > smallest
+        if supply[u] > smallest:
+            queue[found] = u
+            found += 1
+    done = 0
+    while done < found:
+        u = queue[done]
+        done += 1
+        for v in range(size):
+            if is_reached[v] == 0 and residual[v, u] > smallest:
+                is_reached[v] = 1
+                queue[found] = v
+                found += 1
+
+
+@jit
 def add_violated_cuts(mean, n, slack, members, multipliers, cuts, flows, indices):
     """Append sets of words that less than 1 − ``slack`` enters to ``members``, and return the new number of sets.
 
@@ -84,7 +106,7 @@ def add_violated_cuts(mean, n, slack, members, multipliers, cuts, flows, indices
         Memory for intermediate results.
     """
     entering, supply, residual = flows[0], flows[1], flows[2:]
-    words, following, queue = indices[0], indices[1], indices[2]
+    words, marks, queue = indices[0], indices[1], indices[2]
     smallest = slack / (4 * n * n)
     for i in range(n):
         words[i], entering[i] = i, mean[i, 0]
@@ -100,12 +122,13 @@ def add_violated_cuts(mean, n, slack, members, multipliers, cuts, flows, indices
                 supply[p] = entering[words[p]]
                 for q in range(size):
                     residual[p, q] = mean[words[p], words[q] + 1]
-            if _max_flow(residual, supply, size, sink, 1 - slack, smallest, following, queue) < 1 - slack:
+            if _max_flow(residual, supply, size, sink, 1 - slack, smallest, marks, queue) < 1 - slack:
+                _mark_source_side(residual, supply, size, smallest, marks, queue)
                 multipliers[cuts] = 0.0
                 for h in range(n + 1):
                     members[cuts, h] = 0.0
                 for p in range(size):
-                    if following[p] >= 0:
+                    if marks[p] == 0:
                         members[cuts, words[p] + 1] = 1.0
                 cuts += 1
         size -= 1
