@@ -129,7 +129,7 @@ class Chain(HypergraphProgram):
         if batch_shape and not all(a == b or 1 in (a, b) for a, b in zip(unary.shape, batch_shape, strict=False)):
             raise InvalidInputError(
                 f"theta: the batch dimensions of unary {tuple(unary.shape)} and transition "
-                f"{tuple(transition.shape)} do not agree; {_STEPS_SHARED_BY_ALL}"
+                f"{tuple(transition.shape)} must broadcast; {_STEPS_SHARED_BY_ALL}"
             )
         return 2, event
 

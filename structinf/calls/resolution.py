@@ -257,7 +257,7 @@ def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str
         return list(factory.instance_ndim)
     if isinstance(oracle, Tensor | tuple | list):
         raise TypeError(
-            f"oracle must be a name or an Oracle object, got a {type(oracle).__name__}; pass the scores first, then "
+            f"oracle must be a name or Oracle object, got a {type(oracle).__name__}; pass the scores first, then "
             "the oracle"
         )
     return list(ORACLES.get(oracle).instance_ndim)

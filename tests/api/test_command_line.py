@@ -315,7 +315,7 @@ class Pairs(si.Oracle):
 
     def validate(self, theta):
         if theta.shape[1] != 2:
-            raise si.InvalidInputError(f"theta: two parts are needed, got {theta.shape[1]}")
+            raise si.InvalidInputError(f"theta must have two parts, got {theta.shape[1]}")
 
     def argmax(self, theta):
         raise AssertionError
@@ -327,19 +327,19 @@ class Pairs(si.Oracle):
         (["check", "chian"], "did you mean 'chain' or"),
         (["check", "chain", "-o", "colour=red"], "has no option 'colour'"),
         (["check", "assignment", "--relaxation", "marginals"], "#P-complete"),
-        (["check", "toy_oracles:Knapsack"], "toy_oracles:Knapsack needs options: pass -o capacity=..."),
-        (["check", "knapsack"], "knapsack needs options: pass -o weights=... -o capacity=..."),
-        (["check", "knapsack", "-o", "weights=[1,2]"], "knapsack needs options: pass -o capacity=..."),
+        (["check", "toy_oracles:Knapsack"], "toy_oracles:Knapsack has options without a default: pass -o capacity=..."),
+        (["check", "knapsack"], "knapsack has options without a default: pass -o weights=... -o capacity=..."),
+        (["check", "knapsack", "-o", "weights=[1,2]"], "knapsack has options without a default: pass -o capacity=..."),
         (["check", "toy_oracles:Rucksack"], "Rucksack"),
         (["check", "no_such_module:Oracle"], "no_such_module"),
-        (["check", "collections:OrderedDict"], "no Oracle"),
+        (["check", "collections:OrderedDict"], "must construct an Oracle"),
         (
             ["check", "test_command_line:Pairs"],
             "--event-shape must be given, because the oracle does not accept the default (4,)",
         ),
         (["check", "chain", "--event-shape", "4,b"], "sizes separated by commas"),
         (["check", "chain", "-o", "colour"], "OPTION=VALUE"),
-        (["demo", "sort", "--epochs", "0"], "above 0"),
+        (["demo", "sort", "--epochs", "0"], "must be an integer of at least 1"),
         (["demo", "sort", "--methods", "sparsmap-loss"], "no method is called 'sparsmap-loss'; did you mean"),
         (["demo", "align", "--temperature", "-1"], "temperature must be a finite number of at least 0"),
         (["demo", "align", "--temperature", "nan"], "temperature must be a finite number of at least 0"),

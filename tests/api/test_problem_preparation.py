@@ -240,7 +240,7 @@ def test_masks_are_told_their_lengths():
 @pytest.mark.parametrize("swapped", [chain(2), chain(2)[0], list(chain(2))])
 @pytest.mark.parametrize("call", [si.relax, si.infer, si.decode])
 def test_arguments_in_another_order(call, swapped):
-    with pytest.raises(TypeError, match=r"^oracle must be a name or an Oracle object, got a .*; pass the scores first"):
+    with pytest.raises(TypeError, match=r"^oracle must be a name or Oracle object, got a .*; pass the scores first"):
         call("chain", swapped)
 
 

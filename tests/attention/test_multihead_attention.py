@@ -262,7 +262,7 @@ def test_wrong_sizes(sizes, message):
         ({"value": torch.randn(2, 5, 9)}, r"value must have shape \(\.\.\., 8\), got \(2, 5, 9\)"),
         ({"key_padding_mask": torch.zeros(5, 2, dtype=torch.bool)}, r"key_padding_mask must have shape \(2, 5\)"),
         ({"attn_mask": torch.zeros(5, 3)}, r"attn_mask must have shape \(2, 2, 3, 5\)"),
-        ({"attn_mask": torch.zeros(3, 3, 5)}, "with 4 in front"),
+        ({"attn_mask": torch.zeros(3, 3, 5)}, "with B · heads = 4"),
     ],
 )
 def test_what_cannot_be_attended(arguments, message):

@@ -230,7 +230,7 @@ def test_padding_of_one_sequence_may_be_said_of_either_side(weights):
     first, last = padding.clone(), padding.clone()
     first[:, 4], last[:, 1] = False, False
     assert torch.equal(weights(scores, first, last), expected)
-    with pytest.raises(InvalidInputError, match="is over one sequence, so that scores"):
+    with pytest.raises(InvalidInputError, match="is a structure over one sequence"):
         weights(scores[:, :3])
 
 

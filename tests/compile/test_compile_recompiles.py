@@ -304,7 +304,7 @@ WRONG: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
     "no option": (lambda x: si.relax(x, "subset", "map", lengths=torch.ones(2)), TypeError, "needs the option .k."),
     "pair": (lambda x: si.relax(x, "assignment", "marginals"), si.UnsupportedError, "lacks the ability GibbsOracle"),
     "value": (lambda x: si.relax(x, "subset", "map", k=-1), si.InvalidInputError, "k must be"),
-    "forgotten": (lambda x: si.relax("subset", x, "map"), TypeError, "a name or Oracle object is needed, got a .ensor"),
+    "forgotten": (lambda x: si.relax("subset", x, "map"), TypeError, "must be a name or Oracle object, got a .ensor"),
 }
 
 

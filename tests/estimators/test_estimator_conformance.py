@@ -34,7 +34,7 @@ def test_weights_sum_to_one(example: Example, name: str):
         with pytest.raises(si.UnsupportedError) as error:
             expected(len, cases(example)[0], name, cases(example)[0].user_theta)
         assert missing in str(error.value)
-        assert "These estimators do: exact, " in str(error.value)
+        assert "Supported estimators: exact, " in str(error.value)
         return
     for case in cases(example):
         leaves = [t.clone().requires_grad_() for t in tensors(case.user_theta)]

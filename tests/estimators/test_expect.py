@@ -283,7 +283,10 @@ def test_options_are_shared_out_by_name():
     theta = torch.randn(2, 5)
     value = si.expect(cost, theta, "subset", "sparsemap", k=2, temperature=0.5)
     assert torch.equal(value, si.expect(cost, theta, si.get_oracle("subset", k=2), "sparsemap", temperature=0.5))
-    with pytest.raises(TypeError, match=r"both subset and topk_sparsemax have an option 'k'.*get_estimator\(\.\.\.\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"'k' is ambiguous, because both subset and topk_sparsemax have it; .*get_estimator\('topk_sparsemax'",
+    ):
         si.expect(cost, theta, "subset", "topk_sparsemax", k=2)
     with pytest.raises(TypeError, match=r"no option 'sample' .*did you mean 'samples'"):
         si.expect(cost, theta, "bits", "score_function", sample=3)

@@ -339,7 +339,8 @@ def test_unknown_entropies(loss):
     ):
         loss("sparse")
     with pytest.raises(
-        UnknownNameError, match=r"'renyi'\. Known: .*; others are objects such as TsallisEntropy\(1\.25\)"
+        UnknownNameError,
+        match=r"'renyi'\. Known: .*; for another entropy, pass an object such as TsallisEntropy\(1\.25\)",
     ):
         loss("renyi")
 

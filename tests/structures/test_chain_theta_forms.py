@@ -163,7 +163,7 @@ def test_event_dimensions_of_each_form():
     with pytest.raises(InvalidInputError, match=rf"got unary \(6, 7, 5, 2\) and transition \(4, 2, 2\).*{shared}"):
         ndims((6, 7, 5, 2), (4, 2, 2))
     for steps in ((4, 2, 2), (6, 4, 2, 2)):
-        with pytest.raises(InvalidInputError, match=rf"unary \(7, 5, 2\) and transition .* do not agree; .*{shared}"):
+        with pytest.raises(InvalidInputError, match=rf"unary \(7, 5, 2\) and transition .* must broadcast; .*{shared}"):
             ndims((7, 5, 2), steps)
     with pytest.raises(InvalidInputError, match=r"unary \(5,\) and transition \(2, 2\)"):
         ndims((5,), (2, 2))
