@@ -57,8 +57,8 @@ class Registry(Generic[T]):
             raise TypeError(f"register {self.kind} {name!r}: factory must be a class or function, got {factory!r}")
         if isinstance(factory, self.base) or _is_unrelated_class(factory, self.base):
             raise TypeError(
-                f"register {self.kind} {name!r}: a subclass of {self.base.__name__}, or a function that makes one, is "
-                f"needed, got {factory!r}"
+                f"register {self.kind} {name!r}: factory must be a subclass of {self.base.__name__}, or a "
+                f"function that returns an object of the class, got {factory!r}"
             )
         registered = self._registered.get(name)
         if registered is not None and _qualified_name(registered) != _qualified_name(factory):

@@ -83,8 +83,8 @@ class Graph:
             raise  # InvalidInputError is a ValueError, but its message already explains the problem
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidInputError(
-                f"{cls.option}: an (E, 2) integer array, a sequence of pairs of hashable nodes, or a networkx graph is "
-                f"needed, got a {type(graph).__name__}: {error}"
+                f"{cls.option} must be an (E, 2) integer array, a sequence of pairs of hashable nodes, or a "
+                f"networkx graph, got a {type(graph).__name__}: {error}"
             ) from error
 
     @classmethod

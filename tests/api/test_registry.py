@@ -344,7 +344,7 @@ def test_what_cannot_make_the_right_thing_is_refused():
         (si.register_relaxation, Threshold),
         (si.register_estimator, si.get_estimator("exact")),
     ]:
-        with pytest.raises(TypeError, match=r"a subclass of .* or a function that makes one, is needed, got"):
+        with pytest.raises(TypeError, match=r"factory must be a subclass of .* or a function that returns .*, got"):
             register("wrong", wrong)
 
 
