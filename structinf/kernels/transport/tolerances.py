@@ -49,7 +49,7 @@ MAX_STEP = 30.0
 
 # ----------------------------------------------------------------------------- Euclidean projections
 
-BAND = 0.03
+BAND = 0.01
 """The ratio of the number b in the weights of empty cells to the error. With 1, there are up to twice as many steps."""
 
 EXACT_PATTERN = 1e-10
