@@ -169,7 +169,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
             Without effect: converged solutions are exact up to rounding. For n = 16 and normal scores of any scale,
             they take one to four times as long as ``log_partition_and_marginals``.
         max_iter : int
-            Maximal number of Newton steps for each instance.
+            Maximal number of rounds for each instance, and of Newton steps in each round.
         """
         result = project_arborescence(
             theta, lengths_in_use(self, theta), single_root=self.single_root, max_iter=max_iter

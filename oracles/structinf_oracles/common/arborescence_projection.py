@@ -28,7 +28,7 @@ def project_arborescence(theta: Tensor, lengths: Tensor, *, single_root: bool, m
     single_root : bool
         Whether exactly one word has the root as its head.
     max_iter : int
-        Maximal number of Newton steps for each instance.
+        Maximal number of rounds for each instance, and of Newton steps in each round.
 
     Returns
     -------

@@ -93,7 +93,7 @@ def project(start, stop, theta, lengths, single_root, most, mean, active, counts
     single_root : bool
         Whether exactly one word has the root as its head.
     most : int
-        Maximal number of Newton steps for each instance.
+        Maximal number of rounds for each instance, and of Newton steps in each round.
     mean : (B, n + 1, n + 1) float64
         Zero on entry; written.
     active : (B, 3n, n + 1) bool
@@ -136,12 +136,11 @@ def project(start, stop, theta, lengths, single_root, most, mean, active, counts
         count = _add_contracted_sets(scores, n, single_root, cuts.members, cuts.multipliers, 1, work, entries, stack)
         if count < 0:
             continue
-        bounded, steps = 1 if single_root else 0, 0
-        while not is_exact[b]:
-            used, slack = minimize_dual(scores, n, cuts, count, bounded, most - steps, point, program)
-            if used < 0:
+        bounded = 1 if single_root else 0
+        for _ in range(most):
+            steps, slack = minimize_dual(scores, n, cuts, count, bounded, most, point, program)
+            if steps < 0:
                 break
-            steps += used
             gap[b] = 0.0
             for k in range(count):
                 gap[b] += abs(cuts.multipliers[k] * program.slopes[k])
@@ -152,6 +151,8 @@ def project(start, stop, theta, lengths, single_root, most, mean, active, counts
             known = count
             count = add_violated_cuts(point.mean, n, 20 * slack, cuts.members, cuts.multipliers, count, work, entries)
             is_exact[b] = count == known
+            if is_exact[b]:
+                break
         if not is_exact[b]:
             gap[b] = np.inf
         total = 0.0
