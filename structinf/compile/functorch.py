@@ -197,5 +197,5 @@ def _check_same_for_all_slices(result: Any) -> None:
     if not all(leaf is None or isinstance(leaf, Tensor | int | float | str) for leaf in leaves):
         raise UnsupportedError(
             "torch.func.vmap cannot stack results that hold other objects than tensors, such as the result of "
-            "structinf.infer; use structinf.relax, or give the tensors leading batch dimensions, which every call accepts"
+            "structinf.infer; use structinf.relax, or give the tensors leading batch dimensions, accepted by every call"
         )

@@ -124,7 +124,7 @@ def log_probabilities(program: Program) -> None:
         for one in given.instances:
             oracle, theta, y = one.every_structure()
             close(oracle.log_prob(theta, y), one.scores - one.log_partition)
-        with pytest.raises(InvalidInputError, match=r"no structure .*index 0"):
+        with pytest.raises(InvalidInputError, match=r"not a structure .*index 0"):
             given.oracle.log_prob(given.theta, map_parts(lambda t: torch.full_like(t, 0.5), given.theta))
 
 

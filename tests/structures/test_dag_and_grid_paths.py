@@ -210,9 +210,9 @@ def test_the_users_array_is_not_kept() -> None:
             r"graph: edges are pairs of integers, \(E, 2\), got an array of int64",
         ),
         (np.zeros((2, 2)), (0, 1), r"graph: edges are pairs of integers, \(E, 2\), got an array of float64"),
-        ([(0, 1, 2)], (0, 1), r"graph: an \(E, 2\) integer array, a sequence of pairs .* got a list"),
-        ([([], 1)], (0, 1), r"graph: an \(E, 2\) integer array, .* got a list: .*unhashable"),
-        (5, (0, 1), r"graph: an \(E, 2\) integer array, .* got a int"),
+        ([(0, 1, 2)], (0, 1), r"graph must be an \(E, 2\) integer array, a sequence of pairs .* got a list"),
+        ([([], 1)], (0, 1), r"graph must be an \(E, 2\) integer array, .* got a list: .*unhashable"),
+        (5, (0, 1), r"graph must be an \(E, 2\) integer array, .* got a int"),
     ],
 )
 def test_what_is_no_graph_of_paths_is_refused(graph, ends, message: str) -> None:
