@@ -1,4 +1,4 @@
-"""The command line: ``structinf list``, ``structinf check NAME`` and ``structinf demo sort|parse|align``."""
+"""The command line: ``structinf list``, ``structinf check NAME``, ``structinf warmup NAMES`` and ``structinf demo``."""
 
 from __future__ import annotations
 
@@ -91,6 +91,20 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
     command.set_defaults(run=_check)
 
+    about = "compile the kernels of structures, or of all, before their first use, and keep them on disk"
+    command = commands.add_parser("warmup", help=about, description=about)
+    command.add_argument(
+        "names", metavar="NAME", nargs="*", help="a structure, or simplex for all maps to the simplex (default: all)"
+    )
+    command.add_argument(
+        "--dtype",
+        choices=("float32", "float64"),
+        nargs="+",
+        default=["float32"],
+        help="dtypes of the scores (default: float32)",
+    )
+    command.set_defaults(run=_warmup)
+
     about = "train a small model, print its results and save a picture"
     command = commands.add_parser("demo", help=about, description=about)
     demos = command.add_subparsers(metavar="DEMO", required=True)
@@ -112,8 +126,8 @@ def _add_demos(demos: Any) -> None:
         metavar="METHOD",
         nargs="+",
         default=SORT_METHODS,
-        help="methods to compare: RELAXATION-loss for a Fenchel-Young loss, or RELAXATION-layer for the squared error of "
-        f"a layer, such as map-loss straight-through-layer; or all (default: {' '.join(SORT_METHODS)})",
+        help="methods to compare: RELAXATION-loss for a Fenchel-Young loss, or RELAXATION-layer for the squared error "
+        f"of a layer, such as map-loss straight-through-layer; or all (default: {' '.join(SORT_METHODS)})",
     )
     demo.add_argument("--epochs", type=_positive, default=3, help="epochs for each method (default: 3)")
     demo.add_argument("--quick", action="store_true", help="train on a few batches, to test the program")
@@ -147,6 +161,13 @@ def _add_demos(demos: Any) -> None:
     demo.add_argument("--temperature", type=float, default=0.1, help="temperature of soft-DTW (default: 0.1)")
     demo.add_argument("--quick", action="store_true", help="use a few short recordings, to test the program")
     demo.set_defaults(run=_demo_align)
+
+
+def _warmup(arguments: argparse.Namespace) -> int:
+    from . import warmup
+
+    with _one_thread():
+        return warmup.run(arguments.names, [getattr(torch, name) for name in arguments.dtype])
 
 
 def _demo_sort(arguments: argparse.Namespace) -> int:

@@ -76,10 +76,13 @@ class _CompileListener(event.Listener):
         if self._seconds + time.perf_counter() - self._begin > SECONDS_BEFORE_NOTICE:
             self._is_noted = True
             kept = getattr(self._kernel.stats, "cache_path", None)
-            where = f"keeps the result in {kept}" if kept else "finds no writable folder to keep the result"
+            where = (
+                f"keeps the result in {kept}. `structinf warmup` compiles kernels in advance."
+                if kept
+                else "found no writable folder for the result. Set NUMBA_CACHE_DIR to a writable folder."
+            )
             print(
-                f"structinf compiles {_name(self._kernel)} for its first use, and {where}. "
-                "`structinf warmup` compiles kernels in advance.",
+                f"structinf compiles {_name(self._kernel)} for its first use, and {where}",
                 file=sys.stderr,
                 flush=True,
             )
