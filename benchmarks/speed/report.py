@@ -32,9 +32,17 @@ def lines(record: Record) -> Iterator[str]:
 
 
 def summary(records: Iterable[Record]) -> str:
-    """Return the number of met targets, as text."""
+    """Return the number of met targets and the sum of the first calls' processor time, as text."""
+    records = list(records)
     verdicts = [r["target"]["met"] for r in records if r.get("target") and r["target"]["met"] is not None]
-    return f"{sum(verdicts)} of {len(verdicts)} targets met"
+    text = f"{sum(verdicts)} of {len(verdicts)} targets met"
+    sums = {
+        name: sum(r["rows"][name]["s"] for r in records if "s" in r.get("rows", {}).get(name, {}))
+        for name in ("forward", "forward and backward")
+    }
+    if any(sums.values()):
+        text += "; CPU time of all first calls: " + ", ".join(f"{name} {_number(s)} s" for name, s in sums.items())
+    return text
 
 
 def machine() -> dict[str, str]:
@@ -69,7 +77,7 @@ def _markdown(records: list[Record]) -> Iterator[str]:
             continue
         ours, *others = [*record["rows"].items()] or [("", {})]
         what = "; ".join(filter(None, [record["what"], _remarks(ours[1])]))
-        ms = _number(ours[1]["ms"]) if "ms" in ours[1] else ""
+        ms = _number(ours[1]["ms"]) if "ms" in ours[1] else _time(ours[1])
         rest = "<br>".join(_markdown_row(name, row) for name, row in others)
         yield f"| {what} | {ms} | {rest} | {_verdict(record['target']) if record['target'] else ''} |"
     yield ""
@@ -77,13 +85,15 @@ def _markdown(records: list[Record]) -> Iterator[str]:
 
 
 def _markdown_row(name: str, row: Mapping[str, Any]) -> str:
-    ms = f" {_number(row['ms'])}" if "ms" in row else ""
+    ms = f" {_number(row['ms'])}" if "ms" in row else f" {_number(row['s'])} s" if "s" in row else ""
     ratio = f" ({row['ratio']:.2f})" if "ratio" in row else ""
     remarks = _remarks(row)
     return f"{name}{ms}{ratio}" + (f", {remarks}" if remarks else "")
 
 
 def _time(row: Mapping[str, Any]) -> str:
+    if "s" in row:
+        return f"{_number(row['s'])} s"
     if "ms" not in row:
         return ""
     return f"{_number(row['ms'])} ({_number(row['low'])} to {_number(row['high'])})"

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 __all__: list[str] = []
 
@@ -20,11 +21,17 @@ def main() -> None:
     arguments = parser.parse_args()
     import torch
 
-    from .cases import CASES
-
     torch.set_num_threads(cores())
-    record = CASES[arguments.case].measure(arguments.repeats, arguments.quick)
+    record = find_case(arguments.case).measure(arguments.repeats, arguments.quick)
     arguments.record.write_text(json.dumps(record), "utf-8")
+
+
+def find_case(name: str) -> Any:
+    """Return a case, a limit or a cold start by its name."""
+    from .cases import CASES
+    from .cold_start import COLD_STARTS
+
+    return {**CASES, **COLD_STARTS}[name]
 
 
 def cores() -> int:
