@@ -178,7 +178,7 @@ def test_a_plugin_whose_structures_leave_its_margins_fails_a_check() -> None:
             rows, columns, total = super().margins(theta)
             return rows, 2 * columns, total
 
-    with pytest.raises(structinf.testing.CheckError, match="Structures keep the margins"):
+    with pytest.raises(structinf.testing.CheckError, match="The sums of structures equal the margins"):
         check_oracle(Loose(), (2, 2))
 
 
