@@ -20,7 +20,7 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-__all__ = ["Cuts", "Point", "Program", "fill_curvature", "minimize_dual", "project_heads", "solve"]
+__all__ = ["Cuts", "Point", "Program", "minimize_dual", "project_onto_face"]
 
 _LEAST_CURVATURE = 1e-12
 _UNIT = 2e-15
@@ -56,7 +56,7 @@ class Program(NamedTuple):
 
 
 @jit
-def project_heads(scores, n, members, multipliers, count, point):
+def _project_heads(scores, n, members, multipliers, count, point):
     """Set ``point`` to the maximum of D for the given multipliers. Its thresholds are starting values."""
     for i in range(n):
         x = point.mean[i]
@@ -110,7 +110,7 @@ def _fill_slopes(n, members, count, point, slopes):
 
 
 @jit
-def fill_curvature(n, members, number, point, program):
+def _fill_curvature(n, members, number, point, program):
     """Set the lower half of the curvature to the Hessian of D in the first ``number`` free multipliers.
 
     Each word adds the covariance of the sets' indicators over its heads, times the number of heads.
@@ -145,7 +145,7 @@ def fill_curvature(n, members, number, point, program):
 
 
 @jit
-def solve(matrix, x, size):
+def _solve(matrix, x, size):
     """Solve ``matrix`` · x' = x in place; the lower half of the matrix is replaced by its Cholesky factor.
 
     The matrix is positive semidefinite. Its other eigenvalues are far above the number added to the diagonal.
@@ -195,10 +195,10 @@ def _find_direction(n, cuts, count, bounded, slack, point, program):
     if is_minimum:
         return 0
     while True:
-        fill_curvature(n, cuts.members, number, point, program)
+        _fill_curvature(n, cuts.members, number, point, program)
         for a in range(number):
             program.direction[a] = -program.slopes[program.free[a]]
-        solve(program.curvature, program.direction, number)
+        _solve(program.curvature, program.direction, number)
         kept = np.int64(0)
         for a in range(number):
             k = program.free[a]
@@ -232,7 +232,7 @@ def minimize_dual(scores, n, cuts, count, bounded, most, point, program):
     slack : float
         Bound of the rounding error of x(δ⁻(S)).
     """
-    project_heads(scores, n, cuts.members, cuts.multipliers, count, point)
+    _project_heads(scores, n, cuts.members, cuts.multipliers, count, point)
     _fill_slopes(n, cuts.members, count, point, program.slopes)
     radius = 2.0
     for step in range(most + 1):
@@ -264,7 +264,7 @@ def minimize_dual(scores, n, cuts, count, bounded, most, point, program):
                 k = program.free[a]
                 moved = cuts.multipliers[k] + length * program.direction[a]
                 cuts.trial[k] = moved if k < bounded or moved > 1e-15 * cuts.multipliers[k] else 0.0
-            project_heads(scores, n, cuts.members, cuts.trial, count, point)
+            _project_heads(scores, n, cuts.members, cuts.trial, count, point)
             _fill_slopes(n, cuts.members, count, point, program.trial_slopes)
             end = 0.0
             for a in range(number):
@@ -279,3 +279,35 @@ def minimize_dual(scores, n, cuts, count, bounded, most, point, program):
             cuts.multipliers[k] = cuts.trial[k]
             program.slopes[k] = program.trial_slopes[k]
     return -1, 0.0
+
+
+@jit
+def project_onto_face(n, members, count, total, point, program):
+    """Move ``point`` to the nearest vector whose sum over the heads of each word, and over the arcs into each set, is
+    ``total``. Arcs that are not in the lists of heads keep their values.
+    """
+    x, heads, sizes = point.mean, point.heads, point.sizes
+    for i in range(n):
+        _shift(x[i], heads[i], sizes[i], total)
+    _fill_slopes(n, members, count, point, program.slopes)
+    for k in range(count):
+        program.free[k] = k
+        program.direction[k] = total - 1.0 - program.slopes[k]
+    _fill_curvature(n, members, count, point, program)
+    _solve(program.curvature, program.direction, count)
+    for i in range(n):
+        for k in range(count):
+            if members[k, i + 1] > 0:
+                for p in range(sizes[i]):
+                    x[i, heads[i, p]] -= program.direction[k] * members[k, heads[i, p]]
+        _shift(x[i], heads[i], sizes[i], total)
+
+
+@jit
+def _shift(x, heads, size, total):
+    """Add a number to x[heads[: size]] such that their sum is ``total``."""
+    rest = total
+    for p in range(size):
+        rest -= x[heads[p]]
+    for p in range(size):
+        x[heads[p]] += rest / size

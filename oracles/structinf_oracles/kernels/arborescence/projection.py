@@ -20,7 +20,7 @@ import numpy as np
 from structinf.kernels.jit import jit
 
 from .argmax import grow
-from .cut_multipliers import Cuts, Point, Program, fill_curvature, minimize_dual, solve
+from .cut_multipliers import Cuts, Point, Program, minimize_dual, project_onto_face
 from .cut_separation import add_violated_cuts
 
 __all__ = ["project", "vjp"]
@@ -141,9 +141,6 @@ def project(start, stop, theta, lengths, single_root, most, mean, active, counts
             steps, slack = minimize_dual(scores, n, cuts, count, bounded, most, point, program)
             if steps < 0:
                 break
-            gap[b] = 0.0
-            for k in range(count):
-                gap[b] += abs(cuts.multipliers[k] * program.slopes[k])
             if count + n > capacity:
                 count = _keep_active(n, cuts.members, cuts.multipliers, count, 1)
                 if count + n > capacity:
@@ -153,21 +150,23 @@ def project(start, stop, theta, lengths, single_root, most, mean, active, counts
             is_exact[b] = count == known
             if is_exact[b]:
                 break
-        if not is_exact[b]:
-            gap[b] = np.inf
-        total = 0.0
+        count = _keep_active(n, cuts.members, cuts.multipliers, count, bounded)
+        if is_exact[b]:  # the scores may be far larger than μ; remove their rounding errors from the sums of μ
+            project_onto_face(n, cuts.members, count, 1.0, point, program)
+        counts[b], value[b], gap[b] = count, 0.0, 0.0 if is_exact[b] else np.inf
         for i in range(n):
             for p in range(point.sizes[i]):
                 h = point.heads[i, p]
-                x = point.mean[i, h]
+                x = max(point.mean[i, h], 0.0)
                 mean[b, h, i + 1] = x
-                total += x * (theta[b, h, i + 1] - 0.5 * x)
-        value[b] = total
+                value[b] += x * (theta[b, h, i + 1] - 0.5 * x)
         for k in range(count):
-            if k < bounded or cuts.multipliers[k] > 0:
-                for h in range(n + 1):
-                    active[b, counts[b], h] = cuts.members[k, h] > 0
-                counts[b] += 1
+            total = -1.0
+            for h in range(n + 1):
+                active[b, k, h] = cuts.members[k, h] > 0
+                for i in range(n):
+                    total += mean[b, h, i + 1] * cuts.members[k, i + 1] * (1.0 - cuts.members[k, h])
+            gap[b] += abs(cuts.multipliers[k] * total)
 
 
 @jit
@@ -187,8 +186,8 @@ def vjp(start, stop, cotangent, lengths, mean, active, counts, product):
         Zero on entry; written.
     """
     width, capacity = mean.shape[1], active.shape[1]
-    members, rows = np.empty((capacity, width)), np.empty((width, width))
-    heads, sizes = np.empty((width, width), np.int64), np.empty(width, np.int64)
+    members = np.empty((capacity, width))
+    rows, heads, sizes = np.empty((width, width)), np.empty((width, width), np.int64), np.empty(width, np.int64)
     point = Point(rows, rows[0], heads, sizes)
     vectors, places = np.empty((4, capacity)), np.empty((2, capacity), np.int64)
     program = Program(
@@ -197,39 +196,15 @@ def vjp(start, stop, cotangent, lengths, mean, active, counts, product):
     for b in range(start, stop):
         n, count = lengths[b], counts[b]
         for i in range(n):
-            used = 0
+            sizes[i] = 0
             for h in range(n + 1):
                 if mean[b, h, i + 1] > 0:
-                    heads[i, used], rows[i, used] = h, cotangent[b, h, i + 1]
-                    used += 1
-            sizes[i] = used
-            _center(rows[i], used)
+                    heads[i, sizes[i]], rows[i, h] = h, cotangent[b, h, i + 1]
+                    sizes[i] += 1
         for k in range(count):
-            program.free[k] = k
             for h in range(n + 1):
                 members[k, h] = 1.0 if active[b, k, h] else 0.0
-            program.direction[k] = 0.0
-            for i in range(n):
-                if members[k, i + 1] > 0:
-                    for p in range(sizes[i]):
-                        program.direction[k] += rows[i, p] * members[k, heads[i, p]]
-        fill_curvature(n, members, count, point, program)
-        solve(program.curvature, program.direction, count)
+        project_onto_face(n, members, count, 0.0, point, program)
         for i in range(n):
-            for k in range(count):
-                if members[k, i + 1] > 0:
-                    for p in range(sizes[i]):
-                        rows[i, p] -= program.direction[k] * members[k, heads[i, p]]
-            _center(rows[i], sizes[i])
             for p in range(sizes[i]):
-                product[b, heads[i, p], i + 1] = rows[i, p]
-
-
-@jit
-def _center(row, size):
-    """Subtract the mean of the first ``size`` entries from them."""
-    total = 0.0
-    for p in range(size):
-        total += row[p]
-    for p in range(size):
-        row[p] -= total / size
+                product[b, heads[i, p], i + 1] = rows[i, heads[i, p]]
