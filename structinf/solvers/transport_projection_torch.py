@@ -113,8 +113,13 @@ def solve(scores: Tensor, rows: Tensor, columns: Tensor, slack: Tensor, max_iter
         exact = ~stuck & (error < EXACT_PATTERN * largest)
         if count == max_iter or not bool(moving.any()):
             break
-        step = _newton_step(reduced, a, room, wanted, g, off, both, bounded, torch.where(exact, 0.0, BAND * error))
+        system = reduced, a, room, wanted, g, off, both, bounded, torch.where(exact, 0.0, BAND * error)
+        step = _newton_step(*system, MAX_FIXED)
         slope = (step * off).sum(1, keepdim=True)
+        if bool((lost := moving & has_bounds & ~(slope > 0)).any()):
+            # Without fixed columns, the step is an ascent direction.
+            step = torch.where(lost, _newton_step(*system, 1), step)
+            slope = (step * off).sum(1, keepdim=True)
         moving = moving & step.isfinite().all(1, keepdim=True) & ((slope > 0) | exact)
         step = torch.where(moving, step, 0.0)
         for _ in range(60):
@@ -126,7 +131,7 @@ def solve(scores: Tensor, rows: Tensor, columns: Tensor, slack: Tensor, max_iter
             factor = (slope / (slope - after)).clamp(0.1, 0.5)
             step = torch.where(too_far, step * factor, step)
             slope = torch.where(too_far, slope * factor, slope)
-        g = g + step
+        g = torch.where(bounded & (g + step > -ROUNDING * g.abs()), 0.0, g + step)  # at the bound, up to rounding
     residual = torch.where(settled, error, torch.inf) / torch.where(largest > 0, largest, 1.0)
     return _certificate(scores, a, b, slack, reduced, f, g, room, residual)
 
@@ -153,7 +158,7 @@ def _match_rows(reduced: Tensor, a: Tensor, step: Tensor, both: Tensor, room: Te
 
 def _newton_step(
     reduced: Tensor, a: Tensor, room: Tensor, wanted: Tensor, g: Tensor, off: Tensor, both: Tensor, bounded: Tensor,
-    band: Tensor,
+    band: Tensor, rounds: int,
 ) -> Tensor:  # fmt: skip
     """Return the step of g (B, m + 2), kept within the bounds g ≤ 0."""
     size, n, m = reduced.shape
@@ -171,7 +176,7 @@ def _newton_step(
     soft = torch.where(bounded & (g < 0) & (off >= 0), band / torch.where(g < 0, -g, 1.0), 0.0)
     fixed = bounded & (g == 0) & (off >= 0)
     step = off
-    for _ in range(MAX_FIXED):
+    for _ in range(rounds):
         plan[:, n, 1:] = torch.where(fixed, INFINITE_WEIGHT, soft)[:, 1:]
         right = torch.where(fixed, off - INFINITE_WEIGHT * torch.where(fixed, g, 0.0), off)
         step = laplacian(plan)(right, size)

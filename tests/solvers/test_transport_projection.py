@@ -243,6 +243,25 @@ def test_margins_of_different_magnitudes():
             assert (gain[positive] <= 1e-12).all()
 
 
+@pytest.mark.parametrize("scale", [0.1, 10.0, 1000.0])
+def test_bounds_on_both_sides(scale):
+    """With these scores, potentials of columns reach their bounds in many steps."""
+    generator = torch.Generator().manual_seed(18)
+    rows, columns = (torch.randint(0, 5, (64, k), generator=generator).double() for k in (10, 9))
+    total = (torch.minimum(rows.sum(1), columns.sum(1)) * torch.rand(64, generator=generator)).floor()
+
+    class Plans(Assignment):
+        def margins(self, theta):
+            return rows, columns, total
+
+    theta = scale * draw(19, 64, 10, 9)
+    found = project(Plans(), theta)
+    assert found.converged.all()
+    assert margin_error(Plans(), theta, found.mean) < 1e-12
+    assert (found.gap <= 1e-11 * (1 + scale) * (1 + total)).all()
+    assert not found.mean[total == 0].any()
+
+
 def test_wrong_margins_raise():
     class Plans(Assignment):
         def margins(self, theta):

@@ -157,23 +157,30 @@ def _solve(
         farthest = _weigh_cells(reduced, a, band, slack_column, room, cells, inverse)
         for j in range(1, m + 1):
             farthest = maximum(farthest, -g[j] if column_slack > 0 and b[j - 1] > 0 else 0.0)
-            fixed[j] = 0.0
         if not farthest < FARTHEST:
             return np.inf
-        for _ in range(MAX_FIXED):
-            _column_weights(cells, inverse, weights)
+        most, slope, rounds = 1.0, 0.0, MAX_FIXED
+        while True:
             for j in range(m + 2):
-                step[j] = sums[j]
-                trial_sums[j] = 0.0 if is_exact else size[j]
+                fixed[j] = 0.0
+            for _ in range(rounds):
+                _column_weights(cells, inverse, weights)
+                for j in range(m + 2):
+                    step[j] = sums[j]
+                    trial_sums[j] = 0.0 if is_exact else size[j]
+                if column_slack > 0:
+                    _weigh_bounds(b, g, sums, band, fixed, weights, step)
+                eliminate(weights, step, trial_sums, farthest + error)
+                if column_slack == 0 or not _fix_highest(g, step, fixed):
+                    break
             if column_slack > 0:
-                _weigh_bounds(b, g, sums, band, fixed, weights, step)
-            eliminate(weights, step, trial_sums, farthest + error)
-            if column_slack == 0 or not _fix_highest(g, step, fixed):
+                most = _keep_bounds(g, sums, step, trial_sums)
+            slope = 0.0
+            for j in range(1, m + 2):
+                slope += step[j] * sums[j]
+            if slope > 0 or rounds == 1 or column_slack == 0:
                 break
-        most = _keep_bounds(g, sums, step, trial_sums) if column_slack > 0 else 1.0
-        slope = 0.0
-        for j in range(1, m + 2):
-            slope += step[j] * sums[j]
+            rounds = 1  # without fixed columns, the step is an ascent direction
         if not (slope > 0 or is_exact):
             return error
         part = most
@@ -187,7 +194,10 @@ def _solve(
                 break
             part *= max(0.1, min(0.5, slope / (slope - slope_after)))
         for j in range(1, m + 2):
+            before_step = abs(g[j])
             g[j] += part * step[j]
+            if column_slack > 0 and j <= m and g[j] > -ROUNDING * before_step:
+                g[j] = 0.0  # at the bound, up to rounding
             sums[j] = trial_sums[j]
         count += 1
 
