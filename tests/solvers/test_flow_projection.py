@@ -184,6 +184,24 @@ def test_larger_graphs(readout):
         check_exact(structinf.get_oracle(name), theta, readout)
 
 
+@BOTH
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+@pytest.mark.parametrize("rounded", [False, True])
+def test_precision_of_rounding_is_reached(rounded, scale, readout):
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"dtw": [(12, 12)], "grid_path": [(12, 9)], "needleman_wunsch": [(8, 8), (2,)]}
+    problems = [(CHAIN, chain_scores("shared", 32, 20, 4, scale))]
+    for name, sizes in shapes.items():
+        tensors = tuple(scale * torch.randn(32, *s, dtype=torch.float64, generator=generator) for s in sizes)
+        problems.append((structinf.get_oracle(name), tensors if len(sizes) > 1 else tensors[0]))
+    for oracle, theta in problems:
+        given = map_parts(torch.round, theta) if rounded else theta
+        solution = solve(oracle, given, readout)
+        assert solution.converged.all()
+        rounding = 1e-12 * size_of(given, solution.mean)
+        assert (certified_gap(oracle, given, solution.mean, readout) <= rounding).all()
+
+
 # ----------------------------------------------------------------------------- forms of scores
 
 

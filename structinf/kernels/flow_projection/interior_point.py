@@ -43,7 +43,10 @@ FREE_CURVATURE = 1e-8
 
 # The least curvature of a hyperedge in a Newton step, a proximal term: without it, large weights D would cancel the
 # others in the factorisation. The error of z that results enters the next step as a residual.
-_PROXIMAL = 1e-8
+_PROXIMAL = 1e-6
+
+# The start exceeds the values of the best derivations at each node by this multiple of its gap over the nodes.
+_SPREAD = 4.0
 
 # A gap below this multiple of the size of the terms of the objective is rounding.
 _ROUNDING = 1e-13
@@ -547,7 +550,7 @@ def project(
         _sum_groups(edges, system, links, sums)
         total = _best_values(edges, system, links, sums, zero(x), x)
         first_gap = _at_goals(x, goal, first, right) - total
-        spread = maximum(first_gap, 0.5 * end) / system.nodes
+        spread = _SPREAD * maximum(first_gap, 0.5 * end) / system.nodes
         count = _start_slacks(edges, system, links, sums, spread, x)
         _iterate(
             edges, system, links, goal, first, count, stop_at, rounding, least_slack, max_iter, matrix, right, x,
