@@ -194,11 +194,9 @@ def _solve(
                 break
             part *= max(0.1, min(0.5, slope / (slope - slope_after)))
         for j in range(1, m + 2):
-            before_step = abs(g[j])
-            g[j] += part * step[j]
-            if column_slack > 0 and j <= m and g[j] > -ROUNDING * before_step:
-                g[j] = 0.0  # at the bound, up to rounding
-            sums[j] = trial_sums[j]
+            potential = g[j] + part * step[j]
+            at_bound = column_slack > 0 and j <= m and potential > -ROUNDING * abs(g[j])
+            g[j], sums[j] = 0.0 if at_bound else potential, trial_sums[j]
         count += 1
 
 
