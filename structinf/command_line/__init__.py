@@ -1,1 +1,1 @@
-"""The command line: `structinf list`, `structinf check NAME` and `structinf demo`."""
+"""The command line: `structinf list`, `structinf check NAME`, `structinf warmup` and `structinf demo`."""
