@@ -36,6 +36,7 @@ __all__ = [
     "pack",
     "pack_like",
     "scale_per_instance",
+    "select_rows",
     "sum_to_batch_of",
     "total_inner_product",
     "zeros_for_missing",
@@ -86,6 +87,11 @@ def pack_like(tensors: Sequence[Tensor], theta: Parts) -> Parts:
 def pack(tensors: tuple[Tensor, ...], is_tuple: bool) -> Parts:
     """Return ``tensors`` if ``is_tuple``, else the only tensor."""
     return tensors if is_tuple else tensors[0]
+
+
+def select_rows(theta: Parts, rows: Tensor) -> Parts:
+    """Return the instances ``rows`` of ``theta``; tensors shared by the batch stay shared."""
+    return map_parts(lambda t: t if t.shape[0] == 1 else t[rows], theta)
 
 
 def map_parts(function, theta: Parts, *others: Parts) -> Parts:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from ..oracle import Oracle, Projectable
+from ..oracle import Oracle, Projectable, TransportPolytope
 from ..parts import Parts, as_tuple
 from ..regularizers import check_temperature
 from ..shapes import Float
+from ..solvers import flow_projection
 from ..solvers.active_set import active_set
 from ..solvers.convergence import OnFailure, check_stopping
+from ..solvers.direct_mean import DirectlySolvable, DirectMean
+from ..solvers.transport_projection import project_transport
 from ..solvers.weighted_mean import WeightedMeanResult
 from ..validation import check_choice
 from .weighted_mean import WeightedMeanRelaxation
 
 __all__ = ["SparseMAP"]
+
+_DIRECT_ITERATIONS = 50
+"""Newton steps of direct solvers before the active set takes over."""
+
+_LEAST_FLOW_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +49,8 @@ class SparseMAP(WeightedMeanRelaxation):
         Positive factor of the penalty. A lower temperature gives a mean closer to the argmax.
     tolerance : float
         Bound of the error ‖μ − μ*‖ over the penalised parts, relative to the largest ‖y‖. The solver stops once the
-        duality gap guarantees the bound; the error itself is about half as large. 0 solves to rounding errors.
+        duality gap guarantees the bound; with normal scores, the error is about a tenth of it. 0 solves to rounding
+        errors.
     max_iter : int
         Maximal number of oracle calls after the first; at least 1.
     on_failure : "warn", "raise" or "ignore"
@@ -87,6 +96,18 @@ class SparseMAP(WeightedMeanRelaxation):
     def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
         penalises_all = self.penalty == "all" or type(oracle).readout is Oracle.readout
         return oracle.project if penalises_all and isinstance(oracle, Projectable) else None
+
+    def _run_direct_solver(self, oracle: Oracle, scaled: Parts) -> DirectMean | None:
+        options: Any = {"tolerance": self.tolerance, "max_iter": _DIRECT_ITERATIONS}
+        readout = self.penalty == "readout"
+        if isinstance(oracle, TransportPolytope) and not readout:
+            return project_transport(oracle, cast(Tensor, scaled), **options)
+        if isinstance(oracle, DirectlySolvable) and not readout:
+            return oracle.solve_quadratic(scaled, **options)
+        # An interior point's error is the square root of its gap, so near exact solutions come from the active set.
+        if self.tolerance >= _LEAST_FLOW_TOLERANCE and not flow_projection.unsupported(oracle, scaled, readout=readout):
+            return flow_projection.project_flow(cast(Any, oracle), scaled, readout=readout, **options)
+        return None
 
     def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:
         return active_set(

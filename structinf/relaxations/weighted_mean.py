@@ -11,11 +11,12 @@ from torch import Tensor
 
 from .. import autograd
 from ..oracle import Oracle
-from ..parts import Parts, divide_by_temperature, map_parts
+from ..parts import Parts, divide_by_temperature, map_parts, select_rows
 from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
 from ..solvers.convergence import OnFailure, report_unconverged
+from ..solvers.direct_mean import DirectMean, complete
 from ..solvers.weighted_mean import WeightedMeanResult
 
 __all__ = ["WeightedMeanRelaxation"]
@@ -45,6 +46,10 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
     def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
         """Return the oracle's closed form of the mean as a function of θ / temperature, or None."""
 
+    def _run_direct_solver(self, oracle: Oracle, scaled: Parts) -> DirectMean | None:
+        """Run a solver that needs no structures on ``scaled`` = θ / temperature; None if no such solver applies."""
+        return None
+
     @abc.abstractmethod
     def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:
         """Run the solver on ``scaled`` = θ / temperature with the options tolerance, max_iter and warm_start."""
@@ -68,7 +73,7 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         closed_form = self._closed_form(oracle)
         if closed_form is not None:
             return closed_form(scaled)
-        return self._attach_gradient(self._result(oracle, scaled), oracle, scaled)[0]
+        return self._mean_and_bound(oracle, scaled)[0]
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """Return max ⟨θ, μ⟩ − temperature · Ω(μ), (B,), from above: the objective at μ plus the duality gap.
@@ -76,12 +81,20 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         The upper bound keeps Fenchel-Young losses at least 0.
         """
         if self._closed_form(oracle) is None:
-            scaled = divide_by_temperature(theta, self.temperature)
-            result = self._result(oracle, scaled)
-            mean, _ = self._attach_gradient(result, oracle, scaled)
-            bound = self.temperature * (result.value + result.gap)
-            return autograd.attach_envelope_gradient(bound, theta, mean)
+            mean, bound = self._mean_and_bound(oracle, divide_by_temperature(theta, self.temperature))
+            return autograd.attach_envelope_gradient(self.temperature * bound, theta, mean)
         return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
+
+    def _mean_and_bound(self, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
+        """Return the mean with its gradient, and the upper bound value + gap of max ⟨scaled, μ⟩ − Ω(μ), (B,)."""
+        detached = map_parts(torch.Tensor.detach, scaled)
+        with torch.no_grad():
+            direct = self._run_direct_solver(oracle, detached)
+            if direct is not None:
+                direct = complete(direct, lambda rows: self._result(oracle[rows], select_rows(detached, rows)))
+        result = self._result(oracle, scaled) if direct is None else direct
+        differentiable = result if isinstance(result, WeightedMeanResult) else result.without_support()
+        return self._attach_gradient(differentiable, oracle, scaled)[0], result.value + result.gap
 
     def _attach_gradient(self, result: autograd.WeightedMean, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
         return autograd.attach_vjp(result, scaled, f"{self.label()} of {oracle.label()}")

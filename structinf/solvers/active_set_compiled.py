@@ -35,7 +35,7 @@ class CompiledBackend(ActiveSetBackend):
 
     def __init__(self, problem: MeanProblem) -> None:
         self.problem = problem
-        batch, width, capacity = problem.batch, len(problem.flattening), 16
+        batch, width, capacity = problem.batch, len(problem.flattening), 32
         self.support = vertices.Support(
             count=np.zeros(batch, np.int64),
             order=np.tile(np.arange(capacity), (batch, 1)),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
-from ..parts import Parts
+from ..parts import Parts, as_tuple, map_parts, pack_like
+from .weighted_mean import WeightedMeanResult
 
-__all__ = ["DirectMean"]
+__all__ = ["DirectMean", "DirectlySolvable", "complete"]
 
 
 @dataclass(frozen=True)
@@ -35,3 +38,75 @@ class DirectMean:
     gap: Tensor
     converged: Tensor
     vjp: Callable[[Parts], Parts]
+
+    def without_support(self) -> _WithoutSupport:
+        """Return the result in the form of results with weights, for gradients."""
+        return _WithoutSupport(self.mean, self.value.new_zeros(0, len(self.value)), self.vjp)
+
+
+@dataclass(frozen=True)
+class _WithoutSupport:
+    mean: Parts
+    weights: Tensor
+    mean_vjp: Callable[[Parts], Parts]
+
+    def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
+        return self.mean_vjp(map_parts(torch.zeros_like, self.mean) if mean_cotangent is None else mean_cotangent)
+
+
+@runtime_checkable
+class DirectlySolvable(Protocol):
+    """An oracle with its own solver of max ⟨θ, μ⟩ − ½ ‖μ‖² over conv(Y)."""
+
+    def solve_quadratic(self, theta: Any, tolerance: float, max_iter: int) -> DirectMean:
+        """Return the means for ``theta``, already divided by the temperature.
+
+        Parameters
+        ----------
+        theta : (B | 1, *event) tensor, or a tuple of them
+            The scores, finite or −inf.
+        tolerance : float
+            Bound of ‖μ − μ*‖ relative to the largest ‖y‖. The solver may be more exact.
+        max_iter : int
+            Maximal number of iterations for each instance.
+
+        Raises
+        ------
+        InfeasibleError
+            If an instance has no structure of finite score.
+        """
+        ...
+
+
+def complete(direct: DirectMean, solve: Callable[[Tensor], WeightedMeanResult]) -> DirectMean:
+    """Replace the instances of ``direct`` that did not converge by the results of another solver.
+
+    Parameters
+    ----------
+    direct : DirectMean
+        The result for the batch.
+    solve : callable
+        Maps the indices of instances, (n,) int64, to their result from the other solver.
+    """
+    rows = (~direct.converged).nonzero()[:, 0]
+    if not len(rows):
+        return direct
+    rest = solve(rows)
+
+    def vjp(cotangent: Parts) -> Parts:
+        return put(direct.vjp(cotangent), rest.vjp(map_parts(lambda t: t[rows], cotangent), None))
+
+    def put(all_instances: Parts, some: Parts) -> Parts:
+        pairs = zip(as_tuple(all_instances), as_tuple(some), strict=True)
+        return pack_like([t.index_copy(0, rows, s.to(t.dtype)) for t, s in pairs], all_instances)
+
+    def put_tensor(t: Tensor, s: Tensor) -> Tensor:
+        return t.index_copy(0, rows, s.to(t.dtype))
+
+    return DirectMean(
+        mean=put(direct.mean, rest.mean),
+        value=put_tensor(direct.value, rest.value),
+        gap=put_tensor(direct.gap, rest.gap),
+        converged=put_tensor(direct.converged, rest.converged),
+        vjp=vjp,
+    )
