@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .api import infer, relax
-from .calls.resolution import resolve
+from .calls.resolution import resolve, resolve_attribute
 from .oracle import Oracle
 from .parts import Parts, PartsT
 from .relaxation import Relaxation, inner_modules
@@ -57,6 +57,9 @@ class Layer(nn.Module):
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
         if inner := inner_modules(self.relaxation):
             self.inner = nn.ModuleList(inner)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, resolve_attribute(name, value))
 
     def forward(self, theta: PartsT, *, generator: torch.Generator | None = None, **instance_data: Any) -> PartsT:
         """Return the relaxed structure μ(θ).

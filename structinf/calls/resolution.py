@@ -27,6 +27,7 @@ __all__ = [
     "register_oracle",
     "register_relaxation",
     "resolve",
+    "resolve_attribute",
     "resolve_in",
     "without_instance_data",
     "works_with",
@@ -156,6 +157,21 @@ def resolve(
 ) -> tuple[Oracle, Relaxation]:
     """Call :func:`resolve_in` with the registry of relaxations; error messages list relaxations of ``kind``."""
     return resolve_in(RELAXATIONS, oracle, relaxation, options, kind)
+
+
+def resolve_attribute(name: str, value: Any) -> Any:
+    """Return the oracle or relaxation called ``value`` for the attributes of these names; other values unchanged.
+
+    Parameters
+    ----------
+    name : str
+        The name of an attribute of a module.
+    value : object
+        The value that the attribute is about to get.
+    """
+    if isinstance(value, str) and name in ("oracle", "relaxation"):
+        return ORACLES.get(value) if name == "oracle" else RELAXATIONS.get(value)
+    return value
 
 
 def resolve_in(

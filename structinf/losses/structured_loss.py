@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..calls.problem import Problem, shapes
+from ..calls.resolution import resolve_attribute
 from ..compile.functorch import refuse_function
 from ..compile.public_call import OperatorSpec, public_call
 from ..oracle import Oracle
@@ -67,6 +68,9 @@ class StructuredLoss(nn.Module, abc.ABC):
     oracle: Oracle
     relaxation: Relaxation
     reduction: Reduction
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, resolve_attribute(name, value))
 
     @public_call(
         operator=OperatorSpec(_losses_like, _is_deterministic, _is_scalar),

@@ -14,7 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from structinf import ConvergenceError, ConvergenceWarning, InvalidInputError, Layer, UnsupportedError, infer, relax
+from structinf import (
+    ConvergenceError,
+    ConvergenceWarning,
+    FenchelYoungLoss,
+    InvalidInputError,
+    Layer,
+    UnknownNameError,
+    UnsupportedError,
+    get_oracle,
+    get_relaxation,
+    infer,
+    relax,
+)
 from toy_oracles import Explicit, Knapsack, Walk
 
 pytestmark = pytest.mark.slow
@@ -178,6 +190,16 @@ def test_values_have_the_mean_as_gradient():
         torch.testing.assert_close(gradient, solution.mean.detach(), msg=relaxation)
 
 
+@pytest.mark.parametrize("make", [lambda: Layer("chain", "marginals"), lambda: FenchelYoungLoss("chain", "marginals")])
+def test_attributes_accept_names(make):
+    module = make()
+    module.oracle, module.relaxation = "categorical", "sparsemap"
+    assert module.oracle == get_oracle("categorical")
+    assert module.relaxation == get_relaxation("sparsemap")
+    with pytest.raises(UnknownNameError, match="sparsemop"):
+        module.relaxation = "sparsemop"
+
+
 def test_a_second_derivative_of_sparsemap_is_refused():
     theta = torch.randn(2, 4, requires_grad=True)
     mean = relax(theta, Explicit(), "sparsemap")
@@ -289,10 +311,10 @@ def test_a_solver_that_stops_early_says_so_with_numbers():
     best = infer(theta, "assignment", "sparsemap", tolerance=0).value
     assert (best <= solution.value + solution.gap + 1e-5).all()
     with pytest.raises(ConvergenceError, match="3 of 3 instances"):
-        relax(theta, "assignment", "sparsemap", max_iter=1, on_failure="raise")
+        relax(theta, "spanning_tree", "sparsemap", max_iter=1, on_failure="raise")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        relax(theta, "assignment", "sparsemap", max_iter=1, on_failure="ignore")
+        relax(theta, "spanning_tree", "sparsemap", max_iter=1, on_failure="ignore")
 
 
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-10])
