@@ -1,0 +1,223 @@
+"""The steps of the interior-point method over flows, and its end on a face.
+
+`structinf.kernels.flow_projection.interior_point` defines the symbols and gives the references.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..jit import jit
+from ..simd.memory import address, row, store_row, zero
+from ..simd.vector import largest, maximum, minimum, where_less
+from .passes import set_at_goals
+from .system import add_edge, add_to_ends, clear, factor, slope, solve
+
+__all__ = ["FREE_CURVATURE", "end_on_face", "iterate"]
+
+FREE_CURVATURE = 1e-8
+"""The curvature of hyperedges without a penalty in Jacobians, for a finite result where their flows are not unique."""
+
+# The least curvature of a hyperedge in a Newton step, a proximal term: without it, large weights D would cancel the
+# others in the factorisation. The error of z that results enters the next step as a residual.
+_PROXIMAL = 1e-6
+
+# Steps go on while they multiply Σ f z by less than this number.
+_FALLING = 0.9999
+
+# Below this multiple of the rounding error, steps must multiply Σ f z by less than the second number.
+_NEAR_ROUNDING = 1e3
+_FALLING_NEAR_ROUNDING = 0.97
+
+# Newton steps on the face, the second of which removes the rounding errors of the first.
+_FACE_STEPS = 2
+
+# A step ends before a flow or a slack is 0, at this multiple of the distance.
+_INSIDE = 0.995
+
+
+@jit
+def _advance_and_assemble(edges, system, links, step, least_slack, goal, first, matrix, right):
+    """Add ``step`` times the direction (tables b, a) to f and z, and set up the system.
+
+    z stays above ``least_slack``, since rounding errors of z near 0 would block the next steps. Table a gets
+    1 / (z + f h). Return the sum of the products f z.
+    """
+    curvature = address(system.curvature)
+    clear(right, links.rows + 1)
+    clear(matrix, system.entries)
+    for k in range(system.groups):
+        store_row(matrix, links.place[system.nodes + k] + system.nodes + k, zero(matrix) + 1.0)
+    set_at_goals(right, goal, first, -1.0)
+    products = zero(right)
+    for e in range(len(system.part)):
+        # A lane at its end may have an undefined direction.
+        proximal = max(_PROXIMAL - curvature[e], 0.0)
+        change = where_less(0.0, step, step * row(edges.b, e), 0.0)
+        flow = row(edges.flow, e) + change
+        slack = row(edges.slack, e) + where_less(0.0, step, step * row(edges.a, e), 0.0)
+        slack = maximum(slack, least_slack)
+        residual = (1.0 - step) * row(edges.residual, e) - proximal * change
+        store_row(edges.residual, e, residual)
+        store_row(edges.flow, e, flow)
+        store_row(edges.slack, e, slack)
+        products += where_less(0.0, flow, flow * slack, 0.0)
+        scale = 1.0 / (slack + flow * (curvature[e] + proximal))
+        weight = flow * scale
+        store_row(edges.a, e, scale)
+        add_edge(matrix, links, e, weight)
+        down = weight * (slack + residual)
+        add_to_ends(right, links, e, flow - down, 0.0 - down)
+    return products
+
+
+@jit
+def _predict(edges, system, links, x):
+    """Write the products df dz of the step with targets 0 to table b. Return their sum, and 1 / the longest step."""
+    curvature = address(system.curvature)
+    total = zero(x)
+    limit = zero(x)
+    for e in range(len(system.part)):
+        flow = row(edges.flow, e)
+        # −df / f; and −dz / z is 1 minus the same number, because f dz + z df = −f z.
+        slope_of_edge = slope(x, links, e) + row(edges.residual, e)
+        fall = row(edges.a, e) * (row(edges.slack, e) + slope_of_edge)
+        change = 0.0 - flow * fall
+        other = slope_of_edge + max(curvature[e], _PROXIMAL) * change
+        product = change * other
+        store_row(edges.b, e, product)
+        total += product
+        limit = maximum(limit, where_less(0.0, flow, maximum(fall, 1.0 - fall), 0.0))
+    return total, limit
+
+
+@jit
+def _correct(edges, system, links, target, right):
+    """Add the targets and the products df dz to the right side; leave both, times table a, in table b."""
+    for e in range(len(system.part)):
+        flow = row(edges.flow, e)
+        extra = where_less(0.0, flow, row(edges.a, e) * (target - row(edges.b, e)), 0.0)
+        store_row(edges.b, e, extra)
+        add_to_ends(right, links, e, extra, extra)
+
+
+@jit
+def _direction(edges, system, links, sums, least_slack, x):
+    """Write df to table b and dz to table a. Return 1 / the longest step.
+
+    The changes of the groups in ``x`` are replaced by the sums of df, so that z stays exact if the solution of the
+    system is not.
+    """
+    curvature = address(system.curvature)
+    clear(sums, links.rows + 1)
+    for e in range(len(system.part)):
+        slope_of_edge = slope(x, links, e) + row(edges.residual, e)
+        fall = row(edges.a, e) * (row(edges.slack, e) + slope_of_edge)
+        change = row(edges.b, e) - row(edges.flow, e) * fall
+        store_row(edges.b, e, change)
+        if system.groups:
+            group = links.ends[4 * e + 3]
+            store_row(sums, group, row(sums, group) + change)
+    for k in range(system.nodes, links.rows):
+        store_row(x, k, row(sums, k))
+    limit = zero(x)
+    for e in range(len(system.part)):
+        flow, slack, change = row(edges.flow, e), row(edges.slack, e) + least_slack, row(edges.b, e)
+        slope_of_edge = slope(x, links, e) + row(edges.residual, e)
+        other = where_less(0.0, flow, slope_of_edge + max(curvature[e], _PROXIMAL) * change, 0.0)
+        store_row(edges.a, e, other)
+        fall = maximum((0.0 - change) * slack, (0.0 - other) * flow) / (flow * slack)
+        limit = maximum(limit, where_less(0.0, flow, fall, 0.0))
+    return limit
+
+
+@jit
+def _copy(source, target, count):
+    for i in range(count):
+        store_row(target, i, row(source, i))
+
+
+@jit
+def iterate(
+    edges, system, links, goal, first, count, stop, rounding, least_slack, max_iter, matrix, right, x, inverse_pivots,
+    sums,
+):  # fmt: skip
+    """Take steps until Σ f z is at most ``stop`` in all lanes, or no longer falls. Return the number of steps."""
+    one = zero(x) + 1.0
+    step = zero(x)
+    lowest = zero(x) + np.inf
+    slow_below = _NEAR_ROUNDING * rounding
+    for e in range(len(system.part)):
+        store_row(edges.a, e, zero(x))
+        store_row(edges.b, e, zero(x))
+        store_row(edges.residual, e, zero(x))
+    for iteration in range(max_iter + 1):
+        products = _advance_and_assemble(edges, system, links, step, least_slack, goal, first, matrix, right)
+        # Rounding limits lanes whose products no longer fall.
+        limit = where_less(products, slow_below, _FALLING_NEAR_ROUNDING * lowest, _FALLING * lowest)
+        is_open = where_less(stop, products, where_less(products, limit, one, 0.0), 0.0)
+        lowest = minimum(lowest, products)
+        if iteration == max_iter or largest(is_open) == 0:
+            return iteration
+        factor(matrix, links, inverse_pivots)
+        _copy(right, x, links.rows + 1)
+        store_row(x, links.rows, zero(x))
+        solve(matrix, links, inverse_pivots, x)
+        second, limit = _predict(edges, system, links, x)
+        step = minimum(one, 1.0 / limit)
+        left = (1.0 - step) + step * step * second / maximum(products, 1e-300)
+        _correct(edges, system, links, left * left * left * products / count, right)
+        _copy(right, x, links.rows + 1)
+        store_row(x, links.rows, zero(x))
+        solve(matrix, links, inverse_pivots, x)
+        limit = _direction(edges, system, links, sums, least_slack, x)
+        step = where_less(0.0, is_open, minimum(one, maximum(1.0 - left, _INSIDE) / limit), 0.0)
+    return max_iter
+
+
+@jit
+def end_on_face(edges, system, links, goal, first, matrix, right, x, inverse_pivots):
+    """Write a flow to table b that is 0 where f is below z, after steps with targets 0 at all other hyperedges.
+
+    The steps do not stop at the boundary, and share a factorisation. Table a gets the weights of the
+    Jacobian on the face.
+    """
+    curvature = address(system.curvature)
+    for e in range(len(system.part)):
+        flow, slack = row(edges.flow, e), row(edges.slack, e)
+        store_row(edges.flow, e, where_less(slack, flow, flow, 0.0))
+        store_row(edges.a, e, zero(x))
+        store_row(edges.b, e, flow)
+    _advance_and_assemble(edges, system, links, zero(x), zero(x), goal, first, matrix, right)
+    factor(matrix, links, inverse_pivots)
+    for e in range(len(system.part)):
+        whole, flow = row(edges.b, e), row(edges.flow, e)
+        store_row(edges.a, e, flow * row(edges.a, e))
+        store_row(edges.b, e, flow)
+        store_row(edges.flow, e, whole)
+        store_row(edges.slack, e, row(edges.slack, e) + row(edges.residual, e))
+    for repeat in range(_FACE_STEPS):
+        if repeat:
+            clear(right, links.rows + 1)
+            set_at_goals(right, goal, first, -1.0)
+            for e in range(len(system.part)):
+                down = row(edges.a, e) * row(edges.slack, e)
+                add_to_ends(right, links, e, row(edges.b, e) - down, 0.0 - down)
+        _copy(right, x, links.rows + 1)
+        store_row(x, links.rows, zero(x))
+        solve(matrix, links, inverse_pivots, x)
+        clear(right, links.rows + 1)
+        for e in range(len(system.part)):
+            change = 0.0 - row(edges.a, e) * (row(edges.slack, e) + slope(x, links, e))
+            store_row(edges.b, e, row(edges.b, e) + change)
+            group = links.ends[4 * e + 3]
+            store_row(right, group, row(right, group) + change)
+            store_row(edges.slack, e, row(edges.slack, e) + curvature[e] * change)
+        for k in range(system.nodes, links.rows):
+            store_row(x, k, row(right, k))
+        for e in range(len(system.part)):
+            store_row(edges.slack, e, row(edges.slack, e) + slope(x, links, e))
+    for e in range(len(system.part)):
+        is_positive = row(edges.a, e)
+        weight = zero(x) + 1.0 / (curvature[e] + FREE_CURVATURE)
+        store_row(edges.a, e, where_less(0.0, is_positive, weight, 0.0))
