@@ -324,7 +324,7 @@ def test_a_broken_relaxation_is_caught_by_the_right_check(check: str, broken: An
     assert error.value.check == check, error.value
     message = str(error.value)
     requirement = next(c.requirement for c in list_relaxation_checks() if c.name == check)
-    assert message.startswith(f"{broken!r} of {Explicit()!r} fails the check {check!r}: {requirement}\n")
+    assert message.startswith(f"{broken.exact()!r} of {Explicit()!r} fails the check {check!r}: {requirement}\n")
     assert "The input on which it fails:\n    " in message
 
 

@@ -30,7 +30,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
         "regularizer": "squared_l2",
         "temperature": 3.0,
     },
-    "segmentation, SparseMAP": {"oracle": "chain", "relaxation": "sparsemap", "normalized": False},
+    "segmentation, SparseMAP": {"oracle": "chain", "relaxation": "sparsemap", "tolerance": 0, "normalized": False},
     "matching": {"oracle": "assignment", "relaxation": "sinkhorn"},
     "matching, SparseMAP": {"oracle": "assignment"},
     "alignment": {"oracle": "dtw", "relaxation": "smoothed", "normalized": True},
