@@ -64,11 +64,11 @@ def group_by_value(values: Mapping[str, K]) -> dict[K, list[str]]:
 
 
 NEEDS = {
-    "map": "`argmax`",
-    "perturbed": "`argmax` for scores above 0",
-    "marginals": "`log_partition`",
-    "smoothed": "a recursion",
-    "sinkhorn": "row and column sums",
+    "map": "needs `argmax`",
+    "perturbed": "needs `argmax`, also of scores above 0",
+    "marginals": "needs `log_partition`",
+    "smoothed": "needs a recursion",
+    "sinkhorn": "needs sums of rows and columns",
 }
 """What a relaxation needs from an oracle. Relaxations that share a column of the table have the same need."""
 
