@@ -67,12 +67,13 @@ def vjp(
     flat = np.empty(0) if in_parameter is None else in_parameter.numpy().ravel()
     if is_capped or (not isinstance(alpha, Tensor) and alpha == 2 and not with_parameter_grad):
         product = _map_rows(kernels.sparsemax_vjp, (p, g), is_capped, flat, cost=AVERAGE)
-    elif isinstance(alpha, Tensor) or alpha > 2 or with_parameter_grad:
+    elif isinstance(alpha, Tensor) or with_parameter_grad:
         product = _map_rows(kernels.vjp_with_alpha, (p, g), _as_doubles(alpha), flat, cost=AVERAGE)
     elif alpha == 1:
         product = _map_rows(kernels.softmax_vjp, (p, g), cost=AVERAGE)
     else:
-        product = _map_rows(kernels.vjp, (p, g), _as_doubles(alpha), cost=AVERAGE)
+        kernel = kernels.vjp if alpha < 2 else kernels.vjp_above_2
+        product = _map_rows(kernel, (p, g), _as_doubles(alpha), cost=AVERAGE)
     return product, in_parameter
 
 
@@ -100,9 +101,13 @@ def group_means(
     is_contiguous : bool
         Whether each group is a run of neighbours, as in fusedmax.
     """
+    if is_contiguous:
+        from .fusedmax import run_means
+
+        return _map_rows(run_means, (p, g), cost=AVERAGE)
     from .oscarmax import group_means as kernel
 
-    return _map_rows(kernel, (p, g), is_contiguous, cost=AVERAGE if is_contiguous else SORT)
+    return _map_rows(kernel, (p, g), cost=SORT)
 
 
 def tsallis_conjugate(

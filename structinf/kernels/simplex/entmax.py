@@ -71,12 +71,7 @@ def entmax15(start, stop, x, size, out):
                 q[k] = 0.5 * (maxima[k] - top)
             low = 2.0 * _square_threshold(q, maxima.size, -1.0)
             count = select(x, begin, size, maxima, max(top + low, LOWEST), index, q)
-            for i in range(count):
-                q[i] = 0.5 * (q[i] - top)
-            t = _square_threshold(q, count, 0.5 * low)
-            for i in range(count):
-                r = maximum(q[i] - t, 0.0)
-                q[i] = r * r
+            _to_squares(q, count, top, low)
             for i in range(count):
                 out[begin + index[i]] = q[i]
 
@@ -222,6 +217,17 @@ def _square_threshold(y, count, t):
         if not step > -_ROUNDING * t:
             break
     return t
+
+
+@jit
+def _to_squares(q, count, top, low):
+    """Replace scores by probabilities for α = 1.5, given the largest score and a lower bound of d."""
+    for i in range(count):
+        q[i] = 0.5 * (q[i] - top)
+    t = _square_threshold(q, count, 0.5 * low)
+    for i in range(count):
+        r = maximum(q[i] - t, 0.0)
+        q[i] = r * r
 
 
 # For 1 < α < 2, with e^(−ℓ) the largest q, q = r e^(−ℓ) for r = max(1 + a d e^(aℓ), 0)^(1/a), and log Σ r = ℓ. This

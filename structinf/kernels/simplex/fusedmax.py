@@ -24,8 +24,9 @@ import numpy as np
 
 from ..jit import jit
 from .entmax import sparsemax
+from .support import BLOCK, SMALLEST_POSITIVE, block_maxima, fill, select
 
-__all__ = ["fusedmax"]
+__all__ = ["fusedmax", "run_means"]
 
 
 @jit
@@ -77,8 +78,8 @@ def _pull_taut(z, begin, end, weight, first, total, head, tail):
     anchor = z[begin]  # sums of differences to this number lose fewer digits
     for k in range(begin, end):
         step, side = z[k] - anchor, (weight if k == begin else 0.0) - (weight if k == end - 1 else 0.0)
-        _add(first[0], total[0], head, tail, 0, k, step + side)
-        _add(first[1], total[1], head, tail, 1, k, side - step)
+        _add(first[0], total[0], head, tail, np.int64(0), k, step + side)
+        _add(first[1], total[1], head, tail, np.int64(1), k, side - step)
         while True:
             upper, lower = total[0, head[0]], total[1, head[1]]
             upper_length = _block_end(first[0], head[0], tail[0], k) - first[0, head[0]]
@@ -121,3 +122,38 @@ def _replace_by_mean(z, begin, end, extra):
     for i in range(begin + 1, end):
         rest += z[i] - z[begin]
     z[begin:end] = z[begin] + rest / (end - begin)
+
+
+@jit
+def run_means(start, stop, p, g, size, out):
+    """Write the products of ``g`` with the Jacobians at ``p``: the mean over a group minus the mean over the support.
+
+    Parameters
+    ----------
+    p, g : (B * size,) floats
+        The probabilities, and the cotangents. A group is a run of neighbours with the same p above 0.
+    size : int
+        The length of a row.
+    out : (B * size,) floats, initially zero, written
+    """
+    maxima, index, q = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32), np.empty(size)
+    for row in range(start, stop):
+        begin = row * size
+        top = block_maxima(p, begin, size, maxima)
+        if not top < np.inf:
+            fill(out, begin, size, np.nan)
+            continue
+        count, all_mean = select(p, begin, size, maxima, SMALLEST_POSITIVE, index, q), 0.0
+        for i in range(count):
+            all_mean += g[begin + index[i]]
+        all_mean /= max(count, 1)
+        low = 0
+        while low < count:
+            high, mean = low + 1, np.float64(g[begin + index[low]])
+            while high < count and q[high] == q[low] and index[high] == index[high - 1] + 1:
+                mean += g[begin + index[high]]
+                high += 1
+            mean /= high - low
+            for i in range(low, high):
+                out[begin + index[i]] = mean - all_mean
+            low = high

@@ -72,7 +72,7 @@ def oscarmax(start, stop, x, size, weight, out):
 
 
 @jit
-def group_means(start, stop, p, g, size, is_contiguous, out):
+def group_means(start, stop, p, g, size, out):
     """Write the products of ``g`` with the Jacobians at ``p``: the mean over a group minus the mean over the support.
 
     Parameters
@@ -81,8 +81,6 @@ def group_means(start, stop, p, g, size, is_contiguous, out):
         The probabilities, and the cotangents. A group consists of the elements with the same p above 0.
     size : int
         The length of a row.
-    is_contiguous : bool
-        Whether each group is a run of neighbours.
     out : (B * size,) floats, initially zero, written
     """
     maxima, index, q = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32), np.empty(size)
@@ -98,17 +96,11 @@ def group_means(start, stop, p, g, size, is_contiguous, out):
         for i in range(count):
             all_mean += g[begin + index[i]]
         all_mean /= max(count, 1)
-        if is_contiguous:
-            for i in range(count):
-                order[i] = i
-        else:
-            argsort(q, q.view(np.uint64), count, buffers)
+        argsort(q, q.view(np.uint64), count, buffers)
         low = 0
         while low < count:
             high, mean, value = low, 0.0, q[order[low]]
             while high < count and q[order[high]] == value:
-                if is_contiguous and high > low and index[high] != index[high - 1] + 1:
-                    break
                 mean += g[begin + index[order[high]]]
                 high += 1
             mean /= high - low

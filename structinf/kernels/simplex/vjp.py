@@ -30,7 +30,7 @@ from ..scalar.exp_log import exp, log
 from .support import BLOCK, SMALLEST_POSITIVE, block_maxima, fill, select
 from .torch_backend import PHI_SERIES
 
-__all__ = ["softmax_vjp", "sparsemax_vjp", "vjp", "vjp_with_alpha"]
+__all__ = ["softmax_vjp", "sparsemax_vjp", "vjp", "vjp_above_2", "vjp_with_alpha"]
 
 _PHI_SERIES = np.array(PHI_SERIES)
 
@@ -110,6 +110,27 @@ def vjp(start, stop, p, g, size, alphas, out):
         for i in range(count):
             v[i] = g[begin + index[i]]
         _apply_jacobian(q, v, s, count, alphas[row % alphas.size])
+        for i in range(count):
+            out[begin + index[i]] = v[i]
+
+
+@jit
+def vjp_above_2(start, stop, p, g, size, alphas, out):
+    """Write J g of each row for α > 2. The parameters are those of :func:`vjp`."""
+    maxima, index = np.empty((size + BLOCK - 1) // BLOCK), np.empty(size, np.int32)
+    q, v, s = np.empty(size), np.empty(size), np.empty(size)
+    for row in range(start, stop):
+        begin = row * size
+        top = block_maxima(p, begin, size, maxima)
+        if not top < np.inf:
+            fill(out, begin, size, np.nan)
+            continue
+        count = select(p, begin, size, maxima, SMALLEST_POSITIVE, index, q)
+        if count == 0:
+            continue
+        for i in range(count):
+            v[i] = g[begin + index[i]]
+        _apply_jacobian_above_2(q, v, s, count, alphas[row % alphas.size])
         for i in range(count):
             out[begin + index[i]] = v[i]
 
