@@ -194,7 +194,56 @@ def arborescence(modules: Mapping[str, ModuleType], batch: int, words: int) -> I
     yield _lp_sparsemap(make, theta[:, heads, modifiers], np.zeros(0), read)
 
 
+_SMOOTH = {"assignment": "sinkhorn"}
+"""What to train with instead of sparsemap; marginals for all other oracles."""
+
+_SHAPES = {
+    "arborescence": ((16, 16),),
+    "assignment": ((20, 20),),
+    "chain, transitions of each step": ((25, 7), (24, 7, 7)),
+    "chain, shared transitions": ((25, 7), (7, 7)),
+    "spanning_tree": ((16, 16),),
+}
+
+
+def training(
+    modules: Mapping[str, ModuleType], batch: int, oracle: str, scale: float, penalty: str
+) -> Iterator[Contender]:
+    """A layer with default options, forward and backward, beside a dense relaxation of the same scores."""
+    generator = torch.Generator().manual_seed(0)
+    leaves = [(torch.randn(batch, *s, generator=generator) * scale).requires_grad_() for s in _SHAPES[oracle]]
+    name = oracle.partition(",")[0]
+
+    def contender(label: str, relaxation: str, **options: Any) -> Contender:
+        layer = si.Layer(name, relaxation, **options)
+
+        def run() -> Any:
+            mean = layer(tuple(leaves) if len(leaves) > 1 else leaves[0])
+            first = mean[0] if isinstance(mean, tuple) else mean
+            return torch.autograd.grad(first.square().sum(), leaves, allow_unused=True)
+
+        return Contender(label, run, read=None)
+
+    smooth = _SMOOTH.get(name, "marginals")
+    yield contender(STRUCTINF, "sparsemap", penalty=penalty)
+    yield contender(smooth, smooth)
+    yield contender("tolerance 0", "sparsemap", penalty=penalty, tolerance=0)
+
+
 CASES = (
+    *(
+        Case(
+            f"sparsemap-training-{oracle.replace(', ', '-').replace(' ', '-')}-{penalty}-x{scale:g}",
+            "sparsemap with default options, forward and backward, {oracle}, penalty {penalty}, B={batch}, normal "
+            "scores times {scale:g}",
+            training,
+            {"batch": 32, "oracle": oracle, "scale": scale, "penalty": penalty},
+            {"batch": 2, "oracle": oracle, "scale": scale, "penalty": penalty},
+        )
+        for oracle in _SHAPES
+        for penalty in (("all", "readout") if oracle.startswith("chain") else ("all",))
+        for scale in (0.03, 0.3, 1.0)
+    ),
     *(
         Case(
             f"sparsemap-chain-x{scale:g}",
