@@ -18,10 +18,6 @@ __all__ = ["FREE_CURVATURE", "end_on_face", "iterate"]
 FREE_CURVATURE = 1e-8
 """The curvature of hyperedges without a penalty in Jacobians, for a finite result where their flows are not unique."""
 
-# The least curvature of a hyperedge in a Newton step, a proximal term: without it, large weights D would cancel the
-# others in the factorisation. The error of z that results enters the next step as a residual.
-_PROXIMAL = 1e-6
-
 # Steps go on while they multiply Σ f z by less than this number.
 _FALLING = 0.9999
 
@@ -52,7 +48,7 @@ def _advance_and_assemble(edges, system, links, step, least_slack, goal, first, 
     products = zero(right)
     for e in range(len(system.part)):
         # A lane at its end may have an undefined direction.
-        proximal = max(_PROXIMAL - curvature[e], 0.0)
+        proximal = max(system.proximal - curvature[e], 0.0)
         change = where_less(0.0, step, step * row(edges.b, e), 0.0)
         flow = row(edges.flow, e) + change
         slack = row(edges.slack, e) + where_less(0.0, step, step * row(edges.a, e), 0.0)
@@ -83,7 +79,7 @@ def _predict(edges, system, links, x):
         slope_of_edge = slope(x, links, e) + row(edges.residual, e)
         fall = row(edges.a, e) * (row(edges.slack, e) + slope_of_edge)
         change = 0.0 - flow * fall
-        other = slope_of_edge + max(curvature[e], _PROXIMAL) * change
+        other = slope_of_edge + max(curvature[e], system.proximal) * change
         product = change * other
         store_row(edges.b, e, product)
         total += product
@@ -124,7 +120,7 @@ def _direction(edges, system, links, sums, least_slack, x):
     for e in range(len(system.part)):
         flow, slack, change = row(edges.flow, e), row(edges.slack, e) + least_slack, row(edges.b, e)
         slope_of_edge = slope(x, links, e) + row(edges.residual, e)
-        other = where_less(0.0, flow, slope_of_edge + max(curvature[e], _PROXIMAL) * change, 0.0)
+        other = where_less(0.0, flow, slope_of_edge + max(curvature[e], system.proximal) * change, 0.0)
         store_row(edges.a, e, other)
         fall = maximum((0.0 - change) * slack, (0.0 - other) * flow) / (flow * slack)
         limit = maximum(limit, where_less(0.0, flow, fall, 0.0))

@@ -59,6 +59,9 @@ class FlowSystem(NamedTuple):
         The number of groups.
     has_free_edges : bool
         Whether hyperedges without a penalty exist.
+    proximal : float
+        The least curvature of a hyperedge in a Newton step, a proximal term. Without it, large weights D would cancel
+        the others in the factorisation. The error of z that results enters the next step as a residual.
     """
 
     offset: np.ndarray
@@ -71,6 +74,7 @@ class FlowSystem(NamedTuple):
     nodes: int
     groups: int
     has_free_edges: bool
+    proximal: float
 
 
 class Links(NamedTuple):
