@@ -77,7 +77,7 @@ class WorkItem:
     dtype: torch.dtype = torch.float32
 
     def forward(self) -> Tensor:
-        """Return the sum of the result for normal scores. :meth:`torch.Tensor.backward` compiles the backward pass."""
+        """Return the sum of the result for normal scores. ``backward`` compiles the backward pass."""
         generator = torch.Generator().manual_seed(0)
         if self.structure == SIMPLEX:
             x = torch.randn(4, 9, generator=generator, dtype=self.dtype).requires_grad_()
