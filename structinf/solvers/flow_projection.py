@@ -34,7 +34,7 @@ _MAX_ENTRIES = 2_000_000
 
 # Largest number of multiplications of a factorisation. Each one takes 2 ns for sixteen instances, and a solution takes
 # 8 to 20 factorisations.
-_MAX_MULTIPLICATIONS = 20_000_000
+_MAX_MULTIPLICATIONS = 3_000_000
 
 # The proximal term of Newton steps, for groups of at most ten hyperedges; it grows with the largest group. Measured on
 # chains whose transition is shared by 10 to 100 steps, and on grids: with smaller terms the gaps of long chains stay
