@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import EntropyProjectable, Enumerable, KBest, Projectable
-from ..parts import Parts, as_tuple, inner_product, map_parts
+from ..parts import Parts, as_tuple, inner_product, map_parts, pack_like
 from .cases import Case
 from .check import Check, add_check
 from .comparisons import NotApplicable, expect, expect_close, expect_equal, fail, named_tensors
@@ -86,6 +86,25 @@ def optimal(case: Case) -> None:
         for b in (scores > found + tolerance).nonzero()[:, 0].tolist():
             shown = f"but {_as_text(instance(other, b))} scores {scores[b].item():.9g}"
             fail(f"argmax at batch index {b} scores {found[b].item():.9g}, {shown}")
+
+
+@add_check(ORACLE_CHECKS, families=("normal",), dtypes=(torch.float64,))
+def optimal_among_answers(case: Case) -> None:
+    """No structure that argmax returns for other scores scores higher than the structure from argmax."""
+    if case.instance_data:
+        raise NotApplicable("instances with different data have different structures")
+    count, generator = 200, case.generator("optimal_among_answers")
+    shapes = [t.shape[1:] for t in as_tuple(case.theta)]
+    drawn = [torch.randn(count, *shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    theta = pack_like([case.target.to_valid_sign(t) for t in drawn], case.theta)
+    y = case.target.oracle.argmax(theta)
+    flat_theta, flat_y = (torch.cat([t.flatten(1) for t in as_tuple(parts)], 1) for parts in (theta, y))
+    scores = flat_theta @ flat_y.T  # (scores, structures)
+    best, other = scores.max(1)
+    tolerance = case.rounding_error((flat_theta.abs() @ flat_y.abs().T).amax(1))
+    for i in (best > scores.diagonal() + tolerance).nonzero()[:, 0].tolist():
+        shown = f"{_as_text(instance(y, int(other[i])))}, its answer for other scores, has {best[i].item():.9g}"
+        fail(f"argmax of {_as_text(instance(theta, i))} has the score {scores[i, i].item():.9g}, but {shown}")
 
 
 @add_check(ORACLE_CHECKS, families=("forbidden", "forbidden ties", "forbidden large"))
