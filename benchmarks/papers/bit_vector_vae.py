@@ -201,7 +201,7 @@ METHODS = {
     "straight-through Gumbel": Method(perturbed, straight_through),
     "top-k sparsemax": Method(topk_sparsemax, expected("topk_sparsemax", k=TOP)),
     # At scores of ½, the projection onto the cube is its center.
-    "SparseMAP": Method(sparsemap, expected("sparsemap"), {"8 bits": 0.5}),
+    "SparseMAP": Method(sparsemap, expected("sparsemap", tolerance=0), {"8 bits": 0.5}),
 }
 
 

@@ -101,6 +101,10 @@ class SparseMAP(WeightedMeanRelaxation):
         penalises_all = self.penalty == "all" or type(oracle).readout is Oracle.readout
         return oracle.project if penalises_all and isinstance(oracle, Projectable) else None
 
+    def _estimate_maximum(self, value: Tensor, gap: Tensor) -> Tensor:
+        """Return the upper bound, which keeps losses at least 0."""
+        return value + gap
+
     def _run_direct_solver(self, oracle: Oracle, scaled: Parts) -> DirectMean | None:
         options: Any = {"tolerance": self.tolerance, "max_iter": _DIRECT_ITERATIONS}
         readout = self.penalty == "readout" and type(oracle).readout is not Oracle.readout

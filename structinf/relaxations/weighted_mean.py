@@ -73,20 +73,21 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         closed_form = self._closed_form(oracle)
         if closed_form is not None:
             return closed_form(scaled)
-        return self._mean_and_bound(oracle, scaled)[0]
+        return self._mean_and_maximum(oracle, scaled)[0]
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
-        """Return max ⟨θ, μ⟩ − temperature · Ω(μ), (B,), from above: the objective at μ plus the duality gap.
-
-        The upper bound keeps Fenchel-Young losses at least 0.
-        """
+        """Return max ⟨θ, μ⟩ − temperature · Ω(μ), (B,)."""
         if self._closed_form(oracle) is None:
-            mean, bound = self._mean_and_bound(oracle, divide_by_temperature(theta, self.temperature))
-            return autograd.attach_envelope_gradient(self.temperature * bound, theta, mean)
+            mean, maximum = self._mean_and_maximum(oracle, divide_by_temperature(theta, self.temperature))
+            return autograd.attach_envelope_gradient(self.temperature * maximum, theta, mean)
         return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
 
-    def _mean_and_bound(self, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
-        """Return the mean with its gradient, and the upper bound value + gap of max ⟨scaled, μ⟩ − Ω(μ), (B,)."""
+    def _estimate_maximum(self, value: Tensor, gap: Tensor) -> Tensor:
+        """Return an estimate of the maximum of the objective, which lies between ``value`` and ``value`` + ``gap``."""
+        return value
+
+    def _mean_and_maximum(self, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
+        """Return the mean with its gradient, and an estimate of max ⟨scaled, μ⟩ − Ω(μ), (B,)."""
         detached = map_parts(torch.Tensor.detach, scaled)
         with torch.no_grad():
             direct = self._run_direct_solver(oracle, detached)
@@ -94,7 +95,8 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
                 direct = complete(direct, lambda rows: self._result(oracle[rows], select_rows(detached, rows)))
         result = self._result(oracle, scaled) if direct is None else direct
         differentiable = result if isinstance(result, WeightedMeanResult) else result.without_support()
-        return self._attach_gradient(differentiable, oracle, scaled)[0], result.value + result.gap
+        mean, _ = self._attach_gradient(differentiable, oracle, scaled)
+        return mean, self._estimate_maximum(result.value, result.gap)
 
     def _attach_gradient(self, result: autograd.WeightedMean, oracle: Oracle, scaled: Parts) -> tuple[Parts, Tensor]:
         return autograd.attach_vjp(result, scaled, f"{self.label()} of {oracle.label()}")

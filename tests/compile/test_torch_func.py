@@ -229,7 +229,7 @@ def test_hessians_by_forward_mode_are_refused():
 
 
 def test_vmap_of_more_than_tensors_is_refused():
-    with pytest.raises(si.UnsupportedError, match=r"those of structinf\.infer; use structinf\.relax"):
+    with pytest.raises(si.UnsupportedError, match=r"the result of structinf\.infer; use structinf\.relax"):
         vmap(lambda x: si.infer(x, "categorical", "marginals").value)(torch.zeros(2, 3))
 
 

@@ -48,10 +48,10 @@ def flat(parts):
 @parametrize(lambda example: example.relaxed)
 def test_everything_of_sparsemap(example):
     theta = draw(example, batch=(BATCH,))
-    p = si.SparseDistribution.of(theta, example.oracle())
+    p = si.SparseDistribution.of(theta, example.oracle(), "sparsemap", tolerance=0)
     mean, variance, entropy = sums(p)
     close(flat(p.mean), mean)
-    close(flat(p.mean), flat(si.relax(theta, example.oracle())))
+    close(flat(p.mean), flat(si.relax(theta, example.oracle(), "sparsemap", tolerance=0)))
     close(flat(p.variance), variance)
     close(flat(map_parts(torch.square, p.stddev)), variance)
     close(p.entropy(), entropy)

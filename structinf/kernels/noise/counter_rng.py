@@ -159,7 +159,7 @@ def uniform64(word):
     return np.int64((word >> np.uint64(12)) | np.uint64(0x3FF << 52)).view(np.float64) - (1 - 2.0**-53)
 
 
-@jit(inline=True, fastmath=False)
+@jit(inline=True, fastmath=False, called_from_python=True)
 def exponential64(word):
     """Return an exponential number E."""
     return -log(1 - uniform64(word))
