@@ -205,7 +205,7 @@ def __getattr__(name: str) -> Any:
         try:
             value = importlib.import_module(f".{name}", __name__)
         except ModuleNotFoundError as error:
-            if error.name != f"{__name__}.{name}":
+            if error.name is None or not f"{__name__}.{name}".startswith(error.name):
                 raise
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     globals()[name] = value

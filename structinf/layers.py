@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .api import infer, relax
-from .calls.resolution import resolve, resolve_attribute
+from .calls.resolution import refuse_name, resolve
 from .oracle import Oracle
 from .parts import Parts, PartsT
 from .relaxation import Relaxation, inner_modules
@@ -59,7 +59,8 @@ class Layer(nn.Module):
             self.inner = nn.ModuleList(inner)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, resolve_attribute(name, value))
+        refuse_name(name, value)
+        super().__setattr__(name, value)
 
     def forward(self, theta: PartsT, *, generator: torch.Generator | None = None, **instance_data: Any) -> PartsT:
         """Return the relaxed structure μ(θ).

@@ -51,6 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect combinations that only --full runs, and skip GPU tests where there is no GPU."""
     if not config.getoption("--full"):
         left_out = set(_left_out([item for item in items if item.get_closest_marker("matrix")]))
+        left_out |= {item for item in items if item.get_closest_marker("full")}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     import torch

@@ -24,10 +24,10 @@ __all__ = [
     "list_relaxations",
     "prepare",
     "prepare_oracle",
+    "refuse_name",
     "register_oracle",
     "register_relaxation",
     "resolve",
-    "resolve_attribute",
     "resolve_in",
     "without_instance_data",
     "works_with",
@@ -159,19 +159,21 @@ def resolve(
     return resolve_in(RELAXATIONS, oracle, relaxation, options, kind)
 
 
-def resolve_attribute(name: str, value: Any) -> Any:
-    """Return the oracle or relaxation called ``value`` for the attributes of these names; other values unchanged.
+def refuse_name(attribute: str, value: Any) -> None:
+    """Raise TypeError if the attribute ``oracle`` or ``relaxation`` of a module is about to become a string.
 
     Parameters
     ----------
-    name : str
+    attribute : str
         The name of an attribute of a module.
     value : object
         The value that the attribute is about to get.
     """
-    if isinstance(value, str) and name in ("oracle", "relaxation"):
-        return ORACLES.get(value) if name == "oracle" else RELAXATIONS.get(value)
-    return value
+    if isinstance(value, str) and attribute in ("oracle", "relaxation"):
+        raise TypeError(
+            f"the attribute {attribute} must be an object, got the name {value!r}; make a new module, or set the "
+            f"attribute to si.get_{attribute}({value!r})"
+        )
 
 
 def resolve_in(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..calls.problem import Problem, shapes
-from ..calls.resolution import resolve_attribute
+from ..calls.resolution import refuse_name
 from ..compile.functorch import refuse_function
 from ..compile.public_call import OperatorSpec, public_call
 from ..oracle import Oracle
@@ -70,7 +70,8 @@ class StructuredLoss(nn.Module, abc.ABC):
     reduction: Reduction
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, resolve_attribute(name, value))
+        refuse_name(name, value)
+        super().__setattr__(name, value)
 
     @public_call(
         operator=OperatorSpec(_losses_like, _is_deterministic, _is_scalar),

@@ -15,7 +15,7 @@ from ..parts import Parts, divide_by_temperature, map_parts, select_rows
 from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
-from ..solvers.convergence import OnFailure, report_unconverged
+from ..solvers.convergence import IterativeResult, OnFailure, report_unconverged
 from ..solvers.direct_mean import DirectMean, complete
 from ..solvers.weighted_mean import WeightedMeanResult
 
@@ -92,7 +92,8 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         with torch.no_grad():
             direct = self._run_direct_solver(oracle, detached)
             if direct is not None:
-                direct = complete(direct, lambda rows: self._result(oracle[rows], select_rows(detached, rows)))
+                direct = complete(direct, lambda rows: self._solve(oracle[rows], select_rows(detached, rows)))
+                self._report(oracle, direct)
         result = self._result(oracle, scaled) if direct is None else direct
         differentiable = result if isinstance(result, WeightedMeanResult) else result.without_support()
         mean, _ = self._attach_gradient(differentiable, oracle, scaled)
@@ -102,9 +103,15 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         return autograd.attach_vjp(result, scaled, f"{self.label()} of {oracle.label()}")
 
     def _result(self, oracle: Oracle, scaled: Parts, warm_start: Parts | None = None) -> WeightedMeanResult:
+        result = self._solve(oracle, map_parts(torch.Tensor.detach, scaled), warm_start)
+        self._report(oracle, result)
+        return result
+
+    def _solve(self, oracle: Oracle, scaled: Parts, warm_start: Parts | None = None) -> WeightedMeanResult:
         options = {"tolerance": self.tolerance, "max_iter": self.max_iter, "warm_start": warm_start}
         with torch.no_grad():
-            result = self._run_solver(oracle, map_parts(torch.Tensor.detach, scaled), options)
+            return self._run_solver(oracle, scaled, options)
+
+    def _report(self, oracle: Oracle, result: IterativeResult) -> None:
         what = f"{self.label()} of {oracle.label()}"
         report_unconverged(what, result, self.max_iter, self.tolerance, self.on_failure)
-        return result

@@ -46,9 +46,14 @@ class IterativeResult(Protocol):
         The number of oracle calls.
     """
 
-    gap: Tensor
-    converged: Tensor
-    oracle_calls: int
+    @property
+    def gap(self) -> Tensor: ...
+
+    @property
+    def converged(self) -> Tensor: ...
+
+    @property
+    def oracle_calls(self) -> int: ...
 
 
 def report_unconverged(

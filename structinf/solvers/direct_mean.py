@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..parts import Parts, as_tuple, map_parts, pack_like
+from ..parts import Parts, PartsT, as_tuple, map_parts, pack_like
 from .weighted_mean import WeightedMeanResult
 
 __all__ = ["DirectMean", "DirectlySolvable", "complete"]
@@ -28,9 +28,11 @@ class DirectMean:
     gap : (B,) Tensor
         Upper bound of the difference between the maximum and the value.
     converged : (B,) bool Tensor
-        Whether the gap is within the solver's tolerance.
+        Whether the error of the mean is within the solver's tolerance.
     vjp : callable
         Maps a cotangent of the mean, (B, *event), to its product with the Jacobian of μ with respect to θ, (B, *event).
+    oracle_calls : int
+        The number of calls of the oracle's argmax.
     """
 
     mean: Parts
@@ -38,6 +40,7 @@ class DirectMean:
     gap: Tensor
     converged: Tensor
     vjp: Callable[[Parts], Parts]
+    oracle_calls: int = 0
 
     def without_support(self) -> _WithoutSupport:
         """Return the result in the form of results with weights, for gradients."""
@@ -96,17 +99,15 @@ def complete(direct: DirectMean, solve: Callable[[Tensor], WeightedMeanResult]) 
     def vjp(cotangent: Parts) -> Parts:
         return put(direct.vjp(cotangent), rest.vjp(map_parts(lambda t: t[rows], cotangent), None))
 
-    def put(all_instances: Parts, some: Parts) -> Parts:
+    def put(all_instances: PartsT, some: PartsT) -> PartsT:
         pairs = zip(as_tuple(all_instances), as_tuple(some), strict=True)
-        return pack_like([t.index_copy(0, rows, s.to(t.dtype)) for t, s in pairs], all_instances)
-
-    def put_tensor(t: Tensor, s: Tensor) -> Tensor:
-        return t.index_copy(0, rows, s.to(t.dtype))
+        return pack_like([t.index_copy(0, rows, s.to(t.dtype)) for t, s in pairs], all_instances)  # type: ignore[return-value]
 
     return DirectMean(
         mean=put(direct.mean, rest.mean),
-        value=put_tensor(direct.value, rest.value),
-        gap=put_tensor(direct.gap, rest.gap),
-        converged=put_tensor(direct.converged, rest.converged),
+        value=put(direct.value, rest.value),
+        gap=put(direct.gap, rest.gap),
+        converged=put(direct.converged, rest.converged),
         vjp=vjp,
+        oracle_calls=rest.oracle_calls,
     )

@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from ..dp import Hypergraph, HypergraphProgram
     from ..kernels.flow_projection.system import FlowSystem
 
-__all__ = ["estimated_cost", "project_flow", "unsupported"]
+__all__ = ["project_flow", "unsupported"]
 
 # Largest number of entries of the matrix of one instance. Sixteen instances of this size take 256 MB.
 _MAX_ENTRIES = 2_000_000
 
 # Largest number of multiplications of a factorisation. Each one takes 2 ns for sixteen instances, and a solution takes
 # 8 to 20 factorisations.
-_MAX_MULTIPLICATIONS = 3_000_000
+_MAX_MULTIPLICATIONS = 1_500_000
+
+# Scores below this number may be masks.
+_LARGE_NEGATIVE = -1e4
 
 # The proximal term of Newton steps, for groups of at most ten hyperedges; it grows with the largest group. Measured on
 # chains whose transition is shared by 10 to 100 steps, and on grids: with smaller terms the gaps of long chains stay
@@ -59,13 +62,6 @@ def unsupported(oracle: Oracle, theta: Parts, *, readout: bool) -> str | None:
     if plan.multiplications > _MAX_MULTIPLICATIONS:
         return f"the factorisation of a Newton step takes more than {_MAX_MULTIPLICATIONS} multiplications"
     return None
-
-
-def estimated_cost(oracle: HypergraphProgram, theta: Parts, *, readout: bool) -> int:
-    """Return the number of multiplications in the factorisation of one iteration, for one instance."""
-    if batch_size(theta) == 0:
-        return 0
-    return _plan_of(oracle, theta, MeanProblem(oracle, theta, readout)).multiplications
 
 
 def project_flow(
@@ -106,7 +102,8 @@ def project_flow(
             mean = flattening.unflatten(torch.zeros(0, len(flattening), dtype=torch.float64))
             return DirectMean(mean, empty, empty, empty > 0, lambda cotangent: cotangent)
         plan = _plan_of(oracle, theta, problem)
-        _, flat, goal = oracle._graph_parts_goals(flattening.as_parts(problem.theta))
+        graph, flat, goal = oracle._graph_parts_goals(flattening.as_parts(problem.theta))
+        flat = _without_useless_parts(oracle, problem, flat, graph.size_of(goal))
         solution = _solve(plan, flat, plan.node_of[goal.numpy()], 0.5 * tolerance**2, max_iter)
         check_feasible(solution.value, f"structure of {oracle.label()}")
 
@@ -121,6 +118,21 @@ def project_flow(
         converged=solution.gap <= solution.target,
         vjp=vjp,
     )
+
+
+def _without_useless_parts(oracle: HypergraphProgram, problem: MeanProblem, flat: Tensor, size: int) -> Tensor:
+    """Return the scores with −inf in place of large negative scores of parts that no structure of the mean uses.
+
+    Let a structure have at most ``size`` = L parts, so ‖R y‖² ≤ L². Optimality of μ implies ⟨θ, y* − y⟩ ≤ ⟨R μ, R (y* −
+    y)⟩ ≤ L² for all y of positive weight. A mask such as the smallest float is a score of this kind. Its size would
+    otherwise decide what counts as a rounding error.
+    """
+    finite = flat.masked_fill(flat.isneginf(), 0.0)
+    if finite.numel() == 0 or float(finite.min()) > _LARGE_NEGATIVE:
+        return flat
+    theta = problem.flattening.as_parts(problem.theta)
+    least = oracle.score(theta, oracle.argmax(theta)) - size**2 - size * finite.amax(1).clamp(min=0)
+    return flat.masked_fill(flat < least[:, None], -torch.inf)
 
 
 # ----------------------------------------------------------------------------- kernels

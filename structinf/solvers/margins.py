@@ -17,7 +17,10 @@ def checked_margins(oracle: TransportPolytope, theta: Tensor) -> tuple[Tensor, T
 
     Compiled loops read the margins without bounds checks.
     """
-    rows, columns, total = margins = oracle.margins(theta)
+    margins = oracle.margins(theta)
+    if not (isinstance(margins, tuple) and len(margins) == 3):
+        raise PluginError(f"margins of {oracle.label()}: the result must be (rows, columns, total), got {margins!r}")
+    rows, columns, total = margins
     for name, sums, size in (("rows", rows, theta.shape[1]), ("columns", columns, theta.shape[2])):
         if not isinstance(sums, Tensor) or sums.ndim != 2 or sums.shape[1] != size or len(sums) not in (1, len(theta)):
             received = f"shape {tuple(sums.shape)}" if isinstance(sums, Tensor) else f"a {type(sums).__name__}"
@@ -32,10 +35,20 @@ def checked_margins(oracle: TransportPolytope, theta: Tensor) -> tuple[Tensor, T
                 f"margins of {oracle.label()}: the sums of the {name} must be finite and at least 0, got "
                 f"{sums[index, place].item():g} at batch index {index}, position {place}"
             )
-    if total is not None and total.shape != (len(theta),):
+    if total is None:
+        return margins
+    if not isinstance(total, Tensor) or total.shape != (len(theta),):
+        received = f"shape {tuple(total.shape)}" if isinstance(total, Tensor) else f"a {type(total).__name__}"
         raise PluginError(
             f"margins of {oracle.label()}: the total must have shape ({len(theta)},), one number for each instance, "
-            f"got shape {tuple(total.shape)}"
+            f"got {received}"
+        )
+    wrong = ~(total >= 0) | total.isinf()
+    if bool(wrong.any()):
+        index = int(wrong.nonzero()[0, 0])
+        raise PluginError(
+            f"margins of {oracle.label()}: the total must be finite and at least 0, got {total[index].item():g} at "
+            f"batch index {index}"
         )
     return margins
 

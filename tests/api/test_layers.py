@@ -20,7 +20,6 @@ from structinf import (
     FenchelYoungLoss,
     InvalidInputError,
     Layer,
-    UnknownNameError,
     UnsupportedError,
     get_oracle,
     get_relaxation,
@@ -191,13 +190,12 @@ def test_values_have_the_mean_as_gradient():
 
 
 @pytest.mark.parametrize("make", [lambda: Layer("chain", "marginals"), lambda: FenchelYoungLoss("chain", "marginals")])
-def test_attributes_accept_names(make):
+def test_attributes_are_objects(make):
     module = make()
-    module.oracle, module.relaxation = "categorical", "sparsemap"
-    assert module.oracle == get_oracle("categorical")
-    assert module.relaxation == get_relaxation("sparsemap")
-    with pytest.raises(UnknownNameError, match="sparsemop"):
-        module.relaxation = "sparsemop"
+    module.oracle, module.relaxation = get_oracle("categorical"), get_relaxation("sparsemap")
+    for name, value in (("oracle", "chain"), ("relaxation", "map")):
+        with pytest.raises(TypeError, match=rf"must be an object, got the name '{value}'.*si\.get_{name}\('{value}'\)"):
+            setattr(module, name, value)
 
 
 def test_a_second_derivative_of_sparsemap_is_refused():

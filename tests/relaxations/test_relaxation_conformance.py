@@ -24,9 +24,24 @@ from structinf.testing import check_relaxation
 pytestmark = pytest.mark.slow
 
 
+# Integer solvers take milliseconds for each instance; their own tests cover them without --full.
+SLOW = ("ConstraintModel", "Tour")
+
+COMBINATIONS = [
+    pytest.param(
+        example,
+        name,
+        id=f"{example}-{name}",
+        marks=pytest.mark.full if type(example.oracle()).__name__ in SLOW and name != "map" else (),
+    )
+    for example in oracle_examples.EXAMPLES
+    if example.relaxed
+    for name in list_relaxations()
+]
+
+
 @pytest.mark.matrix
-@pytest.mark.parametrize("name", list_relaxations())
-@oracle_examples.parametrize(lambda example: example.relaxed)
+@pytest.mark.parametrize(("example", "name"), COMBINATIONS)
 def test_conformance(example: Example, name: str) -> None:
     oracle = example.oracle()
     if (missing := get_relaxation(name).unsupported_reason(oracle)) is not None:

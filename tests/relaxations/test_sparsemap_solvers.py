@@ -94,3 +94,41 @@ def test_a_chain_does_not_depend_on_the_padding_and_on_the_other_instances(penal
     padded = si.relax((unary, transition), "chain", "sparsemap", penalty=penalty, lengths=[5, 8, 8, 3])[0]
     alone = si.relax((unary[:1, :5], transition[:, :4]), "chain", "sparsemap", penalty=penalty)[0]
     torch.testing.assert_close(padded[:1, :5], alone, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("mask", [-1e5, -1e12, -1e20, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("name", SHAPES)
+def test_large_negative_scores_act_as_forbidden(name: str, mask: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    theta = scores(name, 8)
+    tensors = theta if isinstance(theta, tuple) else (theta,)
+    masks = [torch.rand(t.shape, generator=generator) < 0.2 for t in tensors]
+    masks = [m & (y == 0) for m, y in zip(masks, _tuple(si.relax(theta, name, "map")), strict=True)]
+    masked, forbidden = (
+        tuple(t.masked_fill(m, v) for t, m in zip(tensors, masks, strict=True)) for v in (mask, -torch.inf)
+    )
+    found, expected = (_tuple(si.relax(t if len(t) > 1 else t[0], name, "sparsemap")) for t in (masked, forbidden))
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+def _tuple(parts: Any) -> tuple[torch.Tensor, ...]:
+    return parts if isinstance(parts, tuple) else (parts,)
+
+
+def test_huge_scores_of_trees() -> None:
+    theta = 1e18 * torch.randn(20, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mean = si.relax(theta, "arborescence", "sparsemap")
+    torch.testing.assert_close(mean, si.relax(theta, "arborescence", "map"))
+
+
+def test_the_report_names_the_index_in_the_batch() -> None:
+    theta = torch.full((6, 4, 4), 0.0, dtype=torch.float64)
+    theta[5] = scores("assignment", 1)[0]
+    relaxation = SparseMAP(tolerance=1e-9, max_iter=1, on_failure="raise")
+    direct = relaxation._run_direct_solver(si.get_oracle("assignment"), theta)
+    assert direct is not None
+    object.__setattr__(direct, "converged", torch.arange(6) < 5)
+    object.__setattr__(relaxation, "_run_direct_solver", lambda *_: direct)
+    with pytest.raises(si.ConvergenceError, match=r"1 of 6 instances .* the worst at batch index 5"):
+        relaxation.mean(si.get_oracle("assignment"), theta)

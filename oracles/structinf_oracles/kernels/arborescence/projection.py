@@ -139,7 +139,7 @@ def project(start, stop, theta, lengths, single_root, most, mean, active, counts
         bounded = 1 if single_root else 0
         for _ in range(most):
             steps, slack = minimize_dual(scores, n, cuts, count, bounded, most, point, program)
-            if steps < 0:
+            if steps < 0 or not 20 * slack < 1e-6:  # huge scores leave rounding errors of the size of μ
                 break
             if count + n > capacity:
                 count = _keep_active(n, cuts.members, cuts.multipliers, count, 1)
