@@ -40,6 +40,8 @@ class Registry(Generic[T]):
         # Looking into distributions takes milliseconds: once a name.
         self._factories: dict[str, Callable[..., T]] = {}
         self._options: dict[str, dict[str, bool]] = {}
+        # Registries for other arguments of the same calls.
+        self.others: tuple[Registry[Any], ...] = ()
 
     @overload
     def register(self, name: str) -> Callable[[F], F]: ...
@@ -172,6 +174,12 @@ class Registry(Generic[T]):
 
     def _unknown_name_message(self, name: str) -> str:
         known = self.names()
+        other = next((r for r in self.others if name in r.names()), None)
+        if other is not None:
+            return (
+                f"no {self.kind} is called {name!r}; {name!r} is the name of the argument {other.kind}: pass the "
+                "oracle first, then the relaxation"
+            )
         close = did_you_mean(name, known, self._search_terms()) or "."
         return f"no {self.kind} is called {name!r}{close} Known: {', '.join(known) or 'none'}"
 

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 ORACLES: Registry[Oracle] = Registry("oracle", Oracle, "structinf.oracles")
+ORACLES.others, RELAXATIONS.others = (RELAXATIONS,), (ORACLES,)
 
 
 class Serves(Protocol):

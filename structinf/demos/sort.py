@@ -231,7 +231,7 @@ def run(methods: Sequence[str], *, epochs: int = 3, seed: int = 0, out: Path = P
     test_sets = draw_sets(test_images, 100 if quick else 1000, torch.Generator().manual_seed(seed))
     epochs, steps = (1, 10) if quick else (epochs, 100)
     counts = f"{len(train_images.digits)} images to train on, {len(test_images.digits)} others to test on"
-    print(f"Sorting sets of {SIZE} images: {counts}.\n")
+    print(f"Sorting sets of {SIZE} images of digits by their digit: {counts}.\n")
     table = Table({"trained by": max(len(m.name) for m in chosen), "images": 7, "sets": 7, "support": 0, "seconds": 0})
     for method in chosen:
         start = time.perf_counter()
@@ -244,8 +244,8 @@ def run(methods: Sequence[str], *, epochs: int = 3, seed: int = 0, out: Path = P
             out.mkdir(parents=True, exist_ok=True)
             draw_picture(model, test_sets, out / PICTURE)
     print(
-        "\n-loss: by the Fenchel-Young loss of a relaxation; -layer: by the squared error of its output\n"
-        "images, sets: how many of the test images, and of whole test sets, are ranked rightly\n"
-        "support: different orders that the relaxation chooses among, or draws, for a test set, on average\n\n"
+        "\ntrained by: NAME-loss is the Fenchel-Young loss of a relaxation, NAME-layer the squared error of a layer\n"
+        "images, sets: share of the test images, and of whole test sets, with correct ranks\n"
+        "support: mean number of different orders with weight above 0 for a test set\n\n"
         f"picture: {(out / PICTURE).resolve()}"
     )

@@ -399,3 +399,12 @@ def test_plugins_that_cannot_be_loaded_suggest_nothing(install):
     install("wreck", {"oak": "wreck:Tree"}, "raise RuntimeError('broken')")
     with pytest.raises(UnknownNameError, match="did you mean 'pine'"):
         Registry("oracle", Oracle, "toy.oracles").get("conifer")
+
+
+def test_swapped_names_are_recognised():
+    with pytest.raises(
+        UnknownNameError, match=r"'marginals' is the name of the argument relaxation: pass the oracle first"
+    ):
+        si.relax(torch.zeros(2, 3), "marginals", "categorical")
+    with pytest.raises(UnknownNameError, match=r"'chain' is the name of the argument oracle: pass the oracle first"):
+        si.relax(torch.zeros(2, 3), "categorical", "chain")
