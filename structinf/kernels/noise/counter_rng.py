@@ -165,7 +165,7 @@ def exponential64(word):
     return -log(1 - uniform64(word))
 
 
-@jit(inline=True, fastmath=False)
+@jit(inline=True, fastmath=False, called_from_python=True)
 def normal_pair64(word, other):
     """Return two independent standard normal numbers."""
     radius = np.sqrt(2 * exponential64(word))
