@@ -15,10 +15,10 @@ from ..oracle import Oracle, Projectable, TransportPolytope
 from ..parts import Parts, as_tuple
 from ..regularizers import check_temperature
 from ..shapes import Float
-from ..solvers import flow_projection
 from ..solvers.active_set import active_set
 from ..solvers.convergence import OnFailure, check_stopping
 from ..solvers.direct_mean import DirectlySolvable, DirectMean
+from ..solvers.flow_projection import project_flow
 from ..solvers.transport_projection import project_transport
 from ..solvers.weighted_mean import WeightedMeanResult
 from ..validation import check_choice
@@ -115,13 +115,9 @@ class SparseMAP(WeightedMeanRelaxation):
         if isinstance(oracle, DirectlySolvable) and not readout and _describes_argmax(type(oracle), "solve_quadratic"):
             return oracle.solve_quadratic(scaled, **options)
         # With ties, an interior point's error is the square root of its gap, so the active set finds exact solutions.
-        if (
-            self.tolerance >= _LEAST_FLOW_TOLERANCE
-            and _describes_argmax(type(oracle), "build")
-            and not flow_projection.unsupported(oracle, scaled, readout=readout)
-        ):
+        if self.tolerance >= _LEAST_FLOW_TOLERANCE and _describes_argmax(type(oracle), "build"):
             options["tolerance"] = min(self.tolerance, _LARGEST_FLOW_TOLERANCE)
-            return flow_projection.project_flow(cast(Any, oracle), scaled, readout=readout, **options)
+            return project_flow(cast(Any, oracle), scaled, readout=readout, **options)
         return None
 
     def _run_solver(self, oracle: Oracle, scaled: Parts, options: dict[str, Any]) -> WeightedMeanResult:
