@@ -13,7 +13,7 @@ import torch
 
 import structinf as si
 from benchmarks.timing import alternate
-from structinf.solvers.active_set import active_set
+from structinf.solvers.transport_projection import project_transport
 
 from .case import Limit
 
@@ -53,8 +53,7 @@ def _lengths() -> tuple[Callable, Callable]:
 def _sparsemap() -> tuple[Callable, Callable]:
     theta, layer, oracle = _square(), si.Layer("assignment", "sparsemap"), si.get_oracle("assignment")
     leaf = theta.clone().requires_grad_()
-    options = {"tolerance": layer.relaxation.tolerance, "max_iter": layer.relaxation.max_iter}
-    return (lambda: layer(leaf)), (lambda: active_set(oracle, theta, **options).mean)
+    return (lambda: layer(leaf)), (lambda: project_transport(oracle, theta, tolerance=0.05, max_iter=50).mean)
 
 
 def _by_name() -> tuple[Callable, Callable]:

@@ -229,7 +229,7 @@ def _plan_of(oracle: HypergraphProgram, theta: Parts, problem: MeanProblem) -> _
     return _plan(graph, penalised, int(goals[0]) if len(goals) == 1 else None)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _plan(graph: Hypergraph, penalised: tuple[tuple[int, int], ...], goal: int | None) -> _Plan:
     """Return the plan for one ``goal``, or for any goal of the graph."""
     from ..kernels.flow_projection.system import FlowSystem
