@@ -1,11 +1,12 @@
 """The command ``structinf warmup``: compile kernels before their first use, and keep them on disk.
 
 The kernels of a structure are compiled by relaxing tiny scores, forward and backward, with every relaxation of the
-structure.
+structure, and by asking for its support, its log-partition, its best structures and samples.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 import warnings
@@ -17,10 +18,12 @@ import torch
 from torch import Tensor
 
 from .. import simplex
-from ..api import relax
+from ..api import infer, relax
 from ..calls import resolution
 from ..errors import InvalidInputError, StructinfError, UnknownNameError
-from ..parts import as_tuple
+from ..oracle import Oracle
+from ..parts import Parts, as_tuple, map_parts
+from ..queries import log_partition, sample, topk
 from ..registry import did_you_mean, signature_options
 from ..relaxation import RELAXATIONS
 
@@ -77,19 +80,34 @@ class WorkItem:
     dtype: torch.dtype = torch.float32
 
     def forward(self) -> Tensor:
-        """Return the sum of the result for normal scores. ``backward`` compiles the backward pass."""
+        """Return a weighted sum of the result for normal scores. ``backward`` compiles the backward pass."""
         generator = torch.Generator().manual_seed(0)
         if self.structure == SIMPLEX:
             x = torch.randn(4, 9, generator=generator, dtype=self.dtype).requires_grad_()
             return SIMPLEX_MAPS[self.method](x).sum()
-        oracle = _oracle(self.structure)
-        several = isinstance(oracle.event_ndim, tuple)
-        ndims = oracle.event_ndim if isinstance(oracle.event_ndim, tuple) else (oracle.event_ndim,)
-        shapes = _EXAMPLES.get(self.structure, _Example()).shapes or [(4,) * n for n in ndims]
-        scores = [torch.randn(2, *shape, generator=generator, dtype=self.dtype) for shape in shapes]
-        scores = [(-t.abs() if oracle.requires_nonpositive_theta else t).requires_grad_() for t in scores]
-        means = relax(tuple(scores) if several else scores[0], oracle, self.method)
-        return torch.stack([(mean * torch.randn_like(mean)).sum() for mean in as_tuple(means)]).sum()
+        theta = map_parts(Tensor.requires_grad_, _scores(self.structure, self.dtype, generator))
+        means = as_tuple(relax(theta, _oracle(self.structure), self.method))
+        weights = [torch.randn(mean.shape, generator=generator, dtype=mean.dtype) for mean in means]
+        return torch.stack([(mean * weight).sum() for mean, weight in zip(means, weights, strict=True)]).sum()
+
+
+QUERIES: dict[str, Callable[[Parts, Oracle], Any]] = {
+    "sparsemap with its support": lambda theta, oracle: infer(theta, oracle, "sparsemap"),
+    "log_partition": log_partition,
+    "topk": lambda theta, oracle: topk(theta, oracle, 2),
+    "sample": lambda theta, oracle: sample(theta, oracle, 2),
+}
+"""Calls beside relaxations, with kernels of their own."""
+
+
+def _scores(structure: str, dtype: torch.dtype, generator: torch.Generator) -> Parts:
+    """Return normal scores of a batch of two small instances."""
+    oracle = _oracle(structure)
+    ndims = oracle.event_ndim if isinstance(oracle.event_ndim, tuple) else (oracle.event_ndim,)
+    shapes = _EXAMPLES.get(structure, _Example()).shapes or [(4,) * n for n in ndims]
+    scores = [torch.randn(2, *shape, generator=generator, dtype=dtype) for shape in shapes]
+    scores = tuple(-t.abs() if oracle.requires_nonpositive_theta else t for t in scores)
+    return scores if isinstance(oracle.event_ndim, tuple) else scores[0]
 
 
 def list_structures() -> list[str]:
@@ -120,9 +138,19 @@ def run(names: Sequence[str], dtypes: Sequence[torch.dtype]) -> int:
             for dtype in dtypes:
                 progress.start(f"{name}, {str(dtype).removeprefix('torch.')}")
                 failures += _warm(work_items(name, dtype))
+                if name != SIMPLEX:
+                    _warm_queries(name, dtype)
     print(f"Compiled the kernels of {', '.join(chosen)} in {time.perf_counter() - begin:.0f} s.")
     print("\n".join(failures), end="\n" * bool(failures))
     return 1 if failures else 0
+
+
+def _warm_queries(structure: str, dtype: torch.dtype) -> None:
+    """Call the queries that the structure supports."""
+    theta, oracle = _scores(structure, dtype, torch.Generator().manual_seed(0)), _oracle(structure)
+    for query in QUERIES.values():
+        with contextlib.suppress(StructinfError, ModuleNotFoundError), torch.no_grad():
+            query(theta, oracle)
 
 
 def _warm(items: Sequence[WorkItem]) -> list[str]:
