@@ -13,6 +13,8 @@ import structinf
 from structinf import simplex
 from structinf.attention import row_weights
 
+pytestmark = pytest.mark.slow
+
 
 def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()

@@ -14,6 +14,8 @@ from structinf.command_line import warmup
 from structinf.command_line.main import main
 from structinf.kernels.active_set.sparse_vertices import dot
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_structure_has_an_example() -> None:
     # A constraint model is built by a function of the user.

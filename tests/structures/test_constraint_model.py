@@ -20,6 +20,8 @@ from structinf_oracles.common.constraint_program import ConstraintProgram
 from structinf_oracles.common.integer_solver import Outcome
 from structinf_oracles.constraint_model import ConstraintModel
 
+pytestmark = pytest.mark.slow
+
 INF = float("inf")
 
 

@@ -16,6 +16,8 @@ from enumerators_graphs import all_pairs, spanning_trees
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf_oracles.spanning_tree import SpanningTree
 
+pytestmark = pytest.mark.slow
+
 NEVER = -math.inf
 DTYPES = [torch.float32, torch.float64]
 SCALES = [1e-3, 1.0, 100.0, 1000.0]
