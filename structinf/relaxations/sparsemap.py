@@ -30,6 +30,7 @@ _DIRECT_ITERATIONS = 50
 """Newton steps of direct solvers before the active set takes over."""
 
 _LEAST_FLOW_TOLERANCE = 1e-6
+"""Below this tolerance, the active-set method solves flows too."""
 
 _LARGEST_FLOW_TOLERANCE = 1e-5
 """Looser tolerances leave the face of the mean undecided, and its gradients and zeros inexact. The last iterations are
@@ -40,9 +41,13 @@ cheap: compared with 0.05, this tolerance takes 30 % more time."""
 class SparseMAP(WeightedMeanRelaxation):
     """argmax ⟨θ, μ⟩ − ½ temperature ‖μ‖² over μ ∈ conv(Y), by a direct solver or the active-set method.
 
-    The mean is a sparse weighted sum: its support has at most one structure more than there are parts. The
-    gradients of the mean and of the weights are the generalised Jacobian on the support. They are exact wherever
-    the support is locally constant.
+    The mean is a sparse weighted sum: its support has at most one structure more than there are parts. Direct solvers
+    compute the mean of oracles with margins, of arborescences, and of many recursions on the CPU. The active-set method
+    solves all other problems, and finds the support and the weights for ``infer``.
+
+    The gradient of the mean is the generalised Jacobian of the projection. Direct solvers give it up to rounding, or to
+    about 1e-4 for recursions. The active-set method gives the Jacobian on its support, which is exact where the support
+    spans the face of the mean. After an early stop at the default tolerance, the support often does not.
 
     Parameters
     ----------
@@ -104,7 +109,7 @@ class SparseMAP(WeightedMeanRelaxation):
         return cast(Projectable, oracle).project if penalises_all and has_projection else None
 
     def _estimate_maximum(self, value: Tensor, gap: Tensor) -> Tensor:
-        """Return the upper bound, which keeps losses at least 0."""
+        """Return the upper bound, which keeps losses at least 0 up to rounding."""
         return value + gap
 
     def _run_direct_solver(self, oracle: Oracle, scaled: Parts) -> DirectMean | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -101,7 +101,7 @@ def complete(direct: DirectMean, solve: Callable[[Tensor], WeightedMeanResult]) 
 
     def put(all_instances: PartsT, some: PartsT) -> PartsT:
         pairs = zip(as_tuple(all_instances), as_tuple(some), strict=True)
-        return pack_like([t.index_copy(0, rows, s.to(t.dtype)) for t, s in pairs], all_instances)  # type: ignore[return-value]
+        return cast(PartsT, pack_like([t.index_copy(0, rows, s.to(t.dtype)) for t, s in pairs], all_instances))
 
     return DirectMean(
         mean=put(direct.mean, rest.mean),
