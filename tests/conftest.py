@@ -81,6 +81,18 @@ def _left_out(items: list[Any]) -> Iterator[Any]:
             yield item
 
 
+@pytest.fixture
+def conformance_dtypes(request: pytest.FixtureRequest) -> Any:
+    """Return the dtypes that a conformance suite tests: with --full both; otherwise float64 and float32 in turn."""
+    import torch
+
+    both = (torch.float64, torch.float32)
+    if request.config.getoption("--full"):
+        return both
+    turn = sum(request.node.callspec.indices.values()) % 2
+    return both[turn : turn + 1]
+
+
 @pytest.fixture(autouse=True)
 def seed_and_threads() -> None:
     """Make every test draw the same numbers in as many threads, and check as much, whatever ran before it."""

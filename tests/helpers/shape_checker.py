@@ -1,6 +1,7 @@
-"""Shapes in annotations, checked at every call: at import, a decorator is put before each function that has some.
+"""Check the shapes in annotations: at import, a decorator is put before each function whose annotations have shapes.
 
-Everything else in the annotations is left to pyright, and functions without shapes run as they are.
+A function is checked at its first call with each combination of argument shapes and dtypes; later calls with the same
+combination run unchecked, because the check costs more than most functions do. pyright checks all other annotations.
 """
 
 from __future__ import annotations
@@ -85,18 +86,33 @@ def checked(function: Any) -> Any:
             except TypeCheckError as error:
                 raise TypeError(f"{name} of {function.__qualname__} is not of its annotated shape: {error}") from None
 
+    passed: set[Any] = set()
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # shapes are symbols then, and checks are not to be traced
+            return function(*args, **kwargs)
+        key = (_kind(args), *((name, _kind(value)) for name, value in kwargs.items()))
+        if key in passed:
             return function(*args, **kwargs)
         with jaxtyping.jaxtyped("context"):  # one meaning for each name of a dimension
             for name, value in (*zip(names, args, strict=False), *kwargs.items()):
                 check(name, value)
             result = function(*args, **kwargs)
             check("return", result)
+            passed.add(key)
             return result
 
     return call
+
+
+def _kind(value: Any) -> Any:
+    """Return what the check of ``value`` depends on: shapes and dtypes of tensors, numbers, types of other objects."""
+    if isinstance(value, torch.Tensor):
+        return type(value), value.shape, value.dtype
+    if isinstance(value, (tuple, list)):
+        return type(value), *map(_kind, value)
+    return value if isinstance(value, (int, str, type(None))) else type(value)
 
 
 class _Finder:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+import torch
 
 import oracle_examples
 from oracle_examples import Example
@@ -42,7 +43,7 @@ COMBINATIONS = [
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("example", "name"), COMBINATIONS)
-def test_conformance(example: Example, name: str) -> None:
+def test_conformance(example: Example, name: str, conformance_dtypes: tuple[torch.dtype, ...]) -> None:
     oracle = example.oracle()
     if (missing := get_relaxation(name).unsupported_reason(oracle)) is not None:
         with pytest.raises(UnsupportedError) as error:
@@ -50,7 +51,8 @@ def test_conformance(example: Example, name: str) -> None:
         assert missing in str(error.value)
         assert "Supported relaxations: " in str(error.value)
         return
-    report = check_relaxation(name, oracle, example.event_shape, instance_data=example.instance_data)
+    data = example.instance_data
+    report = check_relaxation(name, oracle, example.event_shape, instance_data=data, dtypes=conformance_dtypes)
     is_stochastic = get_relaxation(name).is_stochastic
     assert {"form", "hull", "own_generator" if is_stochastic else "batch_independence"} <= set(report.passed)
     if isinstance(get_relaxation(name), RegularizedRelaxation):
@@ -80,21 +82,30 @@ def pairs(options: Mapping[str, Relaxation], kind: Callable[[Oracle], Any]) -> C
 
 
 @pairs({"readout": get_relaxation("sparsemap", penalty="readout")}, lambda oracle: type(oracle).readout)
-def test_sparsemap_of_the_readout(relaxation: Relaxation, example: Example) -> None:
-    check_relaxation(relaxation, example.oracle(), example.event_shape, instance_data=example.instance_data)
+def test_sparsemap_of_the_readout(
+    relaxation: Relaxation, example: Example, conformance_dtypes: tuple[torch.dtype, ...]
+) -> None:
+    oracle, data = example.oracle(), example.instance_data
+    check_relaxation(relaxation, oracle, example.event_shape, instance_data=data, dtypes=conformance_dtypes)
 
 
 @pairs(
     {name: get_relaxation(name, temperature=0.4) for name in ("marginals", "smoothed", "sparsemap")},
     lambda oracle: (isinstance(oracle.event_ndim, tuple), isinstance(oracle, Projectable)),
 )
-def test_another_temperature(relaxation: Relaxation, example: Example) -> None:
-    check_relaxation(relaxation, example.oracle(), example.event_shape, instance_data=example.instance_data)
+def test_another_temperature(
+    relaxation: Relaxation, example: Example, conformance_dtypes: tuple[torch.dtype, ...]
+) -> None:
+    oracle, data = example.oracle(), example.instance_data
+    check_relaxation(relaxation, oracle, example.event_shape, instance_data=data, dtypes=conformance_dtypes)
 
 
 @pairs(
     {name: get_relaxation("smoothed", regularizer=name) for name in ("squared_l2", "tsallis", "none")},
     lambda oracle: getattr(type(oracle), "smoothed_value_and_mean", None),
 )
-def test_smoothed_by_another_regularizer(relaxation: Relaxation, example: Example) -> None:
-    check_relaxation(relaxation, example.oracle(), example.event_shape, instance_data=example.instance_data)
+def test_smoothed_by_another_regularizer(
+    relaxation: Relaxation, example: Example, conformance_dtypes: tuple[torch.dtype, ...]
+) -> None:
+    oracle, data = example.oracle(), example.instance_data
+    check_relaxation(relaxation, oracle, example.event_shape, instance_data=data, dtypes=conformance_dtypes)

@@ -30,8 +30,9 @@ def test_every_oracle_has_an_example():
 
 
 @oracle_examples.parametrize()
-def test_conformance(example: Example) -> None:
-    report = check_oracle(example.oracle(), example.event_shape, instance_data=example.instance_data)
+def test_conformance(example: Example, conformance_dtypes: tuple[torch.dtype, ...]) -> None:
+    oracle, data = example.oracle(), example.instance_data
+    report = check_oracle(oracle, example.event_shape, instance_data=data, dtypes=conformance_dtypes)
     assert {"form", "optimal", "batch_independence", "vertex"} <= set(report.passed)
 
 
