@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, Generic, TypeGuard, TypeVar, overload
 
-from .errors import PluginError, UnknownNameError
+from .errors import InvalidInputError, PluginError, UnknownNameError
 
 __all__ = ["Registry", "did_you_mean", "signature_options"]
 
@@ -51,8 +51,19 @@ class Registry(Generic[T]):
         """Register ``factory`` under ``name``; without a factory, a decorator.
 
         Registering anew what has the same module and qualified name replaces it, so that a
-        notebook cell can be run twice; anything else under a taken name is a PluginError.
+        notebook cell can be run twice; anything else under a taken name is a PluginError. A name consists of letters,
+        digits and underscores.
         """
+        if inspect.isclass(name) and factory is None:
+            raise TypeError(
+                f"register {self.kind}: the name is missing, got only the class {_qualified_name(name)}; write "
+                f'register_{self.kind}("a_name") above the class'
+            )
+        if not _is_word(name):
+            raise (InvalidInputError if isinstance(name, str) else TypeError)(
+                f"register {self.kind}: the name must be a word of letters, digits and underscores, got {name!r}; "
+                f"choose a name such as 'my_{self.kind}'"
+            )
         if factory is None:
             return lambda f: self.register(name, f)
         if not _is_callable(factory):
@@ -99,20 +110,28 @@ class Registry(Generic[T]):
             )
         if local is None and not declared:
             raise UnknownNameError(self._unknown_name_message(name))
+        if local is None and not _is_word(name):
+            raise PluginError(
+                f"{self.kind} {name!r} of {_describe_entry_point(declared[0])} cannot be loaded: a name must be a word "
+                "of letters, digits and underscores; rename the entry point"
+            )
         factory = self._factories[name] = local if local is not None else self._load(name, declared[0])
         return factory
 
     def _load(self, name: str, entry_point: EntryPoint) -> Callable[..., T]:
+        plugin = f"{self.kind} {name!r} of {_describe_entry_point(entry_point)}"
         try:
             factory = entry_point.load()
-        except Exception as error:
-            raise PluginError(
-                f"{self.kind} {name!r} of {_describe_entry_point(entry_point)} cannot be loaded: {error!r}"
-            ) from error
+        except KeyboardInterrupt:  # Ctrl-C during the import
+            raise
+        except BaseException as error:  # a module that calls sys.exit() must not end the program
+            raise PluginError(f"{plugin} cannot be loaded: {error!r}; repair or uninstall the distribution") from error
         if not _is_callable(factory):
+            raise PluginError(f"{plugin} must be a class or function, got {factory!r}; correct the entry point")
+        if isinstance(factory, self.base) or _is_unrelated_class(factory, self.base):
             raise PluginError(
-                f"{self.kind} {name!r} of {_describe_entry_point(entry_point)} must be a class or function, got "
-                f"{factory!r}"
+                f"{plugin} must be a subclass of {self.base.__name__}, or a function that returns an object of the "
+                f"class, got {factory!r}; correct the entry point"
             )
         _set_registered_name(factory, name)
         return factory
@@ -140,7 +159,12 @@ class Registry(Generic[T]):
         missing = [key for key in self.required(item) if key not in options]
         if missing:
             raise TypeError(f"{self.kind} {item!r} needs the option {missing[0]!r}: pass {missing[0]}=...")
-        instance = factory(**options)
+        try:
+            instance = factory(**options)
+        except SystemExit as error:
+            raise PluginError(
+                f"{self.kind} {item!r} cannot be constructed: {error!r}; a plugin must raise an error for its options"
+            ) from error
         if not isinstance(instance, self.base):
             raise PluginError(
                 f"{self.kind} {item!r} must construct an object of {self.base.__name__}, got {instance!r}"
@@ -191,7 +215,9 @@ class Registry(Generic[T]):
                 terms = getattr(self.factory(name), "search_terms", ())
             except PluginError:
                 continue
-            for term in terms:
+            for term in terms if isinstance(terms, tuple | list) else ():
+                if not isinstance(term, str):
+                    continue  # an error of a plugin must not hide the message about the unknown name
                 found.setdefault(_normalize(term), []).append(name)
         return found
 
@@ -221,6 +247,11 @@ def did_you_mean(word: str, known: list[str], search_terms: Mapping[str, list[st
 
 def _normalize(word: str) -> str:
     return re.sub(r"[\s/-]+", "_", word.strip().lower())
+
+
+def _is_word(name: Any) -> bool:
+    """Whether ``name`` is a string of letters, digits and underscores."""
+    return isinstance(name, str) and re.fullmatch(r"\w+", name) is not None
 
 
 def _is_callable(factory: Any) -> TypeGuard[Callable[..., Any]]:

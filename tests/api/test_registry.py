@@ -79,6 +79,14 @@ class Mine(structinf.Oracle):
 """
 
 
+LEAVES = """
+import sys
+
+def leaves():
+    sys.exit(1)
+"""
+
+
 # ----------------------------------------------------------------------------- registered at run time
 
 
@@ -160,6 +168,30 @@ def test_a_built_in_name_is_taken():
 def test_the_built_ins_own_classes_may_be_registered_again():
     si.register_oracle("categorical", type(si.get_oracle("categorical")))
     assert si.get_oracle("categorical") == type(si.get_oracle("categorical"))()
+
+
+@pytest.mark.parametrize("name", [None, 3, "", "a b", "a-b", "a.b", "chain ", ("chain",), 1.5])
+@pytest.mark.parametrize("register", [si.register_oracle, si.register_relaxation, si.register_estimator])
+def test_a_name_is_a_word(register, name):
+    kind = TypeError if not isinstance(name, str) else si.InvalidInputError
+    for factory in (Threshold, None):
+        with pytest.raises(kind, match=r"the name must be a word of letters, digits and underscores, got .*; choose"):
+            register(name, factory)
+    assert "chain" in si.list_oracles()
+    assert "map" in si.list_relaxations()
+    with pytest.raises(UnknownNameError, match="did you mean 'chain'"):
+        si.get_oracle("chian")
+
+
+@pytest.mark.parametrize("name", ["a", "A1", "_hidden", "naïve", "2opt"])
+def test_words_are_names(name):
+    si.register_oracle(name, Threshold)
+    assert name in si.list_oracles()
+
+
+def test_a_decorator_without_a_name():
+    with pytest.raises(TypeError, match=r"the name is missing, got only the class test_registry\.Threshold; write "):
+        si.register_oracle(Threshold)
 
 
 @pytest.mark.parametrize("factory", [3, "Threshold", Threshold()])
@@ -279,12 +311,82 @@ def test_a_broken_plugin_fails_only_when_asked_for(install, registry):
         ("toy_odd:NUMBER", "must be a class or function, got 3"),
         ("no_such_module:Mine", "cannot be loaded: ModuleNotFoundError"),
         ("toy_odd:fails", "must construct an object of Oracle, got None"),
+        ("toy_odd:leaves", r"'odd' cannot be constructed: SystemExit\(2\)"),
+        (
+            "toy_odd:Other",
+            "must be a subclass of Oracle, or a function that returns an object of the class, got <class",
+        ),
+        ("builtins:int", "must be a subclass of Oracle, or a function .*; correct the entry point"),
+        ("no module at all", "cannot be loaded: "),
+        ("", "cannot be loaded: "),
     ],
 )
 def test_other_ways_to_be_broken(install, registry, value, message):
-    install("toy-odd", {"odd": value}, "NUMBER = 3\ndef fails(): pass\n")
+    code = "import sys\nNUMBER = 3\ndef fails(): pass\ndef leaves(): sys.exit(2)\nclass Other: pass\n"
+    install("toy-odd", {"odd": value}, code)
     with pytest.raises(PluginError, match=message):
         registry.get("odd")
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(3)", "GeneratorExit()", "BaseException('stop')"])
+def test_a_module_that_ends_the_program_is_a_broken_plugin(install, registry, raised):
+    install("toy-exit", {"exits": "toy_exit:Mine"}, f"raise {raised}\n")
+    install("toy-plugin", {"mine": "toy_plugin:Mine"}, CODE)
+    with pytest.raises(PluginError, match=r"'exits' of toy_exit:Mine \(distribution toy-exit 1.5\) cannot be loaded: "):
+        registry.get("exits")
+    with pytest.raises(UnknownNameError, match=r"did you mean 'mine'\?"):
+        registry.get("mime")
+    assert registry.names() == ["exits", "mine"]
+
+
+def test_ctrl_c_during_an_import_reaches_the_caller(install, registry):
+    install("toy-slow", {"slow": "toy_slow:Mine"}, "raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        registry.get("slow")
+
+
+def test_an_entry_point_with_a_bad_name_fails_only_when_asked_for(install, registry):
+    install("toy-plugin", {"mine": "toy_plugin:Mine", "a b": "toy_plugin:Mine", "": "toy_plugin:Mine"}, CODE)
+    assert registry.names() == ["", "a b", "mine"]
+    assert registry.get("mine").label() == "mine"
+    for name in ("a b", ""):
+        with pytest.raises(
+            PluginError, match=rf"^oracle '{name}' of .*cannot be loaded: a name must be a word .*rename"
+        ):
+            registry.get(name)
+    with pytest.raises(UnknownNameError, match=r"no oracle is called 'mime'; did you mean 'mine'\?"):
+        registry.get("mime")
+
+
+def test_search_terms_of_a_wrong_kind_are_ignored(registry):
+    for i, terms in enumerate([3, None, "abc", [None, "conifer"]]):
+        registry.register(f"tree{i}", type(f"Tree{i}", (Threshold,), {"search_terms": terms}))
+    with pytest.raises(UnknownNameError, match=r"did you mean 'tree3'\?"):
+        registry.get("conifer")
+
+
+def test_broken_plugins_leave_the_command_line_working(install, monkeypatch, capsys):
+    from structinf.command_line.main import main
+
+    install("toy-exit", {"exits": "toy_exit:Mine"}, "import sys\nsys.exit(3)\n")
+    install(
+        "toy-other", {"number": "builtins:int", "a b": "toy_other:Mine", "leaves": "toy_other:leaves"}, CODE + LEAVES
+    )
+    monkeypatch.setattr(resolution.ORACLES, "entry_point_group", "toy.oracles")
+    monkeypatch.delattr(resolution.ORACLES, "_entry_points", raising=False)
+    monkeypatch.setattr(resolution.ORACLES, "_factories", {})
+    monkeypatch.setattr(resolution.ORACLES, "_options", {})
+    try:
+        assert main(["list"]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        for name in ("exits", "number", "a b"):
+            assert f"oracle '{name}' of " in shown
+            with pytest.raises(PluginError, match=f"oracle '{name}' of "):
+                si.relax(torch.zeros(3), name, "map")
+        assert "oracle 'leaves' cannot be constructed: SystemExit(1)" in shown
+    finally:
+        monkeypatch.undo()
+        vars(resolution.ORACLES).pop("_entry_points", None)
 
 
 def test_a_name_declared_twice_names_both_distributions(install, registry):
@@ -394,8 +496,7 @@ def test_every_search_term_leads_to_its_class():
 
 
 def test_plugins_that_cannot_be_loaded_suggest_nothing(install):
-    terms = "class Tree:\n    search_terms = ('conifer',)\n"
-    install("pines", {"pine": "pines:Tree"}, terms)
+    install("pines", {"pine": "pines:Mine"}, CODE + "Mine.search_terms = ('conifer',)\n")
     install("wreck", {"oak": "wreck:Tree"}, "raise RuntimeError('broken')")
     with pytest.raises(UnknownNameError, match="did you mean 'pine'"):
         Registry("oracle", Oracle, "toy.oracles").get("conifer")
