@@ -65,7 +65,7 @@ def group_by_value(values: Mapping[str, K]) -> dict[K, list[str]]:
 
 NEEDS = {
     "map": "needs `argmax`",
-    "perturbed": "needs `argmax`, also for scores above 0",
+    "perturbed": "needs an `argmax` that accepts scores above 0",
     "marginals": "needs `log_partition`",
     "smoothed": "needs a recursion",
     "sinkhorn": "needs sums of rows and columns",
