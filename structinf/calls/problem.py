@@ -24,6 +24,7 @@ from ..kernels.arrays import HALF_DTYPES, upcast_half
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
 from ..solvers.perturbation import repeat_instances
+from ..validation import FLOATING_DTYPES, check_values
 
 __all__ = ["Problem", "blame_argument", "broadcasts", "mask_hint", "shapes"]
 
@@ -80,6 +81,7 @@ class Problem:
         """Return the structures (B, *event) of integer labels of the user's batch shape."""
         if type(self.oracle).encode is Oracle.encode:
             self.oracle.encode(labels, self.theta)  # raises UnsupportedError
+        check_values(what, labels)
         n = self.oracle.label_ndim
         if labels.ndim < n or labels.shape[: labels.ndim - n] != self.batch_shape:
             raise InvalidInputError(
@@ -113,6 +115,7 @@ class Problem:
                     f"(batch {_shape(self.batch_shape)}, structure {_shape(event)}), got {_shape(t.shape)}{instead}"
                 )
             check_not_captured(what, t)
+            check_values(what, t)
             t = t.to(like).expand(self.batch_shape + event)
             flat.append(t.reshape(math.prod(self.batch_shape), *event))
         form = self.without_padding(pack_like(flat, self.theta))
@@ -235,10 +238,16 @@ def _check_tensors(theta: Any) -> Parts:
         name = f"theta[{i}]" if isinstance(theta, tuple) else "theta"
         if not isinstance(t, Tensor):
             raise TypeError(f"{name} must be a tensor or a tuple of tensors, got {type(t).__name__}")
-        if not t.is_floating_point():
+        if t.dtype not in FLOATING_DTYPES:
+            other = ", which has less than 16 bits" if t.is_floating_point() else ""
             raise TypeError(
-                f"{name} must be real floating-point scores, got {t.dtype}; "
+                f"{name} must be real floating-point scores, got {t.dtype}{other}; "
                 "convert them with .float() (.real if complex) first"
+            )
+        if t.is_nested:
+            raise TypeError(
+                f"{name} must be a dense tensor, got a nested tensor; call .to_padded_tensor(0.0) first, and pass the "
+                "lengths"
             )
         if t.is_sparse or t.layout != torch.strided:
             raise TypeError(f"{name} must be a dense tensor, got layout {t.layout}; call .to_dense() first")
@@ -252,6 +261,8 @@ def _check_tensors(theta: Any) -> Parts:
             raise InvalidInputError(
                 f"theta: all tensors must have the same {what}, got {' and '.join(map(str, values))}"
             )
+    for i, t in enumerate(tensors):
+        check_values(f"theta[{i}]" if isinstance(theta, tuple) else "theta", t)
     return theta
 
 
@@ -293,6 +304,8 @@ def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: tor
         except TypeError as error:
             raise TypeError(f"{error}{mask_hint(name, oracle.instance_ndim)}") from None
     n = oracle.instance_ndim[name]
+    if isinstance(value, Tensor):
+        check_values(name, value)
     try:
         t = torch.as_tensor(value).to(as_tuple(theta)[0].device)
     except (TypeError, ValueError, RuntimeError) as error:

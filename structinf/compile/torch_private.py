@@ -20,6 +20,7 @@ __all__ = [
     "functorch_is_active",
     "has_saved_tensor_hooks",
     "is_dynamo_imported",
+    "is_fake_tensor",
     "is_functorch_wrapped_tensor",
     "is_jit_tracing",
     "mark_constant",
@@ -42,6 +43,12 @@ def disable_dynamo(function: F) -> F:
 def is_dynamo_imported() -> bool:
     """Return whether the compiler is imported, and therefore may be tracing."""
     return "torch._dynamo" in sys.modules
+
+
+def is_fake_tensor(t: Tensor) -> bool:
+    """Return whether ``t`` has a shape but no values, outside of torch.compile and torch.export."""
+    # A name comparison, because the import of the class is slow.
+    return type(t).__name__ == "FakeTensor" and not torch.compiler.is_compiling()
 
 
 def mark_constant(function: F) -> F:

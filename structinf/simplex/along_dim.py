@@ -66,7 +66,7 @@ def restore_layout(result: Tensor, x: Tensor, dim: int) -> Tensor:
 
 def check_scores(x: Tensor, dim: int) -> None:
     """Raise TypeError unless ``x`` is a floating-point tensor, and InvalidInputError if ``x`` has no ``dim``."""
-    check_floating("x, the scores", x)
+    check_floating("x", x, "a tensor of scores")
     rank = max(x.ndim, 1)  # a tensor without dimensions counts as a row of size 1, as in torch.softmax
     if isinstance(dim, bool) or not isinstance(dim, int) or not -rank <= dim < rank:
         raise InvalidInputError(f"dim must be a dimension of x, which has shape {tuple(x.shape)}, got {dim!r}")

@@ -12,15 +12,16 @@ from .options import (
     check_choice,
     check_count,
     check_flag,
-    check_floating,
     check_fraction,
     check_generator,
     check_k,
     check_natural,
     check_positive,
 )
+from .tensors import FLOATING_DTYPES, check_floating, check_values
 
 __all__ = [
+    "FLOATING_DTYPES",
     "MOST_ENUMERATED",
     "bound_lengths",
     "check_choice",
@@ -36,4 +37,5 @@ __all__ = [
     "check_lengths",
     "check_natural",
     "check_positive",
+    "check_values",
 ]

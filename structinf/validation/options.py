@@ -6,7 +6,6 @@ from numbers import Integral
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..errors import InvalidInputError
 
@@ -14,7 +13,6 @@ __all__ = [
     "check_choice",
     "check_count",
     "check_flag",
-    "check_floating",
     "check_fraction",
     "check_generator",
     "check_k",
@@ -39,13 +37,6 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "
     if not (isinstance(value, str) and value in choices):
         *most, last = [f'"{choice}"' for choice in choices] + ([other] if other else [])
         raise InvalidInputError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
-
-
-def check_floating(name: str, value: Any, what: str = "a tensor") -> None:
-    """Raise TypeError unless the argument ``name`` is a floating-point tensor, described by ``what`` in the message."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        received = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"{name} must be {what} in floating point, got {received}")
 
 
 def check_fraction(name: str, value: float) -> None:

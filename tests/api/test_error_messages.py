@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import structinf as si
-from structinf import InfeasibleError, InvalidInputError, PluginError, UnsupportedError, relax
+from structinf import InfeasibleError, InvalidInputError, PluginError, UnsupportedError, relax, simplex
 from toy_oracles import Explicit, Knapsack, Walk, walk
 
 INF, NAN = torch.inf, torch.nan
@@ -70,6 +72,50 @@ def test_finite_input_never_gives_nan(relaxation, scale):
 def test_other_dtypes_are_type_errors(dtype):
     with pytest.raises(TypeError, match=rf"^theta must be real floating-point scores, got {dtype}"):
         relax(torch.zeros(2, 4, dtype=dtype), Explicit(), "map")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_dtypes_of_8_bits_are_type_errors(dtype):
+    scores = torch.zeros(2, 4).to(dtype)
+    with pytest.raises(TypeError, match=rf"^theta must be .*, got {dtype}, which has less than 16 bits; .*\.float\(\)"):
+        relax(scores, "categorical", "map")
+    for function in (simplex.sparsemax, simplex.fusedmax, si.soft_rank):
+        with pytest.raises(TypeError, match=rf"^(x|theta) must be a tensor.*, got a tensor of {dtype}; convert it to"):
+            function(scores)
+
+
+ON_SCORES: dict[str, Any] = {
+    "relax": lambda t: relax(t(2, 4), "categorical", "map"),
+    "tuple": lambda t: relax((t(2, 3, 4), t(4, 4)), "chain", "marginals"),
+    "infer": lambda t: si.infer(t(2, 3, 3), "assignment", "sparsemap"),
+    "loss": lambda t: si.FenchelYoungLoss("categorical", "marginals")(t(2, 4), torch.tensor([0, 1])),
+    "topk": lambda t: si.topk(t(2, 4), "categorical", 2),
+    "Gibbs": lambda t: si.Gibbs(t(2, 4), "categorical"),
+    "sparsemax": lambda t: simplex.sparsemax(t(2, 4)),
+    "soft_rank": lambda t: si.soft_rank(t(2, 4)),
+    "soft_dtw": lambda t: si.soft_dtw(t(4, 4)),
+    "gold": lambda t: si.FenchelYoungLoss("categorical", "map")(torch.zeros(2, 4), t(2, 4)),
+    "labels": lambda t: si.encode(t(2).long(), torch.zeros(2, 4), "categorical"),
+    "lengths": lambda t: relax(walk(2), Walk(), "map", lengths=t(2).long()),
+}
+
+
+@pytest.mark.parametrize("call", ON_SCORES.values(), ids=ON_SCORES)
+def test_tensors_without_values(call):
+    with pytest.raises(UnsupportedError, match=r"^\S+ is a meta tensor of shape \(.*\), without the values .*; pass a"):
+        call(lambda *shape: torch.zeros(shape, device="meta"))
+    with FakeTensorMode() as mode:
+        fake = functools.partial(mode.from_tensor, static_shapes=True)
+    with pytest.raises(UnsupportedError, match=r"^\S+ is a fake tensor of shape \(.*\), without the values .*; pass a"):
+        call(lambda *shape: fake(torch.zeros(shape)))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_refused(layout):
+    nested = torch.nested.nested_tensor([torch.zeros(2, 4), torch.zeros(3, 4)], layout=layout)
+    with pytest.raises(TypeError, match=r"^theta must be a dense tensor, got a nested tensor; .*lengths"):
+        relax(nested, "categorical", "map")
 
 
 @pytest.mark.parametrize("value", [[[1.0, 2.0, 3.0, 4.0]], None, 3.0, "chain"])
