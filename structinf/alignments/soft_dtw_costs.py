@@ -14,6 +14,7 @@ from ..errors import InvalidInputError
 from ..regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
 from ..relaxations.smoothed import Smoothed
 from ..shapes import Float, Int
+from ..solvers.argmax import best_structure
 from ..validation import check_floating
 
 __all__ = ["alignment_matrix", "alignment_path", "check_band", "resolve_regularizer", "soft_dtw"]
@@ -167,7 +168,7 @@ def alignment_path(
     """
     problem = _bind_band_and_lengths(cost, band, lengths)
     with problem.plain_modes(), torch.no_grad():
-        labels = problem.oracle.decode(problem.oracle.argmax(problem.theta))
+        labels = problem.oracle.decode(best_structure(problem.oracle, problem.theta))
     return problem.restore(labels)
 
 

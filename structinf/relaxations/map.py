@@ -61,6 +61,9 @@ class MAP(RegularizedRelaxation):
             oracle_calls=1,
         )
 
+    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
+        return _with_zero_gradient(best_structure(oracle, theta), theta)
+
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """Return max ⟨θ, y⟩, (B,); its gradient is the best structure."""
         return best_score(oracle, theta, best_structure(oracle, theta))

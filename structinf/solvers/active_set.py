@@ -13,6 +13,7 @@ from torch import Tensor
 from ..oracle import Oracle
 from ..parts import Parts
 from .active_set_backend import ActiveSetBackend
+from .argmax import checked_argmax
 from .mean_problem import MeanProblem
 from .weighted_mean import WeightedMeanResult
 
@@ -107,7 +108,7 @@ def active_set_with_backend(
         if len(backend.unfinished) != size:
             size = len(backend.unfinished)
             oracle = problem.oracle[backend.unfinished]
-        y = oracle.argmax(backend.objective_gradient(oracle))
+        y = checked_argmax(oracle, backend.objective_gradient(oracle))
         structure = problem.flatten_structures(y, oracle, size)
         backend.add_and_solve(structure, tolerance, accuracy, last=calls == max_iter)
         calls += 1

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..kernels import parallel_rows, zeros
 from ..parts import Parts
 from ..validation import check_feasible
+from .argmax import checked_argmax
 from .direct_mean import DirectMean
 from .mean_problem import MeanProblem
 
@@ -121,7 +122,7 @@ def _without_useless_parts(oracle: HypergraphProgram, problem: MeanProblem, flat
     if finite.numel() == 0 or float(finite.min()) > _LARGE_NEGATIVE:
         return flat
     theta = problem.flattening.as_parts(problem.theta)
-    least = oracle.score(theta, oracle.argmax(theta)) - size**2 - size * finite.amax(1).clamp(min=0)
+    least = oracle.score(theta, checked_argmax(oracle, theta)) - size**2 - size * finite.amax(1).clamp(min=0)
     return flat.masked_fill(flat < least[:, None], -torch.inf)
 
 

@@ -11,6 +11,7 @@ from ..oracle import TransportPolytope
 from ..parts import Parts
 from ..shapes import Float
 from . import sinkhorn_torch, transport_projection_torch
+from .argmax import best_structure
 from .direct_mean import DirectMean
 from .margins import checked_margins, slack_totals
 from .transport_projection_torch import Projection
@@ -80,7 +81,7 @@ def project_transport(oracle: TransportPolytope, theta: Tensor, *, tolerance: fl
         found = _solve(scores, rows, columns, slack, max_iter)
         converged = found.residual <= MAX_RESIDUAL
         if not bool(converged.all()):
-            oracle.argmax(theta)  # raises InfeasibleError
+            best_structure(oracle, theta)  # raises InfeasibleError
         mean = found.reduced.clamp(min=0).to(theta.dtype)
         mean = mean.mT.contiguous() if is_transposed else mean
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..oracle import Oracle
 from ..parts import Parts, map_parts
+from .argmax import checked_argmax
 from .convex_combinations import ConvexCombinations
 from .mean_problem import MeanProblem
 from .mean_regularizers import MeanRegularizer
@@ -68,7 +69,7 @@ class VertexOracle:
         flattening, rows = self.problem.flattening, self.rows
         direction = direction.masked_fill(self.padding[rows], 0.0).masked_fill(self.forbidden[rows], -torch.inf)
         parts = flattening.as_parts(flattening.split(direction))
-        return self._lift(self._oracle.argmax(parts), self._oracle, rows)
+        return self._lift(checked_argmax(self._oracle, parts), self._oracle, rows)
 
     def _lift(self, y: Parts, oracle: Oracle, rows: Tensor) -> Tensor:
         """Check the structures ``y`` (n, *event) of the instances ``rows``, and return them as vertices (n, D)."""
