@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from ..shapes import Float
+from .function import Function
 from .simplex_map import move_vmap_dim
 
 __all__ = ["Conjugate", "loss_at_maximizer"]

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from ..shapes import Float
+from .function import Function
 
 __all__ = ["Parameter", "SimplexMap", "apply_simplex_map", "move_vmap_dim"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from ..errors import UnsupportedError
 from ..regularizers import Regularizer, smooth_max_gradient, smooth_max_value
+from .function import Function
 
 __all__ = ["smooth_argmax", "smooth_max", "smooth_max_with_backward"]
 

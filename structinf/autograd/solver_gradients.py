@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from ..errors import UnsupportedError
 from ..parts import Parts, as_tuple, pack, pack_like, sum_to_batch_of, zeros_for_missing
 from ..shapes import Float
+from .function import Function
 
 __all__ = ["WeightedMean", "attach_envelope_gradient", "attach_jacobian", "attach_vjp", "raise_on_backward"]
 
@@ -124,10 +123,6 @@ class _AttachVJP(Function):
             sources = [t for t in (*theta, *cotangents) if t is not None]
             gradients = _RaiseOnBackward.apply(ctx.second_order_message, len(gradients), *gradients, *sources)
         return None, None, None, *gradients
-
-
-# torch asks for the signature at every call, and its computation takes as long as the rest of the call.
-_AttachVJP.forward.__signature__ = inspect.signature(_AttachVJP.forward)
 
 
 class _RaiseOnBackward(Function):

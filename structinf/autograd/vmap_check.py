@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.autograd import Function
+
+from .function import Function
 
 __all__ = ["check_under_vmap"]
 
