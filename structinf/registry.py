@@ -138,25 +138,24 @@ class Registry(Generic[T]):
 
     def get(self, item: str | T, **options: Any) -> T:
         """The object called ``item``, made with ``options``; an object is returned as it is."""
-        if isinstance(item, self.base):
+        if not isinstance(item, str):
+            if not isinstance(item, self.base):
+                hint = f"; call it first: {item.__name__}(...)" if inspect.isclass(item) else ""
+                raise TypeError(f"{self.kind} must be a name or {self.base.__name__} object, got {item!r}{hint}")
             if options:
                 raise TypeError(
                     f"options {sorted(options)} are accepted only with a name; set the options of the object {item!r} "
                     "in its constructor"
                 )
             return item
-        if not isinstance(item, str):
-            hint = f"; call it first: {item.__name__}(...)" if inspect.isclass(item) else ""
-            raise TypeError(f"{self.kind} must be a name or {self.base.__name__} object, got {item!r}{hint}")
-        factory = self.factory(item)
-        known = self.options(item)
+        factory, known = self.factory(item), self._options_of(item)
         unknown = [key for key in options if key not in known]
         if unknown:
             raise TypeError(
                 f"{self.kind} {item!r} has no option {unknown[0]!r} (it has: {', '.join(known) or 'none'})"
-                f"{did_you_mean(unknown[0], known)}"
+                f"{did_you_mean(unknown[0], list(known))}"
             )
-        missing = [key for key in self.required(item) if key not in options]
+        missing = [key for key, needed in known.items() if needed and key not in options]
         if missing:
             raise TypeError(f"{self.kind} {item!r} needs the option {missing[0]!r}: pass {missing[0]}=...")
         try:

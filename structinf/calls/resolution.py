@@ -188,6 +188,16 @@ def resolve_in(
 
     Raises TypeError for an option of neither or of both, and UnsupportedError for an unsupported combination.
     """
+    shares = _split_options(registry, oracle, item, options) if options else ({}, {})
+    found = ORACLES.get(oracle, **shares[0]), registry.get(item, **shares[1])
+    check_supported(*found, registry, kind)
+    return found
+
+
+def _split_options(
+    registry: Registry[S], oracle: str | Oracle, item: str | S, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of the oracle and of the item; raise TypeError for an option of neither or of both."""
     known = [
         ORACLES.options(oracle) if isinstance(oracle, str) else [],
         registry.options(item) if isinstance(item, str) else [],
@@ -203,9 +213,7 @@ def resolve_in(
         if not owners:
             raise TypeError(_unknown_option(key, oracle, item, options, known))
         shares[owners[0]][key] = value
-    found = ORACLES.get(oracle, **shares[0]), registry.get(item, **shares[1])
-    check_supported(*found, registry, kind)
-    return found
+    return shares
 
 
 def _unknown_option(
@@ -256,7 +264,7 @@ def prepare(
 ) -> tuple[S, Problem]:
     """Return the resolved ``item`` and the problem. ``options`` holds options of both and instance data."""
     names = _instance_data(oracle, options)
-    instance_data = {key: options.pop(key) for key in list(options) if key in names}
+    instance_data = {key: options.pop(key) for key in list(options) if key in names} if options else {}
     found_oracle, found = resolve_in(registry, oracle, item, options)
     return found, Problem.build(theta, found_oracle, instance_data)
 
@@ -269,6 +277,8 @@ def without_instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> d
 
 def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str]:
     """Return the names of the instance data of the oracle."""
+    if isinstance(oracle, Oracle):
+        return list(oracle.instance_ndim)
     if isinstance(oracle, str):
         factory = ORACLES.factory(oracle)
         if not inspect.isclass(factory):  # a function may return different classes for different options
