@@ -15,6 +15,7 @@ from typing import Any
 from . import report
 from .cases import CASES
 from .cold_start import COLD_STARTS
+from .scaling import SCALINGS
 from .worker import find_case
 
 __all__ = ["main"]
@@ -41,8 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="measure first calls with an empty kernel cache instead: every relaxation of every structure, in an hour",
     )
+    parser.add_argument(
+        "--scaling",
+        action="store_true",
+        help="measure how time and memory grow with the size instead, with one thread and with all",
+    )
     options = parser.parse_args(arguments)
-    cases = COLD_STARTS if options.cold else CASES
+    cases = COLD_STARTS if options.cold else SCALINGS if options.scaling else CASES
     wanted = [name if name in cases else f"{name}*" for name in options.case or ["*"]]
     chosen = [name for name in cases if any(fnmatch(name, pattern) for pattern in wanted)]
     if not chosen:

@@ -27,11 +27,12 @@ def main() -> None:
 
 
 def find_case(name: str) -> Any:
-    """Return a case, a limit or a cold start by its name."""
+    """Return a case, a limit, a cold start or a scaling by its name."""
     from .cases import CASES
     from .cold_start import COLD_STARTS
+    from .scaling import SCALINGS
 
-    return {**CASES, **COLD_STARTS}[name]
+    return {**CASES, **COLD_STARTS, **SCALINGS}[name]
 
 
 def cores() -> int:
