@@ -97,7 +97,7 @@ class BinaryTree(HypergraphProgram):
             raise InvalidInputError("rules and roots restrict labels; pass labelled=True to use them")
         # Tuples make equal options share a cached graph. Duplicate rules would count a tree more than once.
         if self.rules is not None:
-            rules = dict.fromkeys(_labels("rules", rule) for rule in self.rules)
+            rules = dict.fromkeys(_labels("rules", rule) for rule in _rows(self.rules))
             if wrong := [rule for rule in rules if len(rule) != 3]:
                 raise InvalidInputError(f"rules must be triples of labels (parent, left, right), got {wrong[0]}")
             object.__setattr__(self, "rules", tuple(rules))
@@ -227,6 +227,17 @@ class BinaryTree(HypergraphProgram):
         return bound_lengths(self, len(theta), n, f"n = {n} words", theta.device)
 
 
+def _rows(rules: Any) -> list[Any]:
+    """Return the option ``rules`` as a list; InvalidInputError unless it is a sequence or an array with rows."""
+    is_array = hasattr(rules, "shape") and len(rules.shape) > 0
+    if not is_array and (not isinstance(rules, Sequence) or isinstance(rules, str | bytes)):
+        raise InvalidInputError(
+            f"rules must be a sequence of triples of labels (parent, left, right), got {rules!r}; give for example "
+            "[(0, 1, 2)]"
+        )
+    return list(rules)
+
+
 def _labels(option: str, given: Any) -> tuple[int, ...]:
     """Return the labels ``given`` for an option as a tuple of integers.
 
@@ -234,8 +245,9 @@ def _labels(option: str, given: Any) -> tuple[int, ...]:
     """
     try:
         labels = tuple(operator.index(label) for label in given)
+        is_flag = any(isinstance(label, bool) for label in given)
     except TypeError:
-        labels = (-1,)
-    if min(labels, default=0) < 0:
+        labels, is_flag = (-1,), False
+    if is_flag or min(labels, default=0) < 0:
         raise InvalidInputError(f"{option}: labels must be integers of at least 0, got {given!r}")
     return labels

@@ -19,7 +19,7 @@ from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable
 from structinf.shapes import Float
 
-from .common.min_cost_flow import Network, Solver, check_amounts, check_solver
+from .common.min_cost_flow import Network, Solver, as_sequence, check_amounts, check_solver
 
 __all__ = ["Flow"]
 
@@ -165,29 +165,40 @@ class Flow(Enumerable):
 def _by_node(supplies: Any, graph: Graph) -> tuple[tuple[Any, int], ...]:
     """Return the nonzero supplies by node, in the order of the graph's nodes."""
     if not isinstance(supplies, Mapping):
-        given = list(supplies.tolist() if hasattr(supplies, "tolist") else supplies)
-        pairs = all(isinstance(item, tuple) and len(item) == 2 for item in given)
-        supplies = dict(given) if pairs else dict(enumerate(given))
+        given = as_sequence("supplies", supplies, "a mapping from nodes to integers, or a sequence of integers")
+        if all(isinstance(item, tuple) and len(item) == 2 for item in given):
+            numbers = [graph.number(node, "supplies") for node, _ in given]
+            for i, n in enumerate(numbers):
+                if n in numbers[:i]:
+                    raise InvalidInputError(
+                        f"supplies must have one entry for each node, got two for {given[i][0]!r}; add them up"
+                    )
+            supplies = dict(given)
+        else:
+            supplies = dict(enumerate(given))
     amounts = check_amounts("supplies", supplies.values(), -math.inf)
     if sum(amounts):
         raise InvalidInputError(
             f"supplies must sum to 0, got {sum(amounts)}; balance the nodes of positive supply, where flow begins, and "
             "of negative supply, where flow ends"
         )
-    named = {graph.number(node): amount for node, amount in zip(supplies, amounts, strict=True) if amount}
+    named = {graph.number(node, "supplies"): amount for node, amount in zip(supplies, amounts, strict=True) if amount}
     return tuple((graph.nodes[i], named[i]) for i in sorted(named))
 
 
 def _by_edge(capacities: Any, graph: Graph, total: int) -> tuple[int | float, ...]:
     edges = len(graph.ends)
-    if hasattr(capacities, "tolist"):
-        capacities = capacities.tolist()
     if capacities is None:
         capacities = total
+    if getattr(capacities, "shape", None) == ():
+        capacities = capacities.item()
     if isinstance(capacities, int | float):
         (one,) = check_amounts("capacities", [capacities], unlimited=True)
         return (one,) * edges
-    checked = check_amounts("capacities", capacities, unlimited=True)
+    given = as_sequence(
+        "capacities", capacities, "an integer for all edges, or a sequence of one integer for each edge"
+    )
+    checked = check_amounts("capacities", given, unlimited=True)
     if len(checked) != edges:
         raise InvalidInputError(f"capacities must hold one number for each of {edges} edges, got {len(checked)}")
     return checked

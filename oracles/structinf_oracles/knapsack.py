@@ -19,6 +19,11 @@ from .common.subsets import cost_of_wrong_elements, taken_elements
 
 __all__ = ["Knapsack"]
 
+_LARGEST = 2**53
+"""The largest sum of weights. Sums of indices and weights stay within 64 bits."""
+
+_SEVERAL = "; for several limits, one for each row of a matrix of weights, use the structure milp"
+
 
 @dataclass(frozen=True)
 class Knapsack(HypergraphProgram):
@@ -99,7 +104,9 @@ class Knapsack(HypergraphProgram):
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         y = taken_elements(labels, None, len(self.weights))
         weight = (y * labels.new_tensor(self.weights)).sum(1, keepdim=True)
-        reject_labels(weight > self.capacity, labels, f"the items weigh more than the capacity of {self.capacity}")
+        reject_labels(
+            weight > min(self.capacity, _LARGEST), labels, f"the items weigh more than the capacity of {self.capacity}"
+        )
         return y.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
@@ -111,13 +118,24 @@ class Knapsack(HypergraphProgram):
 
 
 def _checked(weights: Any) -> tuple[int, ...]:
-    numbers = weights.tolist() if hasattr(weights, "tolist") else weights
-    if not isinstance(numbers, Sequence) or isinstance(numbers, str):
-        raise InvalidInputError(f"weights must be a sequence of one integer for each item, got {weights!r}")
+    shape = getattr(weights, "shape", None)
+    numbers: Any = weights.tolist() if hasattr(weights, "tolist") else weights
+    is_sequence = isinstance(numbers, Sequence) and not isinstance(numbers, str | bytes)
+    if not is_sequence or (shape is not None and len(shape) != 1):
+        received = repr(weights) if shape is None else f"shape {tuple(shape)}"
+        raise InvalidInputError(f"weights must be a sequence of one integer for each item, got {received}{_SEVERAL}")
     for i, weight in enumerate(numbers):
-        if isinstance(weight, bool) or not isinstance(weight, Integral) or weight < 0:
-            raise InvalidInputError(
-                f"weights must be integers of at least 0, got {weight!r} for item {i}; scale and round fractional "
-                "weights, and scale the capacity alike"
-            )
+        if isinstance(weight, bool) or not isinstance(weight, Integral) or int(weight) < 0:
+            remedy = ""
+            if isinstance(weight, float):
+                remedy = "; scale and round fractional weights, and scale the capacity alike"
+            elif isinstance(weight, Sequence) and not isinstance(weight, str):
+                remedy = _SEVERAL
+            raise InvalidInputError(f"weights must be integers of at least 0, got {weight!r} for item {i}{remedy}")
+    total = sum(map(int, numbers))
+    if total > _LARGEST:
+        raise InvalidInputError(
+            f"weights must have a sum of at most 2^53, got {total}; divide all weights and the capacity by a common "
+            "number and round"
+        )
     return tuple(int(weight) for weight in numbers)

@@ -119,7 +119,7 @@ class Path(ShortestPath):
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "directed", graph.directed)
         if self.source is not None:
-            self._check_way(graph.number(self.source), graph.number(self.target))
+            self._check_way(graph.number(self.source, "source"), graph.number(self.target, "target"))
 
     def _check_way(self, source: int, target: int) -> None:
         from scipy.sparse import csr_array  # slow to import

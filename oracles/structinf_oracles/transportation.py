@@ -17,7 +17,7 @@ from structinf.oracle import Enumerable, TransportPolytope
 from structinf.shapes import Float
 
 from .common.labels import reject_labels
-from .common.min_cost_flow import Network, Solver, check_amounts, check_solver
+from .common.min_cost_flow import Network, Solver, as_sequence, check_amounts, check_solver
 
 __all__ = ["Transportation"]
 
@@ -83,9 +83,8 @@ class Transportation(TransportPolytope, Enumerable):
 
     def __post_init__(self) -> None:
         for name in ("supplies", "demands"):
-            given = getattr(self, name)
-            amounts = check_amounts(name, given.tolist() if hasattr(given, "tolist") else given)
-            object.__setattr__(self, name, amounts)
+            given = as_sequence(name, getattr(self, name), "a sequence of integers")
+            object.__setattr__(self, name, check_amounts(name, given))
         check_solver(self.solver)
 
     @cached_property

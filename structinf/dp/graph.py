@@ -109,11 +109,28 @@ class Graph:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.nodes)} nodes, {len(self.ends)} edges)"
 
-    def number(self, node: Hashable) -> int:
-        """Return the index of ``node`` in ``nodes``."""
-        if node not in self._numbers:
-            raise InvalidInputError(f"{node!r} is not a node of the graph; its nodes are {listed(self.nodes)}")
-        return self._numbers[node]
+    def number(self, node: Hashable, option: str = "") -> int:
+        """Return the index of ``node`` in ``nodes``.
+
+        Parameters
+        ----------
+        node : hashable
+            The name of the node.
+        option : str
+            The name of the option that holds the node, for messages.
+
+        Raises
+        ------
+        InvalidInputError
+            If the graph has no such node. The message lists the nodes.
+        """
+        try:
+            return self._numbers[_key(node)]
+        except (KeyError, TypeError, RuntimeError):  # unhashable objects and tensors of several numbers are no nodes
+            nodes = listed(self.nodes) or "none"
+            raise InvalidInputError(
+                f"{option + ': ' if option else ''}{node!r} is not a node of the graph; its nodes are {nodes}"
+            ) from None
 
     @cached_property
     def _numbers(self) -> dict[Hashable, int]:

@@ -92,8 +92,8 @@ class DAG(Graph):
             source = self._only("source", ~entered & (left | alone), "no edge leads to")
         if target is None:
             target = self._only("target", ~left & (entered | alone), "no edge leaves")
-        for node in (source, target):
-            self.number(node)
+        for option, node in (("source", source), ("target", target)):
+            self.number(node, option)
         return source, target
 
     def _only(self, name: str, candidates: np.ndarray, why: str) -> Hashable:

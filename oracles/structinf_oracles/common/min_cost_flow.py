@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from structinf.validation import check_enumerable
 
 from .labels import reject_labels
 
-__all__ = ["LARGEST", "Network", "Solver", "check_amounts", "check_solver"]
+__all__ = ["LARGEST", "Network", "Solver", "as_sequence", "check_amounts", "check_solver"]
 
 Solver = Literal["simplex", "ortools"]
 
@@ -27,6 +27,32 @@ LARGEST = 2**53
 
 # Estimated elementary operations per edge and node, from the pivots of small networks.
 OPERATIONS = 500
+
+
+def as_sequence(name: str, values: Any, expected: str) -> list[Any]:
+    """Return ``values``, a sequence or an array of one dimension, as a list.
+
+    Parameters
+    ----------
+    name : str
+        The name of the option, for messages.
+    values : sequence, array or Tensor
+        The values of the option.
+    expected : str
+        The expected form of the option, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        If ``values`` is another object, such as a number, a mapping or a matrix.
+    """
+    if hasattr(values, "tolist"):
+        if values.ndim != 1:
+            raise InvalidInputError(f"{name} must be {expected}, got an array of shape {tuple(values.shape)}")
+        return values.tolist()
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise InvalidInputError(f"{name} must be {expected}, got {values!r}")
+    return list(values)
 
 
 def check_amounts(name: str, amounts: Iterable[Any], least: float = 0, *, unlimited: bool = False) -> tuple[Any, ...]:
