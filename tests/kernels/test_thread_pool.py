@@ -73,8 +73,10 @@ def test_little_work_stays_with_the_caller():
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_an_error_in_any_range_reaches_the_caller(failing):
     finished = []
+    all_began = threading.Barrier(3, timeout=30)
 
     def kernel(start, stop):
+        all_began.wait()
         if start == failing:
             raise ZeroDivisionError(f"row {start}")
         time.sleep(0.05)
@@ -88,6 +90,36 @@ def test_an_error_in_any_range_reaches_the_caller(failing):
     recorder = Recorder()
     parallel_rows(recorder, 3)
     assert len(recorder.calls) == 3
+
+
+def test_work_that_has_not_begun_is_dropped_after_an_error():
+    begun = []
+
+    def kernel(start, stop):
+        begun.append(start)
+        raise ZeroDivisionError
+
+    torch.set_num_threads(1)
+    with pytest.raises(ZeroDivisionError):
+        parallel_rows(kernel, 10, work=1e9)
+    assert begun == [0]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 7, 64])
+@pytest.mark.parametrize("work", [3e7, 1e8, 1e12])
+def test_much_work_runs_in_pieces_that_cover_every_row_once(rows, threads, work):
+    torch.set_num_threads(threads)
+    recorder = Recorder()
+    parallel_rows(recorder, rows, work=work)
+    covered = [row for start, stop, _ in sorted(recorder.calls) for row in range(start, stop)]
+    assert covered == list(range(rows))
+    assert len(recorder.calls) >= min(rows, work / 2e7)
+    # The caller's thread works, unless a single row is more than a piece.
+    if rows > 1 and work / rows < 2e7 and threads == 1:
+        assert {thread for _, _, thread in recorder.calls} == {threading.get_ident()}
+    if work / rows > 2e7:
+        assert threading.get_ident() not in {thread for _, _, thread in recorder.calls}
 
 
 def test_many_python_threads_share_the_pool():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from structinf.errors import InvalidInputError
+from structinf.kernels.interrupts import call_interruptibly
 from structinf.shapes import Int64
 from structinf.validation import MOST_ENUMERATED, check_enumerable
 
@@ -132,22 +133,20 @@ class ConstraintProgram:
                 if len(found) > MOST_ENUMERATED:
                     self.stop_search()
 
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
+        solver = _new_solver()
         solver.parameters.enumerate_all_solutions = True
-        solver.solve(self.model, Collector())
+        call_interruptibly(lambda: solver.solve(self.model, Collector()), solver.stop_search)
         check_enumerable(len(found), what)
         return np.unique(np.array(found, np.int64).reshape(-1, len(parts)), axis=0)
 
     def _solve(self, model: Any, oracle: SolverOracle) -> Outcome:
         cp_model = load_cp_model()
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1  # a single thread makes the solver deterministic
+        solver = _new_solver()
         solver.parameters.random_seed = int(oracle.seed)
         solver.parameters.relative_gap_limit = float(oracle.gap)
         if oracle.time_limit is not None:
             solver.parameters.max_time_in_seconds = float(oracle.time_limit)
-        status = solver.solve(model)
+        status = call_interruptibly(lambda: solver.solve(model), solver.stop_search)
         if status == cp_model.INFEASIBLE:
             return Outcome("infeasible")
         if status == cp_model.UNKNOWN:
@@ -159,6 +158,14 @@ class ConstraintProgram:
             return Outcome("best", values)
         score, bound = solver.objective_value, solver.best_objective_bound
         return Outcome("limit", values, abs(bound - score) / abs(score) if score else math.inf)
+
+
+def _new_solver() -> Any:
+    solver = load_cp_model().CpSolver()
+    solver.parameters.num_workers = 1  # a single thread makes the solver deterministic
+    # CP-SAT's own handler of Ctrl-C would end the search as a time limit does, and Python would not see the signal.
+    solver.parameters.catch_sigint_signal = False
+    return solver
 
 
 def _check_values(i: int, low: int, high: int) -> None:

@@ -23,7 +23,7 @@ from structinf.errors import (
     warn_user,
 )
 from structinf.kernels import to_numpy
-from structinf.kernels.threads import run_in_thread_pool
+from structinf.kernels.interrupts import run_while_waiting
 from structinf.oracle import Oracle
 from structinf.shapes import Float, Float64, Int64
 
@@ -207,7 +207,7 @@ def _solve_all(solve: Maximiser, scores: np.ndarray) -> list[Outcome]:
                 outcomes[index] = error
 
     # Not in the OpenMP team of torch, where numpy's linear algebra may hang.
-    run_in_thread_pool(serve, max(min(len(scores), torch.get_num_threads()), 1))
+    run_while_waiting(serve, max(min(len(scores), torch.get_num_threads()), 1), waiting.clear)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
