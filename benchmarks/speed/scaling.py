@@ -122,7 +122,7 @@ def _normal(*shape: int) -> Tensor:
 
 
 def _relax(
-    relaxation: str, oracle: str, *shapes: Callable[[int], tuple[int, ...]], backward: bool = False, **options: Any
+    relaxation: str, oracle: str, *shapes: Callable[[int], Sequence[int]], backward: bool = False, **options: Any
 ) -> Callable[[int], Callable[[], Any]]:
     """Return ``prepare`` for a relaxation; options may be functions of the size."""
 
@@ -133,7 +133,7 @@ def _relax(
         if layer.oracle.requires_nonpositive_theta:
             tensors = tuple(-t.abs() for t in tensors)
         leaves = tuple(t.requires_grad_(backward) for t in tensors)
-        theta = leaves if len(leaves) > 1 else leaves[0]
+        theta: Any = leaves if len(leaves) > 1 else leaves[0]
 
         def call() -> None:
             means = as_tuple(layer(theta))
@@ -158,7 +158,12 @@ def _support(oracle: str) -> Callable[[int], Callable[[], Any]]:
 
     def prepare(size: int) -> Callable[[], Any]:
         theta = _normal(4, size, size)
-        return lambda: {"structures": si.infer(theta, oracle, "sparsemap").num_structures.float().mean().item()}
+
+        def call() -> dict[str, float]:
+            weights = si.infer(theta, oracle, "sparsemap", tolerance=0).weights
+            return {"structures": (weights > 0).sum(0).double().mean().item()}
+
+        return call
 
     return prepare
 
