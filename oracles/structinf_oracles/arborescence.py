@@ -149,8 +149,8 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch nodes nodes"]:
         from .kernels.arborescence.argmax import argmax
 
-        trees = torch.zeros(theta.shape, dtype=theta.dtype)
-        value = torch.empty(len(theta), dtype=torch.float64)
+        trees = torch.zeros(theta.shape, dtype=theta.dtype, device="cpu")
+        value = torch.empty(len(theta), dtype=torch.float64, device="cpu")
         scores, lengths, *results = to_numpy(theta, lengths_in_use(self, theta), trees, value)
         parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *results, work=12 * theta.numel())
         self._check_feasible(value)
@@ -219,15 +219,15 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         length = int(self.bound["lengths"]) if "lengths" in self.bound else n
         count = (length if self.single_root else length + 1) ** (length - 1)
         check_enumerable(count, f"arborescences of {length} words")
-        nodes = torch.arange(length + 1)
+        nodes = torch.arange(length + 1, device="cpu")
         choices = torch.meshgrid(*(nodes[nodes != m] for m in nodes[1:]), indexing="ij")
         heads = torch.stack(choices, -1).reshape(-1, length)
         heads = heads[_are_trees(heads)]
         if self.single_root:
             heads = heads[(heads == 0).sum(1) == 1]
         padded = torch.nn.functional.pad(heads, (0, n - length))
-        inside = (torch.arange(n) < length).expand_as(padded)
-        return _indicators(padded, inside, torch.empty(1, n + 1, n + 1, dtype=torch.float64))
+        inside = (torch.arange(n, device="cpu") < length).expand_as(padded)
+        return _indicators(padded, inside, torch.empty(1, n + 1, n + 1, dtype=torch.float64, device="cpu"))
 
     def _check_feasible(self, value: Tensor) -> None:
         check_feasible(value, "arborescence with a single root" if self.single_root else "arborescence")

@@ -186,7 +186,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
         from .kernels.assignment import rectangular
 
-        y = torch.empty(theta.shape, dtype=theta.dtype)
+        y = torch.empty(theta.shape, dtype=theta.dtype, device="cpu")
         feasible = np.empty(len(theta), np.bool_)
         layout = self._layout(theta)
         parallel_rows(rectangular.argmax, len(theta), *layout, y.numpy(), feasible, work=OPERATIONS * theta.numel())
@@ -197,8 +197,8 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         from .kernels.assignment import k_best
 
         check_k(k)
-        y = torch.empty((k, *theta.shape), dtype=theta.dtype)
-        scores = torch.empty(k, len(theta), dtype=torch.float64)
+        y = torch.empty((k, *theta.shape), dtype=theta.dtype, device="cpu")
+        scores = torch.empty(k, len(theta), dtype=torch.float64, device="cpu")
         layout = self._layout(theta)
         parallel_rows(k_best.topk, len(theta), *layout, y.numpy(), scores.numpy(), work=OPERATIONS * y.numel())
         check_feasible(scores[0], "assignment")
@@ -211,7 +211,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         The third result is the number of pairs (B,) if ``allow_unmatched`` is set and a part is −inf, else None.
         """
         lengths = self.bound.get("lengths")
-        sizes = torch.tensor([theta.shape[1:]]) if lengths is None else lengths
+        sizes = torch.tensor([theta.shape[1:]], device="cpu") if lengths is None else lengths
         rows, columns = (
             (torch.arange(size, device=theta.device) < sizes[:, side, None].to(theta.device)).to(theta.dtype)
             for side, size in enumerate(theta.shape[1:])
@@ -254,8 +254,10 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         small, large = min(rows, columns), max(rows, columns)
         count = math.perm(large, small)
         check_enumerable(count, f"assignments of {rows} rows and {columns} columns")
-        partners = torch.tensor(list(itertools.permutations(range(large), small)), dtype=torch.long)
-        used = torch.zeros(count, small, large, dtype=torch.float64).scatter_(2, partners.unsqueeze(2), 1.0)
-        y = torch.zeros(count, n, m, dtype=torch.float64)
+        partners = torch.tensor(list(itertools.permutations(range(large), small)), dtype=torch.long, device="cpu")
+        used = torch.zeros(count, small, large, dtype=torch.float64, device="cpu").scatter_(
+            2, partners.unsqueeze(2), 1.0
+        )
+        y = torch.zeros(count, n, m, dtype=torch.float64, device="cpu")
         y[:, :rows, :columns] = used if rows <= columns else used.mT
         return y

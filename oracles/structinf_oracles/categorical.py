@@ -132,7 +132,7 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         return capped_simplex.entropic(theta, 1, binary=True)
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        return torch.eye(event_shape[0], dtype=torch.float64)
+        return torch.eye(event_shape[0], dtype=torch.float64, device="cpu")
 
 
 def _one_hot(index: Tensor, like: Tensor) -> Tensor:

@@ -202,7 +202,7 @@ class DTW(HypergraphProgram):
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all paths, at most a million."""
-        self.validate(torch.zeros(1, *event_shape))
+        self.validate(torch.zeros(1, *event_shape, device="cpu"))
         if "band" not in self.bound:
             return cast(Tensor, super().enumerate(event_shape))
         return DTW(band=int(self.bound["band"])).bind(lengths=self.bound.get("lengths")).enumerate(event_shape)

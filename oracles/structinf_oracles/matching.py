@@ -206,11 +206,11 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all matchings, perfect or not as the option says, (|Y|, *event); at most a million."""
-        like = torch.zeros(1, *event_shape, dtype=torch.float64)
+        like = torch.zeros(1, *event_shape, dtype=torch.float64, device="cpu")
         graph, nodes = self.graph_of(like), int(self.nodes_in_use(like)[0])
-        ends = torch.tensor(graph.ends)
-        chosen = torch.zeros(1, len(ends), dtype=torch.bool)
-        matched = torch.zeros(1, len(graph.nodes), dtype=torch.bool)
+        ends = torch.tensor(graph.ends, device="cpu")
+        chosen = torch.zeros(1, len(ends), dtype=torch.bool, device="cpu")
+        matched = torch.zeros(1, len(graph.nodes), dtype=torch.bool, device="cpu")
         for node in range(nodes):
             # Extend each partial matching by no edge from this node to a higher node, or by one such edge.
             rows = [(matched[:, node] | (not self.perfect)).nonzero().flatten()]

@@ -233,14 +233,14 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all trees, (|Y|, *event), at most a million. A matrix θ has n^(n − 2) trees."""
-        like = torch.zeros(1, *event_shape, dtype=torch.float64)
+        like = torch.zeros(1, *event_shape, dtype=torch.float64, device="cpu")
         nodes = int(self.nodes_in_use(like)[0])
         trees = self.log_partition(like).item()  # the logarithm of the number of trees
         count = round(math.exp(trees)) if trees < 40 else 10 ** round(trees / math.log(10))
         check_enumerable(count, f"spanning trees of {nodes} nodes")
-        ends = torch.tensor(self.graph_of(like).ends)
+        ends = torch.tensor(self.graph_of(like).ends, device="cpu")
         within = (ends < nodes).all(1)
-        y = torch.zeros(count, len(ends), dtype=torch.float64)
+        y = torch.zeros(count, len(ends), dtype=torch.float64, device="cpu")
         y[:, within] = _spanning_trees(ends[within], nodes).double()
         return self.as_parts(y, like)
 
@@ -259,19 +259,22 @@ def _spanning_trees(ends: Tensor, nodes: int) -> Bool[Tensor, "trees edges"]:
     """
     edges = list(enumerate(ends.tolist()))
     # The edges of ``forest`` before any edge e connect the same nodes as all edges before e.
-    grown, forest = torch.arange(nodes)[None], []
+    grown, forest = torch.arange(nodes, device="cpu")[None], []
     for e, (u, v) in edges:
         if grown[0, u] != grown[0, v]:
             forest.append((e, u, v))
             grown = _join(grown, u, v)
-    taken, component = torch.zeros(1, len(ends), dtype=torch.bool), torch.arange(nodes)[None]
+    taken, component = (
+        torch.zeros(1, len(ends), dtype=torch.bool, device="cpu"),
+        torch.arange(nodes, device="cpu")[None],
+    )
     for e, (u, v) in reversed(edges):
         remaining = component
         for before, one, other in forest:
             if before < e:
                 remaining = _join(remaining, one, other)
         left, joins = (remaining == remaining[:, :1]).all(1), component[:, u] != component[:, v]
-        chosen = taken[joins].index_fill(1, torch.tensor([e]), True)
+        chosen = taken[joins].index_fill(1, torch.tensor([e], device="cpu"), True)
         taken = torch.cat([chosen, taken[left]])
         component = torch.cat([_join(component[joins], u, v), component[left]])
     return taken

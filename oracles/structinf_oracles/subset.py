@@ -134,7 +134,7 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         taken = torch.empty_like(scores, memory_format=torch.contiguous_format)
         row, floor = scores.shape[1], 0.0 if self.at_most else -math.inf
         integers = np.empty(0, f"i{scores.element_size()}")
-        above = torch.empty(len(scores), dtype=torch.int64)
+        above = torch.empty(len(scores), dtype=torch.int64, device="cpu")
         arrays = *to_numpy(scores), integers, min(self.k, row), floor, taken.numpy(), above.numpy()
         parallel_rows(highest, len(scores), *arrays, work=8 * scores.numel())
         self._check_enough(above)

@@ -136,7 +136,9 @@ def soft_dtw_barycenter(
             on_failure,
         )
     z = z.to(batch.dtype)
-    return Barycenter(z.squeeze(1) if batch.flat else z, torch.tensor(losses, dtype=torch.float64), not failure)
+    return Barycenter(
+        z.squeeze(1) if batch.flat else z, torch.tensor(losses, dtype=torch.float64, device="cpu"), not failure
+    )
 
 
 def _objective(
@@ -226,7 +228,7 @@ def _check_rows(rows: list[Any]) -> None:
 
 def _check_weights(weights: Any, count: int) -> Tensor:
     if weights is None:
-        return torch.ones(count, dtype=torch.float64)
+        return torch.ones(count, dtype=torch.float64, device="cpu")
     w = _as_tensor("weights", weights).double()
     if w.shape != (count,) or not bool(w.isfinite().all() and (w >= 0).all() and (w > 0).any()):
         raise InvalidInputError(f"weights must be {count} finite numbers of at least 0, not all 0, got {weights}")

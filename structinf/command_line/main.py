@@ -274,7 +274,7 @@ def _event_shape(oracle: Oracle, given: list[tuple[int, ...]] | None) -> Any:
     if given:
         return given[0] if len(given) == 1 and not (several and len(ndims) == 1) else tuple(given)
     shapes = tuple((4,) * n for n in ndims)
-    zeros = tuple(torch.zeros(*shape) for shape in shapes)
+    zeros = tuple(torch.zeros(*shape, device="cpu") for shape in shapes)
     try:
         Problem.build(zeros if several else zeros[0], oracle, {})
     except InvalidInputError as error:

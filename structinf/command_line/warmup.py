@@ -38,13 +38,13 @@ SIMPLEX_MAPS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "entmax15": simplex.entmax15,
     "entmax-1.3": functools.partial(simplex.entmax, alpha=1.3),
     "entmax-3": functools.partial(simplex.entmax, alpha=3.0),
-    "entmax-tensor": lambda x: simplex.entmax(x, torch.full((4, 1), 1.4, requires_grad=True)),
+    "entmax-tensor": lambda x: simplex.entmax(x, torch.full((4, 1), 1.4, requires_grad=True, device="cpu")),
     "topk_sparsemax": functools.partial(simplex.topk_sparsemax, k=3),
     "budget": functools.partial(simplex.budget, k=2.0),
     "normmax": functools.partial(simplex.normmax, alpha=2.0),
     "fusedmax": simplex.fusedmax,
     "oscarmax": simplex.oscarmax,
-    "entmax_loss": lambda x: simplex.entmax_loss(x, torch.zeros(4, dtype=torch.long)),
+    "entmax_loss": lambda x: simplex.entmax_loss(x, torch.zeros(4, dtype=torch.long, device="cpu")),
 }
 """Each map with the arguments for a warm-up; the scores have shape (4, 9)."""
 
@@ -83,11 +83,11 @@ class WorkItem:
         """Return a weighted sum of the result for normal scores. ``backward`` compiles the backward pass."""
         generator = torch.Generator().manual_seed(0)
         if self.structure == SIMPLEX:
-            x = torch.randn(4, 9, generator=generator, dtype=self.dtype).requires_grad_()
+            x = torch.randn(4, 9, generator=generator, dtype=self.dtype, device="cpu").requires_grad_()
             return SIMPLEX_MAPS[self.method](x).sum()
         theta = map_parts(Tensor.requires_grad_, _scores(self.structure, self.dtype, generator))
         means = as_tuple(relax(theta, _oracle(self.structure), self.method))
-        weights = [torch.randn(mean.shape, generator=generator, dtype=mean.dtype) for mean in means]
+        weights = [torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device="cpu") for mean in means]
         return torch.stack([(mean * weight).sum() for mean, weight in zip(means, weights, strict=True)]).sum()
 
 
@@ -105,7 +105,7 @@ def _scores(structure: str, dtype: torch.dtype, generator: torch.Generator) -> P
     oracle = _oracle(structure)
     ndims = oracle.event_ndim if isinstance(oracle.event_ndim, tuple) else (oracle.event_ndim,)
     shapes = _EXAMPLES.get(structure, _Example()).shapes or [(4,) * n for n in ndims]
-    scores = [torch.randn(2, *shape, generator=generator, dtype=dtype) for shape in shapes]
+    scores = [torch.randn(2, *shape, generator=generator, dtype=dtype, device="cpu") for shape in shapes]
     scores = tuple(-t.abs() if oracle.requires_nonpositive_theta else t for t in scores)
     return scores if isinstance(oracle.event_ndim, tuple) else scores[0]
 

@@ -60,7 +60,7 @@ def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regulariz
         return torch_backend.value(graph, theta, goal, regularizer)
     from ..kernels.hypergraph import smoothed_passes as kernels
 
-    out = torch.empty(len(theta), dtype=torch.float64)
+    out = torch.empty(len(theta), dtype=torch.float64, device="cpu")
     _run(kernels.value, graph, goal, _exact_for(theta, alpha), goal, graph, alpha, out, tables=1)
     return out
 
@@ -75,7 +75,7 @@ def value_and_mean(
         return out, (parts if weight is None else parts * weight.unsqueeze(1)).to(theta.dtype)
     from ..kernels.hypergraph import smoothed_passes as kernels
 
-    out, exact = torch.empty(len(theta), dtype=torch.float64), _exact_for(theta, alpha)
+    out, exact = torch.empty(len(theta), dtype=torch.float64, device="cpu"), _exact_for(theta, alpha)
     parts = zeros(*theta.shape, dtype=exact.dtype)
     weight = torch.ones_like(out) if weight is None else weight.double()
     _run(kernels.value_and_mean, graph, goal, exact, goal, graph, alpha, weight, out, parts, tables=4)
@@ -94,7 +94,7 @@ def hessian_product(
 
     if alpha == math.inf:
         return value(graph, theta.detach(), goal, regularizer), torch.zeros_like(theta)
-    out, exact = torch.empty(len(theta), dtype=torch.float64), _exact_for(theta, alpha)
+    out, exact = torch.empty(len(theta), dtype=torch.float64, device="cpu"), _exact_for(theta, alpha)
     parts, direction = zeros(*theta.shape, dtype=exact.dtype), direction.to(exact.dtype)
     _run(kernels.hessian_product, graph, goal, exact, direction, goal, graph, alpha, out, parts, tables=7)
     return out, parts.to(theta.dtype)
@@ -129,7 +129,7 @@ def sample(
             return out, parts.to(theta.device)  # an instance has no structure of finite score
         kernel, arguments, tables = kernels.sample_from_probabilities, (q, goal, graph), 0
     else:
-        out = torch.empty(len(theta), dtype=torch.float64)
+        out = torch.empty(len(theta), dtype=torch.float64, device="cpu")
         kernel, arguments, tables = (
             kernels.sample,
             (_exact_for(theta_on_cpu, alpha), goal, graph, alpha, out),
@@ -149,7 +149,10 @@ def k_best(graph: Hypergraph, theta: Tensor, goal: Tensor, k: int) -> tuple[Tens
     """
     from ..kernels.hypergraph import derivations as kernels
 
-    scores, parts = torch.empty(k, len(theta), dtype=torch.float64), zeros(k, *theta.shape, dtype=theta.dtype)
+    scores, parts = (
+        torch.empty(k, len(theta), dtype=torch.float64, device="cpu"),
+        zeros(k, *theta.shape, dtype=theta.dtype),
+    )
     _run(kernels.k_best, graph, goal, theta.double(), goal, graph, scores, parts, work=4 * k)
     return scores.to(theta.device), parts.to(theta.device)
 
@@ -163,7 +166,7 @@ def list_derivations(graph: Hypergraph, scores: Tensor, goal: Tensor, count: int
     """
     from ..kernels.hypergraph import derivations as kernels
 
-    totals = torch.empty(count, len(scores), dtype=torch.float64)
+    totals = torch.empty(count, len(scores), dtype=torch.float64, device="cpu")
     parts = zeros(count, len(scores), graph.parts, dtype=torch.float64)
     _run(kernels.list_derivations, graph, goal, scores.double(), goal, graph, totals, parts)
     return totals.to(scores.device), parts.to(scores.device)

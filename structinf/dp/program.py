@@ -187,7 +187,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         count = queries.count(graph, goal)
         check_enumerable(count, f"structures of {self.label()}")
         is_tuple = not isinstance(event_shape[0], int)
-        zeros = [torch.zeros(1, *shape) for shape in (event_shape if is_tuple else [event_shape])]
+        zeros = [torch.zeros(1, *shape, device="cpu") for shape in (event_shape if is_tuple else [event_shape])]
         return self._unflatten(queries.derivations(graph, goal, count), tuple(zeros) if is_tuple else zeros[0])
 
     # -- random walks: θ is divided by the temperature of the regularizer ----------------------

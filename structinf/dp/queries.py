@@ -37,7 +37,9 @@ def count(
 
 def derivations(graph: Hypergraph, goal: int, count: int) -> Tensor:
     """Return the parts of all ``count`` derivations of ``goal``, (count, P) float64."""
-    _, structures = dispatch.list_derivations(graph, torch.zeros(1, graph.edges), torch.tensor([goal]), count)
+    _, structures = dispatch.list_derivations(
+        graph, torch.zeros(1, graph.edges, device="cpu"), torch.tensor([goal], device="cpu"), count
+    )
     return structures.squeeze(1)
 
 

@@ -39,7 +39,7 @@ def _keys(parts: Sequence[Tensor]) -> Tensor | None:
     fixed = torch.Generator().manual_seed(0)
     total = torch.zeros(len(parts[0]), dtype=torch.float64, device=parts[0].device)
     for t in parts:
-        factors = torch.rand(t.shape[1], dtype=torch.float64, generator=fixed).to(t.device)
+        factors = torch.rand(t.shape[1], dtype=torch.float64, generator=fixed, device="cpu").to(t.device)
         factors = (factors * (2.0**53 / max(max_value, 1.0))).floor()
         total += torch.cat([b.double() @ factors for b in t.split(_block(t))])
     return total

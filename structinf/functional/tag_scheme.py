@@ -106,17 +106,19 @@ class TagScheme:
     @cached_property
     def start(self) -> Bool[Tensor, " states"]:
         """Whether a sequence may start with each tag, (S,) bool."""
-        return torch.tensor([role in ("outside", "begin", "single") for role, _ in self._parsed])
+        return torch.tensor([role in ("outside", "begin", "single") for role, _ in self._parsed], device="cpu")
 
     @cached_property
     def end(self) -> Bool[Tensor, " states"]:
         """Whether a sequence may end with each tag, (S,) bool."""
-        return torch.tensor([not self._must_continue(role) for role, _ in self._parsed])
+        return torch.tensor([not self._must_continue(role) for role, _ in self._parsed], device="cpu")
 
     @cached_property
     def transition(self) -> Bool[Tensor, "states states"]:
         """Whether the tag of the column may follow the tag of the row, (S, S) bool."""
-        return torch.tensor([[self._may_follow(before, after) for after in self._parsed] for before in self._parsed])
+        return torch.tensor(
+            [[self._may_follow(before, after) for after in self._parsed] for before in self._parsed], device="cpu"
+        )
 
     def constrain(
         self,
@@ -247,7 +249,7 @@ class TagScheme:
             raise InvalidInputError(
                 f"tags has no {prefix + (f'-{kind}' if kind else '')!r}, but the spans need it; tags are {self.tags}"
             )
-        return torch.tensor([index[parsed] for parsed in roles], dtype=torch.int64)
+        return torch.tensor([index[parsed] for parsed in roles], dtype=torch.int64, device="cpu")
 
     def repair(self, labels: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Int[Tensor, "*batch steps"]:
         """Return tags that follow the encoding and have the spans that :meth:`spans` reads from ``labels``.

@@ -8,7 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["HALF_DTYPES", "empty", "to_numpy", "upcast_half", "zeros"]
+__all__ = ["HALF_DTYPES", "as_tensor", "empty", "to_numpy", "upcast_half", "zeros"]
+
+
+def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor:
+    """Return ``value``, a tensor, or a CPU tensor of numbers, a list or an array.
+
+    torch.as_tensor would move the result to torch's default device.
+    """
+    if isinstance(value, Tensor):
+        return value if dtype is None else value.to(dtype)
+    return torch.as_tensor(value, dtype=dtype, device="cpu")
 
 
 def to_numpy(*tensors: Tensor) -> list[Any]:

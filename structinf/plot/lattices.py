@@ -89,7 +89,7 @@ def lattice(
         path = _tags(tuple(s[0] for s in data.structures))
         used = path.any(1).nonzero()[:, 0].tolist()
         _draw_line(axes, [t * step for t in used], [int(path[t].argmax()) * line for t in used], weight, ORANGE)
-    for t, s in torch.cartesian_prod(torch.arange(steps), torch.arange(states)).tolist():
+    for t, s in torch.cartesian_prod(torch.arange(steps, device="cpu"), torch.arange(states, device="cpu")).tolist():
         p = mean[t, s].item()
         node = Circle((t * step, s * line), RADIUS, facecolor=SHADES(p), edgecolor=GREY, lw=0.6, zorder=3)
         axes.add_patch(node)

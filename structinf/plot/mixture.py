@@ -78,7 +78,7 @@ def read_solution(
             raise InvalidInputError(
                 "solution has no support to draw; pass the result of infer with the relaxation 'sparsemap' or 'map'"
             )
-        return PlotData(mean, tuple(t[None][:0] for t in mean), torch.zeros(0), "")
+        return PlotData(mean, tuple(t[None][:0] for t in mean), torch.zeros(0, device="cpu"), "")
     return PlotData(mean, *find_heaviest(solution.support, solution.weights, max_structures))
 
 
@@ -96,7 +96,7 @@ def find_heaviest(
     structures = tuple(t.detach()[used].cpu() for t in as_tuple(support))
     weights = weights.detach()[used].cpu()
     kind = group_equal_rows([t.flatten(1) for t in structures])
-    places = torch.arange(len(kind))
+    places = torch.arange(len(kind), device="cpu")
     # The index of the first structure equal to each structure.
     first = torch.zeros_like(kind).scatter_reduce(0, kind, places, "amin", include_self=False)[kind]
     weights = torch.zeros_like(weights).index_add(0, first, weights)

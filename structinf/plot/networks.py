@@ -102,7 +102,11 @@ def network(
     if edges is None:
         keys = tuple(range(len(mean)))
         labels = names_or_numbers("nodes", nodes, len(mean), "nodes")
-        ends = torch.cartesian_prod(torch.arange(len(mean)), torch.arange(len(mean))).reshape(-1, 2).numpy()
+        ends = (
+            torch.cartesian_prod(torch.arange(len(mean), device="cpu"), torch.arange(len(mean), device="cpu"))
+            .reshape(-1, 2)
+            .numpy()
+        )
         directed = bool(mean.tril().any()) if directed is None else directed
     else:
         graph = Graph.of(edges, directed)

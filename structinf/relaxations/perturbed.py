@@ -85,7 +85,7 @@ class Perturbed(RegularizedRelaxation):
     def __post_init__(self) -> None:
         noise = get_noise(self.noise)
         object.__setattr__(self, "noise", noise)
-        noise.score(torch.zeros(()))  # raises an error if the noise has no score
+        noise.score(torch.zeros((), device="cpu"))  # raises an error if the noise has no score
         check_positive("sigma", self.sigma)
         check_natural("samples", self.samples)
         check_choice("control_variate", self.control_variate, ("leave_one_out", "argmax", "none"))

@@ -68,7 +68,7 @@ class CompiledBackend(ActiveSetBackend):
     def _copy_theta(self) -> None:
         """Copy θ into a constant array, and penalised or unshared tensors also into an array for the gradient."""
         problem, flattening, extra = self.problem, self.problem.flattening, self.problem.flattening.extra
-        tensors = [torch.zeros(1, width, dtype=torch.float64) for width in flattening.widths[:extra]]
+        tensors = [torch.zeros(1, width, dtype=torch.float64, device="cpu") for width in flattening.widths[:extra]]
         tensors += [
             t.reshape(t.shape[0], width) for t, width in zip(problem.theta, flattening.widths[extra:], strict=True)
         ]
@@ -204,7 +204,7 @@ class CompiledBackend(ActiveSetBackend):
         return result
 
     def structures(self, slots: Tensor) -> Tensor:
-        out = torch.zeros(*slots.shape, self._width, dtype=torch.float64)
+        out = torch.zeros(*slots.shape, self._width, dtype=torch.float64, device="cpu")
         parallel_rows(vertices.write_dense, slots.shape[1], slots.numpy(), self.support, out.numpy(), work=out.numel())
         return out
 

@@ -84,8 +84,8 @@ def project_flow(
         problem = MeanProblem(oracle, theta, readout)
         flattening, size = problem.flattening, problem.batch
         if not size:
-            empty = torch.zeros(0, dtype=flattening.dtype)
-            mean = flattening.unflatten(torch.zeros(0, len(flattening), dtype=torch.float64))
+            empty = torch.zeros(0, dtype=flattening.dtype, device="cpu")
+            mean = flattening.unflatten(torch.zeros(0, len(flattening), dtype=torch.float64, device="cpu"))
             return DirectMean(mean, empty, empty, empty > 0, lambda cotangent: cotangent)
         if flattening.device.type != "cpu" or not _selects_tensors(problem):
             return None
@@ -145,7 +145,7 @@ def _solve(plan: _Plan, theta: Tensor, goal: np.ndarray, tolerance: float, max_i
 
     size, groups = len(theta), -(-len(theta) // LANES)
     mean = zeros(*theta.shape, dtype=torch.float64)
-    value, gap, target = torch.empty(3, size, dtype=torch.float64)
+    value, gap, target = torch.empty(3, size, dtype=torch.float64, device="cpu")
     weights = _aligned(groups, len(plan.system.part), LANES)
     outputs = mean.numpy(), value.numpy(), gap.numpy(), target.numpy(), weights
     squares = plan.squares[goal]

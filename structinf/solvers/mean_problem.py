@@ -68,7 +68,7 @@ class MeanProblem:
         # For a generic v, R selects coordinates if and only if each entry of RᵀRv equals 0 or the same entry of v.
         generator = torch.Generator().manual_seed(0)
         for v in probe:
-            v += torch.rand(v.shape[1:], dtype=torch.float64, generator=generator).to(v.device) + 0.5
+            v += torch.rand(v.shape[1:], dtype=torch.float64, generator=generator, device="cpu").to(v.device) + 0.5
         read = self.oracle.readout(flattening.as_parts(probe))
         image = as_tuple(self.oracle.readout_transpose(read, flattening.as_parts(probe)))
         self.tensor_is_penalised = [bool(i.any()) for i in image]

@@ -73,7 +73,10 @@ def forbid_unusable_cells(scores: Tensor, rows: Tensor, columns: Tensor) -> Tens
         return scores
     from ..kernels.transport.support import usable_cells
 
-    cells, feasible = torch.empty(size, n, m, dtype=torch.bool), torch.empty(size, dtype=torch.bool)
+    cells, feasible = (
+        torch.empty(size, n, m, dtype=torch.bool, device="cpu"),
+        torch.empty(size, dtype=torch.bool, device="cpu"),
+    )
     arrays = to_numpy(scores, rows, columns)
     parallel_rows(usable_cells, size, *arrays, cells.numpy(), feasible.numpy(), work=4 * scores.numel())
     check_feasible(feasible, "transport plan")
@@ -165,8 +168,8 @@ class EntropicTransport:
 
         parts = (plan, direction, rows, columns) if m <= n else (plan.mT, direction.mT, columns, rows)
         arrays = to_numpy(*parts)
-        change = torch.empty(parts[0].shape, dtype=plan.dtype)
-        x, y = (torch.empty(size, k, dtype=plan.dtype) for k in parts[0].shape[1:])
+        change = torch.empty(parts[0].shape, dtype=plan.dtype, device="cpu")
+        x, y = (torch.empty(size, k, dtype=plan.dtype, device="cpu") for k in parts[0].shape[1:])
         work = plan.numel() * min(n, m)
         parallel_rows(tangent, size, *arrays, self.temperature, *to_numpy(change, x, y), work=work)
         if m > n:
@@ -180,10 +183,10 @@ class EntropicTransport:
             return sinkhorn_torch.solve(scores, rows, columns, *settings)
         from ..kernels.transport.plans import solve
 
-        plan = torch.empty(size, n, m, dtype=torch.float64)
-        f, g = (torch.empty(size, k, dtype=torch.float64) for k in (n, m))
-        residual, target_residual = torch.empty(2, size, dtype=torch.float64)
-        iterations = torch.zeros(size, dtype=torch.int64)
+        plan = torch.empty(size, n, m, dtype=torch.float64, device="cpu")
+        f, g = (torch.empty(size, k, dtype=torch.float64, device="cpu") for k in (n, m))
+        residual, target_residual = torch.empty(2, size, dtype=torch.float64, device="cpu")
+        iterations = torch.zeros(size, dtype=torch.int64, device="cpu")
         found = SinkhornResult(plan, f, g, residual, target_residual, iterations)
         arrays, results = to_numpy(scores, rows, columns), to_numpy(*found)
         parallel_rows(solve, size, *arrays, *map(float, settings[:3]), self.max_iter, *results, work=64 * plan.numel())

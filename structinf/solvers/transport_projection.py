@@ -108,9 +108,9 @@ def _solve(scores: Tensor, rows: Tensor, columns: Tensor, slack: Tensor, max_ite
         return transport_projection_torch.solve(scores, rows, columns, slack, max_iter)
     from ..kernels.transport.projection import project
 
-    loose_rows, loose_columns = (torch.empty(size, k, dtype=torch.bool) for k in (n, m))
-    value, gap, residual = torch.empty(3, size, dtype=torch.float64)
-    reduced = torch.empty(size, n, m, dtype=torch.float64)
+    loose_rows, loose_columns = (torch.empty(size, k, dtype=torch.bool, device="cpu") for k in (n, m))
+    value, gap, residual = torch.empty(3, size, dtype=torch.float64, device="cpu")
+    reduced = torch.empty(size, n, m, dtype=torch.float64, device="cpu")
     found = Projection(reduced, loose_rows, loose_columns, value, gap, residual)
     arrays, results = to_numpy(scores, rows, columns, slack), to_numpy(*found)
     parallel_rows(project, size, *arrays, max_iter, *results, work=64 * scores.numel())
@@ -138,7 +138,7 @@ def _project_onto_face(found: Projection, slack: Tensor, v: Tensor) -> Float[Ten
     else:
         from ..kernels.transport.laplacian import tangent
 
-        change = torch.empty(plan.shape, dtype=v.dtype)
+        change = torch.empty(plan.shape, dtype=v.dtype, device="cpu")
         x, y = torch.empty_like(row_changes), torch.empty_like(column_changes)
         work = plan.numel() * plan.shape[2]
         arrays, results = to_numpy(plan, v, row_changes, column_changes), to_numpy(change, x, y)

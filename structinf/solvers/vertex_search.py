@@ -158,7 +158,7 @@ def complete_face(combinations: ConvexCombinations, vertex_oracle: VertexOracle)
         return
     generator = torch.Generator().manual_seed(0)
     width = vertex_oracle.theta.shape[1]
-    random = torch.randn(width, dtype=torch.float64, generator=generator).to(combinations.theta.device)
+    random = torch.randn(width, dtype=torch.float64, generator=generator, device="cpu").to(combinations.theta.device)
     rows, part = torch.arange(len(combinations), device=random.device), combinations
     while len(rows):
         x = part.point()

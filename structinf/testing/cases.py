@@ -119,7 +119,9 @@ class CheckTarget:
         values = {key: torch.as_tensor(value) for key, value in self.instance_data.items()}
         count = min(map(len, values.values()))
         # Each batch holds the first row, and different values if enough values exist.
-        rows = torch.cat([torch.randperm(count, generator=generator) for _ in range(math.ceil(size / count))])[:size]
+        rows = torch.cat(
+            [torch.randperm(count, generator=generator, device="cpu") for _ in range(math.ceil(size / count))]
+        )[:size]
         return {key: value[rows] for key, value in values.items()}
 
     def to_valid_sign(self, t: Tensor) -> Tensor:
@@ -144,7 +146,7 @@ class CheckTarget:
 
     def _zeros(self) -> Parts:
         """Return scores 0 of one instance, (1, *event)."""
-        zeros = tuple(torch.zeros(1, *shape) for shape in self.event_shapes)
+        zeros = tuple(torch.zeros(1, *shape, device="cpu") for shape in self.event_shapes)
         return zeros if self.is_tuple else zeros[0]
 
     def _draw(self, dtype: torch.dtype, with_data: bool, shared: tuple[bool, ...], family: str) -> Case:
@@ -294,7 +296,7 @@ class Case:
 
     def rows(self, rows: Sequence[int]) -> Case:
         """Return the case with only these instances, in this order."""
-        index = torch.tensor(rows, dtype=torch.int64)
+        index = torch.tensor(rows, dtype=torch.int64, device="cpu")
         theta = map_parts(lambda t: t[index] if t.shape[0] == self.size else t, self.user_theta)
         return replace(self, user_theta=theta, instance_data={key: t[index] for key, t in self.instance_data.items()})
 
@@ -311,7 +313,7 @@ class Case:
         generator, moved = self.generator(("near", i)), []
         for t in as_tuple(self.user_theta):
             size = t.abs().nan_to_num(posinf=0).mean().item()
-            noise = torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
+            noise = torch.randn(t.shape, generator=generator, dtype=torch.float64, device="cpu").to(t)
             noise = noise * (size or 1) * 2.0 ** (i % 7 - 4)
             moved.append(torch.where(t.isneginf(), t, self.target.to_valid_sign(noise if i % 3 == 0 else t + noise)))
         near = self.with_tensors(moved)

@@ -203,7 +203,7 @@ def smoothed_vjp(case: Case) -> None:
 
 
 def _expect_vjp(case: Case, function: Function) -> None:
-    weight = torch.randn(case.size, generator=case.generator(), dtype=torch.float64).to(case.dtype)
+    weight = torch.randn(case.size, generator=case.generator(), dtype=torch.float64, device="cpu").to(case.dtype)
     expected = sum_to_batch_of(scale_per_instance(function.call(GRADIENT, case.theta), weight), case.theta)
     expect_close(function.call(VJP, case.theta, weight), expected, 4 * case.tolerance, function.name(VJP))
 

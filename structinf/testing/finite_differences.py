@@ -30,7 +30,7 @@ def expect_derivative(
     """
     scalar = _projected(function, theta, generator, order)
     directions = [
-        torch.where(t.isneginf(), 0.0, torch.randn(t.shape, generator=generator, dtype=torch.float64))
+        torch.where(t.isneginf(), 0.0, torch.randn(t.shape, generator=generator, dtype=torch.float64, device="cpu"))
         for t in as_tuple(theta)
     ]
     leaves = [t.detach().clone().requires_grad_() for t in as_tuple(theta)]
@@ -68,10 +68,10 @@ def _projected(
     weights: dict[tuple[int, int], Tensor] = {}
 
     def project(level: int, tensors: tuple[Tensor, ...]) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device="cpu")
         for i, t in enumerate(tensors):
             if (level, i) not in weights:
-                weights[level, i] = torch.randn(t.shape, generator=generator, dtype=torch.float64)
+                weights[level, i] = torch.randn(t.shape, generator=generator, dtype=torch.float64, device="cpu")
             total = total + (t * weights[level, i]).sum()
         return total
 

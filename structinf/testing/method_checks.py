@@ -118,8 +118,8 @@ def rows_and_repeat(case: Case) -> None:
         raise NotApplicable("no instance data is bound")
     oracle = case.oracle
     expected = call_on_case(ARGMAX, case)
-    mask = torch.arange(case.size) % 2 == 0
-    index = torch.arange(case.size).flip(0)
+    mask = torch.arange(case.size, device="cpu") % 2 == 0
+    index = torch.arange(case.size, device="cpu").flip(0)
     for rows in (slice(1, None), mask, index):
         theta = map_parts(lambda t, rows=rows: t[rows] if t.shape[0] == case.size else t, case.theta)
         for a, e in zip(call_method(ARGMAX, oracle[rows], theta), expected, strict=True):

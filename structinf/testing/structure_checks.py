@@ -95,7 +95,7 @@ def optimal_among_answers(case: Case) -> None:
         raise NotApplicable("instances with different data have different structures")
     count, generator = 200, case.generator("optimal_among_answers")
     shapes = [t.shape[1:] for t in as_tuple(case.theta)]
-    drawn = [torch.randn(count, *shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    drawn = [torch.randn(count, *shape, generator=generator, dtype=torch.float64, device="cpu") for shape in shapes]
     theta = pack_like([case.target.to_valid_sign(t) for t in drawn], case.theta)
     y = case.target.oracle.argmax(theta)
     flat_theta, flat_y = (torch.cat([t.flatten(1) for t in as_tuple(parts)], 1) for parts in (theta, y))
@@ -218,7 +218,7 @@ def readout(case: Case) -> None:
     apart = map_parts(lambda a, b: 2 * a - b, case.oracle.readout(y), case.oracle.readout(z))
     tolerance = case.rounding_error(10.0)
     expect_close(both, apart, tolerance, "readout(2y − z) against 2 readout(y) − readout(z)")
-    r = map_parts(lambda t: torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t), both)
+    r = map_parts(lambda t: torch.randn(t.shape, generator=generator, dtype=torch.float64, device="cpu").to(t), both)
     back = case.oracle.readout_transpose(r, case.theta)
     for name, t, like in named_tensors("readout_transpose's result", back, y):
         expect(t.shape == like.shape, f"{name} must have shape {tuple(like.shape)}, got {tuple(t.shape)}")
@@ -298,7 +298,8 @@ def _best_and_others(listed: Enumeration, theta: Parts) -> Parts:
 
 def _noise(case: Case, generator: torch.Generator) -> Parts:
     return map_parts(
-        lambda t: torch.randn(case.size, *t.shape[1:], generator=generator, dtype=torch.float64).to(t), case.theta
+        lambda t: torch.randn(case.size, *t.shape[1:], generator=generator, dtype=torch.float64, device="cpu").to(t),
+        case.theta,
     )
 
 
@@ -329,7 +330,7 @@ def _expect_no_mixture(case: Case, y: Parts) -> None:
     for i in range(3):
         generator = case.generator(i)
         moved = [
-            t * (1 + 1e-5 * torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t))
+            t * (1 + 1e-5 * torch.randn(t.shape, generator=generator, dtype=torch.float64, device="cpu").to(t))
             for t in as_tuple(case.theta)
         ]
         again = as_tuple(case.oracle.argmax(case.with_tensors(moved).theta))

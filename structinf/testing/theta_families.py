@@ -14,15 +14,15 @@ __all__ = ["FAMILIES", "forbid", "instance", "magnitude", "normal"]
 
 def normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     """Draw standard normal numbers, in float64."""
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def _ties(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    return torch.randint(-1, 2, tuple(shape), generator=generator).double()
+    return torch.randint(-1, 2, tuple(shape), generator=generator, device="cpu").double()
 
 
 def _zeros(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    return torch.zeros(*shape, dtype=torch.float64)
+    return torch.zeros(*shape, dtype=torch.float64, device="cpu")
 
 
 FAMILIES: Mapping[str, tuple[Callable[[Sequence[int], torch.Generator], Tensor], float, bool]] = {
@@ -46,7 +46,7 @@ def forbid(theta: Parts, structure: Parts, generator: torch.Generator) -> Parts:
 
     def mask(t: Tensor, y: Tensor) -> Tensor:
         used = (y != 0).any(0, keepdim=True) if t.shape[0] == 1 else y != 0
-        drawn = torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t.device) < 0.4
+        drawn = torch.rand(t.shape, generator=generator, dtype=torch.float64, device="cpu").to(t.device) < 0.4
         return t.masked_fill(drawn & ~used.to(t.device), -torch.inf)
 
     return map_parts(mask, theta, structure)

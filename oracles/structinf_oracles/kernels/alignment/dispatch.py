@@ -119,7 +119,9 @@ def hessian_product(theta: Tensor, v: Tensor, lengths: Tensor, bands: Tensor, al
 def argmax(theta: Tensor, lengths: Tensor, bands: Tensor) -> tuple[Tensor, Tensor]:
     """Return the best score, and the best path (B, n, m)."""
     _, n, m = theta.shape
-    value, y = sample(theta, lengths, bands, math.inf, torch.zeros(1, len(theta), n + m - 1, dtype=torch.float64))
+    value, y = sample(
+        theta, lengths, bands, math.inf, torch.zeros(1, len(theta), n + m - 1, dtype=torch.float64, device="cpu")
+    )
     return value, y[0]
 
 

@@ -114,7 +114,7 @@ def _matrices(rows: int, a: np.ndarray, dtype: torch.dtype, is_summed: bool) -> 
     """Return memory for results of the matrices ``a``: zeros if results are added up, else uninitialised."""
     if is_summed or a.shape[1] == 1:
         return zeros(rows, *a.shape[1:], dtype=dtype)
-    return torch.empty(rows, *a.shape[1:], dtype=dtype)
+    return torch.empty(rows, *a.shape[1:], dtype=dtype, device="cpu")
 
 
 def _power(alpha: float) -> float:
