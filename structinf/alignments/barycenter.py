@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import InvalidInputError
+from ..kernels.arrays import as_tensor
 from ..parts import enable_autograd
 from ..regularizers import Regularizer
 from ..shapes import Float
@@ -258,7 +259,7 @@ def _initial_series(batch: _Series, init: Any, length: int | None) -> Tensor:
 def _as_tensor(name: str, value: Any) -> Tensor:
     try:
         # numpy reads Python numbers as float64, torch would read them as float32.
-        return value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
+        return value.detach() if isinstance(value, Tensor) else as_tensor(np.array(value))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} must be a tensor or a list of numbers, got {value!r}") from error
 

@@ -11,6 +11,7 @@ from ..calls.problem import Problem, blame_argument, broadcasts
 from ..calls.resolution import get_oracle, get_relaxation
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError
+from ..kernels.arrays import as_tensor
 from ..regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
 from ..relaxations.smoothed import Smoothed
 from ..shapes import Float, Int
@@ -209,7 +210,7 @@ def _bind_band_and_lengths(cost: Tensor, band: Any, lengths: Any) -> Problem:
 def _check_lengths(lengths: Any, cost: Tensor) -> None:
     """Raise InvalidInputError if the shape of ``lengths`` does not match the batch shape of ``cost``."""
     try:
-        shape = torch.as_tensor(lengths).shape
+        shape = as_tensor(lengths).shape
     except (TypeError, ValueError, RuntimeError):
         return  # `Problem.build` raises the error
     batch = cost.shape[:-2]

@@ -85,7 +85,7 @@ class SegmentationWeights(StructuredWeights):
         **options: Any,
     ) -> None:
         super().__init__(oracle, relaxation, normalized, options)
-        self.transition = nn.Parameter(torch.empty(2, 2))
+        self.transition = nn.Parameter(torch.empty(2, 2))  # on the default device
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -126,8 +126,8 @@ class MovingAverage(Baseline):
         super().__init__()
         check_fraction("decay", decay)
         self.decay = decay
-        self.register_buffer("average", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("average", torch.zeros((), dtype=torch.float64, device="cpu"))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64, device="cpu"))
 
     def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
         # The weights of all calls so far sum to 1 − decay^calls.

@@ -141,7 +141,8 @@ class VectorQuantizer(nn.Module):
         check_natural("dim", dim)
         check_positive("beta", beta)
         self.beta = beta
-        self.codebook = nn.Parameter(torch.empty(codes, dim).uniform_(-1 / codes, 1 / codes))
+        codebook = torch.empty(codes, dim)  # on the default device
+        self.codebook = nn.Parameter(codebook.uniform_(-1 / codes, 1 / codes))
 
     def forward(self, x: Tensor) -> Quantized:
         """Quantize vectors x (..., d); half-precision input is computed in float32.

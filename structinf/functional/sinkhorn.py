@@ -13,6 +13,7 @@ from ..calls.problem import Problem
 from ..calls.resolution import get_relaxation
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
+from ..kernels.arrays import as_tensor
 from ..oracle import TransportPolytope
 from ..solution import Solution
 from ..solvers.margins import margin_total_tolerance
@@ -146,7 +147,7 @@ def sinkhorn(
     if total is not None:
         if not slack:
             raise InvalidInputError("total needs slack=True; pass both, or omit total")
-        bound["total"] = torch.as_tensor(total, dtype=torch.float64)
+        bound["total"] = as_tensor(total, torch.float64)
     problem = Problem.build(theta, _Plans(), bound)
     _check_totals(problem.oracle.bound, slack)
     with problem.plain_modes():
@@ -163,7 +164,7 @@ def _margins(name: str, value: Any, theta: Tensor) -> Tensor:
     size = theta.shape[-2 if name == "rows" else -1]
     if value is None:
         return theta.new_ones(*theta.shape[:-2], size, dtype=torch.float64)
-    margins = torch.as_tensor(value)
+    margins = as_tensor(value)
     margins = margins if margins.is_floating_point() else margins.double()
     try:
         return margins.expand(*theta.shape[:-2], margins.shape[-1])

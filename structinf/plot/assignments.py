@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from ..kernels.arrays import as_tensor
 from .mixture import PlotInput, read_solution
 from .style import (
     BLUE,
@@ -112,7 +112,7 @@ def assignment(
         for i, image in enumerate(rows):
             side = 0.84 * big
             thumbnail = add_axes(figure, left - side - 0.1, top + i * big + 0.08 * big, side, side)
-            thumbnail.imshow(torch.as_tensor(image).cpu().numpy(), cmap="gray_r")
+            thumbnail.imshow(as_tensor(image).cpu().numpy(), cmap="gray_r")
             thumbnail.set_axis_off()
     draw_cell_lines(main, n, m)
     for k, (structure, weight) in enumerate(zip(structures, weights.tolist(), strict=True)):

@@ -10,6 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from ..errors import InvalidInputError
+from ..kernels.arrays import as_tensor
 from .layered_layout import separate_heights
 from .mixture import PlotInput, read_solution
 from .style import (
@@ -128,7 +129,7 @@ def ranking(
 
 def _to_scale(scores: Any, size: int) -> np.ndarray:
     """Shift and scale scores to the range from rank 1 to the highest rank."""
-    scores = torch.as_tensor(scores).detach().cpu().double()
+    scores = as_tensor(scores).detach().cpu().double()
     if scores.ndim != 1 or not bool(scores.isfinite().all()):
         raise InvalidInputError(f"scores must be {size} finite numbers, got a tensor of shape {tuple(scores.shape)}")
     check_count("scores", len(scores), size, "elements", padded=True)

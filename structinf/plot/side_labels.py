@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from ..kernels.arrays import as_tensor
 from .style import INK
 from .text import check_count, prepare_text, text_width
 
@@ -37,7 +37,7 @@ class SideLabels(NamedTuple):
         if items is None:
             return cls(names, font, glyph_note, widest, None)
         check_count(argument, len(items), count, what, padded=True)
-        series = None if words else torch.as_tensor(items).detach().cpu()
+        series = None if words else as_tensor(items).detach().cpu()
         if series is not None and series.ndim not in (1, 2):
             raise InvalidInputError(f"{argument} must have shape ({count},) or ({count}, d), got {tuple(series.shape)}")
         return cls(names, font, glyph_note, widest, series)

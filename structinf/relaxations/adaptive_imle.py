@@ -96,8 +96,8 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         check_fraction("decay", decay)
         self.target_nonzeros, self.alpha_step, self.decay = target_nonzeros, alpha_step, decay
         # Updates happen in place, so that copies with another random generator share the buffers.
-        self.register_buffer("alpha", torch.tensor(float(alpha)))
-        self.register_buffer("nonzeros", torch.tensor(float(target_nonzeros)))
+        self.register_buffer("alpha", torch.tensor(float(alpha), device="cpu"))
+        self.register_buffer("nonzeros", torch.tensor(float(target_nonzeros), device="cpu"))
 
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
         size, slope = _norm(result.noiseless_theta), _norm(v)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from ..errors import InvalidInputError
+from ..kernels.arrays import as_tensor
 from ..shapes import Float
 from ..validation import check_k
 from .along_dim import check_parameter
@@ -277,11 +278,11 @@ class Entmax(nn.Module):
         check_parameter("alpha", alpha, 1)
         self.dim = dim
         if learnable:
-            start = torch.as_tensor(alpha, dtype=None if isinstance(alpha, Tensor) else torch.get_default_dtype())
-            if bool((start == 1).any()):
+            if bool((as_tensor(alpha) == 1).any()):
                 raise InvalidInputError(
                     "alpha must be above 1 if it is learnable, as 1 is the limit of 1 + softplus(β)"
                 )
+            start = alpha if isinstance(alpha, Tensor) else torch.tensor(float(alpha))  # on the default device
             self.beta = nn.Parameter(_inverse_softplus(start.detach() - 1))
         elif isinstance(alpha, Tensor):
             self.register_buffer("fixed", alpha.detach().clone())

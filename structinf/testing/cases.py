@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..calls.problem import Problem
 from ..errors import InfeasibleError, InvalidInputError
+from ..kernels.arrays import as_tensor
 from ..oracle import Enumerable, Oracle
 from ..parts import Parts, as_tuple, map_parts, pack_like
 from ..relaxation import Relaxation
@@ -115,8 +116,8 @@ class CheckTarget:
         if self.instance_data is None:
             return {}
         if callable(self.instance_data):
-            return {key: torch.as_tensor(value) for key, value in self.instance_data(size, generator).items()}
-        values = {key: torch.as_tensor(value) for key, value in self.instance_data.items()}
+            return {key: as_tensor(value) for key, value in self.instance_data(size, generator).items()}
+        values = {key: as_tensor(value) for key, value in self.instance_data.items()}
         count = min(map(len, values.values()))
         # Each batch holds the first row, and different values if enough values exist.
         rows = torch.cat(
@@ -272,7 +273,7 @@ class Case:
 
     def rounding_error(self, magnitude: Tensor | float, factor: float = 32) -> Tensor:
         """Return a bound on rounding errors in sums of terms with the total ``magnitude``."""
-        return torch.as_tensor(magnitude, dtype=torch.float64) * (factor * torch.finfo(self.dtype).eps)
+        return as_tensor(magnitude, torch.float64) * (factor * torch.finfo(self.dtype).eps)
 
     @functools.cached_property
     def tolerance(self) -> Tensor:

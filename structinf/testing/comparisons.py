@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ..kernels.arrays import as_tensor
 from ..parts import Parts, as_tuple
 
 __all__ = [
@@ -99,7 +100,7 @@ def _compare(actual: Parts, expected: Parts, tolerance: float | Tensor | None, w
             fail(f"{name} has shape {tuple(a.shape)} where {tuple(e.shape)} is expected")
         a, e = a.detach().to("cpu", torch.float64), e.detach().to("cpu", torch.float64)
         difference = torch.where(a == e, 0.0, (a - e).abs()).nan_to_num(nan=torch.inf)
-        excess = difference if tolerance is None else difference - torch.as_tensor(tolerance)
+        excess = difference if tolerance is None else difference - as_tensor(tolerance)
         if excess.numel() and bool((excess > 0).any()):
             at = tuple(torch.unravel_index(excess.argmax(), excess.shape))
             where = f" at {tuple(map(int, at))}" if at else ""
