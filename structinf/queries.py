@@ -351,7 +351,10 @@ def log_prob(
         if isinstance(copies.oracle, HypergraphProgram):
             with torch.no_grad():  # also checks that y is a structure
                 log_probs = copies.oracle.log_prob(copies.theta, target, omega)
-            if not _is_differentiable(copies.theta, omega):
+            # The probabilities of a walk underflow at improbable structures; the Gibbs formula below does not.
+            if not _is_differentiable(copies.theta, omega) and not (
+                omega.alpha == 1 and bool(log_probs.isneginf().any())
+            ):
                 return copies.restore(autograd.raise_on_backward(log_probs, copies.theta, _walk_message("log_prob")))
         gibbs = _require_gibbs(problem.oracle, omega)
         theta64 = map_parts(Tensor.double, divide_by_temperature(problem.theta, omega.temperature))

@@ -183,6 +183,15 @@ class RegularizedRelaxation(Relaxation):
         """
         return self.conjugate(oracle, theta), self.omega(oracle, y)
 
+    def float64_conjugate_and_omega(
+        self, oracle: Oracle, theta: Parts, y: Parts, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Return :meth:`conjugate_and_omega` in float64, for a loss that subtracts almost the same number.
+
+        The gradient need only have the precision of ``dtype``, the dtype of the user's scores.
+        """
+        return self.conjugate_and_omega(oracle, *(map_parts(Tensor.double, parts) for parts in (theta, y)))
+
 
 RELAXATIONS: Registry[Relaxation] = Registry("relaxation", Relaxation, "structinf.relaxations")
 
@@ -224,6 +233,17 @@ class GradientRelaxation(RegularizedRelaxation):
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """temperature · f(θ / temperature), (B,)."""
         return self._unscaled(autograd.value(self.convex_function(oracle), self._scaled(theta)))
+
+    def float64_conjugate_and_omega(
+        self, oracle: Oracle, theta: Parts, y: Parts, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        own = type(self).conjugate, type(self).conjugate_and_omega
+        if own != (GradientRelaxation.conjugate, RegularizedRelaxation.conjugate_and_omega):
+            return super().float64_conjugate_and_omega(oracle, theta, y, dtype)
+        # Dividing float32 scores by the temperature would round them.
+        scaled = theta if self.temperature == 1 else self._scaled(map_parts(Tensor.double, theta))
+        value = autograd.float64_value(self.convex_function(oracle), scaled, dtype)
+        return self._unscaled(value), self.omega(oracle, y)
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """0, (B,): nothing is random, and no choice open, where the mean is a structure."""

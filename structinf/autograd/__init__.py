@@ -1,7 +1,7 @@
 """The torch.autograd.Functions of the library, which attach gradients to the results of algorithms."""
 
 from .capped_simplex import CappedSimplexMap
-from .convex_function import ConvexFunction, Gradient, gradient, value, value_and_gradient
+from .convex_function import ConvexFunction, Gradient, float64_value, gradient, value, value_and_gradient
 from .simplex_map import SimplexMap, apply_simplex_map
 from .smoothed_maximum import smooth_argmax, smooth_max, smooth_max_with_backward
 from .solver_gradients import WeightedMean, attach_envelope_gradient, attach_jacobian, attach_vjp, raise_on_backward
@@ -16,6 +16,7 @@ __all__ = [
     "attach_envelope_gradient",
     "attach_jacobian",
     "attach_vjp",
+    "float64_value",
     "gradient",
     "raise_on_backward",
     "smooth_argmax",

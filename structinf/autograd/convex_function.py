@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from ..parts import (
     Parts,
@@ -21,6 +20,7 @@ from ..parts import (
     batch_size,
     differentiate,
     inner_product,
+    map_parts,
     pack,
     pack_like,
     scale_per_instance,
@@ -29,8 +29,9 @@ from ..parts import (
     zeros_for_missing,
 )
 from ..shapes import Float
+from .function import Function
 
-__all__ = ["ConvexFunction", "Gradient", "gradient", "value", "value_and_gradient"]
+__all__ = ["ConvexFunction", "Gradient", "float64_value", "gradient", "value", "value_and_gradient"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,31 @@ def value(function: ConvexFunction, theta: Parts) -> Float[Tensor, " batch"]:
         # A gradient per instance would be B times as large as the gradient of a shared tensor.
         return _Value.apply(function, isinstance(theta, tuple), *tensors)
     return value_and_gradient(function, theta)[0]
+
+
+def float64_value(function: ConvexFunction, theta: Parts, dtype: torch.dtype) -> Float[Tensor, " batch"]:
+    """Return :func:`value` in float64, for a loss that subtracts almost the same number.
+
+    The maps for derivatives run in ``dtype`` where they do not compute the value.
+    """
+    if dtype == torch.float64:
+        return value(function, map_parts(Tensor.double, theta))
+
+    def cast(parts: Parts) -> Parts:
+        return map_parts(lambda t: t.to(dtype), parts)
+
+    def value_and_gradient(t: Parts) -> tuple[Tensor, Parts]:
+        found, slope = function.value_and_gradient(map_parts(Tensor.double, t))
+        return found, cast(slope)
+
+    exact = ConvexFunction(
+        value=lambda t: function.value(map_parts(Tensor.double, t)),
+        gradient=None if function.gradient is None else lambda t: cast(function.gradient(cast(t))),  # type: ignore
+        value_and_gradient=value_and_gradient,
+        vjp=lambda t, weight: function.vjp(cast(t), weight.to(dtype)),
+        hessian_product=lambda t, v: function.hessian_product(cast(t), cast(v)),
+    )
+    return value(exact, theta)
 
 
 def gradient(function: ConvexFunction, theta: Parts) -> Parts:

@@ -12,10 +12,10 @@ from ..calls.problem import Problem
 from ..calls.resolution import resolve, works_with
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, map_parts
+from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import RegularizedRelaxation, Relaxation
 from ..validation import check_choice
-from .reduction import Reduction, check_reduction
+from .reduction import Reduction, check_reduction, without_negative_rounding
 from .structured_loss import StructuredLoss
 
 __all__ = ["Cost", "FenchelYoungLoss"]
@@ -96,27 +96,31 @@ class FenchelYoungLoss(StructuredLoss):
         self.cost = cost
 
     def _losses(self, problem: Problem, gold: Parts, relaxation: RegularizedRelaxation) -> Tensor:
-        oracle, theta = problem.oracle, problem.theta
+        oracle, theta, dtype = problem.oracle, problem.theta, as_tuple(problem.theta)[0].dtype
+        # The loss is the small difference of large numbers, so both are computed in float64.
+        theta64, gold64 = (map_parts(Tensor.double, parts) for parts in (theta, gold))
         if self.cost is not None:
-            theta = map_parts(lambda t, c: t + c, theta, self._cost(problem, gold))
-        gold_score = oracle.score(theta, gold)
+            theta = theta64 = map_parts(torch.add, theta64, self._cost(problem, gold))
+        gold_score = oracle.score(theta64, gold64)
         if bool(gold_score.isneginf().any()):
             index = int(gold_score.isneginf().nonzero()[0, 0])
             raise InvalidInputError(
                 f"y: the gold structure at batch index {index} uses a part of score −inf, so its loss is infinite; "
                 "give this part a finite score in theta"
             )
-        conjugate, omega = relaxation.conjugate_and_omega(oracle, theta, gold)
+        conjugate, omega = relaxation.float64_conjugate_and_omega(oracle, theta, gold, dtype)
         losses = conjugate + omega - gold_score
+        if not bool((losses.detach() < 0).any()):
+            return losses
         # Apart from rounding, only a point outside conv(Y) can have a negative loss.
         size = 1 + conjugate.detach().abs() + omega.detach().abs() + gold_score.detach().abs()
-        below = losses.detach() < -(torch.finfo(losses.dtype).eps ** 0.5) * size
+        below = losses.detach() < -(torch.finfo(dtype).eps ** 0.5) * size
         if bool(below.any()):
             index = int(below.nonzero()[0, 0])
             raise InvalidInputError(
                 f"y is not a structure of {oracle.label()} at batch index {index}: its score is above the best score"
             )
-        return losses
+        return without_negative_rounding(losses)
 
     def _callable_option(self) -> tuple[str, Any]:
         return "cost", self.cost

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..validation import check_choice
 
-__all__ = ["Reduction", "check_reduction", "reduce_losses"]
+__all__ = ["Reduction", "check_reduction", "reduce_losses", "without_negative_rounding"]
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -24,3 +24,8 @@ def reduce_losses(losses: Tensor, reduction: Reduction) -> Tensor:
     if reduction == "none":
         return losses
     return losses.sum() if reduction == "sum" else losses.sum() / max(losses.numel(), 1)
+
+
+def without_negative_rounding(losses: Tensor) -> Tensor:
+    """Return ``losses`` with 0 in place of negative numbers, and the gradients of all losses unchanged."""
+    return losses - losses.detach().clamp(max=0)

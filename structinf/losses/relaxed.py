@@ -95,7 +95,11 @@ class RelaxedLoss(StructuredLoss):
         self.reduction = check_reduction(reduction)
 
     def _losses(self, problem: Problem, gold: Parts, relaxation: Relaxation) -> Tensor:
-        mean = relaxation.mean(problem.oracle, problem.theta)
+        theta = problem.theta
+        if not (callable(self.distance) or relaxation.is_stochastic):
+            # The distance is the small difference of larger numbers. Means of samples have much larger errors.
+            theta, gold = (map_parts(Tensor.double, parts) for parts in (theta, gold))
+        mean = relaxation.mean(problem.oracle, theta)
         if callable(self.distance):
             losses, size = self.distance(gold, mean), len(as_tuple(mean)[0])
             if not isinstance(losses, Tensor) or losses.shape != (size,):

@@ -15,7 +15,7 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
 from ..shapes import Float
 from ..solvers.argmax import best_score, best_structure
-from .reduction import Reduction, check_reduction, reduce_losses
+from .reduction import Reduction, check_reduction, reduce_losses, without_negative_rounding
 
 __all__ = ["SPOPlusLoss", "regret"]
 
@@ -92,13 +92,14 @@ class SPOPlusLoss(nn.Module):
         for t, p in zip(as_tuple(true), as_tuple(predicted), strict=True):
             if bool((t.isneginf() & ~p.isneginf()).any()):
                 raise InvalidInputError("true_theta is −inf at a part that theta allows; set the part to −inf in both")
+        predicted, true = (map_parts(Tensor.double, parts) for parts in (predicted, true))
         with problem.plain_modes():
             true = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, t), true, predicted)
             tilted = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, 2 * p - t), true, predicted)
             best = best_structure(found, true)
             y = best_structure(found, tilted)
             best_score(found, tilted, y)  # raises InfeasibleError if no structure has a finite score
-            losses = found.score(tilted, map_parts(torch.sub, y, best))
+            losses = without_negative_rounding(found.score(tilted, map_parts(torch.sub, y, best)))
         if self.reduction == "none":
             return problem.restore(losses)
         return reduce_losses(losses, self.reduction).to(problem.dtype)
@@ -136,13 +137,16 @@ def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any
     tensor([2.])
     """
     problem = prepare_oracle(theta, oracle, options)
-    true = _true(true_theta, theta, problem)
+    true = map_parts(Tensor.double, _true(true_theta, theta, problem))
+    predicted = map_parts(Tensor.double, problem.theta)
     with problem.plain_modes():
-        chosen = best_structure(problem.oracle, problem.theta)
-        best_score(problem.oracle, problem.theta, chosen)  # raises InfeasibleError if no structure has a finite score
+        chosen = best_structure(problem.oracle, predicted)
+        best_score(problem.oracle, predicted, chosen)  # raises InfeasibleError if no structure has a finite score
         best = best_structure(problem.oracle, true)
         best_score(problem.oracle, true, best)
-        return problem.restore(problem.oracle.score(true, map_parts(torch.sub, best, chosen)))
+        return problem.restore(
+            without_negative_rounding(problem.oracle.score(true, map_parts(torch.sub, best, chosen)))
+        )
 
 
 def _true(true_theta: Any, theta: Parts, problem: Problem) -> Parts:

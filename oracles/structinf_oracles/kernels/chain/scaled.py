@@ -74,6 +74,49 @@ def floor_of(unary, length, reserve):
 
 
 @jit
+def _row_times_matrix(row, matrix, out):
+    """Write ``row @ matrix`` to ``out``. Four rows of the matrix at once take a quarter of the passes over ``out``."""
+    states = len(row)
+    for j in range(states):
+        out[j] = 0
+    i = 0
+    while i + 4 <= states:
+        x0, x1, x2, x3 = row[i], row[i + 1], row[i + 2], row[i + 3]
+        m0, m1, m2, m3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+        for j in range(states):
+            out[j] += (x0 * m0[j] + x1 * m1[j]) + (x2 * m2[j] + x3 * m3[j])
+        i += 4
+    while i < states:
+        x = row[i]
+        for j in range(states):
+            out[j] += x * matrix[i, j]
+        i += 1
+
+
+@jit
+def _matrix_times_column(matrix, column, out):
+    """Write ``matrix @ column`` to ``out``. Four rows at once take a quarter of the passes over ``column``."""
+    states, zero = len(column), matrix.dtype.type(0)
+    i = 0
+    while i + 4 <= states:
+        x0 = x1 = x2 = x3 = zero
+        m0, m1, m2, m3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+        for j in range(states):
+            x0 += m0[j] * column[j]
+            x1 += m1[j] * column[j]
+            x2 += m2[j] * column[j]
+            x3 += m3[j] * column[j]
+        out[i], out[i + 1], out[i + 2], out[i + 3] = x0, x1, x2, x3
+        i += 4
+    while i < states:
+        total = zero
+        for j in range(states):
+            total += matrix[i, j] * column[j]
+        out[i] = total
+        i += 1
+
+
+@jit
 def _forward(unary, factor, top, reserve, length, a, s):
     """Fill the tables of a_t (row t) and s_t (row t − 1), (T, S), or (2, S) as rings; return log Z or nan."""
     rows, states = a.shape
@@ -92,13 +135,7 @@ def _forward(unary, factor, top, reserve, length, a, s):
             for j in range(states):
                 new[j] = exp(scores[j] - peak)
         else:
-            old = a[(t - 1) % rows]
-            for j in range(states):
-                sums[j] = 0
-            for i in range(states):
-                x = old[i]
-                for j in range(states):
-                    sums[j] += x * factor[i, j]
+            _row_times_matrix(a[(t - 1) % rows], factor, sums)
             for j in range(states):
                 new[j] = sums[j] * exp(scores[j] - peak)
             total += top
@@ -135,11 +172,9 @@ def _backward(factor, length, weight, a, s, out_unary):
         ratio, old = s[t], a[t]
         for j in range(states):
             ratio[j] = node[j] / ratio[j] if node[j] != 0 else 0
+        _matrix_times_column(factor, ratio, node)
         for i in range(states):
-            total = a.dtype.type(0)
-            for j in range(states):
-                total += factor[i, j] * ratio[j]
-            node[i] = old[i] * total
+            node[i] *= old[i]
             out_unary[t, i] = node[i]
 
 
