@@ -256,7 +256,7 @@ class Chain(HypergraphProgram):
         batch, (steps, states) = len(lengths), unary.shape[1:]
         nodes = zeros(batch, steps, states, dtype=unary.dtype)
         edges = zeros(batch, transition.shape[1], states, states, dtype=unary.dtype)
-        feasible = torch.empty(batch, dtype=torch.bool)
+        feasible = torch.empty(batch, dtype=torch.bool, device="cpu")
         arrays = to_numpy(unary, transition, lengths, feasible, nodes, edges)
         parallel_rows(argmax, batch, *arrays, work=batch * steps * states**2)
         self._check_feasible(feasible)
@@ -268,8 +268,8 @@ class Chain(HypergraphProgram):
         check_k(k)
         unary, transition, lengths = self._inputs(theta)
         batch, (steps, states) = len(lengths), unary.shape[1:]
-        tags = torch.zeros(k, batch, steps, dtype=torch.int64)
-        scores = torch.empty(k, batch, dtype=torch.float64)
+        tags = torch.zeros(k, batch, steps, dtype=torch.int64, device="cpu")
+        scores = torch.empty(k, batch, dtype=torch.float64, device="cpu")
         arrays = to_numpy(unary, transition, lengths, tags, scores)
         parallel_rows(topk, batch, *arrays, work=4 * batch * steps * states**2 * k)
         tags, scores = tags.to(unary.device), scores.to(unary)
@@ -365,14 +365,17 @@ class Chain(HypergraphProgram):
     def enumerate(self, event_shape: Any) -> Parts:
         """Return all tag sequences in lexicographic order, at most a million."""
         is_tuple = not isinstance(event_shape[0], int)
-        zeros = [torch.zeros(1, *shape, dtype=torch.float64) for shape in (event_shape if is_tuple else [event_shape])]
+        zeros = [
+            torch.zeros(1, *shape, dtype=torch.float64, device="cpu")
+            for shape in (event_shape if is_tuple else [event_shape])
+        ]
         theta = tuple(zeros) if is_tuple else zeros[0]
         lengths = self._lengths(theta).cpu()
         steps, states = common_form(theta)[0].shape[1:]
         free = 0 if not is_tuple and int(lengths) == 1 else int(lengths)  # a token without edges has one tag, 0
         check_enumerable(states**free, f"tag sequences of {free} tokens and {states} states")
-        tags = torch.zeros(states**free, steps, dtype=torch.int64)
-        tags[:, :free] = torch.tensor(list(itertools.product(range(states), repeat=free)))
+        tags = torch.zeros(states**free, steps, dtype=torch.int64, device="cpu")
+        tags[:, :free] = torch.tensor(list(itertools.product(range(states), repeat=free)), device="cpu")
         return tag_indicators(tags, lengths, theta)
 
     def _inputs(self, theta: Parts) -> tuple[Tensor, Tensor, Tensor]:

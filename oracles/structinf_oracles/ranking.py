@@ -127,6 +127,8 @@ class Ranking(Projectable, Enumerable):
         lengths = self.bound.get("lengths")
         length = size if lengths is None else int(lengths[0])
         check_enumerable(math.factorial(length), f"rankings of {length} elements")
-        y = torch.zeros(math.factorial(length), size, dtype=torch.float64)
-        y[:, :length] = torch.tensor(list(itertools.permutations(range(1, length + 1))), dtype=torch.float64)
+        y = torch.zeros(math.factorial(length), size, dtype=torch.float64, device="cpu")
+        y[:, :length] = torch.tensor(
+            list(itertools.permutations(range(1, length + 1))), dtype=torch.float64, device="cpu"
+        )
         return y

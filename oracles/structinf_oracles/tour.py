@@ -177,11 +177,11 @@ class Tour(SolverOracle, Enumerable):
         size = n if lengths is None else int(lengths[0])
         count = math.factorial(max(size - 1, 0))
         check_enumerable(count, f"tours of {size} nodes")
-        labels = torch.full((count, n), -1)
+        labels = torch.full((count, n), -1, device="cpu")
         orders = [list(order) for order in itertools.permutations(range(1, size))]
         labels[:, :1] = 0
-        labels[:, 1:size] = torch.tensor(orders, dtype=torch.long).reshape(count, max(size - 1, 0))
-        return self[[0] * count].encode(labels, torch.zeros(1, n, n, dtype=torch.float64))
+        labels[:, 1:size] = torch.tensor(orders, dtype=torch.long, device="cpu").reshape(count, max(size - 1, 0))
+        return self[[0] * count].encode(labels, torch.zeros(1, n, n, dtype=torch.float64, device="cpu"))
 
 
 @functools.lru_cache(maxsize=32)
