@@ -270,6 +270,11 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
 
 
 def _flat_support(warm_start: Solution, problem: Problem) -> Parts:
+    if not isinstance(warm_start, Solution):
+        raise TypeError(
+            f"warm_start must be a Solution, as infer returns it, or None, got {type(warm_start).__name__}; pass the "
+            "result of an earlier infer"
+        )
     support = warm_start.support
     if support is None:
         raise InvalidInputError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -12,9 +13,9 @@ from .calls.problem import Problem
 from .calls.resolution import prepare_oracle
 from .compile.public_call import public_call
 from .dp import HypergraphProgram
-from .errors import UnsupportedError
+from .errors import InfeasibleError, UnsupportedError
 from .oracle import GibbsOracle, KBest, Oracle, Samplable
-from .parts import Parts, as_tuple, divide_by_temperature, inner_product, map_parts
+from .parts import Parts, as_tuple, batch_size, divide_by_temperature, inner_product, map_parts, select_rows
 from .regularizers import Regularizer, SquaredL2, check_temperature, get_regularizer
 from .relaxation import missing_ability_reason
 from .shapes import Float
@@ -35,6 +36,10 @@ __all__ = [
     "sparsemax_over_topk",
     "topk",
 ]
+
+
+_MOST_COUNTED = 1e9
+"""The largest number of structures counted by a log-partition function in float64."""
 
 
 class TopK(NamedTuple):
@@ -207,20 +212,22 @@ def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
     theta : (..., *event) Tensor, or tuple of them
         Scores of the parts, as for :func:`structinf.relax`; −inf forbids a part, and other values do not matter.
     oracle : str or Oracle
-        A dynamic program (:class:`structinf.dp.HypergraphProgram`): an object, or a name of
-        :func:`structinf.list_oracles`, with its options.
+        A dynamic program (:class:`structinf.dp.HypergraphProgram`) or another oracle with a log-partition function
+        (:class:`structinf.GibbsOracle`): an object, or a name of :func:`structinf.list_oracles`, with its options.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
     Returns
     -------
     list of int
-        The numbers of structures, of any size.
+        The numbers of structures. A dynamic program counts in integers of any size. For other oracles, the count is
+        exp log Z of zeros, and at most 10^9.
 
     Raises
     ------
     UnsupportedError
-        If the oracle is not a HypergraphProgram.
+        If the oracle is no dynamic program and has no log-partition function, or if it is no dynamic program and has
+        more than 10^9 structures.
 
     Examples
     --------
@@ -232,7 +239,39 @@ def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
     """
     problem = prepare_oracle(theta, oracle, options)
     with problem.plain_modes():
-        return _require_hypergraph(problem.oracle).count(problem.theta)
+        if isinstance(problem.oracle, HypergraphProgram):
+            return problem.oracle.count(problem.theta)
+        return _count_by_log_partition(problem.oracle, problem.theta)
+
+
+def _log_counts(oracle: GibbsOracle, zeros: Parts) -> list[float]:
+    """Return log Z of each instance, −inf for an instance without a structure."""
+    try:
+        return oracle.log_partition(zeros).tolist()
+    except InfeasibleError:
+        size = batch_size(zeros)
+        if size == 1:
+            return [-math.inf]
+        rows = [torch.tensor([i], device=as_tuple(zeros)[0].device) for i in range(size)]
+        return [_log_counts(oracle[row], select_rows(zeros, row))[0] for row in rows]
+
+
+def _count_by_log_partition(oracle: Oracle, theta: Parts) -> list[int]:
+    """Return exp log Z of zeros, rounded, for each instance."""
+    if missing := missing_ability_reason(oracle, GibbsOracle):
+        raise _unsupported(oracle, f"no graph of its structures to count, and {missing}")
+    zeros = map_parts(lambda t: torch.where(t.isneginf(), t, 0.0).double(), theta)
+    counts = []
+    for i, log_count in enumerate(_log_counts(cast(GibbsOracle, oracle), zeros)):
+        number = math.exp(min(log_count, 99.0))
+        # Rounding errors of log Z, about 1e-13, stay far below half a structure.
+        if number > _MOST_COUNTED or abs(number - round(number)) > 0.01:
+            raise UnsupportedError(
+                f"{oracle.label()} counts at most {_MOST_COUNTED:.0e} structures exactly, and batch index {i} has "
+                f"about exp({log_count:.6g}); call log_partition with zeros for the logarithm of the number"
+            )
+        counts.append(round(number))
+    return counts
 
 
 @public_call(functorch=True)

@@ -124,14 +124,17 @@ class Regularizer(abc.ABC):
         return replace(self, temperature=temperature)
 
 
-def check_temperature(temperature: float, *, allow_zero: bool = False) -> None:
-    """Raise InvalidInputError unless ``temperature`` is a finite positive number, or 0 if ``allow_zero``."""
+def check_temperature(temperature: float, *, allow_zero: bool = False, name: str = "temperature") -> None:
+    """Raise InvalidInputError unless ``temperature`` is a finite positive number, or 0 if ``allow_zero``.
+
+    The message calls the option by its ``name``.
+    """
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not is_number or not (0 < temperature < math.inf or (allow_zero and temperature == 0)):
         least = "of at least 0 (0 means no smoothing)" if allow_zero else "above 0"
         hint = "" if is_number else "; pass a Python number, or divide the scores by a learned temperature instead"
         received = f"a {type(temperature).__name__}" if isinstance(temperature, Tensor) else repr(temperature)
-        raise InvalidInputError(f"temperature must be a finite number {least}, got {received}{hint}")
+        raise InvalidInputError(f"{name} must be a finite number {least}, got {received}{hint}")
 
 
 def smooth_max_value(regularizer: Regularizer, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from . import autograd
-from .errors import InvalidInputError, UnsupportedError
+from .errors import InvalidInputError, UnknownNameError, UnsupportedError
 from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
 from .parts import Parts, as_tuple, divide_by_temperature, map_parts, pack_like
 from .registry import Registry
@@ -196,9 +196,15 @@ class RegularizedRelaxation(Relaxation):
 RELAXATIONS: Registry[Relaxation] = Registry("relaxation", Relaxation, "structinf.relaxations")
 
 
-def resolve_relaxation(relaxation: str | Relaxation, temperature: float | None = None) -> Relaxation:
-    """Return an inner relaxation, by name or as an object, with ``temperature`` if it is not None."""
-    found = RELAXATIONS.get(relaxation)
+def resolve_relaxation(relaxation: str | Relaxation, temperature: float | None = None, option: str = "") -> Relaxation:
+    """Return an inner relaxation, by name or as an object, with ``temperature`` if it is not None.
+
+    Messages start with the name ``option`` of the argument.
+    """
+    try:
+        found = RELAXATIONS.get(relaxation)
+    except (TypeError, UnknownNameError) as error:
+        raise type(error)(f"{option}: {error}" if option else str(error)) from None
     if temperature is None:
         return found
     if not (dataclasses.is_dataclass(found) and "temperature" in (f.name for f in dataclasses.fields(found))):

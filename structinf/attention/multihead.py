@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn.functional import linear
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
-from ..validation import check_natural
+from ..validation import check_floating, check_natural
 from .base import AttentionWeights
 from .padding import check_mask
 from .single_head import StructuredAttention
@@ -118,6 +119,9 @@ class StructuredMultiheadAttention(nn.Module):
         super().__init__()
         check_natural("embed_dim", embed_dim)
         check_natural("num_heads", num_heads)
+        for option, size in (("kdim", kdim), ("vdim", vdim)):
+            if size is not None:
+                check_natural(option, size)
         if embed_dim % num_heads:
             raise InvalidInputError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {num_heads}")
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
@@ -190,6 +194,14 @@ class StructuredMultiheadAttention(nn.Module):
         """
         if is_causal and attn_mask is None:
             raise InvalidInputError("is_causal=True needs attn_mask, got None; pass the causal mask as attn_mask")
+        for name, t in (("query", query), ("key", key), ("value", value)):
+            check_floating(name, t)
+            expected = self.out_proj.weight.dtype
+            if t.dtype != expected and not torch.is_autocast_enabled(t.device.type):
+                raise TypeError(
+                    f"{name} must have the dtype of the parameters, {expected}, got {t.dtype}; cast it, or the module, "
+                    "with .to()"
+                )
         if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:
             raise InvalidInputError(
                 "query, key and value must all have 3 dimensions, or 2 without a batch, got shapes "
@@ -202,6 +214,12 @@ class StructuredMultiheadAttention(nn.Module):
         ):
             if padding_mask.shape[-1] != size:
                 raise InvalidInputError(f"{name} must have shape (..., {size}), got {tuple(padding_mask.shape)}")
+        batches = [t.shape[not self.batch_first] if t.ndim == 3 else 1 for t in (query, key, value)]
+        if any(a != b and 1 not in (a, b) for a, b in itertools.combinations(batches, 2)):
+            raise InvalidInputError(
+                f"query, key and value must have the same batch size, got {', '.join(map(str, batches))} in dimension "
+                f"{int(not self.batch_first)}; batch_first={self.batch_first} sets the dimension"
+            )
         if query is key and query_padding_mask is None:
             query_padding_mask = self.attention.self_attention_padding(key_padding_mask)
         q, k, v = self._project(query, key, value)

@@ -172,7 +172,13 @@ def _mask_after(keys: Tensor | None, scores: Tensor) -> Tensor:
 def zero_where_all_masked(function: Callable[[Tensor], Tensor], scores: Tensor) -> Float[Tensor, "*batch keys"]:
     """Apply ``function`` along the last dimension; rows of −inf get zeros with gradient 0."""
     empty = scores.isneginf().all(-1, keepdim=True)
-    return function(scores.masked_fill(empty, 0)).masked_fill(empty, 0)
+    weights = function(scores.masked_fill(empty, 0))
+    if not isinstance(weights, Tensor) or weights.shape != scores.shape:
+        received = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
+        raise TypeError(
+            f"weights: the map must return a tensor of the shape of the scores, {tuple(scores.shape)}, got {received}"
+        )
+    return weights.masked_fill(empty, 0)
 
 
 def _resolve_simplex_map(name: str, options: dict[str, Any]) -> Callable[..., Tensor]:

@@ -13,6 +13,7 @@ from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
 from ..shapes import Float
+from ..validation import check_floating, check_generator
 from .base import AttentionWeights
 from .padding import apply_masks, check_mask, is_padding
 from .resolve import choose_weights
@@ -22,12 +23,44 @@ __all__ = ["StructuredAttention", "scaled_dot"]
 
 def scaled_dot(query: Tensor, key: Tensor) -> Float[Tensor, "*batch queries keys"]:
     """Return scaled dot products ⟨q, k⟩ / √d, (..., n, m), for queries (..., n, d) and keys (..., m, d)."""
+    check_floating("query", query)
+    check_floating("key", key)
     if min(query.ndim, key.ndim) < 2 or query.shape[-1] != key.shape[-1]:
         raise InvalidInputError(
             "query and key must have shapes (..., n, d) and (..., m, d) with the same d, got "
             f"{tuple(query.shape)} and {tuple(key.shape)}; for other shapes, pass a function score=..."
         )
+    check_pair("query", query, "key", key)
     return (query / math.sqrt(query.shape[-1])) @ key.mT
+
+
+def check_pair(name: str, t: Tensor, other_name: str, other: Tensor) -> None:
+    """Raise unless two tensors (..., rows, columns) have one dtype, or autocast is on, and their batches broadcast.
+
+    Parameters
+    ----------
+    name, other_name : str
+        The names of the arguments, for messages.
+    t, other : Tensor
+        The arguments.
+
+    Raises
+    ------
+    TypeError
+        If the dtypes differ.
+    InvalidInputError
+        If the batch dimensions do not broadcast.
+    """
+    if t.dtype != other.dtype and not torch.is_autocast_enabled(t.device.type):
+        raise TypeError(
+            f"{name} and {other_name} must have the same dtype, got {t.dtype} and {other.dtype}; cast one with .to()"
+        )
+    sizes = zip(reversed(t.shape[:-2]), reversed(other.shape[:-2]), strict=False)
+    if any(size != other_size and 1 not in (size, other_size) for size, other_size in sizes):
+        raise InvalidInputError(
+            f"{name} and {other_name} must have batch dimensions that broadcast, in front of the last two, got shapes "
+            f"{tuple(t.shape)} and {tuple(other.shape)}; pass the same batch"
+        )
 
 
 class StructuredAttention(nn.Module):
@@ -103,8 +136,12 @@ class StructuredAttention(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if not isinstance(dropout, int | float):
+        if isinstance(dropout, bool) or not isinstance(dropout, int | float):
             raise TypeError(f"dropout must be a number, got {dropout!r}; pass attention weights as weights=...")
+        if not 0 <= dropout <= 1:
+            raise InvalidInputError(f"dropout must be a probability between 0 and 1, got {dropout!r}")
+        if score is not None and not callable(score):
+            raise TypeError(f"score must be a function of query and key, or None, got {score!r}")
         self.weights = choose_weights(weights, oracle, relaxation, options)
         self.score = scaled_dot if score is None else score
         self.dropout = nn.Dropout(dropout)
@@ -171,7 +208,7 @@ class StructuredAttention(nn.Module):
         """
         if key_padding_mask is None or not self.weights.couples_queries:
             return None
-        check_mask("key_padding_mask", key_padding_mask, key_padding_mask.shape, floating=True)
+        check_mask("key_padding_mask", key_padding_mask, getattr(key_padding_mask, "shape", ()), floating=True)
         return is_padding(key_padding_mask)
 
     def attend(
@@ -198,11 +235,15 @@ class StructuredAttention(nn.Module):
         need_weights : bool
             Whether to return the weights; otherwise the second result is None.
         """
+        check_floating("scores", scores)
+        check_floating("value", value)
+        check_generator(generator)
         if scores.ndim < 2 or value.ndim < 2 or value.shape[-2] != scores.shape[-1]:
             raise InvalidInputError(
                 "scores and values must have shapes (..., n, m) and (..., m, e), one value for each key; got shapes "
                 f"{tuple(scores.shape)} and {tuple(value.shape)}"
             )
+        check_pair("scores", scores, "value", value)
         scores, padding = apply_masks(scores, key_padding_mask, attn_mask)
         weights = self.weights(scores, padding, query_padding_mask, generator)
         return self.dropout(weights) @ value, weights if need_weights else None

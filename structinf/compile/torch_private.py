@@ -25,6 +25,7 @@ __all__ = [
     "is_jit_tracing",
     "mark_constant",
     "pytree",
+    "set_grad_enabled",
     "standard_gamma",
     "value_of_scalar",
 ]
@@ -46,9 +47,8 @@ def is_dynamo_imported() -> bool:
 
 
 def is_fake_tensor(t: Tensor) -> bool:
-    """Return whether ``t`` has a shape but no values, outside of torch.compile and torch.export."""
-    # A name comparison, because the import of the class is slow.
-    return type(t).__name__ == "FakeTensor" and not torch.compiler.is_compiling()
+    """Return whether ``t`` has a shape but no values, as inside a FakeTensorMode."""
+    return type(t).__name__ == "FakeTensor"  # by name, because the import of the class is slow
 
 
 def mark_constant(function: F) -> F:
@@ -81,6 +81,11 @@ def has_saved_tensor_hooks() -> bool:
     """Return whether hooks for saved tensors are set."""
     autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
     return autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def set_grad_enabled(enabled: bool) -> None:
+    """Let autograd record operations, or not. The contexts of torch take 2 µs longer."""
+    torch._C._set_grad_enabled(enabled)
 
 
 def standard_gamma(concentration: Tensor, generator: torch.Generator | None) -> Tensor:

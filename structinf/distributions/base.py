@@ -13,12 +13,14 @@ from torch.distributions.constraints import Constraint
 
 from ..errors import InvalidInputError
 from ..parts import Parts, as_tuple, broadcast_shapes, map_parts
+from ..validation import check_size
 
 __all__ = [
     "Size",
     "StructureConstraint",
     "StructureDistribution",
     "broadcast_batch_shapes",
+    "expanded_batch_shape",
     "is_labels",
     "unflatten_samples",
 ]
@@ -72,16 +74,9 @@ class StructureDistribution(Distribution, abc.ABC):
         return map_parts(lambda v: torch.where(v > 0, torch.where(v > 0, v, 1.0).sqrt(), 0.0), self.variance)
 
     def _extended_shape(self, sample_shape: Size = ()) -> Any:
-        lead = torch.Size(sample_shape) + self.batch_shape
+        lead = check_size("sample_shape", sample_shape) + self.batch_shape
         shapes = tuple(lead + event for event in self.event_shapes)
         return shapes[0] if isinstance(self._event_shape, torch.Size) else shapes
-
-    def _check_expand(self, batch_shape: Size) -> torch.Size:
-        """Return ``batch_shape``; raise InvalidInputError if the distribution cannot be expanded to ``batch_shape``."""
-        shape = torch.Size(batch_shape)
-        if broadcast_batch_shapes(self.batch_shape, shape, what="batch_shape") != shape:
-            raise InvalidInputError(f"batch_shape: {tuple(self.batch_shape)} cannot be expanded to {tuple(shape)}")
-        return shape
 
     def _leading_shapes(self, value: Any) -> torch.Size | None:
         """Return the dimensions of ``value`` before the event dimensions, or None if the event shape does not fit."""
@@ -109,6 +104,14 @@ def is_labels(value: Any) -> bool:
     """Return whether ``value`` is an integer tensor: the library reads integers as labels, never as structures."""
     is_tensor = isinstance(value, Tensor)
     return is_tensor and not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
+
+
+def expanded_batch_shape(own: torch.Size, batch_shape: Size) -> torch.Size:
+    """Return ``batch_shape``; raise InvalidInputError if the batch shape ``own`` cannot be expanded to it."""
+    shape = check_size("batch_shape", batch_shape)
+    if broadcast_batch_shapes(own, shape, what="batch_shape") != shape:
+        raise InvalidInputError(f"batch_shape: {tuple(own)} cannot be expanded to {tuple(shape)}")
+    return shape
 
 
 def broadcast_batch_shapes(*shapes: Size, what: str) -> torch.Size:

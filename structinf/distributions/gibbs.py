@@ -26,8 +26,16 @@ from ..relaxations.marginals import Marginals
 from ..relaxations.stochastic import Stochastic
 from ..smoothing import differentiable_log_partition, log_partition_function
 from ..solvers.argmax import best_score, best_structure
-from ..validation import check_generator
-from .base import Size, StructureConstraint, StructureDistribution, broadcast_batch_shapes, is_labels, unflatten_samples
+from ..validation import check_generator, check_size
+from .base import (
+    Size,
+    StructureConstraint,
+    StructureDistribution,
+    broadcast_batch_shapes,
+    expanded_batch_shape,
+    is_labels,
+    unflatten_samples,
+)
 from .membership import are_members, check_members
 from .variance import variances
 
@@ -113,7 +121,7 @@ class Gibbs(StructureDistribution):
 
     def expand(self, batch_shape: Size, _instance: Any = None) -> Self:
         new: Any = self._get_checked_instance(Gibbs, _instance)
-        shape = self._check_expand(batch_shape)
+        shape = expanded_batch_shape(self.batch_shape, batch_shape)
         new._set_attributes(*self._expanded(shape), self.temperature, self.relaxation)
         StructureDistribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
@@ -210,7 +218,7 @@ class Gibbs(StructureDistribution):
         if reason := missing_ability_reason(self.oracle, Samplable):
             raise UnsupportedError(f"sample: {reason}")
         check_generator(generator)
-        problem, shape = self._problem(), torch.Size(sample_shape)
+        problem, shape = self._problem(), check_size("sample_shape", sample_shape)
         found: Any = problem.oracle
         with problem.plain_modes():
             drawn = found.sample(divide_by_temperature(problem.theta, self.temperature), shape.numel(), generator)
@@ -224,7 +232,7 @@ class Gibbs(StructureDistribution):
                 "rsample: structures are discrete, and this Gibbs has no relaxation. Use Gibbs(..., relaxation=...) "
                 "for relaxed samples, or sample() for exact samples"
             )
-        problem, shape = self._problem(), torch.Size(sample_shape)
+        problem, shape = self._problem(), check_size("sample_shape", sample_shape)
         n = shape.numel()
         noisy = dataclasses.replace(self.relaxation, samples=max(n, 1), reduction="none").with_generator(generator)
         with problem.plain_modes():

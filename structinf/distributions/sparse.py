@@ -21,8 +21,16 @@ from ..parts import Parts, as_tuple, list_to_tuple, map_parts
 from ..queries import sparsemax_over_topk
 from ..relaxation import Relaxation
 from ..solution import Solution
-from ..validation import check_generator
-from .base import Size, StructureConstraint, StructureDistribution, broadcast_batch_shapes, is_labels, unflatten_samples
+from ..validation import check_generator, check_size
+from .base import (
+    Size,
+    StructureConstraint,
+    StructureDistribution,
+    broadcast_batch_shapes,
+    expanded_batch_shape,
+    is_labels,
+    unflatten_samples,
+)
 from .gibbs import Gibbs
 
 __all__ = ["SparseDistribution"]
@@ -185,7 +193,7 @@ class SparseDistribution(StructureDistribution):
 
     def expand(self, batch_shape: Size, _instance: Any = None) -> Self:
         new: Any = self._get_checked_instance(SparseDistribution, _instance)
-        shape = self._check_expand(batch_shape)
+        shape = expanded_batch_shape(self.batch_shape, batch_shape)
 
         def wide(t: Tensor) -> Tensor:
             event = t.shape[self.weights.ndim :]
@@ -274,7 +282,7 @@ class SparseDistribution(StructureDistribution):
     def sample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
         """Draw independent samples, (*sample, *batch, *event), from ``generator`` or else torch's random generator."""
         check_generator(generator)
-        shape, cumulative = torch.Size(sample_shape), self.weights.double().cumsum(0)
+        shape, cumulative = check_size("sample_shape", sample_shape), self.weights.double().cumsum(0)
         cumulative = (cumulative / cumulative[-1:]).movedim(0, -1).contiguous()
         device = self.weights.device if generator is None else generator.device
         uniforms = torch.rand(*self.batch_shape, shape.numel(), dtype=torch.float64, generator=generator, device=device)
@@ -282,6 +290,13 @@ class SparseDistribution(StructureDistribution):
         # entry of weight 0 has the cumulative weight of the entry before it, and is never drawn.
         index = torch.searchsorted(cumulative, uniforms.to(cumulative.device), right=True)
         return unflatten_samples(self._select_structures(index.movedim(-1, 0)), shape)
+
+    def rsample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
+        """Raise UnsupportedError: samples of structures have no derivative."""
+        raise UnsupportedError(
+            "rsample: the samples of a SparseDistribution are structures, which have no derivative; use sample(), or "
+            "Gibbs(..., relaxation=...) for relaxed samples"
+        )
 
     def _select_structures(self, index: Tensor) -> Parts:
         """Return the structures (n, *batch, *event) at indices (n, *batch)."""

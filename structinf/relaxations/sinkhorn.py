@@ -87,7 +87,7 @@ class Sinkhorn(RegularizedRelaxation):
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
         if self.initial_temperature is not None:
-            check_temperature(self.initial_temperature)
+            check_temperature(self.initial_temperature, name="initial_temperature")
         check_choice("backward", self.backward, ("implicit", "unrolled"))
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 

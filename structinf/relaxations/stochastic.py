@@ -83,7 +83,9 @@ class Stochastic(Relaxation):
     search_terms = ("gumbel_softmax", "gumbel_sinkhorn", "concrete")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base_relaxation", resolve_relaxation(self.base_relaxation, self.temperature))
+        object.__setattr__(
+            self, "base_relaxation", resolve_relaxation(self.base_relaxation, self.temperature, "base_relaxation")
+        )
         object.__setattr__(self, "temperature", None)
         object.__setattr__(self, "noise", get_noise(self.noise))
         check_positive("sigma", self.sigma)

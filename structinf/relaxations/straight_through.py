@@ -63,7 +63,7 @@ class StraightThrough(Surrogate):
                     "relaxation"
                 )
             return
-        object.__setattr__(self, "backward", resolve_relaxation(self.backward, temperature))
+        object.__setattr__(self, "backward", resolve_relaxation(self.backward, temperature, "backward"))
         if self._backward_relaxation is not None and self._backward_relaxation.sample_ndim:
             raise InvalidInputError(
                 f'backward: {self._backward_relaxation!r} returns separate samples; set its reduction="mean"'

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..autograd.simplex_map import Parameter, SimplexMap
 from ..compile.public_call import OperatorSpec, public_call
+from ..errors import InvalidInputError
 from ..kernels.simplex import dispatch as compiled
 from ..kernels.simplex import torch_backend
 from ..shapes import Float
@@ -42,6 +43,12 @@ class _GroupingMap(SimplexMap):
 
 
 def _apply(is_contiguous: bool, x: Tensor, weight: float, dim: int) -> Tensor:
+    if isinstance(weight, Tensor) and (weight.numel() != 1 or weight.requires_grad):
+        received = f"a tensor of shape {tuple(weight.shape)}" if weight.numel() != 1 else "a tensor that requires grad"
+        raise InvalidInputError(
+            f"weight must be one number for all rows, without a gradient, got {received}; call the map once for each "
+            "weight, with float(weight)"
+        )
     check_parameter("weight", weight, 0)
     if not weight:
         return apply_along_dim(EntmaxMap(), x, dim, 2.0)

@@ -17,6 +17,7 @@ from .options import (
     check_k,
     check_natural,
     check_positive,
+    check_size,
 )
 from .tensors import FLOATING_DTYPES, check_floating, check_values
 
@@ -37,5 +38,6 @@ __all__ = [
     "check_lengths",
     "check_natural",
     "check_positive",
+    "check_size",
     "check_values",
 ]

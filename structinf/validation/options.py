@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -18,6 +20,7 @@ __all__ = [
     "check_k",
     "check_natural",
     "check_positive",
+    "check_size",
 ]
 
 
@@ -73,3 +76,26 @@ def check_k(k: int) -> None:
         The number of structures.
     """
     check_natural("k", k)
+
+
+def check_size(name: str, size: Sequence[int]) -> torch.Size:
+    """Return ``size`` as a torch.Size; raise TypeError or InvalidInputError unless it is a sequence of naturals.
+
+    Parameters
+    ----------
+    name : str
+        The name of the argument, for messages.
+    size : sequence of int
+        The argument.
+    """
+    try:
+        found = tuple(operator.index(n) for n in size)
+        is_valid = not any(isinstance(n, bool) for n in size)
+    except TypeError:
+        found, is_valid = (), False
+    if not is_valid:
+        hint = f"; write {name}=({size},)" if isinstance(size, int) and not isinstance(size, bool) else ""
+        raise TypeError(f"{name} must be a sequence of integers, such as (5,), got {size!r}{hint}")
+    if min(found, default=0) < 0:
+        raise InvalidInputError(f"{name} must hold integers of at least 0, got {size!r}")
+    return torch.Size(found)

@@ -32,6 +32,8 @@ def check_floating(name: str, value: Any, what: str = "a tensor") -> None:
 
 def check_values(name: str, t: Tensor) -> None:
     """Raise UnsupportedError if the argument ``name`` is a meta or fake tensor, which has a shape but no values."""
+    if torch.compiler.is_compiling():
+        return  # torch.compile and torch.export propagate shapes by fake tensors
     if t.is_meta or is_fake_tensor(t):
         raise UnsupportedError(
             f"{name} is a {'meta' if t.is_meta else 'fake'} tensor of shape {tuple(t.shape)}, without the values that "

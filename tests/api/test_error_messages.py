@@ -348,6 +348,31 @@ def test_what_an_option_needs_is_said_with_the_option() -> None:
         si.Layer("assignment", "spigot", variant="cross_entropy")
 
 
+@pytest.mark.parametrize("start", [3, "solution", torch.zeros(2, 4), (torch.zeros(1, 2, 4),)])
+def test_a_warm_start_is_a_solution(start):
+    with pytest.raises(
+        TypeError, match=r"^warm_start must be a Solution, .*, got (int|str|Tensor|tuple); pass the result"
+    ):
+        si.infer(torch.zeros(2, 4), "categorical", "sparsemap", warm_start=start)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(-1.0, "got -1.0$"), ("1", "got '1'; pass a Python number"), (0, "got 0")]
+)
+def test_an_initial_temperature_is_called_so(value, message):
+    with pytest.raises(InvalidInputError, match=rf"^initial_temperature must be a finite number above 0, {message}"):
+        si.get_relaxation("sinkhorn", initial_temperature=value)
+
+
+@pytest.mark.parametrize("value", [3, None, "no_such", torch.zeros(2)])
+def test_an_inner_relaxation_is_called_by_its_option(value):
+    for name, option in [("stochastic", "base_relaxation"), ("straight_through", "backward")]:
+        with pytest.raises(
+            (TypeError, si.UnknownNameError), match=rf"^{option}: (relaxation must be a name|no relaxation)"
+        ):
+            si.get_relaxation(name, **{option: value})
+
+
 # ----------------------------------------------------------------------------- plugins that break their protocol
 
 

@@ -198,6 +198,28 @@ def test_what_cannot_be_asked(query, name, lack):
         query(torch.zeros(3, 3))
 
 
+@pytest.mark.parametrize("name", ["arborescence", "spanning_tree"])
+def test_trees_are_counted_by_the_log_partition_function(name):
+    theta = torch.randn(4, 5, 5, dtype=torch.float16)
+    theta[1, 0, 1] = theta[1, 1, 0] = -math.inf
+    theta[2] = -math.inf
+    assert si.count(theta, name)[::3] == [125, 125]
+    assert si.count(theta, name)[1:3] == [75, 0]
+    assert si.count(theta[2], name) == [0]
+    assert si.count(torch.zeros(9, 9), name) == [9**7]
+    with pytest.raises(
+        si.UnsupportedError, match=rf"{name} counts at most 1e\+09 structures .* index 1 .*; call log_p"
+    ):
+        si.count(torch.stack([torch.full((12, 12), -math.inf), torch.zeros(12, 12)]), name)
+
+
+def test_choices_and_subsets_are_counted():
+    theta = torch.tensor([[0.0, 3.0, -math.inf, 1.0], [0.0, 0.0, 0.0, 0.0]])
+    assert si.count(theta, "categorical") == [3, 4]
+    assert si.count(theta, "bits") == [8, 16]
+    assert si.count(theta, "subset", k=2) == [3, 6]
+
+
 def test_wrong_input_is_refused_as_in_relax():
     theta = torch.zeros(2, 4, 4)
     for query in (lambda **o: si.topk(theta, "dtw", 2, **o), lambda **o: si.sample(theta, "dtw", **o)):

@@ -287,3 +287,42 @@ def test_refusals():
         si.Gibbs(torch.full((3,), -math.inf), "categorical").sample()
     with pytest.raises(NotImplementedError):
         kl_divergence(gibbs, torch.distributions.Normal(0.0, 1.0))
+
+
+# ----------------------------------------------------------------------------- sizes
+
+DISTRIBUTIONS = [
+    si.Gibbs(torch.zeros(2, 4), "categorical", relaxation="marginals"),
+    si.SparseDistribution.of(torch.zeros(2, 4), "categorical"),
+    si.HardConcrete(torch.zeros(2, 4)),
+    si.GaussianSparsemax(torch.zeros(2, 4)),
+    si.GumbelSparsemax(torch.zeros(2, 4)),
+]
+
+
+@pytest.mark.parametrize("method", ["sample", "rsample", "expand"])
+@pytest.mark.parametrize("size", [3.5, "ab", None, 3, True, torch.tensor(3), (True,), (2.5,), ("a",), [None]])
+def test_sizes_are_sequences_of_integers(method, size):
+    for distribution in DISTRIBUTIONS:
+        name = "batch_shape" if method == "expand" else "sample_shape"
+        if method != "rsample" or distribution.has_rsample:
+            hint = r"; write \w+=\(3,\)$" if size is not True and isinstance(size, int) else "$"
+            with pytest.raises(
+                TypeError, match=rf"^{name} must be a sequence of integers, such as \(5,\), got .*{hint}"
+            ):
+                getattr(distribution, method)(size)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda d: type(d).__name__)
+def test_sizes_are_natural(distribution):
+    with pytest.raises(si.InvalidInputError, match=r"^sample_shape must hold integers of at least 0, got \(-1,\)"):
+        distribution.sample((-1,))
+    with pytest.raises(si.InvalidInputError, match=r"^batch_shape: .*\(3, 5\)"):
+        distribution.expand((3, 5))
+    assert distribution.sample([0]).shape[0] == 0
+    assert distribution.sample(torch.Size([2, 1])).shape[:2] == (2, 1)
+
+
+def test_structures_have_no_relaxed_samples():
+    with pytest.raises(si.UnsupportedError, match=r"^rsample: .*SparseDistribution .*; use sample\(\), or"):
+        DISTRIBUTIONS[1].rsample((2,))

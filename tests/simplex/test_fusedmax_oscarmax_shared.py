@@ -125,6 +125,27 @@ def test_other_weights(function, weight):
         function(torch.zeros(3), weight)
 
 
+@both
+@pytest.mark.parametrize(
+    "weight", [torch.tensor([1.0, 2.0]), torch.ones(2, 1), torch.zeros(0), torch.tensor([[0.0, 1]])]
+)
+def test_a_weight_of_several_numbers(function, weight):
+    with pytest.raises(
+        InvalidInputError, match=r"^weight must be one number for all rows, .*, got a tensor of shape \("
+    ):
+        function(torch.zeros(2, 3), weight)
+
+
+@both
+def test_a_weight_is_not_learned(function):
+    weight = torch.tensor(0.3)
+    assert torch.equal(function(torch.zeros(2, 3), weight), function(torch.zeros(2, 3), 0.3))
+    with pytest.raises(
+        InvalidInputError, match=r"^weight must be .*, got a tensor that requires grad; .*float\(weight\)"
+    ):
+        function(torch.zeros(2, 3), weight.requires_grad_())
+
+
 @pytest.mark.parametrize(("module", "function"), [(Fusedmax, fusedmax), (Oscarmax, oscarmax)])
 def test_modules(module, function):
     layer = module(0.3, dim=1)

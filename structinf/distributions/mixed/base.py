@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from ...kernels.arrays import upcast_half
 from ...validation import check_floating
+from ..base import expanded_batch_shape
 
 __all__ = ["MixedDistribution", "to_float_parameter"]
 
@@ -33,7 +34,7 @@ class MixedDistribution(Distribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         new = cast(Self, self._get_checked_instance(type(self), _instance))
         new.__dict__.update(self.__dict__)
-        new._batch_shape = torch.Size(batch_shape)
+        new._batch_shape = expanded_batch_shape(self.batch_shape, batch_shape)
         for name, constraint in cast(dict[str, Constraint], self.arg_constraints).items():
             parameter = getattr(self, name)
             event = parameter.shape[parameter.ndim - constraint.event_dim :]

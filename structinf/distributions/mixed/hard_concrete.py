@@ -16,7 +16,7 @@ from torch.nn.functional import logsigmoid
 from ...compile.public_call import public_call
 from ...errors import InvalidInputError
 from ...noise import Logistic
-from ...validation import check_positive
+from ...validation import check_positive, check_size
 from .base import MixedDistribution, to_float_parameter
 
 __all__ = ["HardConcrete"]
@@ -83,7 +83,7 @@ class HardConcrete(MixedDistribution):
 
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw samples, (*sample_shape, ...), differentiable in ``log_alpha``; samples of 0 or 1 have gradient 0."""
-        shape, like = self._extended_shape(torch.Size(sample_shape)), self.log_alpha
+        shape, like = self._extended_shape(check_size("sample_shape", sample_shape)), self.log_alpha
         return self._stretch_and_clip(
             Logistic().sample(shape, dtype=like.dtype, device=like.device, generator=generator)
         )

@@ -14,6 +14,7 @@ from ...autograd import smooth_argmax
 from ...errors import InvalidInputError, UnsupportedError
 from ...noise import Gumbel, Noise, Normal
 from ...regularizers import SquaredL2
+from ...validation import check_size
 from .base import MixedDistribution, to_float_parameter
 
 __all__ = ["GaussianSparsemax", "GumbelSparsemax"]
@@ -64,7 +65,7 @@ class _NoisySparsemax(MixedDistribution):
 
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw samples, (*sample_shape, ..., K), differentiable in ``loc`` and ``scale``."""
-        shape = self._extended_shape(torch.Size(sample_shape))
+        shape = self._extended_shape(check_size("sample_shape", sample_shape))
         u = self._noise.sample(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
         return smooth_argmax(SquaredL2(), self.loc + self.scale.unsqueeze(-1) * u)
 
