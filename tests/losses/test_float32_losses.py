@@ -21,7 +21,8 @@ from oracle_example import Example
 from structinf import FenchelYoungLoss, Parts, RegularizedRelaxation, RelaxedLoss, SPOPlusLoss
 from structinf.parts import as_tuple, map_parts
 
-pytestmark = [pytest.mark.slow, pytest.mark.matrix]
+pytestmark = pytest.mark.slow
+every_combination = pytest.mark.matrix  # of the registries, one in three without --full
 
 BATCH = 3
 DTYPES = {torch.float32: 2.4e6, torch.float16: 1e4}
@@ -76,6 +77,7 @@ def pairs() -> Iterator:
                 yield pytest.param(example, name, id=f"{example}-{name}")
 
 
+@every_combination
 @dtypes
 @costs
 @pytest.mark.parametrize(("example", "relaxation"), list(pairs()))
@@ -92,6 +94,7 @@ def test_fenchel_young_losses(example: Example, relaxation: str, cost: Any, dtyp
             torch.testing.assert_close(found, -si.log_prob(theta, gold, oracle), rtol=eps, atol=rounding)
 
 
+@every_combination
 @dtypes
 @oracle_examples.parametrize(lambda example: bool(example.listing) and not example.oracle().requires_nonpositive_theta)
 def test_values_by_enumeration(example: Example, dtype: torch.dtype) -> None:
@@ -109,6 +112,7 @@ def test_values_by_enumeration(example: Example, dtype: torch.dtype) -> None:
                 assert losses[b].item() == pytest.approx(expected, rel=2 * torch.finfo(dtype).eps, abs=scale)
 
 
+@every_combination
 @dtypes
 @relaxed_examples
 @pytest.mark.filterwarnings("ignore::structinf.ConvergenceWarning")
@@ -122,6 +126,7 @@ def test_distances_of_relaxed_structures(example: Example, dtype: torch.dtype) -
             assert (assert_equal_to_float64(loss, theta, gold, dtype) >= 0).all()
 
 
+@every_combination
 @dtypes
 @relaxed_examples
 def test_spo_plus_and_regret(example: Example, dtype: torch.dtype) -> None:
