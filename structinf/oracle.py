@@ -17,6 +17,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from .errors import InvalidInputError, PluginError, UnsupportedError
+from .kernels.arrays import as_tensor
 from .parts import (
     AnyParts,
     Parts,
@@ -50,7 +51,7 @@ __all__ = [
 
 
 def _as_instance_tensor(value: Any) -> Tensor:
-    t = torch.as_tensor(value)
+    t = as_tensor(value)
     return t if t.is_floating_point() or t.dtype is torch.bool else t.to(torch.int64)
 
 
