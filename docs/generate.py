@@ -67,8 +67,8 @@ NEEDS = {
     "map": "needs `argmax`",
     "perturbed": "needs an `argmax` that accepts scores above 0",
     "marginals": "needs `log_partition`",
-    "smoothed": "needs a recursion",
-    "sinkhorn": "needs sums of rows and columns",
+    "smoothed": "needs a dynamic program",
+    "sinkhorn": "needs matrices with given sums of rows and columns",
 }
 """What a relaxation needs from an oracle. Relaxations that share a column of the table have the same need."""
 
