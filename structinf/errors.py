@@ -24,6 +24,10 @@ __all__ = [
 ]
 
 
+MOST_LISTED = 10
+"""The largest number of instances listed in a message."""
+
+
 class StructinfError(Exception):
     """The base class of the library's exceptions."""
 
@@ -41,35 +45,48 @@ class InstanceError(StructinfError):
         What is wrong, and what to do. The constructor appends the batch index.
     batch_index : int
         Index of the first affected instance in the flattened batch.
+    batch_indices : sequence of int, optional
+        Indices of all affected instances that are known; by default the first alone.
 
     Attributes
     ----------
     batch_index : int
         Index of the first affected instance in the flattened batch.
+    batch_indices : tuple of int
+        Indices of the affected instances that are known.
     """
 
-    def __init__(self, message: str, batch_index: int) -> None:
+    def __init__(self, message: str, batch_index: int, batch_indices: Sequence[int] = ()) -> None:
         super().__init__(message if "batch index" in message else f"{message} (batch index {batch_index})")
         self.batch_index = batch_index
+        self.batch_indices = tuple(batch_indices) or (batch_index,)
 
     def add_batch_position(self, shape: Sequence[int]) -> None:
-        """Add the instance's index in a batch of ``shape`` to the message, if the batch has several dimensions.
+        """Add the indices in a batch of ``shape`` to the message, if the batch has several dimensions.
 
         Parameters
         ----------
         shape : sequence of int
             The batch dimensions.
         """
-        if len(shape) > 1 and self.batch_index < math.prod(shape):
-            place, left = [], self.batch_index
-            for size in reversed(shape):
-                left, index = divmod(left, size)
-                place.append(index)
-            message = f"{self.args[0]}; in the batch of shape {tuple(shape)} its index is {tuple(reversed(place))}"
-            self.args = (message,)
+        if len(shape) > 1 and max(self.batch_indices) < math.prod(shape):
+            places = [_unravel(index, shape) for index in self.batch_indices[:MOST_LISTED]]
+            what = "its index is" if len(self.batch_indices) == 1 else "their indices are"
+            more = len(self.batch_indices) - len(places)
+            listed = ", ".join(map(str, places)) + (f" and {more} more" if more else "")
+            self.args = (f"{self.args[0]}; in the batch of shape {tuple(shape)} {what} {listed}",)
 
     def __reduce__(self):
-        return type(self), (self.args[0], self.batch_index)
+        return type(self), (self.args[0], self.batch_index, self.batch_indices)
+
+
+def _unravel(index: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the position in a batch of ``shape`` of the instance ``index`` of the flattened batch."""
+    place = []
+    for size in reversed(shape):
+        index, position = divmod(index, size)
+        place.append(position)
+    return tuple(reversed(place))
 
 
 class InfeasibleError(InstanceError, ValueError):

@@ -16,7 +16,7 @@ from torch import Tensor
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
-from structinf.validation import check_enumerable, check_flag
+from structinf.validation import check_enumerable, check_flag, list_instances
 
 from .common.labels import reject_labels
 from .common.undirected_graphs import ScoredEdges
@@ -192,11 +192,12 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
             pairs += matched
             counts.append(len(matched))
         if not feasible.all():
-            index = int(np.flatnonzero(~feasible)[0])
+            indices = np.flatnonzero(~feasible).tolist()
             raise InfeasibleError(
-                f"no perfect matching of finite score exists for batch index {index}, as the edges above −inf leave a "
-                "node without a partner; allow more edges, or allow unmatched nodes with perfect=False",
-                index,
+                f"no perfect matching of finite score exists for {list_instances(indices)}, as the edges above −inf "
+                "leave a node without a partner; allow more edges, or allow unmatched nodes with perfect=False",
+                indices[0],
+                indices,
             )
         ends = np.sort(np.reshape(pairs, (-1, 2)).astype(np.int64), 1)
         instance = np.repeat(np.arange(len(theta)), counts)

@@ -7,6 +7,7 @@ from .instance_data import (
     check_feasible,
     check_instances,
     check_lengths,
+    list_instances,
 )
 from .options import (
     check_choice,
@@ -40,4 +41,5 @@ __all__ = [
     "check_positive",
     "check_size",
     "check_values",
+    "list_instances",
 ]

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..errors import InfeasibleError, InvalidInputError
+from ..errors import MOST_LISTED, InfeasibleError, InvalidInputError
 
 if TYPE_CHECKING:
     from ..oracle import Oracle
 
-__all__ = ["MOST_ENUMERATED", "bound_lengths", "check_enumerable", "check_feasible", "check_instances", "check_lengths"]
+__all__ = [
+    "MOST_ENUMERATED",
+    "bound_lengths",
+    "check_enumerable",
+    "check_feasible",
+    "check_instances",
+    "check_lengths",
+    "list_instances",
+]
 
 MOST_ENUMERATED = 1_000_000
 
 
 def check_feasible(value: Tensor, what: str) -> None:
-    """Raise InfeasibleError for the first instance whose best or summed score is −inf.
+    """Raise InfeasibleError if the best or summed score of an instance is −inf. The message names the instances.
 
     Parameters
     ----------
@@ -31,12 +39,25 @@ def check_feasible(value: Tensor, what: str) -> None:
     """
     infeasible = ~value if value.dtype is torch.bool else torch.isneginf(value)
     if bool(infeasible.any()):
-        index = int(infeasible.nonzero()[0, 0])
+        indices = infeasible.nonzero()[:, 0].tolist()
         raise InfeasibleError(
-            f"no {what} of finite score exists for batch index {index}: too many of its parts are −inf; "
-            "allow more parts or drop the instance",
-            index,
+            f"no {what} of finite score exists for {list_instances(indices)}: too many of "
+            f"{'its' if len(indices) == 1 else 'their'} parts are −inf; allow more parts or drop the "
+            f"instance{'s' * (len(indices) > 1)}",
+            indices[0],
+            indices,
         )
+
+
+def list_instances(indices: Sequence[int]) -> str:
+    """Return the first ten of the batch indices ``indices`` as words: "batch index 3 and also 5, 7"."""
+    first, *others = indices
+    if not others:
+        return f"batch index {first}"
+    shown = [str(index) for index in others[: MOST_LISTED - 1]]
+    if more := len(others) - len(shown):
+        shown.append(f"{more} more")
+    return f"batch index {first} and also {', '.join(shown)}"
 
 
 def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -261,6 +262,57 @@ def test_no_path(relaxation):
     theta = torch.zeros(3, 2), torch.full((2, 2), -INF)
     with pytest.raises(InfeasibleError, match="batch index 0"):
         relax(theta, "chain", relaxation)
+
+
+@every_relaxation
+def test_all_infeasible_instances_are_named(relaxation):
+    theta = torch.zeros(2, 3, 4)
+    theta[0, 2] = theta[1, 0] = theta[1, 2] = -INF
+    with pytest.raises(
+        InfeasibleError,
+        match=r"for batch index 2 and also 3, 5: too many of their parts .* the instances; in the batch of shape "
+        r"\(2, 3\) their indices are \(0, 2\), \(1, 0\), \(1, 2\)$",
+    ) as error:
+        relax(theta, "categorical", relaxation)
+    assert (error.value.batch_index, error.value.batch_indices) == (2, (2, 3, 5))
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (str(again), again.batch_index, again.batch_indices) == (str(error.value), 2, (2, 3, 5))
+
+
+def test_ten_of_many_infeasible_instances_are_named():
+    theta = torch.full((50, 3, 3), -INF)
+    theta[0] = 0
+    with pytest.raises(InfeasibleError, match=r"batch index 1 and also 2, 3, 4, 5, 6, 7, 8, 9, 10, 39 more: ") as error:
+        relax(theta, "assignment", "map")
+    assert error.value.batch_indices == tuple(range(1, 50))
+    with pytest.raises(InfeasibleError, match=r"their indices are \(0, 1\), .*\(1, 0\) and 39 more$"):
+        relax(theta.view(5, 10, 3, 3), "assignment", "map")
+
+
+@pytest.mark.parametrize(
+    ("oracle", "options"),
+    [
+        ("path", {"graph": [(0, 1), (1, 2)], "source": 0, "target": 2}),
+        ("matching", {"edges": [(0, 1), (2, 3)], "perfect": True}),
+        ("flow", {"graph": [(0, 1), (1, 2)], "supplies": [1, 0, -1]}),
+        ("dag_path", {"graph": [(0, 1), (1, 2)]}),
+        ("transportation", {"supplies": [1], "demands": [0, 1]}),
+        ("spanning_tree", {"edges": [(0, 1), (1, 2)]}),
+    ],
+)
+def test_solvers_of_graphs_name_all_infeasible_instances(oracle, options):
+    theta = torch.full((4, 2), -INF)
+    theta[1:3] = 0
+    with pytest.raises(InfeasibleError, match="batch index 0 and also 3") as error:
+        relax(theta.unsqueeze(1) if oracle == "transportation" else theta, oracle, "map", **options)
+    assert error.value.batch_indices == (0, 3)
+
+
+def test_all_instances_without_a_bound_are_named():
+    graph = [(0, 1), (1, 0)]
+    with pytest.raises(si.UnboundedError, match="batch index 0 and also 2, as") as error:
+        relax(torch.tensor([[1.0, 1], [-1, 0], [3, 0]]), "flow", "map", graph=graph, supplies={}, capacities=INF)
+    assert error.value.batch_indices == (0, 2)
 
 
 # ----------------------------------------------------------------------------- options and abilities

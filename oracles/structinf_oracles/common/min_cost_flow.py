@@ -14,7 +14,7 @@ from torch import Tensor
 from structinf.errors import InfeasibleError, InvalidInputError, UnboundedError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.shapes import Float, Float64, Int
-from structinf.validation import check_enumerable
+from structinf.validation import check_enumerable, list_instances
 
 from .labels import reject_labels
 
@@ -151,21 +151,23 @@ class Network:
         parallel_rows(simplex.best_flows, len(scores), scores, *network, flows, status, work=work)
         for outcome, error in ((simplex.INFEASIBLE, self._infeasible), (simplex.UNBOUNDED, self._unbounded)):
             if (status == outcome).any():
-                raise error(int((status == outcome).argmax()))
+                raise error(np.flatnonzero(status == outcome).tolist())
         return torch.from_numpy(flows[:, : given.shape[1]]).to(theta)
 
-    def _infeasible(self, index: int) -> InfeasibleError:
+    def _infeasible(self, indices: list[int]) -> InfeasibleError:
         return InfeasibleError(
-            f"no {self.what} of finite score exists for batch index {index}, as the capacities and the parts above "
-            "−inf cannot carry all supplies; allow more parts, raise capacities or drop the instance",
-            index,
+            f"no {self.what} of finite score exists for {list_instances(indices)}, as the capacities and the parts "
+            "above −inf cannot carry all supplies; allow more parts, raise capacities or drop the instances",
+            indices[0],
+            indices,
         )
 
-    def _unbounded(self, index: int) -> UnboundedError:
+    def _unbounded(self, indices: list[int]) -> UnboundedError:
         return UnboundedError(
-            f"scores are unbounded for batch index {index}, as a cycle of edges with unlimited capacity has a positive "
-            "score; give these edges a finite capacity",
-            index,
+            f"scores are unbounded for {list_instances(indices)}, as a cycle of edges with unlimited capacity has a "
+            "positive score; give these edges a finite capacity",
+            indices[0],
+            indices,
         )
 
     def _approach(self, scores: np.ndarray, flows: np.ndarray) -> None:

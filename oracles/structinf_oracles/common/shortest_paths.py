@@ -15,7 +15,7 @@ from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.oracle import Enumerable
 from structinf.shapes import Int
-from structinf.validation import MOST_ENUMERATED, check_enumerable, check_instances
+from structinf.validation import MOST_ENUMERATED, check_enumerable, check_instances, list_instances
 
 from .labels import indicators, reject_labels
 
@@ -125,11 +125,12 @@ class ShortestPath(Enumerable):
         work = OPERATIONS_PER_ARC * batch * (len(arcs.head) + len(arcs.offset))
         parallel_rows(dijkstra.argmax, batch, scores, *arcs, ends, self.parts_are_nodes, y.numpy(), results, work=work)
         if not results.all():
-            index = int(np.flatnonzero(~results)[0])
+            indices = np.flatnonzero(~results).tolist()
             raise InfeasibleError(
-                f"no path of finite score exists for batch index {index}, as the parts above −inf do not connect the "
-                "source and the target; allow more parts or drop the instance",
-                index,
+                f"no path of finite score exists for {list_instances(indices)}, as the parts above −inf do not "
+                "connect the source and the target; allow more parts or drop the instances",
+                indices[0],
+                indices,
             )
         return y.reshape(theta.shape).to(theta.device)
 
