@@ -204,6 +204,21 @@ class Oracle(abc.ABC):
         """Return the integer labels (B, ...) of a structure, the inverse of :meth:`encode`."""
         raise UnsupportedError(f"{self.label()} has no integer labels; use the structure itself")
 
+    def describe_part(self, y: AnyParts, tensor: int, index: tuple[int, ...]) -> str:
+        """Return the words of messages for a part, by default "part (1, 2)". An override can call it "arc 1 -> 2".
+
+        Parameters
+        ----------
+        y : (1, *event) Tensor, or tuple of them
+            A structure with the part.
+        tensor : int
+            The index of the tensor with the part, if θ is a tuple; else 0.
+        index : tuple of int
+            The index of the part, without the batch dimension.
+        """
+        place = index[0] if len(index) == 1 else index
+        return f"part {place} of theta[{tensor}]" if isinstance(y, tuple) else f"part {place}"
+
     # -- methods that subclasses do not override -------------------------------------------
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from structinf.shapes import Float
 from structinf.validation import check_count, check_enumerable, check_feasible, check_flag
 
 from .common.arborescence_projection import project_arborescence
-from .common.dependency_arcs import arcs_in_use, check_arcs, lengths_in_use
+from .common.dependency_arcs import arcs_in_use, check_arcs, describe_arc, lengths_in_use
 from .kernels.arborescence import dispatch
 
 if TYPE_CHECKING:
@@ -143,6 +143,9 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     def decode(self, y: Tensor) -> Tensor:
         words = y[:, :, 1:]
         return torch.where((words == 0).all(1), -1, words.argmax(1))
+
+    def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
+        return describe_arc(index)
 
     # -- the best tree ---------------------------------------------------------------------
 

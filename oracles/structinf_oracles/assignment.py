@@ -175,6 +175,9 @@ class Assignment(KBest, TransportPolytope, Enumerable):
             )
         return y
 
+    def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
+        return f"row {index[0]} with column {index[1]}"
+
     def decode(self, y: Tensor) -> Tensor:
         if y.shape[2] == 0:
             return torch.full(y.shape[:2], -1, device=y.device)

@@ -214,6 +214,10 @@ class BinaryTree(HypergraphProgram):
         reject_labels(best != y, labels, f"the spans do not form a {kind}")
         return y
 
+    def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
+        first, last, *label = index
+        return f"span of the words {first} to {last}" + (f" with label {label[0]}" if label else "")
+
     def decode(self, y: Tensor) -> Tensor:
         n, kinds = y.shape[1], y.shape[3] if self.labelled else 1
         # In reverse order of the last word: of spans with the same first word, the longest comes first.

@@ -215,6 +215,17 @@ class Chain(HypergraphProgram):
             tokens = torch.cat([first, y.sum(2)], 1)
         return torch.where((tokens == 0).all(2), -1, tokens.argmax(2))
 
+    def describe_part(self, y: Parts, tensor: int, index: tuple[int, ...]) -> str:
+        if isinstance(y, tuple) and tensor == 0:
+            return f"tag {index[1]} at position {index[0]}"
+        *step, before, after = index
+        if step:
+            position = step[0] + 1
+        else:  # the transition is shared by all steps
+            tags = self.decode(y)[0].tolist()
+            position = next(t for t in range(1, len(tags)) if tags[t - 1 : t + 1] == [before, after])
+        return f"transition {before} -> {after} at position {position}"
+
     # -- the recursion as a graph -------------------------------------------------------------
 
     def build(self, event_shape: Any) -> Hypergraph:

@@ -116,6 +116,9 @@ class DagPath(HypergraphProgram):
         reject_labels(last != self.graph.number(self.target), labels, f"the path must end in {self.target!r}")
         return indicators(labels, used, count, like)
 
+    def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
+        return self.graph.describe_edge(index[0])
+
     def decode(self, y: Tensor) -> Int[Tensor, "batch most"]:
         paths = self._paths
         scored = paths.part < paths.parts

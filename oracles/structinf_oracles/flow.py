@@ -146,6 +146,9 @@ class Flow(Enumerable):
             )
         return labels.to(like.dtype)
 
+    def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
+        return self.graph.describe_edge(index[0])
+
     def decode(self, y: Tensor) -> Tensor:
         return y.long()
 

@@ -214,6 +214,9 @@ class Path(ShortestPath):
         self.check_walk(nodes, torch.nn.functional.pad(used, (1, 0), value=True), labels, like)
         return indicators(labels, used, count, like)
 
+    def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
+        return f"node {self.graph.nodes[index[0]]!r}" if self.parts_are_nodes else self.graph.describe_edge(index[0])
+
     def decode(self, y: Tensor) -> Tensor:
         return self.parts_in_order(y, self._most)
 

@@ -14,7 +14,7 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.validation import check_flag
 
-from .common.dependency_arcs import arcs_in_use, check_arcs, lengths_in_use
+from .common.dependency_arcs import arcs_in_use, check_arcs, describe_arc, lengths_in_use
 from .common.labels import reject_labels
 
 __all__ = ["ProjectiveTree"]
@@ -151,6 +151,9 @@ class ProjectiveTree(HypergraphProgram):
         kind = "projective tree with a single root" if self.single_root else "projective tree"
         reject_labels(best != y, labels, f"the heads do not form a {kind}")
         return y
+
+    def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
+        return describe_arc(index)
 
     def decode(self, y: Tensor) -> Tensor:
         words = (y if self.labelled else y.unsqueeze(3))[:, :, 1:].transpose(1, 2).flatten(2)

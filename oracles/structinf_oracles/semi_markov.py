@@ -226,6 +226,13 @@ class SemiMarkov(HypergraphProgram):
         t, d, label = positions // (durations * states), positions // states % durations, positions % states
         return torch.where(positions.unsqueeze(2) < 0, -1, torch.stack([t - d, d + 1, label], 2))
 
+    def describe_part(self, y: Parts, tensor: int, index: tuple[int, ...]) -> str:
+        if tensor == 1:
+            return f"transition {index[0]} -> {index[1]} between labels"
+        last, longer, *before, label = index
+        words = f"segment of the steps {last - longer} to {last} with label {label}"
+        return f"{words} after label {before[0]}" if before and last > longer else words
+
     def labels_of_steps(self, y: Parts) -> Int[Tensor, "batch steps"]:
         """Return the label of the segment that holds each step, −1 beyond the length."""
         segments = self._without_label_before(y)

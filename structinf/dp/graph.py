@@ -132,6 +132,11 @@ class Graph:
                 f"{option + ': ' if option else ''}{node!r} is not a node of the graph; its nodes are {nodes}"
             ) from None
 
+    def describe_edge(self, edge: int) -> str:
+        """Return the words of messages for the edge of index ``edge``, with the names of its nodes."""
+        start, end = (self.nodes[i] for i in self.ends[edge])
+        return f"edge {edge}, {start!r} {'->' if self.directed else '-'} {end!r}"
+
     @cached_property
     def _numbers(self) -> dict[Hashable, int]:
         return {node: i for i, node in enumerate(self.nodes)}

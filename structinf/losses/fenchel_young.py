@@ -104,9 +104,10 @@ class FenchelYoungLoss(StructuredLoss):
         gold_score = oracle.score(theta64, gold64)
         if bool(gold_score.isneginf().any()):
             index = int(gold_score.isneginf().nonzero()[0, 0])
+            part = _forbidden_part(oracle, theta64, gold, index)
             raise InvalidInputError(
-                f"y: the gold structure at batch index {index} uses a part of score −inf, so its loss is infinite; "
-                "give this part a finite score in theta"
+                f"y: the gold structure at batch index {index} uses a part of score −inf, {part}, so its loss is "
+                "infinite; give this part a finite score in theta, or correct y"
             )
         conjugate, omega = relaxation.float64_conjugate_and_omega(oracle, theta, gold, dtype)
         losses = conjugate + omega - gold_score
@@ -135,3 +136,14 @@ class FenchelYoungLoss(StructuredLoss):
     def extra_repr(self) -> str:
         cost = "" if self.cost is None else f", cost={self.cost if isinstance(self.cost, str) else '...'}"
         return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}{cost}, reduction={self.reduction!r}"
+
+
+def _forbidden_part(oracle: Oracle, theta: Parts, gold: Parts, index: int) -> str:
+    """Return the words for the first part of score −inf in the gold structure of the instance ``index``."""
+    y = map_parts(lambda t: t[index : index + 1], gold)
+    for tensor, (scores, parts) in enumerate(zip(as_tuple(theta), as_tuple(y), strict=True)):
+        own = scores[index] if scores.shape[0] != 1 else scores[0]
+        places = (own.isneginf() & (parts[0] != 0)).nonzero().tolist()
+        if places:
+            return oracle[index : index + 1].describe_part(y, tensor, tuple(places[0]))
+    return "after the addition of its cost"

@@ -178,6 +178,81 @@ def test_gold_that_is_forbidden(relaxation):
     assert theta.grad[1, 2] == 0
 
 
+def zeros(*shape, forbid):
+    """Zeros with −inf at the index ``forbid``."""
+    theta = torch.zeros(shape)
+    theta[forbid] = -torch.inf
+    return theta
+
+
+EDGES = [("a", "b"), ("b", "c"), ("a", "c")]
+
+
+@pytest.mark.parametrize(
+    ("oracle", "options", "theta", "gold", "part"),
+    [
+        ("categorical", {}, zeros(2, 3, forbid=(1, 2)), [0, 2], "part 2"),
+        ("subset", {"k": 2}, zeros(2, 3, forbid=(1, 2)), [[1, 1, 0], [1, 0, 1]], "part 2"),
+        ("chain", {}, (zeros(2, 4, 3, forbid=(1, 3, 0)), torch.zeros(3, 3)), [[0] * 4, [0] * 4], "tag 0 at position 3"),
+        (
+            "chain",
+            {},
+            (torch.zeros(2, 5, 3), zeros(3, 3, forbid=(1, 2))),
+            [[0] * 5, [0, 1, 1, 2, 0]],
+            "transition 1 -> 2 at position 3",
+        ),
+        (
+            "chain",
+            {},
+            (torch.zeros(2, 5, 3), zeros(2, 4, 3, 3, forbid=(1, 2, 1, 2))),
+            [[0] * 5, [0, 1, 1, 2, 0]],
+            "transition 1 -> 2 at position 3",
+        ),
+        ("chain", {}, zeros(2, 2, 3, 3, forbid=(1, 1, 1, 2)), [[0] * 3, [0, 1, 2]], "transition 1 -> 2 at position 2"),
+        (
+            "semi_markov",
+            {},
+            zeros(2, 3, 2, 2, forbid=(1, 2, 1, 1)),
+            [[[0, 2, 0], [2, 1, 0], [-1] * 3], [[0, 1, 0], [1, 2, 1], [-1] * 3]],
+            "segment of the steps 1 to 2 with label 1",
+        ),
+        ("arborescence", {}, zeros(2, 3, 3, forbid=(1, 1, 2)), [[0, 0], [0, 1]], "arc 1 -> 2"),
+        ("projective_tree", {}, zeros(2, 3, 3, forbid=(1, 1, 2)), [[0, 0], [0, 1]], "arc 1 -> 2"),
+        ("assignment", {}, zeros(2, 2, 2, forbid=(1, 0, 1)), [[0, 1], [1, 0]], "row 0 with column 1"),
+        (
+            "binary_tree",
+            {},
+            zeros(2, 2, 2, forbid=(1, 0, 1)),
+            [[[0, 1], [0, 0], [1, 1]]] * 2,
+            "span of the words 0 to 1",
+        ),
+        ("dag_path", {"graph": EDGES}, zeros(2, 3, forbid=(1, 1)), [[2, -1], [0, 1]], "edge 1, 'b' -> 'c'"),
+        (
+            "flow",
+            {"graph": EDGES, "supplies": {"a": 1, "c": -1}},
+            zeros(2, 3, forbid=(1, 2)),
+            [[0, 0, 1], [0, 0, 1]],
+            "edge 2, 'a' -> 'c'",
+        ),
+        (
+            "path",
+            {"graph": EDGES, "source": "a", "target": "c"},
+            zeros(2, 3, forbid=(1, 2)),
+            [[0, 1], [2, -1]],
+            "edge 2, 'a' -> 'c'",
+        ),
+        ("dtw", {}, zeros(2, 2, 2, forbid=(1, 1, 1)), [[[1, 0], [0, 1]]] * 2, r"part \(1, 1\)"),
+    ],
+)
+def test_the_forbidden_part_of_gold_is_named(oracle, options, theta, gold, part):
+    loss = FenchelYoungLoss(oracle, "map", reduction="none", **options)
+    y = torch.tensor(gold, dtype=torch.get_default_dtype() if oracle == "dtw" else torch.int64)
+    with pytest.raises(
+        InvalidInputError, match=rf"at batch index 1 uses a part of score −inf, {part}, so its loss is inf"
+    ):
+        loss(theta, y)
+
+
 @every_relaxation
 def test_an_infeasible_instance(relaxation):
     theta = torch.zeros(2, 3)

@@ -10,7 +10,7 @@ from structinf.oracle import Oracle
 from structinf.shapes import Bool, Int
 from structinf.validation import bound_lengths, check_lengths
 
-__all__ = ["arcs_in_use", "check_arcs", "lengths_in_use"]
+__all__ = ["arcs_in_use", "check_arcs", "describe_arc", "lengths_in_use"]
 
 
 def check_arcs(oracle: Oracle, theta: Tensor, *, labelled: bool = False) -> None:
@@ -40,6 +40,12 @@ def arcs_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "batch nodes node
     nodes = torch.arange(theta.shape[1], device=theta.device)
     inside = nodes <= lengths_in_use(oracle, theta[:1])[:, None]
     return (nodes > 0) & (nodes != nodes[:, None]) & inside[:, :, None] & inside[:, None, :]
+
+
+def describe_arc(index: tuple[int, ...]) -> str:
+    """Return the words of messages for the arc [head, word] or [head, word, label]."""
+    head, word, *label = index
+    return f"arc {head} -> {word}" + (f" with label {label[0]}" if label else "")
 
 
 def _words(n: int) -> str:
