@@ -263,7 +263,10 @@ SMOOTH_WALKS = (walk_probabilities, walk_derivatives)
 
 
 def every_query(programs: Sequence[Program]) -> Callable[[Any], Any]:
-    """Run a test for each of the ``programs``, which share the kinds of potentials, and each of the queries."""
+    """Run a test for each of the ``programs``, which share the kinds of potentials, and each of the queries.
+
+    The combinations have the mark ``matrix``: without --full, a sample of them runs.
+    """
     programs = [replace(program, kinds=kinds_for(i, len(programs))) for i, program in enumerate(programs)]
     queries: list[tuple[str, Callable[[Program], None]]] = [(query.__name__, query) for query in QUERIES]
     for alpha in (1, 1.5, 2, INF):
@@ -273,7 +276,7 @@ def every_query(programs: Sequence[Program]) -> Callable[[Any], Any]:
     def decorate(test: Any) -> Any:
         asked = [(query, program) for program in programs for _, query in queries]
         names = [f"{name}-{program}" for program in programs for name, _ in queries]
-        return pytest.mark.parametrize(("query", "program"), asked, ids=names)(test)
+        return pytest.mark.matrix(pytest.mark.parametrize(("query", "program"), asked, ids=names)(test))
 
     return decorate
 
