@@ -12,11 +12,12 @@ from torch import Tensor
 from ..calls.problem import Problem
 from ..calls.resolution import get_relaxation
 from ..compile.public_call import public_call
-from ..errors import InvalidInputError, UnsupportedError
+from ..errors import InvalidInputError
 from ..kernels.arrays import as_tensor
 from ..oracle import TransportPolytope
 from ..solution import Solution
 from ..solvers.margins import margin_total_tolerance
+from ..solvers.transport_vertex import best_transport_plan
 from ..validation import check_flag
 
 __all__ = ["sinkhorn"]
@@ -30,7 +31,7 @@ class _Plans(TransportPolytope):
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"rows": 1, "columns": 1, "total": 0})
 
     def argmax(self, theta: Tensor) -> Tensor:
-        raise UnsupportedError('plans with real margins have no argmax; use the oracle "transportation" for integers')
+        return best_transport_plan(theta, *self.margins(theta))
 
     def validate(self, theta: Tensor) -> None:
         for name, size in (("rows", theta.shape[1]), ("columns", theta.shape[2])):

@@ -16,9 +16,10 @@ from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
+from ..solvers.argmax import best_structure
 from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergence
 from ..solvers.margins import checked_margins
-from ..solvers.sinkhorn import EntropicTransport, add_slack, forbid_unusable_cells
+from ..solvers.sinkhorn import EntropicTransport, SinkhornResult, add_slack, equal_totals, forbid_unusable_cells
 from ..solvers.sinkhorn_torch import finite_range, unrolled_plan
 from ..validation import check_choice
 
@@ -38,7 +39,9 @@ class Sinkhorn(RegularizedRelaxation):
     Parameters
     ----------
     temperature : float
-        Positive factor of Ω. A lower temperature gives a mean closer to the argmax.
+        Positive factor of Ω. A lower temperature gives a mean closer to the argmax. Below about 1e-13 times the
+        range of the scores, rounding hides the entropy. Instances without a solution in floating point then get the
+        plan of highest score, with gradient 0.
     tolerance : float
         The solver stops once each sum of a row or column differs from its margin by at most ``tolerance`` times the
         largest margin. The tolerance is at least the rounding error, 2e-15 times the range of the relevant scores
@@ -95,6 +98,9 @@ class Sinkhorn(RegularizedRelaxation):
         self.refuse_warm_start(warm_start)
         plans = self._plans(oracle, theta)
         value, plan = plans.value_and_plan()
+        if plans.vertices is not None:
+            best = oracle.score(theta, plans.vertices) - self.omega(oracle, plans.vertices)
+            value = torch.where(plans.is_vertex, best, value)
         return Solution(mean=plan, value=value, residual=plans.residual, converged=plans.converged)
 
     def mean(self, oracle: Oracle, theta: Parts) -> Tensor:
@@ -114,18 +120,23 @@ class Sinkhorn(RegularizedRelaxation):
 
     def _plans(self, oracle: Oracle, theta: Parts) -> EntropicPlans:
         assert isinstance(theta, Tensor)
-        plans = EntropicPlans(self, theta, *checked_margins(cast(TransportPolytope, oracle), theta))
+        plans = EntropicPlans(self, oracle, theta, *checked_margins(cast(TransportPolytope, oracle), theta))
         if self.on_failure != "ignore" and not bool(plans.converged.all()):
-            self._report(oracle.label(), plans.residual, plans.converged)
+            self._report(oracle.label(), plans)
         return plans
 
-    def _report(self, what: str, residual: Tensor, converged: Tensor) -> None:
-        worst = int(torch.where(converged, -1, residual).argmax())
+    def _report(self, what: str, plans: EntropicPlans) -> None:
+        missed = ~plans.converged
+        worst = int(torch.where(missed, plans.residual, -1).argmax())
+        iterations = int(plans.iterations[worst])
+        if iterations >= self.max_iter:
+            remedy = f"raise max_iter (now {self.max_iter}) or the temperature (now {self.temperature:g})"
+        else:  # rounding errors ended the progress
+            remedy = f"raise the tolerance or the temperature (now {self.temperature:g})"
         report_nonconvergence(
-            f"{self.label()} of {what}: {int((~converged).sum())} of {len(converged)} instances stopped after "
-            f"{self.max_iter} iterations, the worst at batch index {worst} with a residual of "
-            f"{residual[worst].item():.2e}, above the tolerance {self.tolerance:g}; raise max_iter or the temperature "
-            f"(now {self.temperature:g})",
+            f"{self.label()} of {what}: {int(missed.sum())} of {len(missed)} instances missed the tolerance "
+            f"{self.tolerance:g}, the worst at batch index {worst} with a residual of "
+            f"{plans.residual[worst].item():.2e} after {iterations} iterations; {remedy}",
             self.on_failure,
         )
 
@@ -137,6 +148,8 @@ class EntropicPlans:
     ----------
     options : Sinkhorn
         The options of the relaxation.
+    oracle : Oracle
+        The oracle with these margins, for plans without entropy.
     theta : (B, n, m) Tensor
         The scores.
     rows : (B | 1, n) Tensor
@@ -152,38 +165,75 @@ class EntropicPlans:
         The largest difference between a sum and its margin, relative to the largest margin.
     converged : (B,) bool Tensor
         Whether the residual is within the tolerance, or within the rounding error up to 1e-4.
+    iterations : (B,) int64 Tensor
+        The number of sweeps and Newton steps.
+    is_vertex : (B,) bool Tensor
+        Whether the plan is the best vertex, because scores over temperature leave no digits for the entropy.
+    vertices : (B, n, m) Tensor or None
+        The best vertices of these instances, and 0 elsewhere; None if there is no such instance.
     """
 
+    vertices: Tensor | None = None
+
     def __init__(
-        self, options: Sinkhorn, theta: Tensor, rows: Tensor, columns: Tensor, total: Tensor | None = None
+        self,
+        options: Sinkhorn,
+        oracle: Oracle,
+        theta: Tensor,
+        rows: Tensor,
+        columns: Tensor,
+        total: Tensor | None = None,
     ) -> None:
         self._options, self._form, t = options, theta, options.temperature
-        scores, rows, columns = add_slack(theta.double(), rows, columns, total)
-        column_total = columns.sum(1, keepdim=True)
-        factor = rows.sum(1, keepdim=True) / torch.where(column_total > 0, column_total, 1.0)
-        columns = columns * torch.where(column_total > 0, factor, 1.0)  # corrects the rounding of the totals
+        scores, rows, columns = equal_totals(*add_slack(theta.double(), rows, columns, total))
         low, high = finite_range(scores.detach())
         if not bool((torch.stack([high, low, high - low]) / t).isfinite().all()) or t < TINY:
             raise InvalidInputError(f"temperature {t!r} is too small: theta / temperature overflows; raise temperature")
         self._problem = forbid_unusable_cells(scores, rows, columns), rows, columns
-        initial_temperature = options.initial_temperature or 0.0
-        stopping = (options.tolerance, options.max_iter)
+        found = self._solve()
+        most = max(options.tolerance, MAX_RESIDUAL)
+        self.converged = found.residual <= found.target_residual.clamp(max=most)
+        self.residual, self.iterations = found.residual.to(theta.dtype), found.iterations
+        self.is_vertex = ~self.converged & (found.target_residual > most)
+        if bool(self.is_vertex.any()):
+            self._take_vertices(oracle)
+
+    def _solve(self) -> SinkhornResult:
+        options, (_, n, m) = self._options, self._form.shape
+        settings = options.temperature, options.tolerance, options.max_iter
+        first_temperature = options.initial_temperature or 0.0
         if options.backward == "unrolled":
-            found = self._unrolled = unrolled_plan(*self._problem, t, initial_temperature, *stopping)
-        else:
-            # The shape alone decides, so that the result of an instance does not depend on the slack of others.
-            transpose = theta.shape[1] < theta.shape[2]
-            transport = EntropicTransport(t, *stopping, initial_temperature, transpose)
-            self._unrolled, found = None, transport.plan(self._problem)
-            self._function = autograd.ConvexFunction(
-                transport.value,
-                transport.gradient,
-                transport.value_and_gradient,
-                transport.vjp,
-                transport.hessian_product,
+            self._unrolled = unrolled_plan(*self._problem, settings[0], first_temperature, *settings[1:])
+            return self._unrolled
+        # The shape alone decides, so that the result of an instance does not depend on the slack of others.
+        transport = EntropicTransport(*settings, first_temperature, transpose=n < m)
+        self._unrolled = None
+        self._function = autograd.ConvexFunction(
+            transport.value,
+            transport.gradient,
+            transport.value_and_gradient,
+            transport.vjp,
+            transport.hessian_product,
+        )
+        return transport.plan(self._problem)
+
+    def _take_vertices(self, oracle: Oracle) -> None:
+        """Replace the plans of the instances ``is_vertex`` by the plans of highest score, with gradient 0."""
+        scores, rows, columns = self._problem
+        if torch.is_grad_enabled() and (rows.requires_grad or columns.requires_grad):
+            raise InvalidInputError(
+                f"temperature {self._options.temperature!r} is too small for gradients of the margins: theta / "
+                "temperature has no digits left for the entropy; raise temperature, or detach rows and columns"
             )
-        self.residual = found.residual.to(theta.dtype)
-        self.converged = found.residual <= found.target_residual.clamp(max=max(options.tolerance, MAX_RESIDUAL))
+        index, theta = self.is_vertex.nonzero()[:, 0], self._form.detach()
+        self.vertices = torch.zeros_like(theta)
+        self.vertices[index] = cast(Tensor, best_structure(oracle[index], theta[index]))
+        # Solve these instances with equal scores instead, so that all numbers behind the unused results are finite.
+        without = torch.where(scores.isneginf(), -torch.inf, 0.0)
+        self._problem = torch.where(self.is_vertex[:, None, None], without, scores), rows, columns
+        self._solve()
+        self.residual = torch.where(self.is_vertex, 0.0, self.residual)
+        self.converged = self.converged | self.is_vertex
 
     def plan(self) -> Float[Tensor, "batch rows columns"]:
         """Return the plans, in θ's dtype."""
@@ -205,4 +255,5 @@ class EntropicPlans:
 
     def _without_slack(self, plan: Tensor) -> Tensor:
         n, m = self._form.shape[1:]
-        return plan[:, :n, :m].to(self._form.dtype)
+        plan = plan[:, :n, :m].to(self._form.dtype)
+        return plan if self.vertices is None else torch.where(self.is_vertex[:, None, None], self.vertices, plan)

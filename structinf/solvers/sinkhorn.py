@@ -16,7 +16,7 @@ from . import sinkhorn_torch
 from .margins import slack_totals
 from .sinkhorn_torch import SinkhornResult
 
-__all__ = ["EntropicTransport", "SinkhornResult", "add_slack", "forbid_unusable_cells"]
+__all__ = ["EntropicTransport", "SinkhornResult", "add_slack", "equal_totals", "forbid_unusable_cells"]
 
 
 def add_slack(
@@ -54,6 +54,13 @@ def add_slack(
             corner[:, -1, -1] = True
             scores = scores.masked_fill(corner, -torch.inf)
     return scores, rows, columns
+
+
+def equal_totals(scores: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the arguments with ``columns`` scaled to the total of ``rows``, which corrects the rounding of totals."""
+    total = columns.sum(1, keepdim=True)
+    factor = rows.sum(1, keepdim=True) / torch.where(total > 0, total, 1.0)
+    return scores, rows, columns * torch.where(total > 0, factor, 1.0)
 
 
 def _expand_to_same_batch(a: Tensor, b: Tensor) -> list[Tensor]:

@@ -128,6 +128,8 @@ def unrolled_plan(
         target_residual = target_residual.clamp(min=tolerance)
         moving = ~(residual <= target_residual) if t == temperature else torch.ones_like(residual, dtype=torch.bool)
         if t == temperature and (count >= max_iter or not bool(moving.any())):
+            # Without rounding, the row sums would equal the margins.
+            residual = torch.maximum(residual, (plan.detach().sum(2) - rows.detach()).abs().amax(1) / largest)
             return SinkhornResult(plan, f, g, residual, target_residual, iterations)
         t, count = (temperature if count >= max_iter else max(temperature, t / 2)), count + 1
         iterations = iterations + moving

@@ -241,10 +241,11 @@ def test_what_all_scores_have_in_common(offset: float) -> None:
 
 
 def test_scores_beyond_what_rounding_leaves_of_them() -> None:
-    with pytest.warns(ConvergenceWarning, match="batch index 0"):
-        found = si.sinkhorn(draw(20, 20) * 1e15, record=True)
-    assert not found.converged
-    assert found.residual > 1e-4
+    theta = draw(20, 20) * 1e15
+    found = si.sinkhorn(theta, record=True)
+    assert found.converged
+    assert found.residual == 0
+    assert torch.equal(found.mean, si.relax(theta, "assignment", "map"))
 
 
 def test_no_plan_at_all() -> None:
