@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..compile.functorch import check_not_captured
 from ..errors import InstanceError, InvalidInputError, UnsupportedError
-from ..kernels.arrays import HALF_DTYPES, as_tensor, upcast_half
+from ..kernels.arrays import HALF_DTYPES, upcast_half
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
 from ..solvers.perturbation import repeat_instances
@@ -64,7 +64,7 @@ class Problem:
         oracle = oracle.bind(**bound) if bound else oracle
         oracle.validate(form)
         oracle = oracle.with_validated_data()
-        form = cls(oracle, form, batch_shape, ()).without_padding(form)
+        form = _without_padding(oracle, form)
         for i, t in enumerate(as_tuple(form)):
             _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape)
         if torch.is_inference_mode_enabled():
@@ -163,11 +163,7 @@ class Problem:
 
     def without_padding(self, form: Parts) -> Parts:
         """Return ``form`` (B | 1, *event) with 0 in the padding."""
-        masks = self.oracle.valid_parts(form)
-        if masks is None:
-            return form
-        # Not a product: 0 · NaN is NaN, and where() gives the padding a gradient of exactly 0.
-        return map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
+        return _without_padding(self.oracle, form)
 
     def repeat(self, shape: torch.Size) -> Problem:
         """Return the problem with copies of all instances, in dimensions ``shape`` in front of the batch."""
@@ -193,30 +189,44 @@ class Problem:
 
     def restore_parts(self, parts: Parts, dim: int = 0) -> Parts:
         """Unflatten the batch dimension ``dim`` of parts, and cast each tensor to the dtype of its scores."""
-        restored = [
-            t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :]).to(dtype)
-            for t, dtype in zip(as_tuple(parts), self.dtypes, strict=True)
-        ]
+        restored = []
+        for t, like, dtype in zip(as_tuple(parts), as_tuple(self.theta), self.dtypes, strict=True):
+            # A reshape that changes nothing takes as long as a small kernel. The user's own tensor is not returned.
+            if len(self.batch_shape) != 1 or t is like:
+                t = t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :])
+            restored.append(t if t.dtype is dtype else t.to(dtype))
         return pack_like(restored, self.theta)
 
-    @contextlib.contextmanager
-    def plain_modes(self) -> Iterator[None]:
+    def plain_modes(self) -> contextlib.AbstractContextManager[None]:
         """Disable autocast, and replace inference mode by no_grad, while an oracle runs.
 
         Errors about one instance receive the batch index in the user's batch shape.
         """
-        kind = as_tuple(self.theta)[0].device.type
-        with contextlib.ExitStack() as stack:
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-            if torch.is_inference_mode_enabled():
-                stack.enter_context(torch.inference_mode(False))
-                stack.enter_context(torch.no_grad())
-            try:
-                yield
-            except InstanceError as error:
-                error.add_batch_position(self.batch_shape)
-                raise
+        return _PlainModes(as_tuple(self.theta)[0].device.type, self.batch_shape)
+
+
+class _PlainModes:
+    """The context of :meth:`Problem.plain_modes`; a class, because generators take several times longer."""
+
+    def __init__(self, device_type: str, batch_shape: torch.Size) -> None:
+        self.device_type, self.batch_shape = device_type, batch_shape
+        self.modes: contextlib.ExitStack | None = None
+
+    def __enter__(self) -> None:
+        has_autocast, has_inference = torch.is_autocast_enabled(self.device_type), torch.is_inference_mode_enabled()
+        if has_autocast or has_inference:
+            self.modes = contextlib.ExitStack()
+        if self.modes is not None and has_autocast:
+            self.modes.enter_context(torch.autocast(self.device_type, enabled=False))
+        if self.modes is not None and has_inference:
+            self.modes.enter_context(torch.inference_mode(False))
+            self.modes.enter_context(torch.no_grad())
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self.modes is not None:
+            self.modes.close()
+        if isinstance(error, InstanceError):
+            error.add_batch_position(self.batch_shape)
 
 
 # ----------------------------------------------------------------------------- shapes alone
@@ -289,8 +299,10 @@ def _batch_shape(tensors: tuple[Tensor, ...], ndims: tuple[int, ...], oracle: Or
 
 def _flatten(t: Tensor, ndim: int, batch_shape: torch.Size) -> Tensor:
     """Return ``t`` as (B, *event), or as (1, *event) if the batch shares the tensor."""
-    event = t.shape[t.ndim - ndim :]
-    own = t.shape[: t.ndim - ndim]
+    shape = t.shape
+    event, own = shape[t.ndim - ndim :], shape[: t.ndim - ndim]
+    if len(batch_shape) == 1 and own == batch_shape:
+        return t
     if math.prod(own) == 1 and math.prod(batch_shape) != 1:
         return t.reshape(1, *event)
     return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
@@ -307,7 +319,7 @@ def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: tor
     if isinstance(value, Tensor):
         check_values(name, value)
     try:
-        t = as_tensor(value).to(as_tuple(theta)[0].device)
+        t = torch.as_tensor(value).to(as_tuple(theta)[0].device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} must be a tensor or a list of numbers, got {value!r}") from error
     integral = not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
@@ -332,6 +344,14 @@ def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: tor
     return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
 
 
+def _without_padding(oracle: Oracle, form: Parts) -> Parts:
+    masks = oracle.valid_parts(form)
+    if masks is None:
+        return form
+    # Not a product: 0 · NaN is NaN, and where() gives the padding a gradient of exactly 0.
+    return map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
+
+
 def _rows_like(mask: Tensor, t: Tensor) -> Tensor:
     """Return ``mask`` for the tensor ``t``. For a shared tensor, a part is valid if it is valid in any instance."""
     return mask.any(0, keepdim=True) if t.shape[0] == 1 != mask.shape[0] else mask
@@ -344,11 +364,12 @@ def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
 
 def _check_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
     """Raise InvalidInputError for NaN or +inf. The maximum is finite or −inf only if all entries are: one pass."""
-    if t.numel() == 0 or t.detach().amax() < math.inf:  # False for NaN
+    t = t.detach() if t.requires_grad else t
+    if t.numel() == 0 or t.amax().item() < math.inf:  # False for NaN
         return
-    wrong = torch.isnan(t.detach()) | torch.isposinf(t.detach())
+    wrong = torch.isnan(t) | torch.isposinf(t)
     where = wrong.nonzero()[0].tolist()
-    value = t.detach()[tuple(where)].item()
+    value = t[tuple(where)].item()
     shared = t.shape[0] == 1 and math.prod(batch_shape) != 1
     place = (
         f"part {tuple(where[1:])}, shared by the batch"
