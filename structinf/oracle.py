@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Self
@@ -35,6 +36,8 @@ from .parts import (
     value_and_gradient_by_autograd,
 )
 from .shapes import Float
+from .validation.method_calls import AcceptedForm, check_method, wrap_methods
+from .validation.scores import check_pair
 
 __all__ = [
     "EntropyProjectable",
@@ -51,17 +54,20 @@ __all__ = [
 
 
 def _as_instance_tensor(value: Any) -> Tensor:
+    """Return ``value`` as a tensor with memory of its own, since compiled loops trust validated data."""
     t = as_tensor(value)
-    return t if t.is_floating_point() or t.dtype is torch.bool else t.to(torch.int64)
+    if not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool):
+        t = t.to(torch.int64)
+    return t.clone() if isinstance(value, Tensor | np.ndarray) else t
 
 
 class _InstanceData(dict[str, Any]):
     """A dict of instance data by name, whose missing keys raise an error for the user.
 
-    ``is_validated`` is True once :meth:`Oracle.validate` has accepted the data. Methods then skip their own checks.
+    ``accepted`` is the form of the scores accepted by :meth:`Oracle.validate`; methods check this form no further.
     """
 
-    is_validated = False
+    accepted: AcceptedForm | None = None
 
     def __missing__(self, key: str) -> Any:
         raise InvalidInputError(f"{key}: the oracle needs this instance data; pass {key}=... along with theta")
@@ -103,6 +109,10 @@ class Oracle(abc.ABC):
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Set by bind(). Not a dataclass field, so that equality, hash and repr depend on the options only.
     bound: ClassVar[Mapping[str, Any]] = _InstanceData()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        wrap_methods(cls, Oracle)
 
     @abc.abstractmethod
     def argmax(self, theta: AnyParts) -> Parts:
@@ -174,6 +184,7 @@ class Oracle(abc.ABC):
         """Map ``y`` linearly to the parts penalised by SparseMAP's ``penalty="readout"``, all parts by default."""
         return y
 
+    @check_method
     def readout_transpose(self, r: AnyParts, theta: AnyParts) -> Parts:
         """Apply the transpose of :meth:`readout` to ``r``. The result has the form of ``theta`` and the full batch.
 
@@ -186,6 +197,7 @@ class Oracle(abc.ABC):
             along = total_inner_product(image, as_tuple(r))
             return pack_like(differentiate(along, as_tuple(origin)), theta)
 
+    @check_method
     def hamming_cost(self, y: AnyParts) -> Parts:
         """Return costs c of the parts such that ⟨c, y'⟩ − ⟨c, y⟩ is the Hamming distance from ``y`` to y'.
 
@@ -231,7 +243,11 @@ class Oracle(abc.ABC):
         return self.name or type(self).__name__
 
     def score(self, theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
-        """Return the score ⟨θ, y⟩ of each instance, (B,), with −inf · 0 = 0."""
+        """Return the score ⟨θ, y⟩ of each instance, (B,), with −inf · 0 = 0.
+
+        The batch dimension of θ or of ``y`` may be 1.
+        """
+        check_pair(theta, y)
         return inner_product(theta, y)
 
     def bind(self, **instance_data: Any) -> Self:
@@ -264,34 +280,43 @@ class Oracle(abc.ABC):
         """Return this oracle for the instances ``rows``: a slice, a boolean mask or indices of the flat batch."""
         if not self.bound:
             return self
-        return self._with_instance_data({key: value[rows] for key, value in self.bound.items()}, self._is_validated)
+        return self._with_instance_data({key: value[rows] for key, value in self.bound.items()}, self._accepted)
 
     def repeat(self, n: int) -> Self:
         """Return this oracle for the batch tiled ``n`` times: instance b moves to the rows b, B + b, 2B + b, ..."""
         if not self.bound:
             return self
         copies = {key: v.repeat(n, *[1] * (v.ndim - 1)) for key, v in self.bound.items()}
-        return self._with_instance_data(copies, self._is_validated)
+        return self._with_instance_data(copies, self._accepted)
 
-    def must_check_lengths(self) -> bool:
-        """Return whether methods must check the bound lengths.
+    def with_cloned_data(self) -> Self:
+        """Return this oracle with copies of the bound tensors."""
+        if not self.bound:
+            return self
+        return self._with_instance_data({key: v.clone() for key, v in self.bound.items()}, self._accepted)
 
-        Compiled loops use lengths on the CPU as indices. :class:`structinf.calls.problem.Problem` validates lengths
-        for public calls, so only direct calls of methods need a check.
+    def store_accepted_form(self, form: AcceptedForm) -> None:
+        """Store the form of scores for which :meth:`validate` has accepted the scores and the bound data.
+
+        Methods check scores of this form no further.
         """
-        return not self._is_validated and bool(self.bound["lengths"].is_cpu)
-
-    def with_validated_data(self) -> Self:
-        """Return a copy whose methods trust the bound instance data without further checks."""
-        return self._with_instance_data(self.bound, is_validated=True) if self.bound else self
+        data = self.bound
+        if data is Oracle.bound or not isinstance(data, _InstanceData):
+            data = _InstanceData(data)
+            try:
+                object.__setattr__(self, "bound", data)
+            except AttributeError:  # a class with slots; each direct call is then validated
+                return
+        data.accepted = form
 
     @property
-    def _is_validated(self) -> bool:
-        return getattr(self.bound, "is_validated", False)
+    def _accepted(self) -> AcceptedForm | None:
+        return getattr(self.bound, "accepted", None)
 
-    def _with_instance_data(self, bound: Mapping[str, Any], is_validated: bool = False) -> Self:
+    def _with_instance_data(self, bound: Mapping[str, Any], accepted: AcceptedForm | None = None) -> Self:
         new, data = copy.copy(self), _InstanceData(bound)
-        data.is_validated = is_validated
+        if accepted is not None and accepted.owner == id(self) and all(value.ndim for value in bound.values()):
+            data.accepted = accepted._replace(batch=len(next(iter(bound.values()))), owner=id(new))
         object.__setattr__(new, "bound", data)
         return new
 

@@ -228,7 +228,7 @@ class BinaryTree(HypergraphProgram):
     def _lengths(self, theta: Tensor) -> Tensor:
         """Return the bound lengths (B,), or n for each instance."""
         n = theta.shape[1]
-        return bound_lengths(self, len(theta), n, f"n = {n} words", theta.device)
+        return bound_lengths(self, len(theta), n, theta.device)
 
 
 def _rows(rules: Any) -> list[Any]:

@@ -408,7 +408,7 @@ class Chain(HypergraphProgram):
         """Return the bound lengths (B,), or T for each instance."""
         unary, _ = common_form(theta)
         steps, batch = unary.shape[1], batch_size(theta) if batch is None else batch
-        return bound_lengths(self, batch, steps, f"T = {steps} tokens", unary.device)
+        return bound_lengths(self, batch, steps, unary.device)
 
 
 def _shares_transition(theta: Parts) -> bool:

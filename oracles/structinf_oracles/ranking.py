@@ -88,7 +88,8 @@ class Ranking(Projectable, Enumerable):
                 f"labels must be the rank of each of {like.shape[1]} elements, shape (..., {like.shape[1]}); "
                 f"got {tuple(labels.shape)} with the batch dimensions flattened"
             )
-        ascending, mask = torch.arange(1, labels.shape[1] + 1, device=labels.device), self.valid_parts(labels)
+        ascending = torch.arange(1, labels.shape[1] + 1, device=labels.device)
+        mask = elements_in_use(self.bound.get("lengths"), labels)
         ranks = labels if mask is None else torch.where(mask, labels, 0)
         # The sorted ranks must be zeros for the padding, then 1, 2, ... up to the length.
         expected_ranks = ascending if mask is None else ascending - (~mask).sum(1, keepdim=True)

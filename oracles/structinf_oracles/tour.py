@@ -148,7 +148,7 @@ class Tour(SolverOracle, Enumerable):
 
     def _lengths(self, like: Tensor, batch: int | None = None) -> Tensor:
         n = like.shape[1]
-        return bound_lengths(self, len(like) if batch is None else batch, n, f"n = {n} nodes", like.device)
+        return bound_lengths(self, len(like) if batch is None else batch, n, like.device)
 
     # -- optimisation ----------------------------------------------------------------------
 

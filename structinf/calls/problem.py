@@ -20,11 +20,13 @@ from torch import Tensor
 
 from ..compile.functorch import check_not_captured
 from ..errors import InstanceError, InvalidInputError, UnsupportedError
-from ..kernels.arrays import HALF_DTYPES, upcast_half
+from ..kernels.arrays import upcast_half
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
 from ..solvers.perturbation import repeat_instances
-from ..validation import FLOATING_DTYPES, check_values
+from ..validation import check_values
+from ..validation.method_calls import validate_scores
+from ..validation.scores import check_score_tensors, wrong_instance_shape
 
 __all__ = ["Problem", "blame_argument", "broadcasts", "mask_hint", "shapes"]
 
@@ -45,7 +47,8 @@ class Problem:
     @classmethod
     def build(cls, theta: Any, oracle: Oracle, instance_data: Mapping[str, Any]) -> Problem:
         """Validate and flatten the arguments. Raises InvalidInputError or TypeError with the position of the error."""
-        theta = _check_tensors(theta)
+        theta = list_to_tuple(theta)
+        check_score_tensors(theta)
         ndims = oracle.resolve_event_ndim(theta)
         tensors = as_tuple(theta)
         batch_shape = _batch_shape(tensors, ndims, oracle)
@@ -62,8 +65,7 @@ class Problem:
             _check_form(oracle, form)
             raise
         oracle = oracle.bind(**bound) if bound else oracle
-        oracle.validate(form)
-        oracle = oracle.with_validated_data()
+        validate_scores(oracle, form, math.prod(batch_shape))
         form = _without_padding(oracle, form)
         for i, t in enumerate(as_tuple(form)):
             _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape)
@@ -71,8 +73,7 @@ class Problem:
             # Autograd cannot record inference tensors, and some oracles use autograd.
             with torch.inference_mode(False):
                 form = map_parts(torch.clone, form)
-                clones = {name: t.clone() for name, t in oracle.bound.items()}
-                oracle = oracle.bind(**clones).with_validated_data()
+                oracle = oracle.with_cloned_data()
         return cls(oracle, form, batch_shape, tuple(t.dtype for t in tensors))
 
     # -- other arguments of the same batch ---------------------------------------------------
@@ -242,40 +243,6 @@ def shapes(theta: Parts, oracle: Oracle) -> tuple[torch.Size, tuple[torch.Size, 
 # ----------------------------------------------------------------------------- checks
 
 
-def _check_tensors(theta: Any) -> Parts:
-    theta = list_to_tuple(theta)
-    for i, t in enumerate(as_tuple(theta)):
-        name = f"theta[{i}]" if isinstance(theta, tuple) else "theta"
-        if not isinstance(t, Tensor):
-            raise TypeError(f"{name} must be a tensor or a tuple of tensors, got {type(t).__name__}")
-        if t.dtype not in FLOATING_DTYPES:
-            other = ", which has less than 16 bits" if t.is_floating_point() else ""
-            raise TypeError(
-                f"{name} must be real floating-point scores, got {t.dtype}{other}; "
-                "convert them with .float() (.real if complex) first"
-            )
-        if t.is_nested:
-            raise TypeError(
-                f"{name} must be a dense tensor, got a nested tensor; call .to_padded_tensor(0.0) first, and pass the "
-                "lengths"
-            )
-        if t.is_sparse or t.layout != torch.strided:
-            raise TypeError(f"{name} must be a dense tensor, got layout {t.layout}; call .to_dense() first")
-    tensors = as_tuple(theta)
-    if not tensors:
-        raise InvalidInputError("theta must hold at least one tensor, got an empty tuple")
-    # Autocast mixes half precision (the output of a layer) with float32 (a parameter). Both are cast to float32.
-    lifted = [torch.float32 if t.dtype in HALF_DTYPES else t.dtype for t in tensors]
-    for what, values in (("device", [t.device for t in tensors]), ("dtype", lifted)):
-        if any(v != values[0] for v in values):
-            raise InvalidInputError(
-                f"theta: all tensors must have the same {what}, got {' and '.join(map(str, values))}"
-            )
-    for i, t in enumerate(tensors):
-        check_values(f"theta[{i}]" if isinstance(theta, tuple) else "theta", t)
-    return theta
-
-
 def _batch_shape(tensors: tuple[Tensor, ...], ndims: tuple[int, ...], oracle: Oracle) -> torch.Size:
     shapes = []
     for i, (t, n) in enumerate(zip(tensors, ndims, strict=True)):
@@ -334,12 +301,7 @@ def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: tor
     # Data with own dimensions must have the batch dimensions too. For a batch of two, lengths [1, 2] are
     # ambiguous: one number for each instance, or two numbers shared by the batch.
     if t.ndim < n or not broadcasts(own, batch_shape) or (n and len(own) != len(batch_shape)):
-        wanted = _shape(batch_shape) + (f" followed by {_dimensions(n)}" if n else "")
-        events = " and ".join(_shape(part.shape[1:]) for part in as_tuple(theta))
-        raise InvalidInputError(
-            f"{name} must have the batch shape of theta, {wanted}, got shape {_shape(t.shape)}; the "
-            f"dimensions of theta after the batch, {events}, are the dimensions of one structure"
-        )
+        raise wrong_instance_shape(name, t, n, batch_shape, theta)
     event = t.shape[t.ndim - n :]
     return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
 

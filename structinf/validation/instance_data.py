@@ -85,19 +85,15 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
         )
 
 
-def bound_lengths(oracle: Oracle, batch: int, whole: int, padding: str, device: torch.device) -> Tensor:
+def bound_lengths(oracle: Oracle, batch: int, whole: int, device: torch.device) -> Tensor:
     """Return the lengths bound to ``oracle``, (B,) int64, or ``whole`` for each instance without bound lengths.
 
-    Direct calls of oracle methods check the lengths, because compiled loops use them as indices. Public calls
-    validate the lengths once, before. ``padding`` is the argument of :func:`check_lengths`. With ``batch`` 1, all
-    instances share the scores.
+    With ``batch`` 1, all instances share the scores.
     """
     lengths = oracle.bound.get("lengths")
     if lengths is None:
         return torch.full((batch,), whole, device=device)
     check_instances("lengths", lengths, batch)
-    if oracle.must_check_lengths():
-        check_lengths(lengths, 1, whole, padding)
     return lengths
 
 

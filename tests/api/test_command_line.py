@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -262,7 +263,7 @@ def test_check_prints_the_reason_of_several_failures_once(capsys):
     code, out, _ = run(capsys, "check", "test_command_line:Stumbling")
     assert code == 1
     assert out.startswith("Stumbling(), scores of shape (4,)")
-    line = Stumbling.argmax.__code__.co_firstlineno + 1
+    line = inspect.unwrap(Stumbling.argmax).__code__.co_firstlineno + 1
     assert out.count(f"KeyError was raised in argmax, line {line} of {__file__}: ") == 1
     assert out.count("for the same reason as form") == out.count("FAILED") - 1 > 10
     assert out.endswith("failed, for 1 reason\n")

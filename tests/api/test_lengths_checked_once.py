@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import structinf as si
-from structinf.calls.problem import Problem
 from structinf.validation import instance_data
 
 CASES: dict[str, tuple[Any, Any]] = {
@@ -50,11 +49,12 @@ def test_methods_that_are_called_directly_check_lengths(name):
         si.get_oracle(name).bind(lengths=[9, 1]).argmax(theta if name != "chain" else (theta[0], theta[1][None]))
 
 
-def test_bound_oracles_of_a_user_are_not_taken_for_validated():
-    oracle = si.get_oracle("arborescence").bind(lengths=[3, 2])
-    problem = Problem.build(torch.zeros(2, 4, 4), oracle, {})
-    assert not problem.oracle.must_check_lengths()
-    assert not problem.oracle[torch.tensor([0])].must_check_lengths()
-    assert not problem.oracle.repeat(3).must_check_lengths()
-    assert oracle.must_check_lengths()
-    assert problem.oracle.bind(lengths=[1, 1]).must_check_lengths()
+def test_changed_lengths_of_a_user_do_not_reach_an_oracle():
+    lengths = torch.tensor([3, 2])
+    oracle = si.get_oracle("arborescence").bind(lengths=lengths)
+    y: Any = oracle.argmax(torch.zeros(2, 4, 4))
+    lengths.fill_(10**7)
+    again: Any = oracle.argmax(torch.zeros(2, 4, 4))
+    assert torch.equal(again, y)
+    with pytest.raises(si.InvalidInputError, match="lengths must lie between 1 and 3"):
+        oracle.bind(lengths=lengths).argmax(torch.zeros(2, 4, 4))

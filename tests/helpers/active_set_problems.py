@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from structinf.solvers.mean_problem import MeanProblem
 class Listed(Oracle):
     """The structures that are the rows of a tensor, or of several for potentials that are a tuple."""
 
-    event_ndim = 1
     instance_ndim = MappingProxyType({"allowed": 1})  # (B, structures): which of them an instance has
     name = "listed"
 
@@ -30,12 +30,15 @@ class Listed(Oracle):
         self.kept, self.mixed = kept, mixed
         self.seen = []
 
+    def resolve_event_ndim(self, theta):
+        return tuple(s.ndim - 1 for s in self.structures)
+
     def argmax(self, theta):
         tensors = as_tuple(theta)
         self.seen.append([tuple(t.shape) for t in tensors])
         structures = [s.to(tensors[0].device) for s in self.structures]
         terms = [torch.where(s == 0, 0.0, s * t[:, None]) for s, t in zip(structures, tensors, strict=True)]
-        score = sum(t.flatten(2).sum(2) for t in terms)
+        score: Any = sum(t.flatten(2).sum(2) for t in terms)
         if "allowed" in self.bound:
             score = torch.where(self.bound["allowed"], score, -torch.inf)
         value, best = score.max(1)

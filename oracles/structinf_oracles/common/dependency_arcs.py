@@ -29,7 +29,7 @@ def check_arcs(oracle: Oracle, theta: Tensor, *, labelled: bool = False) -> None
 def lengths_in_use(oracle: Oracle, theta: Tensor) -> Int[Tensor, " batch"]:
     """Return the bound lengths (B,) in words, or n for each instance."""
     n = theta.shape[1] - 1
-    return bound_lengths(oracle, len(theta), n, _words(n), theta.device)
+    return bound_lengths(oracle, len(theta), n, theta.device)
 
 
 def arcs_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "batch nodes nodes"]:

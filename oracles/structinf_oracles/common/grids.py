@@ -77,9 +77,6 @@ def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -
     if "lengths" in bound:
         lengths = bound["lengths"]
         check_instances("lengths", lengths, len(like))
-        # Public calls have validated the lengths. Direct calls check them here, as compiled loops index by them.
-        if lengths.is_cpu and not getattr(bound, "is_validated", False):
-            _check_sizes(lengths, *shape)
         return lengths
     return torch.tensor(tuple(shape), device=like.device).expand(len(like), 2)
 

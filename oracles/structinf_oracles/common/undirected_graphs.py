@@ -157,7 +157,7 @@ class ScoredEdges(Oracle):
                 "after the batch dimensions"
             )
         elif "lengths" in self.bound:
-            self._check_lengths(theta)
+            check_lengths(self.bound["lengths"], self.min_nodes, theta.shape[1], f"n = {theta.shape[1]} nodes")
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
         """Mask the pairs i < j of nodes in use."""
@@ -174,20 +174,12 @@ class ScoredEdges(Oracle):
         return UndirectedGraph.complete(like.shape[1]) if self.edges is None else self.edges
 
     def nodes_in_use(self, theta: Tensor) -> Int[Tensor, " batch"]:
-        """Return the bound lengths (B,), or the number of all nodes for each instance.
-
-        Direct calls check the lengths here, as compiled loops index by lengths.
-        """
+        """Return the bound lengths (B,), or the number of all nodes for each instance."""
         lengths = self.bound.get("lengths") if self.edges is None else None
         if lengths is None:
             return torch.full((len(theta),), len(self.graph_of(theta).nodes), device=theta.device)
         check_instances("lengths", lengths, len(theta))
-        if self.must_check_lengths():
-            self._check_lengths(theta)
         return lengths
-
-    def _check_lengths(self, theta: Tensor) -> None:
-        check_lengths(self.bound["lengths"], self.min_nodes, theta.shape[1], f"n = {theta.shape[1]} nodes")
 
     def edge_scores(self, theta: Tensor) -> Float[Tensor, "batch edges"]:
         """Return the scores of the graph's edges (B, E), differentiable by autograd."""

@@ -1,0 +1,295 @@
+"""Checks of direct calls of an oracle's methods.
+
+Compiled loops use shapes and instance data as bounds of arrays. Public functions such as :func:`structinf.relax`
+validate both, but users may also call the methods of an oracle. Each class of oracles therefore wraps its methods: a
+call validates its scores, unless the oracle has already accepted scores of the same form.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ..errors import InvalidInputError
+from .scores import check_bound_data, check_flat_scores, check_same_form, check_score_tensors
+
+__all__ = ["AcceptedForm", "check_method", "validate_scores", "wrap_methods"]
+
+
+class AcceptedForm(NamedTuple):
+    """The form of the scores that an oracle has accepted with its instance data.
+
+    Attributes
+    ----------
+    event : torch.Size or tuple of torch.Size
+        The event shape, for each tensor if θ is a tuple.
+    device : torch.device
+        The device of the scores.
+    batch : int or None
+        The number of instances of the bound data; None without bound data.
+    owner : int
+        The id of the oracle. A copy of the oracle may have other options.
+    """
+
+    event: Any
+    device: torch.device
+    batch: int | None
+    owner: int
+
+
+# ----------------------------------------------------------------------------- the methods
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+_Check = Callable[[Any, Any], None]
+"""Raises an error for a wrong argument of an oracle's method, given θ and the argument."""
+
+
+def wrap_methods(kind: type, base: type) -> None:
+    """Wrap the methods of ``kind`` by :func:`check_method`, except abstract methods and methods of ``base``.
+
+    A method of a parent class that is no oracle is wrapped too.
+    """
+    for name in _METHODS:
+        method = getattr(kind, name, None)
+        if method is vars(base).get(name) or not inspect.isfunction(method):
+            continue
+        if not getattr(method, "__isabstractmethod__", False) and getattr(method, "checked", None) is not method:
+            setattr(kind, name, _checked(method, name))
+
+
+def check_method(method: _Method) -> _Method:
+    """Return ``method`` with a check of its scores and other tensors.
+
+    The check of accepted scores takes about 1 µs. A call by a method of a subclass, through super(), is not checked,
+    as the subclass may have changed the form of θ.
+    """
+    return _checked(method, method.__name__)
+
+
+def _checked(method: _Method, name: str) -> _Method:
+    place, other, shared = _METHODS[name]
+    if place is None:
+        return _check_enumerate(method)
+
+    @functools.wraps(method)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(type(self), name) is checked:
+            theta = args[place] if len(args) > place else _keyword(method, place, kwargs)
+            if theta is not _MISSING and not _is_accepted(self, theta):
+                _accept(self, theta, shared=shared)
+            if other is not None:
+                i, check = other
+                value = args[i] if len(args) > i else _keyword(method, i, kwargs)
+                if theta is not _MISSING and value is not _MISSING:
+                    check(theta, value)
+        return method(self, *args, **kwargs)
+
+    vars(checked)["checked"] = checked
+    return cast(_Method, checked)
+
+
+_MISSING = object()
+
+
+def _keyword(method: Any, place: int, kwargs: dict[str, Any]) -> Any:
+    """Return the argument number ``place`` from ``kwargs``. The method raises TypeError for a missing argument."""
+    names = [*inspect.signature(method).parameters]
+    return kwargs.get(names[place + 1], _MISSING) if len(names) > place + 1 else _MISSING
+
+
+def _check_enumerate(method: Any) -> Any:
+    """Return the method ``enumerate`` with a check of the event shape, and of the data bound for one instance."""
+
+    @functools.wraps(method)
+    def checked(self: Any, event_shape: Any) -> Any:
+        if type(self).enumerate is checked:
+            zeros = _zeros_of_shape(event_shape)
+            if not _is_accepted(self, zeros):
+                for name, value in self.bound.items():
+                    if len(value) != 1:
+                        raise InvalidInputError(
+                            f"{name} is bound for a batch of {len(value)}, but the structures are those of one "
+                            "instance; index the oracle, for example oracle[:1]"
+                        )
+                _accept(self, zeros, shared=False)
+        return method(self, event_shape)
+
+    vars(checked)["checked"] = checked
+    return checked
+
+
+def _zeros_of_shape(event_shape: Any) -> Any:
+    """Return scores 0 of one instance, which take no memory, for a shape, a tuple of shapes, or a number."""
+    is_tuple = isinstance(event_shape, tuple | list) and len(event_shape) > 0 and not isinstance(event_shape[0], int)
+    try:
+        shapes = [torch.Size([s] if isinstance(s, int) else s) for s in (event_shape if is_tuple else [event_shape])]
+        zeros = [torch.zeros((), dtype=torch.float64, device="cpu").expand(1, *shape) for shape in shapes]
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidInputError(
+            f"event_shape must be the shape of one structure, or a tuple of shapes if theta is a tuple, got "
+            f"{event_shape!r}"
+        ) from None
+    return tuple(zeros) if is_tuple else zeros[0]
+
+
+# ----------------------------------------------------------------------------- scores
+
+
+_PLAIN = frozenset({Tensor, Parameter})
+_accepting: set[tuple[int, int]] = set()
+"""The thread and the oracle of each call of :meth:`Oracle.validate`, which may call methods of the oracle."""
+
+
+def _is_accepted(oracle: Any, theta: Any) -> bool:
+    """Return whether the oracle has accepted the form of θ. Without bound data, any batch size is accepted."""
+    form = getattr(oracle.bound, "accepted", None)
+    if form is None:
+        return False
+    event, device, batch, owner = form
+    if owner != id(oracle):
+        return False
+    if type(theta) is not tuple:
+        if type(theta) not in _PLAIN:
+            return False
+        shape, dtype = theta.shape, theta.dtype
+        return (
+            shape[1:] == event
+            and (dtype is torch.float32 or dtype is torch.float64)
+            and theta.device == device
+            and theta.layout is torch.strided
+            and (batch is None or shape[0] == batch)
+        )
+    if len(theta) != len(event):
+        return False
+    size = 1
+    for t, one in zip(theta, event, strict=True):
+        if type(t) not in _PLAIN or t.dtype is not theta[0].dtype:
+            return False
+        shape = t.shape
+        if shape[1:] != one or t.device != device or t.layout is not torch.strided:
+            return False
+        if shape[0] != 1:
+            if size != 1 and size != shape[0]:
+                return False
+            size = shape[0]
+    dtype = theta[0].dtype
+    return (dtype is torch.float32 or dtype is torch.float64) and (batch is None or size == batch)
+
+
+def _accept(oracle: Any, theta: Any, *, shared: bool) -> None:
+    """Raise the error of a public call if θ or the bound data are invalid; otherwise, store the form of θ.
+
+    With ``shared``, a structure of one instance is accepted for several bound instances, and the reverse.
+    """
+    if (threading.get_ident(), id(oracle)) in _accepting:
+        return
+    check_score_tensors(theta)
+    batch = check_flat_scores(oracle.label(), theta, oracle.resolve_event_ndim(theta))
+    bound = max((len(value) for value in oracle.bound.values() if value.ndim), default=batch)
+    if shared and 1 in (batch, bound):
+        tensors = [t[:1].expand(bound, *t.shape[1:]) for t in (theta if isinstance(theta, tuple) else (theta,))]
+        theta, batch = tuple(tensors) if isinstance(theta, tuple) else tensors[0], bound
+    validate_scores(oracle, theta, batch)
+
+
+def validate_scores(oracle: Any, theta: Any, batch: int) -> None:
+    """Validate the event shapes of θ and the bound data, and store the form of θ with the bound data.
+
+    Methods of the oracle, and of its copies for other rows of the batch, then check θ of this form no further.
+
+    Parameters
+    ----------
+    oracle : Oracle
+        The oracle, with its instance data.
+    theta : (B | 1, *event) Tensor, or tuple of them
+        Scores in the flat form, in float32 or float64.
+    batch : int
+        B.
+    """
+    check_bound_data(oracle.bound, oracle.instance_ndim, theta, batch)
+    key = threading.get_ident(), id(oracle)
+    _accepting.add(key)
+    try:
+        oracle.validate(theta)
+    finally:
+        _accepting.discard(key)
+    first = theta[0] if isinstance(theta, tuple) else theta
+    event = tuple([t.shape[1:] for t in theta]) if isinstance(theta, tuple) else theta.shape[1:]
+    oracle.store_accepted_form(AcceptedForm(event, first.device, batch if oracle.bound else None, id(oracle)))
+
+
+# ----------------------------------------------------------------------------- other arguments
+
+
+def _batch_of(theta: Any) -> int:
+    tensors = theta if isinstance(theta, tuple) else (theta,)
+    return next((len(t) for t in tensors if len(t) != 1), 1)
+
+
+def _check_vector(name: str) -> _Check:
+    def check(theta: Any, value: Any) -> None:
+        check_same_form(name, value, theta, _batch_of(theta))
+
+    return check
+
+
+def _check_weight(theta: Any, weight: Any) -> None:
+    batch = _batch_of(theta)
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        received = f"a tensor of {weight.dtype}" if isinstance(weight, Tensor) else type(weight).__name__
+        raise TypeError(f"weight must be a tensor in floating point, got {received}")
+    if weight.shape != (batch,):
+        raise InvalidInputError(
+            f"weight must have shape ({batch},), a number for each instance of theta, got {tuple(weight.shape)}"
+        )
+
+
+def _check_labels(like: Any, labels: Any) -> None:
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+        received = f"a tensor of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels must be a tensor of integers, got {received}")
+    batch = _batch_of(like)
+    if labels.ndim == 0 or (batch != 1 and len(labels) not in (1, batch)):
+        raise InvalidInputError(
+            f"labels must be labels for each of {batch} instances, shape ({batch}, ...), got {tuple(labels.shape)}"
+        )
+
+
+class _Arguments(NamedTuple):
+    """The place of θ or y among the arguments, None for an event shape, and the place and check of another argument.
+
+    With ``shared``, tensors of one instance go with data bound for several instances, and the reverse.
+    """
+
+    place: int | None = 0
+    other: tuple[int, _Check] | None = None
+    shared: bool = False
+
+
+_THETA, _WEIGHT = _Arguments(), _Arguments(other=(1, _check_weight))
+_STRUCTURE = _Arguments(shared=True)
+_METHODS: dict[str, _Arguments] = {
+    **dict.fromkeys(("readout", "hamming_cost", "decode"), _STRUCTURE),
+    **dict.fromkeys(
+        ("argmax", "valid_parts", "log_partition", "marginals", "log_partition_and_marginals", "sample", "topk"), _THETA
+    ),
+    **dict.fromkeys(("project", "project_entropy", "margins", "solve_quadratic"), _THETA),
+    **dict.fromkeys(("smoothed_value", "smoothed_mean", "smoothed_value_and_mean", "smoothed_sample"), _THETA),
+    **dict.fromkeys(("entropy", "count", "enumerate_support"), _THETA),
+    **dict.fromkeys(("log_partition_vjp", "smoothed_vjp"), _WEIGHT),
+    **dict.fromkeys(("covariance_product", "smoothed_hessian_product"), _Arguments(other=(1, _check_vector("v")))),
+    "log_prob": _Arguments(other=(1, _check_vector("y"))),
+    "readout_transpose": _Arguments(1, shared=True),
+    "encode": _Arguments(1, (0, _check_labels), shared=True),
+    "enumerate": _Arguments(None),
+}
+"""The arguments of each method."""
