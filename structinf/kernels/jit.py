@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NoReturn
 
 import numba
 from numba.core.registry import CPUDispatcher
 
+from .compile_cache import CompileCache
 from .compile_listener import watch
 
 __all__ = ["jit"]
@@ -45,11 +47,10 @@ def jit(
         "no_cfunc_wrapper": True,  # C code does not call kernels
         "no_cpython_wrapper": not called_from_python,
     }
-    try:
-        compiled: Any = numba.njit(function, cache=True, **options)
-    except RuntimeError:  # neither the package folder nor the user's cache folder is writable
-        compiled = numba.njit(function, **options)
-    if isinstance(compiled, CPUDispatcher):  # not with NUMBA_DISABLE_JIT
+    compiled: Any = numba.njit(function, **options)
+    if hasattr(compiled, "py_func"):  # not with NUMBA_DISABLE_JIT
+        with contextlib.suppress(RuntimeError):  # neither the package folder nor the user's cache folder is writable
+            compiled._cache = CompileCache(function)
         watch(compiled)
         if not called_from_python:
             compiled.__class__ = _HelperDispatcher
