@@ -89,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--relaxation", metavar="NAME", help="check this relaxation of the oracle instead")
     command.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
+    command.add_argument(
+        "-v", "--verbose", action="store_true", help="print the reason for each check that does not apply"
+    )
     command.set_defaults(run=_check)
 
     about = "compile the kernels of structures, or of all, before their first use, and keep them on disk"
@@ -230,6 +233,8 @@ def _check(arguments: argparse.Namespace) -> int:
     first_failed: dict[str, str] = {}  # for each failure, the first check that it makes fail
 
     def print_result(result: testing.CheckResult) -> None:
+        if result.reason is not None and not arguments.verbose:
+            return
         mark = {"passed": "ok", "not applicable": "-", "failed": "FAILED"}[result.status]
         print(f"{mark:<6}  {result.check:<20}  {result.reason or result.requirement}", flush=True)
         if result.error is not None:
@@ -241,6 +246,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
     report = check(event_shape=shape, seed=arguments.seed, raise_on_failure=False, on_result=print_result)
     passed, failed = len(report.passed), len(report.failed)
+    if report.not_applicable and not arguments.verbose:
+        print(f"{'-':<6}  {report.inapplicable_checks} (option --verbose: the reasons)")
     reasons = f", for {len(first_failed)} reason{'s' * (len(first_failed) > 1)}" if len(first_failed) < failed else ""
     print(f"\n{passed} checks passed, {len(report.not_applicable)} do not apply, {failed} failed{reasons}")
     return 1 if failed else 0

@@ -14,6 +14,7 @@ from ..oracle import Oracle
 from ..relaxation import Relaxation, missing_ability_reason
 from .cases import Case, CheckTarget
 from .comparisons import CheckFailed, NotApplicable
+from .progress import Progress
 from .report import CheckError, CheckReport, CheckResult
 from .reproduction import drop_instances, reproduction_code
 from .theta_families import FAMILIES
@@ -88,23 +89,33 @@ def run_checks(
     raise_on_failure: bool,
     on_result: Callable[[CheckResult], None] | None,
 ) -> CheckReport:
-    """Run ``checks`` in order, and return the report. With ``raise_on_failure``, raise the first failure."""
-    results = []
-    for check in checks:
-        results.append(_run(check, target))
-        if on_result is not None:
-            on_result(results[-1])
-        if raise_on_failure and results[-1].error is not None:
-            raise results[-1].error
+    """Run ``checks`` in order, and return the report. With ``raise_on_failure``, raise the first failure.
+
+    Without ``on_result``, a suite of more than two seconds shows its progress on the standard error.
+    """
+    checks, results = list(checks), []
+    progress = Progress(target.display_name, len(checks)) if on_result is None else None
+    try:
+        for check in checks:
+            results.append(_run(check, target, len(results), progress))
+            if on_result is not None:
+                on_result(results[-1])
+            if raise_on_failure and results[-1].error is not None:
+                raise results[-1].error
+    finally:
+        if progress is not None:
+            progress.close()
     return CheckReport(repr(target), tuple(results))
 
 
-def _run(check: Check, target: CheckTarget) -> CheckResult:
+def _run(check: Check, target: CheckTarget, done: int, progress: Progress | None) -> CheckResult:
     start = time.perf_counter()
     num_passed, error, reason = 0, None, check.not_applicable_reason(target)
     cases = target.cases(check.families, check.dtypes) if reason is None else iter(())
     reason = reason or "the suite could not make any input for it"
     while error is None:
+        if progress is not None:
+            progress.show(done, check.name, num_passed)
         case = None
         try:
             case = next(cases, None)

@@ -113,6 +113,15 @@ class CheckReport:
                 raise result.error
 
     def __str__(self) -> str:
-        width = max((len(r.check) for r in self.results), default=0)
-        rows = [f"{r.check:<{width}}  {r.status}" + (f": {r.reason}" if r.reason else "") for r in self.results]
-        return "\n".join([f"{self.target}: {len(self.passed)} of {len(self.results)} checks passed", *rows])
+        shown = [r for r in self.results if r.status != "not applicable"]
+        width = max((len(r.check) for r in shown), default=0)
+        rows = [f"{r.check:<{width}}  {r.status}" for r in shown]
+        first = f"{self.target}: {len(self.passed)} of {len(self.results)} checks passed"
+        return "\n".join([first, *rows, *([self.inapplicable_checks] if self.not_applicable else [])])
+
+    @property
+    def inapplicable_checks(self) -> str:
+        """One line with the names of the checks that do not apply."""
+        names = ", ".join(self.not_applicable)
+        count = len(self.not_applicable)
+        return f"{count} checks do not apply: {names}" if count != 1 else f"1 check does not apply: {names}"

@@ -91,7 +91,8 @@ def check_oracle(
     raise_on_failure : bool
         Whether to raise the first failure. If False, all checks run, and the report holds the failures.
     on_result : callable, optional
-        A function called with each :class:`CheckResult`, to show progress.
+        A function called with each :class:`CheckResult`, to show progress. By default, a line on the standard error
+        shows the progress of a suite that takes longer than two seconds.
 
     Returns
     -------

@@ -233,10 +233,21 @@ def test_check_prints_every_check(capsys):
     assert code == 0
     assert out.splitlines()[0] == "Categorical(), scores of shape (3,)"
     marks = {words[1]: words[0] for words in map(str.split, out.splitlines()) if len(words) > 1}
-    assert {check.name: marks[check.name] for check in si.testing.list_oracle_checks()}.keys() <= marks.keys()
     assert marks["optimal"] == "ok"
-    assert marks["lengths"] == "-"
+    assert "lengths" not in marks
+    (other,) = [line for line in out.splitlines() if line.startswith("-")]
+    assert re.match(r"-       \d+ checks do not apply: .*\blengths, .* \(option --verbose: the reasons\)$", other)
+    assert all(check.name in marks or f" {check.name}" in other for check in si.testing.list_oracle_checks())
     assert out.endswith(" 0 failed\n")
+
+
+def test_check_prints_the_reason_why_a_check_does_not_apply(capsys):
+    code, out, _ = run(capsys, "check", "categorical", "--event-shape", "3", "--verbose")
+    assert code == 0
+    marks = {words[1]: words[0] for words in map(str.split, out.splitlines()) if len(words) > 1}
+    assert {check.name for check in si.testing.list_oracle_checks()} <= marks.keys()
+    assert re.search(r"^-       lengths +no lengths are bound$", out, re.MULTILINE)
+    assert "checks do not apply" not in out
 
 
 def test_check_says_what_fails(capsys, registered):

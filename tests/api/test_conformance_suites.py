@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import io
+import itertools
 import pickle
 import re
 from dataclasses import dataclass
@@ -23,10 +25,12 @@ from structinf.testing import (
     list_oracle_checks,
     list_relaxation_checks,
     nearest_point,
+    progress,
 )
 from structinf.testing.cases import CheckTarget
 from structinf.testing.comparisons import CheckFailed
 from structinf.testing.finite_differences import expect_derivative
+from structinf.testing.progress import Progress
 from toy_oracles import SHAPES, Cube, Explicit, Knapsack, Listing, Walk
 
 pytestmark = pytest.mark.slow
@@ -125,6 +129,52 @@ def test_progress_and_report():
     assert f"{len(report.passed)} of {len(seen)} checks passed" in str(report)
     assert "optimal" in str(report)
     report.raise_if_failed()
+    assert len(str(report).splitlines()) == 2 + len(report.passed)
+    names = ", ".join(report.not_applicable)
+    assert str(report).splitlines()[-1] == f"{len(report.not_applicable)} checks do not apply: {names}"
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("make", [io.StringIO, Terminal])
+def test_a_suite_of_more_than_two_seconds_shows_its_progress(monkeypatch, make):
+    stream, clock = make(), itertools.count(0, 0.4)
+    monkeypatch.setattr(progress.sys, "stderr", stream)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    bar = Progress("Mine()", 40)
+    for _ in range(4):
+        bar.show(0, "form", 3)
+    assert not stream.getvalue()
+    for i in range(30):
+        bar.show(i, "optimal", 5)
+    bar.close()
+    lines = re.findall(
+        r"Mine\(\): (\d+) of 40 checks done after (\d+) s, running optimal, 5 inputs passed", stream.getvalue()
+    )
+    if make is Terminal:
+        assert len(lines) == 30
+        assert stream.getvalue().endswith("\r\033[K")
+    else:
+        assert lines == [("0", "2"), ("25", "12")]
+        assert stream.getvalue().count("\n") == 2
+
+
+def test_a_long_suite_writes_to_the_standard_error(monkeypatch, capfd):
+    check_oracle(Knapsack(6), (4,))
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    check_oracle(Knapsack(6), (4,))
+    out, err = capfd.readouterr()
+    assert "Knapsack(capacity=6): 0 of 47 checks done after 0 s, running form, 0 inputs passed\n" in err
+    assert not out
+    check_oracle(Knapsack(6), (4,), on_result=lambda result: None)
+    assert capfd.readouterr().err == ""
 
 
 def test_progress_and_report_of_a_relaxation():
