@@ -16,6 +16,7 @@ from ..parts import Parts, as_tuple, pack_like
 from ..registry import Registry
 from ..relaxation import missing_ability_reason
 from ..shapes import Float
+from .row_check import check_rows, reads_rows
 from .weighted_structures import FunctionValues, WeightedStructures
 
 __all__ = ["ESTIMATORS", "Estimator"]
@@ -147,12 +148,23 @@ def _evaluate(f: Callable[..., Tensor], terms: WeightedStructures, problem: Prob
     if not count:
         return terms.weights.new_zeros(0)
     tensors = [t.to(dtype) for t, dtype in zip(as_tuple(terms.structures), problem.dtypes, strict=True)]
-    values: Any = f(pack_like(tensors, problem.theta), *(x.index_select(0, terms.instance.to(x.device)) for x in rows))
+    arguments = *tensors, *(x.index_select(0, terms.instance.to(x.device)) for x in rows)
+    # With one structure for each instance, rows of a tensor that f reads are in the order of the structures.
+    must_check = count != terms.batch and reads_rows(f, count)
+    values: Any = _call(f, arguments, problem)
     w = terms.weights
     if isinstance(values, Tensor) and values.shape == (count,) and not values.is_complex():
+        if must_check:
+            check_rows(f, lambda index: _call(f, tuple(t[index] for t in arguments), problem), count)
         return values.to(w.device, torch.promote_types(values.dtype, w.dtype))
     received = f"shape {tuple(values.shape)} and {values.dtype}" if isinstance(values, Tensor) else repr(values)
     raise InvalidInputError(
         f"f gets the {count} structures of the whole batch in one call and must return a real tensor of shape "
         f"({count},), one number for each structure; got {received[:80]}"
     )
+
+
+def _call(f: Callable[..., Any], arguments: tuple[Tensor, ...], problem: Problem) -> Any:
+    """Return f for ``arguments``: the tensors of the structures, and then the rows of the inputs."""
+    parts = len(as_tuple(problem.theta))
+    return f(pack_like(arguments[:parts], problem.theta), *arguments[parts:])

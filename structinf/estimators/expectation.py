@@ -95,7 +95,9 @@ def expect(
         The function, called once as ``f(y, *rows)`` with all weighted structures of all instances, stacked: y is
         (N, *event) in θ's form and dtype. N varies between calls. f returns a real number for each structure, (N,).
         A gradient of f is used if available, but f may be a black box. f is not called without structures, as for
-        an empty batch.
+        an empty batch. Pass tensors with a row for each instance as ``inputs``: f must not combine y with the rows
+        of a tensor from elsewhere. If f reads a tensor of N rows, a second call with two or three structures detects
+        such a function.
     theta : (*batch, *event) Tensor, or tuple of Tensors
         The scores, as for :func:`structinf.relax`. No structure uses a part of score −inf, whose gradient is 0.
     oracle : str or Oracle
@@ -121,8 +123,9 @@ def expect(
     UnsupportedError
         If the oracle lacks an ability required by the estimator. This TypeError lists the supported estimators.
     InvalidInputError
-        If f does not return one number for each structure, if an input has another batch shape than θ, or if an
-        estimator given by name would lose its state. Also for the invalid inputs of :func:`structinf.relax`.
+        If f does not return one number for each structure, if f works for one number of structures only, if an input
+        has another batch shape than θ, or if an estimator given by name would lose its state. Also for the invalid
+        inputs of :func:`structinf.relax`.
 
     References
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -131,3 +132,46 @@ def test_estimators_of_ones_own_that_are_wrong():
     shapes = r"structures and weights must have shapes \(K, B, \*event\) and \(K, B\), got \(2, 3\) and \(2,\)"
     with pytest.raises(si.InvalidInputError, match=shapes):
         si.expect(cost, theta, "categorical", Wrong(lambda t: WeightedStructures.of(t, t.new_ones(2))))
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (3,)])
+@pytest.mark.parametrize("estimator", ["exact", "sparsemax", "score_function"])
+def test_a_function_with_rows_of_its_own(estimator: str, batch: tuple[int, ...]):
+    theta = torch.zeros(*batch, 4)  # a subset of 2 of 4: up to 6 structures for each instance
+    options = {"samples": 64} if estimator == "score_function" else {}
+    data = torch.randn(6 * max(batch, default=1), 4)
+    expect = functools.partial(si.expect, oracle="subset", k=2, estimator=si.get_estimator(estimator, **options))
+    for f in (
+        lambda y: (y * data).sum(1),
+        functools.partial(lambda rows, y: (y * rows).sum(1), data),
+        _Weighted(data),
+        _Weighted(data).forward,
+    ):
+        with pytest.raises(si.InvalidInputError, match=r"f works for exactly \d+ structures.*pass it as inputs="):
+            expect(f, theta)
+
+
+class _Weighted(torch.nn.Module):
+    def __init__(self, rows: torch.Tensor):
+        super().__init__()
+        self.rows = rows
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return (y * self.rows).sum(1)
+
+
+def test_rows_of_a_function_are_right_for_one_structure_each():
+    theta, data = 100 * torch.eye(3), torch.randn(3, 3)
+    found = si.expect(lambda y: (y * data).sum(1), theta, "categorical", "sparsemax")
+    torch.testing.assert_close(found, data.diagonal())
+
+
+def test_the_check_of_a_function_draws_no_random_numbers():
+    theta, cost = torch.zeros(2, 3), torch.ones(6, 3)
+    values = []
+    for _ in range(2):  # the first call of the function is checked
+        torch.manual_seed(0)
+        values.append(si.expect(lambda y: y @ cost[0] * torch.rand(len(y)), theta, "categorical"))
+        values.append(torch.rand(3))
+    assert torch.equal(values[0], values[2])
+    assert torch.equal(values[1], values[3])
