@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
+from typing import Any
 
 __all__ = [
     "ConvergenceError",
@@ -20,6 +23,7 @@ __all__ = [
     "UnboundedError",
     "UnknownNameError",
     "UnsupportedError",
+    "renumber_instances",
     "warn_user",
 ]
 
@@ -30,6 +34,46 @@ MOST_LISTED = 10
 
 class StructinfError(Exception):
     """The base class of the library's exceptions."""
+
+    def renumber_instances(self, rows: Sequence[int]) -> None:
+        """Replace batch indices of a selection of instances by batch indices of the whole batch, in the message.
+
+        Parameters
+        ----------
+        rows : sequence of int
+            The batch index in the whole batch of each instance of the selection.
+        """
+
+        def renumber(found: re.Match[str]) -> str:
+            return re.sub(r"\d+", lambda number: str(_select(rows, int(number[0]))), found[0])
+
+        if self.args and isinstance(self.args[0], str):
+            self.args = (re.sub(_BATCH_INDICES, renumber, self.args[0]), *self.args[1:])
+
+
+def _select(rows: Sequence[int], index: int) -> int:
+    """Return ``rows[index]``, or ``index`` itself if a plugin has reported an index out of range."""
+    return rows[index] if index < len(rows) else index
+
+
+_BATCH_INDICES = r"batch index \d+(?:(?: and also|,) \d+\b(?! more))*"
+"""Batch indices in messages: "batch index 3 and also 5, 7, 2 more". The number before "more" is no index."""
+
+
+@contextlib.contextmanager
+def renumber_instances(rows: Iterable[Any]) -> Iterator[None]:
+    """Renumber the instances in errors raised inside the context, which runs on the instances ``rows`` of a batch.
+
+    Parameters
+    ----------
+    rows : iterable of int
+        The batch index in the whole batch of each instance, for example a tensor of indices.
+    """
+    try:
+        yield
+    except StructinfError as error:
+        error.renumber_instances([int(row) for row in rows])
+        raise
 
 
 class InvalidInputError(StructinfError, ValueError):
@@ -60,6 +104,10 @@ class InstanceError(StructinfError):
         super().__init__(message if "batch index" in message else f"{message} (batch index {batch_index})")
         self.batch_index = batch_index
         self.batch_indices = tuple(batch_indices) or (batch_index,)
+
+    def renumber_instances(self, rows: Sequence[int]) -> None:
+        super().renumber_instances(rows)
+        self.batch_index, *_ = self.batch_indices = tuple(_select(rows, index) for index in self.batch_indices)
 
     def add_batch_position(self, shape: Sequence[int]) -> None:
         """Add the indices in a batch of ``shape`` to the message, if the batch has several dimensions.

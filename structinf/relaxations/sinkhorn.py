@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import autograd
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, renumber_instances
 from ..oracle import Oracle, TransportPolytope
 from ..parts import Parts
 from ..regularizers import check_temperature
@@ -227,7 +227,8 @@ class EntropicPlans:
             )
         index, theta = self.is_vertex.nonzero()[:, 0], self._form.detach()
         self.vertices = torch.zeros_like(theta)
-        self.vertices[index] = cast(Tensor, best_structure(oracle[index], theta[index]))
+        with renumber_instances(index):
+            self.vertices[index] = cast(Tensor, best_structure(oracle[index], theta[index]))
         # Solve these instances with equal scores instead, so that all numbers behind the unused results are finite.
         without = torch.where(scores.isneginf(), -torch.inf, 0.0)
         self._problem = torch.where(self.is_vertex[:, None, None], without, scores), rows, columns

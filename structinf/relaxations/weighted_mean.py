@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import autograd
+from ..errors import renumber_instances
 from ..oracle import Oracle
 from ..parts import Parts, divide_by_temperature, map_parts, select_rows
 from ..relaxation import RegularizedRelaxation
@@ -92,7 +93,7 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         with torch.no_grad():
             direct = self._run_direct_solver(oracle, detached)
             if direct is not None:
-                direct = complete(direct, lambda rows: self._solve(oracle[rows], select_rows(detached, rows)))
+                direct = complete(direct, lambda rows: self._solve_rows(oracle, detached, rows))
                 self._report(oracle, direct)
         result = self._result(oracle, scaled) if direct is None else direct
         differentiable = result if isinstance(result, WeightedMeanResult) else result.without_support()
@@ -111,6 +112,11 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         options = {"tolerance": self.tolerance, "max_iter": self.max_iter, "warm_start": warm_start}
         with torch.no_grad():
             return self._run_solver(oracle, scaled, options)
+
+    def _solve_rows(self, oracle: Oracle, scaled: Parts, rows: Tensor) -> WeightedMeanResult:
+        """Return the result of :meth:`_solve` for the instances ``rows``."""
+        with renumber_instances(rows):
+            return self._solve(oracle[rows], select_rows(scaled, rows))
 
     def _report(self, oracle: Oracle, result: IterativeResult) -> None:
         what = f"{self.label()} of {oracle.label()}"

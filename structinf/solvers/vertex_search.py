@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..errors import renumber_instances
 from ..oracle import Oracle
 from ..parts import Parts, map_parts
 from .argmax import checked_argmax
@@ -69,7 +70,9 @@ class VertexOracle:
         flattening, rows = self.problem.flattening, self.rows
         direction = direction.masked_fill(self.padding[rows], 0.0).masked_fill(self.forbidden[rows], -torch.inf)
         parts = flattening.as_parts(flattening.split(direction))
-        return self._lift(checked_argmax(self._oracle, parts), self._oracle, rows)
+        with renumber_instances(rows):
+            y = checked_argmax(self._oracle, parts)
+        return self._lift(y, self._oracle, rows)
 
     def _lift(self, y: Parts, oracle: Oracle, rows: Tensor) -> Tensor:
         """Check the structures ``y`` (n, *event) of the instances ``rows``, and return them as vertices (n, D)."""

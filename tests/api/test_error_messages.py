@@ -459,6 +459,65 @@ def test_a_broken_argmax_is_noticed_at_run_time(how):
             relax(torch.randn(2, 4), Wrong(3, how), "sparsemap")
 
 
+@dataclass(frozen=True)
+class Marked(Explicit):
+    """An oracle whose argmax is NaN for the instances marked by 7, from the second call on."""
+
+    name: ClassVar[str] = "marked"
+    instance_ndim: ClassVar = {"mark": 0}
+    calls: ClassVar[list[int]] = []
+
+    def argmax(self, theta: Tensor) -> Tensor:
+        self.calls.append(len(theta))
+        y = super().argmax(theta)
+        return torch.where((self.bound["mark"] == 7)[:, None] & (len(self.calls) > 1), NAN, y)
+
+
+@pytest.mark.parametrize("relaxation", ["sparsemap", "frank_wolfe"])
+def test_errors_in_later_rounds_name_the_instance_of_the_batch(relaxation):
+    theta = torch.zeros(5, 4, dtype=torch.float64)
+    theta[:3] += 1000 * torch.tensor([1.0, 0, 0, 1])  # these instances end in the first round
+    theta[3:] += torch.tensor([0.1, 0.2, 0.3, 0.1])
+    Marked.calls.clear()
+    with pytest.raises(PluginError, match=r"\bbatch index 4\b"):
+        si.infer(theta, Marked(), relaxation, mark=[0, 0, 0, 0, 7])
+    assert len(Marked.calls) > 1
+
+
+def test_the_active_set_behind_a_direct_solver_names_the_instance_of_the_batch(monkeypatch):
+    from structinf.relaxations import sparsemap as module
+    from structinf.solvers.direct_mean import DirectMean
+
+    def stops_early(oracle: Any, theta: Tensor, **_: Any) -> DirectMean:
+        converged = torch.arange(len(theta)) < 3
+        zero = theta.new_zeros(len(theta))
+        return DirectMean(torch.zeros_like(theta), zero, zero, converged, lambda v: v)
+
+    kind = type(si.get_oracle("assignment"))
+
+    def argmax(self: Any, theta: Tensor) -> Tensor:
+        raise PluginError(f"out of order for batch index {len(theta) - 1} and also 0, 1 more")
+
+    monkeypatch.setattr(module, "project_transport", stops_early)
+    monkeypatch.setattr(kind, "argmax", argmax)
+    with pytest.raises(PluginError, match=r"^out of order for batch index 4 and also 3, 1 more$"):
+        relax(torch.randn(5, 3, 3), "assignment", "sparsemap")
+
+
+def test_instances_of_a_selection_are_renumbered():
+    for message, expected in [
+        ("no path for batch index 1", "no path for batch index 9"),
+        ("no path for batch index 0 and also 1, 2, 30 more", "no path for batch index 8 and also 9, 11, 30 more"),
+        ("no path of 2 edges, 1 of 2", "no path of 2 edges, 1 of 2 (batch index 8)"),
+        ("batch index 5", "batch index 5"),
+    ]:
+        error = InfeasibleError(message, 0, [0, 1, 2])
+        with pytest.raises(InfeasibleError) as found, si.errors.renumber_instances(torch.tensor([8, 9, 11])):
+            raise error
+        assert str(found.value) == expected
+        assert (found.value.batch_index, found.value.batch_indices) == (8, (8, 9, 11))
+
+
 # ----------------------------------------------------------------------------- what plugins leave undone
 
 
