@@ -316,7 +316,7 @@ class Oracle(abc.ABC):
     def _with_instance_data(self, bound: Mapping[str, Any], accepted: AcceptedForm | None = None) -> Self:
         new, data = copy.copy(self), _InstanceData(bound)
         if accepted is not None and accepted.owner == id(self) and all(value.ndim for value in bound.values()):
-            data.accepted = accepted._replace(batch=len(next(iter(bound.values()))), owner=id(new))
+            data.accepted = accepted._replace(exact=None, batch=len(next(iter(bound.values()))), owner=id(new))
         object.__setattr__(new, "bound", data)
         return new
 
@@ -378,7 +378,16 @@ class GibbsOracle(Oracle):
         v : (B | 1, *event) Tensor, or tuple of them
             The vector to multiply, in the form of θ.
         """
-        return hessian_product_by_autograd(self.log_partition, theta, v)
+        product = hessian_product_by_autograd(self.log_partition, theta, v)
+        for t in as_tuple(product):
+            if bool(t.isnan().any()):
+                index = int(t.isnan().nonzero()[0, 0])
+                raise PluginError(
+                    f"log_partition of {self.label()} has a second derivative of NaN at batch index {index}: "
+                    "torch.logaddexp and torch.logsumexp give NaN beside −inf; use logaddexp and logsumexp of "
+                    "structinf.kernels.logsumexp, or override covariance_product"
+                )
+        return product
 
 
 class Samplable(Oracle):
