@@ -59,10 +59,10 @@ class Scaling:
     def measure(self, repeats: int, quick: bool = False) -> dict[str, Any]:
         """Return the record: seconds with one thread and with all, and MiB, for each size; and the exponents."""
         points: list[dict[str, float]] = []
+        before = _peak_mib()
         for size in self.quick if quick else self.sizes:
             call = self.prepare(size)
             torch.set_num_threads(1)
-            before = _peak_mib()
             facts = call()  # compiles kernels at the first size
             points.append({"size": size, "MiB": _peak_mib() - before, **(facts if isinstance(facts, Mapping) else {})})
             points[-1]["s, 1 thread"] = _median_seconds(call, repeats)
