@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,12 +11,16 @@ from typing import Any
 from torch import Tensor
 
 from .oracle import Oracle
-from .parts import Parts
+from .parts import Parts, as_tuple
 
 __all__ = ["Solution"]
 
 
-@dataclass(frozen=True)
+_MOST_SHOWN = 100_000
+"""The largest number of entries of a support that is built to be printed."""
+
+
+@dataclass(frozen=True, repr=False)
 class Solution:
     """What :func:`structinf.infer` returns. ``...`` stands for the batch dimensions of θ.
 
@@ -64,6 +69,16 @@ class Solution:
         which of them the solver returns.
         """
         return self.make_support() if self.make_support is not None else None
+
+    def __repr__(self) -> str:
+        """Return the fields that are not None, with the support; "..." stands for a support of many entries."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.repr}
+        if self.weights is not None and self.make_support is not None:
+            size = len(self.weights) * sum(t.numel() for t in as_tuple(self.mean))
+            fields["support"] = self.support if size <= _MOST_SHOWN else ...  # built on first use
+        known = {name: value for name, value in fields.items() if value is not None}
+        shown = [f"{name}={'...' if value is ... else repr(value)}" for name, value in known.items()]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def with_batch_shape(
         self,

@@ -62,7 +62,8 @@ class TagScheme:
     Raises
     ------
     InvalidInputError
-        If a tag is repeated, or its prefix does not belong to the encoding.
+        If a tag is repeated, if its prefix does not belong to the encoding, or if no span can contain the tag: I-X
+        without B-X, or B-X without E-X in BIOES.
 
     References
     ----------
@@ -100,6 +101,20 @@ class TagScheme:
         if len(set(self.tags)) < len(self.tags):
             repeated = next(tag for i, tag in enumerate(self.tags) if tag in self.tags[:i])
             raise InvalidInputError(f"tags must differ from each other, got {repeated!r} twice")
+        self._check_spans_are_possible()
+
+    def _check_spans_are_possible(self) -> None:
+        """Raise InvalidInputError for a tag without the tags that begin and end its spans."""
+        prefixes = {role: prefix for prefix, role in _ROLES[self.encoding].items()}
+        for tag, (role, kind) in zip(self.tags, self._parsed, strict=True):
+            needed = [] if role in ("outside", "single") else ["begin", *["end"] * ("end" in prefixes)]
+            for other in needed:
+                if (other, kind) not in self._parsed:
+                    missing = prefixes[other] + (f"-{kind}" if kind else "")
+                    raise InvalidInputError(
+                        f"tags has {tag!r} without {missing!r}, so no valid sequence contains {tag!r}; add {missing!r} "
+                        "at the end of tags, which keeps the indices of the other tags"
+                    )
 
     # -- masks ---------------------------------------------------------------------------------
 

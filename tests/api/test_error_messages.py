@@ -538,6 +538,40 @@ def test_instance_data_that_the_oracle_reads_but_nobody_gave():
         relax(torch.zeros(2, 4), Reads(), "map")
 
 
+def test_second_derivatives_of_nan_name_the_method():
+    class Pairs(Explicit):
+        def log_partition(self, theta):
+            a, b, c, d = theta.unbind(1)
+            return torch.logaddexp(torch.logaddexp(a, b), torch.logaddexp(c, d))
+
+        log_partition_and_marginals = si.GibbsOracle.log_partition_and_marginals
+        marginals = si.GibbsOracle.marginals
+        covariance_product = si.GibbsOracle.covariance_product
+
+    theta = torch.zeros(3, 4, dtype=torch.float64)
+    theta[1, :2] = -INF
+    theta.requires_grad_()
+    mean = relax(theta, Pairs(), "marginals")
+    message = (
+        r"^log_partition of \w+ has a second derivative of NaN at batch index 1: torch.logaddexp .*covariance_product$"
+    )
+    with pytest.raises(PluginError, match=message):
+        mean.square().sum().backward()
+
+
+@pytest.mark.parametrize("relaxation", ["map", "marginals", "sparsemap", "frank_wolfe"])
+def test_a_printed_solution_shows_its_support(relaxation):
+    solution = si.infer(torch.tensor([[0.5, 0.25, 0.0]]), "categorical", relaxation)
+    text = repr(solution)
+    assert text.startswith("Solution(mean=tensor([[")
+    assert ("support=tensor([[[" in text) == (solution.support is not None)
+    assert "make_support" not in text
+    assert "None" not in text
+    large = si.infer(torch.zeros(2000, 60), "categorical", "map")
+    assert repr(large).endswith(", support=...)")
+    assert "support" not in vars(large)
+
+
 def test_an_oracle_without_event_ndim():
     class Bare(si.Oracle):
         def argmax(self, theta):

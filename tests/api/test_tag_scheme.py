@@ -160,3 +160,32 @@ def test_padding_and_batches():
 def test_wrong_arguments_raise_a_sentence(call, message):
     with pytest.raises(si.InvalidInputError, match=message):
         call(si.TagScheme(["O", "B", "I"]))
+
+
+@pytest.mark.parametrize(
+    ("tags", "encoding", "lonely", "missing"),
+    [
+        (["O", "I"], "BIO", "I", "B"),
+        (["O", "B-LOC", "I-LOC", "I-PER"], "BIO", "I-PER", "B-PER"),
+        (["O", "B-LOC", "I-PER"], "BIO", "I-PER", "B-PER"),
+        (["O", "S-LOC", "E-LOC"], "BIOES", "E-LOC", "B-LOC"),
+        (["O", "B-LOC", "S-LOC"], "BIOES", "B-LOC", "E-LOC"),
+        (["O", "B-LOC", "I-LOC"], "BILOU", "B-LOC", "L-LOC"),
+        (["O", "I-LOC", "L-LOC"], "BILOU", "I-LOC", "B-LOC"),
+    ],
+)
+def test_a_tag_that_no_span_can_contain(tags, encoding, lonely, missing):
+    message = (
+        f"^tags has {lonely!r} without {missing!r}, so no valid sequence contains {lonely!r}; add {missing!r} at the"
+    )
+    with pytest.raises(si.InvalidInputError, match=message):
+        si.TagScheme(tags, encoding)
+    assert si.TagScheme([*tags, missing], encoding).transition.shape == (len(tags) + 1,) * 2
+
+
+@pytest.mark.parametrize(
+    ("tags", "encoding"),
+    [(["O", "B-LOC"], "BIO"), (["O", "S-LOC"], "BIOES"), (["O", "B-LOC", "E-LOC"], "BIOES"), (["O"], "BILOU")],
+)
+def test_tags_of_short_spans_alone(tags, encoding):
+    assert si.TagScheme(tags, encoding).end.all() == (len(tags) < 3)
