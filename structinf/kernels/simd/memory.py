@@ -3,6 +3,9 @@
 Inner functions of kernels take the address of an array instead of the array: numba counts references to an array at
 each call, and the counting would take longer than the arithmetic of such a function. An address does not keep its array
 alive, so the caller of the function must hold a reference to the array.
+
+With the environment variable NUMBA_BOUNDSCHECK=1, an address also holds the size of its array, and each access is
+checked.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import config, types
+from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import models, overload, register_model
 
@@ -21,21 +25,41 @@ from .vector import LANES, Lanes, largest, maximum
 
 __all__ = ["address", "cast", "is_zero", "row", "rows", "store_row", "zero"]
 
+_IS_CHECKED = bool(getattr(config, "BOUNDSCHECK", 0))
 intrinsic: Any = _intrinsic  # the decorator removes the first parameter, and type checkers do not know it
 
 
 class Address(types.Type):
-    """The numba type of the address of an array of ``dtype``. Indexing reads and writes without bounds checks."""
+    """The numba type of the address of an array of ``dtype``. Indexing reads and writes without bounds checks, unless
+    NUMBA_BOUNDSCHECK=1 is set.
+    """
 
     def __init__(self, dtype: types.Type) -> None:
         self.dtype = dtype
         super().__init__(name=f"Address({dtype})")
 
 
-@register_model(Address)
-class _Model(models.PrimitiveModel):
+class _Pointer(models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: Address) -> None:
         super().__init__(dmm, fe_type, dmm[fe_type.dtype].get_data_type().as_pointer())
+
+
+class _PointerAndSize(models.StructModel):
+    def __init__(self, dmm: Any, fe_type: Address) -> None:
+        super().__init__(dmm, fe_type, [("data", types.CPointer(fe_type.dtype)), ("size", types.intp)])
+
+
+register_model(Address)(_PointerAndSize if _IS_CHECKED else _Pointer)
+
+
+def _pointer(context: Any, builder: Any, sig: Any, args: Any, count: int = 1) -> Any:
+    """Return the pointer of the address ``args[0]``, after a check of group ``args[1]`` of ``count`` numbers."""
+    if not _IS_CHECKED:
+        return args[0]
+    held = cgutils.create_struct_proxy(sig.args[0])(context, builder, value=args[0])
+    groups = builder.sdiv(held.size, held.size.type(count))
+    cgutils.do_boundscheck(context, builder, args[1], groups)
+    return held.data
 
 
 @jit
@@ -51,7 +75,12 @@ def address(typingctx, array):
     """Return the address of a contiguous array of any dimension."""
 
     def codegen(context, builder, sig, args):
-        return context.make_array(array)(context, builder, args[0]).data
+        whole = context.make_array(array)(context, builder, args[0])
+        if not _IS_CHECKED:
+            return whole.data
+        held = cgutils.create_struct_proxy(sig.return_type)(context, builder)
+        held.data, held.size = whole.data, whole.nitems
+        return held._getvalue()
 
     return Address(array.dtype)(array), codegen
 
@@ -62,7 +91,7 @@ def address(typingctx, array):
 @intrinsic
 def _get(typingctx, numbers, index):
     def codegen(context, builder, sig, args):
-        return builder.load(builder.gep(args[0], [args[1]]))
+        return builder.load(builder.gep(_pointer(context, builder, sig, args), [args[1]]))
 
     return numbers.dtype(numbers, types.intp), codegen
 
@@ -70,7 +99,7 @@ def _get(typingctx, numbers, index):
 @intrinsic
 def _set(typingctx, numbers, index, value):
     def codegen(context, builder, sig, args):
-        builder.store(args[2], builder.gep(args[0], [args[1]]))
+        builder.store(args[2], builder.gep(_pointer(context, builder, sig, args), [args[1]]))
         return context.get_dummy_value()
 
     return types.void(numbers, types.intp, numbers.dtype), codegen
@@ -91,14 +120,15 @@ def _overload_setitem(numbers, index, value):
 
 def _place(context: Any, builder: Any, sig: Any, args: Any) -> tuple[Any, int]:
     """Return a pointer to row ``args[1]``, and its guaranteed alignment in bytes."""
-    number = args[0].type.pointee
-    data = builder.gep(args[0], [builder.mul(args[1], args[1].type(LANES))])
+    start = _pointer(context, builder, sig, args, LANES)
+    number = start.type.pointee
+    data = builder.gep(start, [builder.mul(args[1], args[1].type(LANES))])
     return builder.bitcast(data, ir.VectorType(number, LANES).as_pointer()), context.get_abi_sizeof(number)
 
 
 @intrinsic
 def row(typingctx, numbers, i):
-    """Return row i, without a bounds check."""
+    """Return row i."""
 
     def codegen(context, builder, sig, args):
         place, alignment = _place(context, builder, sig, args)
@@ -109,7 +139,7 @@ def row(typingctx, numbers, i):
 
 @intrinsic
 def store_row(typingctx, numbers, i, lanes):
-    """Write ``lanes`` to row i, without a bounds check."""
+    """Write ``lanes`` to row i."""
 
     def codegen(context, builder, sig, args):
         place, alignment = _place(context, builder, sig, args)
