@@ -17,6 +17,7 @@ from .compile.saved_tensors import bypass_saved_tensor_hooks
 from .errors import InvalidInputError
 from .kernels.arrays import empty
 from .shapes import Float
+from .validation.function_values import check_function_values
 
 __all__ = [
     "AnyParts",
@@ -253,6 +254,7 @@ def value_and_gradient_by_autograd(function: Callable[[Parts], Tensor], theta: P
     with enable_autograd():
         leaves = _leaves(theta)
         value = function(pack_like(leaves, theta))
+        check_function_values(function, value, leaves[0].shape[0], differentiable=leaves[0].numel() > 0)
         return value.detach(), pack_like(differentiate(value.sum(), leaves), theta)
 
 
@@ -260,7 +262,9 @@ def hessian_product_by_autograd(function: Callable[[Parts], Tensor], theta: Part
     """Return the Hessian-vector product (B, *event) of ``function`` at θ with ``v``, instance by instance."""
     with enable_autograd():
         leaves = _leaves(theta)
-        gradients = differentiate(function(pack_like(leaves, theta)).sum(), leaves, create_graph=True)
+        value = function(pack_like(leaves, theta))
+        check_function_values(function, value, leaves[0].shape[0], differentiable=leaves[0].numel() > 0)
+        gradients = differentiate(value.sum(), leaves, create_graph=True)
         return pack_like(differentiate(total_inner_product(gradients, as_tuple(v)), leaves), theta)
 
 

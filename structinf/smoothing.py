@@ -64,7 +64,9 @@ class Smoothable(Oracle):
         The default differentiates :meth:`smoothed_value`, or calls :meth:`smoothed_mean` if that is overridden.
         """
         if type(self).smoothed_mean is Smoothable.smoothed_mean:
-            return value_and_gradient_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta)
+            return value_and_gradient_by_autograd(
+                functools.partial(self.smoothed_value, regularizer=regularizer), theta
+            )
         return self.smoothed_value(theta, regularizer), self.smoothed_mean(theta, regularizer)
 
     def smoothed_vjp(self, theta: AnyParts, weight: Tensor, regularizer: Regularizer) -> Parts:
@@ -93,7 +95,7 @@ class Smoothable(Oracle):
         regularizer : Regularizer
             Ω of the choices in the recursion.
         """
-        return hessian_product_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta, v)
+        return hessian_product_by_autograd(functools.partial(self.smoothed_value, regularizer=regularizer), theta, v)
 
 
 class SmoothableGibbs(GibbsOracle, Smoothable):

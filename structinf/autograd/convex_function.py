@@ -7,6 +7,7 @@ Autograd computes later derivatives through the differentiable value of f.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ from ..parts import (
     zeros_for_missing,
 )
 from ..shapes import Float
+from ..validation.function_values import check_function_values
 from .function import Function
 
 __all__ = ["ConvexFunction", "Gradient", "float64_value", "gradient", "value", "value_and_gradient"]
@@ -65,7 +67,7 @@ def value(function: ConvexFunction, theta: Parts) -> Float[Tensor, " batch"]:
     """Return f(θ), (B,), with gradient ∇f."""
     tensors = as_tuple(theta)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
-        return function.value(theta)
+        return _checked_value(function, theta)
     if any(len(t) == 1 for t in tensors) and batch_size(theta) != 1:
         # A gradient per instance would be B times as large as the gradient of a shared tensor.
         return _Value.apply(function, isinstance(theta, tuple), *tensors)
@@ -88,7 +90,7 @@ def float64_value(function: ConvexFunction, theta: Parts, dtype: torch.dtype) ->
         return found, cast(slope)
 
     exact = ConvexFunction(
-        value=lambda t: function.value(map_parts(Tensor.double, t)),
+        value=functools.update_wrapper(lambda t: function.value(map_parts(Tensor.double, t)), function.value),
         gradient=None if function.gradient is None else lambda t: cast(function.gradient(cast(t))),  # type: ignore
         value_and_gradient=value_and_gradient,
         vjp=lambda t, weight: function.vjp(cast(t), weight.to(dtype)),
@@ -108,10 +110,16 @@ def value_and_gradient(function: ConvexFunction, theta: Parts) -> tuple[Tensor, 
     return result, pack_like(gradients, theta)
 
 
+def _checked_value(function: ConvexFunction, theta: Parts) -> Tensor:
+    result = function.value(theta)
+    check_function_values(function.value, result, batch_size(theta))
+    return result
+
+
 class _Value(Function):
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> Tensor:
-        return function.value(pack(theta, is_tuple))
+        return _checked_value(function, pack(theta, is_tuple))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -175,6 +183,7 @@ class _ValueAndGradient(Function):
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
         result, gradients = function.value_and_gradient(pack(theta, is_tuple))
+        check_function_values(function.value, result, as_tuple(gradients)[0].shape[0])
         return result, *as_tuple(gradients)
 
     @staticmethod
@@ -222,8 +231,9 @@ class _HessianProduct(Function):
             theta, v = inputs[: ctx.n], inputs[ctx.n :]
             size = w[0].shape[0]
             expanded = [t.expand(size, *t.shape[1:]) for t in theta]
-            total = ctx.function.value(pack(tuple(expanded), ctx.is_tuple)).sum()
-            means = differentiate(total, expanded, create_graph=True)
+            found = ctx.function.value(pack(tuple(expanded), ctx.is_tuple))
+            check_function_values(ctx.function.value, found, size, differentiable=expanded[0].numel() > 0)
+            means = differentiate(found.sum(), expanded, create_graph=True)
             products = differentiate(total_inner_product(means, v), expanded, create_graph=True)
             gradients = differentiate(total_inner_product(products, w), inputs, create_graph=create_graph)
         return None, None, None, *gradients

@@ -74,6 +74,21 @@ def input_untouched(case: Case) -> None:
                     expect(not _share_memory(output.value, t), f"{output.name} shares its memory with {name}")
 
 
+@add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=NORMAL)
+def new_memory(case: Case) -> None:
+    """No call changes the result of an earlier call."""
+    other = case.rows(list(reversed(range(case.size))))
+    for method in methods_under_test(case):
+        first = call_on_case(method, case)
+        copies = [output.value.detach().clone() for output in first]
+        call_on_case(method, other)
+        for output, copied in zip(first, copies, strict=True):
+            expect(
+                torch.equal(output.value.detach(), copied),
+                f"a second call changed {output.name} of the first call; return new tensors, not a buffer",
+            )
+
+
 @add_check(ORACLE_CHECKS, RELAXATION_CHECKS, families=UNSCALED)
 def repeatable(case: Case) -> None:
     """Equal inputs give equal results, also with ties, and a relaxation's mean() equals the mean of solve()."""

@@ -57,6 +57,13 @@ def _flips(self: Any, theta: Tensor) -> Tensor:
     return Knapsack.argmax(self, theta.detach())
 
 
+BUFFERS: dict[Any, Tensor] = {}
+
+
+def _reuses_a_buffer(self: Any, theta: Tensor) -> Tensor:
+    return BUFFERS.setdefault((theta.shape, theta.dtype), theta.clone()).copy_(Knapsack.argmax(self, theta))
+
+
 def _random_ties(self: Any, theta: Tensor) -> Tensor:
     return Knapsack.argmax(self, theta + 1e-9 * torch.rand(theta.shape, generator=GENERATOR).to(theta))
 
@@ -176,6 +183,7 @@ BROKEN: list[tuple[str, Any]] = [
             Cube, project=lambda self, theta: theta if bool((theta == theta.clamp(0, 1)).all()) else theta.clamp(0, 1)
         ),
     ),
+    ("new_memory", variant(Knapsack, 6, argmax=_reuses_a_buffer)),
     ("repeatable", variant(Knapsack, 6, argmax=_random_ties)),
     ("strides", variant(Knapsack, 6, argmax=_views)),
     ("batch_independence", variant(Knapsack, 6, argmax=_looks_at_the_batch)),
@@ -209,7 +217,7 @@ BROKEN: list[tuple[str, Any]] = [
     ("no_nan", variant(Explicit, log_partition=_overflows)),
     ("log_partition", variant(Explicit, log_partition=_rounds)),
     ("marginals", variant(Explicit, marginals=Explicit.argmax)),
-    ("marginals", variant(Explicit, log_partition=lambda self, theta: Explicit.log_partition(self, theta.detach()))),
+    ("form", variant(Explicit, log_partition=lambda self, theta: Explicit.log_partition(self, theta.detach()))),
     ("log_partition_vjp", variant(Explicit, log_partition_vjp=lambda self, theta, weight: self.marginals(theta))),
     ("covariance_product", variant(Explicit, covariance_product=_second_moment)),
     ("frequencies", variant(Explicit, sample=_uniform)),
