@@ -114,11 +114,12 @@ def test_much_work_runs_in_pieces_that_cover_every_row_once(rows, threads, work)
     parallel_rows(recorder, rows, work=work)
     covered = [row for start, stop, _ in sorted(recorder.calls) for row in range(start, stop)]
     assert covered == list(range(rows))
-    assert len(recorder.calls) >= min(rows, work / 2e7)
+    piece = threads_module._OPERATIONS_PER_PIECE
+    assert len(recorder.calls) >= min(rows, work / piece)
     # The caller's thread works, unless a single row is more than a piece.
-    if rows > 1 and work / rows < 2e7 and threads == 1:
+    if work / rows < piece and threads == 1:
         assert {thread for _, _, thread in recorder.calls} == {threading.get_ident()}
-    if work / rows > 2e7:
+    if work / rows > piece:
         assert threading.get_ident() not in {thread for _, _, thread in recorder.calls}
 
 

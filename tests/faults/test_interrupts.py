@@ -1,0 +1,63 @@
+"""Ctrl-C during long calls: a child process gets SIGINT while a solver or a compiled loop runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT")]
+
+PROGRAM = Path(__file__).parent.parent / "helpers" / "interrupt_scenarios.py"
+
+PROMPT = 9.0
+"""Seconds after which a call counts as not interrupted. The calls need at least 10 seconds on an idle machine."""
+
+
+def outcomes(scenarios: list[str]) -> Iterator[tuple[str, str, float, str]]:
+    """Yield the name, the outcome, the seconds and the state of each scenario, in a child that gets signals."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(PROGRAM), *scenarios]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        try:
+            assert child.stdout is not None
+            for line in child.stdout:
+                kind, *fields = line.strip().split("\t")
+                if kind == "begin":
+                    time.sleep(0.3)  # the solver starts
+                    child.send_signal(signal.SIGINT)
+                elif kind == "end":
+                    name, outcome, seconds, state = fields
+                    yield name, outcome, float(seconds), state
+        finally:
+            if child.poll() is None and not sys.exc_info()[0]:
+                child.wait(timeout=60)
+            child.kill()
+    assert child.returncode == 0
+
+
+# HiGHS goes on in the background, and takes time from what comes after it.
+INTERRUPTED = [
+    *("tour:1", "tours:2", "perturbed:2", "milp-cp_sat:1", "constraint_model:1", "solutions:1"),
+    *("rows:1", "rows:2", "one-row:1", "assignment:1", "milp-highs:1", "milps-highs:2"),
+]
+CONTINUED = ["tour-limit:1", "milp-highs-limit:1"]
+
+
+def test_interrupts():
+    """KeyboardInterrupt reaches the caller, unless the program's own handler of signals does not raise it."""
+    scenarios = [*(f"{name}:continues" for name in CONTINUED), *(f"{name}:raises" for name in INTERRUPTED)]
+    found = list(outcomes(scenarios))
+    assert [name for name, *_ in found] == [scenario.partition(":")[0] for scenario in scenarios]
+    assert {name: state for name, _, _, state in found if state != "right"} == {}
+    for name, outcome, seconds, _ in found:
+        if "limit" in name:
+            assert (outcome, seconds > 1.4) == ("returned with ConvergenceWarning", True), name
+        else:
+            assert (outcome, seconds < PROMPT) == ("KeyboardInterrupt", True), name
