@@ -76,8 +76,9 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
     padding : str
         The counted dimension with its size, for the message.
     """
-    wrong = (lengths < low) | (lengths > high)
-    if bool(wrong.any()):
+    least, largest = lengths.aminmax() if lengths.numel() else (low, high)
+    if int(least) < low or int(largest) > high:
+        wrong = (lengths < low) | (lengths > high)
         index = int(wrong.nonzero()[0, 0])
         raise InvalidInputError(
             f"lengths must lie between {low} and {high} ({padding}), "

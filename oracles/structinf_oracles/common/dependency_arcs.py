@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,9 +40,16 @@ def arcs_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "batch nodes node
 
     Without bound lengths the mask has a batch dimension of 1.
     """
-    nodes = torch.arange(theta.shape[1], device=theta.device)
-    inside = nodes <= lengths_in_use(oracle, theta[:1])[:, None]
-    return (nodes > 0) & (nodes != nodes[:, None]) & inside[:, :, None] & inside[:, None, :]
+    lengths = lengths_in_use(oracle, theta[:1])
+    if lengths.is_cpu:  # numpy's operations on small arrays are several times faster
+        return torch.from_numpy(_arcs_in_use(np.arange(theta.shape[1]), lengths.numpy()))
+    return _arcs_in_use(torch.arange(theta.shape[1], device=theta.device), lengths)
+
+
+def _arcs_in_use(nodes: Any, lengths: Any) -> Any:
+    """Return :func:`arcs_in_use` for arrays or tensors: the nodes (n + 1,), and the lengths (B,)."""
+    inside = nodes <= lengths[:, None]
+    return ((nodes > 0) & (nodes != nodes[:, None])) & (inside[:, :, None] & inside[:, None, :])
 
 
 def describe_arc(index: tuple[int, ...]) -> str:
