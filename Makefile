@@ -12,13 +12,20 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # pip must not run twice at once in one environment.
 .NOTPARALLEL:
-.PHONY: demo test lint format types borders docs generated pictures dist wheel check bench device clean
+.PHONY: demo test bounds lint format types borders docs generated pictures dist wheel check bench device clean
 
 demo: .venv/demo.stamp
 	$(BIN)/structinf demo sort
 
 test: .venv/test.stamp
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+
+# The tests with bounds checks in all compiled loops, without tests of compile times and of child processes. The kernels
+# are compiled again, into a cache folder of their own.
+bounds: .venv/test.stamp
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.cache/bounds_check \
+		$(BIN)/python -m pytest -q -n $(WORKERS) -m "not cuda" \
+		--ignore=tests/api/test_warmup.py --ignore=tests/api/test_import_cost.py --ignore=tests/docs $(ARGS)
 
 # ---------------------------------------------------------------------------------------------- checks
 

@@ -225,22 +225,15 @@ class DTW(HypergraphProgram):
         return _check_and_move(value, value, theta).to(theta.dtype)
 
     def smoothed_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> Tensor:
-        return self.smoothed_value_and_mean(theta, regularizer, weight)[1]
+        return self._value_and_weighted_mean(theta, regularizer, weight)[1]
 
-    def smoothed_value_and_mean(
-        self, theta: Tensor, regularizer: Regularizer, weight: Tensor | None = None
+    def smoothed_value_and_mean(self, theta: Tensor, regularizer: Regularizer) -> tuple[Tensor, Tensor]:
+        return self._value_and_weighted_mean(theta, regularizer, None)
+
+    def _value_and_weighted_mean(
+        self, theta: Tensor, regularizer: Regularizer, weight: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return DP_Ω(θ), and ∇DP_Ω(θ) times ``weight`` (B,).
-
-        Parameters
-        ----------
-        theta : (B, n, m) Tensor
-            The scores of the cells.
-        regularizer : Regularizer
-            Ω of the choices in the recursion.
-        weight : (B,) Tensor, optional
-            The factor of each instance's gradient, 1 by default.
-        """
+        """Return DP_Ω(θ), (B,), and ∇DP_Ω(θ), (B, n, m), times the ``weight`` (B,) of each instance, 1 by default."""
         weight = theta.new_ones(len(theta)) if weight is None else weight
         extent, alpha = self._sizes_and_bands(theta), kernel_alpha(theta, regularizer)
         if alpha is None:

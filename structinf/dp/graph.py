@@ -45,6 +45,11 @@ class Graph:
 
     def __post_init__(self) -> None:
         ends = np.array(self.ends, np.int64).reshape(-1, 2)
+        if ends.size and (ends.min() < 0 or ends.max() >= len(self.nodes)):
+            raise InvalidInputError(
+                f"{self.option}: ends must be numbers of nodes, from 0 to {len(self.nodes) - 1}, got "
+                f"{ends[((ends < 0) | (ends >= len(self.nodes))).any(1)][0].tolist()}"
+            )
         ends.setflags(write=False)
         object.__setattr__(self, "ends", ends)
         object.__setattr__(self, "checksum", zlib.crc32(ends.tobytes()))

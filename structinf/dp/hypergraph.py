@@ -59,6 +59,23 @@ class Hypergraph:
     parts: int
     plans: dict[torch.device, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Raise InvalidInputError for arrays with which the compiled loops would leave their memory."""
+        n, degree, tails = len(self.level), np.diff(self.offset), self.tails
+        known = np.append(self.level, -1)  # of no tail
+        shapes = (self.offset.shape, self.part.shape, tails.shape)
+        if shapes != ((n + 1,), (len(self.part),), (len(self.part), 2)):
+            wrong = "the shapes of its arrays do not agree"
+        elif n == 0 or self.offset[0] != 0 or self.offset[-1] != len(self.part) or (degree < 1).any():
+            wrong = "offset must rise from 0 to the number of hyperedges, by at least 1 for each node"
+        elif _is_outside(self.part, 0, self.parts) or _is_outside(tails, 0, n) or _is_outside(self.goals, -1, n - 1):
+            wrong = "a part, a tail or a goal is out of range"
+        elif (np.diff(self.level) < 0).any() or (known[tails].max(1) >= np.repeat(self.level, degree)).any():
+            wrong = "the nodes are not in topological order, by levels"
+        else:
+            return
+        raise InvalidInputError(f"Hypergraph: {wrong}; use HypergraphBuilder")
+
     def __repr__(self) -> str:
         return f"Hypergraph({self.nodes} nodes, {self.edges} hyperedges, {self.parts} parts)"
 
@@ -170,3 +187,7 @@ class Hypergraph:
         if len(different) == 1:
             return mask.expand(len(goals), -1)
         return mask[torch.from_numpy(which).to(device)]
+
+
+def _is_outside(numbers: np.ndarray, low: int, high: int) -> bool:
+    return bool(numbers.size and (numbers.min() < low or numbers.max() > high))

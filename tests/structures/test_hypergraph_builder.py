@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from structinf.dp import HypergraphBuilder
+from structinf.dp.graph import Graph
 from structinf.errors import InvalidInputError
 
 # ----------------------------------------------------------------------------- building
@@ -182,3 +184,37 @@ def test_nothing_may_be_added():
     graph, nodes = chain()
     graph.add([], nodes[:0], part=graph.parts[:0])
     assert graph.build(nodes[-1]).edges == 4
+
+
+# ----------------------------------------------------------------------------- without the builder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"part": [9, 0, 1, 2]}, "out of range"),
+        ({"part": [-1, 0, 1, 2]}, "out of range"),
+        ({"tails": [[5, 4], [0, 4], [1, 4], [2, 4]]}, "out of range"),
+        ({"tails": [[-1, 4], [0, 4], [1, 4], [2, 4]]}, "out of range"),
+        ({"goals": [4]}, "out of range"),
+        ({"goals": [-2]}, "out of range"),
+        ({"offset": [0, 1, 2, 3, 9]}, "offset must rise"),
+        ({"offset": [0, 1, 1, 3, 4]}, "offset must rise"),
+        ({"offset": [0, 1, 2, 3]}, "the shapes"),
+        ({"tails": [[4, 4], [0, 4]]}, "the shapes"),
+        ({"level": [0, 2, 1, 3]}, "topological order"),
+        ({"tails": [[3, 4], [0, 4], [1, 4], [2, 4]]}, "topological order"),
+    ],
+)
+def test_arrays_that_would_lead_compiled_loops_out_of_their_memory(changes, message):
+    graph, nodes = chain()
+    built = graph.build(nodes)
+    arrays = {name: np.array(value, getattr(built, name).dtype) for name, value in changes.items()}
+    with pytest.raises(InvalidInputError, match=f"^Hypergraph: .*{message}.*; use HypergraphBuilder"):
+        dataclasses.replace(built, **arrays)
+
+
+@pytest.mark.parametrize("ends", [[[0, 2]], [[-1, 0]], [[0, 1], [1, 10**7]]])
+def test_ends_of_edges_that_are_no_nodes(ends):
+    with pytest.raises(InvalidInputError, match=r"^graph: ends must be numbers of nodes, from 0 to 1, got \["):
+        Graph(("a", "b"), np.array(ends))
