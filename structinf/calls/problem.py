@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..compile.functorch import check_not_captured
-from ..errors import InstanceError, InvalidInputError, UnsupportedError
+from ..errors import InstanceError, InvalidInputError, PluginError, UnsupportedError
 from ..kernels.arrays import upcast_half
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
@@ -185,11 +185,14 @@ class Problem:
 
     def restore(self, t: Tensor, dim: int = 0) -> Tensor:
         """Unflatten the batch dimension ``dim`` of ``t``, and cast floating-point tensors to the user's dtype."""
+        self._check_dense(t)
         t = t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :])
         return t.to(self.dtype) if t.is_floating_point() else t
 
     def restore_parts(self, parts: Parts, dim: int = 0) -> Parts:
         """Unflatten the batch dimension ``dim`` of parts, and cast each tensor to the dtype of its scores."""
+        for t in as_tuple(parts):
+            self._check_dense(t)
         restored = []
         for t, like, dtype in zip(as_tuple(parts), as_tuple(self.theta), self.dtypes, strict=True):
             # A reshape that changes nothing takes as long as a small kernel. The user's own tensor is not returned.
@@ -197,6 +200,13 @@ class Problem:
                 t = t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :])
             restored.append(t if t.dtype is dtype else t.to(dtype))
         return pack_like(restored, self.theta)
+
+    def _check_dense(self, t: Tensor) -> None:
+        if t.layout is not torch.strided:
+            raise PluginError(
+                f"a method of {self.oracle.label()} returned a tensor of layout {t.layout}, but results must be dense; "
+                "call .to_dense() in the method"
+            )
 
     def plain_modes(self) -> contextlib.AbstractContextManager[None]:
         """Disable autocast, and replace inference mode by no_grad, while an oracle runs.

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import structinf as si
 from structinf import InfeasibleError, InvalidInputError, PluginError, UnsupportedError, relax, simplex
-from toy_oracles import Explicit, Knapsack, Walk, walk
+from toy_oracles import Cube, Explicit, Knapsack, Walk, walk
 
 INF, NAN = torch.inf, torch.nan
 
@@ -457,6 +457,44 @@ def test_a_broken_argmax_is_noticed_at_run_time(how):
     if how != "write":
         with pytest.raises(PluginError, match="argmax of wrong violates its protocol"):
             relax(torch.randn(2, 4), Wrong(3, how), "sparsemap")
+
+
+@pytest.mark.parametrize("sparse", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_sparse_results_are_refused(sparse):
+    class Sparse(Explicit):
+        def argmax(self, theta):
+            return sparse(super().argmax(theta))
+
+        def log_partition(self, theta):
+            return super().log_partition(theta).to_sparse()
+
+        def sample(self, theta, n, generator=None):
+            return super().sample(theta, n, generator).to_sparse()
+
+        def topk(self, theta, k):
+            structures, scores, valid = super().topk(theta, k)
+            return structures.to_sparse(), scores, valid
+
+    class SparseCube(Cube):
+        def project(self, theta):
+            return sparse(super().project(theta))
+
+    theta = torch.randn(2, 4)
+    for relaxation in ("map", "sparsemap", "perturbed"):
+        with pytest.raises(PluginError, match=r"argmax of \w+ violates its protocol: .*sparse"):
+            relax(theta, Sparse(), relaxation)
+    queries = [
+        lambda: si.log_partition(theta, Sparse()),
+        lambda: si.sample(theta, Sparse(), 3),
+        lambda: si.topk(theta, Sparse(), 2),
+        lambda: relax(theta, SparseCube(), "sparsemap"),
+    ]
+    for query in queries:
+        with pytest.raises(
+            PluginError, match=r"a method of \w+ returned a tensor of layout torch.sparse_\w+, .*to_dense"
+        ):
+            query()
 
 
 @dataclass(frozen=True)
