@@ -38,6 +38,7 @@ from .parts import (
 from .shapes import Float
 from .validation.method_calls import AcceptedForm, check_method, wrap_methods
 from .validation.scores import check_pair
+from .validation.tensors import check_real
 
 __all__ = [
     "EntropyProjectable",
@@ -274,6 +275,8 @@ class Oracle(abc.ABC):
             known = ", ".join(self.instance_ndim) or "none"
             raise TypeError(f"{self.label()} takes no instance data {unknown[0]!r} (it takes: {known})")
         new = {key: _as_instance_tensor(value) for key, value in instance_data.items() if value is not None}
+        for key, value in new.items():
+            check_real(key, value)
         return self._with_instance_data({**self.bound, **new})
 
     def __getitem__(self, rows: Any) -> Self:

@@ -21,7 +21,7 @@ from .relaxation import missing_ability_reason
 from .shapes import Float
 from .smoothing import Smoothable, differentiable_log_partition, log_partition_function
 from .solvers.perturbation import merge_samples, repeat_instances
-from .validation import check_generator
+from .validation import check_generator, check_natural
 
 __all__ = [
     "Support",
@@ -529,6 +529,7 @@ def enumerate_support(
             [1., 0., 1., 0.],
             [0., 1., 1., 0.]]), tensor([0.8200, 0.1080, 0.0720]))
     """
+    check_natural("max_structures", max_structures)
     omega = get_regularizer(regularizer, temperature)
     problem = prepare_oracle(theta, oracle, options)
     with problem.plain_modes():

@@ -233,7 +233,7 @@ class Tsallis(_Entmax):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.alpha, int | float) and 1 < self.alpha <= 2):
+        if not (isinstance(self.alpha, int | float) and not isinstance(self.alpha, bool) and 1 < self.alpha <= 2):
             raise InvalidInputError(
                 f"alpha must be a number above 1 and at most 2, got {self.alpha!r}; 1 is Negentropy"
             )

@@ -20,7 +20,7 @@ from ..regularizers import Regularizer
 from ..shapes import Float
 from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergence
 from ..solvers.minimize import minimize_by_lbfgs
-from ..validation import check_floating, check_natural
+from ..validation import check_flag, check_floating, check_natural
 from .pairwise import Metric, pairwise_cost
 from .soft_dtw_series import soft_dtw_between
 
@@ -123,6 +123,9 @@ def soft_dtw_barycenter(
     tensor([2., 0., 0., 2., 0.])
     """
     check_stopping(max_iter, tolerance, on_failure)
+    check_flag("divergence", divergence)
+    if band is not None:
+        check_natural("band", band, 0)
     options = {"temperature": temperature, "metric": metric, "regularizer": regularizer, "band": band}
     with enable_autograd():
         batch = _pad_series(series, lengths, weights)

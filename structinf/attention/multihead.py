@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..relaxation import Relaxation
-from ..validation import check_floating, check_natural
+from ..validation import check_flag, check_floating, check_natural
 from .base import AttentionWeights
 from .padding import check_mask
 from .single_head import StructuredAttention
@@ -117,6 +117,8 @@ class StructuredMultiheadAttention(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        for option, flag in (("bias", bias), ("batch_first", batch_first)):
+            check_flag(option, flag)
         check_natural("embed_dim", embed_dim)
         check_natural("num_heads", num_heads)
         for option, size in (("kdim", kdim), ("vdim", vdim)):

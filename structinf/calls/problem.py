@@ -24,7 +24,7 @@ from ..kernels.arrays import upcast_half
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
 from ..solvers.perturbation import repeat_instances
-from ..validation import check_values
+from ..validation import check_real, check_values
 from ..validation.method_calls import validate_scores
 from ..validation.scores import check_score_tensors, wrong_instance_shape
 
@@ -117,6 +117,7 @@ class Problem:
                 )
             check_not_captured(what, t)
             check_values(what, t)
+            check_real(what, t)
             t = t.to(like).expand(self.batch_shape + event)
             flat.append(t.reshape(math.prod(self.batch_shape), *event))
         form = self.without_padding(pack_like(flat, self.theta))

@@ -26,7 +26,7 @@ from ..relaxations.marginals import Marginals
 from ..relaxations.stochastic import Stochastic
 from ..smoothing import differentiable_log_partition, log_partition_function
 from ..solvers.argmax import best_score, best_structure
-from ..validation import check_generator, check_size
+from ..validation import check_flag, check_generator, check_size
 from .base import (
     Size,
     StructureConstraint,
@@ -111,6 +111,7 @@ class Gibbs(StructureDistribution):
         self._set_attributes(list_to_tuple(theta), problem.oracle, temperature, stochastic)
         shapes = tuple(t.shape[1:] for t in as_tuple(problem.theta))
         event: Any = shapes if isinstance(problem.theta, tuple) else shapes[0]
+        check_flag("validate_args", validate_args, allow_none=True)
         super().__init__(problem.batch_shape, event, validate_args=validate_args)
 
     def _set_attributes(self, theta: Parts, oracle: Any, temperature: float, relaxation: Stochastic | None) -> None:

@@ -21,7 +21,7 @@ from ..parts import Parts, as_tuple, list_to_tuple, map_parts
 from ..queries import sparsemax_over_topk
 from ..relaxation import Relaxation
 from ..solution import Solution
-from ..validation import check_generator, check_size
+from ..validation import check_flag, check_generator, check_size
 from .base import (
     Size,
     StructureConstraint,
@@ -106,6 +106,7 @@ class SparseDistribution(StructureDistribution):
         self.structures, self.weights = structures, weights
         shapes = tuple(t.shape[weights.ndim :] for t in as_tuple(structures))
         event: Any = shapes if isinstance(structures, tuple) else shapes[0]
+        check_flag("validate_args", validate_args, allow_none=True)
         super().__init__(weights.shape[1:], event, validate_args=validate_args)
 
     @classmethod

@@ -23,7 +23,7 @@ _checked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def reads_rows(f: Callable[..., Any], count: int) -> bool:
-    """Return whether f reads a tensor with a dimension of ``count``. f may store its arguments, so ask before a call."""
+    """Return whether f reads a tensor with a dimension of ``count``. A call of f may store its arguments as well."""
     return count > 1 and any(count in shape for shape in _shapes(f, _DEPTH))
 
 

@@ -18,7 +18,7 @@ from ..oracle import TransportPolytope
 from ..solution import Solution
 from ..solvers.margins import margin_total_tolerance
 from ..solvers.transport_vertex import best_transport_plan
-from ..validation import check_flag
+from ..validation import check_flag, check_real
 
 __all__ = ["sinkhorn"]
 
@@ -148,6 +148,9 @@ def sinkhorn(
     if total is not None:
         if not slack:
             raise InvalidInputError("total needs slack=True; pass both, or omit total")
+        check_real("total", total)
+        if isinstance(total, bool):
+            raise InvalidInputError(f"total must be a number or a tensor of numbers, got {total!r}")
         bound["total"] = as_tensor(total, torch.float64)
     problem = Problem.build(theta, _Plans(), bound)
     _check_totals(problem.oracle.bound, slack)
@@ -165,7 +168,10 @@ def _margins(name: str, value: Any, theta: Tensor) -> Tensor:
     size = theta.shape[-2 if name == "rows" else -1]
     if value is None:
         return theta.new_ones(*theta.shape[:-2], size, dtype=torch.float64)
+    check_real(name, value)
     margins = as_tensor(value)
+    if margins.dtype is torch.bool:
+        raise TypeError(f"{name} must be numbers, got a tensor of torch.bool; convert it with .float() first")
     margins = margins if margins.is_floating_point() else margins.double()
     try:
         return margins.expand(*theta.shape[:-2], margins.shape[-1])

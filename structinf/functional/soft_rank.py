@@ -13,7 +13,7 @@ from ..kernels.arrays import upcast_half
 from ..kernels.permutahedron import projection
 from ..regularizers import check_temperature
 from ..shapes import Float
-from ..validation import check_floating
+from ..validation import check_flag, check_floating
 
 __all__ = ["soft_rank", "soft_sort"]
 
@@ -115,6 +115,7 @@ def soft_sort(
     >>> soft_sort(theta, descending=True)
     tensor([3.6667, 2.6667, 1.6667])
     """
+    check_flag("descending", descending)
     ascending = _project(theta, temperature, dim, is_sorting=True)
     return ascending.flip(dim) if descending else ascending
 

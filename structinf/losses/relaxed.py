@@ -15,7 +15,7 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import Relaxation, inner_modules
 from ..shapes import Float
-from ..validation import check_choice
+from ..validation import check_choice, check_real
 from .reduction import Reduction, check_reduction
 from .structured_loss import StructuredLoss
 
@@ -102,6 +102,7 @@ class RelaxedLoss(StructuredLoss):
         mean = relaxation.mean(problem.oracle, theta)
         if callable(self.distance):
             losses, size = self.distance(gold, mean), len(as_tuple(mean)[0])
+            check_real("distance(y, mean)", losses)
             if not isinstance(losses, Tensor) or losses.shape != (size,):
                 received = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
                 raise InvalidInputError(f"distance(y, mean) must return a tensor of shape ({size},), got {received}")

@@ -15,6 +15,7 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
 from ..shapes import Float
 from ..solvers.argmax import best_score, best_structure
+from ..validation import check_real
 from .reduction import Reduction, check_reduction, reduce_losses, without_negative_rounding
 
 __all__ = ["SPOPlusLoss", "regret"]
@@ -158,6 +159,8 @@ def _true(true_theta: Any, theta: Parts, problem: Problem) -> Parts:
     if received != wanted or isinstance(true_theta, tuple | list) != isinstance(theta, tuple | list):
         raise InvalidInputError(f"true_theta must have the form of theta, tensors of shapes {wanted}, got {received}")
     likes = as_tuple(problem.theta)
+    for t in true:
+        check_real("true_theta", t)
     converted = [t.to(like) for t, like in zip(true, likes, strict=True)]
     with blame_argument("true_theta"):
         return Problem.build(pack_like(converted, problem.theta), problem.oracle, {}).theta

@@ -14,6 +14,7 @@ from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction
 from ..shapes import Float, Int
+from ..validation import check_real
 from .along_dim import check_scores, move_to_last
 from .entropies import Entropy, TsallisEntropy, get_entropy
 
@@ -218,6 +219,7 @@ def _check_table(name: str, table: Tensor | None, shape: tuple[int, ...]) -> Non
     if table is not None and (not isinstance(table, Tensor) or table.shape != shape):
         received = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
         raise InvalidInputError(f"{name} must be a tensor of shape {shape} for {shape[0]} classes, got {received}")
+    check_real(name, table)
 
 
 class LossOptions(TypedDict, total=False):

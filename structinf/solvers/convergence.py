@@ -6,8 +6,8 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from ..errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn_user
-from ..validation import check_choice, check_natural
+from ..errors import ConvergenceError, ConvergenceWarning, warn_user
+from ..validation import check_choice, check_natural, check_nonnegative
 
 __all__ = ["IterativeResult", "OnFailure", "check_stopping", "report_nonconvergence", "report_unconverged"]
 
@@ -17,8 +17,7 @@ OnFailure = Literal["warn", "raise", "ignore"]
 def check_stopping(max_iter: int, tolerance: float, on_failure: OnFailure) -> None:
     """Raise InvalidInputError unless ``max_iter``, ``tolerance`` and ``on_failure`` are valid options."""
     check_natural("max_iter", max_iter)
-    if not (isinstance(tolerance, int | float) and tolerance >= 0):
-        raise InvalidInputError(f"tolerance must be a number of at least 0, got {tolerance!r}")
+    check_nonnegative("tolerance", tolerance)
     check_choice("on_failure", on_failure, ("warn", "raise", "ignore"))
 
 

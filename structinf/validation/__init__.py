@@ -17,10 +17,11 @@ from .options import (
     check_generator,
     check_k,
     check_natural,
+    check_nonnegative,
     check_positive,
     check_size,
 )
-from .tensors import FLOATING_DTYPES, check_floating, check_values
+from .tensors import FLOATING_DTYPES, check_floating, check_real, check_values
 
 __all__ = [
     "FLOATING_DTYPES",
@@ -38,7 +39,9 @@ __all__ = [
     "check_k",
     "check_lengths",
     "check_natural",
+    "check_nonnegative",
     "check_positive",
+    "check_real",
     "check_size",
     "check_values",
     "list_instances",

@@ -19,6 +19,7 @@ __all__ = [
     "check_generator",
     "check_k",
     "check_natural",
+    "check_nonnegative",
     "check_positive",
     "check_size",
 ]
@@ -29,10 +30,10 @@ def check_count(n: int) -> None:
     check_natural("n, the number of samples,", n, 0)
 
 
-def check_flag(name: str, value: bool) -> None:
-    """Raise InvalidInputError unless the option called ``name`` is True or False."""
-    if not isinstance(value, bool):
-        raise InvalidInputError(f"{name} must be True or False, got {value!r}")
+def check_flag(name: str, value: bool | None, *, allow_none: bool = False) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is True or False, or None if ``allow_none``."""
+    if not (isinstance(value, bool) or (allow_none and value is None)):
+        raise InvalidInputError(f"{name} must be True{', False or None' if allow_none else ' or False'}, got {value!r}")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...], other: str = "") -> None:
@@ -58,6 +59,12 @@ def check_natural(name: str, value: int, least: int = 1) -> None:
     """Raise InvalidInputError unless the option called ``name`` is an integer of at least 1, or ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def check_nonnegative(name: str, value: float) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is a number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InvalidInputError(f"{name} must be a number of at least 0, got {value!r}")
 
 
 def check_positive(name: str, value: float) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..compile.torch_private import is_fake_tensor
 from ..errors import UnsupportedError
 
-__all__ = ["FLOATING_DTYPES", "check_floating", "check_values"]
+__all__ = ["FLOATING_DTYPES", "check_floating", "check_real", "check_values"]
 
 FLOATING_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 """The supported dtypes of scores. Torch has few operators for the 8-bit and 4-bit dtypes."""
@@ -28,6 +28,14 @@ def check_floating(name: str, value: Any, what: str = "a tensor") -> None:
             hint = "; convert it to float16, bfloat16, float32 or float64" if value.is_floating_point() else ""
         raise TypeError(f"{name} must be {what} in floating point, got {received}{hint}")
     check_values(name, value)
+
+
+def check_real(name: str, value: Any) -> None:
+    """Raise TypeError if the argument ``name`` is a complex tensor or number, whose imaginary part would be lost."""
+    if isinstance(value, Tensor) and value.is_complex():
+        raise TypeError(f"{name} must be real, got a tensor of {value.dtype}; pass its real part, {name}.real")
+    if isinstance(value, complex):
+        raise TypeError(f"{name} must be real, got {value!r}")
 
 
 def check_values(name: str, t: Tensor) -> None:

@@ -16,7 +16,7 @@ from torch.nn.functional import logsigmoid
 from ...compile.public_call import public_call
 from ...errors import InvalidInputError
 from ...noise import Logistic
-from ...validation import check_positive, check_size
+from ...validation import check_flag, check_positive, check_size
 from .base import MixedDistribution, to_float_parameter
 
 __all__ = ["HardConcrete"]
@@ -79,6 +79,7 @@ class HardConcrete(MixedDistribution):
             raise InvalidInputError(f"stretch must be two finite numbers, below 0 and above 1, got {stretch!r}")
         self.log_alpha, self.temperature = to_float_parameter("log_alpha", log_alpha), temperature
         self.stretch = float(stretch[0]), float(stretch[1])
+        check_flag("validate_args", validate_args, allow_none=True)
         super().__init__(log_alpha.shape, validate_args=validate_args)
 
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
@@ -170,7 +171,7 @@ def _stretches(stretch: Any) -> bool:
     """Return whether ``stretch`` holds two finite numbers, below 0 and above 1."""
     if not isinstance(stretch, tuple | list) or len(stretch) != 2:
         return False
-    if not all(isinstance(end, int | float) for end in stretch):
+    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in stretch):
         return False
     return -math.inf < stretch[0] < 0 and 1 < stretch[1] < math.inf
 

@@ -14,7 +14,7 @@ from ...autograd import smooth_argmax
 from ...errors import InvalidInputError, UnsupportedError
 from ...noise import Gumbel, Noise, Normal
 from ...regularizers import SquaredL2
-from ...validation import check_size
+from ...validation import check_flag, check_real, check_size
 from .base import MixedDistribution, to_float_parameter
 
 __all__ = ["GaussianSparsemax", "GumbelSparsemax"]
@@ -52,6 +52,9 @@ class _NoisySparsemax(MixedDistribution):
         self.loc = to_float_parameter("loc", loc)
         if loc.ndim == 0 or loc.shape[-1] == 0:
             raise InvalidInputError(f"loc must have shape (..., K) with K of at least 1, got shape {(*loc.shape,)}")
+        check_real("scale", scale)
+        if isinstance(scale, bool):
+            raise InvalidInputError(f"scale must be a number or a tensor of numbers, got {scale!r}")
         scale = torch.as_tensor(scale, dtype=self.loc.dtype, device=loc.device)
         try:
             batch_shape = torch.broadcast_shapes(loc.shape[:-1], scale.shape)
@@ -61,6 +64,7 @@ class _NoisySparsemax(MixedDistribution):
                 f"shape {(*loc.shape,)}"
             ) from None
         self.loc, self.scale = self.loc.expand(*batch_shape, -1), scale.expand(batch_shape)
+        check_flag("validate_args", validate_args, allow_none=True)
         super().__init__(batch_shape, loc.shape[-1:], validate_args)
 
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
