@@ -81,9 +81,12 @@ def _checked(method: _Method, name: str) -> _Method:
     if place is None:
         return _check_enumerate(method)
 
+    # torch.compile traces methods of plugins, but not the checks. Compiled loops are in methods of the library.
+    is_traceable = method.__module__.partition(".")[0] not in ("structinf", "structinf_oracles")
+
     @functools.wraps(method)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(type(self), name) is checked:
+        if getattr(type(self), name) is checked and not (is_traceable and torch.compiler.is_compiling()):
             theta = args[place] if len(args) > place else _keyword(method, place, kwargs)
             if theta is not _MISSING and not _is_accepted(self, theta):
                 _accept(self, theta, shared=shared)

@@ -380,6 +380,13 @@ def test_rows_of_an_oracle_keep_their_data():
             ranking[:1].argmax(wrong)
 
 
+@pytest.mark.usefixtures("fresh_compiler")
+def test_methods_of_plugins_are_traced_whole():
+    oracle, theta = Halves(), torch.randn(2, 4)
+    compiled = torch.compile(lambda t: oracle.argmax(t), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(theta), oracle.argmax(theta))
+
+
 def test_an_oracle_with_slots_is_validated_at_each_call():
     class Slots(Halves):
         __slots__ = ()
