@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..shapes import Bool, Float, Int
+from ..shapes import Bool, Int
+from ..validation import check_floating
 
 __all__ = ["Span", "TagScheme"]
 
@@ -137,7 +138,7 @@ class TagScheme:
 
     def constrain(
         self,
-        unary: Float[Tensor, "*batch steps states"],
+        unary: Tensor,
         transition: Tensor,
         lengths: Tensor | Sequence[int] | None = None,
         *,
@@ -170,6 +171,13 @@ class TagScheme:
         tensor([[0., 0., -inf],
                 [0., 1., 3.]])
         """
+        check_floating("unary", unary)
+        check_floating("transition", transition)
+        if min(unary.ndim, transition.ndim) < 2:
+            raise InvalidInputError(
+                f"unary and transition must have shapes (..., T, S) and (..., S, S), got {tuple(unary.shape)} and "
+                f"{tuple(transition.shape)}"
+            )
         steps, states = unary.shape[-2:]
         if states != len(self.tags) or transition.shape[-2:] != (states, states):
             raise InvalidInputError(

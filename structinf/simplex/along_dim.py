@@ -10,7 +10,7 @@ from ..autograd.simplex_map import Parameter, SimplexMap, apply_simplex_map
 from ..autograd.vmap_check import check_under_vmap
 from ..errors import InvalidInputError
 from ..kernels.arrays import upcast_half
-from ..validation import check_floating
+from ..validation import check_floating, check_real
 
 __all__ = [
     "apply_along_dim",
@@ -75,6 +75,7 @@ def check_scores(x: Tensor, dim: int) -> None:
 def check_parameter(name: str, value: Parameter, least: float, *, is_exclusive: bool = False) -> None:
     """Raise InvalidInputError unless all of ``value`` is finite and ≥ ``least``, or > ``least`` if ``is_exclusive``."""
     if isinstance(value, Tensor):
+        check_real(name, value)
         low, high = value_range(value) if value.numel() else (least + 1.0, least + 1.0)
         is_valid, received = least <= low and high < math.inf, f"a tensor from {low:g} to {high:g}"
         is_valid = is_valid and not (is_exclusive and low == least)

@@ -14,7 +14,7 @@ from ..compile.public_call import OperatorSpec, public_call
 from ..errors import InvalidInputError
 from ..losses import Reduction, check_reduction
 from ..shapes import Float, Int
-from ..validation import check_real
+from ..validation import check_floating, check_real
 from .along_dim import check_scores, move_to_last
 from .entropies import Entropy, TsallisEntropy, get_entropy
 
@@ -194,6 +194,7 @@ def _target_classes(
 
 def _target_probabilities(target: Tensor, x: Tensor, dim: int) -> Tensor:
     """Return ``target`` in float64 with classes in the last dimension, normalized to sum 1."""
+    check_floating("target", target)
     if target.shape != x.shape:
         raise InvalidInputError(
             f"target: probabilities must have the shape {tuple(x.shape)} of x, got shape {tuple(target.shape)}; pass "

@@ -31,11 +31,16 @@ def check_floating(name: str, value: Any, what: str = "a tensor") -> None:
 
 
 def check_real(name: str, value: Any) -> None:
-    """Raise TypeError if the argument ``name`` is a complex tensor or number, whose imaginary part would be lost."""
+    """Raise TypeError if the argument ``name`` is a complex tensor or number, whose imaginary part would be lost.
+
+    Raises UnsupportedError for a tensor without values.
+    """
     if isinstance(value, Tensor) and value.is_complex():
         raise TypeError(f"{name} must be real, got a tensor of {value.dtype}; pass its real part, {name}.real")
     if isinstance(value, complex):
         raise TypeError(f"{name} must be real, got {value!r}")
+    if isinstance(value, Tensor):
+        check_values(name, value)
 
 
 def check_values(name: str, t: Tensor) -> None:

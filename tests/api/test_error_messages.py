@@ -96,6 +96,13 @@ ON_SCORES: dict[str, Any] = {
     "soft_rank": lambda t: si.soft_rank(t(2, 4)),
     "soft_dtw": lambda t: si.soft_dtw(t(4, 4)),
     "gold": lambda t: si.FenchelYoungLoss("categorical", "map")(torch.zeros(2, 4), t(2, 4)),
+    "target": lambda t: simplex.entmax_loss(torch.zeros(2, 4), t(2, 4)),
+    "alpha": lambda t: simplex.entmax(torch.zeros(2, 4), t(2, 1)),
+    "true_theta": lambda t: si.regret(torch.zeros(2, 4), t(2, 4), "categorical"),
+    "constrain": lambda t: si.TagScheme(["O", "B"]).constrain(t(3, 2), torch.zeros(2, 2)),
+    "soft_dtw_between": lambda t: si.soft_dtw_between(t(4, 2), t(4, 2)),
+    "decode": lambda t: si.decode(t(2, 4), "categorical"),
+    "cost": lambda t: si.FenchelYoungLoss("categorical", "map", cost=t(2, 4))(torch.zeros(2, 4), torch.tensor([0, 1])),
     "labels": lambda t: si.encode(t(2).long(), torch.zeros(2, 4), "categorical"),
     "lengths": lambda t: relax(walk(2), Walk(), "map", lengths=t(2).long()),
 }

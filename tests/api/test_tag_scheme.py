@@ -189,3 +189,16 @@ def test_a_tag_that_no_span_can_contain(tags, encoding, lonely, missing):
 )
 def test_tags_of_short_spans_alone(tags, encoding):
     assert si.TagScheme(tags, encoding).end.all() == (len(tags) < 3)
+
+
+@pytest.mark.parametrize(
+    "unary", [None, [[0.0, 1.0]], torch.zeros(3, 2).long(), torch.zeros(3, 2).to(torch.float8_e5m2)]
+)
+def test_scores_of_a_wrong_kind(unary):
+    scheme = si.TagScheme(["O", "B"])
+    with pytest.raises(TypeError, match=r"^unary must be a tensor in floating point, got "):
+        scheme.constrain(unary, torch.zeros(2, 2))
+    with pytest.raises(TypeError, match=r"^transition must be a tensor in floating point, got "):
+        scheme.constrain(torch.zeros(3, 2), unary)
+    with pytest.raises(si.InvalidInputError, match=r"must have shapes .*, got \(2,\) and \(2, 2\)"):
+        scheme.constrain(torch.zeros(2), torch.zeros(2, 2))
