@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["HALF_DTYPES", "as_tensor", "empty", "to_numpy", "upcast_half", "zeros"]
+from ..compile.torch_private import functorch_is_active
+
+__all__ = ["HALF_DTYPES", "as_tensor", "empty", "has_numpy_view", "to_numpy", "upcast_half", "zeros"]
 
 
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor:
@@ -19,6 +21,11 @@ def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor:
     if isinstance(value, Tensor):
         return value if dtype is None else value.to(dtype)
     return torch.as_tensor(value, dtype=dtype, device="cpu")
+
+
+def has_numpy_view(t: Tensor) -> bool:
+    """Return whether ``t.numpy()`` works: on the CPU, outside of torch.func, whose transforms hide the values."""
+    return t.is_cpu and not functorch_is_active()
 
 
 def to_numpy(*tensors: Tensor) -> list[Any]:

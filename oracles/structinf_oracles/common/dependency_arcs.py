@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
+from structinf.kernels.arrays import has_numpy_view
 from structinf.oracle import Oracle
 from structinf.shapes import Bool, Int
 from structinf.validation import bound_lengths, check_lengths
@@ -41,7 +42,7 @@ def arcs_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "batch nodes node
     Without bound lengths the mask has a batch dimension of 1.
     """
     lengths = lengths_in_use(oracle, theta[:1])
-    if lengths.is_cpu:  # numpy's operations on small arrays are several times faster
+    if has_numpy_view(lengths):  # numpy's operations on small arrays are several times faster
         return torch.from_numpy(_arcs_in_use(np.arange(theta.shape[1]), lengths.numpy()))
     return _arcs_in_use(torch.arange(theta.shape[1], device=theta.device), lengths)
 
