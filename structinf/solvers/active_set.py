@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import renumber_instances
+from ..errors import StructinfError
 from ..oracle import Oracle
 from ..parts import Parts
 from .active_set_backend import ActiveSetBackend
@@ -109,8 +109,11 @@ def active_set_with_backend(
         if len(backend.unfinished) != size:
             size = len(backend.unfinished)
             oracle = problem.oracle[backend.unfinished]
-        with renumber_instances(backend.unfinished):
+        try:
             y = checked_argmax(oracle, backend.objective_gradient(oracle))
+        except StructinfError as error:
+            error.renumber_instances(backend.unfinished.tolist())
+            raise
         structure = problem.flatten_structures(y, oracle, size)
         backend.add_and_solve(structure, tolerance, accuracy, last=calls == max_iter)
         calls += 1
