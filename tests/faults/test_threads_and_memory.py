@@ -1,0 +1,166 @@
+"""Forks and threads while a solver runs, and memory after many calls."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import structinf as si
+from structinf.kernels.interrupts import run_while_waiting
+
+pytestmark = pytest.mark.slow
+
+FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def problems() -> dict[str, tuple[Tensor, str, str]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    return {
+        "assignment": (normal(3, 6, 6), "assignment", "sparsemap"),
+        "arborescence": (normal(3, 5, 5), "arborescence", "marginals"),
+        "tour": (normal(3, 5, 5), "tour", "map"),
+        "large": (normal(1, 900, 900), "assignment", "map"),  # a row of its own piece of work
+    }
+
+
+def solve(name: str) -> Tensor:
+    theta, oracle, relaxation = problems()[name]
+    return si.relax(theta, oracle, relaxation)
+
+
+def solve_all() -> list[Tensor]:
+    return [solve(name) for name in problems()]
+
+
+def are_equal(found: list[Tensor], expected: list[Tensor]) -> bool:
+    return all(torch.equal(f, e) for f, e in zip(found, expected, strict=True))
+
+
+# ----------------------------------------------------------------------------- forks and threads
+
+
+FORKS = """
+import os, threading, time, torch
+import test_threads_and_memory as t
+
+def exit_code(child):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return "hangs"
+
+def work():
+    while not stop.is_set():
+        t.solve_all()
+
+torch.set_num_threads(2)
+expected, stop, codes = t.solve_all(), threading.Event(), []
+workers = [threading.Thread(target=work) for _ in range(2)]
+for worker in workers:
+    worker.start()
+for _ in range(4):
+    time.sleep(0.05)
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)  # as DataLoader does; OpenMP's threads do not exist in a child
+        os._exit(0 if t.are_equal(t.solve_all(), expected) else 1)
+    codes.append(exit_code(child))
+stop.set()
+for worker in workers:
+    worker.join()
+print(*codes, t.are_equal(t.solve_all(), expected))
+"""
+
+
+@FORK
+def test_a_process_forks_while_its_threads_solve():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0"] * 4 + ["True"]
+
+
+def test_threads_that_solve_at_the_same_time():
+    expected = solve_all()
+    with ThreadPoolExecutor(6) as pool:
+        assert all(are_equal(found, expected) for found in pool.map(lambda _: solve_all(), range(12)))
+
+
+# ----------------------------------------------------------------------------- memory
+
+MEMORY = """
+import gc, threading
+import test_threads_and_memory as t
+
+def bytes_in_use():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+for name, (call, count) in t.CALLS.items():
+    for _ in range(count // 5):  # the allocators keep memory of the first calls
+        call()
+    before, threads = bytes_in_use(), threading.active_count()
+    for _ in range(count):
+        call()
+    print(name, bytes_in_use() - before, threading.active_count() - threads)
+"""
+
+SCORES = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(0))
+GOLD = torch.eye(3).expand(2, 3, 3)
+TOUR = si.get_oracle("tour")
+
+
+def train(relaxation: str) -> None:
+    theta = SCORES.clone().requires_grad_()
+    si.relax(theta, "assignment", relaxation).square().sum().backward()
+
+
+def lose() -> None:
+    theta = SCORES.clone().requires_grad_()
+    si.FenchelYoungLoss("assignment", "sparsemap")(theta, GOLD).backward()
+
+
+# Each with a number of calls: 20,000 in all.
+CALLS = {
+    "map": (lambda: si.relax(SCORES, "assignment", "map"), 12000),
+    "sparsemap": (lambda: train("sparsemap"), 2000),
+    "loss": (lose, 2500),
+    "tour": (lambda: TOUR.argmax(SCORES), 500),
+    "waits": (lambda: run_while_waiting(lambda: None, 2), 3000),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
+def test_memory_does_not_grow():
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = {name: (int(growth), int(threads)) for name, growth, threads in map(str.split, done.stdout.splitlines())}
+    assert list(found) == list(CALLS)
+    for name, (growth, threads) in found.items():
+        # One tensor that stays alive takes 600 bytes or more in each call.
+        assert growth < 3e6, name
+        assert threads <= 2, name
