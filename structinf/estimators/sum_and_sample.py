@@ -91,11 +91,14 @@ class SumAndSample(Estimator):
         best = map_parts(lambda t: t[: self.k], structures)
         log_z = differentiable_log_partition(oracle, exact)
         listed = WeightedStructures.of(best, valid[: self.k].to(log_z.dtype)).drop_zero_weights()
-        listed = replace(listed, weights=(scores(oracle, exact, listed) - log_z[listed.instance]).exp())
+        known = scores(oracle, exact, listed)
+        log_z = log_z + _correction_of_large(log_z.detach(), known.detach(), listed.instance)
+        # Rounding errors must not give a probability above 1.
+        listed = replace(listed, weights=(known - log_z[listed.instance]).clamp(max=0.0).exp())
         with torch.no_grad():
             mass = listed.sum(listed.weights)
             listed = replace(listed, control=listed.weights / mass[listed.instance])
-            remaining_mass = 1 - mass
+            remaining_mass = (1 - mass).clamp(min=0.0)
             others = self._sample_others(oracle, fixed, best, valid[self.k] & (remaining_mass > 0), generator)
             mass_factor = (
                 remaining_mass / -torch.expm1(self.draws * torch.log1p(-remaining_mass)) / others.sum(others.weights)
@@ -133,6 +136,18 @@ class SumAndSample(Estimator):
 
     def extra_repr(self) -> str:
         return f"k={self.k}, samples={self.samples}, draws={self.draws}, baseline={self.baseline!r}"
+
+
+def _correction_of_large(log_z: Tensor, known: Tensor, instance: Tensor) -> Tensor:
+    """Return the change (B,) of ``log_z`` to the logarithm of the sum over the listed structures, if it is very large.
+
+    The rounding error of scores above 1e15 exceeds 1, and the difference of a score and ``log_z`` has no digits left.
+    Other structures then have no weight, except for structures of equal score.
+    """
+    best = torch.full_like(log_z, -torch.inf).scatter_reduce(0, instance, known, "amax")
+    total = torch.zeros_like(log_z).index_add(0, instance, (known - best[instance]).exp())
+    is_large = log_z.abs() * torch.finfo(log_z.dtype).eps > 1
+    return torch.where(is_large, best + total.log() - log_z, 0.0)
 
 
 def _is_listed(y: Parts, best: Parts) -> Tensor:
