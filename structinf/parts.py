@@ -18,6 +18,7 @@ from .errors import InvalidInputError
 from .kernels.arrays import empty
 from .shapes import Float
 from .validation.function_values import check_function_values
+from .validation.options import check_in_range
 
 __all__ = [
     "AnyParts",
@@ -216,6 +217,7 @@ def divide_by_temperature(theta: Parts, temperature: float) -> Parts:
     """Return θ / temperature, or θ itself at temperature 1. Raises InvalidInputError if the division overflows."""
     if temperature == 1:
         return theta
+    check_in_range("temperature", temperature, as_tuple(theta)[0].dtype)
     scaled = map_parts(lambda t: t / temperature, theta)
     if temperature < 1:
         for t, s in zip(as_tuple(theta), as_tuple(scaled), strict=True):

@@ -21,7 +21,7 @@ from .relaxation import missing_ability_reason
 from .shapes import Float
 from .smoothing import Smoothable, differentiable_log_partition, log_partition_function
 from .solvers.perturbation import merge_samples, repeat_instances
-from .validation import check_generator, check_natural
+from .validation import check_generator, check_in_range, check_natural
 
 __all__ = [
     "Support",
@@ -327,7 +327,7 @@ def entropy(
             with torch.no_grad():
                 entropies = bound_oracle.entropy(problem.theta, omega)
             return problem.restore(autograd.raise_on_backward(entropies, problem.theta, _walk_message("entropy")))
-        theta64 = map_parts(lambda t: t.double(), divide_by_temperature(problem.theta, omega.temperature))
+        theta64 = _divide_in_float64(problem.theta, omega.temperature)
         return problem.restore(gibbs_entropy(_require_gibbs(bound_oracle, omega), theta64))
 
 
@@ -396,12 +396,18 @@ def log_prob(
             ):
                 return copies.restore(autograd.raise_on_backward(log_probs, copies.theta, _walk_message("log_prob")))
         gibbs = _require_gibbs(problem.oracle, omega)
-        theta64 = map_parts(Tensor.double, divide_by_temperature(problem.theta, omega.temperature))
+        theta64 = _divide_in_float64(problem.theta, omega.temperature)
         score = inner_product(repeat_instances(theta64, samples.numel()), map_parts(Tensor.double, target))
         log_z = differentiable_log_partition(gibbs, theta64)
         # Rounding can make the log-probability of a structure of probability near 1 positive.
         log_probs = score.view(samples.numel(), len(log_z)) - log_z
         return copies.restore(log_probs.clamp(max=0).flatten())
+
+
+def _divide_in_float64(theta: Parts, temperature: float) -> Parts:
+    """Return θ / temperature in float64; raise InvalidInputError if results would overflow in the dtype of θ."""
+    check_in_range("temperature", temperature, as_tuple(theta)[0].dtype)
+    return divide_by_temperature(map_parts(Tensor.double, theta), temperature)
 
 
 def _is_differentiable(theta: Parts, omega: Regularizer) -> bool:
@@ -466,7 +472,7 @@ def log_partition(
     problem = prepare_oracle(theta, oracle, options)
     gibbs = _require_ability(problem.oracle, GibbsOracle)
     with problem.plain_modes():
-        theta64 = divide_by_temperature(map_parts(Tensor.double, problem.theta), temperature)
+        theta64 = _divide_in_float64(problem.theta, temperature)
         return problem.restore(differentiable_log_partition(gibbs, theta64))
 
 

@@ -11,7 +11,7 @@ from .. import autograd
 from ..oracle import Enumerable, Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
 from ..regularizers import NEGENTROPY, Regularizer, SquaredL2
-from ..validation import check_feasible
+from ..validation import check_feasible, check_in_range
 from .base import Estimator
 from .weighted_structures import WeightedStructures, select_instances
 
@@ -31,6 +31,7 @@ class _EnumerationEstimator(Estimator):
         self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None
     ) -> WeightedStructures:
         first, size = as_tuple(theta)[0], batch_size(theta)
+        check_in_range("temperature", self.regularizer.temperature, first.dtype)
         groups = [
             (rows, *_enumerate_and_score(oracle, theta, rows))
             for rows in _group_by_instance_data(oracle, size, first.device)

@@ -12,7 +12,7 @@ from typing_extensions import Self
 from ..errors import InvalidInputError
 from ..noise import Noise, get_noise
 from ..parts import Parts, as_tuple, map_parts
-from ..validation import check_flag, check_fraction, check_positive
+from ..validation import check_flag, check_fraction, check_in_range, check_positive
 from .surrogate import ArgmaxResult, NoisySurrogate
 
 __all__ = ["AdaptiveIMLE"]
@@ -94,6 +94,8 @@ class AdaptiveIMLE(NoisySurrogate, nn.Module):
         check_positive("target_nonzeros", target_nonzeros)
         check_positive("alpha_step", alpha_step)
         check_fraction("decay", decay)
+        for name, value in (("alpha", alpha or 1.0), ("alpha_step", alpha_step), ("target_nonzeros", target_nonzeros)):
+            check_in_range(name, value, torch.float32, "")  # the dtype of the buffers
         self.target_nonzeros, self.alpha_step, self.decay = target_nonzeros, alpha_step, decay
         # Updates happen in place, so that copies with another random generator share the buffers.
         self.register_buffer("alpha", torch.tensor(float(alpha), device="cpu"))

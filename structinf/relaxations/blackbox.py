@@ -42,6 +42,7 @@ class Blackbox(Surrogate):
     lambda_: float = 10.0
 
     name = "blackbox"
+    step_option = "lambda_"
     search_terms = ("dbb", "vlastelica")
 
     def __post_init__(self) -> None:

@@ -63,6 +63,7 @@ class IMLE(NoisySurrogate):
     symmetric: bool = False
 
     name = "imle"
+    step_option = "lambda_"
     search_terms = ("implicit_mle",)
 
     def __post_init__(self) -> None:

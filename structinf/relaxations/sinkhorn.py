@@ -21,7 +21,7 @@ from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergen
 from ..solvers.margins import checked_margins
 from ..solvers.sinkhorn import EntropicTransport, SinkhornResult, add_slack, equal_totals, forbid_unusable_cells
 from ..solvers.sinkhorn_torch import finite_range, unrolled_plan
-from ..validation import check_choice
+from ..validation import check_choice, check_in_range
 
 __all__ = ["Sinkhorn"]
 
@@ -120,6 +120,8 @@ class Sinkhorn(RegularizedRelaxation):
 
     def _plans(self, oracle: Oracle, theta: Parts) -> EntropicPlans:
         assert isinstance(theta, Tensor)
+        if self.temperature > 1:  # lower temperatures are exact in float64
+            check_in_range("temperature", self.temperature, theta.dtype)
         plans = EntropicPlans(self, oracle, theta, *checked_margins(cast(TransportPolytope, oracle), theta))
         if self.on_failure != "ignore" and not bool(plans.converged.all()):
             self._report(oracle.label(), plans)

@@ -65,6 +65,7 @@ class SPIGOT(Surrogate):
     variant: Literal["projection", "cross_entropy", "exponentiated_gradient"] = "projection"
 
     name = "spigot"
+    step_option = "step_size"
 
     def __post_init__(self) -> None:
         check_positive("step_size", self.step_size)

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,13 +21,21 @@ from ..relaxation import Relaxation, noise_unsupported_reason
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
 from ..solvers.perturbation import merge_samples, perturb, repeat_instances
-from ..validation import check_choice, check_natural, check_positive
+from ..validation import check_choice, check_in_range, check_natural, check_positive
 
 __all__ = ["ArgmaxResult", "NoisySurrogate", "Surrogate", "take_step"]
 
 
 class Surrogate(Relaxation):
     """argmax ⟨θ, y⟩ in the forward pass, and a rule in place of the derivative, which is 0, in the backward pass."""
+
+    step_option: ClassVar[str] = ""
+    """The name of the option that multiplies the gradient dL/dy, or ""."""
+
+    def _check_step(self, theta: Parts) -> None:
+        """Raise InvalidInputError if the dtype of θ cannot represent products with the step."""
+        if self.step_option:
+            check_in_range(self.step_option, getattr(self, self.step_option), as_tuple(theta)[0].dtype)
 
     @abc.abstractmethod
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
@@ -38,6 +46,7 @@ class Surrogate(Relaxation):
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
+        self._check_step(theta)
         y = best_structure(oracle, theta)
         fixed = map_parts(torch.Tensor.detach, theta)
         mean, weights = self._attach(ArgmaxResult(self, oracle, fixed, fixed, y), oracle, theta)
@@ -98,6 +107,7 @@ class NoisySurrogate(Surrogate):
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
+        self._check_step(theta)
         n, size, keep_samples = self.samples, batch_size(theta), self.reduction == "none"
         perturbed = perturb(oracle, theta, get_noise(self.noise), self.sigma, n, self.generator)
         y = best_structure(perturbed.oracle, perturbed.theta)

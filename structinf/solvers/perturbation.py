@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..kernels import parallel_rows, to_numpy
 from ..noise import Noise
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
+from ..validation import check_in_range
 
 __all__ = [
     "NoisyCopies",
@@ -60,7 +62,17 @@ def perturb(
 
     The copies are θ + scale · U, or with ``multiplicative`` θ exp(scale · U − scale² / 2), for draws U of
     :func:`draw_noise`.
+
+    Raises InvalidInputError if the dtype of θ cannot represent the noise, or its factors.
     """
+    dtype = as_tuple(theta)[0].dtype
+    check_in_range("sigma", scale, dtype)
+    # Less than one draw of a billion is above 6.
+    if multiplicative and 6 * scale - 0.5 * scale * scale < math.log(torch.finfo(dtype).tiny):
+        raise InvalidInputError(
+            f"sigma {scale!r} is too large for multiplicative noise in {dtype}: all factors exp(σU − σ²/2) underflow "
+            "to 0; use a smaller sigma"
+        )
     drawn = draw_noise(oracle, theta, noise, samples, generator, antithetic=antithetic)
     if multiplicative:
         # A factor may underflow to 0, and 0 · −inf would be NaN at forbidden parts.

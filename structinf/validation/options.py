@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from numbers import Integral
@@ -17,6 +18,7 @@ __all__ = [
     "check_flag",
     "check_fraction",
     "check_generator",
+    "check_in_range",
     "check_k",
     "check_natural",
     "check_nonnegative",
@@ -65,6 +67,36 @@ def check_nonnegative(name: str, value: float) -> None:
     """Raise InvalidInputError unless the option called ``name`` is a number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise InvalidInputError(f"{name} must be a number of at least 0, got {value!r}")
+
+
+_MARGIN = 2.0**20
+_RANGES = {
+    dtype: (torch.finfo(dtype).tiny * _MARGIN, torch.finfo(dtype).max / _MARGIN)
+    for dtype in (torch.float32, torch.float64)
+}
+"""The factors and divisors accepted for each dtype of scores: products with numbers up to a million do not overflow."""
+
+
+def check_in_range(name: str, value: float, dtype: torch.dtype, remedy: str = ", or pass theta in float64") -> None:
+    """Raise InvalidInputError unless scores of ``dtype`` can be multiplied and divided by the option called ``name``.
+
+    Parameters
+    ----------
+    name : str
+        The name of the option.
+    value : float
+        The option, above 0.
+    dtype : torch.dtype
+        The dtype of computations: float32 or float64. Half precision is cast to float32.
+    remedy : str
+        A remedy other than another value, as a clause, if ``dtype`` is not float64.
+    """
+    low, high = _RANGES.get(dtype, (0.0, math.inf))
+    if not low <= value <= high:
+        raise InvalidInputError(
+            f"{name} {value!r} is too {'small' if value < low else 'large'} for computations in {dtype}: {name} must "
+            f"lie between {low:.1e} and {high:.1e}; change {name}{'' if dtype == torch.float64 else remedy}"
+        )
 
 
 def check_positive(name: str, value: float) -> None:

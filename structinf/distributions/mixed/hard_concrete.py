@@ -16,7 +16,7 @@ from torch.nn.functional import logsigmoid
 from ...compile.public_call import public_call
 from ...errors import InvalidInputError
 from ...noise import Logistic
-from ...validation import check_flag, check_positive, check_size
+from ...validation import check_flag, check_in_range, check_positive, check_size
 from .base import MixedDistribution, to_float_parameter
 
 __all__ = ["HardConcrete"]
@@ -78,6 +78,7 @@ class HardConcrete(MixedDistribution):
         if not _stretches(stretch):
             raise InvalidInputError(f"stretch must be two finite numbers, below 0 and above 1, got {stretch!r}")
         self.log_alpha, self.temperature = to_float_parameter("log_alpha", log_alpha), temperature
+        check_in_range("temperature", temperature, self.log_alpha.dtype, ", or pass log_alpha in float64")
         self.stretch = float(stretch[0]), float(stretch[1])
         check_flag("validate_args", validate_args, allow_none=True)
         super().__init__(log_alpha.shape, validate_args=validate_args)

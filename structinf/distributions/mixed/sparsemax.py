@@ -14,7 +14,7 @@ from ...autograd import smooth_argmax
 from ...errors import InvalidInputError, UnsupportedError
 from ...noise import Gumbel, Noise, Normal
 from ...regularizers import SquaredL2
-from ...validation import check_flag, check_real, check_size
+from ...validation import check_flag, check_in_range, check_real, check_size
 from .base import MixedDistribution, to_float_parameter
 
 __all__ = ["GaussianSparsemax", "GumbelSparsemax"]
@@ -55,6 +55,8 @@ class _NoisySparsemax(MixedDistribution):
         check_real("scale", scale)
         if isinstance(scale, bool):
             raise InvalidInputError(f"scale must be a number or a tensor of numbers, got {scale!r}")
+        if isinstance(scale, int | float) and 0 < scale < math.inf:  # else torch refuses the parameter
+            check_in_range("scale", scale, self.loc.dtype, ", or pass loc in float64")
         scale = torch.as_tensor(scale, dtype=self.loc.dtype, device=loc.device)
         try:
             batch_shape = torch.broadcast_shapes(loc.shape[:-1], scale.shape)
