@@ -8,7 +8,7 @@ from typing import Literal
 from ..noise import Noise, get_noise
 from ..parts import Parts, map_parts
 from ..validation import check_flag, check_positive
-from .surrogate import ArgmaxResult, NoisySurrogate
+from .surrogate import ArgmaxResult, NoisySurrogate, SampledArgmax
 
 __all__ = ["IMLE"]
 
@@ -76,3 +76,8 @@ class IMLE(NoisySurrogate):
         return map_parts(
             lambda d: d / self.lambda_, result.argmax_difference(v, self.lambda_, symmetric=self.symmetric)
         )
+
+    def mean_gradient(self, drawn: SampledArgmax, v: Parts) -> Parts:
+        high = drawn.mean_argmax_at_step(v, self.lambda_) if self.symmetric else drawn.sample_mean
+        low, step = drawn.mean_argmax_at_step(v, -self.lambda_), self.lambda_ * (2 if self.symmetric else 1)
+        return map_parts(lambda a, b: (a - b) / step, high, low)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +16,7 @@ from ..parts import Parts, as_tuple, batch_size, inner_product, map_parts
 from ..relaxation import RegularizedRelaxation, noise_unsupported_reason
 from ..shapes import Float
 from ..solution import Solution
-from ..solvers.argmax import best_score, best_structure
+from ..solvers.argmax import best_samples, best_score, best_structure
 from ..solvers.perturbation import multiplicative_factors, perturb, sample_inner_products, weighted_sum_of_samples
 from ..validation import check_choice, check_flag, check_natural, check_positive
 
@@ -175,13 +174,14 @@ class Perturbed(RegularizedRelaxation):
                 multiplicative=self._is_multiplicative,
                 antithetic=self.antithetic,
             )
-            y, size = best_structure(perturbed.oracle, perturbed.theta), batch_size(theta)
-            if with_value or any(bool(t.isneginf().any()) for t in as_tuple(fixed)):
+            structures, means = best_samples(perturbed.oracle, perturbed.theta, fixed, self.samples)
+            size = batch_size(theta)
+            if with_value:
+                y = map_parts(lambda t: t.flatten(0, 1), structures)
                 value = best_score(perturbed.oracle, perturbed.theta, y).view(self.samples, size).mean(0)
-            else:  # every structure has a finite score
-                value = as_tuple(y)[0].new_zeros(size)
-            structures = map_parts(lambda t: t.view(self.samples, size, *t.shape[1:]), y)
-            return _Samples(self, oracle, fixed, perturbed.noise, structures, value)
+            else:
+                value = as_tuple(means)[0].new_zeros(size)
+            return _Samples(self, oracle, fixed, perturbed.noise, structures, means, value)
 
     def _attach(self, result: _Samples, oracle: Oracle, theta: Parts) -> tuple[Parts, Tensor]:
         return autograd.attach_vjp(result, theta, f"{self.label()} of {oracle.label()}", _SECOND_ORDER_HINT)
@@ -191,7 +191,8 @@ class Perturbed(RegularizedRelaxation):
         if not self._is_multiplicative:
             return mean
         weighed = map_parts(torch.mul, result.factors, result.structures)
-        factor_weighted = _Samples(self, oracle, result.theta, result.noise, weighed, result.value)
+        means = map_parts(lambda t: t.mean(0), weighed)
+        factor_weighted = _Samples(self, oracle, result.theta, result.noise, weighed, means, result.value)
         slope = self._attach(factor_weighted, oracle, theta)[0]
         # The samples estimate derivatives of expectations of functions of x = θ exp(σU − σ²/2), here E[x Y]. ∇F is
         # E[x Y] / θ, so the result is multiplied by a factor with the value 1 and the derivative −1/θ.
@@ -211,15 +212,8 @@ class _Samples:
     theta: Parts
     noise: Parts
     structures: Parts
+    mean: Parts
     value: Tensor
-
-    @property
-    def mean(self) -> Parts:
-        return self._mean
-
-    @functools.cached_property
-    def _mean(self) -> Parts:
-        return map_parts(lambda t: t.mean(0), self.structures)
 
     @property
     def weights(self) -> Tensor:
@@ -235,19 +229,22 @@ class _Samples:
         n, control_variate = self.options.samples, self.options.control_variate
         if n == 1 and control_variate == "leave_one_out":
             control_variate = "argmax"
-        s = self.value.new_zeros(n, len(self.value))
+        s = None
         if mean_cotangent is not None:
-            s = s + self._inner_products(self.structures, mean_cotangent)
+            s = self._inner_products(self.structures, mean_cotangent)
             if control_variate == "argmax":
                 s = s - self._inner_products(
                     map_parts(lambda t: t[None], best_structure(self.oracle, self.theta)), mean_cotangent
                 )
         if weights_cotangent is not None:
-            s = s + weights_cotangent
+            s = weights_cotangent if s is None else s + weights_cotangent
+        assert s is not None
+        scale = n * self.options.sigma
         # Antithetic pairs need no leave-one-out mean: a constant cancels, because their noise scores are opposite.
         if control_variate == "leave_one_out" and not self.options.antithetic:
-            s = (s - s.mean(0)) * (n / (n - 1))  # s minus the mean of the other samples
-        return map_parts(lambda t, u: self._score_weighted_sum(s / n, t, u), self.theta, self.noise)
+            s, scale = s - s.mean(0), scale * (n - 1) / n  # n / (n - 1) times s minus the mean of the other samples
+        weights = s / scale
+        return map_parts(lambda t, u: self._score_weighted_sum(weights, t, u), self.theta, self.noise)
 
     @staticmethod
     def _inner_products(structures: Parts, v: Parts) -> Tensor:
@@ -255,12 +252,12 @@ class _Samples:
         first, *others = (sample_inner_products(y, z) for y, z in zip(as_tuple(structures), as_tuple(v), strict=True))
         return sum(others, start=first)
 
-    def _score_weighted_sum(self, s: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
-        """Return Σ s ∇ν(U) over the samples, per unit of θ, (B, *event).
+    def _score_weighted_sum(self, weights: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
+        """Return Σ w ∇ν(U) over the samples for ``weights`` w (n, B), per unit of θ, (B, *event).
 
         The sum is 0 at parts of score −inf, and with multiplicative noise at parts of score 0.
         """
-        total = weighted_sum_of_samples(get_noise(self.options.noise).score(noise), s) / self.options.sigma
+        total = weighted_sum_of_samples(get_noise(self.options.noise).score(noise), weights)
         if self.options.perturbation == "multiplicative":
             return torch.where((theta == 0) | theta.isinf(), 0.0, total / theta)
         return torch.where(theta.isinf(), 0.0, total)

@@ -19,11 +19,11 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..relaxation import Relaxation, noise_unsupported_reason
 from ..solution import Solution
-from ..solvers.argmax import best_score, best_structure
-from ..solvers.perturbation import merge_samples, perturb, repeat_instances
+from ..solvers.argmax import best_samples, best_score, best_structure
+from ..solvers.perturbation import NoisyCopies, merge_samples, perturb, repeat_instances
 from ..validation import check_choice, check_in_range, check_natural, check_positive
 
-__all__ = ["ArgmaxResult", "NoisySurrogate", "Surrogate", "take_step"]
+__all__ = ["ArgmaxResult", "NoisySurrogate", "SampledArgmax", "Surrogate", "take_step"]
 
 
 class Surrogate(Relaxation):
@@ -107,13 +107,10 @@ class NoisySurrogate(Surrogate):
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
-        self._check_step(theta)
         n, size, keep_samples = self.samples, batch_size(theta), self.reduction == "none"
         perturbed = perturb(oracle, theta, get_noise(self.noise), self.sigma, n, self.generator)
-        y = best_structure(perturbed.oracle, perturbed.theta)
-        value = best_score(perturbed.oracle, perturbed.theta, y).view(n, size)
-        noisy, fixed = (map_parts(torch.Tensor.detach, t) for t in (perturbed.theta, theta))
-        drawn = _SampledArgmax(ArgmaxResult(self, perturbed.oracle, noisy, fixed, y), n, size, keep_samples)
+        drawn = self._draw(oracle, theta, perturbed)
+        value = best_score(perturbed.oracle, perturbed.theta, drawn.argmax_result.y).view(n, size)
         mean, weights = self._attach(drawn, oracle, theta)
         return Solution(
             mean=mean,
@@ -122,6 +119,35 @@ class NoisySurrogate(Surrogate):
             oracle_calls=1,
             make_support=lambda: map_parts(lambda z: z[None] if keep_samples else z, drawn.structures),
         )
+
+    def mean(self, oracle: Oracle, theta: Parts) -> Parts:
+        self._check_step(theta)
+        fixed = map_parts(torch.Tensor.detach, theta)
+        perturbed = perturb(oracle, fixed, get_noise(self.noise), self.sigma, self.samples, self.generator)
+        return self._attach(self._draw(oracle, theta, perturbed), oracle, theta)[0]
+
+    def _draw(self, oracle: Oracle, theta: Parts, perturbed: NoisyCopies) -> SampledArgmax:
+        """Find the best structures for noisy copies of θ."""
+        self._check_step(theta)
+        noisy, fixed = (map_parts(torch.Tensor.detach, t) for t in (perturbed.theta, theta))
+        structures, means = best_samples(perturbed.oracle, noisy, fixed, self.samples)
+        y = map_parts(lambda z: z.flatten(0, 1), structures)
+        found = ArgmaxResult(self, perturbed.oracle, noisy, fixed, y)
+        return SampledArgmax(found, self.samples, batch_size(theta), self.reduction == "none", means)
+
+    def mean_gradient(self, drawn: SampledArgmax, v: Parts) -> Parts | None:
+        """Return the mean of the gradients of all samples, or None if a subclass has no faster way.
+
+        No part of θ has the score −inf, the oracle has no instance data, and ``v`` is 0 in the padding.
+
+        Parameters
+        ----------
+        drawn : SampledArgmax
+            The samples.
+        v : (B, *event) Parts
+            dL/dμ for the mean μ of the samples.
+        """
+        return None
 
 
 # ----------------------------------------------------------------------------- the way back
@@ -167,12 +193,12 @@ class ArgmaxResult:
                 "train through the mean, or use sparsemap, whose weights have a gradient"
             )
         gradient = self.surrogate.surrogate_gradient(self, self._mask_forbidden(mean_cotangent))
-        if not self._has_forbidden_parts:
+        if not self.has_forbidden_parts:
             return gradient
         return map_parts(lambda g, t: torch.where(t.isneginf(), 0.0, g), gradient, self.theta)
 
     @functools.cached_property
-    def _has_forbidden_parts(self) -> bool:
+    def has_forbidden_parts(self) -> bool:
         """Whether a part has score −inf. Noise does not change −inf, so the check reads only the noiseless scores."""
         return any(bool(t.isneginf().any()) for t in as_tuple(self.noiseless_theta))
 
@@ -183,14 +209,13 @@ class ArgmaxResult:
         return finite if masks is None else map_parts(torch.logical_and, finite, masks)
 
     def _mask_forbidden(self, v: Parts) -> Parts:
-        if not self._has_forbidden_parts and self.oracle.valid_parts(v) is None:
+        if not self.has_forbidden_parts and self.oracle.valid_parts(v) is None:
             return v
         return map_parts(lambda mask, z: torch.where(mask, z, 0.0), self.allowed_parts(v), v)
 
     def solve_where_finite(self, solve: Callable[[Parts], Parts], potentials: Parts) -> Parts:
         """Return ``solve(potentials)``, with NaN for instances with non-finite ``potentials`` where θ is finite."""
-        ends = [end for p in as_tuple(potentials) if p.numel() for end in torch.aminmax(p)]
-        if all(math.isfinite(end) for end in ends):  # usually, this single pass over the scores suffices
+        if are_all_finite(potentials):
             return solve(potentials)
         pairs = zip(as_tuple(potentials), as_tuple(self.theta), strict=True)
         wrong = torch.stack([(~(p.isfinite() | t.isneginf())).flatten(1).any(1) for p, t in pairs]).any(0)
@@ -213,21 +238,24 @@ class ArgmaxResult:
             return map_parts(lambda a, b: (a - b) / 2, self._argmax_at_step(v, step), low)
         return map_parts(torch.sub, self.y, low)
 
+    def clamp_to_domain(self, potentials: Parts) -> Parts:
+        """Return scores that the oracle accepts: at most 0 for oracles that require it."""
+        return map_parts(lambda t: t.clamp(max=0), potentials) if self.oracle.requires_nonpositive_theta else potentials
+
     def _argmax_at_step(self, v: Parts, step: float | Tensor) -> Parts:
-        potentials = take_step(self.theta, v, step)
-        if self.oracle.requires_nonpositive_theta:
-            potentials = map_parts(lambda t: t.clamp(max=0), potentials)
+        potentials = self.clamp_to_domain(take_step(self.theta, v, step))
         return self.solve_where_finite(lambda t: best_structure(self.oracle, t), potentials)
 
 
 @dataclass(frozen=True)
-class _SampledArgmax:
+class SampledArgmax:
     """Structures (n, B, *event) chosen in one batch: their mean, or with ``keep_samples`` each sample."""
 
     argmax_result: ArgmaxResult
     samples: int
     size: int
     keep_samples: bool
+    sample_mean: Parts
 
     @property
     def structures(self) -> Parts:
@@ -235,7 +263,7 @@ class _SampledArgmax:
 
     @property
     def mean(self) -> Parts:
-        return self.structures if self.keep_samples else map_parts(lambda z: z.mean(0), self.structures)
+        return self.structures if self.keep_samples else self.sample_mean
 
     @property
     def weights(self) -> Tensor:
@@ -243,11 +271,29 @@ class _SampledArgmax:
         return weights[None] if self.keep_samples else weights / self.samples
 
     def vjp(self, mean_cotangent: Parts | None, weights_cotangent: Tensor | None) -> Parts:
-        v = mean_cotangent
+        v, surrogate = mean_cotangent, self.argmax_result.surrogate
+        oracle = self.argmax_result.oracle  # without instance data, an oracle of any number of instances
+        is_plain = not (self.keep_samples or oracle.bound or self.argmax_result.has_forbidden_parts)
+        if v is not None and weights_cotangent is None and is_plain:
+            masks = oracle.valid_parts(v)
+            allowed = v if masks is None else map_parts(lambda z, mask: torch.where(mask, z, 0.0), v, masks)
+            gradient = surrogate.mean_gradient(self, allowed) if isinstance(surrogate, NoisySurrogate) else None
+            if gradient is not None:
+                return gradient
         if v is not None:
             v = merge_samples(v) if self.keep_samples else repeat_instances(v, self.samples)
         each = self._unflatten_samples(self.argmax_result.vjp(v, weights_cotangent))
         return map_parts(lambda g: g.sum(0) if self.keep_samples else g.mean(0), each)
+
+    def mean_argmax_at_step(self, v: Parts, step: float) -> Parts:
+        """Return the mean over the samples of argmax ⟨θ + step v, y⟩, (B, *event), for v (B, *event)."""
+        found = self.argmax_result
+        potentials = map_parts(lambda t, z: torch.add(t, z, alpha=step), self._unflatten_samples(found.theta), v)
+        potentials = found.clamp_to_domain(map_parts(lambda t: t.flatten(0, 1), potentials))
+        if are_all_finite(potentials):
+            return best_samples(found.oracle, potentials, found.noiseless_theta, self.samples)[1]
+        y = found.solve_where_finite(lambda t: best_structure(found.oracle, t), potentials)
+        return map_parts(lambda z: z.mean(0), self._unflatten_samples(y))
 
     def _unflatten_samples(self, parts: Parts) -> Parts:
         return map_parts(lambda t: t.view(self.samples, self.size, *t.shape[1:]), parts)
@@ -256,3 +302,9 @@ class _SampledArgmax:
 def take_step(theta: Parts, v: Parts, step: float | Tensor) -> Parts:
     """Return θ + step v, (B, *event)."""
     return map_parts(lambda t, z: t + step * z, theta, v)
+
+
+def are_all_finite(potentials: Parts) -> bool:
+    """Return whether no score is infinite or NaN, in a single pass."""
+    ends = [end for p in as_tuple(potentials) if p.numel() for end in torch.aminmax(p)]
+    return all(math.isfinite(end) for end in ends)
