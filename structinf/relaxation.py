@@ -14,7 +14,7 @@ from typing_extensions import Self
 from . import autograd
 from .errors import InvalidInputError, UnknownNameError, UnsupportedError
 from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
-from .parts import Parts, as_tuple, divide_by_temperature, map_parts, pack_like
+from .parts import Parts, as_tuple, divide_by_temperature, map_parts
 from .registry import Registry
 from .shapes import Float
 from .smoothing import Smoothable
@@ -232,9 +232,7 @@ class GradientRelaxation(RegularizedRelaxation):
         return Solution(mean=mean, value=self._unscaled(value))
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        tensors = as_tuple(self._scaled(theta))
-        means = autograd.Gradient.apply(self.convex_function(oracle), isinstance(theta, tuple), *tensors)
-        return pack_like(means, theta)
+        return autograd.gradient(self.convex_function(oracle), self._scaled(theta))
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """temperature · f(θ / temperature), (B,)."""

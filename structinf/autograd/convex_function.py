@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..compile.torch_private import functorch_is_active, set_grad_enabled
 from ..parts import (
     Parts,
     as_tuple,
@@ -101,7 +102,16 @@ def float64_value(function: ConvexFunction, theta: Parts, dtype: torch.dtype) ->
 
 def gradient(function: ConvexFunction, theta: Parts) -> Parts:
     """Return ∇f, (B, *event). The Jacobian is the Hessian of f."""
-    return pack_like(Gradient.apply(function, isinstance(theta, tuple), *as_tuple(theta)), theta)
+    tensors = as_tuple(theta)
+    is_recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    if is_recorded or functorch_is_active():
+        return pack_like(Gradient.apply(function, isinstance(theta, tuple), *tensors), theta)
+    is_grad_enabled = torch.is_grad_enabled()
+    set_grad_enabled(False)
+    try:
+        return _plain_gradient(function, theta)
+    finally:
+        set_grad_enabled(is_grad_enabled)
 
 
 def value_and_gradient(function: ConvexFunction, theta: Parts) -> tuple[Tensor, Parts]:
@@ -159,13 +169,16 @@ class _Vjp(Function):
         return None, None, grad_weight, *as_tuple(sum_to_batch_of(weighted, form))
 
 
+def _plain_gradient(function: ConvexFunction, theta: Parts) -> Parts:
+    return function.value_and_gradient(theta)[1] if function.gradient is None else function.gradient(theta)
+
+
 class Gradient(Function):
     """∇f; ``Gradient.apply(f, isinstance(theta, tuple), *as_tuple(theta))`` returns the tuple of its tensors."""
 
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
-        form = pack(theta, is_tuple)
-        return as_tuple(function.value_and_gradient(form)[1] if function.gradient is None else function.gradient(form))
+        return as_tuple(_plain_gradient(function, pack(theta, is_tuple)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
