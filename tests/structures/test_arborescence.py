@@ -283,5 +283,7 @@ def test_half_precision():
     assert means.dtype == torch.float16
     assert means[0, 0, 1].item() == pytest.approx(2 / 3, abs=1e-3)
     for single_root, count in [(False, 3), (True, 2)]:
-        value = Arborescence(single_root=single_root).log_partition(theta)
+        value = si.log_partition(theta, "arborescence", single_root=single_root)
         assert value.item() == pytest.approx(math.log(count), abs=1e-3)
+    with pytest.raises(TypeError, match=r"take float32 or float64, got torch.float16; convert it with \.float\(\)"):
+        Arborescence().log_partition(theta)
