@@ -7,15 +7,17 @@ thread waits. The main thread then handles a signal at once, and tells the solve
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
+from types import ModuleType
 from typing import TypeVar
 
-__all__ = ["call_interruptibly", "run_while_waiting"]
+__all__ = ["call_interruptibly", "import_whole", "run_while_waiting"]
 
 T = TypeVar("T")
 
@@ -123,8 +125,18 @@ def run_while_waiting(function: Callable[[], None], threads: int, stop: Callable
         raise calls.errors[0]
 
 
-def call_interruptibly(function: Callable[[], T], stop: Callable[[], None]) -> T:
+def import_whole(name: str) -> ModuleType:
+    """Import a module, which finishes in the background after an interrupt.
+
+    Python would keep some submodules of a large package, and fail to import the package again.
+    """
+    return call_interruptibly(lambda: importlib.import_module(name))
+
+
+def call_interruptibly(function: Callable[[], T], stop: Callable[[], None] | None = None) -> T:
     """Return ``function()``, and call ``stop`` if a signal handler raises an error in the meantime.
+
+    Without ``stop`` the function finishes in the background after the error.
 
     The function runs in the caller's thread if that is a thread of :func:`run_while_waiting`, and in another
     thread otherwise.
@@ -134,6 +146,8 @@ def call_interruptibly(function: Callable[[], T], stop: Callable[[], None]) -> T
         results: list[T] = []
         run_while_waiting(lambda: results.append(function()), 1, stop)
         return results[0]
+    if stop is None:
+        return function()
     calls.stops.add(stop)
     try:
         return function()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any, NoReturn
 
-import numba
-from numba.core.registry import CPUDispatcher
+from .interrupts import call_interruptibly, import_whole
 
-from .compile_cache import CompileCache
-from .compile_listener import watch
+import_whole("numba")
+
+import numba  # noqa: E402
+from numba.core.registry import CPUDispatcher  # noqa: E402
+
+from .compile_cache import CompileCache  # noqa: E402
+from .compile_listener import watch  # noqa: E402
 
 __all__ = ["jit"]
 
@@ -52,9 +57,18 @@ def jit(
         with contextlib.suppress(RuntimeError):  # neither the package folder nor the user's cache folder is writable
             compiled._cache = CompileCache(function)
         watch(compiled)
-        if not called_from_python:
-            compiled.__class__ = _HelperDispatcher
+        compiled.__class__ = _KernelDispatcher if called_from_python else _HelperDispatcher
     return compiled
+
+
+class _KernelDispatcher(CPUDispatcher):
+    """A function that Python calls. After an interrupt, it is compiled to the end in the background.
+
+    An error inside numba would leave its registries incomplete.
+    """
+
+    def compile(self, sig: Any) -> Any:
+        return call_interruptibly(functools.partial(super().compile, sig))
 
 
 class _HelperDispatcher(CPUDispatcher):

@@ -20,9 +20,9 @@ PROMPT = 9.0
 """Seconds after which a call counts as not interrupted. The calls need at least 10 seconds on an idle machine."""
 
 
-def outcomes(scenarios: list[str]) -> Iterator[tuple[str, str, float, str]]:
+def outcomes(scenarios: list[str], **variables: str) -> Iterator[tuple[str, str, float, str]]:
     """Yield the name, the outcome, the seconds and the state of each scenario, in a child that gets signals."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, **variables}
     command = [sys.executable, str(PROGRAM), *scenarios]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
         try:
@@ -61,3 +61,9 @@ def test_interrupts():
             assert (outcome, seconds > 1.4) == ("returned with ConvergenceWarning", True), name
         else:
             assert (outcome, seconds < PROMPT) == ("KeyboardInterrupt", True), name
+
+
+def test_an_interrupted_compilation_is_completed(tmp_path):
+    (found,) = outcomes(["compilation:1:raises"], NUMBA_CACHE_DIR=str(tmp_path))
+    _, outcome, _, state = found
+    assert (outcome, state) == ("KeyboardInterrupt", "right")
