@@ -75,6 +75,9 @@ class MILP(SolverOracle, Enumerable):
     are rounded to integers with an error of about 2^-60 of their sum. A program of a few variables takes CP-SAT about
     0.6 ms, and HiGHS up to 5 ms if HiGHS has to branch.
 
+    After Ctrl-C, KeyboardInterrupt reaches the caller within a second. CP-SAT stops. scipy has no way to stop HiGHS,
+    which goes on in a background thread until the instance is solved or ``time_limit`` has passed.
+
     References
     ----------
     Q. Huangfu & J. A. J. Hall, Parallelizing the dual revised simplex method (Mathematical Programming Computation
