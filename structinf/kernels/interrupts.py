@@ -78,13 +78,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def _start(task: Callable[[], None]) -> None:
-    """Call ``task`` in an idle thread, or in a new one."""
+    """Call ``task`` in an idle thread, or in a new one; in the caller's thread if Python can start no thread."""
     try:
         tasks = _idle.pop()
     except IndexError:
         tasks = SimpleQueue()
         # A daemon, so that Python does not wait at its exit for work that goes on in the background.
-        threading.Thread(target=_serve, args=(tasks,), name="structinf", daemon=True).start()
+        worker = threading.Thread(target=_serve, args=(tasks,), name="structinf", daemon=True)
+        try:
+            worker.start()
+        except RuntimeError:  # at the exit of Python, or at the limit of threads
+            task()
+            return
     tasks.put(task)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from structinf.kernels.interrupts import run_while_waiting
+from structinf.kernels import interrupts
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +109,18 @@ def test_threads_that_solve_at_the_same_time():
         assert all(are_equal(found, expected) for found in pool.map(lambda _: solve_all(), range(12)))
 
 
+def test_calls_without_a_new_thread(monkeypatch):
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(interrupts, "_idle", deque())
+    calls: list[int] = []
+    interrupts.run_while_waiting(lambda: calls.append(threading.get_ident()), 2)
+    assert calls == [threading.get_ident()] * 2
+    assert interrupts.call_interruptibly(lambda: 3) == 3
+
+
 # ----------------------------------------------------------------------------- memory
 
 MEMORY = """
@@ -148,7 +162,7 @@ CALLS = {
     "sparsemap": (lambda: train("sparsemap"), 2000),
     "loss": (lose, 2500),
     "tour": (lambda: TOUR.argmax(SCORES), 500),
-    "waits": (lambda: run_while_waiting(lambda: None, 2), 3000),
+    "waits": (lambda: interrupts.run_while_waiting(lambda: None, 2), 3000),
 }
 
 
