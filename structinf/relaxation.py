@@ -188,7 +188,16 @@ class RegularizedRelaxation(Relaxation):
     ) -> tuple[Tensor, Tensor]:
         """Return :meth:`conjugate_and_omega` in float64, for a loss that subtracts almost the same number.
 
-        The gradient need only have the precision of ``dtype``, the dtype of the user's scores.
+        Parameters
+        ----------
+        oracle : Oracle
+            The set Y of structures.
+        theta : (B | 1, *event) Parts
+            The scores, in float32 or float64.
+        y : (B, *event) Parts
+            The gold structures.
+        dtype : torch.dtype
+            The dtype of the user's scores, whose precision suffices for the gradient.
         """
         return self.conjugate_and_omega(oracle, *(map_parts(Tensor.double, parts) for parts in (theta, y)))
 
