@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..compile.functorch import check_not_captured
 from ..errors import InstanceError, InvalidInputError, PluginError, UnsupportedError
-from ..kernels.arrays import upcast_half
+from ..kernels.arrays import as_tensor, upcast_half
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
 from ..solvers.perturbation import repeat_instances
@@ -266,6 +266,9 @@ def _batch_shape(tensors: tuple[Tensor, ...], ndims: tuple[int, ...], oracle: Or
         shapes.append(t.shape[: t.ndim - n])
     if len(shapes) == 1:
         return shapes[0]
+    longest = max(shapes, key=len)
+    if all(shape == longest or math.prod(shape) == 1 for shape in shapes):
+        return longest  # the other tensors are shared by the batch
     try:
         return broadcast_shapes(*shapes)
     except ValueError:
@@ -297,7 +300,7 @@ def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: tor
     if isinstance(value, Tensor):
         check_values(name, value)
     try:
-        t = torch.as_tensor(value).to(as_tuple(theta)[0].device)
+        t = as_tensor(value).to(as_tuple(theta)[0].device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} must be a tensor or a list of numbers, got {value!r}") from error
     integral = not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)

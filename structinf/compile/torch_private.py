@@ -26,7 +26,6 @@ __all__ = [
     "mark_constant",
     "pytree",
     "set_grad_enabled",
-    "set_grad_enabled",
     "standard_gamma",
     "value_of_scalar",
 ]
@@ -82,11 +81,6 @@ def has_saved_tensor_hooks() -> bool:
     """Return whether hooks for saved tensors are set."""
     autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
     return autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-def set_grad_enabled(enabled: bool) -> None:
-    """Let autograd record operations, or not. The contexts of torch take 2 µs longer."""
-    torch._C._set_grad_enabled(enabled)
 
 
 def set_grad_enabled(enabled: bool) -> None:
