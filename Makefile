@@ -12,13 +12,17 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # pip must not run twice at once in one environment.
 .NOTPARALLEL:
-.PHONY: demo test bounds lint format types borders docs generated pictures dist wheel check bench device clean
+.PHONY: demo test battery bounds lint format types borders docs generated pictures dist wheel check bench device clean
 
 demo: .venv/demo.stamp
 	$(BIN)/structinf demo sort
 
 test: .venv/test.stamp
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+
+# Every public call of every structure with bad and unusual inputs, and the number of checks; `make test` runs a sample.
+battery: .venv/test.stamp
+	$(BIN)/python -m pytest -q -n $(WORKERS) tests/battery --full $(ARGS)
 
 # The tests with bounds checks in all compiled loops, without tests of compile times and of child processes. The kernels
 # are compiled again, into a cache folder of their own.
