@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -382,9 +383,13 @@ class GibbsOracle(Oracle):
             The vector to multiply, in the form of θ.
         """
         product = hessian_product_by_autograd(self.log_partition, theta, v)
-        for t in as_tuple(product):
-            if bool(t.isnan().any()):
-                index = int(t.isnan().nonzero()[0, 0])
+        if any(bool(t.isnan().any()) for t in as_tuple(product)):
+            # A vector that is not finite has products of NaN; log_partition is then not to blame.
+            wrong = [t.flatten(1).isnan().any(1) for t in as_tuple(product)]
+            finite = [t.flatten(1).isfinite().all(1) for t in as_tuple(v)]
+            to_blame = torch.stack(wrong).any(0) & functools.reduce(torch.logical_and, finite)
+            if bool(to_blame.any()):
+                index = int(to_blame.nonzero()[0, 0])
                 raise PluginError(
                     f"log_partition of {self.label()} has a second derivative of NaN at batch index {index}: "
                     "torch.logaddexp and torch.logsumexp give NaN beside −inf; use logaddexp and logsumexp of "
