@@ -303,6 +303,11 @@ class Oracle(abc.ABC):
         """Store the form of scores for which :meth:`validate` has accepted the scores and the bound data.
 
         Methods check scores of this form no further.
+
+        Parameters
+        ----------
+        form : AcceptedForm
+            The shapes, dtypes and devices of the scores.
         """
         data = self.bound
         if data is Oracle.bound or not isinstance(data, _InstanceData):

@@ -64,6 +64,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the number of checks of the battery: the sum of the property ``checks`` of its tests."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    properties = [found for report in reports if report.when == "call" for found in report.user_properties]
+    if checks := [value for name, value in properties if name == "checks"]:
+        terminalreporter.write_line(f"battery: {sum(checks):,} checks of {len(checks)} structures")
+
+
 def _left_out(items: list[Any]) -> Iterator[Any]:
     """Yield the combinations that only --full runs: those whose parameters' numbers have a sum not divisible by SAMPLE.
 

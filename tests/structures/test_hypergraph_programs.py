@@ -139,7 +139,7 @@ def test_lengths_choose_goals():
     assert oracle.count(theta) == list(map(len, strings))
     inside = torch.arange(n) < lengths[:, None]
     assert torch.equal(oracle.valid_parts(theta), inside)
-    assert torch.equal(oracle.valid_parts(theta[:1]), torch.ones(1, n, dtype=torch.bool))
+    assert torch.equal(oracle[:1].valid_parts(theta[:1]), torch.ones(1, n, dtype=torch.bool))
     assert torch.equal(oracle[2:3].valid_parts(theta[2:3]), inside[2:3])
     assert FewOnes(k).valid_parts(theta) is None
     assert oracle[3:4].enumerate((n,)).tolist() == [[0.0] * 5, [1.0] + [0.0] * 4]
