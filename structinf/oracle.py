@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import copy
-import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -389,10 +388,9 @@ class GibbsOracle(Oracle):
         """
         product = hessian_product_by_autograd(self.log_partition, theta, v)
         if any(bool(t.isnan().any()) for t in as_tuple(product)):
-            # A vector that is not finite has products of NaN; log_partition is then not to blame.
-            wrong = [t.flatten(1).isnan().any(1) for t in as_tuple(product)]
-            finite = [t.flatten(1).isfinite().all(1) for t in as_tuple(v)]
-            to_blame = torch.stack(wrong).any(0) & functools.reduce(torch.logical_and, finite)
+            # A vector that is not finite has products of NaN; log_partition is to blame if the vector 0 has them too.
+            product_of_zero = hessian_product_by_autograd(self.log_partition, theta, map_parts(torch.zeros_like, v))
+            to_blame = torch.stack([t.flatten(1).isnan().any(1) for t in as_tuple(product_of_zero)]).any(0)
             if bool(to_blame.any()):
                 index = int(to_blame.nonzero()[0, 0])
                 raise PluginError(
