@@ -7,14 +7,15 @@ with the same meaning (another dtype, memory layout, batch shape, ...).
 
 from __future__ import annotations
 
+import dis
 import functools
-import linecache
 import math
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -356,16 +357,20 @@ def _error_failure(error: BaseException, case: Input) -> str | None:
     described = f"{type(error).__name__}: {str(error)[:200]}"
     if case.expected == "value" and not isinstance(error, si.StructinfError):
         return f"instead of a value, {described}"
-    frames = list(traceback.extract_tb(error.__traceback__))
-    last = frames[-1]
-    is_raised = linecache.getline(last.filename, last.lineno or 0).strip().startswith("raise")
-    if not (last.filename.startswith(ROOTS) and is_raised):
-        return f"an error that is not the library's ({Path(last.filename).name}, line {last.lineno}): {described}"
+    *_, (last, line) = traceback.walk_tb(error.__traceback__)
+    file = last.f_code.co_filename
+    if not (file.startswith(ROOTS) and _is_raise_statement(last)):
+        return f"an error that is not the library's ({Path(file).name}, line {line}): {described}"
     if case.words and case.words not in str(error):
         return f"the error does not say {case.words!r}: {described}"
     if case.expected == "value":
         return f"instead of a value, {described}"
     return None
+
+
+def _is_raise_statement(frame: FrameType) -> bool:
+    """Return whether the frame ended at a ``raise`` statement, and not in a call of compiled code."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "RAISE_VARARGS"
 
 
 def _value_failure(call: Call, case: Input, result: Result) -> str | None:

@@ -108,6 +108,7 @@ def test_names_seen_are_looked_up_the_longest_first():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_losses_of_named_entities(tmp_path, capsys, monkeypatch):
     every = ner.schedules(6)
     assert len(every) == 8
@@ -182,6 +183,7 @@ def test_f1_of_constituents():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_losses_of_parsers(tmp_path):
     assert parsing.main([str(folder("craft_treebank")), "--quick", "--out", str(tmp_path / "parsing.md")]) == 0
     (((_, *baseline), *rows),) = tables(tmp_path / "parsing.md")

@@ -146,6 +146,7 @@ def test_autoencoders_of_digits(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_autoencoders_learn(tmp_path):
     assert vae.main(["--quick", "--out", str(tmp_path / "vae.md")]) == 0
     (rows,) = tables(tmp_path / "vae.md")
