@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import TypeVar
 
-__all__ = ["call_interruptibly", "import_whole", "run_while_waiting"]
+__all__ = ["call_interruptibly", "import_whole", "is_being_imported", "run_while_waiting"]
 
 T = TypeVar("T")
 
@@ -135,7 +136,14 @@ def import_whole(name: str) -> ModuleType:
 
     Python would keep some submodules of a large package, and fail to import the package again.
     """
+    if is_being_imported(name):  # perhaps by the caller's thread, for which another thread would wait
+        return importlib.import_module(name)
     return call_interruptibly(lambda: importlib.import_module(name))
+
+
+def is_being_imported(name: str) -> bool:
+    """Return whether the import of a module has begun and not ended."""
+    return getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False)
 
 
 def call_interruptibly(function: Callable[[], T], stop: Callable[[], None] | None = None) -> T:

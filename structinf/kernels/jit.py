@@ -6,11 +6,12 @@ import contextlib
 import functools
 from typing import Any, NoReturn
 
-from .interrupts import call_interruptibly, import_whole
+from .interrupts import call_interruptibly, import_whole, is_being_imported
 
 import_whole("numba")
 
 import numba  # noqa: E402
+from numba.core.compiler_lock import global_compiler_lock  # noqa: E402
 from numba.core.registry import CPUDispatcher  # noqa: E402
 
 from .compile_cache import CompileCache  # noqa: E402
@@ -68,6 +69,10 @@ class _KernelDispatcher(CPUDispatcher):
     """
 
     def compile(self, sig: Any) -> Any:
+        # Another thread would wait for this thread: for numba's lock if this thread compiles a caller of the kernel, or
+        # for the import of the kernel's module.
+        if global_compiler_lock.is_locked() or is_being_imported(self.py_func.__module__):
+            return super().compile(sig)
         return call_interruptibly(functools.partial(super().compile, sig))
 
 

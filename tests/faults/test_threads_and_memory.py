@@ -121,6 +121,38 @@ def test_calls_without_a_new_thread(monkeypatch):
     assert interrupts.call_interruptibly(lambda: 3) == 3
 
 
+KERNEL = """
+import numba
+import numpy as np
+from structinf.kernels.jit import jit
+
+@jit
+def double(x):
+    return 2 * x
+
+@jit
+def fill(start, stop, out):
+    for i in range(start, stop):
+        out[i] = double(i)
+
+@numba.njit
+def call(out):
+    fill(0, len(out), out)
+
+out = np.zeros(3)
+CALL
+print(*out)
+"""
+
+
+@pytest.mark.parametrize("call", ["fill(0, 3, out)", "call(out)"])
+def test_a_kernel_is_compiled_in_an_import_and_for_a_function_of_numba(call, tmp_path):
+    (tmp_path / "a_module.py").write_text(KERNEL.replace("CALL", call))
+    command = [sys.executable, "-c", "import a_module"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.returncode) == ("0.0 2.0 4.0\n", 0), done.stderr
+
+
 # ----------------------------------------------------------------------------- memory
 
 MEMORY = """
