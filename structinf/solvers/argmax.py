@@ -165,8 +165,9 @@ def _wrong_memory(y: tuple[Tensor, ...], theta: tuple[Tensor, ...]) -> str | Non
         if t.untyped_storage().data_ptr() in storages:
             return "it returned memory of theta, but its result must be new memory; return a copy"
     for address, storage in storages.items():
-        earlier = _memory.get(address)
-        if earlier is not None and earlier() is not None:
+        earlier = _memory[address]() if address in _memory else None
+        # A storage has moved if share_memory_() was called, as torch.multiprocessing does.
+        if earlier is not None and earlier.data_ptr() == address:
             return "it wrote its result over an earlier result, but each result must be new memory; return a copy"
         _memory[address] = weakref.ref(storage)
     if len(_memory) > _most_results:

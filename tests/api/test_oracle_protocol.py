@@ -245,3 +245,10 @@ def test_a_log_partition_with_its_own_marginals_is_refused() -> None:
         loss = si.FenchelYoungLoss(_broken_sum(BROKEN_SUMS[how][0], marginals=marginals), "marginals")
         with pytest.raises(PluginError, match="log_partition of broken violates its protocol"):
             loss(theta, _one_hot(theta.detach()))
+
+
+def test_results_may_move_to_shared_memory() -> None:
+    results = []
+    for _ in range(100):
+        results.append(si.relax(torch.randn(3, 4, 4), "assignment", "map"))
+        results[-1].share_memory_()
