@@ -323,7 +323,11 @@ class Oracle(abc.ABC):
 
     def _with_instance_data(self, bound: Mapping[str, Any], accepted: AcceptedForm | None = None) -> Self:
         new, data = copy.copy(self), _InstanceData(bound)
-        if accepted is not None and accepted.owner == id(self) and all(value.ndim for value in bound.values()):
+        if (
+            accepted is not None
+            and accepted.owner == id(self)
+            and all(t.ndim and t.shape[1:] == self.bound[name].shape[1:] for name, t in bound.items())
+        ):
             data.accepted = accepted._replace(exact=None, batch=len(next(iter(bound.values()))), owner=id(new))
         object.__setattr__(new, "bound", data)
         return new

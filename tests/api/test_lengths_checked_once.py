@@ -58,3 +58,11 @@ def test_changed_lengths_of_a_user_do_not_reach_an_oracle():
     assert torch.equal(again, y)
     with pytest.raises(si.InvalidInputError, match="lengths must lie between 1 and 3"):
         oracle.bind(lengths=lengths).argmax(torch.zeros(2, 4, 4))
+
+
+@pytest.mark.parametrize("rows", [0, (slice(None), 0), (slice(None), slice(1)), torch.tensor([[0, 1], [1, 0]])])
+def test_indices_that_change_the_form_of_the_lengths_are_refused(rows):
+    oracle = si.get_oracle("dtw").bind(lengths=[[2, 3], [3, 3]])
+    oracle.argmax(torch.zeros(2, 3, 3))
+    with pytest.raises(si.InvalidInputError, match="lengths"):
+        oracle[rows].argmax(torch.zeros(2, 3, 3))
