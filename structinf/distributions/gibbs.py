@@ -25,7 +25,7 @@ from ..relaxation import Relaxation, missing_ability_reason, resolve_relaxation
 from ..relaxations.marginals import Marginals
 from ..relaxations.stochastic import Stochastic
 from ..smoothing import differentiable_log_partition, log_partition_function
-from ..solvers.argmax import best_score, best_structure
+from ..solvers.argmax import best_structure
 from ..validation import check_flag, check_generator, check_size
 from .base import (
     Size,
@@ -248,7 +248,6 @@ class Gibbs(StructureDistribution):
         problem = self._problem()
         with problem.plain_modes():
             y = best_structure(problem.oracle, problem.theta)
-            best_score(problem.oracle, problem.theta, y)  # raises InfeasibleError for a score of −inf
         return problem.restore_parts(y)
 
     @property

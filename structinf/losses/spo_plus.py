@@ -14,7 +14,7 @@ from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
 from ..shapes import Float
-from ..solvers.argmax import best_score, best_structure
+from ..solvers.argmax import best_structure
 from ..validation import check_real
 from .reduction import Reduction, check_reduction, reduce_losses, without_negative_rounding
 
@@ -99,7 +99,6 @@ class SPOPlusLoss(nn.Module):
             tilted = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, 2 * p - t), true, predicted)
             best = best_structure(found, true)
             y = best_structure(found, tilted)
-            best_score(found, tilted, y)  # raises InfeasibleError if no structure has a finite score
             losses = without_negative_rounding(found.score(tilted, map_parts(torch.sub, y, best)))
         if self.reduction == "none":
             return problem.restore(losses)
@@ -142,9 +141,7 @@ def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any
     predicted = map_parts(Tensor.double, problem.theta)
     with problem.plain_modes():
         chosen = best_structure(problem.oracle, predicted)
-        best_score(problem.oracle, predicted, chosen)  # raises InfeasibleError if no structure has a finite score
         best = best_structure(problem.oracle, true)
-        best_score(problem.oracle, true, best)
         return problem.restore(
             without_negative_rounding(problem.oracle.score(true, map_parts(torch.sub, best, chosen)))
         )
