@@ -57,7 +57,7 @@ def _select(rows: Sequence[int], index: int) -> int:
 
 
 _BATCH_INDICES = r"batch index \d+(?:(?: and also|,) \d+\b(?! more))*"
-"""Batch indices in messages: "batch index 3 and also 5, 7, 2 more". The number before "more" is no index."""
+"""Batch indices in messages: "batch index 3 and also 5, 7, and 2 more". The number before "more" is no index."""
 
 
 @contextlib.contextmanager

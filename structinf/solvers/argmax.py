@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..compile.torch_private import set_grad_enabled
-from ..errors import PluginError
+from ..errors import InfeasibleError, PluginError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..shapes import Float
@@ -72,14 +72,19 @@ def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: 
     means : (B, *event) Parts
         The means over the copies.
     """
-    y = _call(oracle, theta)
+    try:
+        y = _call(oracle, theta)
+    except InfeasibleError:
+        # Without noise, the error names instances of the batch in the place of copies.
+        _call(oracle[: len(as_tuple(theta)[0]) // samples], noiseless_theta)
+        raise
     structures = map_parts(lambda z: z.view(samples, len(z) // samples, *z.shape[1:]), y)
     means = map_parts(lambda z: z.mean(0), structures)
     # A mean is finite only if all structures are: one pass over memory serves both.
     if not all(math.isfinite(m.sum().item()) for m in as_tuple(means)):
         _check_finite(oracle, y)
     if any(t.numel() and t.detach().amin().item() == -math.inf for t in as_tuple(noiseless_theta)):
-        _check_feasible(oracle, theta, y)
+        _check_feasible(oracle, noiseless_theta, means)  # a mean is above 0 where some structure has the part
     return structures, means
 
 

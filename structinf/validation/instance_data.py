@@ -56,7 +56,7 @@ def list_instances(indices: Sequence[int]) -> str:
         return f"batch index {first}"
     shown = [str(index) for index in others[: MOST_LISTED - 1]]
     if more := len(others) - len(shown):
-        shown.append(f"{more} more")
+        shown.append(f"and {more} more")
     return f"batch index {first} and also {', '.join(shown)}"
 
 

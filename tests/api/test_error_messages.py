@@ -289,7 +289,7 @@ def test_all_infeasible_instances_are_named(relaxation):
 def test_ten_of_many_infeasible_instances_are_named():
     theta = torch.full((50, 3, 3), -INF)
     theta[0] = 0
-    with pytest.raises(InfeasibleError, match=r"batch index 1 and also 2, 3, 4, 5, 6, 7, 8, 9, 10, 39 more: ") as error:
+    with pytest.raises(InfeasibleError, match=r"batch index 1 and also 2, 3, 4, 5, 6, 7, 8, 9, 10, and 39 more: ") as error:
         relax(theta, "assignment", "map")
     assert error.value.batch_indices == tuple(range(1, 50))
     with pytest.raises(InfeasibleError, match=r"their indices are \(0, 1\), .*\(1, 0\) and 39 more$"):

@@ -363,3 +363,15 @@ def test_noise_of_a_wrong_shape_is_named() -> None:
 
     with pytest.raises(si.InvalidInputError, match=r"must return shape \(10, 1, 3\) and torch.float32, got"):
         si.relax(torch.zeros(3), "categorical", "perturbed", noise=Short())
+
+
+@pytest.mark.parametrize("call", ["relax", "infer", "expect"])
+def test_errors_name_instances_and_not_copies(call):
+    theta = torch.zeros(2, 2, 4)
+    theta[0, 1] = -torch.inf
+    oracle = si.get_oracle("subset", k=2)
+    function = (lambda y: y[:, 0],) if call == "expect" else ()
+    message = r"batch index 1: .*of shape \(2, 2\) its index is \(0, 1\)$"
+    with pytest.raises(si.InfeasibleError, match=message) as caught:
+        getattr(si, call)(*function, theta, oracle, "perturbed", samples=5)
+    assert caught.value.batch_indices == (1,)
