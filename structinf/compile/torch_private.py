@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 __all__ = [
     "disable_dynamo",
     "functorch_is_active",
+    "has_forward_derivative",
     "has_saved_tensor_hooks",
     "is_dynamo_imported",
     "is_fake_tensor",
@@ -70,6 +71,13 @@ def value_of_scalar(value: float) -> float:
 def functorch_is_active() -> bool:
     """Return whether the call is inside a transform of torch.func (grad, vmap, vjp, jvp, ...)."""
     return torch._C._are_functorch_transforms_active()
+
+
+def has_forward_derivative(t: Tensor) -> bool:
+    """Return whether ``t`` is a dual tensor of torch.autograd.forward_ad, with a derivative in forward mode."""
+    forward_ad = torch.autograd.forward_ad
+    # Outside of a dual level, the check is one comparison.
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(t).tangent is not None
 
 
 def is_jit_tracing() -> bool:

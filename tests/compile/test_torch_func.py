@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacrev, jvp, vjp, vmap
 
 import structinf as si
@@ -220,6 +221,16 @@ def test_forward_mode_is_refused(name):
         si.UnsupportedError, match=r"structured calls have no forward-mode derivatives .* use reverse mode"
     ):
         jvp(lambda x: case.call(module, x), (x,), (x,))
+
+
+@pytest.mark.parametrize("relaxation", ["map", "marginals", "sparsemap", "perturbed", "smoothed"])
+def test_dual_tensors_are_refused(relaxation):
+    theta = torch.randn(2, 4)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(theta, torch.ones_like(theta))
+        with pytest.raises(si.UnsupportedError, match="no forward-mode derivatives; use reverse mode"):
+            si.relax(dual, "categorical", relaxation)
+        assert si.relax(theta, "categorical", relaxation).shape == theta.shape
 
 
 @imports_more_of_torch
