@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from typing import Any, NoReturn
 
 from .interrupts import call_interruptibly, import_whole, is_being_imported
@@ -21,6 +22,15 @@ __all__ = ["jit"]
 
 # Without nnan and ninf, since scores may be −inf. Reassociation and contraction let LLVM vectorise sums and products.
 _FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
+
+
+if hasattr(os, "register_at_fork"):
+    # A child of a fork during a compilation would wait forever for the lock, whose holder is a thread of its parent.
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
 
 
 def jit(

@@ -103,6 +103,46 @@ def test_a_process_forks_while_its_threads_solve():
     assert done.stdout.split() == ["0"] * 4 + ["True"]
 
 
+FORK_DURING_COMPILATION = """
+import os, threading, time, warnings, torch
+import structinf as si
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+theta = torch.zeros(1, 3)
+si.relax(theta, "categorical", "map")  # imports numba
+worker = threading.Thread(target=lambda: si.simplex.sparsemax(theta))
+worker.start()
+time.sleep(0.3)
+child = os.fork()
+if child == 0:
+    os._exit(0 if si.simplex.sparsemax(theta).sum() == 1 else 1)
+worker.join()
+end = time.monotonic() + 120
+while time.monotonic() < end:
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        print(os.waitstatus_to_exitcode(status))
+        break
+    time.sleep(0.05)
+else:
+    os.kill(child, 9)
+    print("hangs")
+"""
+
+
+@FORK
+def test_a_process_forks_while_a_thread_compiles(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_DURING_COMPILATION],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.split() == ["0"], done.stderr
+
+
 def test_threads_that_solve_at_the_same_time():
     expected = solve_all()
     with ThreadPoolExecutor(6) as pool:
