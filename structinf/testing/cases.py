@@ -253,8 +253,11 @@ class Case:
 
     @property
     def theta(self) -> Parts:
-        """The scores passed to the methods of the oracle: 0 in the padding."""
-        return self.problem.theta
+        """The scores passed to the methods of the oracle: 0 in the padding.
+
+        Each access gives a copy. A method that writes into its copy changes neither the printed input nor other checks.
+        """
+        return map_parts(torch.clone, self.problem.theta)
 
     @property
     def size(self) -> int:

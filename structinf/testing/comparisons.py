@@ -77,7 +77,7 @@ def expect_untouched(theta: Parts, what: str) -> Iterator[None]:
     before = [(t.detach().clone(), t._version, t.requires_grad) for t in as_tuple(theta)]
     yield
     for name, t, (values, version, needs_grad) in named_tensors("theta", theta, before):
-        expect_equal(t, values, f"{name} after {what}")
+        expect_equal(t, values, f"{what} wrote into {name}: the entry")
         expect(t._version == version, f"{what} wrote into {name}")
         expect(t.requires_grad == needs_grad and t.is_leaf, f"{what} changed requires_grad of {name}")
 

@@ -196,7 +196,7 @@ def _relax(
     case: Case, relaxation: Relaxation, theta: Parts | None = None, instance_data: Mapping[str, Any] | None = None
 ) -> Parts:
     """Return the mean of a public call, by default with the scores and instance data of the case."""
-    theta = case.user_theta if theta is None else theta
+    theta = map_parts(torch.clone, case.user_theta if theta is None else theta)
     instance_data = case.instance_data if instance_data is None else instance_data
     with attach_case_to_errors(case):
         return relax(theta, case.target.oracle, relaxation, generator=case.noise_generator(), **instance_data)

@@ -52,6 +52,19 @@ def _writes(self: Any, theta: Tensor) -> Tensor:
     return Knapsack.argmax(self, theta)
 
 
+def _writes_by_numpy(self: Any, theta: Tensor) -> Tensor:
+    """Replace −inf by a large number in the memory of θ, which changes no version counter."""
+    scores = theta.detach().numpy()
+    scores[scores == -torch.inf] = -1e9
+    return Explicit.argmax(self, theta)
+
+
+def _replaces_minus_inf(self: Any, theta: Tensor) -> Tensor:
+    y = Explicit.argmax(self, theta.clone())
+    theta.masked_fill_(theta.isneginf(), -torch.nan)
+    return y
+
+
 def _flips(self: Any, theta: Tensor) -> Tensor:
     theta.requires_grad_()
     return Knapsack.argmax(self, theta.detach())
@@ -176,6 +189,8 @@ BROKEN: list[tuple[str, Any]] = [
     ("form", variant(Explicit, log_partition=lambda self, theta: Explicit.log_partition(self, theta)[:, None])),
     ("empty_batch", variant(Knapsack, 6, argmax=lambda self, theta: Knapsack.argmax(self, theta - theta.max()))),
     ("input_untouched", variant(Knapsack, 6, argmax=_writes)),
+    ("input_untouched", variant(Explicit, argmax=_writes_by_numpy)),
+    ("input_untouched", variant(Explicit, argmax=_replaces_minus_inf)),
     ("input_untouched", variant(Knapsack, 6, argmax=_flips)),
     (
         "input_untouched",
@@ -366,6 +381,28 @@ def test_instance_data_and_forbidden_parts_are_printed():
         check_oracle(variant(Explicit, argmax=_big_constant), (4,))
     assert "from math import inf\n" in str(error.value)
     assert "-inf" in str(error.value)
+
+
+@pytest.mark.parametrize("argmax", [_writes_by_numpy, _replaces_minus_inf])
+def test_an_input_is_printed_as_it_was_before_argmax_wrote_into_it(argmax):
+    with pytest.raises(CheckError) as error:
+        check_oracle(variant(Explicit, argmax=argmax), (4,))
+    message = str(error.value)
+    assert "\nargmax wrote into theta" in message
+    theta = message.split("theta = ")[1]
+    if argmax is _writes_by_numpy:  # a write of no entry changes nothing
+        assert message.splitlines()[1].endswith(" is -1e+09 where -inf is expected")
+        assert "-inf" in theta
+    assert "-1000000000.0" not in theta
+    assert "nan" not in theta
+
+
+def test_a_write_into_theta_is_no_fault_of_other_methods():
+    oracle = variant(Explicit, argmax=_replaces_minus_inf)
+    report = check_oracle(oracle, (4,), dtypes=(torch.float64,), raise_on_failure=False)
+    assert "input_untouched" in report.failed
+    messages = [str(result.error) for result in report.results if result.error is not None]
+    assert not any("log_partition" in message or "NaN" in message for message in messages)
 
 
 def test_a_report_goes_on_past_a_failure():
