@@ -5,7 +5,7 @@ Each function registered by :func:`picture` draws the picture of its name. ``pag
 
 from __future__ import annotations
 
-from . import attentions, graphs, pages, selections, sentences, sequences
+from . import attentions, graphs, measurements, pages, selections, sentences, sequences
 from .gallery import HERE, PICTURES, picture, save
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "PICTURES",
     "attentions",
     "graphs",
+    "measurements",
     "pages",
     "picture",
     "save",
