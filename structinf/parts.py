@@ -17,7 +17,7 @@ from .compile.saved_tensors import bypass_saved_tensor_hooks
 from .errors import InvalidInputError
 from .kernels.arrays import empty
 from .shapes import Float
-from .validation.function_values import check_function_values
+from .validation.function_values import check_function_values, versions_of
 from .validation.options import check_in_range
 
 __all__ = [
@@ -255,8 +255,7 @@ def value_and_gradient_by_autograd(function: Callable[[Parts], Tensor], theta: P
     """Return the values (B,) of ``function`` and their gradients (B, *event), from one call of ``function``."""
     with enable_autograd():
         leaves = _leaves(theta)
-        value = function(pack_like(leaves, theta))
-        check_function_values(function, value, leaves[0].shape[0], differentiable=leaves[0].numel() > 0)
+        value = _differentiable_value(function, leaves, theta)
         return value.detach(), pack_like(differentiate(value.sum(), leaves), theta)
 
 
@@ -264,10 +263,18 @@ def hessian_product_by_autograd(function: Callable[[Parts], Tensor], theta: Part
     """Return the Hessian-vector product (B, *event) of ``function`` at θ with ``v``, instance by instance."""
     with enable_autograd():
         leaves = _leaves(theta)
-        value = function(pack_like(leaves, theta))
-        check_function_values(function, value, leaves[0].shape[0], differentiable=leaves[0].numel() > 0)
+        value = _differentiable_value(function, leaves, theta)
         gradients = differentiate(value.sum(), leaves, create_graph=True)
         return pack_like(differentiate(total_inner_product(gradients, as_tuple(v)), leaves), theta)
+
+
+def _differentiable_value(function: Callable[[Parts], Tensor], leaves: list[Tensor], like: Parts) -> Tensor:
+    """Return the value (B,) of ``function`` at ``leaves``, in the form of ``like``, after all checks of the value."""
+    versions = versions_of(leaves)
+    value = function(pack_like(leaves, like))
+    size, is_empty = leaves[0].shape[0], leaves[0].numel() == 0
+    check_function_values(function, value, size, leaves, versions, differentiable=not is_empty)
+    return value
 
 
 def _leaves(theta: Parts) -> list[Tensor]:

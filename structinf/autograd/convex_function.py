@@ -31,7 +31,7 @@ from ..parts import (
     zeros_for_missing,
 )
 from ..shapes import Float
-from ..validation.function_values import check_function_values
+from ..validation.function_values import check_function_values, versions_of
 from .function import Function
 
 __all__ = ["ConvexFunction", "Gradient", "float64_value", "gradient", "value", "value_and_gradient"]
@@ -121,8 +121,10 @@ def value_and_gradient(function: ConvexFunction, theta: Parts) -> tuple[Tensor, 
 
 
 def _checked_value(function: ConvexFunction, theta: Parts) -> Tensor:
+    tensors = as_tuple(theta)
+    versions = versions_of(tensors)
     result = function.value(theta)
-    check_function_values(function.value, result, batch_size(theta))
+    check_function_values(function.value, result, batch_size(theta), tensors, versions)
     return result
 
 
@@ -195,8 +197,9 @@ class Gradient(Function):
 class _ValueAndGradient(Function):
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, *theta: Tensor) -> tuple[Tensor, ...]:
+        versions = versions_of(theta)
         result, gradients = function.value_and_gradient(pack(theta, is_tuple))
-        check_function_values(function.value, result, as_tuple(gradients)[0].shape[0])
+        check_function_values(function.value, result, as_tuple(gradients)[0].shape[0], theta, versions)
         return result, *as_tuple(gradients)
 
     @staticmethod
@@ -244,8 +247,10 @@ class _HessianProduct(Function):
             theta, v = inputs[: ctx.n], inputs[ctx.n :]
             size = w[0].shape[0]
             expanded = [t.expand(size, *t.shape[1:]) for t in theta]
+            versions = versions_of(expanded)
             found = ctx.function.value(pack(tuple(expanded), ctx.is_tuple))
-            check_function_values(ctx.function.value, found, size, differentiable=expanded[0].numel() > 0)
+            is_empty = expanded[0].numel() == 0
+            check_function_values(ctx.function.value, found, size, expanded, versions, differentiable=not is_empty)
             means = differentiate(found.sum(), expanded, create_graph=True)
             products = differentiate(total_inner_product(means, v), expanded, create_graph=True)
             gradients = differentiate(total_inner_product(products, w), inputs, create_graph=create_graph)

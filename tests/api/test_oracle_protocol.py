@@ -236,6 +236,96 @@ def test_a_broken_log_partition_is_refused(use: str, how: str, records: bool) ->
         USES[use](oracle, theta)
 
 
+def _replace_second(value: float) -> Callable[[Any, Tensor], Tensor]:
+    def log_partition(self: Any, theta: Tensor) -> Tensor:
+        index = torch.arange(len(theta))
+        return torch.where(index == 1, value * theta.sum(1).abs(), theta.logsumexp(1))
+
+    return log_partition
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(("value", "word"), [(torch.nan, "NaN"), (torch.inf, r"\+inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("records", [True, False])
+def test_a_log_partition_that_is_not_finite_is_refused(
+    use: str, value: float, word: str, dtype: torch.dtype, records: bool
+) -> None:
+    theta = torch.tensor([[1.0, 2.0, 0.0], [0.5, -torch.inf, 0.2], [0.1, 0.2, 0.3]], dtype=dtype)
+
+    def log_partition(self: Any, theta: Tensor) -> Tensor:
+        return _replace_second(value)(self, theta.clamp(min=-1e4))
+
+    message = rf"log_partition of broken violates its protocol: it returned {word} for batch index 1, whose scores"
+    with pytest.raises(PluginError, match=message):
+        USES[use](_broken_sum(log_partition), theta.requires_grad_(records))
+
+
+def test_a_query_of_a_log_partition_that_is_not_finite() -> None:
+    oracle = _broken_sum(_replace_second(torch.nan))
+    with pytest.raises(PluginError, match=r"log_partition of broken .* it returned NaN for batch index 1"):
+        si.log_partition(torch.ones(3, 3), oracle)
+    assert si.log_partition(torch.ones(1, 3), oracle).isfinite().all()
+
+
+def test_scores_that_are_not_finite_are_no_fault_of_log_partition() -> None:
+    oracle: Any = PlainSum()
+    for value in (torch.nan, torch.inf):
+        assert oracle.marginals(torch.tensor([[0.0, value, 1.0]])).isnan().any()
+
+    def log_partition(self: Any, theta: Tensor) -> Tensor:
+        return theta.sum(1)  # the one structure takes all parts
+
+    huge = torch.full((2, 3), 3e38)
+    _broken_sum(log_partition).marginals(huge)  # type: ignore[attr-defined]
+
+
+def test_transforms_of_a_log_partition_that_is_not_finite() -> None:
+    oracle: Any = _broken_sum(_replace_second(torch.nan))
+    theta = torch.ones(2, 3, 3)
+    assert torch.func.vmap(oracle.log_partition)(theta).isnan().any()
+    right: Any = PlainSum()
+    found = torch.func.vmap(lambda t: si.log_partition(t, right))(theta)
+    assert torch.allclose(found, theta.logsumexp(-1))
+    compiled = torch.compile(lambda t: si.log_partition(t, right), backend="eager")
+    assert torch.allclose(compiled(theta), theta.logsumexp(-1))
+
+
+def _clamps_theta(self: Any, theta: Tensor) -> Tensor:
+    value = theta.logsumexp(1)
+    theta.detach().clamp_(max=0.5)
+    return value
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("records", [True, False])
+def test_a_log_partition_that_writes_into_theta_is_refused(use: str, dtype: torch.dtype, records: bool) -> None:
+    theta = torch.tensor([[1.0, 2.0, 0.0], [0.5, 0.0, 0.2]], dtype=dtype, requires_grad=records)
+    oracle = _broken_sum(_clamps_theta)
+    if use == "loss" and dtype == torch.float32 and not records:
+        USES[use](oracle, theta)  # the method gets a copy in float64
+        assert theta.max() == 2
+        return
+    with pytest.raises(PluginError, match="log_partition of broken violates its protocol: it changed theta in place"):
+        USES[use](oracle, theta)
+
+
+def test_a_query_of_a_log_partition_that_writes_into_theta() -> None:
+    def log_partition(self: Any, theta: Tensor) -> Tensor:
+        return theta.exp_().sum(1).log()
+
+    with pytest.raises(PluginError, match="log_partition of broken violates its protocol: it changed theta in place"):
+        si.log_partition(torch.zeros(2, 3, dtype=torch.float64), _broken_sum(log_partition))
+
+
+def test_a_value_of_nan_is_named_before_a_second_derivative_of_nan() -> None:
+    oracle: Any = _broken_sum(lambda self, theta: (theta - theta.amax(1, keepdim=True)).logsumexp(1))
+    theta = torch.tensor([[0.0, 1.0], [-torch.inf, -torch.inf]])
+    with pytest.raises(PluginError, match="it returned NaN for batch index 1"):
+        oracle.covariance_product(theta, torch.ones(2, 2))
+
+
 def test_a_log_partition_with_its_own_marginals_is_refused() -> None:
     def marginals(self: Any, theta: Tensor) -> Tensor:
         return theta.softmax(1)
