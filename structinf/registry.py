@@ -48,11 +48,11 @@ class Registry(Generic[T]):
     @overload
     def register(self, name: str, factory: F) -> F: ...
     def register(self, name: str, factory: Any = None) -> Any:
-        """Register ``factory`` under ``name``; without a factory, a decorator.
+        """Register ``factory`` under ``name``. Without a factory, return a decorator.
 
-        Registering anew what has the same module and qualified name replaces it, so that a
-        notebook cell can be run twice; anything else under a taken name is a PluginError. A name consists of letters,
-        digits and underscores.
+        A factory with the module and the qualified name of the registered factory replaces the registered factory, so
+        that a notebook cell can run twice. Any other factory under a taken name raises PluginError. A name consists of
+        letters, digits and underscores.
         """
         if inspect.isclass(name) and factory is None:
             raise TypeError(

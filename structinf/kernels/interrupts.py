@@ -128,7 +128,7 @@ def run_while_waiting(function: Callable[[], None], threads: int, stop: Callable
         calls.stop()
         raise
     if calls.errors:
-        raise calls.errors[0]
+        raise calls.errors.pop(0)  # this frame must not keep the error, whose traceback keeps the frame
 
 
 def import_whole(name: str) -> ModuleType:

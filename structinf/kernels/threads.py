@@ -112,7 +112,7 @@ def parallel_rows(kernel: Callable[..., Any], rows: int, *args: Any, work: float
         # Request all of torch's threads, even if some get no work: OpenMP would end the others, and torch restart them.
         (team or run_in_thread_pool)(serve, threads if team else count)
     if errors:
-        raise errors[0]
+        raise errors.pop(0)
     if len(done) < pieces:  # an interrupt came between two ranges, and C code does not propagate it
         raise KeyboardInterrupt
 

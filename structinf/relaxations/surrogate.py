@@ -150,7 +150,7 @@ class NoisySurrogate(Surrogate):
         return None
 
 
-# ----------------------------------------------------------------------------- the way back
+# ----------------------------------------------------------------------------- the backward pass
 
 
 @dataclass(frozen=True)

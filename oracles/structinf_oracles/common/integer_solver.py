@@ -208,7 +208,7 @@ def _solve_all(solve: Maximiser, scores: np.ndarray) -> list[Outcome]:
 
     # Not in the OpenMP team of torch, where numpy's linear algebra may hang.
     run_while_waiting(serve, max(min(len(scores), torch.get_num_threads()), 1), waiting.clear)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
+    if errors := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
+        outcomes.clear()
+        raise errors.pop(0)
     return outcomes
