@@ -17,7 +17,7 @@ from .compile.saved_tensors import bypass_saved_tensor_hooks
 from .errors import InvalidInputError
 from .kernels.arrays import empty
 from .shapes import Float
-from .validation.function_values import check_function_values, versions_of
+from .validation.function_values import check_function_values, protocol_error, versions_of
 from .validation.options import check_in_range
 
 __all__ = [
@@ -271,7 +271,12 @@ def hessian_product_by_autograd(function: Callable[[Parts], Tensor], theta: Part
 def _differentiable_value(function: Callable[[Parts], Tensor], leaves: list[Tensor], like: Parts) -> Tensor:
     """Return the value (B,) of ``function`` at ``leaves``, in the form of ``like``, after all checks of the value."""
     versions = versions_of(leaves)
-    value = function(pack_like(leaves, like))
+    try:
+        value = function(pack_like(leaves, like))
+    except RuntimeError as error:
+        if "leaf Variable that requires grad is being used in an in-place operation" in str(error):
+            raise protocol_error(function) from error
+        raise
     size, is_empty = leaves[0].shape[0], leaves[0].numel() == 0
     check_function_values(function, value, size, leaves, versions, differentiable=not is_empty)
     return value

@@ -12,7 +12,9 @@ from torch import Tensor
 from ..compile.torch_private import functorch_is_active, is_fake_tensor, is_functorch_wrapped_tensor, is_jit_tracing
 from ..errors import PluginError
 
-__all__ = ["check_function_values", "versions_of"]
+__all__ = ["check_function_values", "protocol_error", "versions_of"]
+
+_WRITES = "it changed theta in place; write into a copy, theta.clone()"
 
 
 def versions_of(theta: Sequence[Tensor]) -> list[int] | None:
@@ -69,12 +71,24 @@ def check_function_values(
             "without detach(), numpy() or no_grad()"
         )
     elif versions is not None and versions != versions_of(theta):
-        wrong = "it changed theta in place; write into a copy, theta.clone()"
+        wrong = _WRITES
     else:
         wrong = _wrong_numbers(function, value, theta)
-    if wrong is None:
-        return
-    raise PluginError(
+    if wrong is not None:
+        raise protocol_error(function, wrong)
+
+
+def protocol_error(function: Any, wrong: str = _WRITES) -> PluginError:
+    """Return the error about ``function``. By default, the function changed θ in place.
+
+    Parameters
+    ----------
+    function : callable
+        The function, usually a method of an oracle.
+    wrong : str
+        What the function did, as a clause.
+    """
+    return PluginError(
         f"{_describe(function)} violates its protocol: {wrong}; run structinf.testing.check_oracle to test the oracle"
     )
 

@@ -311,6 +311,17 @@ def test_a_log_partition_that_writes_into_theta_is_refused(use: str, dtype: torc
         USES[use](oracle, theta)
 
 
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("records", [True, False])
+def test_a_log_partition_that_writes_into_a_leaf_is_refused(use: str, records: bool) -> None:
+    def log_partition(self: Any, theta: Tensor) -> Tensor:
+        return theta.exp_().sum(1).log()
+
+    theta = torch.ones(2, 3, dtype=torch.float64, requires_grad=records)
+    with pytest.raises(PluginError, match="log_partition of broken violates its protocol: it changed theta in place"):
+        USES[use](_broken_sum(log_partition), theta)
+
+
 def test_a_query_of_a_log_partition_that_writes_into_theta() -> None:
     def log_partition(self: Any, theta: Tensor) -> Tensor:
         return theta.exp_().sum(1).log()
