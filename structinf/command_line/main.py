@@ -260,9 +260,11 @@ def _make(name: str, options: dict[str, Any]) -> Oracle:
         if colon and "" not in sys.path:
             sys.path.insert(0, "")  # a module of the current folder, as with python -m
         factory = getattr(importlib.import_module(module), attribute) if colon else resolution.ORACLES.factory(name)
-        if missing := [key for key, needed in signature_options(factory).items() if needed and key not in options]:
+        known = signature_options(factory)
+        if missing := [key for key, needed in known.items() if needed and key not in options]:
+            unknown = next((f"; it has no option {key!r}" for key in options if key not in known), "")
             raise InvalidInputError(
-                f"{name} has options without a default: pass {' '.join(f'-o {key}=...' for key in missing)}"
+                f"{name} has options without a default: pass {' '.join(f'-o {key}=...' for key in missing)}{unknown}"
             )
         made = factory(**options) if colon else resolution.get_oracle(name, **options)
         if not isinstance(made, Oracle):

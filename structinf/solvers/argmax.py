@@ -148,9 +148,14 @@ def _wrong_form(y: Any, theta: Parts, structures: tuple[Any, ...], tensors: tupl
         if not isinstance(z, Tensor):
             return f"it returned {_describe(y)}, but must return the form of theta, {_describe(theta)}"
         shape = t.shape if t.shape[0] == size else torch.Size((size, *t.shape[1:]))
-        if z.shape != shape or z.dtype is not t.dtype or z.device != t.device or z.layout is not torch.strided:
-            received, wanted = (tuple(z.shape), z.dtype, z.device, z.layout), (tuple(shape), t.dtype, t.device)
-            return f"it returned {received}, but shape, dtype, device and layout must be {(*wanted, torch.strided)}"
+        if z.layout is not torch.strided:
+            return f"the layout of its result is {z.layout}, but must be torch.strided; call .to_dense()"
+        if z.shape != shape:
+            return f"the shape of its result is {tuple(z.shape)}, but must be {tuple(shape)}, the shape of theta"
+        if z.dtype is not t.dtype:
+            return f"the dtype of its result is {z.dtype}, but must be {t.dtype}, the dtype of theta"
+        if z.device != t.device:
+            return f"the device of its result is {z.device}, but must be {t.device}, the device of theta"
     return None
 
 

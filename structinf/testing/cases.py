@@ -21,6 +21,7 @@ from ..kernels.arrays import as_tensor
 from ..oracle import Enumerable, Oracle
 from ..parts import Parts, as_tuple, map_parts, pack_like
 from ..relaxation import Relaxation
+from .comparisons import CheckFailed
 from .enumeration import Enumeration
 from .theta_families import FAMILIES, forbid, instance, magnitude, normal
 
@@ -65,13 +66,19 @@ class CheckTarget:
             )
         event_shape = (event_shape,) if isinstance(event_shape, int) else event_shape
         is_tuple = bool(event_shape) and not isinstance(event_shape[0], int)
-        shapes = tuple(tuple(map(int, s)) for s in (event_shape if is_tuple else [event_shape]))
+        given: Any = event_shape if is_tuple else [event_shape]
+        if not all(isinstance(s, Sequence) and all(isinstance(n, int) and n >= 0 for n in s) for s in given):
+            raise InvalidInputError(
+                f"event_shape must hold sizes, integers of at least 0, got {event_shape!r}; pass the shape of one "
+                "structure, or a tuple of shapes if theta is a tuple"
+            )
+        shapes = tuple(map(tuple, given))
         target = cls(oracle, shapes, is_tuple, instance_data, **rest)
         ndims = oracle.resolve_event_ndim(target._zeros())
         if ndims != tuple(map(len, shapes)):
             raise InvalidInputError(
-                f"event_shape: {oracle.label()} takes, in this form, tensors of {' and '.join(map(str, ndims))} "
-                f"event dimensions, got {event_shape}; give a shape for each tensor of theta"
+                f"event_shape must be {_describe_ndims(ndims, is_tuple)} for {oracle.label()}, got {event_shape}; "
+                + ("give a shape for each tensor of theta" if is_tuple else "a tuple of scores needs a tuple of shapes")
             )
         lengths = target._find_lengths() if instance_data is None else None
         return replace(target, instance_data={"lengths": lengths}) if lengths else target
@@ -141,7 +148,17 @@ class CheckTarget:
         """Return masks (*event) of the parts used by any structure without instance data; None if unknown."""
         if not isinstance(self.oracle, Enumerable) or False not in self._bind_options:
             return None
-        return map_parts(lambda y: (y != 0).any(0), self.oracle.enumerate(self.event_shape))
+        return map_parts(lambda y: (y != 0).any(0), self.list_structures(self.oracle))
+
+    def list_structures(self, oracle: Enumerable) -> Parts:
+        """Return the structures from ``enumerate``; raise CheckFailed unless they have the form of θ."""
+        listed: Any = oracle.enumerate(self.event_shape)
+        if isinstance(listed, tuple) != self.is_tuple or not all(isinstance(y, Tensor) for y in as_tuple(listed)):
+            form = f"a tuple of {len(self.event_shapes)} tensors" if self.is_tuple else "one tensor"
+            raise CheckFailed(
+                f"enumerate must return {form}, the structures one after another, got a {type(listed).__name__}"
+            )
+        return listed
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -219,6 +236,14 @@ class CheckTarget:
         except (InvalidInputError, InfeasibleError, *error_types):
             return False
         return True
+
+
+def _describe_ndims(ndims: Sequence[int], is_tuple: bool) -> str:
+    """Return the required form of ``event_shape`` in words."""
+    dims = [f"{n} dimension{'s' * (n != 1)}" for n in ndims]
+    if not is_tuple:
+        return f"one shape of {dims[0]}"
+    return f"a tuple of {len(dims)} shape{'s' * (len(dims) != 1)}, of {' and '.join(dims)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,7 +355,7 @@ class Case:
         key = tuple((name, tuple(value[b].flatten().tolist())) for name, value in sorted(self.instance_data.items()))
         known = self.target._enumerations
         if key not in known:
-            known[key] = Enumeration(self.oracle[[b]].enumerate(self.target.event_shape))
+            known[key] = Enumeration(self.target.list_structures(self.oracle[[b]]))
         return known[key]
 
     def enumerations(self) -> Iterator[tuple[int, Parts, Enumeration]]:

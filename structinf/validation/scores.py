@@ -30,7 +30,7 @@ def check_score_tensors(theta: Any) -> None:
     """
     tensors = _as_tuple(theta)
     for i, t in enumerate(tensors):
-        _check_score_tensor(f"theta[{i}]" if isinstance(theta, tuple) else "theta", t)
+        _check_score_tensor(f"theta[{i}]" if isinstance(theta, tuple) else "theta", t, theta)
     if not tensors:
         raise InvalidInputError("theta must hold at least one tensor, got an empty tuple")
     if len(tensors) > 1:
@@ -39,9 +39,10 @@ def check_score_tensors(theta: Any) -> None:
         check_values(f"theta[{i}]" if isinstance(theta, tuple) else "theta", t)
 
 
-def _check_score_tensor(name: str, t: Any) -> None:
+def _check_score_tensor(name: str, t: Any, theta: Any) -> None:
     if not isinstance(t, Tensor):
-        raise TypeError(f"{name} must be a tensor or a tuple of tensors, got {type(t).__name__}")
+        kind = "a tensor" if "[" in name else "a tensor or a tuple of tensors"
+        raise TypeError(f"{name} must be {kind}, got {type(t).__name__}{_conversion(name, t, theta)}")
     if t.dtype not in FLOATING_DTYPES:
         other = ", which has less than 16 bits" if t.is_floating_point() else ""
         raise TypeError(
@@ -55,6 +56,16 @@ def _check_score_tensor(name: str, t: Any) -> None:
         )
     if t.layout is not torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got layout {t.layout}; call .to_dense() first")
+
+
+def _conversion(name: str, t: Any, theta: Any) -> str:
+    """Return a clause with a conversion of ``t`` to a tensor; empty for an object that is no list of numbers."""
+    if type(t).__module__ == "numpy":
+        return f"; convert it with torch.from_numpy({name})" if type(t).__name__ == "ndarray" else ""
+    if not isinstance(t, list | tuple | float | int):
+        return ""
+    whole = not any(isinstance(each, Tensor) for each in theta) if isinstance(theta, tuple) else True
+    return f"; convert with torch.tensor({'theta' if whole else name})"
 
 
 def _check_same_kind(tensors: tuple[Tensor, ...]) -> None:

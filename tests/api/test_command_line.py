@@ -341,6 +341,7 @@ class Pairs(si.Oracle):
         (["check", "assignment", "--relaxation", "marginals"], "#P-complete"),
         (["check", "toy_oracles:Knapsack"], "toy_oracles:Knapsack has options without a default: pass -o capacity=..."),
         (["check", "knapsack"], "knapsack has options without a default: pass -o weights=... -o capacity=..."),
+        (["check", "toy_oracles:Knapsack", "-o", "capacty=3"], "pass -o capacity=...; it has no option 'capacty'"),
         (["check", "knapsack", "-o", "weights=[1,2]"], "knapsack has options without a default: pass -o capacity=..."),
         (["check", "toy_oracles:Rucksack"], "Rucksack"),
         (["check", "no_such_module:Oracle"], "no_such_module"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import structinf as si
 from structinf import InfeasibleError, InvalidInputError, PluginError, UnsupportedError, relax, simplex
+from structinf.calls.resolution import get_oracle
 from toy_oracles import Cube, Explicit, Knapsack, Walk, walk
 
 INF, NAN = torch.inf, torch.nan
@@ -128,12 +129,66 @@ def test_nested_tensors_are_refused(layout):
 
 @pytest.mark.parametrize("value", [[[1.0, 2.0, 3.0, 4.0]], None, 3.0, "chain"])
 def test_what_is_no_tensor_is_a_type_error(value):
-    with pytest.raises(TypeError, match=r"^theta(\[0\])? must be a tensor or a tuple of tensors, got "):
+    with pytest.raises(TypeError, match=r"^theta(\[0\])? must be a tensor( or a tuple of tensors)?, got "):
         relax(value, Explicit(), "map")
 
 
+def test_lists_and_arrays_get_a_conversion():
+    with pytest.raises(TypeError, match=r"^theta\[0\] must be a tensor, got list; convert with torch.tensor\(theta\)$"):
+        relax(cast(Any, [[1.0, 2.0], [3.0, 4.0]]), "assignment", "map")
+    with pytest.raises(TypeError, match=r"^theta\[1\] must be a tensor, got list; .*torch.tensor\(theta\[1\]\)$"):
+        relax(cast(Any, (torch.zeros(4, 3), [[1.0]])), "chain", "map")
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((4, 3), r"one shape of 3 dimensions for chain, got \(4, 3\); a tuple"),
+        (((4, 3), (3,)), "a tuple of 2 shapes, of 2 dimensions and 2 dimensions for chain"),
+        (("6",), "hold sizes, integers of at least 0"),
+        ((-1,), "hold sizes"),
+        (("6", 3), "hold sizes"),
+        (None, "hold sizes"),
+    ],
+)
+def test_wrong_event_shapes(shape, wanted):
+    with pytest.raises(InvalidInputError, match=f"^event_shape must (be )?{wanted}"):
+        si.testing.check_oracle(get_oracle("chain"), event_shape=shape)
+
+
+def _results(change: Any) -> si.Oracle:
+    class Changed(Explicit):
+        def argmax(self, theta: Any) -> Any:
+            return change(super().argmax(theta))
+
+    return Changed()
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda y: y.long(), "dtype of its result is torch.int64, but must be torch.float"),
+        (lambda y: y[:, :-1], r"shape of its result is \(2, 3\), but must be \(2, 4\)"),
+        (lambda y: y.to_sparse(), "layout of its"),
+    ],
+)
+def test_a_result_of_wrong_form_names_one_property(change, wrong):
+    with pytest.raises(PluginError, match=f"protocol: the {wrong}"):
+        relax(torch.randn(2, 4), _results(change), "map")
+
+
+class _Listed(Explicit, si.Enumerable):
+    def enumerate(self, event_shape: Any) -> Any:
+        return torch.eye(4).tolist()
+
+
+def test_enumerate_must_return_tensors():
+    with pytest.raises(si.testing.CheckError, match=r"enumerate must return one tensor.*, got a list"):
+        si.testing.check_oracle(_Listed(), event_shape=(4,))
+
+
 def test_numpy_arrays_are_no_tensors():
-    with pytest.raises(TypeError, match="got ndarray"):
+    with pytest.raises(TypeError, match=r"got ndarray; convert it with torch.from_numpy\(theta\)"):
         relax(torch.zeros(1, 4).numpy(), Explicit(), "map")
 
 
@@ -289,7 +344,9 @@ def test_all_infeasible_instances_are_named(relaxation):
 def test_ten_of_many_infeasible_instances_are_named():
     theta = torch.full((50, 3, 3), -INF)
     theta[0] = 0
-    with pytest.raises(InfeasibleError, match=r"batch index 1 and also 2, 3, 4, 5, 6, 7, 8, 9, 10, and 39 more: ") as error:
+    with pytest.raises(
+        InfeasibleError, match=r"batch index 1 and also 2, 3, 4, 5, 6, 7, 8, 9, 10, and 39 more: "
+    ) as error:
         relax(theta, "assignment", "map")
     assert error.value.batch_indices == tuple(range(1, 50))
     with pytest.raises(InfeasibleError, match=r"their indices are \(0, 1\), .*\(1, 0\) and 39 more$"):

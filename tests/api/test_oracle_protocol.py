@@ -77,10 +77,10 @@ BROKEN: dict[str, tuple[Callable[..., Any], str]] = {
     "returns theta": (_returns_theta, "it returned memory of theta"),
     "NaN": (_with(torch.nan), "it returned NaN or infinity for batch index 1"),
     "inf": (_with(torch.inf), "it returned NaN or infinity for batch index 1"),
-    "integers": (lambda self, theta: _one_hot(theta).long(), "shape, dtype, device and layout must be"),
-    "one row": (lambda self, theta: _one_hot(theta)[:1], "shape, dtype, device and layout must be"),
+    "integers": (lambda self, theta: _one_hot(theta).long(), "the dtype of its result is torch.int64, but must be"),
+    "one row": (lambda self, theta: _one_hot(theta)[:1], "the shape of its result is"),
     "a list": (lambda self, theta: _one_hot(theta).tolist(), "must return the form of theta"),
-    "sparse": (lambda self, theta: _one_hot(theta).to_sparse(), "shape, dtype, device and layout must be"),
+    "sparse": (lambda self, theta: _one_hot(theta).to_sparse(), "the layout of its result is"),
 }
 
 
