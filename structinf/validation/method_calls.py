@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
@@ -81,6 +82,7 @@ def _checked(method: _Method, name: str) -> _Method:
     if place is None:
         return _check_enumerate(method)
 
+    argument = _ARGUMENT_NAMES.get(name, "theta")
     # torch.compile traces methods of plugins, but not the checks. Compiled loops are in methods of the library.
     is_traceable = method.__module__.partition(".")[0] not in ("structinf", "structinf_oracles")
 
@@ -89,7 +91,7 @@ def _checked(method: _Method, name: str) -> _Method:
         if getattr(type(self), name) is checked and not (is_traceable and torch.compiler.is_compiling()):
             theta = args[place] if len(args) > place else _keyword(method, place, kwargs)
             if theta is not _MISSING and not _is_accepted(self, theta):
-                _accept(self, theta, shared=shared)
+                _accept(self, theta, shared=shared, argument=argument)
             if other is not None:
                 i, check = other
                 value = args[i] if len(args) > i else _keyword(method, i, kwargs)
@@ -124,7 +126,7 @@ def _check_enumerate(method: Any) -> Any:
                             f"{name} is bound for a batch of {len(value)}, but the structures are those of one "
                             "instance; index the oracle, for example oracle[:1]"
                         )
-                _accept(self, zeros, shared=False)
+                _accept(self, zeros, shared=False, argument="event_shape")
         return method(self, event_shape)
 
     vars(checked)["checked"] = checked
@@ -185,7 +187,21 @@ def _has_event_shapes(theta: Any, forms: Any, event: Any, batch: int | None) -> 
     return forms[0][1] in _DTYPES and len(sizes - {1}) <= 1 and (batch is None or max(sizes - {1}, default=1) == batch)
 
 
-def _accept(oracle: Any, theta: Any, *, shared: bool) -> None:
+_ARGUMENT_NAMES = {"decode": "y", "encode": "like"}
+"""The names of arguments in the form of θ, if not ``theta``."""
+
+
+def _accept(oracle: Any, theta: Any, *, shared: bool, argument: str) -> None:
+    """Call :func:`_validate`; in its messages, name the argument that the user passed."""
+    try:
+        _validate(oracle, theta, shared=shared)
+    except (InvalidInputError, TypeError) as error:
+        if argument == "theta" or type(error) not in (InvalidInputError, TypeError):
+            raise
+        raise type(error)(re.sub(r"^theta\b", argument, str(error))) from None
+
+
+def _validate(oracle: Any, theta: Any, *, shared: bool) -> None:
     """Raise the error of a public call if θ or the bound data are invalid; otherwise, store the form of θ.
 
     With ``shared``, a structure of one instance is accepted for several bound instances, and the reverse.

@@ -706,3 +706,13 @@ def test_gold_that_beats_the_best_structure():
 def test_infeasible_errors_name_the_batch_index():
     assert str(InfeasibleError("no path", 3)) == "no path (batch index 3)"
     assert str(InfeasibleError("no path for batch index 3", 3)) == "no path for batch index 3"
+
+
+def test_errors_of_direct_calls_name_the_argument():
+    trees, square = get_oracle("arborescence"), torch.zeros(4, 4)
+    with pytest.raises(InvalidInputError, match=r"^y: methods of arborescence take 3 dimensions"):
+        trees.decode(square)
+    with pytest.raises(InvalidInputError, match=r"^like: methods of arborescence take 3 dimensions"):
+        trees.encode(torch.tensor([[0, 1, 1]]), square)
+    with pytest.raises(InvalidInputError, match=r"^event_shape: "):
+        cast(Any, trees).enumerate(4)
