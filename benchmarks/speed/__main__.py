@@ -15,7 +15,7 @@ from typing import Any
 from . import report
 from .cases import CASES
 from .cold_start import COLD_STARTS
-from .scaling import SCALINGS
+from .scaling_cases import SCALINGS
 from .worker import find_case
 
 __all__ = ["main"]

@@ -30,7 +30,7 @@ def find_case(name: str) -> Any:
     """Return a case, a limit, a cold start or a scaling by its name."""
     from .cases import CASES
     from .cold_start import COLD_STARTS
-    from .scaling import SCALINGS
+    from .scaling_cases import SCALINGS
 
     return {**CASES, **COLD_STARTS, **SCALINGS}[name]
 
