@@ -117,7 +117,11 @@ def _fingerprint(function: types.FunctionType) -> str:
         if each in seen:
             continue
         seen.add(each)
-        files.add(each.__code__.co_filename)
+        code = each.__code__
+        if os.path.exists(code.co_filename):
+            files.add(code.co_filename)
+        else:  # in a cell of a notebook, or in a zip file
+            constants.add(f"{each.__qualname__}={code.co_code.hex()} {_described(code.co_consts)}")
         for name, value in _globals_in_use(each, own):
             value = getattr(value, "py_func", value)  # of a compiled function
             value = getattr(value, "_defn", value)  # of an intrinsic
@@ -126,8 +130,8 @@ def _fingerprint(function: types.FunctionType) -> str:
             if isinstance(module, str) and module.partition(".")[0] in own:
                 if isinstance(value, types.FunctionType):
                     waiting.append(value)
-                elif module in sys.modules:
-                    files.add(sys.modules[module].__file__ or "")
+                elif os.path.exists(file := getattr(sys.modules.get(module), "__file__", None) or ""):
+                    files.add(file)
     contents = sorted(map(_checksum_of_file, files))
     return hashlib.sha256("\n".join([*contents, *sorted(constants)]).encode()).hexdigest()
 
@@ -166,7 +170,4 @@ def _described(value: Any) -> str:
 
 @functools.cache
 def _checksum_of_file(path: str) -> str:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:  # a module in a zip file
-        return ""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -138,6 +138,19 @@ def test_a_changed_helper_in_another_file_is_compiled_again(package):
     assert package.run((2.5, 4.5))
 
 
+def test_a_changed_helper_in_another_cell_of_a_notebook_changes_the_fingerprint():
+    def fingerprint(helper: str) -> str:
+        cells = {"__name__": "__main__"}
+        for number, source in enumerate([helper, "def kernel(x):\n    return helper(x)"]):
+            exec(compile(source, f"<cell {number}>", "exec"), cells)
+        return compile_cache._fingerprint(cells["kernel"])
+
+    first = fingerprint("def helper(x):\n    return 2.0 * x")
+    assert first == fingerprint("def helper(x):\n    return 2.0 * x")
+    assert first != fingerprint("def helper(x):\n    return 3.0 * x")
+    assert first != fingerprint("def helper(x):\n    return 2.0 + x")
+
+
 def test_only_sources_of_the_library_count(monkeypatch):
     read = []
     monkeypatch.setattr(compile_cache, "_checksum_of_file", lambda path: str(read.append(path)))
