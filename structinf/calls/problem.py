@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compile.functorch import check_not_captured
+from ..compile.functorch import NO_FORWARD_MODE, check_not_captured
 from ..compile.torch_private import has_forward_derivative
 from ..errors import InstanceError, InvalidInputError, PluginError, UnsupportedError
 from ..kernels.arrays import as_tensor, upcast_half
@@ -53,9 +53,7 @@ class Problem:
         ndims = oracle.resolve_event_ndim(theta)
         tensors = as_tuple(theta)
         if any(map(has_forward_derivative, tensors)):
-            raise UnsupportedError(
-                "structured calls have no forward-mode derivatives; use reverse mode, such as torch.func.vjp"
-            )
+            raise UnsupportedError(NO_FORWARD_MODE)
         batch_shape = _batch_shape(tensors, ndims, oracle)
         flat = [upcast_half(_flatten(t, n, batch_shape)) for t, n in zip(tensors, ndims, strict=True)]
         form = pack_like(flat, theta)

@@ -14,7 +14,12 @@ from torch.autograd import Function
 from ..errors import UnsupportedError
 from .torch_private import functorch_is_active, is_functorch_wrapped_tensor, pytree
 
-__all__ = ["check_not_captured", "functorch_compatible", "refuse_function"]
+__all__ = ["NO_FORWARD_MODE", "check_not_captured", "functorch_compatible", "refuse_function"]
+
+NO_FORWARD_MODE = (
+    "structured calls have no forward-mode derivatives (torch.func.jvp, jacfwd, torch.autograd.forward_ad); use "
+    "reverse mode: torch.func.grad, vjp or jacrev"
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -179,10 +184,7 @@ class _RecordedCall(Function):
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> NoReturn:
-        raise UnsupportedError(
-            "structured calls have no forward-mode derivatives (torch.func.jvp, jacfwd); use reverse mode: "
-            "torch.func.grad, vjp or jacrev"
-        )
+        raise UnsupportedError(NO_FORWARD_MODE)
 
 
 def _default_generators(tensors: Sequence[Tensor]) -> list[torch.Generator]:

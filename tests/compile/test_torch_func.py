@@ -228,7 +228,7 @@ def test_dual_tensors_are_refused(relaxation):
     theta = torch.randn(2, 4)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(theta, torch.ones_like(theta))
-        with pytest.raises(si.UnsupportedError, match="no forward-mode derivatives; use reverse mode"):
+        with pytest.raises(si.UnsupportedError, match=r"no forward-mode derivatives .* use reverse mode"):
             si.relax(dual, "categorical", relaxation)
         assert si.relax(theta, "categorical", relaxation).shape == theta.shape
 
