@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 from typing import Any
 
 from torch import Tensor
 
 from .autograd import ConvexFunction, smooth_argmax, smooth_max, smooth_max_with_backward, value
+from .kernels.gpu import interprets_kernels, uses_triton
 from .oracle import GibbsOracle, Oracle
 from .parts import (
     AnyParts,
@@ -32,6 +34,7 @@ __all__ = [
     "smooth_max",
     "smooth_max_with_backward",
     "smoothed_function",
+    "triton_alpha",
 ]
 
 
@@ -164,6 +167,14 @@ def kernel_alpha(theta: Parts, regularizer: Regularizer) -> float | None:
 
     So near to 1 that rounding outweighs the difference, it is 1.
     """
-    if regularizer.alpha is None or as_tuple(theta)[0].device.type != "cpu":
+    first = as_tuple(theta)[0]
+    if regularizer.alpha is None or first.device.type != "cpu" or interprets_kernels():
         return None
     return float(regularizer.alpha) if regularizer.alpha > 1 + 1e-8 else 1.0
+
+
+def triton_alpha(theta: Parts, regularizer: Regularizer) -> float | None:
+    """The α by which Triton kernels know the regularizer: 1, 1.5, 2 or inf; None where they do not serve."""
+    if regularizer.alpha not in (1, 1.5, 2, math.inf) or not uses_triton(as_tuple(theta)[0]):
+        return None
+    return float(regularizer.alpha)
