@@ -63,6 +63,7 @@ _EXAMPLES = {
     "dag_path": _Example({"graph": _EDGES}, ((3,),)),
     "flow": _Example({"graph": _EDGES, "supplies": {0: 1, 2: -1}, "capacities": (1, 1, 1)}, ((3,),)),
     "knapsack": _Example({"weights": (1, 2, 2, 3), "capacity": 4}),
+    "markov_field": _Example({"cardinalities": (2, 3), "factors": ((0,), (0, 1))}, ((2,), (2, 3))),
     "milp": _Example({"A": ((1.0, 1.0, 1.0, 1.0),), "upper": (2.0,)}),
     "needleman_wunsch": _Example({}, ((4, 4), (2,))),
     "path": _Example({"graph": _EDGES, "source": 0, "target": 2}, ((3,),)),

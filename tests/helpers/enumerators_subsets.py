@@ -43,6 +43,16 @@ def knapsack(weights: Sequence[int], capacity: int) -> Iterator[Structure]:
             yield (y,)
 
 
+def markov_field(cardinalities: Sequence[int], factors: Sequence[Sequence[int]]) -> Iterator[Structure]:
+    """The entries of the tables that each assignment of values uses."""
+    for values in itertools.product(*map(range, cardinalities)):
+        y = []
+        for factor in factors:
+            y.append(np.zeros([cardinalities[v] for v in factor]))
+            y[-1][tuple(values[v] for v in factor)] = 1
+        yield tuple(y)
+
+
 def semi_markov(
     steps: int, durations: int, labels: int, form: str = "segments", length: int | None = None
 ) -> Iterator[Structure]:

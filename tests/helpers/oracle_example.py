@@ -32,6 +32,8 @@ class Example:
         Those that ``listing`` takes.
     part_cost : float
         What a part of the first tensor that differs adds to the Hamming distance: a wrong token changes two parts.
+    distance : callable, optional
+        The Hamming distance of two structures, where the first tensor does not show all of it.
     power : int
         Of the difference, where it is not 0 or 1.
     relaxed : bool
@@ -45,6 +47,7 @@ class Example:
     listing: Callable[[Any], list[Structure]] | None = None
     lengths: Sequence[Any] = ()
     part_cost: float = 0.5
+    distance: Callable[[Structure, Structure], float] | None = None
     power: int = 1
     relaxed: bool = False
 

@@ -9,6 +9,7 @@ import enumerators
 import enumerators_paths as paths
 import enumerators_subsets as subsets
 import enumerators_trees as trees
+from enumerators import Structure
 from oracle_example import Example
 
 
@@ -134,6 +135,27 @@ def _knapsack(weights: tuple[int, ...], capacity: int, relaxed: bool = False) ->
     )
 
 
+def _markov_field(
+    cardinalities: tuple[int, ...], factors: tuple[tuple[int, ...], ...], relaxed: bool = False
+) -> Example:
+    shapes = tuple(tuple(cardinalities[v] for v in factor) for factor in factors)
+
+    def distance(y: Structure, z: Structure) -> float:
+        """The number of variables whose values differ."""
+        values = [{v: i for t, factor in zip(tables, factors, strict=True) for v, i in
+                   zip(factor, (int(a[0]) for a in t.nonzero()), strict=True)} for tables in (y, z)]  # fmt: skip
+        return sum(values[0][v] != values[1][v] for v in range(len(cardinalities)))
+
+    return Example(
+        "markov_field",
+        shapes,
+        {"cardinalities": cardinalities, "factors": factors},
+        listing=lambda _: list(subsets.markov_field(cardinalities, factors)),
+        distance=distance,
+        relaxed=relaxed,
+    )
+
+
 def _monotonic_alignment(
     rows: int, columns: int, in_use: Sequence[tuple[int, int]], relaxed: bool = False, **options: bool
 ) -> Example:
@@ -214,6 +236,8 @@ PROGRAMS = (
     _subset(3, 2, at_most=True),
     _correlated_subset(4, 2, relaxed=True),
     _knapsack((2, 3, 1, 2), 4, relaxed=True),
+    _markov_field((2, 2, 2), ((0,), (0, 1), (1,), (2,), (1, 2), (2, 0)), relaxed=True),
+    _markov_field((2, 1, 3, 2), ((2, 0), (1,), (3, 2))),
     _monotonic_alignment(2, 3, [(2, 3), (1, 2), (2, 2)], relaxed=True),
     _monotonic_alignment(2, 3, [(2, 3), (1, 2), (2, 2)], surjective=True),
     _projective_tree(3, relaxed=True),

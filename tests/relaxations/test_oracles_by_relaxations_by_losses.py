@@ -180,6 +180,8 @@ def test_losses_have_their_textbook_values(example: Example, cost: str | None) -
         """
         if cost and oracle.requires_nonpositive_theta:
             return (gold[0] > z[0]).sum()
+        if example.distance and cost:
+            return example.distance(z, gold)
         return (np.abs(z[0] - gold[0]) ** example.power).sum() * example.part_cost if cost else 0.0
 
     def loss(relaxation: str) -> list[float]:

@@ -72,6 +72,9 @@ def certified_gap(oracle, theta, mean, readout):
 def check_exact(oracle, theta, readout):
     """Compare an exact solution with the active set; the parts without a penalty may differ at equal value."""
     solution, wanted = solve(oracle, theta, readout), reference(oracle, theta, readout)
+    if readout and not {id(t) for t in as_tuple(oracle.readout(theta))} <= {id(t) for t in as_tuple(theta)}:
+        assert solution is None  # the readout does not consist of tensors of the structure
+        return
     assert solution.converged.all()
     scale = size_of(theta, wanted.mean)
     assert ((solution.value - wanted.value).abs() <= 1e-11 * scale).all()
