@@ -12,6 +12,7 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
+from structinf.kernels.gpu import uses_triton
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
 from structinf.shapes import Float
@@ -188,7 +189,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         return value.to(theta.dtype)
 
     def log_partition_and_marginals(self, theta: Tensor) -> tuple[Tensor, Parts]:
-        if theta.device.type != "cpu":
+        if theta.device.type != "cpu" and not uses_triton(theta):
             return super().log_partition_and_marginals(theta)
         value, means = dispatch.log_partition_and_marginals(
             theta, lengths_in_use(self, theta), single_root=self.single_root

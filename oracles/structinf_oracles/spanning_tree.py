@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
+from structinf.kernels.gpu import uses_triton
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
 from structinf.shapes import Bool, Float
@@ -191,7 +192,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     def log_partition_and_marginals(self, theta: Tensor) -> tuple[Tensor, Parts]:
         from .kernels.spanning_tree import sums
 
-        if theta.device.type != "cpu":
+        if theta.device.type != "cpu" and not uses_triton(theta):
             return super().log_partition_and_marginals(theta)
         value, means = sums.log_partition_and_marginals(*self._weighted(theta))
         check_feasible(value, TREE)

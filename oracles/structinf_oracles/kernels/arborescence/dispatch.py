@@ -1,10 +1,10 @@
 """Sums over rooted trees: log-partition function, marginals, Hessian-vector products and samples.
 
 Scores θ are (B, n + 1, n + 1), where θ[h, m] scores the arc from head h to word m. Node 0 is the root; column 0 and
-the diagonal are never read. On other devices than the CPU, and if autograd records the call, :func:`log_partition`
-runs in plain torch: the elimination of :mod:`.elimination` in the log domain. All other functions are compiled and
-run on the CPU. All computations are in float64, since sums of float32 logarithms near 1000 would leave marginals
-about four digits. Arcs are returned in θ's dtype, log Z in float64.
+the diagonal are never read. If autograd records the call, :func:`log_partition` runs in plain torch: the elimination of
+:mod:`.elimination` in the log domain. On a GPU, Triton kernels compute log Z and marginals. All other functions are
+compiled and run on the CPU. All computations are in float64, since sums of float32 logarithms near 1000 would leave
+marginals about four digits. Arcs are returned in θ's dtype, log Z in float64.
 
 The spanning trees of an undirected graph are the trees of a symmetric θ with any vertex as the root. In the results,
 add up the two directions of each edge.
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from structinf.kernels.arrays import to_numpy
+from structinf.kernels.gpu import uses_triton
 from structinf.kernels.threads import parallel_rows
 
 from . import torch_backend
@@ -41,7 +42,12 @@ def log_partition(theta: Tensor, lengths: Tensor | None = None, *, single_root: 
     single_root : bool
         Whether to sum over the trees with exactly one arc from the root only.
     """
-    if theta.device.type != "cpu" or (theta.requires_grad and torch.is_grad_enabled()):
+    is_recorded = theta.requires_grad and torch.is_grad_enabled()
+    if not is_recorded and uses_triton(theta):
+        from . import triton_elimination
+
+        return triton_elimination.log_partition(theta, _counts(theta, lengths), single_root)
+    if theta.device.type != "cpu" or is_recorded:
         return torch_backend.log_partition(theta, lengths, single_root)
     from .elimination import log_partition as kernel
 
@@ -56,9 +62,13 @@ def log_partition_and_marginals(
 ) -> tuple[Tensor, Tensor]:
     """Return log Z (B,) and its gradient (B, n + 1, n + 1): the probability of each arc, 0 outside the trees.
 
-    The parameters are those of :func:`log_partition`. The computation runs on the CPU. If log Z = −inf, the marginals
-    are undefined.
+    The parameters are those of :func:`log_partition`. The computation runs on the CPU, or on a GPU in Triton kernels.
+    If log Z = −inf, the marginals are undefined.
     """
+    if uses_triton(theta):
+        from . import triton_elimination
+
+        return triton_elimination.log_partition_and_marginals(theta, _counts(theta, lengths), single_root)
     from .marginals import value_and_mean
 
     size, n, scores, counts, status = _arrays(theta, lengths)
@@ -117,6 +127,13 @@ def sample_heads(
 
 
 # ----------------------------------------------------------------------------- to the kernels
+
+
+def _counts(theta: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return the number of words of each instance, (B,)."""
+    if lengths is None:
+        return torch.full((len(theta),), theta.shape[1] - 1, device=theta.device)
+    return lengths
 
 
 def _float64(x: Tensor) -> np.ndarray:
