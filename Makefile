@@ -9,9 +9,13 @@ WORKERS ?= 2
 export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Each test process imports several hundred modules: Python may keep their bytecode, whatever the caller's environment.
+export PYTHONDONTWRITEBYTECODE :=
 
-# pip must not run twice at once in one environment.
+# pip must not run twice at once in one environment. .ci/run installs first and then passes INSTALLED=1.
+ifndef INSTALLED
 .NOTPARALLEL:
+endif
 .PHONY: demo test battery bounds lint format types borders docs generated pictures dist wheel check bench device clean
 
 demo: .venv/demo.stamp
@@ -38,7 +42,7 @@ check: lint types borders docs wheel test
 lint: .venv/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q -n $(WORKERS) tools/lint
+	$(BIN)/python -m pytest -q tools/lint
 
 format: .venv/dev.stamp
 	$(BIN)/ruff format .
@@ -85,10 +89,11 @@ device:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-# .venv/NAME.stamp: the extra NAME is installed, as pyproject.toml and constraints.txt have it now.
+# .venv/NAME.stamp: the extra NAME is installed, as pyproject.toml and constraints.txt have it now. The extra dev
+# includes demo and test.
 .venv/%.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --editable '.[$*]'
-	touch $@
+	touch $@ $(if $(filter dev,$*),.venv/demo.stamp .venv/test.stamp)
 
 clean:
 	rm -rf .venv build dist site .pytest_cache .ruff_cache .hypothesis .cache
