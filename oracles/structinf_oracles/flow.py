@@ -51,8 +51,9 @@ class Flow(Enumerable):
         UnboundedError. Cycles of positive score with finite capacities are filled up.
     solver : {"simplex", "ortools"}, default "simplex"
         "simplex" is the network simplex method. "ortools" starts the same method from the flow found by the
-        cost-scaling algorithm of ortools. Cost scaling has a polynomial time bound, but is seldom faster. "ortools"
-        requires ``pip install 'structinf[solvers]'``.
+        cost-scaling algorithm of ortools. Cost scaling has a polynomial time bound, but is seldom faster. ortools
+        holds Python's lock, so that Ctrl-C takes effect after its current instance: 0.4 s for 5,000 nodes and 100,000
+        edges, 4 s for 20,000 nodes and 400,000 edges. "ortools" requires ``pip install 'structinf[solvers]'``.
 
     Notes
     -----

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -14,7 +12,7 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InfeasibleError, InvalidInputError
-from structinf.kernels import to_numpy
+from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import Enumerable
 from structinf.validation import check_enumerable, check_flag, list_instances
 
@@ -23,11 +21,8 @@ from .common.undirected_graphs import ScoredEdges
 
 __all__ = ["Matching"]
 
-# Scores are scaled to integers below 2^100. rustworkx sums them in 128-bit integers, which must stay below 2^127.
-BITS = 100
-
-Solver = Callable[[int, list[tuple[int, int, float]], bool], Collection[tuple[int, int]]]
-"""Returns the best pairs, given the number of nodes, edges with integer scores, and whether most pairs come first."""
+# Elementary operations for each edge and node, measured for complete graphs of 200 nodes.
+OPERATIONS = 1.0
 
 
 @dataclass(frozen=True)
@@ -62,15 +57,12 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
         If an edge joins a node to itself, or if ``perfect`` is set and the number of nodes is odd.
     InfeasibleError
         If an instance has no perfect matching of edges above −inf.
-    ImportError
-        If neither rustworkx nor networkx is installed.
 
     Notes
     -----
-    ``argmax`` is Edmonds' blossom algorithm, O(n³), on the CPU, from rustworkx or else from networkx. Both take
-    integers, so the scores are scaled by a power of two and rounded. Scores are exact if their magnitudes differ by a
-    factor below 2⁴⁷; otherwise the error is at most 2⁻¹⁰⁰ of the largest. Ties are broken deterministically, without
-    preference for an edge.
+    ``argmax`` is Edmonds' blossom algorithm, O(n³), on the CPU. It computes with integers: the scores are scaled by a
+    power of two and rounded. Scores are exact if their magnitudes differ by a factor below 2⁴⁷; otherwise the error is
+    at most 2⁻¹⁰⁰ of the largest. Ties are broken deterministically, without preference for an edge.
 
     There is no log-partition function: the sum over perfect matchings is a Hafnian, and its computation is
     #P-complete, even for bipartite graphs (the permanent).
@@ -171,26 +163,13 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
     # -- optimisation ----------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> Tensor:
-        graph, solve = self.graph_of(theta), _solver()
-        scores, lengths = to_numpy(self.edge_scores(theta).double(), self.nodes_in_use(theta))
-        keys, _, _ = graph.pairs
-        low, high = graph.ends_of(keys)
-        best = graph.edges_of_pairs.T
-        if len(best) > 1:  # keep only the best of parallel edges
-            choice = np.pad(scores, ((0, 0), (0, 1)), constant_values=-np.inf)[:, graph.edges_of_pairs].argmax(2)
-            best = graph.edges_of_pairs[np.arange(len(keys)), choice]
-        best = np.broadcast_to(best, (len(scores), len(keys)))
-        if not graph.is_simple:
-            scores = np.take_along_axis(scores, best, 1)
-        usable = (scores > (-np.inf if self.perfect else 0)) & (high < lengths[:, None])
-        instance, at = usable.nonzero()
-        edges = zip(low[at].tolist(), high[at].tolist(), _integers(scores, usable)[usable].tolist(), strict=True)
-        feasible, pairs, counts = np.ones(len(theta), np.bool_), [], []
-        for b, (nodes, count) in enumerate(zip(lengths.tolist(), usable.sum(1).tolist(), strict=True)):
-            matched = solve(nodes, list(itertools.islice(edges, count)), self.perfect)
-            feasible[b] = not self.perfect or 2 * len(matched) == nodes
-            pairs += matched
-            counts.append(len(matched))
+        from .kernels.matching.argmax import best_matchings
+
+        graph = self.graph_of(theta)
+        scores, nodes = to_numpy(self.edge_scores(theta).double(), self.nodes_in_use(theta))
+        y, feasible = np.zeros(scores.shape), np.empty(len(scores), np.bool_)
+        work = OPERATIONS * scores.size * max(len(graph.nodes), 1)
+        parallel_rows(best_matchings, len(scores), graph.ends, scores, nodes, self.perfect, y, feasible, work=work)
         if not feasible.all():
             indices = np.flatnonzero(~feasible).tolist()
             raise InfeasibleError(
@@ -199,10 +178,6 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
                 indices[0],
                 indices,
             )
-        ends = np.sort(np.reshape(pairs, (-1, 2)).astype(np.int64), 1)
-        instance = np.repeat(np.arange(len(theta)), counts)
-        y = np.zeros((len(theta), len(graph.ends)))
-        y[instance, best[instance, keys.searchsorted(ends @ [len(graph.nodes), 1])]] = 1
         return self.as_parts(torch.from_numpy(y).to(theta), theta)
 
     def enumerate(self, event_shape: Any) -> Tensor:
@@ -223,41 +198,3 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
                 ways.append((chosen[row].index_fill(1, e, True), matched[row].index_fill(1, ends[e], True)))
             chosen, matched = (torch.cat(parts) for parts in zip(*ways, strict=True))
         return self.as_parts(chosen.double(), like)
-
-
-# ----------------------------------------------------------------------------- the libraries
-
-
-def _integers(scores: np.ndarray, usable: np.ndarray) -> np.ndarray:
-    """Return the scores of each row times a power of two, rounded to integers in float64, the largest below 2^100."""
-    scores = np.where(usable, scores, 0.0)
-    _, exponent = np.frexp(np.abs(scores).max(1, initial=0.0, keepdims=True))
-    return np.rint(np.ldexp(scores, BITS - exponent))
-
-
-def _solver() -> Solver:
-    for library, solver in (("rustworkx", _rustworkx), ("networkx", _networkx)):
-        try:
-            importlib.import_module(library)
-        except ImportError:
-            continue
-        return solver
-    raise ImportError("matching needs rustworkx or networkx; run pip install 'structinf[graphs]'")
-
-
-def _rustworkx(nodes: int, edges: list[tuple[int, int, float]], most: bool) -> Collection[tuple[int, int]]:
-    import rustworkx
-
-    graph = rustworkx.PyGraph()
-    graph.add_nodes_from(range(nodes))
-    graph.add_edges_from(edges)
-    return rustworkx.max_weight_matching(graph, max_cardinality=most, weight_fn=int)
-
-
-def _networkx(nodes: int, edges: list[tuple[int, int, float]], most: bool) -> Collection[tuple[int, int]]:
-    import networkx
-
-    graph = networkx.Graph()
-    graph.add_nodes_from(range(nodes))
-    graph.add_weighted_edges_from((low, high, int(score)) for low, high, score in edges)
-    return networkx.max_weight_matching(graph, maxcardinality=most)

@@ -40,7 +40,8 @@ class Transportation(TransportPolytope, Enumerable):
     demands : sequence of m integers
         The units required by each column, at least 0.
     solver : {"simplex", "ortools"}, default "simplex"
-        The algorithm for the best plan; see :class:`~structinf_oracles.flow.Flow`.
+        The algorithm for the best plan; see :class:`~structinf_oracles.flow.Flow`. Ctrl-C stops "ortools" only
+        between two instances.
 
     Notes
     -----

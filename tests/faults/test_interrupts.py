@@ -45,7 +45,7 @@ def outcomes(scenarios: list[str], **variables: str) -> Iterator[tuple[str, str,
 # HiGHS goes on in the background, and takes time from what comes after it.
 INTERRUPTED = [
     *("tour:1", "tours:2", "perturbed:2", "milp-cp_sat:1", "constraint_model:1", "solutions:1"),
-    *("rows:1", "rows:2", "one-row:1", "assignment:1", "milp-highs:1", "milps-highs:2"),
+    *("rows:1", "rows:2", "one-row:1", "assignment:1", "matching:1", "milp-highs:1", "milps-highs:2"),
 ]
 CONTINUED = ["tour-limit:1", "milp-highs-limit:1"]
 

@@ -119,6 +119,18 @@ def assignment() -> Scenario:
     )
 
 
+def matching() -> Scenario:
+    size = 12000
+    generator = np.random.default_rng(0)
+    edges = generator.integers(0, size, (8 * size, 2))
+    circle = np.stack([np.arange(size), (np.arange(size) + 1) % size], 1)
+    edges = np.concatenate([edges[edges[:, 0] != edges[:, 1]], circle])
+    oracle, small = si.get_oracle("matching", edges=edges), si.get_oracle("matching")
+    theta = torch.from_numpy(generator.normal(size=(1, len(edges))))
+    scores = torch.zeros(1, 4, 4).index_put((torch.tensor(0), torch.tensor(0), torch.tensor(2)), torch.tensor(1.0))
+    return lambda: oracle.argmax(theta), lambda: small.decode(small.argmax(scores)).tolist() == [[2, 3, 0, 1]]
+
+
 def compilation() -> Scenario:
     x = torch.tensor([1.0, 0.5, -1.0])
     return lambda: si.simplex.sparsemax(x), lambda: si.simplex.sparsemax(x).tolist() == [0.75, 0.25, 0.0]
@@ -142,6 +154,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "one-row": lambda: rows(1, 10**9),
     "rows": lambda: rows(3000, 10**7),
     "assignment": assignment,
+    "matching": matching,
     "perturbed": perturbed_tours,
     "compilation": compilation,
     "tour-limit": lambda: tour(limit=1.5),

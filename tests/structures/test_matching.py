@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
+from fractions import Fraction
 
 import networkx
 import numpy as np
@@ -14,6 +14,7 @@ import structinf as si
 from enumerators_graphs import all_pairs, matchings
 from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
 from structinf_oracles.assignment import Assignment
+from structinf_oracles.kernels.matching import argmax as kernel
 from structinf_oracles.matching import Matching
 
 pytestmark = pytest.mark.slow
@@ -35,19 +36,6 @@ GRAPHS = {
 either = pytest.mark.parametrize("perfect", [True, False], ids=["perfect", "any"])
 
 
-@pytest.fixture(params=["rustworkx", "networkx"])
-def library(request, monkeypatch):
-    """The one library of which the algorithm is taken."""
-    missing = {"rustworkx", "networkx"} - {request.param}
-    hide(monkeypatch, missing)
-    return request.param
-
-
-def hide(monkeypatch, missing):
-    for name in missing:
-        monkeypatch.setitem(sys.modules, name, None)
-
-
 def listed(nodes, edges, perfect):
     """All matchings, (|Y|, E) in float64."""
     found = [[e in matching for e in range(len(edges))] for matching in matchings(nodes, edges, perfect)]
@@ -65,7 +53,7 @@ def as_matrix(values, nodes):
 # ----------------------------------------------------------------------------- golden values
 
 
-def test_costs_of_either_sign(library):
+def test_costs_of_either_sign():
     oracle, costs = Matching(EDGES), torch.tensor([COSTS])
     y = oracle.argmax(-costs)
     assert y.tolist() == [[1, 0, 0, 0, 0, 1, 1, 0]]
@@ -75,7 +63,7 @@ def test_costs_of_either_sign(library):
         assert torch.equal(oracle.argmax(shift - costs), y)
 
 
-def test_whether_nodes_stay_alone(library):
+def test_whether_nodes_stay_alone():
     theta = torch.tensor([[3.0, 10.0, 3.0], [-1.0, -5.0, -1.0], [0.0, 0.0, 0.0]])
     path = [(0, 1), (1, 2), (2, 3)]
     assert Matching(path).argmax(theta).tolist() == [[1, 0, 1]] * 3
@@ -122,7 +110,7 @@ def test_enumeration(nodes, edges, perfect):
 @pytest.mark.parametrize("kind", ["normal", "ties", "zeros", "negative", "forbidden", "wide"])
 @pytest.mark.parametrize(("nodes", "edges"), GRAPHS.values(), ids=GRAPHS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_argmax(nodes, edges, kind, perfect, dtype, library):
+def test_argmax(nodes, edges, kind, perfect, dtype):
     if perfect and nodes % 2:
         with pytest.raises(InvalidInputError, match="edges: a perfect matching needs an even number of nodes, got 5"):
             Matching(edges)
@@ -149,14 +137,14 @@ def test_argmax(nodes, edges, kind, perfect, dtype, library):
         )
 
 
-def test_scores_of_very_different_size(library):
+def test_scores_of_very_different_size():
     # What 2^47 times the least score does not hide decides; in float64's own sums it would be lost.
     theta = torch.zeros(1, 4, 4, dtype=torch.float64)
     theta[0, 0, 1], theta[0, 0, 2], theta[0, 1, 3] = 2.0**60, 2.0**60, 2.0**-20
     y = Matching().argmax(theta)
     assert Matching().decode(y).tolist() == [[2, 3, 0, 1]]
-    tiny, huge = torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).max
-    for scale in (tiny, 1e-300, huge / 8):
+    # From scores whose least is the least number above 0, to scores whose sum is almost infinite.
+    for scale in (2.0**-994, 1.0, torch.finfo(torch.float64).max / 8):
         assert Matching().decode(Matching().argmax(theta / 2.0**60 * scale)).tolist() == [[2, 3, 0, 1]]
 
 
@@ -188,10 +176,86 @@ def test_many_nodes(sign):
     assert sorted(map(sorted, least)) == sorted(y[1].nonzero().tolist())
 
 
+# ----------------------------------------------------------------------------- against optimal dual variables
+
+SCORES = {
+    "float64": lambda rng, size: rng.normal(size=size),
+    "float32": lambda rng, size: rng.normal(size=size).astype(np.float32).astype(float),
+    "ties": lambda rng, size: rng.integers(-2, 3, size).astype(float),
+    "positive": lambda rng, size: rng.integers(1, 4, size).astype(float),
+    "wide": lambda rng, size: rng.integers(-10, 10, size) * 10.0 ** rng.integers(3, 13),
+    "forbidden": lambda rng, size: np.where(rng.random(size) < 0.4, NEVER, rng.integers(-3, 4, size)),
+}
+
+
+def draw_graph(rng):
+    """Return the number of nodes and the edges (E, 2) of a random graph of odd circles, with parallel edges."""
+    n = int(rng.integers(2, 60))
+    if rng.random() < 0.2:
+        return n, np.array(all_pairs(n))
+    edges = rng.integers(0, n, (int(rng.integers(1, 4)) * n, 2))
+    edges = edges[edges[:, 0] != edges[:, 1]]
+    path = np.stack([np.arange(n - 1), np.arange(1, n)], 1)
+    return n, np.sort(np.concatenate([edges, path, path[::2]]), 1)
+
+
+def read_state(state):
+    """Return the chosen edges, the variables of the nodes, and the nodes and the variable of each blossom."""
+    node, n = state.node, len(state.first_arc) - 1
+    value = [(int(x["high"]) << 60) + int(x["low"]) for x in node]
+    unused = set(state.lists[0, : state.sizes[0]].tolist())
+    blossoms = []
+    for b in set(range(n, 2 * n)) - unused:
+        leaves = [int(node[b]["first_leaf"])]
+        while leaves[-1] != node[b]["last_leaf"]:
+            leaves.append(int(node[leaves[-1]]["next_leaf"]))
+        blossoms.append((set(leaves), value[b]))
+    chosen = {int(state.arc[x["mate"]]["edge"]) for x in node[:n] if x["mate"] >= 0}
+    return chosen, value[:n], blossoms
+
+
+@either
+@pytest.mark.parametrize("kind", SCORES)
+def test_dual_variables_prove_that_matchings_are_best(kind, perfect):
+    rng = np.random.default_rng(0)
+    with_blossoms = 0
+    for _ in range(60):
+        n, ends = draw_graph(rng)
+        scores = SCORES[kind](rng, len(ends))
+        feasible, state = kernel.solve(ends, scores, n, perfect)
+        usable = np.flatnonzero(scores > (NEVER if perfect else 0))
+        if not feasible:
+            graph = networkx.Graph()
+            graph.add_nodes_from(range(n))
+            graph.add_edges_from(ends[usable].tolist())
+            assert 2 * len(networkx.max_weight_matching(graph, maxcardinality=True)) < n
+            continue
+        chosen, u, blossoms = read_state(state)
+        degree = np.bincount(ends[sorted(chosen)].ravel(), minlength=n)
+        assert degree.max(initial=0) <= 1
+        if perfect:
+            assert degree.min(initial=1) == 1
+        else:
+            assert min(u) >= 0
+            assert {u[v] for v in range(n) if not degree[v]} <= {0}
+        for leaves, z in blossoms:
+            assert z >= 0
+            assert sum({*ends[e].tolist()} <= leaves for e in chosen) == (len(leaves) - 1) / 2
+        with_blossoms += any(z > 0 for _, z in blossoms)
+        _, exponent = math.frexp(np.abs(scores[usable]).max(initial=0))
+        for e in usable.tolist():
+            i, j = ends[e].tolist()
+            slack = u[i] + u[j] + sum(z for leaves, z in blossoms if {i, j} <= leaves)
+            slack -= 2 * round(Fraction(scores[e]) * Fraction(2) ** (100 - exponent))
+            assert slack >= 0
+            assert slack == 0 or e not in chosen
+    assert with_blossoms > 5
+
+
 # ----------------------------------------------------------------------------- refusals
 
 
-def test_no_perfect_matching(library):
+def test_no_perfect_matching():
     star = torch.zeros(3, 3)
     oracle = Matching([(0, 1), (0, 2), (0, 3)])
     with pytest.raises(InfeasibleError, match="no perfect matching of finite score exists for batch index 0"):
@@ -206,7 +270,7 @@ def test_no_perfect_matching(library):
         Matching().argmax(torch.zeros(1, 3, 3))
 
 
-def test_lengths(library):
+def test_lengths():
     theta = torch.rand(3, 5, 5) + 1
     with pytest.raises(InvalidInputError, match=r"lengths, at batch index 1: .* even number of nodes, got 3"):
         si.relax(theta, "matching", "map", lengths=[2, 3, 4])
@@ -248,12 +312,6 @@ def test_labels_in_padding():
 def test_too_many_to_list():
     with pytest.raises(InvalidInputError, match="there are 1405215 ways to match the first 9 of 16 nodes, too many"):
         Matching().enumerate((16, 16))
-
-
-def test_missing_libraries(monkeypatch):
-    hide(monkeypatch, {"rustworkx", "networkx"})
-    with pytest.raises(ImportError, match=r"needs rustworkx or networkx; run pip install 'structinf\[graphs\]'"):
-        Matching().argmax(torch.zeros(1, 2, 2))
 
 
 def test_form():

@@ -1,0 +1,1 @@
+"""Matchings of highest score in general graphs: Edmonds' blossom algorithm."""
