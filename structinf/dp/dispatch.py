@@ -1,8 +1,15 @@
-"""The passes of a smoothed recursion: compiled loops where a kernel exists, torch otherwise."""
+"""The passes of a smoothed recursion: compiled loops on the CPU, Triton kernels on CUDA devices, torch otherwise.
+
+Triton kernels compute values, gradients, Hessian products and samples, for α = 1, 1.5, 2 and inf. The k best
+derivations and lists of derivations are computed on the CPU for every device, because each node merges the lists of its
+hyperedges one entry after another. Derivatives of third and higher order, and regularizers of users, take torch
+operations.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,11 +19,12 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..kernels import parallel_rows, to_numpy, zeros
 from ..regularizers import Regularizer
-from ..smoothing import kernel_alpha
+from ..smoothing import kernel_alpha, triton_alpha
 from . import torch_backend
+from .device_tables import DeviceTables, device_tables
 from .hypergraph import Hypergraph
 
-__all__ = ["hessian_product", "k_best", "list_derivations", "sample", "value", "value_and_mean"]
+__all__ = ["hessian_product", "k_best", "list_derivations", "sample", "used_parts", "value", "value_and_mean"]
 
 # Elementary operations per hyperedge and pass, an estimate for the number of threads.
 _WORK_PER_EDGE = 8
@@ -27,6 +35,10 @@ _MAX_DRAWN = 10**7
 def _exact_for(theta: Tensor, alpha: float) -> Tensor:
     """Return θ, cast to float64 if the kernel for ``alpha`` needs float64 (`structinf.kernels.smooth_max`)."""
     return theta if alpha in (1, 1.5, 2, math.inf) else theta.double()
+
+
+def _tables(graph: Hypergraph, theta: Tensor) -> DeviceTables:
+    return graph.cached(device_tables, theta.device)
 
 
 def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int = 0, work: int = _WORK_PER_EDGE) -> None:
@@ -55,8 +67,14 @@ def _run(kernel: Any, graph: Hypergraph, goal: Tensor, *args: Any, tables: int =
 
 def value(graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer) -> Tensor:
     """Return DP_Ω(θ), (B,) float64, for θ (B, P); differentiable by autograd if θ requires grad."""
+    if torch.is_grad_enabled() and theta.requires_grad:
+        return torch_backend.value(graph, theta, goal, regularizer)
+    if (alpha := triton_alpha(theta, regularizer)) is not None:
+        from ..kernels.hypergraph import triton_passes
+
+        return triton_passes.value(_tables(graph, theta), theta, goal, alpha)
     alpha = kernel_alpha(theta, regularizer)
-    if alpha is None or (torch.is_grad_enabled() and theta.requires_grad):
+    if alpha is None:
         return torch_backend.value(graph, theta, goal, regularizer)
     from ..kernels.hypergraph import smoothed_passes as kernels
 
@@ -69,6 +87,10 @@ def value_and_mean(
     graph: Hypergraph, theta: Tensor, goal: Tensor, regularizer: Regularizer, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return DP_Ω(θ), (B,) float64, and its gradient, (B, P), times the ``weight`` (B,) of each instance."""
+    if (alpha := triton_alpha(theta, regularizer)) is not None:
+        from ..kernels.hypergraph import triton_passes
+
+        return triton_passes.value_and_mean(_tables(graph, theta), theta, goal, alpha, weight)
     alpha = kernel_alpha(theta, regularizer)
     if alpha is None:
         out, parts = torch_backend.value_and_mean(graph, theta, goal, regularizer)
@@ -86,14 +108,18 @@ def hessian_product(
     graph: Hypergraph, theta: Tensor, direction: Tensor, goal: Tensor, regularizer: Regularizer
 ) -> tuple[Tensor, Tensor]:
     """Return DP_Ω(θ), (B,) float64, and ∇²DP_Ω(θ) times ``direction``, both (B, P)."""
+    if regularizer.alpha == math.inf:
+        return value(graph, theta.detach(), goal, regularizer), torch.zeros_like(theta)
+    if (alpha := triton_alpha(theta, regularizer)) is not None:
+        from ..kernels.hypergraph import triton_passes
+
+        return triton_passes.hessian_product(_tables(graph, theta), theta, direction, goal, alpha)
     alpha = kernel_alpha(theta, regularizer)
     if alpha is None:
         out, parts = torch_backend.hessian_product(graph, theta, direction, goal, regularizer)
         return out, parts.to(theta.dtype)
     from ..kernels.hypergraph import smoothed_passes as kernels
 
-    if alpha == math.inf:
-        return value(graph, theta.detach(), goal, regularizer), torch.zeros_like(theta)
     out, exact = torch.empty(len(theta), dtype=torch.float64, device="cpu"), _exact_for(theta, alpha)
     parts, direction = zeros(*theta.shape, dtype=exact.dtype), direction.to(exact.dtype)
     _run(kernels.hessian_product, graph, goal, exact, direction, goal, graph, alpha, out, parts, tables=7)
@@ -112,14 +138,17 @@ def sample(
 
     Each structure comes from a random walk from the goal, choosing hyperedges with the probabilities q = ∇max_Ω.
     """
+    if (alpha := triton_alpha(theta, regularizer)) is not None:
+        from ..kernels.hypergraph import triton_derivations
+
+        nodes = triton_derivations.nodes_of(_tables(graph, theta), theta, goal, alpha)
+        parts = theta.new_zeros(n, *theta.shape)
+        for chunk, uniforms in _draws(graph, goal, parts, generator):
+            uniforms = uniforms.to(theta.device)
+            triton_derivations.sample(_tables(graph, theta), theta, goal, alpha, nodes, uniforms, chunk)
+        return nodes[0], parts
     from ..kernels.hypergraph import derivations as kernels
 
-    size = graph.size_of(goal)
-    if len(goal) * size > _MAX_DRAWN:
-        raise InvalidInputError(
-            f"structures of up to {size} hyperedges for each of {len(goal)} instances are too many to draw at once "
-            f"(more than {_MAX_DRAWN} hyperedges). Split the batch"
-        )
     parts, theta_on_cpu = zeros(n, *theta.shape, dtype=theta.dtype), theta.detach().cpu()
     alpha = kernel_alpha(theta_on_cpu, regularizer)
     if alpha is None:
@@ -135,11 +164,34 @@ def sample(
             (_exact_for(theta_on_cpu, alpha), goal, graph, alpha, out),
             3,
         )
-    device = "cpu" if generator is None else generator.device
-    for chunk in parts.split(max(1, _MAX_DRAWN // max(1, len(goal) * size))):
-        uniforms = torch.rand(len(chunk), len(goal), size, dtype=torch.float64, generator=generator, device=device)
+    for chunk, uniforms in _draws(graph, goal, parts, generator):
         _run(kernel, graph, goal, *arguments, uniforms, chunk, tables=tables, work=_WORK_PER_EDGE * len(chunk))
     return out.to(theta.device), parts.to(theta.device)
+
+
+def _draws(
+    graph: Hypergraph, goal: Tensor, parts: Tensor, generator: torch.Generator | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield rows of ``parts`` (n, B, P) and their uniform numbers (rows, B, size), on the generator's device."""
+    size = graph.size_of(goal)
+    if len(goal) * size > _MAX_DRAWN:
+        raise InvalidInputError(
+            f"structures of up to {size} hyperedges for each of {len(goal)} instances are too many to draw at once "
+            f"(more than {_MAX_DRAWN} hyperedges). Split the batch"
+        )
+    device = "cpu" if generator is None else generator.device
+    for chunk in parts.split(max(1, _MAX_DRAWN // max(1, len(goal) * size))):
+        yield (
+            chunk,
+            torch.rand(len(chunk), len(goal), size, dtype=torch.float64, generator=generator, device=device),
+        )
+
+
+def used_parts(graph: Hypergraph, goal: Tensor) -> Tensor:
+    """Return the mask of `Hypergraph.part_mask`, without parts for the goal −1, computed by Triton kernels."""
+    from ..kernels.hypergraph import triton_passes
+
+    return triton_passes.used_parts(graph.cached(device_tables, goal.device), goal)
 
 
 def k_best(graph: Hypergraph, theta: Tensor, goal: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -9,10 +9,10 @@ chosen hyperedges.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from .blocks import Blocks, split_into_blocks
 __all__ = ["Hypergraph"]
 
 _MAX_SIZE = 2**60
+_Plan = TypeVar("_Plan")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,7 +49,7 @@ class Hypergraph:
     parts : int
         P, the number of parts.
     plans : dict
-        Cache of `structinf.dp.torch_backend.buckets_of`: the buckets of the graph for each device.
+        Results of :meth:`cached`.
     """
 
     offset: np.ndarray
@@ -57,7 +58,7 @@ class Hypergraph:
     goals: np.ndarray
     level: np.ndarray
     parts: int
-    plans: dict[torch.device, Any] = field(default_factory=dict)
+    plans: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise InvalidInputError for arrays with which the compiled loops would leave their memory."""
@@ -138,6 +139,23 @@ class Hypergraph:
             levels.append((nodes, edges))
         return levels
 
+    def cached(self, build: Callable[[Hypergraph, torch.device], _Plan], device: torch.device) -> _Plan:
+        """Return ``build(self, device)``, computed once for each function and device.
+
+        A call would otherwise copy tables from the host, and wait for the copy.
+
+        Parameters
+        ----------
+        build : callable
+            A function that builds tables of a hypergraph on a device.
+        device : torch.device
+            The device of the tables.
+        """
+        key = build, device
+        if key not in self.plans:
+            self.plans[key] = build(self, device)
+        return self.plans[key]
+
     def goal(self, lengths: Tensor | None, batch: int) -> np.ndarray:
         """Return the goal node of each instance, (B,) int64, with −1 for lengths without a goal.
 
@@ -155,6 +173,33 @@ class Hypergraph:
         """
         if self.goals.ndim == 0 or lengths is None:
             return np.full(batch, self.goals[(-1,) * self.goals.ndim].item(), np.int64)
+        self._check_number_of(lengths)
+        index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)
+        unknown = np.any((index < 0) | (index >= self.goals.shape), axis=1)
+        index = np.where(unknown[:, None], 0, index)
+        return np.where(unknown, -1, self.goals[tuple(index.T)])
+
+    def goal_on(self, device: torch.device, lengths: Tensor | None, batch: int) -> Tensor:
+        """Return :meth:`goal` as a tensor on ``device``, computed there, so that nothing waits for the device.
+
+        Parameters
+        ----------
+        device : torch.device
+            The device of the result.
+        lengths : (B, ...) integer Tensor or None
+            One length for each dimension of ``goals``. None selects the last goal.
+        batch : int
+            B, the number of instances.
+        """
+        table = self.cached(_padded_goals, device)
+        if self.goals.ndim == 0 or lengths is None:
+            return table[(-2,) * self.goals.ndim].expand(batch)
+        self._check_number_of(lengths)
+        columns = lengths.to(device, torch.int64).reshape(len(lengths), self.goals.ndim).unbind(1)
+        # The last entry of each dimension is −1, so that −1 and the size of ``goals`` both index no goal.
+        return table[tuple(c.clamp(-1, size) for c, size in zip(columns, self.goals.shape, strict=True))]
+
+    def _check_number_of(self, lengths: Tensor) -> None:
         if math.prod(lengths.shape[1:]) != self.goals.ndim:
             count = self.goals.ndim
             expected_form, instance_ndim = ("(...)", 0) if count == 1 else (f"(..., {count})", 1)
@@ -163,10 +208,6 @@ class Hypergraph:
                 f"{'s' if count > 1 else ''}; got {tuple(lengths.shape)} with the batch dimensions flattened. Declare "
                 f'instance_ndim = {{"lengths": {instance_ndim}}} in the oracle'
             )
-        index = lengths.cpu().numpy().reshape(len(lengths), self.goals.ndim)
-        unknown = np.any((index < 0) | (index >= self.goals.shape), axis=1)
-        index = np.where(unknown[:, None], 0, index)
-        return np.where(unknown, -1, self.goals[tuple(index.T)])
 
     def part_mask(self, goals: np.ndarray, device: torch.device) -> Tensor:
         """Return a mask of the parts used by derivations of the goal of each instance, (B, P) bool.
@@ -187,6 +228,11 @@ class Hypergraph:
         if len(different) == 1:
             return mask.expand(len(goals), -1)
         return mask[torch.from_numpy(which).to(device)]
+
+
+def _padded_goals(graph: Hypergraph, device: torch.device) -> Tensor:
+    """Return the goals with −1 at the end of each dimension."""
+    return torch.from_numpy(np.pad(graph.goals.astype(np.int64), (0, 1), constant_values=-1)).to(device)
 
 
 def _is_outside(numbers: np.ndarray, low: int, high: int) -> bool:

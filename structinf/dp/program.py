@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError, PluginError
+from ..errors import InfeasibleError, InvalidInputError, PluginError
+from ..kernels.gpu import interprets_kernels, uses_triton
 from ..oracle import Enumerable, KBest, Samplable
 from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, map_parts, pack_like, sum_to_batch_of
 from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer
@@ -100,9 +101,11 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     def valid_parts(self, theta: Parts) -> Parts | None:
         if "lengths" not in self.bound:
             return None
-        graph = self.hypergraph(theta)
-        goals = self._goals(graph, len(self.bound["lengths"]))
-        mask = graph.part_mask(goals, as_tuple(theta)[0].device)
+        graph, device, size = self.hypergraph(theta), as_tuple(theta)[0].device, len(self.bound["lengths"])
+        if uses_triton(as_tuple(theta)[0]):
+            mask = dispatch.used_parts(graph, self._goals_on(device, graph, size))
+        else:
+            mask = graph.part_mask(self._goals(graph, size), device)
         pieces = self._unflatten(mask, theta)
         return map_parts(lambda m, t: m.any(0, keepdim=True) if len(t) == 1 else m, pieces, theta)
 
@@ -123,6 +126,23 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         graph, flat = self.hypergraph(theta), self._flatten(theta)
         return graph, flat, torch.from_numpy(self._goals(graph, len(flat))).to(flat.device)
 
+    def _graph_parts_unchecked_goals(self, theta: Parts) -> tuple[Hypergraph, Tensor, Tensor]:
+        """Return the hypergraph, the flattened θ (B, P), and the goals (B,), for the passes over the hypergraph.
+
+        On devices other than the CPU, lengths without a goal have the goal −1, and the value −inf of the goal −1 tells
+        :meth:`_check_goals_and_values`. A check of the lengths would wait for the device.
+        """
+        graph, flat = self.hypergraph(theta), self._flatten(theta)
+        return graph, flat, self._goals_on(flat.device, graph, len(flat))
+
+    def _goals_on(self, device: torch.device, graph: Hypergraph, batch: int) -> Tensor:
+        lengths = self.bound.get("lengths")
+        if lengths is None or (device.type == "cpu" and not interprets_kernels()):
+            goals = self._goals(graph, batch)
+            return torch.from_numpy(goals) if device.type == "cpu" else graph.goal_on(device, None, batch)
+        check_instances("lengths", lengths, batch, shared=False)
+        return graph.goal_on(device, lengths, batch)
+
     def _goals(self, graph: Hypergraph, batch: int) -> np.ndarray:
         """Return the goal of each instance, (B,) int64; raise InvalidInputError for lengths without a goal."""
         lengths = self.bound.get("lengths")
@@ -137,31 +157,39 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     def _check_feasible(self, value: Tensor) -> None:
         check_feasible(value, f"structure of {self.label()}")
 
+    def _check_goals_and_values(self, value: Tensor, graph: Hypergraph) -> None:
+        """Raise InvalidInputError for the first length without a goal, InfeasibleError for other values of −inf."""
+        try:
+            self._check_feasible(value)
+        except InfeasibleError:
+            self._goals(graph, len(value))
+            raise
+
     # -- smoothed recursion ------------------------------------------------------------------
 
     def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
-        graph, flat, goal = self._graph_parts_goals(theta)
+        graph, flat, goal = self._graph_parts_unchecked_goals(theta)
         value = dispatch.value(graph, flat, goal, regularizer)
-        self._check_feasible(value.detach())
+        self._check_goals_and_values(value.detach(), graph)
         return value.to(flat.dtype)
 
     def smoothed_value_and_mean(self, theta: Parts, regularizer: Regularizer) -> tuple[Tensor, Parts]:
-        graph, flat, goal = self._graph_parts_goals(theta)
+        graph, flat, goal = self._graph_parts_unchecked_goals(theta)
         value, parts = dispatch.value_and_mean(graph, flat, goal, regularizer)
-        self._check_feasible(value)
+        self._check_goals_and_values(value, graph)
         return value.to(flat.dtype), self._unflatten(parts, theta)
 
     def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
-        graph, flat, goal = self._graph_parts_goals(theta)
+        graph, flat, goal = self._graph_parts_unchecked_goals(theta)
         value, parts = dispatch.value_and_mean(graph, flat, goal, regularizer, weight)
-        self._check_feasible(value)
+        self._check_goals_and_values(value, graph)
         return sum_to_batch_of(self._unflatten(parts, theta), theta)
 
     def smoothed_hessian_product(self, theta: Parts, v: Parts, regularizer: Regularizer) -> Parts:
-        graph, flat, goal = self._graph_parts_goals(theta)
+        graph, flat, goal = self._graph_parts_unchecked_goals(theta)
         direction = self._flatten(v).expand(flat.shape).contiguous()
         value, parts = dispatch.hessian_product(graph, flat, direction, goal, regularizer)
-        self._check_feasible(value)
+        self._check_goals_and_values(value, graph)
         return self._unflatten(parts, theta)
 
     # -- oracle methods ----------------------------------------------------------------------

@@ -55,27 +55,25 @@ class Bucket(NamedTuple):
 
 
 def buckets_of(graph: Hypergraph, device: torch.device) -> Sequence[Bucket]:
-    """Return the buckets of the graph in topological order, on ``device``, cached for each graph and device."""
-    if device not in graph.plans:
-        part, tails = np.append(graph.part, graph.parts + 1), np.append(graph.tails, [[graph.nodes] * 2], 0)
-        degree, buckets = np.diff(graph.offset), []
+    """Return the buckets of the graph in topological order, on ``device``; `Hypergraph.cached` keeps them."""
+    part, tails = np.append(graph.part, graph.parts + 1), np.append(graph.tails, [[graph.nodes] * 2], 0)
+    degree, buckets = np.diff(graph.offset), []
 
-        def on_device(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array.astype(np.int64)).to(device)
+    def on_device(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array.astype(np.int64)).to(device)
 
-        for nodes, _ in graph.by_level:
-            size = np.ceil(np.log2(degree[nodes])).astype(int)
-            for s in np.unique(size):
-                chosen = nodes[size == s]
-                columns = np.arange(degree[chosen].max())
-                edges = graph.offset[chosen, None] + columns
-                edges[columns >= degree[chosen, None]] = graph.edges
-                used = [t for t in np.moveaxis(tails[edges], 2, 0) if (t < graph.nodes).any()]
-                buckets.append(
-                    Bucket(on_device(chosen), on_device(edges), on_device(part[edges]), tuple(map(on_device, used)))
-                )
-        graph.plans[device] = buckets
-    return graph.plans[device]
+    for nodes, _ in graph.by_level:
+        size = np.ceil(np.log2(degree[nodes])).astype(int)
+        for s in np.unique(size):
+            chosen = nodes[size == s]
+            columns = np.arange(degree[chosen].max())
+            edges = graph.offset[chosen, None] + columns
+            edges[columns >= degree[chosen, None]] = graph.edges
+            used = [t for t in np.moveaxis(tails[edges], 2, 0) if (t < graph.nodes).any()]
+            buckets.append(
+                Bucket(on_device(chosen), on_device(edges), on_device(part[edges]), tuple(map(on_device, used)))
+            )
+    return buckets
 
 
 def evaluate_nodes(graph: Hypergraph, theta: Tensor, step: Callable[[Bucket, Tensor], Tensor]) -> Tensor:
@@ -85,7 +83,7 @@ def evaluate_nodes(graph: Hypergraph, theta: Tensor, step: Callable[[Bucket, Ten
     """
     is_recorded = torch.is_grad_enabled() and theta.requires_grad
     padded = torch.cat([theta, theta.new_zeros(len(theta), 1), theta.new_full((len(theta), 1), -torch.inf)], 1)
-    v, buckets = theta.new_zeros(len(theta), graph.nodes + 1), buckets_of(graph, theta.device)
+    v, buckets = theta.new_zeros(len(theta), graph.nodes + 1), graph.cached(buckets_of, theta.device)
     pieces = (padded[:, bucket.part.flatten()] for bucket in buckets)
     if is_recorded:  # one indexing operation, since each separate one would allocate a gradient of the size of θ
         parts = torch.cat([bucket.part.flatten() for bucket in buckets])
@@ -118,7 +116,7 @@ def send_flow(
     w = weight.new_zeros(batch, graph.nodes + 1)
     w[torch.arange(batch, device=w.device), goal] = weight
     parts, edges = w.new_zeros(batch, graph.parts + 2), w.new_zeros(batch, graph.edges + 1)
-    for bucket in reversed(buckets_of(graph, w.device)):
+    for bucket in reversed(graph.cached(buckets_of, w.device)):
         flow = step(bucket, w[:, bucket.nodes]).flatten(1)
         edges[:, bucket.edges.flatten()] = flow
         parts.index_add_(1, bucket.part.flatten(), flow)
@@ -128,8 +126,8 @@ def send_flow(
 
 
 def at_goals(v: Tensor, goal: Tensor) -> Float[Tensor, " batch"]:
-    """Return the entry of ``v`` (B, N + 1) at the node ``goal`` (B,) of each instance."""
-    return v.gather(1, goal.unsqueeze(1)).squeeze(1)
+    """Return the entry of ``v`` (B, N + 1) at the node ``goal`` (B,) of each instance; −inf for the goal −1."""
+    return torch.where(goal < 0, -torch.inf, v.gather(1, goal.clamp(min=0).unsqueeze(1)).squeeze(1))
 
 
 def value(

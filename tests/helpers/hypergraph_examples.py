@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hypergraph_reference import INF, TWICE, Hyperedges, Recursion, random_hyperedges
 from regularizers_by_alpha import REGULARIZERS
-from structinf.dp import HypergraphBuilder, HypergraphProgram
+from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,27 @@ class Listed(HypergraphProgram):
         for head, tails, part in self.lists.edges:
             graph.add(nodes[head], *nodes[list(tails)], part=part)
         return graph.build(nodes[list(self.lists.goals)])
+
+
+@dataclass(frozen=True)
+class FewOnes(HypergraphProgram):
+    """Binary strings without two adjacent ones, and at most k ones."""
+
+    k: int
+    event_ndim: ClassVar[int] = 1
+    instance_ndim: ClassVar[Any] = {"lengths": 0}
+
+    def build(self, event_shape: Any) -> Hypergraph:
+        graph = HypergraphBuilder(event_shape)
+        zero, one = graph.nodes(2, event_shape[0] + 1, self.k + 1)  # the last of so many, with so many ones
+        graph.add(zero[0, 0])
+        graph.add(zero[1:], zero[:-1])
+        graph.add(zero[1:], one[:-1])
+        graph.add(one[1:, 1:], zero[:-1, :-1], part=graph.parts[:, None])
+        goals = graph.nodes(event_shape[0] + 1)
+        graph.add(goals[:, None], zero)
+        graph.add(goals[:, None], one)
+        return graph.build(goals, prune=True)
 
 
 LISTS = (*map(random_hyperedges, range(6)), TWICE)

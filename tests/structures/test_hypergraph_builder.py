@@ -180,6 +180,22 @@ def test_lengths_that_index_no_goals_are_refused(goals, lengths, message):
         built.goal(torch.zeros(lengths, dtype=torch.int64), 5)
 
 
+@pytest.mark.parametrize("goals", [1, 2])
+def test_goals_on_a_device(goals):
+    graph, nodes = chain()
+    table = np.append(nodes[::-1], [-1, nodes[0]])
+    built = graph.build(table if goals == 1 else table.reshape(2, 3))
+    lengths = torch.cartesian_prod(*[torch.tensor([-(1 << 40), -2, -1, 0, 1, 2, 3, 5, 6, 1 << 40])] * goals)
+    device = torch.device("cpu")
+    for given, batch in ((lengths, len(lengths)), (None, 3)):
+        assert built.goal_on(device, given, batch).tolist() == built.goal(given, batch).tolist()
+
+
+def test_the_only_goal_on_a_device():
+    graph, nodes = chain()
+    assert graph.build(nodes[-1]).goal_on(torch.device("cpu"), None, 2).tolist() == [3, 3]
+
+
 def test_nothing_may_be_added():
     graph, nodes = chain()
     graph.add([], nodes[:0], part=graph.parts[:0])

@@ -6,13 +6,13 @@ import functools
 import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 
 import structinf as si
+from hypergraph_examples import FewOnes
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InfeasibleError, InvalidInputError, PluginError
 from structinf.parts import as_tuple
@@ -24,27 +24,6 @@ pytestmark = pytest.mark.slow
 INF = math.inf
 
 # ----------------------------------------------------------------------------- programs
-
-
-@dataclass(frozen=True)
-class FewOnes(HypergraphProgram):
-    """Binary strings without two adjacent ones, and at most k ones."""
-
-    k: int
-    event_ndim: ClassVar[int] = 1
-    instance_ndim: ClassVar[Any] = {"lengths": 0}
-
-    def build(self, event_shape: Any) -> Hypergraph:
-        graph = HypergraphBuilder(event_shape)
-        zero, one = graph.nodes(2, event_shape[0] + 1, self.k + 1)  # the last of so many, with so many ones
-        graph.add(zero[0, 0])
-        graph.add(zero[1:], zero[:-1])
-        graph.add(zero[1:], one[:-1])
-        graph.add(one[1:, 1:], zero[:-1, :-1], part=graph.parts[:, None])
-        goals = graph.nodes(event_shape[0] + 1)
-        graph.add(goals[:, None], zero)
-        graph.add(goals[:, None], one)
-        return graph.build(goals, prune=True)
 
 
 def few_ones(n: int, k: int, length: int | None = None) -> list[tuple[int, ...]]:
