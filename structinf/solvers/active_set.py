@@ -2,7 +2,7 @@
 
 All instances of a batch advance together. A round is one oracle call for all unfinished instances, then one
 quadratic program over the found vertices for each instance. An :class:`ActiveSetBackend` solves the programs:
-compiled loops on the CPU, batched linear algebra on other devices.
+compiled loops on the CPU, Triton kernels on a GPU, batched linear algebra on other devices.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import StructinfError
+from ..kernels.gpu import uses_triton
 from ..oracle import Oracle
 from ..parts import Parts
 from .active_set_backend import ActiveSetBackend
@@ -80,6 +81,10 @@ def active_set(
 
 
 def _make_backend(problem: MeanProblem) -> ActiveSetBackend:
+    if problem.batch and uses_triton(problem.theta[0]):
+        from .active_set_triton import TritonBackend
+
+        return TritonBackend(problem)
     if problem.flattening.device.type == "cpu":
         from .active_set_compiled import CompiledBackend
 
