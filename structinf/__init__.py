@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         register_oracle,
         register_relaxation,
     )
+    from .deferred_checks import unchecked
     from .distributions import Gibbs, SparseDistribution
     from .distributions.mixed import GaussianSparsemax, GumbelSparsemax, HardConcrete
     from .errors import (
@@ -158,6 +159,7 @@ __all__ = [
     "soft_sort",
     "testing",
     "topk",
+    "unchecked",
 ]
 
 # __getattr__ imports these modules on first use. Importing all of them takes a quarter of the time of `import torch`.
@@ -171,6 +173,7 @@ _NAMES_BY_MODULE = {
     ".calls.resolution": (
         "get_oracle get_relaxation list_oracles list_relaxations register_oracle register_relaxation"
     ),
+    ".deferred_checks": "unchecked",
     ".distributions": "Gibbs SparseDistribution",
     ".distributions.mixed": "GaussianSparsemax GumbelSparsemax HardConcrete",
     ".errors": (

@@ -106,7 +106,7 @@ def relax(
     """
     resolved, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
     resolved = resolved.with_generator(generator)
-    with problem.plain_modes():
+    with problem.plain_modes(defers_checks=resolved.defers_checks(problem.oracle)):
         mean = resolved.mean(problem.oracle, problem.theta)
     return cast(PartsT, problem.restore_parts(mean, resolved.sample_ndim))
 
@@ -227,6 +227,7 @@ def encode(labels: Tensor, like: PartsT, oracle: str | Oracle, **options: Any) -
         raise TypeError(f"labels must be a tensor of integers, got {received}")
     with blame_argument("like"):
         problem = prepare_oracle(like, oracle, options)
+        problem.finish_checks()
     return cast(PartsT, problem.restore_parts(problem.encode(labels, "labels")))
 
 
@@ -265,7 +266,9 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
         raise TypeError(f"y must be a structure in floating point, got {y.dtype}; call .float() first")
     with blame_argument("y"):
         problem = prepare_oracle(y, oracle, options)
+        problem.finish_checks()
     flat = problem.flatten_parts(y, "y")
+    problem.finish_checks()
     return problem.restore(problem.oracle.decode(flat))
 
 

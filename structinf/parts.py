@@ -6,6 +6,8 @@ Every tensor has one flat batch dimension of size B, or of size 1 if the batch s
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .compile.saved_tensors import bypass_saved_tensor_hooks
+from .deferred_checks import check_number, skips_checks
 from .errors import InvalidInputError
 from .kernels.arrays import empty
 from .shapes import Float
@@ -154,6 +157,9 @@ def inner_product(theta: Parts, y: Parts) -> Float[Tensor, " batch"]:
 def _row_inner_products(t: Tensor, z: Tensor) -> Tensor:
     """Return ⟨t, z⟩ over all dimensions except the first. The first dimension of t or z may have size 1."""
     t, z = t.unsqueeze(-1).flatten(1), z.unsqueeze(-1).flatten(1)
+    if not t.is_cpu:  # without a look at the result, which would wait for the device
+        unused = (z == 0) & t.isinf() if z.requires_grad else z == 0
+        return _broadcast_vecdot(t.masked_fill(unused, 0), z)
     value = _broadcast_vecdot(t, z)
     if bool(value.isnan().any()):
         # ∞ · 0 is NaN, but a part that is 0 in the structure adds nothing to the score.
@@ -221,12 +227,17 @@ def divide_by_temperature(theta: Parts, temperature: float) -> Parts:
     scaled = map_parts(lambda t: t / temperature, theta)
     if temperature < 1:
         for t, s in zip(as_tuple(theta), as_tuple(scaled), strict=True):
-            if bool((s.isinf() & ~t.isinf()).any()):
-                raise InvalidInputError(
-                    f"temperature {temperature!r} is too small: theta / temperature overflows {t.dtype}; use a larger "
-                    "temperature or smaller scores"
-                )
+            if not skips_checks(t):
+                overflows = (s.isinf() != t.isinf()).any()
+                check_number(overflows, operator.not_, functools.partial(_raise_overflow, temperature, t.dtype))
     return scaled
+
+
+def _raise_overflow(temperature: float, dtype: torch.dtype) -> None:
+    raise InvalidInputError(
+        f"temperature {temperature!r} is too small: theta / temperature overflows {dtype}; use a larger temperature or "
+        "smaller scores"
+    )
 
 
 def differentiate(value: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> list[Tensor]:

@@ -134,6 +134,14 @@ class Relaxation(abc.ABC):
         """Return a copy that solves its problems to rounding errors; the relaxation itself if it has no tolerance."""
         return self
 
+    def defers_checks(self, oracle: Oracle) -> bool:
+        """Return whether checks of values on a GPU wait until the mean, or a loss, is computed; by default False.
+
+        Law: True only if :meth:`mean` and the methods of losses call each method of the oracle for the whole batch, and
+        decide nothing by values. The oracle then receives scores that may hold NaN.
+        """
+        return False
+
     def unsupported_reason(self, oracle: Oracle) -> str | None:
         """Return the reason why the relaxation does not support ``oracle``, as a clause; None if it does."""
         return missing_ability_reason(oracle, self.requires)
@@ -234,6 +242,9 @@ class GradientRelaxation(RegularizedRelaxation):
     @abc.abstractmethod
     def convex_function(self, oracle: Oracle) -> autograd.ConvexFunction:
         """Return f with its derivatives."""
+
+    def defers_checks(self, oracle: Oracle) -> bool:
+        return True
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)

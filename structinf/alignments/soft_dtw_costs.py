@@ -85,7 +85,7 @@ def soft_dtw(
     (tensor(-1.1904), tensor(-0.2508), tensor(0.))
     """
     problem, smoothed = _prepare(cost, temperature, regularizer, band, lengths)
-    with problem.plain_modes():
+    with _NamedCost(), problem.plain_modes(defers_checks=True):
         value = smoothed.conjugate(problem.oracle, problem.theta)
     return problem.restore(0 - value)  # `-value` would return −0 for a cost of 0
 
@@ -134,7 +134,7 @@ def alignment_matrix(
             [0.0000, 0.1811, 1.0000]])
     """
     problem, smoothed = _prepare(cost, temperature, regularizer, band, lengths)
-    with problem.plain_modes():
+    with _NamedCost(), problem.plain_modes(defers_checks=True):
         mean = smoothed.mean(problem.oracle, problem.theta)
     return cast(Tensor, problem.restore_parts(mean))
 
@@ -168,7 +168,7 @@ def alignment_path(
             [-1, -1]])
     """
     problem = _bind_band_and_lengths(cost, band, lengths)
-    with problem.plain_modes(), torch.no_grad():
+    with _NamedCost(), problem.plain_modes(defers_checks=True), torch.no_grad():
         labels = problem.oracle.decode(best_structure(problem.oracle, problem.theta))
     return problem.restore(labels)
 
@@ -199,12 +199,19 @@ def _bind_band_and_lengths(cost: Tensor, band: Any, lengths: Any) -> Problem:
     check_floating("cost", cost)
     if lengths is not None:
         _check_lengths(lengths, cost)
-    try:
-        with blame_argument("cost", but="theta holds"):
-            return Problem.build(-cost, get_oracle("dtw"), {"band": band, "lengths": lengths})
-    except InvalidInputError as error:
-        hint = " (theta is minus the cost)" if "theta" in str(error) else ""
-        raise InvalidInputError(f"{error}{hint}") from None
+    with _NamedCost(), blame_argument("cost", but="theta holds"):
+        return Problem.build(-cost, get_oracle("dtw"), {"band": band, "lengths": lengths})
+
+
+class _NamedCost:
+    """A context that adds to errors about values of θ that θ is minus the cost."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, InvalidInputError) and str(error).startswith("theta holds"):
+            raise InvalidInputError(f"{error} (theta is minus the cost)") from None
 
 
 def _check_lengths(lengths: Any, cost: Tensor) -> None:

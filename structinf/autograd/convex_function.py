@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..compile.torch_private import functorch_is_active, set_grad_enabled
+from ..deferred_checks import without_checks
 from ..parts import (
     Parts,
     as_tuple,
@@ -149,7 +150,8 @@ class _Vjp(Function):
 
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, weight: Tensor, *theta: Tensor) -> tuple[Tensor, ...]:
-        return as_tuple(function.vjp(pack(theta, is_tuple), weight))
+        with without_checks(weight):
+            return as_tuple(function.vjp(pack(theta, is_tuple), weight))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -161,9 +163,10 @@ class _Vjp(Function):
         # ⟨v, Σ_b w_b μ_b⟩ has gradient Σ_b w_b H_b v in θ, and ⟨v, μ_b⟩ in w_b.
         weight, *theta = ctx.saved_tensors
         form = pack(tuple(theta), ctx.is_tuple)
-        grad_weight = (
-            inner_product(pack(v, ctx.is_tuple), gradient(ctx.function, form)) if ctx.needs_input_grad[2] else None
-        )
+        with without_checks(weight):
+            grad_weight = (
+                inner_product(pack(v, ctx.is_tuple), gradient(ctx.function, form)) if ctx.needs_input_grad[2] else None
+            )
         if not any(ctx.needs_input_grad[3:]):
             return None, None, grad_weight, *[None] * len(theta)
         products = _HessianProduct.apply(ctx.function, ctx.is_tuple, len(theta), *theta, *v)
@@ -228,7 +231,8 @@ class _HessianProduct(Function):
     @staticmethod
     def forward(function: ConvexFunction, is_tuple: bool, n: int, *theta_v: Tensor) -> tuple[Tensor, ...]:
         theta, v = pack(theta_v[:n], is_tuple), pack(theta_v[n:], is_tuple)
-        return as_tuple(function.hessian_product(theta, v))
+        with without_checks(theta_v[0]):
+            return as_tuple(function.hessian_product(theta, v))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -239,7 +243,7 @@ class _HessianProduct(Function):
     def backward(ctx: Any, *w: Tensor) -> Any:
         # ⟨w, H v⟩ is differentiated by autograd, through the value of the function in torch.
         create_graph = torch.is_grad_enabled()
-        with torch.enable_grad():
+        with torch.enable_grad(), without_checks(w[0]):
             # Aliases stop gradients here, except in a graph of higher order.
             inputs = [t.view_as(t) if create_graph else t.detach() for t in ctx.saved_tensors]
             for t in inputs:

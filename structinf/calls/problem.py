@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,13 +21,14 @@ from torch import Tensor
 
 from ..compile.functorch import NO_FORWARD_MODE, check_not_captured
 from ..compile.torch_private import has_forward_derivative
+from ..deferred_checks import DeferredChecks, checks_for, skips_checks
 from ..errors import InstanceError, InvalidInputError, PluginError, UnsupportedError
 from ..kernels.arrays import as_tensor, upcast_half
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
 from ..solvers.perturbation import repeat_instances
 from ..validation import check_real, check_values
-from ..validation.method_calls import validate_scores
+from ..validation.method_calls import accept_form, validate_form, validate_scores
 from ..validation.scores import check_score_tensors, wrong_instance_shape
 
 __all__ = ["Problem", "blame_argument", "broadcasts", "mask_hint", "shapes"]
@@ -44,10 +46,15 @@ class Problem:
     theta: Parts
     batch_shape: torch.Size
     dtypes: tuple[torch.dtype, ...]
+    checks: DeferredChecks | None = None
+    """The checks of values on a GPU, which wait for the end of :meth:`plain_modes`; None on the CPU."""
 
     @classmethod
     def build(cls, theta: Any, oracle: Oracle, instance_data: Mapping[str, Any]) -> Problem:
-        """Validate and flatten the arguments. Raises InvalidInputError or TypeError with the position of the error."""
+        """Validate and flatten the arguments. Raises InvalidInputError or TypeError with the position of the error.
+
+        On a GPU, the check of finite scores waits until :meth:`plain_modes` or :meth:`finish_checks` is called.
+        """
         theta = list_to_tuple(theta)
         check_score_tensors(theta)
         ndims = oracle.resolve_event_ndim(theta)
@@ -59,25 +66,30 @@ class Problem:
         form = pack_like(flat, theta)
         for name, t in oracle.bound.items():
             check_not_captured(name, t)
+        checks = checks_for(flat[0])
+        stand_in = form if checks is None else _on_cpu(form)
         given = {name: value for name, value in instance_data.items() if value is not None}
         try:
             bound = {
                 name: _check_instance_data(name, value, oracle, batch_shape, form) for name, value in given.items()
             }
         except InvalidInputError:
-            _check_form(oracle, form)
+            _check_form(oracle, stand_in)
             raise
-        oracle = oracle.bind(**bound) if bound else oracle
-        validate_scores(oracle, form, math.prod(batch_shape))
+        if checks is None:
+            oracle = oracle.bind(**bound) if bound else oracle
+            validate_scores(oracle, form, math.prod(batch_shape))
+        else:
+            oracle = _bind_on_device(oracle, bound, form, stand_in, math.prod(batch_shape))
         form = _without_padding(oracle, form)
         for i, t in enumerate(as_tuple(form)):
-            _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape)
+            _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape, checks)
         if torch.is_inference_mode_enabled():
             # Autograd cannot record inference tensors, and some oracles use autograd.
             with torch.inference_mode(False):
                 form = map_parts(torch.clone, form)
                 oracle = oracle.with_cloned_data()
-        return cls(oracle, form, batch_shape, tuple(t.dtype for t in tensors))
+        return cls(oracle, form, batch_shape, tuple(t.dtype for t in tensors), checks)
 
     # -- other arguments of the same batch ---------------------------------------------------
 
@@ -125,9 +137,11 @@ class Problem:
             flat.append(t.reshape(math.prod(self.batch_shape), *event))
         form = self.without_padding(pack_like(flat, self.theta))
         for t in as_tuple(form):
-            if not bool(t.isfinite().all()):
-                index = int((~t.isfinite()).nonzero()[0, 0])
-                raise InvalidInputError(f"{what} holds NaN or infinity at batch index {index}; it must be finite")
+            if self.checks is None:
+                _check_all_finite(t, what)
+            elif not skips_checks(t):
+                # The sum is finite only if all entries are.
+                self.checks.add(t.sum(), math.isfinite, functools.partial(_check_all_finite, t, what))
         return form
 
     def gold(self, y: Any, what: str) -> Parts:
@@ -139,21 +153,38 @@ class Problem:
             return self.encode(y, what)
         form = self.flatten_parts(y, what, self._or_labels(what))
         if type(self.oracle).decode is not Oracle.decode:
-            try:
-                again = self.oracle.encode(self.oracle.decode(form), form)
-                wrong = [(a != t).flatten(1).any(1) for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
-                indices = torch.stack(wrong).any(0).nonzero()
-            except UnsupportedError:
-                return form  # an oracle with these options has no labels
-            except InvalidInputError as error:
-                why = str(error).removeprefix("y: ").removeprefix("labels: ")
-                raise InvalidInputError(f"{what} is not a structure of {self.oracle.label()}: {why}") from None
-            if len(indices):
-                raise InvalidInputError(
-                    f"{what} is not a structure of {self.oracle.label()} at batch index {int(indices[0, 0])}; "
-                    "give integer labels, or 0/1 parts as argmax returns them"
-                )
+            if self.checks is None:
+                self._check_gold(form, what)
+            elif not skips_checks(as_tuple(form)[0]):
+                again = self._encode_again(form, what)
+                if again is not None:
+                    differ = [(a != t).any() for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
+                    check = functools.partial(self._check_gold, form, what)
+                    self.checks.add(torch.stack(differ).any(), operator.not_, check)
         return form
+
+    def _check_gold(self, form: Parts, what: str) -> None:
+        """Raise InvalidInputError unless decoding and encoding returns ``form`` (B, *event) itself."""
+        again = self._encode_again(form, what)
+        if again is None:
+            return
+        wrong = [(a != t).flatten(1).any(1) for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
+        indices = torch.stack(wrong).any(0).nonzero()
+        if len(indices):
+            raise InvalidInputError(
+                f"{what} is not a structure of {self.oracle.label()} at batch index {int(indices[0, 0])}; "
+                "give integer labels, or 0/1 parts as argmax returns them"
+            )
+
+    def _encode_again(self, form: Parts, what: str) -> Parts | None:
+        """Return the structures of the labels of ``form``; None if an oracle with these options has no labels."""
+        try:
+            return self.oracle.encode(self.oracle.decode(form), form)
+        except UnsupportedError:
+            return None
+        except InvalidInputError as error:
+            why = str(error).removeprefix("y: ").removeprefix("labels: ")
+            raise InvalidInputError(f"{what} is not a structure of {self.oracle.label()}: {why}") from None
 
     def _or_labels(self, what: str) -> str:
         """Return a hint at integer labels, as a clause of an error message; empty if the oracle has no labels."""
@@ -212,23 +243,39 @@ class Problem:
                 "call .to_dense() in the method"
             )
 
-    def plain_modes(self) -> contextlib.AbstractContextManager[None]:
+    def plain_modes(self, *, defers_checks: bool = False) -> contextlib.AbstractContextManager[None]:
         """Disable autocast, and replace inference mode by no_grad, while an oracle runs.
 
         Errors about one instance receive the batch index in the user's batch shape.
+
+        Parameters
+        ----------
+        defers_checks : bool
+            Whether checks of values on a GPU wait for the end of the context. The oracle then runs on scores that may
+            hold NaN. By default, the start of the context finishes the checks.
         """
-        return _PlainModes(as_tuple(self.theta)[0].device.type, self.batch_shape)
+        return _PlainModes(as_tuple(self.theta)[0].device.type, self.batch_shape, self.checks, defers_checks)
+
+    def finish_checks(self) -> None:
+        """Run the checks that wait, for calls without :meth:`plain_modes`."""
+        if self.checks is not None:
+            self.checks.finish()
 
 
 class _PlainModes:
     """The context of :meth:`Problem.plain_modes`; a class, because generators take several times longer."""
 
-    def __init__(self, device_type: str, batch_shape: torch.Size) -> None:
+    def __init__(
+        self, device_type: str, batch_shape: torch.Size, checks: DeferredChecks | None, defers_checks: bool
+    ) -> None:
         self.device_type, self.batch_shape = device_type, batch_shape
+        self.checks, self.defers_checks = checks, defers_checks
         self.modes: contextlib.ExitStack | None = None
 
     def __enter__(self) -> None:
         has_autocast, has_inference = torch.is_autocast_enabled(self.device_type), torch.is_inference_mode_enabled()
+        if self.checks is not None:
+            self.token = self.checks.start(defers=self.defers_checks)
         if has_autocast or has_inference:
             self.modes = contextlib.ExitStack()
         if self.modes is not None and has_autocast:
@@ -240,6 +287,12 @@ class _PlainModes:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if self.modes is not None:
             self.modes.close()
+        if self.checks is not None:
+            try:
+                self.checks.stop(self.token, error)
+            except InstanceError as found:
+                found.add_batch_position(self.batch_shape)
+                raise
         if isinstance(error, InstanceError):
             error.add_batch_position(self.batch_shape)
 
@@ -303,7 +356,8 @@ def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: tor
     if isinstance(value, Tensor):
         check_values(name, value)
     try:
-        t = as_tensor(value).to(as_tuple(theta)[0].device)
+        t = as_tensor(value)
+        t = t.to("cpu") if as_tuple(theta)[0].is_cpu else t
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} must be a tensor or a list of numbers, got {value!r}") from error
     integral = not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool)
@@ -323,12 +377,37 @@ def _check_instance_data(name: str, value: Any, oracle: Oracle, batch_shape: tor
     return t.expand(batch_shape + event).reshape(math.prod(batch_shape), *event)
 
 
+def _on_cpu(form: Parts) -> Parts:
+    """Return zeros on the CPU of the shapes and dtypes of ``form``, which take no memory."""
+    return map_parts(lambda t: torch.zeros((), dtype=t.dtype, device="cpu").expand(t.shape), form)
+
+
+def _bind_on_device(oracle: Oracle, bound: Mapping[str, Tensor], form: Parts, stand_in: Parts, batch: int) -> Oracle:
+    """Return the validated oracle with the data ``bound``, copied to the device of ``form``.
+
+    Data given on the CPU are validated there, with ``stand_in`` in place of the scores: reading the device would wait.
+    """
+    device = as_tuple(form)[0].device
+    is_on_cpu = not oracle.bound and all(t.is_cpu for t in bound.values())
+    if is_on_cpu:
+        validate_form(oracle.bind(**bound) if bound else oracle, stand_in, batch)
+    if bound:
+        oracle = oracle.bind(**{name: t.to(device, non_blocking=True) for name, t in bound.items()})
+    if not is_on_cpu:
+        validate_form(oracle, form, batch)
+    accept_form(oracle, form, batch)
+    return oracle
+
+
 def _without_padding(oracle: Oracle, form: Parts) -> Parts:
     masks = oracle.valid_parts(form)
     if masks is None:
         return form
     # Not a product: 0 · NaN is NaN, and where() gives the padding a gradient of exactly 0.
-    return map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
+    if as_tuple(form)[0].is_cpu:
+        return map_parts(lambda t, mask: torch.where(_rows_like(mask, t), t, 0.0), form, masks)
+    # On a device, torch.where would launch another kernel to fill a tensor with the number.
+    return map_parts(lambda t, mask: t.masked_fill(~_rows_like(mask, t), 0), form, masks)
 
 
 def _rows_like(mask: Tensor, t: Tensor) -> Tensor:
@@ -341,11 +420,22 @@ def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
-def _check_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
+def _check_finite(t: Tensor, name: str, batch_shape: torch.Size, checks: DeferredChecks | None) -> None:
     """Raise InvalidInputError for NaN or +inf. The maximum is finite or −inf only if all entries are: one pass."""
     t = t.detach() if t.requires_grad else t
-    if t.numel() == 0 or t.amax().item() < math.inf:  # False for NaN
+    if t.numel() == 0 or skips_checks(t):
         return
+    if checks is not None:
+        checks.add(t.amax(), _is_below_infinity, functools.partial(_raise_not_finite, t, name, batch_shape))
+    elif not t.amax().item() < math.inf:
+        _raise_not_finite(t, name, batch_shape)
+
+
+def _is_below_infinity(number: float) -> bool:
+    return number < math.inf  # False for NaN
+
+
+def _raise_not_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
     wrong = torch.isnan(t) | torch.isposinf(t)
     where = wrong.nonzero()[0].tolist()
     value = t[tuple(where)].item()
@@ -359,6 +449,12 @@ def _check_finite(t: Tensor, name: str, batch_shape: torch.Size) -> None:
         f"{name} holds {'NaN' if math.isnan(value) else '+inf'} at {place}; "
         "scores must be finite, or −inf to forbid a part"
     )
+
+
+def _check_all_finite(t: Tensor, what: str) -> None:
+    if not bool(t.isfinite().all()):
+        index = int((~t.isfinite()).nonzero()[0, 0])
+        raise InvalidInputError(f"{what} holds NaN or infinity at batch index {index}; it must be finite")
 
 
 def _check_form(oracle: Oracle, theta: Parts) -> None:

@@ -101,6 +101,7 @@ class Gibbs(StructureDistribution):
         **options: Any,
     ) -> None:
         problem = prepare_oracle(theta, oracle, options)
+        problem.finish_checks()
         if reason := missing_ability_reason(problem.oracle, GibbsOracle):
             raise UnsupportedError(
                 f"Gibbs cannot be computed: {reason}. For any oracle, use SparseDistribution.of(theta, oracle), or the "

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..compile.torch_private import functorch_is_active
+from ..deferred_checks import finish_checks
 
 __all__ = ["HALF_DTYPES", "as_tensor", "empty", "has_numpy_view", "to_numpy", "upcast_half", "zeros"]
 
@@ -29,7 +30,11 @@ def has_numpy_view(t: Tensor) -> bool:
 
 
 def to_numpy(*tensors: Tensor) -> list[Any]:
-    """Return C-contiguous numpy arrays: views of contiguous CPU tensors, copies of other tensors."""
+    """Return C-contiguous numpy arrays: views of contiguous CPU tensors, copies of other tensors.
+
+    Compiled loops need valid scores, so checks of scores on a device do not wait any longer.
+    """
+    finish_checks()
     return [t.detach().cpu().contiguous().numpy() for t in tensors]
 
 

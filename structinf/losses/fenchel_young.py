@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from ..calls.problem import Problem
 from ..calls.resolution import resolve, works_with
+from ..deferred_checks import check_number, skips_checks
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
@@ -102,25 +105,14 @@ class FenchelYoungLoss(StructuredLoss):
         if self.cost is not None:
             theta = theta64 = map_parts(torch.add, theta64, self._cost(problem, gold))
         gold_score = oracle.score(theta64, gold64)
-        if bool(gold_score.isneginf().any()):
-            index = int(gold_score.isneginf().nonzero()[0, 0])
-            part = _forbidden_part(oracle, theta64, gold, index)
-            raise InvalidInputError(
-                f"y: the gold structure at batch index {index} uses a part of score −inf, {part}, so its loss is "
-                "infinite; give this part a finite score in theta, or correct y"
-            )
+        check = functools.partial(_check_gold_score, oracle, theta64, gold, gold_score)
+        _check_least(gold_score, _is_above_minus_infinity, check)
         conjugate, omega = relaxation.float64_conjugate_and_omega(oracle, theta, gold, dtype)
         losses = conjugate + omega - gold_score
-        if not bool((losses.detach() < 0).any()):
+        if gold_score.is_cpu and not bool((losses.detach() < 0).any()):
             return losses
-        # Apart from rounding, only a point outside conv(Y) can have a negative loss.
-        size = 1 + conjugate.detach().abs() + omega.detach().abs() + gold_score.detach().abs()
-        below = losses.detach() < -(torch.finfo(dtype).eps ** 0.5) * size
-        if bool(below.any()):
-            index = int(below.nonzero()[0, 0])
-            raise InvalidInputError(
-                f"y is not a structure of {oracle.label()} at batch index {index}: its score is above the best score"
-            )
+        check = functools.partial(_check_losses, oracle, losses, (conjugate, omega, gold_score), dtype)
+        _check_least(losses, _is_nonnegative, check)
         return without_negative_rounding(losses)
 
     def _callable_option(self) -> tuple[str, Any]:
@@ -136,6 +128,43 @@ class FenchelYoungLoss(StructuredLoss):
     def extra_repr(self) -> str:
         cost = "" if self.cost is None else f", cost={self.cost if isinstance(self.cost, str) else '...'}"
         return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}{cost}, reduction={self.reduction!r}"
+
+
+def _check_least(values: Tensor, passes: Callable[[float], bool], check: Callable[[], None]) -> None:
+    """Run ``check`` unless the least of the ``values`` (B,) passes: on a device, at the end of the call."""
+    if values.is_cpu:
+        check()
+    elif values.numel() and not skips_checks(values):
+        check_number(values.detach().amin(), passes, check)
+
+
+def _is_above_minus_infinity(number: float) -> bool:
+    return number > -math.inf
+
+
+def _is_nonnegative(number: float) -> bool:
+    return number >= 0
+
+
+def _check_gold_score(oracle: Oracle, theta: Parts, gold: Parts, gold_score: Tensor) -> None:
+    if bool(gold_score.isneginf().any()):
+        index = int(gold_score.isneginf().nonzero()[0, 0])
+        part = _forbidden_part(oracle, theta, gold, index)
+        raise InvalidInputError(
+            f"y: the gold structure at batch index {index} uses a part of score −inf, {part}, so its loss is "
+            "infinite; give this part a finite score in theta, or correct y"
+        )
+
+
+def _check_losses(oracle: Oracle, losses: Tensor, terms: tuple[Tensor, ...], dtype: torch.dtype) -> None:
+    """Raise InvalidInputError if a loss is negative. Rounding aside, only a point outside conv(Y) can have such one."""
+    size = 1 + torch.stack([t.detach().abs() for t in terms]).sum(0)
+    below = losses.detach() < -(torch.finfo(dtype).eps ** 0.5) * size
+    if bool(below.any()):
+        index = int(below.nonzero()[0, 0])
+        raise InvalidInputError(
+            f"y is not a structure of {oracle.label()} at batch index {index}: its score is above the best score"
+        )
 
 
 def _forbidden_part(oracle: Oracle, theta: Parts, gold: Parts, index: int) -> str:

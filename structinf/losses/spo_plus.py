@@ -160,4 +160,6 @@ def _true(true_theta: Any, theta: Parts, problem: Problem) -> Parts:
         check_real("true_theta", t)
     converted = [t.to(like) for t, like in zip(true, likes, strict=True)]
     with blame_argument("true_theta"):
-        return Problem.build(pack_like(converted, problem.theta), problem.oracle, {}).theta
+        built = Problem.build(pack_like(converted, problem.theta), problem.oracle, {})
+        built.finish_checks()
+        return built.theta

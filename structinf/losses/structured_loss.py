@@ -108,7 +108,7 @@ class StructuredLoss(nn.Module, abc.ABC):
             its loss is infinite. Also for the invalid inputs of :func:`structinf.relax`.
         """
         problem = Problem.build(theta, self.oracle, instance_data)
-        with problem.plain_modes():
+        with problem.plain_modes(defers_checks=self.relaxation.defers_checks(self.oracle)):
             losses = self._losses(problem, problem.gold(y, "y"), self.relaxation.with_generator(generator))
         total = reduce_losses(losses, self.reduction)
         return problem.restore(losses) if self.reduction == "none" else total.to(problem.dtype)

@@ -47,6 +47,9 @@ class MAP(RegularizedRelaxation):
     def piecewise_constant(self) -> bool:
         return True
 
+    def defers_checks(self, oracle: Oracle) -> bool:
+        return True
+
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
         y = best_structure(oracle, theta)

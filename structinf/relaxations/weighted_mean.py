@@ -69,6 +69,9 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
             make_support=result.support,
         )
 
+    def defers_checks(self, oracle: Oracle) -> bool:
+        return self._closed_form(oracle) is not None
+
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         scaled = divide_by_temperature(theta, self.temperature)
         closed_form = self._closed_form(oracle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..compile.torch_private import functorch_is_active, is_fake_tensor, is_functorch_wrapped_tensor, is_jit_tracing
+from ..deferred_checks import check_number, skips_checks
 from ..errors import PluginError
 
 __all__ = ["check_function_values", "protocol_error", "versions_of"]
@@ -42,7 +44,8 @@ def check_function_values(
     """Raise PluginError unless the ``value`` of ``function`` is a floating-point tensor of shape (batch,).
 
     The function must not write into θ. The value must not be NaN or +inf for finite scores and scores of −inf. The
-    check of the numbers skips the built-in oracles, since it takes 5 µs on a CPU and waits for a GPU.
+    check of the numbers skips the built-in oracles, since it takes 5 µs on a CPU. On a GPU, the check of the numbers
+    waits for the end of the public call.
 
     Parameters
     ----------
@@ -73,9 +76,12 @@ def check_function_values(
     elif versions is not None and versions != versions_of(theta):
         wrong = _WRITES
     else:
-        wrong = _wrong_numbers(function, value, theta)
+        wrong = None
     if wrong is not None:
         raise protocol_error(function, wrong)
+    if _has_unknown_numbers(function, value):
+        value = value.detach()
+        check_number(value.sum(), math.isfinite, functools.partial(_check_numbers, function, value, theta))
 
 
 def protocol_error(function: Any, wrong: str = _WRITES) -> PluginError:
@@ -93,28 +99,26 @@ def protocol_error(function: Any, wrong: str = _WRITES) -> PluginError:
     )
 
 
-def _wrong_numbers(function: Any, value: Tensor, theta: Sequence[Tensor]) -> str | None:
-    """Return a clause if an instance of valid scores has the value NaN or +inf."""
+def _has_unknown_numbers(function: Any, value: Tensor) -> bool:
+    """Return whether the numbers of ``value`` are to be checked, and can be read."""
     owner = getattr(_unwrap(function), "__self__", None)
     if type(owner).__module__.startswith("structinf_oracles."):
-        return None
+        return False
     if torch.compiler.is_compiling() or functorch_is_active() or is_jit_tracing():
-        return None
-    value = value.detach()
-    if is_fake_tensor(value) or is_functorch_wrapped_tensor(value) or value.is_meta:
-        return None
-    if math.isfinite(value.sum().item()):
-        return None
+        return False
+    return not (is_fake_tensor(value) or is_functorch_wrapped_tensor(value) or value.is_meta or skips_checks(value))
+
+
+def _check_numbers(function: Any, value: Tensor, theta: Sequence[Tensor]) -> None:
+    """Raise PluginError if an instance of valid scores has the value NaN or +inf."""
     wrong = value.isnan() | value.isposinf()
     for t in theta:  # no method is to blame for scores of NaN or +inf, or for scores with a sum that overflows
         t = t.detach()
         wrong = wrong & t.masked_fill(t.isneginf(), 0).abs().unsqueeze(-1).flatten(1).sum(1).isfinite()
-    if not bool(wrong.any()):
-        return None
-    index = int(wrong.nonzero()[0, 0])
-    return (
-        f"it returned {'NaN' if bool(value[index].isnan()) else '+inf'} for batch index {index}, whose scores are valid"
-    )
+    if bool(wrong.any()):
+        index = int(wrong.nonzero()[0, 0])
+        number = "NaN" if bool(value[index].isnan()) else "+inf"
+        raise protocol_error(function, f"it returned {number} for batch index {index}, whose scores are valid")
 
 
 def _unwrap(function: Any) -> Any:

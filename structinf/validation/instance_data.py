@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..deferred_checks import check_number, skips_checks
 from ..errors import MOST_LISTED, InfeasibleError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -37,6 +39,19 @@ def check_feasible(value: Tensor, what: str) -> None:
     what : str
         What does not exist, in the singular: ``"assignment"``.
     """
+    if value.is_cpu:
+        _check_feasible(value, what)
+    elif value.numel() and not skips_checks(value):
+        is_flag = value.dtype is torch.bool
+        number, passes = (value.all(), bool) if is_flag else (value.amin(), _is_above_minus_infinity)
+        check_number(number, passes, functools.partial(_check_feasible, value, what))
+
+
+def _is_above_minus_infinity(number: float) -> bool:
+    return number > -math.inf
+
+
+def _check_feasible(value: Tensor, what: str) -> None:
     infeasible = ~value if value.dtype is torch.bool else torch.isneginf(value)
     if bool(infeasible.any()):
         indices = infeasible.nonzero()[:, 0].tolist()
@@ -76,8 +91,11 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
     padding : str
         The counted dimension with its size, for the message.
     """
-    least, largest = lengths.aminmax() if lengths.numel() else (low, high)
-    if int(least) < low or int(largest) > high:
+    if lengths.numel() == 0 or skips_checks(lengths):
+        return
+    ends = lengths.aminmax()
+    least, largest = map(int, ends if lengths.is_cpu else torch.stack(ends).tolist())  # one copy from a device
+    if least < low or largest > high:
         wrong = (lengths < low) | (lengths > high)
         index = int(wrong.nonzero()[0, 0])
         raise InvalidInputError(

@@ -22,7 +22,7 @@ from torch.nn import Parameter
 from ..errors import InvalidInputError
 from .scores import check_bound_data, check_flat_scores, check_same_form, check_score_tensors
 
-__all__ = ["AcceptedForm", "check_method", "validate_scores", "wrap_methods"]
+__all__ = ["AcceptedForm", "accept_form", "check_method", "validate_form", "validate_scores", "wrap_methods"]
 
 
 class AcceptedForm(NamedTuple):
@@ -231,6 +231,12 @@ def validate_scores(oracle: Any, theta: Any, batch: int) -> None:
     batch : int
         B.
     """
+    validate_form(oracle, theta, batch)
+    accept_form(oracle, theta, batch)
+
+
+def validate_form(oracle: Any, theta: Any, batch: int) -> None:
+    """Validate the event shapes of θ and the bound data; see :func:`validate_scores`."""
     check_bound_data(oracle.bound, oracle.instance_ndim, theta, batch)
     key = threading.get_ident(), id(oracle)
     _accepting.add(key)
@@ -238,6 +244,10 @@ def validate_scores(oracle: Any, theta: Any, batch: int) -> None:
         oracle.validate(theta)
     finally:
         _accepting.discard(key)
+
+
+def accept_form(oracle: Any, theta: Any, batch: int) -> None:
+    """Store the form of validated scores with the bound data; see :func:`validate_scores`."""
     if isinstance(theta, tuple):
         exact: Any = [_form_of(t) for t in theta]
         event: Any = [(shape[1:], is_cpu, layout) for shape, _, _, is_cpu, layout in exact]

@@ -1,0 +1,164 @@
+"""Checks of numbers on a GPU, which one copy reads at the end of a public call.
+
+To read a number from a GPU, Python waits until the GPU has finished all queued work. A public call therefore queues its
+work first, collects one number for each check, and reads the numbers together. If a number does not pass, a function
+reads what the error message needs, and raises the error. Checks of numbers on the CPU run at once. So do the checks of
+direct calls of an oracle's methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar, Token
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "DeferredChecks",
+    "check_number",
+    "checks_for",
+    "finish_checks",
+    "skips_checks",
+    "unchecked",
+    "without_checks",
+]
+
+
+class DeferredChecks:
+    """The checks of one call: numbers on a device, each with a test and a function that raises an error."""
+
+    def __init__(self) -> None:
+        self._numbers: list[Tensor] = []
+        self._checks: list[tuple[Callable[[float], bool], Callable[[], None]]] = []
+
+    def add(self, number: Tensor, passes: Callable[[float], bool], check: Callable[[], None]) -> None:
+        """Add a check: :meth:`finish` calls ``check`` unless ``passes(number)``; see :func:`check_number`."""
+        self._numbers.append(number.detach())
+        self._checks.append((passes, check))
+
+    def finish(self) -> None:
+        """Read all numbers, and run the checks of the numbers that do not pass, in the order of addition."""
+        if not self._numbers:
+            return
+        numbers, checks = self._numbers, self._checks
+        self._numbers, self._checks = [], []
+        token = _active.set(None)
+        try:
+            for value, (passes, check) in zip(torch.stack(numbers).tolist(), checks, strict=True):
+                if not passes(value):
+                    check()
+        finally:
+            _active.reset(token)
+
+    def start(self, *, defers: bool) -> Token[DeferredChecks | None]:
+        """Collect the checks until :meth:`stop`; without ``defers``, finish earlier checks and run later ones at once.
+
+        Parameters
+        ----------
+        defers : bool
+            Whether checks wait for :meth:`stop`.
+        """
+        if not defers:
+            self.finish()
+        return _active.set(self if defers else None)
+
+    def stop(self, token: Token[DeferredChecks | None], error: BaseException | None) -> None:
+        """Finish all checks, also after an ``error`` that wrong numbers may have caused."""
+        _active.reset(token)
+        if error is None or isinstance(error, Exception):
+            self.finish()
+
+
+class _NoChecks(DeferredChecks):
+    """Checks that are never run."""
+
+    def add(self, number: Tensor, passes: Callable[[float], bool], check: Callable[[], None]) -> None:
+        pass
+
+    def start(self, *, defers: bool) -> Token[DeferredChecks | None]:
+        return _active.set(self)
+
+
+_NO_CHECKS = _NoChecks()
+_active: ContextVar[DeferredChecks | None] = ContextVar("structinf_checks", default=None)
+"""The checks of the running call; None if checks run at once."""
+
+
+def checks_for(t: Tensor) -> DeferredChecks | None:
+    """Return new checks for a call with scores ``t``, or None if the checks of the call run at once."""
+    if t.is_cpu:
+        return None
+    return _NO_CHECKS if _active.get() is _NO_CHECKS else DeferredChecks()
+
+
+def check_number(number: Tensor, passes: Callable[[float], bool], check: Callable[[], None]) -> None:
+    """Call ``check`` unless ``passes(number)``: at the end of the call if ``number`` is on a device, or else now.
+
+    Parameters
+    ----------
+    number : () Tensor
+        A number that decides whether an error may be present.
+    passes : callable
+        A function of the number as a float. It may return False without an error, for a rare number.
+    check : callable
+        A function that runs the whole check, and raises an error if the check fails.
+    """
+    checks = None if number.is_cpu else _active.get()
+    if checks is not None:
+        checks.add(number, passes, check)
+    elif not passes(number.item()):
+        check()
+
+
+def finish_checks() -> None:
+    """Run the checks of the running call that wait. Code calls this function before it depends on their results."""
+    checks = _active.get()
+    if checks is not None:
+        checks.finish()
+
+
+def skips_checks(t: Tensor) -> bool:
+    """Return whether checks of the values of ``t`` are left out: on a device, inside :func:`unchecked`."""
+    return not t.is_cpu and _active.get() is _NO_CHECKS
+
+
+@contextlib.contextmanager
+def unchecked() -> Iterator[None]:
+    """Leave out all checks of values on a GPU inside the context, so that calls do not wait for the GPU.
+
+    The context is for loops that must not wait, and for CUDA graphs, which cannot record a wait. Calls then have these
+    requirements, and return wrong results without an error if a requirement is not met:
+
+    - Scores hold neither NaN nor +inf, and every instance has a structure of finite score.
+    - Instance data such as ``lengths`` are valid tensors on the device of the scores. An invalid length can make a
+      kernel access memory outside of its arrays.
+    - Gold structures and labels are structures of the oracle, without a part of score −inf.
+
+    Types, shapes and options are checked as usual, and so are all calls with tensors on the CPU. Solvers that iterate
+    until they converge still wait for the GPU.
+
+    Examples
+    --------
+    >>> import structinf as si, torch
+    >>> loss = si.FenchelYoungLoss("chain", "marginals")
+    >>> theta = torch.zeros(2, 3, 4), torch.zeros(4, 4)
+    >>> with unchecked():
+    ...     loss(theta, torch.tensor([[0, 1, 2], [3, 2, 1]]))
+    tensor(4.1589)
+    """
+    token = _active.set(_NO_CHECKS)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def without_checks(t: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Return :func:`unchecked` for a backward pass on a device, since the forward pass has checked the scores."""
+    return _PLAIN if t.is_cpu else unchecked()
+
+
+_PLAIN = contextlib.nullcontext()

@@ -1,0 +1,173 @@
+"""Checks of values on a device: the errors of CPU calls, after a single synchronisation, and calls without checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import structinf as si
+from launch_counter import LaunchCounter, on_device
+from oracle_example import Example
+from oracle_examples import parametrize
+from structinf.parts import as_tuple
+
+_generator = torch.Generator().manual_seed(0)
+SQUARE = torch.randn(2, 4, 4, generator=_generator)
+TAGS = torch.tensor([[0, 1, 2], [2, 1, 0]])
+UNARY, TRANSITION = torch.randn(2, 3, 3, generator=_generator), torch.randn(3, 3, generator=_generator)
+FORBIDDEN = UNARY.index_fill(1, torch.tensor([1]), -math.inf)
+INVALID = SQUARE.index_fill(2, torch.tensor([1]), math.nan)
+
+
+def _with(t: Tensor, value: float, *place: int) -> Tensor:
+    t = t.clone()
+    t[place] = value
+    return t
+
+
+def _tags(*, forbids: tuple[int, ...] = ()) -> Tensor:
+    return _with(UNARY, -math.inf, *forbids) if forbids else UNARY
+
+
+CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "NaN": (lambda t: si.relax(t, "arborescence", "marginals"), (INVALID,)),
+    "+inf": (lambda t: si.relax(t, "categorical", "map"), (_with(SQUARE, math.inf, 1, 2, 3),)),
+    "NaN shared by the batch": (
+        lambda *t: si.relax(t, "chain", "marginals"),
+        (UNARY, _with(TRANSITION, math.nan, 0, 1)),
+    ),
+    "NaN in an iterative solver": (lambda t: si.relax(t, "assignment", "sinkhorn"), (INVALID,)),
+    "NaN in infer": (lambda t: si.infer(t, "arborescence", "marginals"), (INVALID,)),
+    "NaN in a query": (lambda t: si.log_partition(t, "arborescence"), (INVALID,)),
+    "NaN in a distribution": (lambda t: si.Gibbs(t, "arborescence"), (INVALID,)),
+    "NaN in decode": (lambda t: si.decode(t, "assignment"), (INVALID,)),
+    "NaN in a cost": (si.soft_dtw, (INVALID,)),
+    "NaN in an alignment matrix": (si.alignment_matrix, (INVALID,)),
+    "NaN in an alignment path": (si.alignment_path, (INVALID,)),
+    "NaN in a true score": (si.SPOPlusLoss("assignment"), (SQUARE, INVALID)),
+    "infeasible marginals": (lambda *t: si.relax(t, "chain", "marginals"), (FORBIDDEN, TRANSITION)),
+    "infeasible argmax": (lambda *t: si.relax(t, "chain", "map"), (FORBIDDEN, TRANSITION)),
+    "infeasible in a batch of two dimensions": (
+        lambda t: si.relax(t[:, None], "categorical", "map"),
+        (SQUARE.masked_fill(torch.eye(2, 4).bool()[:, :, None], -math.inf),),
+    ),
+    "infeasible for noise": (
+        lambda t: si.relax(t, "categorical", "perturbed", generator=torch.Generator().manual_seed(0)),
+        (SQUARE.masked_fill(torch.eye(2, 4).bool()[:, :, None], -math.inf),),
+    ),
+    "infeasible loss": (
+        lambda u, t, y: si.FenchelYoungLoss("chain", "marginals")((u, t), y),
+        (FORBIDDEN, TRANSITION, TAGS),
+    ),
+    "forbidden gold": (
+        lambda u, t, y: si.FenchelYoungLoss("chain", "marginals")((u, t), y),
+        (_tags(forbids=(1, 2, 0)), TRANSITION, TAGS),
+    ),
+    "gold outside of conv(Y)": (si.FenchelYoungLoss("subset", "smoothed", k=1), (SQUARE[0], torch.ones(4, 4))),
+    "gold that is no structure": (si.FenchelYoungLoss("assignment", "map"), (SQUARE, torch.full((2, 4, 4), 0.25))),
+    "NaN in gold": (si.FenchelYoungLoss("assignment", "map"), (SQUARE, INVALID)),
+    "overflow": (lambda t: si.relax(1e38 * t, "categorical", "marginals", temperature=1e-3), (SQUARE,)),
+    "lengths in a list": (lambda t: si.relax(t, "arborescence", "marginals", lengths=[4, 1]), (SQUARE,)),
+    "lengths on the device": (lambda t, n: si.relax(t, "arborescence", "map", lengths=n), (SQUARE, TAGS[0, 1:] + 3)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_on_a_device_raises_the_error_of_the_cpu(name: str) -> None:
+    function, arguments = CALLS[name]
+    with pytest.raises(si.StructinfError) as expected:
+        function(*arguments)
+    with LaunchCounter(), pytest.raises(type(expected.value)) as found:
+        function(*on_device(arguments))
+    assert str(found.value) == str(expected.value).replace(" cpu", " cuda:0")
+
+
+def test_checks_of_direct_calls_do_not_wait() -> None:
+    with LaunchCounter(), pytest.raises(si.InfeasibleError, match="batch index 0"):
+        si.get_oracle("categorical").argmax(on_device(torch.full((1, 3), -math.inf)))
+
+
+def test_an_error_of_the_oracle_does_not_hide_invalid_scores() -> None:
+    class Fails(si.Oracle):
+        event_ndim = 1
+
+        def argmax(self, theta: Tensor) -> Tensor:
+            raise RuntimeError("a singular matrix")
+
+    with LaunchCounter(), pytest.raises(si.InvalidInputError, match="NaN"):
+        si.relax(on_device(torch.full((2, 3), math.nan)), Fails(), "map")
+    with LaunchCounter(), pytest.raises(RuntimeError, match="singular"):
+        si.relax(on_device(torch.zeros(2, 3)), Fails(), "map")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(math.nan, "NaN or infinity for batch index 0"), (1.0, "no structure .* batch index 1")]
+)
+def test_structures_of_plugins_are_checked(value: float, message: str) -> None:
+    class FirstTwo(si.Oracle):
+        event_ndim = 1
+
+        def argmax(self, theta: Tensor) -> Tensor:
+            return torch.zeros_like(theta).index_fill(1, torch.tensor([0, 1]), value)
+
+    theta = on_device(torch.zeros(2, 3).index_fill(0, torch.tensor([1]), -math.inf))
+    with LaunchCounter(), pytest.raises(si.StructinfError, match=message):
+        si.relax(theta, FirstTwo(), "map")
+
+
+@parametrize()
+def test_argmax_of_a_built_in_oracle_checks_its_structures(example: Example) -> None:
+    """Calls on a device rely on this law, and do not check the structures of built-in oracles again."""
+    oracle = example.oracle()
+    if "terminals" in oracle.instance_ndim and not example.options.get("source"):
+        oracle = oracle.bind(terminals=[[0, 1]])
+    for seed in range(12):
+        generator = torch.Generator().manual_seed(seed)
+        scores = [torch.randn(1, *shape, generator=generator) for shape in example.shapes]
+        hidden = [torch.rand(t.shape, generator=generator) < 0.2 + 0.2 * (seed % 4) for t in scores]
+        theta = [-t.abs().masked_fill(mask, math.inf) for t, mask in zip(scores, hidden, strict=True)]
+        try:
+            y = oracle.argmax(tuple(theta) if example.is_tuple else theta[0])
+        except si.InfeasibleError:
+            continue
+        for mask, z in zip(hidden, as_tuple(y), strict=True):
+            assert not (mask & (z != 0)).any()
+
+
+# ----------------------------------------------------------------------------- without checks
+
+
+def test_a_call_without_checks_does_not_wait() -> None:
+    theta = on_device(SQUARE, requires_grad=True)
+    lengths = on_device(torch.tensor([3, 2]))
+    layer = si.Layer("arborescence", "marginals", temperature=0.5)
+    expected = layer(SQUARE, lengths=[3, 2])
+    with LaunchCounter() as count, si.unchecked():
+        mean = layer(theta, lengths=lengths)
+        mean.square().sum().backward()
+    assert count.synchronisations == count.copies == 0, count.report()
+    torch.testing.assert_close(mean, expected)
+
+
+def test_calls_without_checks_accept_invalid_values_on_a_device_alone() -> None:
+    with LaunchCounter(), si.unchecked():
+        si.relax(on_device(INVALID), "arborescence", "marginals")
+    with si.unchecked(), pytest.raises(si.InvalidInputError, match="NaN"):
+        si.relax(INVALID, "arborescence", "marginals")
+
+
+def test_checks_return_after_the_context() -> None:
+    with pytest.raises(KeyError), si.unchecked():
+        raise KeyError
+    with LaunchCounter(), pytest.raises(si.InvalidInputError, match="NaN"):
+        si.relax(on_device(INVALID), "arborescence", "marginals")
+
+
+def test_types_and_shapes_are_checked_always() -> None:
+    with LaunchCounter(), si.unchecked(), pytest.raises(si.InvalidInputError, match="theta"):
+        si.relax(on_device(torch.zeros(2, 3, 4)), "arborescence", "marginals")
