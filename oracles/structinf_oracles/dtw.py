@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
 import torch
@@ -15,13 +15,23 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
+from structinf.kernels.gpu import uses_triton
 from structinf.parts import Parts, divide_by_temperature, hessian_product_by_autograd
 from structinf.regularizers import Regularizer, smooth_max_gradient, smooth_max_value
 from structinf.shapes import Float
-from structinf.smoothing import kernel_alpha, smooth_max
+from structinf.smoothing import kernel_alpha, smooth_max, triton_alpha
 from structinf.validation import check_count, check_feasible, check_instances, check_k
 
-from .common.grids import cell_indicators, cells_in_use, check_cells, check_grid, nonzero_cells, sizes_in_use
+from .common.grids import (
+    cell_indicators,
+    cells_in_use,
+    check_cells,
+    check_grid_shape,
+    check_sizes,
+    nonzero_cells,
+    outside,
+    sizes_in_use,
+)
 from .common.labels import reject_labels
 
 __all__ = ["DTW"]
@@ -57,8 +67,10 @@ class DTW(HypergraphProgram):
     stored probabilities have the dtype of θ, so that float32 remains accurate for long series and large scores. Ties
     go to the diagonal move, then to the move down, decided from the last cell backwards.
 
-    Values, gradients and Hessian-vector products run in compiled CPU loops for the built-in regularizers. Other
-    regularizers, other devices and derivatives of the value by autograd run in torch.
+    On the CPU, values, gradients and Hessian-vector products run in compiled loops for the built-in regularizers. On a
+    CUDA device with triton, they run in GPU kernels for α of 1, 1.5, 2 and infinity, as do the best path, the k best
+    paths and samples: one launch each, and two for samples. Other regularizers, other devices and derivatives of the
+    value by autograd run in torch; there, paths and samples are computed on the CPU.
 
     References
     ----------
@@ -120,32 +132,45 @@ class DTW(HypergraphProgram):
         return np.abs(np.arange(n)[:, None] - np.arange(m)) <= (max(n, m) if self.band is None else self.band)
 
     def _graph_parts_goals(self, theta: Tensor) -> tuple[Hypergraph, Tensor, Tensor]:
-        return super()._graph_parts_goals(
-            torch.where(self._inside(theta), theta, -torch.inf) if "band" in self.bound else theta
-        )
+        return super()._graph_parts_goals(self._without_cells_outside(theta))
+
+    def _graph_parts_unchecked_goals(self, theta: Tensor) -> tuple[Hypergraph, Tensor, Tensor]:
+        return super()._graph_parts_unchecked_goals(self._without_cells_outside(theta))
+
+    def _without_cells_outside(self, theta: Tensor) -> Tensor:
+        """Return θ with −inf outside the bands of instances, which the hypergraph does not know."""
+        return theta.masked_fill(~self._inside(theta), -torch.inf) if "band" in self.bound else theta
 
     # -- shapes and labels -----------------------------------------------------------------
 
     def validate(self, theta: Tensor) -> None:
-        check_grid(self.label(), theta, self.bound.get("lengths"))
-        bands = self.bound.get("band")
+        lengths, bands = self.bound.get("lengths"), self.bound.get("band")
+        check_grid_shape(self.label(), theta, lengths)
         if bands is not None and (bands.is_floating_point() or bands.dtype is torch.bool):
             raise InvalidInputError(f"band must hold integers, numbers of cells, got {bands.dtype}")
+        batch, n, m = theta.shape
+        if lengths is None and bands is None:
+            # Python numbers, so that nothing waits for a GPU.
+            if batch and self.band is not None and self.band < abs(n - m):
+                _raise_narrow_band(n, m, self.band, 0)
+            return
         sizes, bands = self._sizes_and_bands(theta)
-        wrong = bands < (sizes[:, 0] - sizes[:, 1]).abs()
-        if bool(wrong.any()):
-            index = int(wrong.nonzero()[0, 0])
-            (rows, columns), band = sizes[index].tolist(), int(bands[index])
-            raise InvalidInputError(
-                f"band: no path through {rows} rows and {columns} columns stays within {band} cells of the diagonal, "
-                f"at batch index {index}; pass a band of at least {abs(rows - columns)}"
-            )
+        narrow = bands < (sizes[:, 0] - sizes[:, 1]).abs()
+        if bool((narrow | outside(sizes, (n, m))).any()):
+            check_sizes(sizes, (n, m))
+            index = int(narrow.nonzero()[0, 0])
+            rows, columns = sizes[index].tolist()
+            _raise_narrow_band(rows, columns, int(bands[index]), index)
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
         _, n, m = theta.shape
-        sizes, bands = self._sizes_and_bands(theta)
-        if bool((sizes == sizes.new_tensor([n, m])).all() and (bands >= max(n, m) - 1).all()):
-            return None
+        most = max(n, m) - 1
+        if not self.bound:
+            return None if self.band is None or self.band >= most else self._inside(theta)
+        if theta.device.type == "cpu":  # on a GPU, a mask costs less than to wait for the answer
+            sizes, bands = self._sizes_and_bands(theta)
+            if bool((sizes == sizes.new_tensor([n, m])).all() and (bands >= most).all()):
+                return None
         return self._inside(theta)
 
     def _inside(self, theta: Tensor) -> Tensor:
@@ -173,9 +198,8 @@ class DTW(HypergraphProgram):
     # -- single paths ----------------------------------------------------------------------
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
-        from .kernels.alignment.dispatch import argmax
-
-        return _check_and_move(*argmax(theta, *self._sizes_and_bands(theta)), theta)
+        kernels, extent = self._kernels(theta, uses_triton(theta))
+        return _check_and_move(kernels.argmax(theta, *extent), theta)
 
     def smoothed_sample(
         self, theta: Tensor, n: int, regularizer: Regularizer, generator: torch.Generator | None = None
@@ -183,22 +207,23 @@ class DTW(HypergraphProgram):
         check_count(n)
         if regularizer.alpha is None:
             return cast(Tensor, super().smoothed_sample(theta, n, regularizer, generator))
-        from .kernels.alignment.dispatch import sample
-
+        is_on_device = triton_alpha(theta, regularizer) is not None
+        kernels, extent = self._kernels(theta, is_on_device)
         theta = cast(Tensor, divide_by_temperature(theta, regularizer.temperature))
         batch, rows, columns = theta.shape
-        device = "cpu" if generator is None else generator.device
+        device = (theta.device if is_on_device else "cpu") if generator is None else generator.device
         shape = n, batch, rows + columns - 1
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
-        return _check_and_move(*sample(theta, *self._sizes_and_bands(theta), regularizer.alpha, uniforms), theta)
+        if is_on_device:
+            uniforms = uniforms.to(theta.device)
+        return _check_and_move(kernels.sample(theta, *extent, float(regularizer.alpha), uniforms), theta)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        from .kernels.alignment.dispatch import topk
-
         check_k(k)
-        scores, y = topk(theta, *self._sizes_and_bands(theta), k)
+        kernels, extent = self._kernels(theta, uses_triton(theta))
+        scores, y = kernels.topk(theta, *extent, k)
         scores = scores.to(theta)
-        return _check_and_move(scores[0], y, theta), scores, ~torch.isneginf(scores)
+        return _check_and_move((scores[0], y), theta), scores, ~torch.isneginf(scores)
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all paths, at most a million."""
@@ -210,19 +235,17 @@ class DTW(HypergraphProgram):
     # -- sums over paths, and smoothed maxima --------------------------------------------------
 
     def smoothed_value(self, theta: Tensor, regularizer: Regularizer) -> Float[Tensor, " batch"]:
-        extent, alpha = self._sizes_and_bands(theta), kernel_alpha(theta, regularizer)
+        found = self._smoothed_kernels(theta, regularizer)
         is_recorded = torch.is_grad_enabled() and theta.requires_grad
-        if is_recorded or alpha is None:
+        if is_recorded or found is None:
             from .kernels.alignment import torch_backend
 
-            value = torch_backend.value(
-                theta, *extent, partial(smooth_max if is_recorded else smooth_max_value, regularizer)
-            )
+            smax = partial(smooth_max if is_recorded else smooth_max_value, regularizer)
+            value = torch_backend.value(theta, *self._sizes_and_bands(theta), smax)
         else:
-            from .kernels.alignment import dispatch
-
-            value = dispatch.value(theta, *extent, alpha)
-        return _check_and_move(value, value, theta).to(theta.dtype)
+            kernels, extent, alpha = found
+            value = kernels.value(theta, *extent, alpha)
+        return _check_and_move((value, value), theta).to(theta.dtype)
 
     def smoothed_vjp(self, theta: Tensor, weight: Tensor, regularizer: Regularizer) -> Tensor:
         return self._value_and_weighted_mean(theta, regularizer, weight)[1]
@@ -234,28 +257,50 @@ class DTW(HypergraphProgram):
         self, theta: Tensor, regularizer: Regularizer, weight: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return DP_Ω(θ), (B,), and ∇DP_Ω(θ), (B, n, m), times the ``weight`` (B,) of each instance, 1 by default."""
-        weight = theta.new_ones(len(theta)) if weight is None else weight
-        extent, alpha = self._sizes_and_bands(theta), kernel_alpha(theta, regularizer)
-        if alpha is None:
+        found = self._smoothed_kernels(theta, regularizer)
+        if found is None:
             from .kernels.alignment import torch_backend
 
             smax, choices = partial(smooth_max_value, regularizer), partial(smooth_max_gradient, regularizer)
-            value, mean = torch_backend.value_and_mean(theta, *extent, smax, choices)
-            mean *= weight.view(-1, 1, 1)
+            value, mean = torch_backend.value_and_mean(theta, *self._sizes_and_bands(theta), smax, choices)
+            if weight is not None:
+                mean *= weight.view(-1, 1, 1)
         else:
-            from .kernels.alignment import dispatch
-
-            value, mean = dispatch.value_and_mean(theta, *extent, alpha, weight)
-        return value.to(theta.dtype), _check_and_move(value, mean, theta)
+            kernels, extent, alpha = found
+            value, mean = kernels.value_and_mean(theta, *extent, alpha, weight)
+        return value.to(theta.dtype), _check_and_move((value, mean), theta)
 
     def smoothed_hessian_product(self, theta: Tensor, v: Tensor, regularizer: Regularizer) -> Parts:
-        alpha = kernel_alpha(theta, regularizer)
-        if alpha is None:
+        found = self._smoothed_kernels(theta, regularizer)
+        if found is None:
             return hessian_product_by_autograd(lambda t: self.smoothed_value(cast(Tensor, t), regularizer), theta, v)
-        from .kernels.alignment.dispatch import hessian_product
+        kernels, extent, alpha = found
+        return _check_and_move(kernels.hessian_product(theta, v.expand(theta.shape), *extent, alpha), theta)
 
-        return _check_and_move(
-            *hessian_product(theta, v.expand(theta.shape), *self._sizes_and_bands(theta), alpha), theta
+    # -- kernels ---------------------------------------------------------------------------
+
+    def _smoothed_kernels(self, theta: Tensor, regularizer: Regularizer) -> tuple[Any, tuple[Any, Any], float] | None:
+        """Return the result of :meth:`_kernels`, and α; None if only torch computes this maximum on this device."""
+        alpha = triton_alpha(theta, regularizer)
+        if alpha is not None:
+            return *self._kernels(theta, True), alpha
+        alpha = kernel_alpha(theta, regularizer)
+        return None if alpha is None else (*self._kernels(theta, False), alpha)
+
+    def _kernels(self, theta: Tensor, is_on_device: bool) -> tuple[Any, tuple[Any, Any]]:
+        """Return the kernels for the device of θ or for the CPU, with their arguments for lengths and bands."""
+        if not is_on_device:
+            from .kernels.alignment import dispatch
+
+            return dispatch, self._sizes_and_bands(theta)
+        from .kernels.alignment import triton_dispatch
+
+        _, n, m = theta.shape
+        for name, data in self.bound.items():
+            check_instances(name, data, len(theta))
+        return triton_dispatch, (
+            self.bound.get("lengths"),
+            self.bound.get("band", max(n, m) if self.band is None else int(self.band)),
         )
 
     def _sizes_and_bands(self, theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -268,7 +313,15 @@ class DTW(HypergraphProgram):
         return lengths, bands
 
 
-def _check_and_move(value: Tensor, parts: Tensor, theta: Tensor) -> Tensor:
-    """Return ``parts`` on the device of θ; InfeasibleError if the ``value`` of an instance is −inf."""
+def _raise_narrow_band(rows: int, columns: int, band: int, index: int) -> NoReturn:
+    raise InvalidInputError(
+        f"band: no path through {rows} rows and {columns} columns stays within {band} cells of the diagonal, "
+        f"at batch index {index}; pass a band of at least {abs(rows - columns)}"
+    )
+
+
+def _check_and_move(result: tuple[Tensor, Tensor], theta: Tensor) -> Tensor:
+    """Return the parts of ``result`` on the device of θ; InfeasibleError if the value of an instance is −inf."""
+    value, parts = result
     check_feasible(value, "alignment")
     return parts.to(theta.device)

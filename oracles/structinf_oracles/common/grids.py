@@ -21,32 +21,46 @@ __all__ = [
     "cells_within",
     "check_cells",
     "check_grid",
+    "check_grid_shape",
     "check_moves",
+    "check_sizes",
     "nonzero_cells",
+    "outside",
     "sizes_in_use",
 ]
 
 
 def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
     """Raise InvalidInputError unless θ (B, n, m) has cells, and ``lengths`` are (B, 2), in [1, n] and [1, m]."""
+    check_grid_shape(name, theta, lengths)
+    if lengths is not None and bool(outside(lengths, theta.shape[1:]).any()):
+        check_sizes(lengths, theta.shape[1:])
+
+
+def check_grid_shape(name: str, theta: Tensor, lengths: Tensor | None) -> None:
+    """Raise InvalidInputError unless θ (B, n, m) has cells, and ``lengths`` are (B, 2)."""
     _, rows, columns = theta.shape
     if rows < 1 or columns < 1:
         raise InvalidInputError(
             f"theta: {name} needs a grid of at least one row and one column, got shape ({rows}, {columns})"
         )
-    if lengths is None:
-        return
-    if lengths.shape[1:] != (2,):
+    if lengths is not None and lengths.shape[1:] != (2,):
         raise InvalidInputError(
             f"lengths of {name} must have shape (..., 2), the numbers of rows and of columns in use, got "
             f"{tuple(lengths.shape)} with the batch dimensions flattened"
         )
-    _check_sizes(lengths, rows, columns)
 
 
-def _check_sizes(lengths: Tensor, rows: int, columns: int) -> None:
-    check_lengths(lengths[:, 0], 1, rows, f"n = {rows} rows")
-    check_lengths(lengths[:, 1], 1, columns, f"m = {columns} columns")
+def outside(lengths: Tensor, shape: Sequence[int]) -> Bool[Tensor, " batch"]:
+    """Return which of the ``lengths`` (B, 2) do not lie in [1, n] and [1, m], for a grid of ``shape`` (n, m)."""
+    rows, columns = lengths.unbind(1)
+    return (rows < 1) | (columns < 1) | (rows > shape[0]) | (columns > shape[1])
+
+
+def check_sizes(lengths: Tensor, shape: Sequence[int]) -> None:
+    """Raise InvalidInputError unless ``lengths`` (B, 2) lie in [1, n] and [1, m], for a grid of ``shape`` (n, m)."""
+    check_lengths(lengths[:, 0], 1, shape[0], f"n = {shape[0]} rows")
+    check_lengths(lengths[:, 1], 1, shape[1], f"m = {shape[1]} columns")
 
 
 def check_moves(moves: Any, *, back: bool) -> tuple[tuple[int, int], ...]:
@@ -78,7 +92,10 @@ def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -
         lengths = bound["lengths"]
         check_instances("lengths", lengths, len(like))
         return lengths
-    return torch.tensor(tuple(shape), device=like.device).expand(len(like), 2)
+    if like.device.type == "cpu":
+        return torch.tensor(tuple(shape), device="cpu").expand(len(like), 2)
+    # A copy from the CPU would wait for the device.
+    return torch.stack([torch.full((len(like),), size, device=like.device) for size in shape], 1)
 
 
 def cells_within(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows n m"] | None:

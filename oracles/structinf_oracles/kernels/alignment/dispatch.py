@@ -65,11 +65,11 @@ def value(theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float) -> Tensor
 
 
 def value_and_mean(
-    theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, weight: Tensor
+    theta: Tensor, lengths: Tensor, bands: Tensor, alpha: float, weight: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return DP_Ω(θ), and its gradient (B, n, m) times ``weight`` (B,)."""
+    """Return DP_Ω(θ), and its gradient (B, n, m) times ``weight`` (B,), 1 by default."""
     batch = scores, sizes, limits = to_numpy(theta, lengths, bands)
-    (factors,) = to_numpy(weight)
+    factors = np.ones(len(scores), scores.dtype) if weight is None else to_numpy(weight)[0]
     value, out = np.empty(len(scores)), np.zeros(scores.shape, scores.dtype)
 
     def prepare(scratch: _Scratch) -> Server:
