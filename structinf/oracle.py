@@ -38,7 +38,7 @@ from .parts import (
 )
 from .shapes import Float
 from .validation.method_calls import AcceptedForm, check_method, wrap_methods
-from .validation.scores import check_pair
+from .validation.scores import check_broadcast_forms
 from .validation.tensors import check_real
 
 __all__ = [
@@ -250,7 +250,7 @@ class Oracle(abc.ABC):
 
         The batch dimension of θ or of ``y`` may be 1.
         """
-        check_pair(theta, y)
+        check_broadcast_forms(theta, y)
         return inner_product(theta, y)
 
     def bind(self, **instance_data: Any) -> Self:

@@ -30,11 +30,11 @@ def scaled_dot(query: Tensor, key: Tensor) -> Float[Tensor, "*batch queries keys
             "query and key must have shapes (..., n, d) and (..., m, d) with the same d, got "
             f"{tuple(query.shape)} and {tuple(key.shape)}; for other shapes, pass a function score=..."
         )
-    check_pair("query", query, "key", key)
+    check_same_batch_and_dtype("query", query, "key", key)
     return (query / math.sqrt(query.shape[-1])) @ key.mT
 
 
-def check_pair(name: str, t: Tensor, other_name: str, other: Tensor) -> None:
+def check_same_batch_and_dtype(name: str, t: Tensor, other_name: str, other: Tensor) -> None:
     """Raise unless two tensors (..., rows, columns) have one dtype, or autocast is on, and their batches broadcast.
 
     Parameters
@@ -243,7 +243,7 @@ class StructuredAttention(nn.Module):
                 "scores and values must have shapes (..., n, m) and (..., m, e), one value for each key; got shapes "
                 f"{tuple(scores.shape)} and {tuple(value.shape)}"
             )
-        check_pair("scores", scores, "value", value)
+        check_same_batch_and_dtype("scores", scores, "value", value)
         scores, padding = apply_masks(scores, key_padding_mask, attn_mask)
         weights = self.weights(scores, padding, query_padding_mask, generator)
         return self.dropout(weights) @ value, weights if need_weights else None

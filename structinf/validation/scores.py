@@ -14,8 +14,8 @@ from .tensors import FLOATING_DTYPES, check_values
 
 __all__ = [
     "check_bound_data",
+    "check_broadcast_forms",
     "check_flat_scores",
-    "check_pair",
     "check_same_form",
     "check_score_tensors",
     "wrong_instance_shape",
@@ -132,7 +132,7 @@ def check_same_form(name: str, parts: Any, theta: Any, batch: int) -> None:
             raise InvalidInputError(f"{where} must be on {like.device}, the device of theta, got {t.device}")
 
 
-def check_pair(theta: Any, y: Any) -> None:
+def check_broadcast_forms(theta: Any, y: Any) -> None:
     """Raise InvalidInputError unless θ and ``y`` have the same event shapes, and batch dimensions that broadcast."""
     tensors, others = _as_tuple(theta), _as_tuple(y)
     same_form = isinstance(theta, tuple) == isinstance(y, tuple) and len(tensors) == len(others)
