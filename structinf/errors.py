@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
@@ -43,12 +44,8 @@ class StructinfError(Exception):
         rows : sequence of int
             The batch index in the whole batch of each instance of the selection.
         """
-
-        def renumber(found: re.Match[str]) -> str:
-            return re.sub(r"\d+", lambda number: str(_select(rows, int(number[0]))), found[0])
-
         if self.args and isinstance(self.args[0], str):
-            self.args = (re.sub(_BATCH_INDICES, renumber, self.args[0]), *self.args[1:])
+            self.args = (_renumber(self.args[0], rows), *self.args[1:])
 
 
 def _select(rows: Sequence[int], index: int) -> int:
@@ -60,20 +57,42 @@ _BATCH_INDICES = r"batch index \d+(?:(?: and also|,) \d+\b(?! more))*"
 """Batch indices in messages: "batch index 3 and also 5, 7, and 2 more". The number before "more" is no index."""
 
 
+def _renumber(message: str, rows: Sequence[int]) -> str:
+    def renumber(found: re.Match[str]) -> str:
+        return re.sub(r"\d+", lambda number: str(_select(rows, int(number[0]))), found[0])
+
+    return re.sub(_BATCH_INDICES, renumber, message)
+
+
+class _Selections(threading.local):
+    """The instances of the open contexts of :func:`renumber_instances` in this thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.rows: list[Iterable[Any]] = []
+
+
+_selections = _Selections()
+
+
 @contextlib.contextmanager
 def renumber_instances(rows: Iterable[Any]) -> Iterator[None]:
-    """Renumber the instances in errors raised inside the context, which runs on the instances ``rows`` of a batch.
+    """Renumber the instances in errors and warnings of the context, which runs on the instances ``rows`` of a batch.
+
+    The context changes the warnings of :func:`warn_user`.
 
     Parameters
     ----------
     rows : iterable of int
         The batch index in the whole batch of each instance, for example a tensor of indices.
     """
+    _selections.rows.append(rows)
     try:
         yield
     except StructinfError as error:
         error.renumber_instances([int(row) for row in rows])
         raise
+    finally:
+        _selections.rows.pop()
 
 
 class InvalidInputError(StructinfError, ValueError):
@@ -179,6 +198,8 @@ def warn_user(message: str, category: type[Warning]) -> None:
     category : type of Warning
         The class of the warning.
     """
+    for rows in reversed(_selections.rows):
+        message = _renumber(message, [int(row) for row in rows])
     warnings.warn(message, category, stacklevel=_user_stacklevel(sys._getframe()))
 
 

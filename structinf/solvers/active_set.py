@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import StructinfError
+from ..errors import renumber_instances
 from ..kernels.gpu import uses_triton
 from ..oracle import Oracle
 from ..parts import Parts
@@ -114,11 +114,8 @@ def active_set_with_backend(
         if len(backend.unfinished) != size:
             size = len(backend.unfinished)
             oracle = problem.oracle[backend.unfinished]
-        try:
+        with renumber_instances(backend.unfinished):
             y = checked_argmax(oracle, backend.objective_gradient(oracle))
-        except StructinfError as error:
-            error.renumber_instances(backend.unfinished.tolist())
-            raise
         structure = problem.flatten_structures(y, oracle, size)
         backend.add_and_solve(structure, tolerance, accuracy, last=calls == max_iter)
         calls += 1

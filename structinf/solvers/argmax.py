@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..compile.torch_private import set_grad_enabled
 from ..deferred_checks import check_number, skips_checks
-from ..errors import InfeasibleError, PluginError
+from ..errors import InfeasibleError, PluginError, renumber_instances
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts
 from ..shapes import Float
@@ -77,11 +77,13 @@ def best_samples(oracle: Oracle, theta: Parts, noiseless_theta: Parts, samples: 
     means : (B, *event) Parts
         The means over the copies.
     """
+    size = len(as_tuple(theta)[0]) // samples
     try:
-        y = _call(oracle, theta)
+        with renumber_instances(np.tile(np.arange(size), samples)):
+            y = _call(oracle, theta)
     except InfeasibleError:
-        # Without noise, the error names instances of the batch in the place of copies.
-        _call(oracle[: len(as_tuple(theta)[0]) // samples], noiseless_theta)
+        # Without noise, the error names each instance of the batch once.
+        _call(oracle[:size], noiseless_theta)
         raise
     structures = map_parts(lambda z: z.view(samples, len(z) // samples, *z.shape[1:]), y)
     means = map_parts(lambda z: z.mean(0), structures)

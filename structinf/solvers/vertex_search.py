@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..errors import StructinfError
+from ..errors import renumber_instances
 from ..oracle import Oracle
 from ..parts import Parts, map_parts
 from .argmax import checked_argmax
@@ -70,11 +70,8 @@ class VertexOracle:
         flattening, rows = self.problem.flattening, self.rows
         direction = direction.masked_fill(self.padding[rows], 0.0).masked_fill(self.forbidden[rows], -torch.inf)
         parts = flattening.as_parts(flattening.split(direction))
-        try:
+        with renumber_instances(rows):
             y = checked_argmax(self._oracle, parts)
-        except StructinfError as error:
-            error.renumber_instances(rows.tolist())
-            raise
         return self._lift(y, self._oracle, rows)
 
     def _lift(self, y: Parts, oracle: Oracle, rows: Tensor) -> Tensor:

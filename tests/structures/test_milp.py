@@ -140,7 +140,7 @@ def test_limits(solver):
         SolverLimitError, match=r"batch index 0 with a point whose score may be below the best by 0\.\d"
     ):
         MILP(**slow, solver=solver, time_limit=1).argmax(theta[:1])
-    with pytest.warns(ConvergenceWarning, match=r"at batch index 0 \(by 0\.\d+\), 1 \(by 0\.\d+\)"):
+    with pytest.warns(ConvergenceWarning, match=r"at batch index 0 \(by 0\.\d+\), batch index 1 \(by 0\.\d+\)"):
         y = MILP(**slow, solver=solver, time_limit=1, on_limit="warn").argmax(theta)
     assert (torch.from_numpy(slow["A"]).float() @ y.T <= torch.from_numpy(slow["upper"])[:, None]).all()
     y = MILP(**slow, solver=solver, gap=0.5).argmax(theta)

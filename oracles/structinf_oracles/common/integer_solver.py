@@ -178,12 +178,12 @@ class SolverOracle(Oracle):
         return values
 
     def _warn(self, outcomes: Sequence[Outcome]) -> None:
-        short = [f"{i} (by {o.gap:.3g})" for i, o in enumerate(outcomes) if o.status == "limit"]
+        short = [f"batch index {i} (by {o.gap:.3g})" for i, o in enumerate(outcomes) if o.status == "limit"]
         if short:
             shown = ", ".join(short if len(short) <= 10 else [*short[:10], f"and {len(short) - 10} more"])
             warn_user(
                 f"{self.label()}: the solver stopped at its time limit; scores may be below the best, by a relative "
-                f"gap, at batch index {shown}; raise time_limit or gap",
+                f"gap, at {shown}; raise time_limit or gap",
                 ConvergenceWarning,
             )
 
