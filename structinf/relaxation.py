@@ -19,7 +19,7 @@ from .registry import Registry
 from .shapes import Float
 from .smoothing import Smoothable
 from .solution import Solution
-from .validation import check_generator
+from .validation import check_generator, check_in_range
 
 __all__ = [
     "RELAXATIONS",
@@ -178,6 +178,21 @@ class RegularizedRelaxation(Relaxation):
     @abc.abstractmethod
     def omega(self, oracle: Oracle, y: Parts) -> Tensor:
         """Return Ω(y) at a structure y ∈ Y, (B,)."""
+
+    def check_scale(self, dtype: torch.dtype) -> None:
+        """Raise InvalidInputError if scores of ``dtype`` cannot be divided by the temperature, or get noise of σ.
+
+        Losses call this method, since they compute in float64 whatever the dtype of the user's scores.
+
+        Parameters
+        ----------
+        dtype : torch.dtype
+            The dtype of the scores: float32 or float64.
+        """
+        for option in ("temperature", "sigma"):
+            value = getattr(self, option, None)
+            if isinstance(value, int | float):
+                check_in_range(option, value, dtype)
 
     def _conjugate_at(self, mean: Parts, oracle: Oracle, theta: Parts) -> Tensor:
         """Return Ω*(θ) = ⟨θ, μ⟩ − Ω(μ), (B,), for a known ``mean`` μ, with its gradient by the envelope theorem."""

@@ -107,7 +107,7 @@ class Gibbs(StructureDistribution):
                 f"Gibbs cannot be computed: {reason}. For any oracle, use SparseDistribution.of(theta, oracle), or the "
                 "relaxation perturbed for random structures"
             )
-        Marginals(temperature=temperature)  # raises InvalidInputError for an invalid temperature
+        Marginals(temperature=temperature).check_scale(as_tuple(problem.theta)[0].dtype)
         stochastic = None if relaxation is None else _stochastic_relaxation(relaxation, problem.oracle)
         self._set_attributes(list_to_tuple(theta), problem.oracle, temperature, stochastic)
         shapes = tuple(t.shape[1:] for t in as_tuple(problem.theta))

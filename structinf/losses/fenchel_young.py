@@ -107,6 +107,7 @@ class FenchelYoungLoss(StructuredLoss):
         gold_score = oracle.score(theta64, gold64)
         check = functools.partial(_check_gold_score, oracle, theta64, gold, gold_score)
         _check_least(gold_score, _is_above_minus_infinity, check)
+        relaxation.check_scale(dtype)
         conjugate, omega = relaxation.float64_conjugate_and_omega(oracle, theta, gold, dtype)
         losses = conjugate + omega - gold_score
         if gold_score.is_cpu and not bool((losses.detach() < 0).any()):

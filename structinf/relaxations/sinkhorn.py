@@ -21,7 +21,7 @@ from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergen
 from ..solvers.margins import checked_margins
 from ..solvers.sinkhorn import EntropicTransport, SinkhornResult, add_slack, equal_totals, forbid_unusable_cells
 from ..solvers.sinkhorn_torch import finite_range, unrolled_plan
-from ..validation import check_choice, check_in_range
+from ..validation import check_choice
 
 __all__ = ["Sinkhorn"]
 
@@ -118,10 +118,13 @@ class Sinkhorn(RegularizedRelaxation):
         entropies = [torch.xlogy(t, t).flatten(1).sum(1).to(y.dtype) for t in (y, *left)]
         return self.temperature * torch.stack(entropies).sum(0)
 
+    def check_scale(self, dtype: torch.dtype) -> None:
+        if self.temperature > 1:  # lower temperatures are exact in float64
+            super().check_scale(dtype)
+
     def _plans(self, oracle: Oracle, theta: Parts) -> EntropicPlans:
         assert isinstance(theta, Tensor)
-        if self.temperature > 1:  # lower temperatures are exact in float64
-            check_in_range("temperature", self.temperature, theta.dtype)
+        self.check_scale(theta.dtype)
         plans = EntropicPlans(self, oracle, theta, *checked_margins(cast(TransportPolytope, oracle), theta))
         if self.on_failure != "ignore" and not bool(plans.converged.all()):
             self._report(oracle.label(), plans)

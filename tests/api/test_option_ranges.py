@@ -77,6 +77,36 @@ def test_relaxations(name, option, others, value, dtype):
 
 
 CALLS: dict[str, tuple[str, Callable[[Tensor, float], Tensor]]] = {
+REGULARIZED = [
+    ("marginals", "temperature", "arborescence"),
+    ("smoothed", "temperature", "dtw"),
+    ("sparsemap", "temperature", "arborescence"),
+    ("frank_wolfe", "temperature", "arborescence"),
+    ("sinkhorn", "temperature", "assignment"),
+    ("perturbed", "sigma", "arborescence"),
+]
+
+
+@pytest.mark.parametrize("value", [1e-40, 1e-30, 1e30, 1e36, 1e40])
+@pytest.mark.parametrize(("name", "option", "oracle"), REGULARIZED)
+@pytest.mark.filterwarnings("ignore::structinf.ConvergenceWarning")
+def test_losses_and_layers_refuse_the_same_options(name, option, oracle, value):
+    relaxation, theta = si.get_relaxation(name, **{option: value}), torch.randn(2, 4, 4)
+    gold = si.relax(theta, oracle, "map")
+
+    def refusal(call: Callable[[], Any]) -> str | None:
+        try:
+            call()
+        except si.InvalidInputError as error:
+            return str(error)
+        return None
+
+    layer = refusal(lambda: si.relax(theta, oracle, relaxation))
+    assert refusal(lambda: si.FenchelYoungLoss(oracle, relaxation)(theta, gold)) == layer
+    if name == "marginals":
+        assert refusal(lambda: si.Gibbs(theta, oracle, temperature=value)) == layer
+
+
     "Gibbs": ("temperature", lambda t, v: si.Gibbs(t, "categorical", temperature=v).mean),
     "Gibbs.entropy": ("temperature", lambda t, v: si.Gibbs(t, "categorical", temperature=v).entropy()),
     "log_partition": ("temperature", lambda t, v: si.log_partition(t, "categorical", temperature=v)),
