@@ -285,7 +285,22 @@ class GradientRelaxation(RegularizedRelaxation):
         return self._unscaled(value), self.omega(oracle, y)
 
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
-        """0, (B,): nothing is random, and no choice open, where the mean is a structure."""
+        """Return Ω(y) = 0 at each structure y, (B,).
+
+        Parameters
+        ----------
+        oracle : Oracle
+            The oracle of the structures.
+        y : (B, *event) Tensor, or tuple of them
+            Structures.
+
+        Returns
+        -------
+        (B,) Tensor
+            Zeros in the dtype and on the device of ``y``. Ω sums negative entropies of the choices of a random walk
+            (Mensch & Blondel 2018, Differentiable dynamic programming, section 2), and a structure leaves no choice
+            open. For ``marginals`` it is the negative Shannon entropy (Wainwright & Jordan 2008, section 3.6).
+        """
         return zero_omega(y)
 
     def _scaled(self, theta: Parts) -> Parts:
