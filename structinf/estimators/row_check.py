@@ -18,8 +18,10 @@ __all__ = ["check_rows", "reads_rows"]
 
 _DEPTH = 3  # of functions, modules and lists within each other
 
-_checked: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The code of functions, and other callables, that have passed the check."""
+_MOST_REMEMBERED = 1000
+
+_checked: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+"""For the code of functions, and other callables, that have passed the check: hashes of what they read elsewhere."""
 
 
 def reads_rows(f: Callable[..., Any], count: int) -> bool:
@@ -31,8 +33,9 @@ def check_rows(f: Callable[..., Any], call: Callable[[list[int]], Any], count: i
     """Raise InvalidInputError if f works only for ``count`` structures, the number of rows of a tensor that f reads.
 
     Such a function pairs structures with rows that may belong to other instances. For other numbers of structures the
-    shapes differ, so that f fails. The check calls f with two or three structures, once for each function. It is
-    necessary only if :func:`reads_rows`.
+    shapes differ, so that f fails. The check calls f with two or three structures, once for each function and each
+    signature of the data that it reads: the shapes of tensors, and integers and strings. It is necessary only if
+    :func:`reads_rows`.
 
     Parameters
     ----------
@@ -63,14 +66,17 @@ def check_rows(f: Callable[..., Any], call: Callable[[list[int]], Any], count: i
 
 def _is_checked(f: Callable[..., Any]) -> bool:
     try:
-        return _code_of(f) in _checked
+        return hash(_signature(f, _DEPTH)) in _checked.get(_code_of(f), ())
     except TypeError:  # not hashable, or without weak references
         return False
 
 
 def _remember(f: Callable[..., Any]) -> None:
     with contextlib.suppress(TypeError):
-        _checked.add(_code_of(f))
+        signatures = _checked.setdefault(_code_of(f), set())
+        if len(signatures) >= _MOST_REMEMBERED:  # of a function that reads a number of each step of training
+            signatures.clear()
+        signatures.add(hash(_signature(f, _DEPTH)))
 
 
 def _uses_cuda() -> bool:
@@ -82,6 +88,16 @@ def _code_of(f: Any) -> Any:
     while isinstance(f, functools.partial):
         f = f.func
     return getattr(getattr(f, "__func__", f), "__code__", f)
+
+
+def _signature(value: Any, depth: int) -> Any:
+    """Return what distinguishes functions of the same code: the shapes, integers, strings and code they read."""
+    if isinstance(value, Tensor | np.ndarray):
+        return tuple(value.shape)
+    if value is None or isinstance(value, bool | int | str):
+        return type(value), value
+    own = getattr(value, "__code__", type(value))
+    return (own, *(_signature(other, depth - 1) for other in _held(value))) if depth > 0 else own
 
 
 def _shapes(value: Any, depth: int) -> Iterator[tuple[int, ...]]:

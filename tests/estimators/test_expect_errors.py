@@ -151,6 +151,19 @@ def test_a_function_with_rows_of_its_own(estimator: str, batch: tuple[int, ...])
             expect(f, theta)
 
 
+def test_functions_of_the_same_code_are_checked_for_the_data_that_they_read():
+    theta, data = torch.zeros(4), torch.randn(6, 4)
+
+    def make(pairs: bool, rows: torch.Tensor) -> Any:
+        return lambda y: (y * rows).sum(1) if pairs else (y * rows[:1]).sum(1)
+
+    expect = functools.partial(si.expect, theta=theta, oracle="subset", k=2, estimator="exact")
+    expect(make(False, data))
+    with pytest.raises(si.InvalidInputError, match="f works for exactly 6 structures"):
+        expect(make(True, data))
+    expect(make(True, data[:1]))
+
+
 class _Weighted(torch.nn.Module):
     def __init__(self, rows: torch.Tensor):
         super().__init__()
