@@ -96,7 +96,12 @@ class Problem:
     def encode(self, labels: Tensor, what: str) -> Parts:
         """Return the structures (B, *event) of integer labels of the user's batch shape."""
         if type(self.oracle).encode is Oracle.encode:
-            self.oracle.encode(labels, self.theta)  # raises UnsupportedError
+            form = _shape(self.batch_shape + as_tuple(self.theta)[0].shape[1:])
+            raise UnsupportedError(
+                f"{what} must be a structure in floating point, in the form of theta, {form}, as {self.oracle.label()} "
+                f"has no integer labels; got {labels.dtype} of shape {_shape(labels.shape)}, so pass "
+                f"{what}.to(theta.dtype) if it is a structure"
+            )
         check_values(what, labels)
         n = self.oracle.label_ndim
         if labels.ndim < n or labels.shape[: labels.ndim - n] != self.batch_shape:

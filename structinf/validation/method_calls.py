@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..errors import InvalidInputError
+from .options import check_size
 from .scores import check_bound_data, check_flat_scores, check_same_form, check_score_tensors
 
 __all__ = ["AcceptedForm", "accept_form", "check_method", "validate_form", "validate_scores", "wrap_methods"]
@@ -119,6 +120,7 @@ def _check_enumerate(method: Any) -> Any:
     def checked(self: Any, event_shape: Any) -> Any:
         if type(self).enumerate is checked:
             zeros = _zeros_of_shape(event_shape)
+            event_shape = tuple(t.shape[1:] for t in zeros) if isinstance(zeros, tuple) else zeros.shape[1:]
             if not _is_accepted(self, zeros):
                 for name, value in self.bound.items():
                     if len(value) != 1:
@@ -134,10 +136,15 @@ def _check_enumerate(method: Any) -> Any:
 
 
 def _zeros_of_shape(event_shape: Any) -> Any:
-    """Return scores 0 of one instance, which take no memory, for a shape, a tuple of shapes, or a number."""
+    """Return scores 0 of one instance, which take no memory, for a shape or a tuple of shapes."""
+    if isinstance(event_shape, int):
+        raise InvalidInputError(
+            f"event_shape must be the shape of one structure, a tuple of integers, got {event_shape!r}; write "
+            f"({event_shape},) for structures of one dimension"
+        )
     is_tuple = isinstance(event_shape, tuple | list) and len(event_shape) > 0 and not isinstance(event_shape[0], int)
     try:
-        shapes = [torch.Size([s] if isinstance(s, int) else s) for s in (event_shape if is_tuple else [event_shape])]
+        shapes = [check_size("event_shape", s) for s in (event_shape if is_tuple else [event_shape])]
         zeros = [torch.zeros((), dtype=torch.float64, device="cpu").expand(1, *shape) for shape in shapes]
     except (TypeError, ValueError, RuntimeError):
         raise InvalidInputError(

@@ -274,10 +274,26 @@ def test_enumerate_of_wrong_shapes(example):
     oracle = example.oracle()
     shape = example.event_shape
     several = tuple((*s, 1) for s in example.shapes)
-    for wrong in (None, "ab", (), (-1,), ((1, 2), (3,), (4,)), several if example.is_tuple else several[0]):
+    for wrong in (
+        None,
+        4,
+        True,
+        "ab",
+        (),
+        (-1,),
+        (True,),
+        (2.0,),
+        ((1, 2), (3,), (4,)),
+        torch.zeros(2),
+        several if example.is_tuple else several[0],
+    ):
         if wrong != shape:
             error = error_of(lambda wrong=wrong: oracle.enumerate(wrong))
-            assert isinstance(error, StructinfError | TypeError), f"{wrong!r}: {error!r}"
+            assert isinstance(error, InvalidInputError), f"{wrong!r}: {error!r}"
+            assert "event_shape" in str(error)
+    as_list = [list(s) for s in shape] if example.is_tuple else list(shape)
+    found = zip(as_tuple(oracle.enumerate(as_list)), as_tuple(oracle.enumerate(shape)), strict=True)
+    assert all(torch.equal(*pair) for pair in found)
     data = data_of(example, oracle)
     if data:
         with pytest.raises(InvalidInputError, match="bound for a batch of 5"):

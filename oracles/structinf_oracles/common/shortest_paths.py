@@ -209,7 +209,7 @@ class ShortestPath(Enumerable):
         """
         from ..kernels.path import simple_paths
 
-        shape = torch.Size([event_shape] if isinstance(event_shape, int) else event_shape)
+        shape = torch.Size(event_shape)
         one = torch.zeros(1, *shape, dtype=torch.float64, device="cpu")
         arcs, (source, target) = self.arcs(shape), self.checked_ends(one)[0].tolist()
         usable = to_numpy(self.without_missing_parts(one).flatten() == 0)[0]
