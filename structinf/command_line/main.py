@@ -20,7 +20,7 @@ import torch
 from .. import Oracle, __version__, testing
 from ..calls import resolution
 from ..calls.problem import Problem
-from ..errors import InvalidInputError, PluginError, StructinfError
+from ..errors import InvalidInputError, PluginError, StructinfError, UnknownNameError
 from ..registry import signature_options
 from . import listing
 
@@ -270,10 +270,25 @@ def _make(name: str, options: dict[str, Any]) -> Oracle:
         if not isinstance(made, Oracle):
             raise PluginError(f"{name} must construct an Oracle, got {made!r}")
         return made
-    except (AttributeError, ImportError, TypeError, ValueError) as error:
+    except (AttributeError, ImportError, TypeError, ValueError, UnknownNameError) as error:
+        if isinstance(error, UnknownNameError) and (classes := _classes_of_file(name)):
+            raise UnknownNameError(f"{error}. A file of this name exists: write {' or '.join(classes)}") from None
         if isinstance(error, StructinfError):
             raise
         raise InvalidInputError(f"{name}: {error}") from error
+
+
+def _classes_of_file(name: str) -> list[str]:
+    """Return ``module:Class`` for the classes of a module of the current folder; ``name`` may be the file's name."""
+    module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
+    place = Path(*module.split("."))
+    file = next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+    if file is None:
+        return []
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        found = [node.name for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.ClassDef)]
+        return [f"{module}:{cls}" for cls in found[:5]] or [f"{module}:Class"]
+    return [f"{module}:Class"]
 
 
 def _event_shape(oracle: Oracle, given: list[tuple[int, ...]] | None) -> Any:

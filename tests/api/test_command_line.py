@@ -293,6 +293,16 @@ def test_check_takes_options_and_a_class_by_its_module(capsys):
     assert out.startswith("Knapsack(capacity=3), scores of shape (3,)")
 
 
+def test_check_hints_at_the_classes_of_a_local_file(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_block.py").write_text("class Block:\n    pass\n")
+    for name in ("my_block", "my_block.py", "./my_block.py"):
+        code, _, errors = run(capsys, "check", name)
+        assert code != 0
+        assert "A file of this name exists: write my_block:Block" in errors
+    assert "A file" not in run(capsys, "check", "other_block")[2]
+
+
 @pytest.mark.parametrize(("name", "starts"), [("map", "MAP() of Assignment("), ("imle", "IMLE(")])
 def test_check_of_a_relaxation(capsys, name, starts):
     code, out, _ = run(capsys, "check", "assignment", "--relaxation", name, "--event-shape", "2,1")

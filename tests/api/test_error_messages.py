@@ -620,6 +620,27 @@ def test_instances_of_a_selection_are_renumbered():
         assert (found.value.batch_index, found.value.batch_indices) == (8, (8, 9, 11))
 
 
+@pytest.mark.parametrize("relaxation", ["sparsemap", "frank_wolfe", "perturbed"])
+def test_warnings_of_solvers_name_instances_of_the_whole_batch(relaxation):
+    numbers = []
+
+    class Limited(si.Oracle):
+        event_ndim = 1
+        instance_ndim: ClassVar = {"number": 0}
+
+        def argmax(self, theta):
+            numbers.append(self.bound["number"][-1].item())
+            si.errors.warn_user(f"stopped at batch index {len(theta) - 1}", si.ConvergenceWarning)
+            return (theta > 0).to(theta)
+
+    theta = torch.tensor([[0.1, 0.2], [9.0, -9.0], [0.3, 0.4], [9.0, 9.0]])
+    with pytest.warns(si.ConvergenceWarning) as found:
+        relax(theta, Limited(), relaxation, number=[0, 1, 2, 3])
+    named = [str(w.message) for w in found if "stopped at" in str(w.message)]
+    assert named == [f"stopped at batch index {number}" for number in numbers]
+    assert relaxation == "perturbed" or len(set(numbers)) > 1
+
+
 # ----------------------------------------------------------------------------- what plugins leave undone
 
 
@@ -715,4 +736,6 @@ def test_errors_of_direct_calls_name_the_argument():
     with pytest.raises(InvalidInputError, match=r"^like: methods of arborescence take 3 dimensions"):
         trees.encode(torch.tensor([[0, 1, 1]]), square)
     with pytest.raises(InvalidInputError, match=r"^event_shape: "):
+        trees.enumerate((4,))
+    with pytest.raises(InvalidInputError, match=r"^event_shape must be .*, got 4; write \(4,\) for structures of one"):
         cast(Any, trees).enumerate(4)
