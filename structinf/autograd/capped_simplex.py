@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..kernels.simplex import dispatch as compiled
-from ..kernels.simplex import torch_backend
+from ..kernels.simplex import dispatch, torch_backend
 from .simplex_map import Parameter, SimplexMap
 
 __all__ = ["CappedSimplexMap"]
@@ -15,7 +14,7 @@ class CappedSimplexMap(SimplexMap):
     """argmin ‖p − x‖² over 0 ≤ p ≤ 1 with Σ p = k. The parameter is k."""
 
     def forward(self, x: Tensor, parameter: Parameter) -> Tensor:
-        return (compiled if x.is_cpu else torch_backend).capped_simplex(x, parameter)
+        return dispatch.capped_simplex(x, parameter)
 
     def vjp(
         self, p: Tensor, parameter: Parameter, g: Tensor, with_parameter_grad: bool
@@ -25,4 +24,4 @@ class CappedSimplexMap(SimplexMap):
     def compiled_vjp(
         self, p: Tensor, parameter: Parameter, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
-        return compiled.vjp(p, g, 2.0, is_capped=True, with_parameter_grad=with_parameter_grad)
+        return dispatch.vjp(p, g, 2.0, is_capped=True, with_parameter_grad=with_parameter_grad)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from ..kernels.simplex.dispatch import has_kernels
 from ..shapes import Float
 from .function import Function
 
@@ -38,8 +39,9 @@ class SimplexMap(abc.ABC):
     def compiled_vjp(
         self, p: Tensor, parameter: Parameter, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the result of :meth:`vjp` for CPU tensors, without autograd. Override the method with a compiled
-        kernel.
+        """Return the result of :meth:`vjp` without autograd, for tensors on a device with kernels.
+
+        Override the method with a kernel.
         """
         return self.vjp(p, parameter, g, with_parameter_grad)
 
@@ -71,8 +73,8 @@ class _ApplySimplexMap(Function):
         # The derivatives are functions of the output p, so derivatives of every order follow.
         p, saved = ctx.saved_tensors
         parameter = ctx.number if saved is None else saved
-        is_compiled = p.is_cpu and not torch.is_grad_enabled()
-        vjp = ctx.simplex_map.compiled_vjp if is_compiled else ctx.simplex_map.vjp
+        uses_kernel = has_kernels(p) and not torch.is_grad_enabled()
+        vjp = ctx.simplex_map.compiled_vjp if uses_kernel else ctx.simplex_map.vjp
         in_x, in_parameter = vjp(p, parameter, g, ctx.needs_input_grad[2])
         return None, in_x, None if saved is None or in_parameter is None else in_parameter.to(saved.dtype)
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from ..autograd.simplex_map import Parameter, SimplexMap, apply_simplex_map
 from ..compile.public_call import OperatorSpec, public_call
 from ..kernels.arrays import upcast_half
-from ..kernels.simplex import dispatch as compiled
-from ..kernels.simplex import torch_backend
+from ..kernels.gpu import uses_triton
+from ..kernels.simplex import dispatch, torch_backend
 from ..shapes import Float
 from ..validation import check_k
 from .along_dim import apply_along_dim, check_parameter, check_scores, move_to_last, per_row, restore_layout
@@ -21,9 +21,9 @@ class EntmaxMap(SimplexMap):
     """α-entmax. The parameter is α."""
 
     def forward(self, x: Tensor, parameter: Parameter) -> Tensor:
-        if isinstance(parameter, float) and parameter == 1:
+        if isinstance(parameter, float) and parameter == 1 and not uses_triton(x):
             return _softmax(x)
-        return (compiled if x.is_cpu else torch_backend).entmax(x, parameter)
+        return dispatch.entmax(x, parameter)
 
     def vjp(
         self, p: Tensor, parameter: Parameter, g: Tensor, with_parameter_grad: bool
@@ -34,7 +34,7 @@ class EntmaxMap(SimplexMap):
     def compiled_vjp(
         self, p: Tensor, parameter: Parameter, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
-        return compiled.vjp(p, g, parameter, with_parameter_grad=with_parameter_grad)
+        return dispatch.vjp(p, g, parameter, with_parameter_grad=with_parameter_grad)
 
 
 def _softmax(x: Tensor) -> Tensor:

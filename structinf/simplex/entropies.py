@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError, UnknownNameError
 from ..kernels.arrays import upcast_half
-from ..kernels.simplex.dispatch import tsallis_conjugate
+from ..kernels.simplex.dispatch import has_kernels, tsallis_conjugate
 from ..kernels.simplex.torch_backend import power
 from ..registry import did_you_mean
 from .along_dim import apply_along_dim, check_parameter
@@ -162,10 +162,10 @@ class TsallisEntropy(Entropy):
         return math.inf if self.alpha == 1 else 1 / (self.alpha - 1)
 
     def cast_scores(self, x: Tensor) -> Tensor:
-        return upcast_half(x) if x.is_cpu else x.double()
+        return upcast_half(x) if has_kernels(x) else x.double()
 
     def conjugate(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
-        return tsallis_conjugate(x, p, origin, self.alpha) if x.is_cpu else super().conjugate(x, p, origin)
+        return tsallis_conjugate(x, p, origin, self.alpha) if has_kernels(x) else super().conjugate(x, p, origin)
 
 
 @dataclass(frozen=True)

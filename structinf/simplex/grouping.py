@@ -39,7 +39,8 @@ class _GroupingMap(SimplexMap):
     def compiled_vjp(
         self, p: Tensor, parameter: Parameter, g: Tensor, with_parameter_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
-        return compiled.group_means(p, g, self.is_contiguous), None
+        kernels = compiled if p.is_cpu else torch_backend
+        return kernels.group_means(p, g, self.is_contiguous), None
 
 
 def _apply(is_contiguous: bool, x: Tensor, weight: float, dim: int) -> Tensor:

@@ -1,4 +1,9 @@
-"""Maps to the simplex, their vector-Jacobian products and conjugates of entropies, in compiled loops over rows."""
+"""Maps to the simplex, their vector-Jacobian products and conjugates of entropies, without autograd.
+
+CPU tensors are processed by compiled loops over rows. Tensors on CUDA devices are processed by Triton kernels
+(`triton_maps`, `triton_vjp`, `triton_conjugate`, `triton_capped_simplex`), if triton is available, and tensors on other
+devices by torch operations. Fusedmax and oscarmax have compiled loops only: their scores are copied to the CPU.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,28 @@ from torch import Tensor
 
 from ...shapes import Float
 from ..arrays import empty, to_numpy, zeros
+from ..gpu import uses_triton
 from ..threads import parallel_rows
+from . import torch_backend
 
-__all__ = ["capped_simplex", "entmax", "fusedmax", "group_means", "oscarmax", "tsallis_conjugate", "vjp"]
+__all__ = [
+    "capped_simplex",
+    "entmax",
+    "fusedmax",
+    "group_means",
+    "has_kernels",
+    "oscarmax",
+    "tsallis_conjugate",
+    "vjp",
+]
 
 # Elementary operations per number. Most maps read each number once, and then process only the support.
 READ, AVERAGE, FUSE, POWER, SORT, ITERATE = 3, 4, 12, 20, 24, 60
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Return whether compiled loops or Triton kernels process ``x``, and not torch operations."""
+    return x.is_cpu or uses_triton(x)
 
 
 def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, "*rows n"]:
@@ -29,6 +50,12 @@ def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, 
     alpha : float or (..., 1) Tensor
         At least 1.
     """
+    if uses_triton(x):
+        from . import triton_maps
+
+        return triton_maps.entmax(x, alpha)
+    if not x.is_cpu:
+        return torch_backend.entmax(x, alpha)
     from . import entmax as kernels
 
     # One kernel for every α takes much longer to compile.
@@ -43,6 +70,12 @@ def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, 
 
 def capped_simplex(x: Float[Tensor, "*rows n"], k: float | Tensor) -> Float[Tensor, "*rows n"]:
     """Return the projection onto the capped simplex with sum ``k``, a number or (..., 1), in float32 or float64."""
+    if uses_triton(x):
+        from . import triton_capped_simplex
+
+        return triton_capped_simplex.capped_simplex(x, k)
+    if not x.is_cpu:
+        return torch_backend.capped_simplex(x, k)
     from .capped_simplex import project as kernel
 
     return _map_rows(kernel, (x,), _as_doubles(k), cost=ITERATE)
@@ -58,9 +91,15 @@ def vjp(
 ) -> tuple[Float[Tensor, "*rows n"], Float[Tensor, "*rows 1"] | None]:
     """Return the products of the cotangent ``g`` with the Jacobians of :func:`entmax`, or :func:`capped_simplex`.
 
-    The first Jacobian is with respect to the scores, the second with respect to α or k. The second product is float64,
-    and None unless ``with_parameter_grad``. ``p`` is the result of the map.
+    The first Jacobian is with respect to the scores, the second with respect to α or k. The second product is None
+    unless ``with_parameter_grad``. ``p`` is the result of the map, for which :func:`has_kernels` is true.
     """
+    if uses_triton(p):
+        from . import triton_vjp
+
+        if is_capped:
+            return triton_vjp.capped_simplex_vjp(p, g, with_parameter_grad)
+        return triton_vjp.entmax_vjp(p, g, alpha, with_parameter_grad)
     from . import vjp as kernels
 
     in_parameter = empty(*p.shape[:-1], 1, dtype=torch.float64) if with_parameter_grad else None
@@ -116,7 +155,14 @@ def tsallis_conjugate(
     origin: Float[Tensor, "*rows"],
     alpha: float,
 ) -> Float[Tensor, "*rows"]:
-    """Return ⟨p, x − origin⟩ + (1 − Σ p^α) / (α (α − 1)) in float64, for the maximizer p in the dtype of x."""
+    """Return ⟨p, x − origin⟩ + (1 − Σ p^α) / (α (α − 1)) in float64, for the maximizer p in the dtype of x.
+
+    Tensors for which :func:`has_kernels` is false are not accepted.
+    """
+    if uses_triton(x):
+        from . import triton_conjugate
+
+        return triton_conjugate.tsallis_conjugate(x, p, origin, alpha)
     from .tsallis_conjugate import tsallis_conjugate as kernel
 
     out = empty(*origin.shape, dtype=torch.float64)
