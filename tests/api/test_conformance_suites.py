@@ -39,8 +39,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("oracle", [Knapsack(6), Cube(), Explicit(), Walk()], ids=lambda o: o.name)
-def test_right_oracles_pass(oracle):
-    report = check_oracle(oracle, SHAPES[type(oracle)])
+def test_right_oracles_pass(oracle, conformance_dtypes):
+    report = check_oracle(oracle, SHAPES[type(oracle)], dtypes=conformance_dtypes)
     assert not report.failed
     assert {"form", "optimal", "vertex", "refusals", "half_precision"} <= set(report.passed)
     if isinstance(oracle, Listing):
@@ -52,8 +52,8 @@ def test_right_oracles_pass(oracle):
 
 
 @pytest.mark.parametrize("relaxation", ["map", "marginals", "sparsemap"])
-def test_right_relaxations_pass(relaxation):
-    report = check_relaxation(relaxation, Walk(), SHAPES[Walk])
+def test_right_relaxations_pass(relaxation, conformance_dtypes):
+    report = check_relaxation(relaxation, Walk(), SHAPES[Walk], dtypes=conformance_dtypes)
     wanted = {"hull", "temperature", "first_derivative", "conjugate", "loss_minimum", "loss_derivatives", "padding"}
     assert wanted <= set(report.passed)
 

@@ -15,7 +15,7 @@ from oracle_examples import Example
 
 pytestmark = pytest.mark.slow
 
-ONE_IN = 30
+ONE_IN = 60
 """Without --full, one combination of call and input in this number runs."""
 
 
