@@ -67,6 +67,7 @@ def refuses_or_is_finite(call: Callable[[], list[Tensor]], option: str) -> None:
     assert refusal is None or option in refusal
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize(("name", "option", "others"), OPTIONS)
@@ -76,7 +77,6 @@ def test_relaxations(name, option, others, value, dtype):
     refuses_or_is_finite(lambda: call_relaxation(name, option, value, others, theta), option)
 
 
-CALLS: dict[str, tuple[str, Callable[[Tensor, float], Tensor]]] = {
 REGULARIZED = [
     ("marginals", "temperature", "arborescence"),
     ("smoothed", "temperature", "dtw"),
@@ -107,6 +107,7 @@ def test_losses_and_layers_refuse_the_same_options(name, option, oracle, value):
         assert refusal(lambda: si.Gibbs(theta, oracle, temperature=value)) == layer
 
 
+CALLS: dict[str, tuple[str, Callable[[Tensor, float], Tensor]]] = {
     "Gibbs": ("temperature", lambda t, v: si.Gibbs(t, "categorical", temperature=v).mean),
     "Gibbs.entropy": ("temperature", lambda t, v: si.Gibbs(t, "categorical", temperature=v).entropy()),
     "log_partition": ("temperature", lambda t, v: si.log_partition(t, "categorical", temperature=v)),
@@ -145,6 +146,7 @@ def test_losses_and_layers_refuse_the_same_options(name, option, oracle, value):
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("name", CALLS)

@@ -22,6 +22,7 @@ from structinf.simplex import Entmax
 # ----------------------------------------------------------------------------- state, noise
 
 
+@pytest.mark.matrix
 @every_kind
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
 def test_copies_and_pickles(kind, how):

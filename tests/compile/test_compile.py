@@ -44,6 +44,7 @@ MAPS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.matrix
 @every_backend
 @pytest.mark.parametrize("name", MAPS)
 def test_maps(name, backend):
@@ -105,6 +106,7 @@ def test_layers_over_every_oracle(example):
 CHAIN = (3, 5, 2), (2, 2)
 
 
+@pytest.mark.matrix
 @every_backend
 @pytest.mark.parametrize("relaxation", [*SOLVED, "sparsemap", "blackbox"])
 def test_tuples_and_lengths(relaxation, backend):
@@ -120,6 +122,7 @@ def test_tuples_and_lengths(relaxation, backend):
         assert_equal(compiled, model, *tensors, torch.tensor([5, 3, 1, 2])[:batch])
 
 
+@pytest.mark.matrix
 @every_backend
 @pytest.mark.parametrize("loss", ["crf", "svm", "sparsemap", "each", "relaxed"])
 def test_losses(loss, backend):

@@ -39,6 +39,7 @@ NUMBERS: dict[str, tuple[Callable[..., Tensor], list[Any]]] = {
 }
 
 
+@pytest.mark.matrix
 @every_backend
 @pytest.mark.parametrize("name", NUMBERS)
 def test_options_that_change(name, backend):
@@ -114,6 +115,7 @@ ATTRIBUTES: dict[str, tuple[Callable[[], nn.Module], str, Callable[[], list[Any]
 }
 
 
+@pytest.mark.matrix
 @every_backend
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_attributes_that_change(name, backend):
@@ -130,6 +132,7 @@ def test_attributes_that_change(name, backend):
         assert_equal(compiled, model, scores(2, 4))
 
 
+@pytest.mark.matrix
 @every_backend
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_attributes_that_change_before_the_backward_pass(name, backend):

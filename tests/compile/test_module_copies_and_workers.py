@@ -57,6 +57,7 @@ def test_half_precision_goes_through_single(name):
         torch.testing.assert_close(found, case.call(case.make(), x.float()).bfloat16())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "how",
     [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module)), _loaded],

@@ -32,6 +32,7 @@ def outlines(axes) -> list[tuple[int, int, int]]:
     return [(round(b.get_y() + 0.5), round(b.get_x() + 0.5), round(b.get_x() + b.get_width() - 0.5)) for b in boxes]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (1, 4, 4), (3, 1, 6), (4, 3, 2), (9, 2, 8), (2, 12, 30)])
 @pytest.mark.parametrize("normalise", [torch.softmax, si.simplex.sparsemax], ids=["dense", "sparse"])
 def test_every_head_shows_its_weights(shape, normalise):

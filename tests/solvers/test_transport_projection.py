@@ -73,6 +73,7 @@ def margin_error(oracle, theta, mu):
     return torch.stack(errors).amax() / torch.maximum(rows.max(), columns.max())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_the_active_set(name, scale):

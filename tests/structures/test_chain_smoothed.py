@@ -45,6 +45,7 @@ def by_graph(theta, regularizer, chain=CHAIN):
 # ----------------------------------------------------------------------------- against the hypergraph
 
 
+@pytest.mark.matrix
 @alphas
 @forms
 @pytest.mark.parametrize("shape", [(3, 4, 3), (3, 5, 20), (2, 3, 16)], ids=str)

@@ -120,6 +120,7 @@ def test_smoothed_hessian_product(example, alpha):
         assert_close(product[b], at.hessian_product(goal, flat(v)[b].tolist()), 1e-11)
 
 
+@pytest.mark.matrix
 @every_example
 @every_smooth
 @pytest.mark.parametrize(
