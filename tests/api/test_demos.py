@@ -229,6 +229,7 @@ def attachment(out: str) -> list[float]:
     return [float(share) for share in re.findall(r"^\d+ +[\d.]+ +([\d.]+) %", out, re.MULTILINE)]
 
 
+@pytest.mark.full
 def test_a_parser_learns_vietnamese(capsys, tmp_path, vietnamese):
     argv = ["--max-sentences", "400", "--max-length", "20", "--epochs", "5", "--out", str(tmp_path)]
     assert main(["demo", "parse", "--treebank", str(vietnamese), *argv]) == 0

@@ -243,6 +243,7 @@ def test_real_performances_are_cut_into_paths():
         assert right == pytest.approx((0, 0, 0), abs=1e-9)  # the right paths are paths, and the best for these scores
 
 
+@pytest.mark.full
 def test_alignments_trained_end_to_end(tmp_path):
     assert alignment.main([str(folder("piano_alignment")), "--quick", "--out", str(tmp_path / "alignment.md")]) == 0
     found, *pieces = tables(tmp_path / "alignment.md")

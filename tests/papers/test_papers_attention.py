@@ -56,6 +56,7 @@ def test_weights_are_measured():
     assert found.listed == pytest.approx(100 * (1 / 3 + 2 / 7) / 2)
 
 
+@pytest.mark.full
 def test_sentiment_of_reviews(tmp_path, capsys):
     report = tmp_path / "report.md"
     arguments = [str(folder("vader_reviews")), "--quick", "--threads", "1", "--out", str(report)]

@@ -112,6 +112,7 @@ def test_what_a_loss_remembers_is_not_shared():
     assert states[0]["relaxation.alpha"] != states[1]["relaxation.alpha"] == 1
 
 
+@pytest.mark.full
 def test_shortest_paths_of_predicted_costs(tmp_path):
     assert shortest_path.main(["--quick", "--out", str(tmp_path / "path.md")]) == 0
     (rows,) = tables(tmp_path / "path.md")
@@ -184,7 +185,7 @@ def test_a_reader_that_knows_the_costs_scores_all():
     assert matching_digits.score(matching_digits.EdgeScorer(4), digits, grids, oracle).excess > 0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_matchings_of_digits(tmp_path):
     assert matching_digits.main(["--quick", "--out", str(tmp_path / "digits.md")]) == 0
     ((*rows, _),) = tables(tmp_path / "digits.md")
@@ -235,7 +236,7 @@ def test_subsets_of_a_review():
     assert 0 < low < most < 100
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_ratings_from_two_words(tmp_path):
     out = tmp_path / "reviews.md"
     assert rationale_subsets.main([str(folder("vader_reviews")), "--quick", "--out", str(out)]) == 0

@@ -121,7 +121,7 @@ def test_values_of_expressions(tmp_path):
     check(tmp_path / "listops.md", 1)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_values_of_official_expressions(tmp_path):
     out = tmp_path / "listops.md"
     assert listops.main([str(folder("listops_test")), "--quick", "--out", str(out)]) == 0
