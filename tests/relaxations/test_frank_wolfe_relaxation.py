@@ -169,7 +169,8 @@ def test_losses_are_twice_differentiable(omega):
     loss = FenchelYoungLoss("assignment", "frank_wolfe", regularizer=OMEGAS[omega], reduction="none")
     gold = relax(draw(15, 2, 3, 3), "assignment", "map")
     theta = draw(16, 2, 3, 3).requires_grad_()
-    assert gradcheck(lambda t: loss(t, gold), theta)
+    # Two solves for each part: of one instance, since no loss depends on the other instances.
+    assert gradcheck(lambda t: loss(t, gold[:1]), theta[:1].detach().requires_grad_())
     assert gradgradcheck(lambda t: loss(t, gold), theta, fast_mode=True)
 
 
