@@ -23,7 +23,7 @@ def reduce_losses(losses: Tensor, reduction: Reduction) -> Tensor:
     """Return ``losses``, their sum or their mean, as ``reduction`` says; the mean of an empty batch is 0."""
     if reduction == "none":
         return losses
-    return losses.sum() if reduction == "sum" else losses.sum() / max(losses.numel(), 1)
+    return losses.mean() if reduction == "mean" and losses.numel() else losses.sum()
 
 
 def without_negative_rounding(losses: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Checks of options, instance data and solver results that several modules share."""
 
+from ..deferred_checks import check_number, skips_checks
 from .instance_data import (
     MOST_ENUMERATED,
     bound_lengths,
@@ -42,9 +43,11 @@ __all__ = [
     "check_lengths",
     "check_natural",
     "check_nonnegative",
+    "check_number",
     "check_positive",
     "check_real",
     "check_size",
     "check_values",
     "list_instances",
+    "skips_checks",
 ]

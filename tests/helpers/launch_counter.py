@@ -105,7 +105,7 @@ class LaunchCounter(TorchDispatchMode):
         self._patches.close()
 
     def report(self) -> str:
-        """Return the counts, and the places of all that is not the launch of a kernel of torch."""
+        """Return the counts, with the number of each kind at each line of the library."""
         lines = [
             f"{self.launches} launches ({self.triton_launches} of Triton kernels), {self.synchronisations} "
             f"synchronisations, {self.copies} copies"
@@ -124,14 +124,14 @@ class LaunchCounter(TorchDispatchMode):
         is_new = is_new or (not tensors and _is_called_by_autograd())
         if self._is_paused or not (is_new or any(map(_is_marked, tensors))):
             return out
-        for t in torch.utils._pytree.tree_leaves(out):
-            if isinstance(t, Tensor):
-                _mark(t)
+        results = [t for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, Tensor)]
+        for t in results:
+            _mark(t)
         if name in _SYNCHRONISING:
             self._synchronise(name)
         if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
             self._count_indices(args[1])
-        if name not in _FREE:
+        if name not in _FREE and (name in _REDUCTIONS or any(t.numel() for t in (*tensors, *results))):
             self._launch(_LAUNCHES.get(name.rstrip("_"), 1), name)
         return out
 
@@ -227,7 +227,7 @@ class LaunchCounter(TorchDispatchMode):
     def _kernel(self, own: Any) -> Any:
         def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             self.triton_launches += 1
-            self._launch(1, f"Triton kernel {kernel.__name__}", show=True)
+            self._launch(1, f"Triton kernel {kernel.__name__}")
             with self._paused():
                 return own(kernel, *args, **kwargs)
 
@@ -243,10 +243,9 @@ class LaunchCounter(TorchDispatchMode):
 
     # -- counts --------------------------------------------------------------------------------------
 
-    def _launch(self, count: int, what: str, *, show: bool = False) -> None:
+    def _launch(self, count: int, what: str) -> None:
         self.launches += count
-        if show:
-            self.places[f"{what} at {_place()}"] += 1
+        self.places[f"{what} at {_place()}"] += count
 
     def _synchronise(self, what: str) -> None:
         self.synchronisations += 1
@@ -316,6 +315,9 @@ _SYNCHRONISING = frozenset(
     }
 )
 """Operations that wait for the device, since they read values."""
+
+_REDUCTIONS = frozenset({"all", "any", "mean", "prod", "sum"})
+"""Operations that launch a kernel for empty tensors too, to write their result."""
 
 _LAUNCHES = {
     "_unique2": 8,

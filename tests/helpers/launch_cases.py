@@ -1,0 +1,81 @@
+"""Calls of public functions whose launches on a GPU the tests count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import structinf as si
+from launch_counter import LaunchCounter, on_device
+from structinf.parts import Parts, as_tuple, map_parts
+
+__all__ = ["CASES", "calls_of", "count"]
+
+_GENERATOR = torch.Generator().manual_seed(0)
+
+
+def _scores(*shapes: tuple[int, ...]) -> Parts:
+    tensors = tuple(torch.randn(2, *shape, generator=_GENERATOR) for shape in shapes)
+    return tensors if len(tensors) > 1 else tensors[0]
+
+
+def _tags() -> Parts:
+    return torch.randn(2, 6, 3, generator=_GENERATOR), torch.randn(1, 3, 3, generator=_GENERATOR)
+
+
+CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
+    "chain": (_tags(), {}, {}),
+    "chain with lengths": (_tags(), {}, {"lengths": [6, 3]}),
+    "semi_markov": (_scores((6, 3, 2, 2)), {}, {}),
+    "dtw": (_scores((4, 5)), {}, {}),
+    "needleman_wunsch": (_scores((4, 5), (2,)), {}, {}),
+    "monotonic_alignment": (_scores((3, 5)), {}, {}),
+    "binary_tree": (_scores((4, 4)), {}, {}),
+    "projective_tree": (_scores((4, 4)), {}, {}),
+    "subset": (_scores((6,)), {"k": 2}, {}),
+    "knapsack": (_scores((4,)), {"weights": (1, 2, 3, 2), "capacity": 4}, {}),
+    "grid_path": (_scores((3, 3)), {}, {}),
+    "arborescence": (_scores((4, 4)), {}, {}),
+    "spanning_tree": (_scores((4, 4)), {}, {}),
+    "categorical": (_scores((6,)), {}, {}),
+}
+"""The scores, the options of the oracle and the instance data of each case; the name starts with the oracle's name."""
+
+
+def calls_of(case: str) -> dict[str, Callable[[], Any]]:
+    """Return calls for scores on the device: ``marginals`` and ``loss``, with and without the backward pass; ``map``.
+
+    Parameters
+    ----------
+    case : str
+        A name of `CASES`.
+    """
+    theta, options, data = CASES[case]
+    oracle = si.get_oracle(case.partition(" ")[0], **options)
+    gold = on_device(si.relax(theta, oracle, "map", **data))
+    fixed, leaves = on_device(theta), on_device(theta, requires_grad=True)
+    loss = si.FenchelYoungLoss(oracle, "marginals")
+    weight = map_parts(lambda t: on_device(torch.randn(2, *t.shape[1:], generator=_GENERATOR)), theta)
+
+    def backward() -> None:
+        mean = si.relax(leaves, oracle, "marginals", **data)
+        torch.autograd.grad(as_tuple(mean), as_tuple(leaves), as_tuple(weight))
+
+    return {
+        "map": lambda: si.relax(fixed, oracle, "map", **data),
+        "marginals": lambda: si.relax(fixed, oracle, "marginals", **data),
+        "marginals and backward": backward,
+        "loss": lambda: loss(fixed, gold, **data),
+        "loss and backward": lambda: loss(leaves, gold, **data).backward(),
+    }
+
+
+def count(call: Callable[[], Any]) -> LaunchCounter:
+    """Return the counts of a second ``call``: the first call may copy tables of a graph to the device."""
+    with LaunchCounter():
+        call()
+    with LaunchCounter() as counter:
+        call()
+    return counter
