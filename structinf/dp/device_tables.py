@@ -14,8 +14,9 @@ from .node_order import group_offsets
 
 __all__ = ["DeviceTables", "Incidence", "Tile", "device_tables"]
 
-# Tiles hold as many hyperedges, with 2 to 4 in a thread. The sizes are estimates; few sizes mean few compilations.
-_TILES = {64: 1, 256: 4, 1024: 8}
+# The numbers of hyperedges of tiles, and their warps. With 4 instead of 2 hyperedges in a thread, float64 numbers do
+# not fit the registers. The sizes are estimates; few sizes mean few compilations.
+_TILES = {64: 1, 256: 4, 512: 8}
 # The largest number of hyperedges of a row of a tile. Nodes with more hyperedges are processed in several steps.
 _MOST_COLUMNS = 64
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InfeasibleError, InvalidInputError, PluginError
+from ..errors import InvalidInputError, PluginError
 from ..kernels.gpu import interprets_kernels, uses_triton
 from ..oracle import Enumerable, KBest, Samplable
 from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, map_parts, pack_like, sum_to_batch_of
@@ -103,7 +103,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
             return None
         graph, device, size = self.hypergraph(theta), as_tuple(theta)[0].device, len(self.bound["lengths"])
         if uses_triton(as_tuple(theta)[0]):
-            mask = dispatch.used_parts(graph, self._goals_on(device, graph, size))
+            mask = dispatch.used_parts(graph, self._goals_on(device, graph, size, defers_check=True))
         else:
             mask = graph.part_mask(self._goals(graph, size), device)
         pieces = self._unflatten(mask, theta)
@@ -124,23 +124,26 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     def _graph_parts_goals(self, theta: Parts) -> tuple[Hypergraph, Tensor, Tensor]:
         """Return the hypergraph, the flattened θ (B, P), and the goals (B,) on the device of θ."""
         graph, flat = self.hypergraph(theta), self._flatten(theta)
-        return graph, flat, torch.from_numpy(self._goals(graph, len(flat))).to(flat.device)
-
-    def _graph_parts_unchecked_goals(self, theta: Parts) -> tuple[Hypergraph, Tensor, Tensor]:
-        """Return the hypergraph, the flattened θ (B, P), and the goals (B,), for the passes over the hypergraph.
-
-        On devices other than the CPU, lengths without a goal have the goal −1, and the value −inf of the goal −1 tells
-        :meth:`_check_goals_and_values`. A check of the lengths would wait for the device.
-        """
-        graph, flat = self.hypergraph(theta), self._flatten(theta)
         return graph, flat, self._goals_on(flat.device, graph, len(flat))
 
-    def _goals_on(self, device: torch.device, graph: Hypergraph, batch: int) -> Tensor:
+    def _graph_parts_unchecked_goals(self, theta: Parts) -> tuple[Hypergraph, Tensor, Tensor]:
+        """Do the work of :meth:`_graph_parts_goals`, for passes that end with :meth:`_check_goals_and_values`."""
+        graph, flat = self.hypergraph(theta), self._flatten(theta)
+        return graph, flat, self._goals_on(flat.device, graph, len(flat), defers_check=True)
+
+    def _goals_on(self, device: torch.device, graph: Hypergraph, batch: int, *, defers_check: bool = False) -> Tensor:
+        """Return the goals on ``device``; with ``defers_check``, −1 for lengths without a goal, except on the CPU.
+
+        The check of lengths on a device would wait for the device. The passes give the goal −1 the value −inf.
+        """
         lengths = self.bound.get("lengths")
-        if lengths is None or (device.type == "cpu" and not interprets_kernels()):
+        on_cpu = device.type == "cpu"
+        if defers_check and lengths is not None and (not on_cpu or interprets_kernels()):
+            check_instances("lengths", lengths, batch, shared=False)
+        else:
             goals = self._goals(graph, batch)
-            return torch.from_numpy(goals) if device.type == "cpu" else graph.goal_on(device, None, batch)
-        check_instances("lengths", lengths, batch, shared=False)
+            if on_cpu:
+                return torch.from_numpy(goals)
         return graph.goal_on(device, lengths, batch)
 
     def _goals(self, graph: Hypergraph, batch: int) -> np.ndarray:
@@ -159,11 +162,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     def _check_goals_and_values(self, value: Tensor, graph: Hypergraph) -> None:
         """Raise InvalidInputError for the first length without a goal, InfeasibleError for other values of −inf."""
-        try:
-            self._check_feasible(value)
-        except InfeasibleError:
-            self._goals(graph, len(value))
-            raise
+        check_feasible(value, f"structure of {self.label()}", functools.partial(self._goals, graph, len(value)))
 
     # -- smoothed recursion ------------------------------------------------------------------
 

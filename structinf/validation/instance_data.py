@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,7 +29,7 @@ __all__ = [
 MOST_ENUMERATED = 1_000_000
 
 
-def check_feasible(value: Tensor, what: str) -> None:
+def check_feasible(value: Tensor, what: str, explain: Callable[[], object] | None = None) -> None:
     """Raise InfeasibleError if the best or summed score of an instance is −inf. The message names the instances.
 
     Parameters
@@ -38,22 +38,26 @@ def check_feasible(value: Tensor, what: str) -> None:
         Value of each instance, −inf where no structure of finite score exists; or whether one does, as bool.
     what : str
         What does not exist, in the singular: ``"assignment"``.
+    explain : callable, optional
+        A function that raises a more specific error if a value is −inf for another reason than the scores.
     """
     if value.is_cpu:
-        _check_feasible(value, what)
+        _check_feasible(value, what, explain)
     elif value.numel() and not skips_checks(value):
         is_flag = value.dtype is torch.bool
         number, passes = (value.all(), bool) if is_flag else (value.amin(), _is_above_minus_infinity)
-        check_number(number, passes, functools.partial(_check_feasible, value, what))
+        check_number(number, passes, functools.partial(_check_feasible, value, what, explain))
 
 
 def _is_above_minus_infinity(number: float) -> bool:
     return number > -math.inf
 
 
-def _check_feasible(value: Tensor, what: str) -> None:
+def _check_feasible(value: Tensor, what: str, explain: Callable[[], object] | None) -> None:
     infeasible = ~value if value.dtype is torch.bool else torch.isneginf(value)
     if bool(infeasible.any()):
+        if explain is not None:
+            explain()
         indices = infeasible.nonzero()[:, 0].tolist()
         raise InfeasibleError(
             f"no {what} of finite score exists for {list_instances(indices)}: too many of "

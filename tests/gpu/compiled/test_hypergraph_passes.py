@@ -15,7 +15,7 @@ from structinf.dp import Hypergraph, HypergraphBuilder
 from structinf.dp.device_tables import device_tables
 from structinf.kernels.hypergraph import triton_derivations, triton_passes
 
-MOST_REGISTERS = 168  # so that two programs of 4 warps fit a multiprocessor
+MOST_REGISTERS = 128  # so that two programs of 8 warps fit a multiprocessor
 
 
 def graph_of(degree: int, levels: int, width: int) -> Hypergraph:
@@ -32,7 +32,7 @@ def graph_of(degree: int, levels: int, width: int) -> Hypergraph:
     return builder.build(goal)
 
 
-# Tiles of 64 hyperedges with all hyperedges of a node, and of 1024 with 64 of the 70 hyperedges of a node.
+# Tiles of 64 hyperedges with all hyperedges of a node, and of 512 with 64 of the 70 hyperedges of a node.
 SIZES = [(2, 3, 8), (70, 3, 20)]
 CASES = list(itertools.product(SIZES, [1, 1.5, 2, math.inf], [torch.float32, torch.float64]))
 

@@ -56,7 +56,7 @@ def tables_in_steps(graph: Hypergraph) -> DeviceTables:
 @pytest.mark.parametrize(
     ("alpha", "lists", "scale", "in_steps"),
     [
-        (1, random_hyperedges(1), 1e3, True),
+        (1, random_hyperedges(2), 1e3, True),
         (1.5, TWICE, 1e3, False),
         (2, random_hyperedges(1), 1.0, True),
         (2, TWICE, 1.0, True),
@@ -100,6 +100,24 @@ def test_wide_levels_take_launches_of_their_own(monkeypatch: pytest.MonkeyPatch)
     assert [i for first, last, _ in runs for i in range(first, last)] == list(range(len(tables.widths)))
     split = triton_passes.value_and_mean(tables, theta, goal, 1)
     assert all(torch.equal(a, b) for a, b in zip(split, whole, strict=True))
+
+
+def test_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[Any] = []
+    for module in (triton_inside, triton_passes):
+        monkeypatch.setattr(module, "launch", lambda kernel, *_, **__: launched.append(kernel))
+    graph, theta, goal = batch(TWICE, 2).oracle._graph_parts_goals(torch.zeros(2, TWICE.parts))
+    tables, counts = device_tables(graph, CPU), []
+    for compute in (
+        lambda: triton_passes.value(tables, theta, goal, 1),
+        lambda: triton_passes.value_and_mean(tables, theta, goal, INF),
+        lambda: triton_passes.hessian_product(tables, theta, theta, goal, 2),
+        lambda: triton_passes.used_parts(tables, goal),
+    ):
+        compute()
+        counts.append(len(launched))
+        launched.clear()
+    assert counts == [1, 3, 3, 2]
 
 
 def test_no_goal_and_no_instances() -> None:
