@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structinf.deferred_checks import skips_checks
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.kernels.gpu import uses_triton
@@ -153,6 +154,8 @@ class DTW(HypergraphProgram):
             # Python numbers, so that nothing waits for a GPU.
             if batch and self.band is not None and self.band < abs(n - m):
                 _raise_narrow_band(n, m, self.band, 0)
+            return
+        if skips_checks(theta):
             return
         sizes, bands = self._sizes_and_bands(theta)
         narrow = bands < (sizes[:, 0] - sizes[:, 1]).abs()

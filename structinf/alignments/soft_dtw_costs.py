@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, cast
 
 import torch
@@ -199,8 +200,11 @@ def _bind_band_and_lengths(cost: Tensor, band: Any, lengths: Any) -> Problem:
     check_floating("cost", cost)
     if lengths is not None:
         _check_lengths(lengths, cost)
+    # An integer is an option of the oracle: a call would copy instance data to a GPU.
+    is_option = isinstance(band, Integral) and not isinstance(band, bool) and int(band) >= 0
+    oracle = get_oracle("dtw", band=int(band)) if is_option else get_oracle("dtw")
     with _NamedCost(), blame_argument("cost", but="theta holds"):
-        return Problem.build(-cost, get_oracle("dtw"), {"band": band, "lengths": lengths})
+        return Problem.build(-cost, oracle, {"band": None if is_option else band, "lengths": lengths})
 
 
 class _NamedCost:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from structinf.deferred_checks import skips_checks
 from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Float, Int
 from structinf.validation import check_instances, check_lengths
@@ -33,7 +34,7 @@ __all__ = [
 def check_grid(name: str, theta: Tensor, lengths: Tensor | None) -> None:
     """Raise InvalidInputError unless θ (B, n, m) has cells, and ``lengths`` are (B, 2), in [1, n] and [1, m]."""
     check_grid_shape(name, theta, lengths)
-    if lengths is not None and bool(outside(lengths, theta.shape[1:]).any()):
+    if lengths is not None and not skips_checks(lengths) and bool(outside(lengths, theta.shape[1:]).any()):
         check_sizes(lengths, theta.shape[1:])
 
 
@@ -99,11 +100,11 @@ def sizes_in_use(bound: Mapping[str, Any], shape: Sequence[int], like: Tensor) -
 
 
 def cells_within(lengths: Tensor | None, theta: Tensor) -> Bool[Tensor, "rows n m"] | None:
-    """Mask the cells of θ (B | 1, n, m) within ``lengths`` (B, 2); None if all cells are.
+    """Mask the cells of θ (B | 1, n, m) within ``lengths`` (B, 2); None if all cells are, known without a wait.
 
     If the batch shares θ, a cell counts if any instance uses it.
     """
-    if lengths is None or bool((lengths == lengths.new_tensor(theta.shape[1:])).all()):
+    if lengths is None or (lengths.is_cpu and bool((lengths == lengths.new_tensor(theta.shape[1:])).all())):
         return None
     cells = cells_in_use(lengths, theta.shape[1:])
     return cells.any(0, keepdim=True) if len(theta) == 1 else cells

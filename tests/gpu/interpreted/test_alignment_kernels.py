@@ -9,6 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import structinf as si
+from launch_counter import LaunchCounter, on_device
 from structinf.regularizers import get_regularizer
 from structinf_oracles.kernels.alignment import dispatch, triton_paths, triton_smoothed_passes
 
@@ -24,7 +25,9 @@ def instances(case: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tens
         return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
 
     if case == "tiles":  # anti-diagonals of up to 5 cells, in tiles of 2
-        return randn(2, 5, 5), torch.tensor([[5, 5], [2, 3]]), torch.tensor([99, 1]), 4
+        return randn(1, 5, 5), None, 3, 4
+    if case == "lengths":
+        return randn(2, 3, 4), torch.tensor([[3, 4], [2, 3]]), torch.tensor([99, 1]), 1024
     if case == "forbidden":
         theta = randn(2, 3, 3)
         theta[0, 1, :2] = -INF
@@ -44,7 +47,7 @@ def on_cpu(theta: torch.Tensor, lengths: torch.Tensor | None, band: object) -> t
 
 @pytest.mark.parametrize(
     ("alpha", "case", "dtype"),
-    [(1.0, case, torch.float64) for case in ("tiles", "forbidden", "band", "row", "column", "cell")]
+    [(1.0, case, torch.float64) for case in ("tiles", "lengths", "forbidden", "row", "column", "cell")]
     + [(1.5, "forbidden", torch.float64), (1.5, "band", torch.float64), (2.0, "band", torch.float64)]
     + [(alpha, "band", torch.float32) for alpha in (1.0, 1.5)],
 )
@@ -62,7 +65,8 @@ def test_smoothed_passes(alpha: float, case: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     ("case", "dtype"),
-    [("tiles", torch.float32)] + [(case, torch.float64) for case in ("forbidden", "row", "column", "cell")],
+    [("tiles", torch.float32), ("lengths", torch.float64)]
+    + [(case, torch.float64) for case in ("forbidden", "row", "column", "cell")],
 )
 def test_paths(case: str, dtype: torch.dtype) -> None:
     theta, *extent, tile = instances(case, dtype)
@@ -74,7 +78,7 @@ def test_paths(case: str, dtype: torch.dtype) -> None:
     assert_close(found, dispatch.topk(theta, *sizes, 4), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("alpha", "case"), [(1.0, "tiles"), (1.5, "forbidden"), (INF, "forbidden")])
+@pytest.mark.parametrize(("alpha", "case"), [(1.0, "lengths"), (1.5, "forbidden"), (INF, "forbidden")])
 def test_samples_with_the_same_uniforms(alpha: float, case: str) -> None:
     theta, *extent, tile = instances(case)
     uniforms = torch.rand(3, len(theta), sum(theta.shape[1:]) - 1, dtype=torch.float64)
@@ -152,3 +156,30 @@ def test_an_instance_without_a_path() -> None:
     theta[1, :, 1] = -INF
     with pytest.raises(si.InfeasibleError, match="batch index 1"):
         si.relax(theta, "dtw", "marginals")
+
+
+def test_launches_of_a_loss() -> None:
+    """Seven launches forward and six backward are torch's: signs, temperature, checks, dtypes and the sum."""
+    cost = on_device(-THETA.float(), requires_grad=True)
+    with LaunchCounter() as count:
+        si.soft_dtw(cost, band=3).sum().backward()
+    assert count.triton_launches == 1, count.report()
+    assert count.launches <= 14, count.report()
+    assert (count.synchronisations, count.copies) == (1, 0), count.report()
+
+
+def test_launches_of_paths() -> None:
+    theta = on_device(THETA)
+    for call, launches in ((lambda: si.relax(theta, "dtw", "map"), 1), (lambda: si.sample(theta, "dtw", 2), 2)):
+        with LaunchCounter() as count:
+            call()
+        assert (count.triton_launches, count.copies) == (launches, 0), count.report()
+
+
+def test_walks_end_in_spite_of_nan() -> None:
+    """Checks of scores wait for the end of a call, so that kernels may meet NaN."""
+    theta = torch.full((1, 3, 3), math.nan)
+    theta[0, 2, 2] = 1
+    for alpha in (2.0, INF):
+        triton_paths.sample(theta, None, 9, alpha, torch.rand(2, 1, 5, dtype=torch.float64))
+    triton_paths.topk(theta, None, 9, 2)

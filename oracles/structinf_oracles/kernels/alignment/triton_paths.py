@@ -12,7 +12,8 @@ samples     2         3 n float64, 2 n m probabilities; a lane of the second lau
                       a sample
 ==========  ========  ====================================================================
 
-A walk back from the last cell is serial: one load for each of at most n + m − 2 moves.
+A walk back from the last cell is serial: one load for each of at most n + m − 2 moves. It stops at the border of the
+grid, since scores may hold NaN until the end of the call (:mod:`structinf.deferred_checks`).
 """
 
 from __future__ import annotations
@@ -50,14 +51,13 @@ def best_path(
     tl.store(value + b, total)
     i = rows - 1
     j = columns - 1
-    left = tl.where(total > float("-inf"), i + j + 1, 0)
-    while left > 0:
+    cells_left = tl.where(total > float("-inf"), i + j + 1, 0)
+    while cells_left > 0:
         tl.store(y + i.to(tl.int64) * width + j, 1.0)
         step = tl.load(stored + ((i + j) % width).to(tl.int64) * height + i)
         i -= tl.where(step != 2, 1, 0)
         j -= tl.where(step != 1, 1, 0)
-        left = i + j + 1
-        left = tl.where((i < 0) | (j < 0), 0, left)
+        cells_left = tl.where((i < 0) | (j < 0), 0, i + j + 1)
 
 
 @triton.jit
@@ -74,13 +74,13 @@ def sampled_paths(
     size = height.to(tl.int64) * width
     stored += 2 * b * size
     row = sample * batch + b
-    i = (rows - 1).to(tl.int64) + tl.zeros_like(sample)
-    j = (columns - 1).to(tl.int64) + tl.zeros_like(sample)
+    i = rows - 1 + tl.zeros([LANES], tl.int32)
+    j = columns - 1 + tl.zeros([LANES], tl.int32)
     live = sample < tl.where(tl.load(value + b) > float("-inf"), count, 0)
     for _ in range(rows + columns - 1):
-        tl.store(y + row * size + i * width + j, 1.0, mask=live)
+        tl.store(y + row * size + i.to(tl.int64) * width + j, 1.0, mask=live)
         live = live & (i + j > 0)
-        place = (i + j) % width * height + i
+        place = ((i + j) % width).to(tl.int64) * height + i
         a = tl.load(stored + place, mask=live, other=0.0)
         c = tl.load(stored + size + place, mask=live, other=0.0)
         q0, q1, _ = unpack_probabilities(a, c)
@@ -90,6 +90,7 @@ def sampled_paths(
         second = (level >= q0) & (level < q0 + q1)
         i -= tl.where(live & (first | second), 1, 0)
         j -= tl.where(live & (first | ~second), 1, 0)
+        live = live & (i >= 0) & (j >= 0)
 
 
 @triton.jit
@@ -99,8 +100,8 @@ def _merge(rings, origins, theta, d, start, k, height, width, n, m, band, LANES:
     i = (start + tl.arange(0, LANES)).to(tl.int64)
     inside = (i >= low) & (i <= high)
     score = tl.load(theta + i * (width - 1) + d, mask=inside, other=float("-inf")).to(tl.float64)
-    two = rings + (d + 1) % 3 * k * height
-    one = rings + (d + 2) % 3 * k * height
+    two = rings + (d + 1) % 3 * k * height.to(tl.int64)
+    one = rings + (d + 2) % 3 * k * height.to(tl.int64)
     r0 = tl.zeros_like(i)
     r1 = tl.zeros_like(i)
     r2 = tl.zeros_like(i)
@@ -114,8 +115,8 @@ def _merge(rings, origins, theta, d, start, k, height, width, n, m, band, LANES:
         third = ~first & ~second
         origin = tl.where(first, 3 * r0, tl.where(second, 3 * r1 + 1, 3 * r2 + 2))
         top = tl.where(i + d + r == 0, 0.0, top)
-        tl.store(rings + (d % 3 * k + r) * height + i, top + score, mask=inside)
-        tl.store(origins + (r * width + d % width).to(tl.int64) * height + i, origin.to(tl.int32), mask=inside)
+        tl.store(rings + (d % 3 * k + r) * height.to(tl.int64) + i, top + score, mask=inside)
+        tl.store(origins + (r * width.to(tl.int64) + d % width) * height + i, origin.to(tl.int32), mask=inside)
         r0 += first.to(tl.int64)
         r1 += second.to(tl.int64)
         r2 += third.to(tl.int64)
@@ -140,23 +141,24 @@ def k_best_paths(
         for start in range(low, high + 1, LANES):
             _merge(rings, origins, theta, d, start, k, height, width, rows, columns, limit, LANES)
         tl.debug_barrier()
-    last = rings + (rows + columns - 2) % 3 * k * height + rows - 1
+    last = rings + (rows + columns - 2) % 3 * k * height.to(tl.int64) + rows - 1
     for start in range(0, k, LANES):
         path = start + tl.arange(0, LANES).to(tl.int64)
         found = tl.load(last + path * height, mask=path < k, other=float("-inf"))
         tl.store(scores + path * batch + b, found, mask=path < k)
         live = found > float("-inf")
-        i = (rows - 1).to(tl.int64) + tl.zeros_like(path)
-        j = (columns - 1).to(tl.int64) + tl.zeros_like(path)
+        i = rows - 1 + tl.zeros([LANES], tl.int32)
+        j = columns - 1 + tl.zeros([LANES], tl.int32)
         rank = path
         for _ in range(rows + columns - 1):
-            tl.store(y + (path * batch + b) * size + i * width + j, 1.0, mask=live)
+            tl.store(y + (path * batch + b) * size + i.to(tl.int64) * width + j, 1.0, mask=live)
             live = live & (i + j > 0)
-            origin = tl.load(origins + (rank * width + (i + j) % width) * height + i, mask=live, other=0).to(tl.int64)
-            rank = origin // 3
+            origin = tl.load(origins + (rank * width + (i + j) % width) * height + i, mask=live, other=0)
+            rank = (origin // 3).to(tl.int64)
             step = origin % 3
             i -= tl.where(live & (step != 2), 1, 0)
             j -= tl.where(live & (step != 1), 1, 0)
+            live = live & (i >= 0) & (j >= 0)
 
 
 # ----------------------------------------------------------------------------- launches
