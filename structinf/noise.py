@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .compile.torch_private import standard_gamma
 from .errors import InvalidInputError, UnsupportedError
+from .kernels.gpu import uses_triton
 from .kernels.threads import parallel_rows
 from .validation import check_natural
 
@@ -111,7 +112,13 @@ class _SampleSpec(NamedTuple):
 
 
 class _CounterNoise(Noise):
-    """Noise drawn by compiled counter-based loops on the CPU, and by torch on other devices."""
+    """Noise drawn by counter-based kernels: compiled loops on the CPU, and Triton kernels on CUDA devices.
+
+    The random generator gives a key, and the kernels compute the draws from the key. A CPU generator, or None for
+    torch's default generator of the CPU, gives the same key on both devices, so the draws are equal up to rounding. A
+    generator of a CUDA device gives other keys, which stay on the device. On devices without kernels, torch draws from
+    a generator of the device or from the device's default generator, and draws from a CPU generator are copied.
+    """
 
     _mean: ClassVar[float] = 0.0
 
@@ -128,7 +135,18 @@ class _CounterNoise(Noise):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         spec = _SampleSpec(tuple(shape), dtype, device, generator)
-        return self._sample_cpu(spec) if device.type == "cpu" else self._sample_torch(spec)
+        if uses_triton(torch.empty(0, device=device)):
+            out = torch.empty(spec.shape, dtype=dtype, device=device)
+            self._fill_by_triton(out, _draw_key(generator))
+            return out
+        if device.type == "cpu" or (generator is not None and generator.device.type == "cpu"):
+            return self._sample_cpu(spec).to(device)
+        return self._sample_torch(spec)
+
+    def _fill_by_triton(self, out: Tensor, key: int | Tensor) -> None:
+        from .kernels.noise.triton_noise import fill
+
+        fill(self.name, out, key)
 
     def _sample_cpu(self, spec: _SampleSpec) -> Tensor:
         return _fill_compiled(self.name.upper(), spec)
@@ -288,6 +306,11 @@ class SumOfGamma(_CounterNoise):
     def mean(self) -> float:
         return (sum(1 / i for i in range(1, self.iterations + 1)) - math.log(self.iterations)) / self.k
 
+    def _fill_by_triton(self, out: Tensor, key: int | Tensor) -> None:
+        from .kernels.noise.triton_noise import fill_sum_of_gamma
+
+        fill_sum_of_gamma(self.k, self.iterations, out, key)
+
     def _sample_cpu(self, spec: _SampleSpec) -> Tensor:
         return _fill_sum_of_gamma(self, spec)
 
@@ -317,6 +340,9 @@ class NoNoise(_CounterNoise):
         return torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device)
 
     _sample_cpu = _sample_torch
+
+    def _fill_by_triton(self, out: Tensor, key: int | Tensor) -> None:
+        out.zero_()
 
 
 _NOISES: dict[str, type[Noise]] = {
@@ -357,7 +383,14 @@ def get_noise(noise: str | Noise) -> Noise:
     return _NOISES[noise]()
 
 
-# ----------------------------------------------------------------------------- draws on the CPU
+# ----------------------------------------------------------------------------- draws by kernels
+
+
+def _draw_key(generator: torch.Generator | None) -> int | Tensor:
+    """Return a key from 0 to 2⁶³ − 1; a scalar on the device of a CUDA generator, without a synchronization."""
+    device = "cpu" if generator is None else generator.device
+    key = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
+    return int(key) if key.is_cpu else key
 
 
 def _fill_compiled(distribution: str, spec: _SampleSpec) -> Tensor:
@@ -394,7 +427,7 @@ def _fill_chunks(fill: Any, chunk: int, work: int, spec: _SampleSpec, *options: 
     *options
         Further arguments of ``fill``.
     """
-    key = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=spec.generator))
+    key = int(_draw_key(spec.generator))
     count = math.prod(spec.shape)
     chunks = -(-count // chunk)
     out = np.empty(chunks * chunk, np.float64 if spec.dtype is torch.float64 else np.float32)

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from ...shapes import Float
 from ..gpu import launch
+from ..gpu.triton_exp_log import exp_minus_1
 from .triton_rows import (
     LINEAR,
     SOFTMAX,
     SQUARE,
     alpha_arguments,
     alpha_of,
-    exp_minus_1,
     load_tile,
     row_starts,
     rows_of,

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from ...shapes import Float
 from ..gpu import launch
+from ..gpu.triton_exp_log import exp_minus_1, log_1_plus
 from ..gpu.triton_smooth_max import finite
 from . import torch_backend
 from .triton_above_2 import entmax_above_2
@@ -40,9 +41,7 @@ from .triton_rows import (
     Rows,
     alpha_arguments,
     alpha_of,
-    exp_minus_1,
     load_tile,
-    log_1_plus,
     row_starts,
     rows_of,
     store_tile,
@@ -249,7 +248,7 @@ def _entmax(
                     value = top + ((1.0 - 1.0 / state) + 0.5 * (tl.sum(power, 1) - 1.0))
                 else:
                     value = top + (2.0 * (1.0 - 1.0 / state) + (tl.sum(power, 1) - 1.0) / 1.5)
-            tl.store(out + row, value, mask=inside)
+            tl.store(out + row, tl.where(invalid > 0, float("nan"), value), mask=inside)
         else:
             q = _probabilities(first, top, scale, a, inverse, excess, invalid, CASE, ABOVE_MINUS_1)
             if CASE == ANY:

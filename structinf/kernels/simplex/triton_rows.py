@@ -30,9 +30,7 @@ __all__ = [
     "Rows",
     "alpha_arguments",
     "alpha_of",
-    "exp_minus_1",
     "load_tile",
-    "log_1_plus",
     "row_starts",
     "rows_of",
     "store_tile",
@@ -85,7 +83,7 @@ class Rows:
 
         The constants depend on the row, and not on the number of rows, so results do not depend on the batch.
         """
-        size = triton.next_power_of_2(max(self.n, 1)) if self.fits else min(_MOST_NUMBERS >> self.level, 4096)
+        size = triton.next_power_of_2(max(self.n, 1)) if self.fits else _MOST_NUMBERS >> (self.level + 1)
         per_warp = 512 if self.fits and not self.level else 256
         side_by_side = 1 if self.strides[3] == 1 else _rows_of_sector(self.tensor.dtype)
         rows = max(2 * per_warp // size, side_by_side)
@@ -172,20 +170,3 @@ def alpha_of(alphas, alpha_stride, bits, row, inside, CASE: tl.constexpr):
     else:
         alpha = tl.zeros(row.shape, tl.float64) + bits.to(tl.int64).to(tl.float64, bitcast=True)
     return alpha
-
-
-@triton.jit
-def log_1_plus(u):
-    """Return log(1 + u) for u > −1, with the relative error of the logarithm (Kahan's formula)."""
-    w = 1.0 + u
-    is_small = w == 1.0
-    return tl.where(is_small, u, tl.log(w) * (u / tl.where(is_small, 1.0, w - 1.0)))
-
-
-@triton.jit
-def exp_minus_1(u):
-    """Return eᵘ − 1, with the relative error of the logarithm (Kahan's formula)."""
-    w = tl.exp(u)
-    is_near = (u > -1) & (w != 1.0)
-    near = (w - 1.0) * (u / tl.where(is_near, tl.log(tl.where(is_near, w, 1.0)), 1.0))
-    return tl.where(w == 1.0, u, tl.where(is_near, near, w - 1.0))
