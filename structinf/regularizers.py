@@ -26,6 +26,7 @@ from typing_extensions import Self
 
 from .errors import InvalidInputError, UnknownNameError
 from .kernels.arrays import upcast_half
+from .kernels.gpu import uses_triton
 from .kernels.logsumexp import logsumexp
 from .kernels.simplex import dispatch as compiled
 from .kernels.simplex.torch_backend import entmax_dual, entmax_vjp, max_score
@@ -42,6 +43,7 @@ __all__ = [
     "check_temperature",
     "get_regularizer",
     "smooth_max_gradient",
+    "smooth_max_hessian_product",
     "smooth_max_value",
 ]
 
@@ -139,12 +141,33 @@ def check_temperature(temperature: float, *, allow_zero: bool = False, name: str
 
 def smooth_max_value(regularizer: Regularizer, x: Tensor) -> Tensor:
     """max_Ω(x), (...); −inf where all entries of x (..., n) are, whatever a regularizer of a user's makes of that."""
+    alpha = regularizer.alpha
+    if alpha in (1, 1.5, 2) and _uses_triton(x):
+        from .kernels.simplex import triton_maps
+
+        return triton_maps.smooth_max(upcast_half(x), alpha).to(x.dtype)
     return regularizer.value(x).masked_fill(max_score(x).squeeze(-1).isneginf(), -torch.inf)
 
 
 def smooth_max_gradient(regularizer: Regularizer, x: Tensor) -> Tensor:
     """∇max_Ω(x), (..., n); 0 where all entries are −inf."""
+    alpha = regularizer.alpha
+    if alpha is not None and alpha <= 2 and _uses_triton(x):
+        return compiled.entmax(upcast_half(x), alpha).to(x.dtype)
     return regularizer.gradient(x).masked_fill(max_score(x).isneginf(), 0.0)
+
+
+def smooth_max_hessian_product(regularizer: Regularizer, q: Tensor, z: Tensor) -> Tensor:
+    """∇²max_Ω(x) z, (..., n), as a function of q = ∇max_Ω(x); in torch operations where autograd records."""
+    alpha = regularizer.alpha
+    if alpha is not None and alpha <= 2 and uses_triton(q) and not torch.is_grad_enabled():
+        return compiled.vjp(upcast_half(q), upcast_half(z), alpha)[0].to(z.dtype)
+    return regularizer.hessian_product(q, z)
+
+
+def _uses_triton(x: Tensor) -> bool:
+    """Whether Triton kernels, which autograd does not follow, serve for x."""
+    return uses_triton(x) and not (torch.is_grad_enabled() and x.requires_grad)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
-from ..regularizers import Regularizer, smooth_max_gradient, smooth_max_value
+from ..regularizers import Regularizer, smooth_max_gradient, smooth_max_hessian_product, smooth_max_value
 from .function import Function
 
 __all__ = ["smooth_argmax", "smooth_max", "smooth_max_with_backward"]
@@ -55,7 +55,7 @@ class _SmoothArgmax(Function):
     def backward(ctx: Any, z: Tensor) -> Any:
         # The Hessian is a function of the output q, so derivatives of all orders follow.
         (q,) = ctx.saved_tensors
-        return None, ctx.regularizer.hessian_product(q, z)
+        return None, smooth_max_hessian_product(ctx.regularizer, q, z)
 
 
 def smooth_max_with_backward(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import structinf as si
+from structinf import regularizers
 from structinf.attention import SimplexWeights
 from structinf.kernels.simplex import (
     dispatch,
@@ -20,8 +21,10 @@ from structinf.kernels.simplex import (
     triton_vjp,
 )
 from structinf.kernels.simplex import torch_backend as reference
+from structinf.regularizers import Negentropy, Regularizer, SquaredL2, Tsallis
 from structinf.simplex import entmax_family
 from structinf.simplex.entropies import TsallisEntropy
+from structinf.smoothing import smooth_argmax, smooth_max
 
 INF = math.inf
 ALPHAS = [1.0, 1.0001, 1.3, 1.5, 2.0, 3.0]
@@ -265,3 +268,20 @@ def test_attention(dtype: torch.dtype) -> None:
     expected = reference.entmax(x.double().masked_fill(padding[:, None], -INF), 1.5)
     atol = 1e-3 if dtype == torch.float16 else 3e-7
     torch.testing.assert_close(weights(x, padding), expected.to(dtype), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "regularizer", [Negentropy(), Tsallis(), Tsallis(alpha=1.25), SquaredL2()], ids=lambda r: f"{r.alpha:g}"
+)
+def test_smoothed_maxima_of_recursions(regularizer: Regularizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = random(3, 4)
+    x[0] = -INF
+    x[1, 2] = -INF
+    for function in (smooth_max, smooth_argmax):
+        found = derivatives(lambda t, f=function: f(regularizer, t, 1), x)
+        with monkeypatch.context() as patch:
+            patch.setattr(regularizers, "uses_triton", lambda t: False)
+            patch.setattr(dispatch, "uses_triton", lambda t: False)
+            expected = derivatives(lambda t, f=function: f(regularizer, t, 1), x)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
