@@ -117,7 +117,8 @@ class _CounterNoise(Noise):
     The random generator gives a key, and the kernels compute the draws from the key. A CPU generator, or None for
     torch's default generator of the CPU, gives the same key on both devices, so the draws are equal up to rounding. A
     generator of a CUDA device gives other keys, which stay on the device. On devices without kernels, torch draws from
-    a generator of the device or from the device's default generator, and draws from a CPU generator are copied.
+    a generator of the device or from the device's default generator, and draws from a CPU generator are copied. While a
+    CUDA graph is recorded, None stands for the default generator of the CUDA device, whose state advances in replays.
     """
 
     _mean: ClassVar[float] = 0.0
@@ -137,7 +138,7 @@ class _CounterNoise(Noise):
         spec = _SampleSpec(tuple(shape), dtype, device, generator)
         if uses_triton(torch.empty(0, device=device)):
             out = torch.empty(spec.shape, dtype=dtype, device=device)
-            self._fill_by_triton(out, _draw_key(generator))
+            self._fill_by_triton(out, _draw_key(generator, device))
             return out
         if device.type == "cpu" or (generator is not None and generator.device.type == "cpu"):
             return self._sample_cpu(spec).to(device)
@@ -386,10 +387,15 @@ def get_noise(noise: str | Noise) -> Noise:
 # ----------------------------------------------------------------------------- draws by kernels
 
 
-def _draw_key(generator: torch.Generator | None) -> int | Tensor:
-    """Return a key from 0 to 2⁶³ − 1; a scalar on the device of a CUDA generator, without a synchronization."""
-    device = "cpu" if generator is None else generator.device
-    key = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
+def _draw_key(generator: torch.Generator | None, device: torch.device) -> int | Tensor:
+    """Return a key from 0 to 2⁶³ − 1 for draws on ``device``.
+
+    From a CUDA generator, the key is a scalar on the device, so that no synchronization is needed. A recorded CUDA
+    graph would repeat a number in each replay, so there the default generator of the device gives the key.
+    """
+    is_recorded = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    source = generator.device if generator is not None else device if is_recorded else "cpu"
+    key = torch.empty((), dtype=torch.int64, device=source).random_(generator=generator)
     return int(key) if key.is_cpu else key
 
 
@@ -427,7 +433,7 @@ def _fill_chunks(fill: Any, chunk: int, work: int, spec: _SampleSpec, *options: 
     *options
         Further arguments of ``fill``.
     """
-    key = int(_draw_key(spec.generator))
+    key = int(_draw_key(spec.generator, torch.device("cpu")))
     count = math.prod(spec.shape)
     chunks = -(-count // chunk)
     out = np.empty(chunks * chunk, np.float64 if spec.dtype is torch.float64 else np.float32)

@@ -173,6 +173,7 @@ def entmax(x: Tensor, alpha: float | Tensor = 1.5, dim: int = -1) -> Float[Tenso
     -----
     On the CPU, compiled loops read each row once and select the scores within 1 / (α − 1) of the highest score, because
     all others have probability 0. Newton's method then runs on the selected scores in float64. Only α > 2 needs a sort.
+    On CUDA devices, one Triton kernel runs Newton's method on all scores of a row, for α up to 2 in the dtype of x.
     The gradient in α is exact also at α = 1, where the usual formula divides by 0.
 
     References
