@@ -14,6 +14,7 @@ from torch import Tensor
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
+from structinf.kernels.gpu import uses_triton
 from structinf.parts import (
     Parts,
     as_tuple,
@@ -26,7 +27,7 @@ from structinf.parts import (
 )
 from structinf.regularizers import Regularizer, smooth_max_gradient, smooth_max_value
 from structinf.shapes import Float
-from structinf.smoothing import kernel_alpha, smooth_max
+from structinf.smoothing import kernel_alpha, smooth_max, triton_alpha
 from structinf.validation import (
     bound_lengths,
     check_count,
@@ -39,6 +40,9 @@ from structinf.validation import (
 from .common.chain_potentials import common_form, original_form, tag_indicators
 
 __all__ = ["Chain"]
+
+# With more states, a tile of a Triton kernel would have fewer than 2 columns.
+_MOST_STATES_IN_TRITON = 1024
 
 _STEPS_SHARED_BY_ALL = "per-step transitions shared by the batch have shape (1, T - 1, S, S)"
 
@@ -77,6 +81,9 @@ class Chain(HypergraphProgram):
     range for exact products run in the log domain. With S = 2, as in segmentation attention, each vector instruction
     handles 16 instances. Smoothed recursions store two numbers for each token and tag, and recompute probabilities in
     the backward pass.
+
+    On a GPU with triton, chains of at most 1,024 states take one or two launches for a value, a gradient, a Hessian
+    product, or best, k best or sampled tags. The α of Ω is then 1, 1.5, 2 or infinity; other Ω take torch operations.
 
     References
     ----------
@@ -256,8 +263,11 @@ class Chain(HypergraphProgram):
     def argmax(self, theta: Parts) -> Parts:
         """Run Viterbi's algorithm. Ties go to the lowest tag, decided from the last token backwards."""
         unary, transition, lengths = self._inputs(theta)
-        if unary.device.type != "cpu":
-            from .kernels.chain.torch_backend import best_tags
+        if unary.device.type != "cpu" or _fits_triton(unary):
+            if _fits_triton(unary):
+                from .kernels.chain.triton_dispatch import best_tags
+            else:
+                from .kernels.chain.torch_backend import best_tags
 
             tags, feasible = best_tags(unary, transition, lengths)
             self._check_feasible(feasible)
@@ -274,15 +284,20 @@ class Chain(HypergraphProgram):
         return original_form(nodes, edges, theta)
 
     def topk(self, theta: Parts, k: int) -> tuple[Parts, Tensor, Tensor]:
-        from .kernels.chain.k_best import topk
-
         check_k(k)
         unary, transition, lengths = self._inputs(theta)
-        batch, (steps, states) = len(lengths), unary.shape[1:]
-        tags = torch.zeros(k, batch, steps, dtype=torch.int64, device="cpu")
-        scores = torch.empty(k, batch, dtype=torch.float64, device="cpu")
-        arrays = to_numpy(unary, transition, lengths, tags, scores)
-        parallel_rows(topk, batch, *arrays, work=4 * batch * steps * states**2 * k)
+        if _fits_triton(unary):
+            from .kernels.chain import triton_dispatch
+
+            tags, scores = triton_dispatch.topk(unary, transition, lengths, k)
+        else:
+            from .kernels.chain.k_best import topk
+
+            batch, (steps, states) = len(lengths), unary.shape[1:]
+            tags = torch.zeros(k, batch, steps, dtype=torch.int64, device="cpu")
+            scores = torch.empty(k, batch, dtype=torch.float64, device="cpu")
+            arrays = to_numpy(unary, transition, lengths, tags, scores)
+            parallel_rows(topk, batch, *arrays, work=4 * batch * steps * states**2 * k)
         tags, scores = tags.to(unary.device), scores.to(unary)
         self._check_feasible(scores[0])
         valid = ~torch.isneginf(scores)
@@ -294,8 +309,8 @@ class Chain(HypergraphProgram):
     def smoothed_value(self, theta: Parts, regularizer: Regularizer) -> Float[Tensor, " batch"]:
         unary, transition, lengths = self._inputs(theta)
         is_recorded = torch.is_grad_enabled() and (unary.requires_grad or transition.requires_grad)
-        alpha = kernel_alpha(unary, regularizer)
-        if is_recorded or alpha is None:
+        kernels, alpha = _kernels(unary, regularizer)
+        if is_recorded or kernels is None:
             from .kernels.chain import torch_backend
 
             smax = {} if regularizer.alpha == 1 else {"smax": lambda x, dim: smooth_max(regularizer, x, dim)}
@@ -303,9 +318,7 @@ class Chain(HypergraphProgram):
             if unary.shape[1] == 1:  # no transition is used; an empty sum keeps the tensor in the autograd graph
                 value = value + transition[:, :0].sum()
         else:
-            from .kernels.chain import dispatch
-
-            value = dispatch.value(unary, transition, lengths, alpha)
+            value = kernels.value(unary, transition, lengths, alpha)
         self._check_feasible(value.detach())
         return value.to(unary.dtype)
 
@@ -314,28 +327,24 @@ class Chain(HypergraphProgram):
             y = self.argmax(theta)
             return self.score(theta, y), y
         unary, transition, lengths = self._inputs(theta)
-        alpha = kernel_alpha(unary, regularizer)
-        if alpha is None:
+        kernels, alpha = _kernels(unary, regularizer)
+        if kernels is None:
             from .kernels.chain import torch_backend
 
             value, nodes, edges = torch_backend.value_and_mean(
                 unary, transition, lengths, **_torch_maximum(regularizer)
             )
         else:
-            from .kernels.chain import dispatch
-
-            value, nodes, edges = dispatch.value_and_mean(unary, transition, lengths, alpha)
+            value, nodes, edges = kernels.value_and_mean(unary, transition, lengths, alpha)
         self._check_feasible(value)
         return value.to(unary.dtype), original_form(nodes, edges, theta)
 
     def smoothed_vjp(self, theta: Parts, weight: Tensor, regularizer: Regularizer) -> Parts:
         unary, transition, lengths = self._inputs(theta)
-        alpha = kernel_alpha(unary, regularizer)
-        if alpha in (None, math.inf):
+        kernels, alpha = _kernels(unary, regularizer)
+        if kernels is None or alpha == math.inf:
             return sum_to_batch_of(scale_per_instance(self.smoothed_mean(theta, regularizer), weight), theta)
-        from .kernels.chain import dispatch
-
-        value, nodes, edges = dispatch.value_and_mean(unary, transition, lengths, alpha, weight)
+        value, nodes, edges = kernels.value_and_mean(unary, transition, lengths, alpha, weight)
         self._check_feasible(value)
         return original_form(nodes, edges, theta)
 
@@ -343,12 +352,10 @@ class Chain(HypergraphProgram):
         if regularizer.alpha == math.inf:
             return map_parts(torch.zeros_like, self.argmax(theta))
         unary, transition, lengths = self._inputs(theta)
-        alpha = kernel_alpha(unary, regularizer)
-        if alpha is None:
+        kernels, alpha = _kernels(unary, regularizer)
+        if kernels is None:
             return hessian_product_by_autograd(lambda t: self.smoothed_value(t, regularizer), theta, v)
-        from .kernels.chain.dispatch import hessian_product
-
-        value, nodes, edges = hessian_product(unary, transition, lengths, alpha, *common_form(v))
+        value, nodes, edges = kernels.hessian_product(unary, transition, lengths, alpha, *common_form(v))
         self._check_feasible(value)
         return original_form(nodes, edges, theta)
 
@@ -360,13 +367,17 @@ class Chain(HypergraphProgram):
             return super().smoothed_sample(theta, n, regularizer, generator)
         if regularizer.alpha == math.inf:
             return map_parts(lambda y: y.expand(n, *y.shape).clone(), self.argmax(theta))
-        from .kernels.chain.dispatch import sample
-
         unary, transition, lengths = self._inputs(divide_by_temperature(theta, regularizer.temperature))
-        device = "cpu" if generator is None else generator.device
+        kernels, alpha = _kernels(unary, regularizer)
+        device = unary.device
+        if kernels is None:
+            from .kernels.chain import dispatch as kernels
+
+            alpha, device = regularizer.alpha, "cpu"
         shape = n, len(lengths), unary.shape[1]
-        uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
-        value, tags = sample(unary, transition, lengths, regularizer.alpha, uniforms)
+        drawn_on = device if generator is None else generator.device
+        uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=drawn_on).to(device)
+        value, tags = kernels.sample(unary, transition, lengths, alpha, uniforms)
         self._check_feasible(value)
         return tag_indicators(tags.to(unary.device), lengths, theta)
 
@@ -397,11 +408,10 @@ class Chain(HypergraphProgram):
         """
         unary, transition = common_form(theta)
         lengths = self._lengths(theta)
-        if not isinstance(theta, tuple):
-            alone = lengths == 1
-            if bool(alone.any()):
-                unary = unary.repeat(len(lengths), 1, 1)
-                unary[alone, 0, 1:] = float("-inf")
+        if not isinstance(theta, tuple) and (unary.shape[1] == 1 or "lengths" in self.bound):
+            # Steps beyond the length are ignored, so that the first step needs no separate treatment.
+            other_tags = torch.arange(unary.shape[2], device=unary.device) > 0
+            unary = torch.where((lengths == 1).view(-1, 1, 1) & other_tags, float("-inf"), unary)
         return unary, transition, lengths
 
     def _lengths(self, theta: Parts, batch: int | None = None) -> Tensor:
@@ -414,6 +424,26 @@ class Chain(HypergraphProgram):
 def _shares_transition(theta: Parts) -> bool:
     """Return whether all steps share one transition; ``theta`` has one batch dimension."""
     return isinstance(theta, tuple) and theta[1].ndim == 3
+
+
+def _kernels(unary: Tensor, regularizer: Regularizer) -> tuple[Any, Any]:
+    """Return the module with the kernels for ``unary`` (B, T, S), and their α; None where torch operations serve."""
+    alpha = kernel_alpha(unary, regularizer)
+    if alpha is not None:
+        from .kernels.chain import dispatch
+
+        return dispatch, alpha
+    alpha = triton_alpha(unary, regularizer)
+    if alpha is not None and _fits_triton(unary):
+        from .kernels.chain import triton_dispatch
+
+        return triton_dispatch, alpha
+    return None, None
+
+
+def _fits_triton(unary: Tensor) -> bool:
+    """Return whether Triton kernels process ``unary`` (B, T, S)."""
+    return uses_triton(unary) and unary.shape[2] <= _MOST_STATES_IN_TRITON
 
 
 def _torch_maximum(regularizer: Regularizer) -> dict[str, Any]:
