@@ -22,6 +22,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from structinf.kernels.gpu import backend, interprets_kernels
 
@@ -116,7 +117,7 @@ class LaunchCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, func._schema.name.removeprefix("aten::")
-        tensors = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         out = func(*args, **kwargs)
         device = kwargs.get("device")
         # torch.where makes a tensor of a number, and the backward pass makes zeros, on the device of other tensors.
@@ -124,7 +125,7 @@ class LaunchCounter(TorchDispatchMode):
         is_new = is_new or (not tensors and _is_called_by_autograd())
         if self._is_paused or not (is_new or any(map(_is_marked, tensors))):
             return out
-        results = [t for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, Tensor)]
+        results = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         for t in results:
             _mark(t)
         if name in _SYNCHRONISING:
