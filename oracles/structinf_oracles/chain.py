@@ -368,16 +368,16 @@ class Chain(HypergraphProgram):
         if regularizer.alpha == math.inf:
             return map_parts(lambda y: y.expand(n, *y.shape).clone(), self.argmax(theta))
         unary, transition, lengths = self._inputs(divide_by_temperature(theta, regularizer.temperature))
-        kernels, alpha = _kernels(unary, regularizer)
-        device = unary.device
-        if kernels is None:
-            from .kernels.chain import dispatch as kernels
-
-            alpha, device = regularizer.alpha, "cpu"
+        device = "cpu" if generator is None else generator.device
         shape = n, len(lengths), unary.shape[1]
-        drawn_on = device if generator is None else generator.device
-        uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=drawn_on).to(device)
-        value, tags = kernels.sample(unary, transition, lengths, alpha, uniforms)
+        uniforms = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
+        kernels, alpha = _kernels(unary, regularizer)
+        if kernels is None:
+            from .kernels.chain import dispatch
+
+            value, tags = dispatch.sample(unary, transition, lengths, regularizer.alpha, uniforms)
+        else:
+            value, tags = kernels.sample(unary, transition, lengths, alpha, uniforms.to(unary.device))
         self._check_feasible(value)
         return tag_indicators(tags.to(unary.device), lengths, theta)
 
