@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import parallel_rows, to_numpy
+from ..kernels.gpu import uses_triton
 from ..kernels.logsumexp import logsumexp
 from ..parts import Parts, scale_per_instance, sum_to_batch_of
 from ..shapes import Float
@@ -168,6 +169,11 @@ class EntropicTransport:
         plan = self.plan(theta).plan
         size, n, m = plan.shape
         direction, rows, columns = v[0], v[1].expand(size, n), v[2].expand(size, m)
+        if _fits_triton(plan):
+            from ..kernels.transport import triton_plans
+
+            change, x, y = triton_plans.tangent(plan, direction, rows, columns, self.temperature)
+            return change, -self.temperature * x, -self.temperature * y
         if not plan.is_cpu or n == 0 or m == 0:
             change, x, y = sinkhorn_torch.tangent(plan, direction, rows, columns, self.temperature)
             return change, -self.temperature * x, -self.temperature * y
@@ -186,6 +192,10 @@ class EntropicTransport:
     def _solve(self, scores: Tensor, rows: Tensor, columns: Tensor) -> SinkhornResult:
         size, n, m = scores.shape
         settings = (self.temperature, self.first_temperature, self.tolerance, self.max_iter)
+        if _fits_triton(scores):
+            from ..kernels.transport import triton_plans
+
+            return SinkhornResult(*triton_plans.solve(scores, rows, columns, *settings))
         if not scores.is_cpu or n == 0 or m == 0:
             return sinkhorn_torch.solve(scores, rows, columns, *settings)
         from ..kernels.transport.plans import solve
@@ -198,3 +208,12 @@ class EntropicTransport:
         arrays, results = to_numpy(scores, rows, columns), to_numpy(*found)
         parallel_rows(solve, size, *arrays, *map(float, settings[:3]), self.max_iter, *results, work=64 * plan.numel())
         return found
+
+
+def _fits_triton(scores: Tensor) -> bool:
+    """Return whether the Triton kernels process matrices (B, n, m) of this size and device."""
+    if not scores.numel() or not uses_triton(scores):
+        return False
+    from ..kernels.transport.triton_plans import MAX_COLUMNS
+
+    return scores.shape[2] <= MAX_COLUMNS
