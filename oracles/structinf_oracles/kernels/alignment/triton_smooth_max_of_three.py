@@ -62,7 +62,8 @@ def _softmax(d0, d1, d2, KIND: tl.constexpr):
     u = tl.exp(tl.where(x != 0, x, y))
     w = tl.exp(tl.where(third, y, d2.to(KIND)))
     total = u + w + 1.0
-    return tl.log(total).to(tl.float64), _mark(u / total, second), _mark(w / total, third)
+    scale = 1.0 / total
+    return tl.log(total).to(tl.float64), _mark(scale * u, second), _mark(scale * w, third)
 
 
 @triton.jit

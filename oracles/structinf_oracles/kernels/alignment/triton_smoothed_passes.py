@@ -334,11 +334,13 @@ def extent(theta: Tensor, lengths: Tensor | None, band: Tensor | int) -> tuple[A
 def block(theta: Tensor, band: Tensor | int, tile: int) -> dict[str, Any]:
     """Return the number of lanes and of warps, and whether the longest anti-diagonal needs several tiles.
 
-    Tiles have half the lanes, since the loop over tiles needs more registers.
+    A thread has at most two lanes, and one of a tile, since the loop over tiles needs more registers.
     """
     longest = min(theta.shape[1:]) if isinstance(band, Tensor) else min(*theta.shape[1:], band + 1)
-    lanes = max(triton.next_power_of_2(longest), 32) if longest <= tile else tile // 2
-    return {"LANES": lanes, "TILED": longest > tile, "warps": min(max(lanes // 64, 1), 16)}
+    if longest > tile:
+        return {"LANES": tile // 2, "TILED": True, "warps": max(tile // 64, 1)}
+    lanes = max(triton.next_power_of_2(longest), 32)
+    return {"LANES": lanes, "TILED": False, "warps": max(lanes // 64, 1)}
 
 
 def _launch(
