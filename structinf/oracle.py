@@ -38,6 +38,7 @@ from .parts import (
 )
 from .shapes import Float
 from .validation.method_calls import AcceptedForm, check_method, wrap_methods
+from .validation.options import check_natural, check_not_too_large_integer
 from .validation.scores import check_broadcast_forms
 from .validation.tensors import check_real
 
@@ -55,9 +56,12 @@ __all__ = [
 # ----------------------------------------------------------------------------- the oracle
 
 
-def _as_instance_tensor(value: Any) -> Tensor:
+def _as_instance_tensor(name: str, value: Any) -> Tensor:
     """Return ``value`` as a tensor with memory of its own, since compiled loops trust validated data."""
-    t = as_tensor(value)
+    try:
+        t = as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"{name} must be a tensor or a list of numbers, got {value!r}") from error
     if not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool):
         t = t.to(torch.int64)
     return t.clone() if isinstance(value, Tensor | np.ndarray) else t
@@ -276,7 +280,7 @@ class Oracle(abc.ABC):
         if unknown:
             known = ", ".join(self.instance_ndim) or "none"
             raise TypeError(f"{self.label()} takes no instance data {unknown[0]!r} (it takes: {known})")
-        new = {key: _as_instance_tensor(value) for key, value in instance_data.items() if value is not None}
+        new = {key: _as_instance_tensor(key, value) for key, value in instance_data.items() if value is not None}
         for key, value in new.items():
             check_real(key, value)
         return self._with_instance_data({**self.bound, **new})
@@ -285,12 +289,22 @@ class Oracle(abc.ABC):
         """Return this oracle for the instances ``rows``: a slice, a boolean mask or indices of the flat batch."""
         if not self.bound:
             return self
-        return self._with_instance_data({key: value[rows] for key, value in self.bound.items()}, self._accepted)
+        try:
+            selected = {key: value[rows] for key, value in self.bound.items()}
+        except (IndexError, TypeError, ValueError, RuntimeError) as error:
+            received = f"a tensor of {rows.dtype}" if isinstance(rows, Tensor) else repr(rows)
+            raise InvalidInputError(
+                f"rows of {self.label()} must be a slice, a boolean mask or indices of the batch of "
+                f"{len(next(iter(self.bound.values())))}, got {received} ({error})"
+            ) from None
+        return self._with_instance_data(selected, self._accepted)
 
     def repeat(self, n: int) -> Self:
         """Return this oracle for the batch tiled ``n`` times: instance b moves to the rows b, B + b, 2B + b, ..."""
         if not self.bound:
             return self
+        check_natural("n, the number of copies,", n, 0)
+        check_not_too_large_integer("n, the number of copies,", n)
         copies = {key: v.repeat(n, *[1] * (v.ndim - 1)) for key, v in self.bound.items()}
         return self._with_instance_data(copies, self._accepted)
 

@@ -31,6 +31,7 @@ from .kernels.logsumexp import logsumexp
 from .kernels.simplex import dispatch as compiled
 from .kernels.simplex.torch_backend import entmax_dual, entmax_vjp, max_score
 from .registry import did_you_mean
+from .validation.options import check_not_too_large_integer
 
 __all__ = [
     "NEGENTROPY",
@@ -137,6 +138,7 @@ def check_temperature(temperature: float, *, allow_zero: bool = False, name: str
         hint = "" if is_number else "; pass a Python number, or divide the scores by a learned temperature instead"
         received = f"a {type(temperature).__name__}" if isinstance(temperature, Tensor) else repr(temperature)
         raise InvalidInputError(f"{name} must be a finite number {least}, got {received}{hint}")
+    check_not_too_large_integer(name, temperature)
 
 
 def smooth_max_value(regularizer: Regularizer, x: Tensor) -> Tensor:

@@ -59,6 +59,8 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         size = like.shape[1]
+        if labels.ndim != 1:
+            raise InvalidInputError(f"labels must be one number for each instance, got shape {tuple(labels.shape)}")
         wrong = (labels < 0) | (labels >= size)
         if bool(wrong.any()):
             index = int(wrong.nonzero()[0, 0])

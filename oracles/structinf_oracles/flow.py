@@ -137,6 +137,7 @@ class Flow(Enumerable):
                 f"labels must be the amounts on {like.shape[1]} edges, shape (..., {like.shape[1]}); got "
                 f"{tuple(labels.shape)} with the batch dimensions flattened"
             )
+        labels = labels.long()
         self._network.check_labels(labels)
         left = self._network.left(labels)
         if bool(left.any()):

@@ -195,7 +195,7 @@ class Path(ShortestPath):
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         count = like.shape[1]
-        if not 1 <= labels.shape[1] <= self._most:
+        if labels.ndim != 2 or not 1 <= labels.shape[1] <= self._most:
             raise InvalidInputError(
                 f"labels must be lists of at most {self._most} {self.scores}, shape (..., L), padded with −1; got "
                 f"{tuple(labels.shape)} with the batch dimensions flattened"

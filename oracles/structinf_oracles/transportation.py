@@ -137,6 +137,7 @@ class Transportation(TransportPolytope, Enumerable):
                 f"labels must be the units from each row to each column, shape (..., {like.shape[1]}, "
                 f"{like.shape[2]}); got {tuple(labels.shape)} with the batch dimensions flattened"
             )
+        labels = labels.long()
         self._network.check_labels(labels.flatten(1))
         surplus = sum(self.supplies) - sum(self.demands)
         for side, given, dim, bound in (

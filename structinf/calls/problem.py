@@ -30,6 +30,7 @@ from ..solvers.perturbation import repeat_instances
 from ..validation import check_real, check_values
 from ..validation.method_calls import accept_form, validate_form, validate_scores
 from ..validation.scores import check_score_tensors, wrong_instance_shape
+from ..validation.tensors import check_dense
 
 __all__ = ["Problem", "blame_argument", "broadcasts", "mask_hint", "shapes"]
 
@@ -102,6 +103,7 @@ class Problem:
                 f"has no integer labels; got {labels.dtype} of shape {_shape(labels.shape)}, so pass "
                 f"{what}.to(theta.dtype) if it is a structure"
             )
+        check_dense(what, labels)
         check_values(what, labels)
         n = self.oracle.label_ndim
         if labels.ndim < n or labels.shape[: labels.ndim - n] != self.batch_shape:
@@ -127,6 +129,7 @@ class Problem:
             event = like.shape[1:]
             if not isinstance(t, Tensor):
                 raise TypeError(f"{what} must be a tensor in the form of theta, got {_describe(t)}{instead}")
+            check_dense(what, t)
             if t.shape[t.ndim - len(event) :] != event or not broadcasts(
                 t.shape[: t.ndim - len(event)], self.batch_shape
             ):

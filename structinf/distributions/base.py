@@ -14,6 +14,7 @@ from torch.distributions.constraints import Constraint
 from ..errors import InvalidInputError
 from ..parts import Parts, as_tuple, broadcast_shapes, map_parts
 from ..validation import check_size
+from ..validation.tensors import check_dense
 
 __all__ = [
     "Size",
@@ -83,6 +84,9 @@ class StructureDistribution(Distribution, abc.ABC):
         tensors, is_one = as_tuple(value), isinstance(self._event_shape, torch.Size)
         if isinstance(value, tuple) == is_one or len(tensors) != len(self.event_shapes):
             return None
+        for t in tensors:
+            if isinstance(t, Tensor):
+                check_dense("value", t)
         fronts = []
         for t, event in zip(tensors, self.event_shapes, strict=True):
             if not isinstance(t, Tensor) or t.shape[t.ndim - len(event) :] != event:

@@ -145,6 +145,8 @@ def expect(
     """
     if not callable(f):
         raise TypeError(f"f must be a function of structures, got {type(f).__name__}; pass f first, then theta")
+    if not isinstance(inputs, Tensor | list | tuple):
+        raise TypeError(f"inputs must be a tensor, or a list or tuple of tensors, got {type(inputs).__name__}")
     check_generator(generator)
     found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options)
     if isinstance(estimator, str) and found.has_state:

@@ -16,6 +16,7 @@ from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
 from ..shapes import Float
 from ..solvers.argmax import best_structure
 from ..validation import check_real
+from ..validation.tensors import check_dense
 from .reduction import Reduction, check_reduction, reduce_losses, without_negative_rounding
 
 __all__ = ["SPOPlusLoss", "regret"]
@@ -151,6 +152,9 @@ def _true(true_theta: Any, theta: Parts, problem: Problem) -> Parts:
     """Return the true scores in the problem's form: flat, validated, in the problem's dtype, with 0 in the padding."""
     given = as_tuple(list_to_tuple(theta))
     true = as_tuple(list_to_tuple(true_theta))
+    for t in true:
+        if isinstance(t, Tensor):
+            check_dense("true_theta", t)
     received = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in true]
     wanted = [tuple(t.shape) for t in given]
     if received != wanted or isinstance(true_theta, tuple | list) != isinstance(theta, tuple | list):

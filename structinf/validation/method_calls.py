@@ -22,6 +22,7 @@ from torch.nn import Parameter
 from ..errors import InvalidInputError
 from .options import check_size
 from .scores import check_bound_data, check_flat_scores, check_same_form, check_score_tensors
+from .tensors import check_dense
 
 __all__ = ["AcceptedForm", "accept_form", "check_method", "validate_form", "validate_scores", "wrap_methods"]
 
@@ -175,7 +176,7 @@ def _is_accepted(oracle: Any, theta: Any) -> bool:
         return False
     try:
         forms = [_form_of(t) for t in theta] if type(theta) is tuple else _form_of(theta)
-    except AttributeError:  # no tensor
+    except (AttributeError, RuntimeError):  # no tensor, or a nested tensor, which has no shape
         return False
     return forms == exact or _has_event_shapes(theta, forms, event, batch)
 
@@ -290,10 +291,16 @@ def _check_weight(theta: Any, weight: Any) -> None:
         )
 
 
+_LABEL_DTYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
+
+
 def _check_labels(like: Any, labels: Any) -> None:
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         received = f"a tensor of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
         raise TypeError(f"labels must be a tensor of integers, got {received}")
+    if labels.dtype not in _LABEL_DTYPES:  # torch compares no unsigned integers of 16 bits and more
+        raise TypeError(f"labels must be a tensor of int64, got {labels.dtype}; convert them with .long()")
+    check_dense("labels", labels)
     batch = _batch_of(like)
     if labels.ndim == 0 or (batch != 1 and len(labels) not in (1, batch)):
         raise InvalidInputError(

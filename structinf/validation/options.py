@@ -22,6 +22,7 @@ __all__ = [
     "check_k",
     "check_natural",
     "check_nonnegative",
+    "check_not_too_large_integer",
     "check_positive",
     "check_size",
 ]
@@ -30,6 +31,7 @@ __all__ = [
 def check_count(n: int) -> None:
     """Raise InvalidInputError unless the number of samples ``n`` is an integer of at least 0."""
     check_natural("n, the number of samples,", n, 0)
+    check_not_too_large_integer("n, the number of samples,", n)
 
 
 def check_flag(name: str, value: bool | None, *, allow_none: bool = False) -> None:
@@ -104,6 +106,13 @@ def check_positive(name: str, value: float) -> None:
     wrong = isinstance(value, bool) or not isinstance(value, int | float)
     if wrong or not 0 < value < float("inf"):
         raise InvalidInputError(f"{name} must be a finite number above 0, got {value!r}")
+    check_not_too_large_integer(name, value)
+
+
+def check_not_too_large_integer(name: str, value: float) -> None:
+    """Raise InvalidInputError for a Python integer of 2^63 or more, which torch does not accept."""
+    if isinstance(value, int) and value >= 2**63:
+        raise InvalidInputError(f"{name} must be below 2^63 as an integer, got {value!r}")
 
 
 def check_k(k: int) -> None:
@@ -115,6 +124,7 @@ def check_k(k: int) -> None:
         The number of structures.
     """
     check_natural("k", k)
+    check_not_too_large_integer("k", k)
 
 
 def check_size(name: str, size: Sequence[int]) -> torch.Size:

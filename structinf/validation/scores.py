@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..kernels.arrays import HALF_DTYPES
-from .tensors import FLOATING_DTYPES, check_values
+from .tensors import FLOATING_DTYPES, check_dense, check_values
 
 __all__ = [
     "check_bound_data",
@@ -49,13 +49,7 @@ def _check_score_tensor(name: str, t: Any, theta: Any) -> None:
             f"{name} must be real floating-point scores, got {t.dtype}{other}; "
             "convert them with .float() (.real if complex) first"
         )
-    if t.is_nested:
-        raise TypeError(
-            f"{name} must be a dense tensor, got a nested tensor; call .to_padded_tensor(0.0) first, and pass the "
-            "lengths"
-        )
-    if t.layout is not torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got layout {t.layout}; call .to_dense() first")
+    check_dense(name, t)
 
 
 def _conversion(name: str, t: Any, theta: Any) -> str:
@@ -136,7 +130,17 @@ def check_broadcast_forms(theta: Any, y: Any) -> None:
     """Raise InvalidInputError unless θ and ``y`` have the same event shapes, and batch dimensions that broadcast."""
     tensors, others = _as_tuple(theta), _as_tuple(y)
     same_form = isinstance(theta, tuple) == isinstance(y, tuple) and len(tensors) == len(others)
+    for name, parts in (("theta", tensors), ("y", others)):
+        for t in parts:
+            if isinstance(t, Tensor):
+                check_dense(name, t)
     if same_form and all(map(_is_pair, tensors, others)):
+        for t, z in zip(tensors, others, strict=True):
+            if t.dtype != z.dtype or t.device != z.device:
+                raise TypeError(
+                    f"y must have the dtype and the device of theta, {t.dtype} on {t.device}, got {z.dtype} on "
+                    f"{z.device}; convert it with y.to(theta)"
+                )
         return
     raise InvalidInputError(
         f"y must have the form of theta, {_describe(theta)}, got {_describe(y)}; the first dimension is the batch"

@@ -10,10 +10,21 @@ from torch import Tensor
 from ..compile.torch_private import is_fake_tensor
 from ..errors import UnsupportedError
 
-__all__ = ["FLOATING_DTYPES", "check_floating", "check_real", "check_values"]
+__all__ = ["FLOATING_DTYPES", "check_dense", "check_floating", "check_real", "check_values"]
 
 FLOATING_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 """The supported dtypes of scores. Torch has few operators for the 8-bit and 4-bit dtypes."""
+
+
+def check_dense(name: str, t: Tensor) -> None:
+    """Raise TypeError if the argument ``name`` is a nested or sparse tensor, which lacks many operators."""
+    if t.is_nested:
+        raise TypeError(
+            f"{name} must be a dense tensor, got a nested tensor; call .to_padded_tensor(0.0) first, and pass the "
+            "lengths"
+        )
+    if t.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {t.layout}; call .to_dense() first")
 
 
 def check_floating(name: str, value: Any, what: str = "a tensor") -> None:

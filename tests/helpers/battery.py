@@ -27,7 +27,7 @@ from oracle_example import Example
 from structinf.parts import as_tuple, map_parts
 from structinf.testing.cases import CheckTarget
 
-__all__ = ["Call", "Input", "calls_of", "failure", "inputs_of", "instance_data_of"]
+__all__ = ["Call", "Input", "calls_of", "draw", "error_failure", "failure", "inputs_of", "instance_data_of"]
 
 ROOTS = tuple(str(Path(module.__file__).parent) for module in (si, structinf_oracles))
 
@@ -95,7 +95,7 @@ def calls_of(example: Example, instance_data: Mapping[str, Any]) -> Iterator[Cal
     yield from _loss_calls(oracle)
     for name, query in _QUERIES.items():
         run = functools.partial(_with_oracle, query, oracle)
-        if not isinstance(_result(run, _draw(example), instance_data)[1], si.UnsupportedError):
+        if not isinstance(_result(run, draw(example), instance_data)[1], si.UnsupportedError):
             yield Call(f"si.{name}", run, name == "sample", name in _SMOOTH)
     for name in si.list_estimators():
         if si.get_estimator(name).unsupported_reason(oracle) is None:
@@ -175,7 +175,7 @@ def instance_data_of(example: Example) -> dict[str, Tensor]:
 
 def inputs_of(example: Example, options: Mapping[str, Any]) -> Iterator[Input]:
     """Yield the inputs for an example. ``options`` are instance data of a batch of :data:`BATCH` (or nothing)."""
-    oracle, theta = example.oracle(), _draw(example)
+    oracle, theta = example.oracle(), draw(example)
     yield from _wrong_scores(example, theta, options)
     yield from _wrong_instance_data(oracle, theta)
     yield from _wrong_options(theta, options)
@@ -183,7 +183,8 @@ def inputs_of(example: Example, options: Mapping[str, Any]) -> Iterator[Input]:
     yield from _extreme_scores(oracle, theta, options)
 
 
-def _draw(example: Example) -> Any:
+def draw(example: Example) -> Any:
+    """Return random scores of a batch of :data:`BATCH`, in float64."""
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(BATCH, *shape, generator=generator, dtype=torch.float64) for shape in example.shapes]
     drawn = [-t.abs() if example.oracle().requires_nonpositive_theta else t for t in drawn]
@@ -337,6 +338,12 @@ def failure(call: Call, case: Input) -> str | None:
         return _value_failure(call, case, result)
     wrong = [t for t in _tensors(result) if t.device.type != "meta" and bool(torch.isnan(t).any())]
     return f"NaN in the value {_short(result)}" if wrong else None
+
+
+def error_failure(call: Callable[[], Any]) -> str | None:
+    """Return how an error of ``call`` breaks the rule, or None; any value is right."""
+    _, error = _result(lambda _: call(), None, {})
+    return None if error is None else _error_failure(error, Input("", None))
 
 
 def _is_rounded(case: Input) -> bool:
