@@ -22,7 +22,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, 
     grid : tuple of int
         The numbers of programs.
     *arguments
-        The arguments of the kernel: tensors, integers and floats.
+        The arguments of the kernel: tensors and integers, no floats, which triton would round to float32.
     warps : int
         The number of warps of a program, a power of 2.
     **constants
@@ -30,6 +30,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, 
     """
     if 0 in grid:
         return
+    if any(isinstance(a, float) for a in arguments):
+        raise TypeError("pass floats in a tensor, since triton rounds them to float32")
     tensor = next(a for a in arguments if isinstance(a, Tensor))
     options = {"num_warps": warps, "enable_fp_fusion": False, **constants}
     if tensor.is_cuda and tensor.device.index != torch.cuda.current_device():

@@ -41,3 +41,8 @@ def test_no_score_is_finite() -> None:
 
 def test_an_empty_grid_launches_nothing() -> None:
     launch(evaluate, (0,), torch.zeros(0), torch.zeros(5, 0), 0, SIZE=1, ALPHA=1)
+
+
+def test_floats_are_refused() -> None:
+    with pytest.raises(TypeError, match="float32"):
+        launch(evaluate, (1,), torch.zeros(1), torch.zeros(5, 1), 1.0, SIZE=1, ALPHA=1)
