@@ -25,21 +25,20 @@ def walks(
     b, w = tl.program_id(0).to(tl.int64), tl.program_id(1) * W + tl.arange(0, W)
     n, i, size = tl.load(lengths + b), tl.arange(0, SP)[None, :], T * S
     a, v, walk, inside = transition + b * a_stride, tables + b * 3 * size, (w.to(tl.int64) * B + b) * T, w < N
-    old, _ = relative(load_row(v + (n - 1) * S, 0, S, SP, float("-inf")))
-    d = (old.to(tl.float64) - tl.load(v + size)) - tl.load(v + 2 * size)
-    q, _ = curved(d.to(old.dtype), ALPHA)
-    uniform = tl.load(uniforms + walk + n - 1, mask=inside, other=0.0)
-    tag = _draw(tl.broadcast_to(q[None, :], [W, SP]), uniform, SP)
+    # Variables of a loop keep their shapes, so that both blocks have names of their own.
+    last, _last_peak = relative(load_row(v + (n - 1) * S, 0, S, SP, float("-inf")))
+    d = (last.to(tl.float64) - tl.load(v + size)) - tl.load(v + 2 * size)
+    last_q, _last_s = curved(d.to(last.dtype), ALPHA)
+    tag = _draw(tl.broadcast_to(last_q[None, :], [W, SP]), tl.load(uniforms + walk + n - 1, mask=inside, other=0.0), SP)
     tl.store(tags + walk + n - 1, tag.to(tl.int64), mask=inside)
     for back in range(1, n):
         t = n - back
-        old, _ = relative(load_row(v + (t - 1) * S, 0, S, SP, float("-inf")))
+        old, _peak = relative(load_row(v + (t - 1) * S, 0, S, SP, float("-inf")))
         scores = a + place_of_matrix(t, S, SHARED) + i * S + tag[:, None]
         x = old.to(tl.float64)[None, :] + tl.load(scores, mask=i < S, other=float("-inf"))
         top, tau = tl.load(v + size + t * S + tag), tl.load(v + 2 * size + t * S + tag)
-        q, _ = curved(((x - top[:, None]) - tau[:, None]).to(old.dtype), ALPHA)
-        uniform = tl.load(uniforms + walk + t - 1, mask=inside, other=0.0)
-        tag = _draw(q, uniform, SP)
+        q, _s = curved(((x - top[:, None]) - tau[:, None]).to(old.dtype), ALPHA)
+        tag = _draw(q, tl.load(uniforms + walk + t - 1, mask=inside, other=0.0), SP)
         tl.store(tags + walk + t - 1, tag.to(tl.int64), mask=inside)
     for t in range(n, T):
         tl.store(tags + walk + t, tl.zeros([W], tl.int64), mask=inside)
