@@ -80,7 +80,7 @@ wheel: dist
 bench: .venv/peers.stamp
 	$(BIN)/python -m benchmarks.speed $(ARGS)
 
-# On a machine with a GPU, which needs no network: the wheel in dist/ comes from `make dist`, here or elsewhere.
+# On a machine with a GPU, which needs no network.
 device:
 	bash benchmarks/device/run $(ARGS)
 
