@@ -13,8 +13,8 @@ from structinf.kernels.simplex import triton_capped_simplex, triton_conjugate, t
 
 ALPHAS = {"1": 1.0, "1.3": 1.3, "1.5": 1.5, "2": 2.0, "3": 3.0}
 SIZES = [9, 1000, 2048, 4096, 8192, 20000]
-MOST_SPILLED = 32
-"""ptxas stores up to eight registers during a loop, to run more programs at a time."""
+MOST_SPILLED = 64
+"""ptxas stores up to 14 registers of a thread during a loop, for α > 2 in float64, to run more programs at a time."""
 
 
 def scores(n: int, dtype: torch.dtype, *, strided: bool = False) -> torch.Tensor:
