@@ -136,7 +136,8 @@ class Assignment(KBest, TransportPolytope, Enumerable):
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
         lengths = self.bound.get("lengths")
-        if lengths is None or bool((lengths == lengths.new_tensor(theta.shape[1:])).all()):
+        # On a GPU, a mask costs less than to wait for the answer.
+        if lengths is None or (lengths.is_cpu and bool((lengths == lengths.new_tensor(theta.shape[1:])).all())):
             return None
         return cells_in_use(lengths, theta.shape[1:])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -35,6 +37,8 @@ from structinf.validation import (
     check_feasible,
     check_k,
     check_lengths,
+    check_number,
+    skips_checks,
 )
 
 from .common.chain_potentials import common_form, original_form, tag_indicators
@@ -161,7 +165,8 @@ class Chain(HypergraphProgram):
         unary, _ = common_form(theta)
         steps = unary.shape[1]
         lengths = self.bound.get("lengths")
-        if lengths is None or bool((lengths == steps).all()):
+        # On a GPU, a mask costs less than to wait for the answer.
+        if lengths is None or (lengths.is_cpu and bool((lengths == steps).all())):
             return None
         inside = torch.arange(steps, device=lengths.device) < lengths.unsqueeze(1)
 
@@ -198,16 +203,15 @@ class Chain(HypergraphProgram):
         steps, states = unary.shape[1:]
         if labels.ndim != 2 or labels.shape[1] != steps:
             raise InvalidInputError(f"labels must be tags of shape (B, {steps}), got shape {tuple(labels.shape)}")
-        lengths = self._lengths(like, len(labels))
-        inside = torch.arange(steps, device=labels.device) < lengths.unsqueeze(1)
-        wrong = inside & ((labels < 0) | (labels >= states))
-        if bool(wrong.any()):
-            b, t = wrong.nonzero()[0].tolist()
-            raise InvalidInputError(
-                f"labels must lie between 0 and {states - 1}, got {int(labels[b, t])} at batch index {b}, "
-                f"position {t}; only positions beyond the length may hold other values"
-            )
-        return tag_indicators(labels.long(), lengths, like)
+        lengths = self._lengths(like, len(labels)) if "lengths" in self.bound else None
+        if not skips_checks(labels):
+            wrong = (labels < 0) | (labels >= states)
+            if lengths is not None:
+                wrong &= torch.arange(steps, device=labels.device) < lengths.unsqueeze(1)
+            check_number(wrong.any(), operator.not_, functools.partial(_reject_tag, labels, wrong, states))
+        tags = labels.long()
+        # On a GPU, the check may come later than the use of the tags as indices.
+        return tag_indicators(tags if tags.is_cpu else tags.clamp(0, states - 1), lengths, like)
 
     def decode(self, y: Parts) -> Tensor:
         if isinstance(y, tuple):
@@ -271,7 +275,7 @@ class Chain(HypergraphProgram):
 
             tags, feasible = best_tags(unary, transition, lengths)
             self._check_feasible(feasible)
-            return tag_indicators(tags, lengths, theta)
+            return tag_indicators(tags, lengths if "lengths" in self.bound else None, theta)
         from .kernels.chain.viterbi import argmax
 
         batch, (steps, states) = len(lengths), unary.shape[1:]
@@ -419,6 +423,14 @@ class Chain(HypergraphProgram):
         unary, _ = common_form(theta)
         steps, batch = unary.shape[1], batch_size(theta) if batch is None else batch
         return bound_lengths(self, batch, steps, unary.device)
+
+
+def _reject_tag(labels: Tensor, wrong: Tensor, states: int) -> NoReturn:
+    b, t = wrong.nonzero()[0].tolist()
+    raise InvalidInputError(
+        f"labels must lie between 0 and {states - 1}, got {int(labels[b, t])} at batch index {b}, "
+        f"position {t}; only positions beyond the length may hold other values"
+    )
 
 
 def _shares_transition(theta: Parts) -> bool:

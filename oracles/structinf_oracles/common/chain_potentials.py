@@ -30,15 +30,20 @@ def original_form(nodes: Tensor, edges: Tensor, theta: Parts) -> Parts:
     return nodes, edges.squeeze(-3) if theta[1].ndim == 3 else edges
 
 
-def tag_indicators(tags: Tensor, lengths: Tensor, theta: Parts) -> Parts:
+def tag_indicators(tags: Tensor, lengths: Tensor | None, theta: Parts) -> Parts:
     """Return the structures of ``tags`` (..., B, T), in the form of ``theta``.
 
-    Tags beyond ``lengths`` (..., B) are ignored.
+    Tags beyond ``lengths`` (..., B) are ignored. By default all tags are in use, and must lie in [0, S).
     """
     unary, transition = common_form(theta)
     states, dtype = unary.shape[-1], unary.dtype
-    inside = torch.arange(tags.shape[-1], device=tags.device) < lengths.unsqueeze(-1)
-    tags, inside = torch.where(inside, tags, 0), inside.expand(tags.shape).to(dtype)
+    if lengths is None:
+        inside = torch.ones((), dtype=dtype, device=tags.device).expand(tags.shape)
+    else:
+        inside = torch.arange(tags.shape[-1], device=tags.device) < lengths.unsqueeze(-1)
+        # On a device, torch.where would launch another kernel to fill a tensor with the number.
+        tags = torch.where(inside, tags, 0) if tags.is_cpu else tags.clamp(0, states - 1)
+        inside = inside.expand(tags.shape).to(dtype)
 
     def empty(*shape: int) -> Tensor:
         if tags.device.type == "cpu" and dtype in (torch.float32, torch.float64):
@@ -47,7 +52,7 @@ def tag_indicators(tags: Tensor, lengths: Tensor, theta: Parts) -> Parts:
 
     nodes = empty(*tags.shape, states)
     nodes.scatter_(-1, tags.unsqueeze(-1), inside.unsqueeze(-1))
-    pairs, used = tags[..., :-1] * states + tags[..., 1:], inside[..., 1:]
+    pairs, used = torch.add(tags[..., 1:], tags[..., :-1], alpha=states), inside[..., 1:]
     if transition.shape[1] == 1:
         edges = empty(*tags.shape[:-1], states**2).scatter_add_(-1, pairs, used)
     else:
