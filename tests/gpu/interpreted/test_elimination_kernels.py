@@ -29,7 +29,14 @@ def draw(batch: int, words: int, scale: float = 1.0, dtype: torch.dtype = torch.
 
 
 @pytest.mark.parametrize("single_root", [False, True])
-@pytest.mark.parametrize(("words", "scale"), [(1, 1.0), (2, 1000.0), (5, 1.0), (5, 1000.0), (9, 0.03)])
+@pytest.mark.parametrize(
+    ("words", "scale"),
+    [
+        (1, 1.0),
+        (4, 1000.0),
+        *(pytest.param(*case, marks=pytest.mark.full) for case in ((2, 1000.0), (5, 1.0), (5, 1000.0), (9, 0.03))),
+    ],
+)
 def test_agrees_with_the_compiled_loops(words: int, scale: float, single_root: bool) -> None:
     theta, lengths = draw(3, words, scale), torch.tensor([words, max(1, words - 1), 1])
     value, means = triton_elimination.log_partition_and_marginals(theta, lengths, single_root)
@@ -60,7 +67,7 @@ def test_forbidden_arcs(single_root: bool) -> None:
 def test_float32_scores_and_blocks_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = triton_elimination._blocks
     monkeypatch.setattr(triton_elimination, "_blocks", lambda n, root: {**blocks(n, root), "ROWS": 2})
-    theta, lengths = draw(2, 6, dtype=torch.float32), torch.tensor([6, 4])
+    theta, lengths = draw(2, 4, dtype=torch.float32), torch.tensor([4, 3])
     value, means = triton_elimination.log_partition_and_marginals(theta, lengths, False)
     expected_value, expected_means = compiled(theta, lengths, False)
     torch.testing.assert_close(value, expected_value, rtol=1e-13, atol=1e-12)
