@@ -70,7 +70,7 @@ def _recorded_launches() -> Iterator[dict[str, float]]:
     """Record the seconds of the first launch of each kernel, for each set of dtypes and constants."""
     for package in (structinf, structinf_oracles):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name.rpartition(".")[2].startswith("triton_"):
+            if "triton" in module.name.rpartition(".")[2]:
                 importlib.import_module(module.name)
     seconds: dict[str, float] = {}
 
@@ -128,6 +128,7 @@ def _timed_jobs() -> list[str]:
 def _measure(run: Callable[[], Any], device: str, quick: bool) -> list[float]:
     """Return the lower quartile, the median and the upper quartile of milliseconds, after two calls."""
     run()
+    _synchronize()
     start = time.perf_counter()
     run()
     _synchronize()
@@ -429,7 +430,7 @@ def _kernel_lines(records: Sequence[Record]) -> Iterator[str]:
 def _launched_names() -> set[str]:
     """Return the names of the kernels that the modules launch."""
     folders = [Path(folder) for package in (structinf, structinf_oracles) for folder in package.__path__]
-    sources = [path.read_text("utf-8") for folder in folders for path in folder.rglob("triton_*.py")]
+    sources = [path.read_text("utf-8") for folder in folders for path in folder.rglob("*triton*.py")]
     return {name for source in sources for name in re.findall(r"\blaunch\(\s*(\w+),", source)}
 
 
