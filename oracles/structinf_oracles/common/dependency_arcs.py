@@ -41,6 +41,12 @@ def arcs_in_use(oracle: Oracle, theta: Tensor) -> Bool[Tensor, "batch nodes node
 
     Without bound lengths the mask has a batch dimension of 1.
     """
+    if not theta.is_cpu and "lengths" not in oracle.bound:
+        size = theta.shape[1]
+        arcs = torch.ones(1, size, size, dtype=torch.bool, device=theta.device)
+        arcs[:, :, 0] = False
+        arcs[0].fill_diagonal_(False)
+        return arcs
     lengths = lengths_in_use(oracle, theta[:1])
     if has_numpy_view(lengths):  # numpy's operations on small arrays are several times faster
         return torch.from_numpy(_arcs_in_use(np.arange(theta.shape[1]), lengths.numpy()))
