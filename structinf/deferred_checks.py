@@ -53,6 +53,18 @@ class DeferredChecks:
         finally:
             _active.reset(token)
 
+    @contextlib.contextmanager
+    def replacing(self, check: Callable[[], None]) -> Iterator[None]:
+        """Collect the checks inside the context, with ``check`` in place of their own functions."""
+        inner = _InnerChecks(self)
+        token = _active.set(inner)
+        try:
+            yield
+        finally:
+            _active.reset(token)
+        for number, (passes, _) in zip(inner._numbers, inner._checks, strict=True):
+            self.add(number, passes, check)
+
     def start(self, *, defers: bool) -> Token[DeferredChecks | None]:
         """Collect the checks until :meth:`stop`; without ``defers``, finish earlier checks and run later ones at once.
 
@@ -70,6 +82,18 @@ class DeferredChecks:
         _active.reset(token)
         if error is None or isinstance(error, Exception):
             self.finish()
+
+
+class _InnerChecks(DeferredChecks):
+    """The checks of a part of a call, inside :meth:`DeferredChecks.replacing`; earlier checks finish first."""
+
+    def __init__(self, outer: DeferredChecks) -> None:
+        super().__init__()
+        self._outer = outer
+
+    def finish(self) -> None:
+        self._outer.finish()
+        super().finish()
 
 
 class _NoChecks(DeferredChecks):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.validation import bound_lengths, check_flag, check_lengths
+from structinf.validation import bound_lengths, check_flag, check_lengths, skips_checks
 
 from .common.labels import indicators, nonzero_positions, reject_labels
 
@@ -171,11 +171,20 @@ class BinaryTree(HypergraphProgram):
                 f"theta: {self.label()} has rules or roots with label {largest}, but theta scores only the labels 0 "
                 f"to {others[1] - 1}; score more labels or change the rules"
             )
-        lengths = self._lengths(theta)
-        check_lengths(lengths, 1, n, f"n = {n} words")
-        without = torch.from_numpy(self.hypergraph(theta).goals < 0).to(lengths.device)[lengths]
-        if bool(without.any()):
-            b = int(without.nonzero()[0])
+        if "lengths" in self.bound:
+            check_lengths(self._lengths(theta), 1, n, f"n = {n} words")
+        without = self.hypergraph(theta).goals < 0
+        # Nothing waits for a GPU if every number of words in question has a tree.
+        if without[1:].any() if "lengths" in self.bound else without[n]:
+            self._check_has_tree(self._lengths(theta), torch.from_numpy(without))
+
+    def _check_has_tree(self, lengths: Tensor, without: Tensor) -> None:
+        """Raise InvalidInputError if a number of words in ``lengths`` (B,) is marked in ``without`` (n + 1,)."""
+        if skips_checks(lengths):
+            return
+        wrong = without.to(lengths.device)[lengths]
+        if bool(wrong.any()):
+            b = int(wrong.nonzero()[0])
             raise InvalidInputError(
                 f"rules: no tree over {int(lengths[b])} words follows the rules, at batch index {b}; allow more rules "
                 "or roots"
@@ -183,9 +192,11 @@ class BinaryTree(HypergraphProgram):
 
     def valid_parts(self, theta: Tensor) -> Tensor:
         """Mask the spans [i, j] with i ≤ j that end within the length."""
-        words = torch.arange(theta.shape[1], device=theta.device)
-        inside = words < self._lengths(theta[:1])[:, None]
-        spans = (words[:, None] <= words) & inside[:, None]
+        n = theta.shape[1]
+        spans = torch.ones(1, n, n, dtype=torch.bool, device=theta.device).triu_()
+        if "lengths" in self.bound:
+            inside = torch.arange(n, device=theta.device) < self._lengths(theta[:1])[:, None]
+            spans = spans & inside[:, None]
         return spans[..., None].expand(len(spans), *theta.shape[1:]) if self.labelled else spans
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
@@ -203,15 +214,18 @@ class BinaryTree(HypergraphProgram):
             used & ((first < 0) | (last < first) | (last >= lengths[:, None])),
             labels,
             "a span lies outside the words in use",
+            defers=True,
         )
-        reject_labels(used & ((label < 0) | (label >= kinds)), labels, "a span's label is out of range")
+        reject_labels(used & ((label < 0) | (label >= kinds)), labels, "a span's label is out of range", defers=True)
         y = indicators((first * n + last) * kinds + label, used, n * n * kinds, like).reshape(
             len(labels), *like.shape[1:]
         )
         # All trees have the same number of spans. So the best tree for the scores y is y itself, if y is a tree.
-        best: Any = self.bind(lengths=lengths).argmax(y)
+        # Another binding would check the lengths again, and wait for a GPU.
+        oracle = self if len(self.bound.get("lengths", y)) == len(y) else self.bind(lengths=lengths)
+        best: Any = oracle.argmax(y)
         kind = "binary tree" if self.rules is None and self.roots is None else "binary tree that the rules allow"
-        reject_labels(best != y, labels, f"the spans do not form a {kind}")
+        reject_labels(best != y, labels, f"the spans do not form a {kind}", defers=True)
         return y
 
     def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:

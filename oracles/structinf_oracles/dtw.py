@@ -188,10 +188,12 @@ class DTW(HypergraphProgram):
         steps = labels.diff(dim=1)
         allowed = ((steps >= 0) & (steps <= 1)).all(2) & (steps.sum(2) > 0)
         far = (labels[..., 0] - labels[..., 1]).abs() > bands.unsqueeze(1)
-        reject_labels(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)")
-        reject_labels(used[:, 1:] & ~allowed, labels, "each move of the path must be one row, one column or both")
-        reject_labels(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use")
-        reject_labels(used & far, labels, "the path must stay inside the band")
+        reject_labels(labels[:, 0] != 0, labels, "the path must start in cell (0, 0)", defers=True)
+        reject_labels(
+            used[:, 1:] & ~allowed, labels, "each move of the path must be one row, one column or both", defers=True
+        )
+        reject_labels(labels.amax(1) != sizes - 1, labels, "the path must end in the last cell in use", defers=True)
+        reject_labels(used & far, labels, "the path must stay inside the band", defers=True)
         return cell_indicators(labels, used, like)
 
     def decode(self, y: Tensor) -> Tensor:

@@ -198,16 +198,26 @@ class SemiMarkov(HypergraphProgram):
         used = (labels != -1).any(2)
         start, size, label = labels.unbind(2)
         reject_labels(
-            used & ((size < 1) | (size > durations)), labels, f"a segment must have between 1 and {durations} steps"
+            used & ((size < 1) | (size > durations)),
+            labels,
+            f"a segment must have between 1 and {durations} steps",
+            defers=True,
         )
         reject_labels(
-            used & ((label < 0) | (label >= states)), labels, f"a segment's label must lie between 0 and {states - 1}"
+            used & ((label < 0) | (label >= states)),
+            labels,
+            f"a segment's label must lie between 0 and {states - 1}",
+            defers=True,
         )
         end = torch.where(used, size, 0).cumsum(1)
-        reject_labels(used & (start != end - size), labels, "a segment does not start where the segment before ends")
-        reject_labels(used[:, 1:] & ~used[:, :-1], labels, "a segment follows the padding")
+        reject_labels(
+            used & (start != end - size), labels, "a segment does not start where the segment before ends", defers=True
+        )
+        reject_labels(used[:, 1:] & ~used[:, :-1], labels, "a segment follows the padding", defers=True)
         length = self.bound.get("lengths", labels.new_full((len(labels),), steps))
-        reject_labels(end[:, -1:] != length.unsqueeze(1), labels, "the segments do not end with the last step in use")
+        reject_labels(
+            end[:, -1:] != length.unsqueeze(1), labels, "the segments do not end with the last step in use", defers=True
+        )
         before = pad(label[:, :-1], (1, 0))
         place = (end - 1) * durations + size - 1
         place = (place * states + before if self.pairwise else place) * states + label
@@ -215,6 +225,8 @@ class SemiMarkov(HypergraphProgram):
         if not isinstance(like, tuple):
             return y
         moves = torch.where(used, before * states + label, states**2)[:, 1:]
+        if not moves.is_cpu:  # the check of the labels may come later
+            moves = moves.clamp(0, states**2)
         count = torch.zeros(len(labels), states**2 + 1, dtype=y.dtype, device=y.device)
         count.scatter_add_(1, moves, torch.ones_like(moves, dtype=y.dtype))
         return y, count[:, :-1].reshape(-1, states, states)

@@ -34,6 +34,13 @@ def _tags(*, forbids: tuple[int, ...] = ()) -> Tensor:
     return _with(UNARY, -math.inf, *forbids) if forbids else UNARY
 
 
+def _labels(name: str, value: int) -> Tensor:
+    """Return labels for scores of the shape of SQUARE, with a wrong ``value`` in the second instance."""
+    theta = SQUARE.unsqueeze(3) if name == "semi_markov" else SQUARE
+    labels = si.decode(si.relax(theta, name, "map"), name)
+    return _with(labels, value, 1, 0, 0)
+
+
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "NaN": (lambda t: si.relax(t, "arborescence", "marginals"), (INVALID,)),
     "+inf": (lambda t: si.relax(t, "categorical", "map"), (_with(SQUARE, math.inf, 1, 2, 3),)),
@@ -68,6 +75,20 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda u, t, y: si.FenchelYoungLoss("chain", "marginals")((u, t), y),
         (_tags(forbids=(1, 2, 0)), TRANSITION, TAGS),
     ),
+    "invalid labels": (
+        lambda u, t, y: si.FenchelYoungLoss("chain", "marginals")((u, t), y),
+        (UNARY, TRANSITION, _with(TAGS, 7, 1, 2)),
+    ),
+    **{
+        f"invalid labels of {name}, {value}": (si.FenchelYoungLoss(name, "marginals"), (theta, _labels(name, value)))
+        for name, theta in (("dtw", SQUARE), ("binary_tree", SQUARE), ("semi_markov", SQUARE.unsqueeze(3)))
+        for value in (2, 10**9, -(10**9))
+    },
+    **{
+        f"gold that is no structure of {name}, {value}": (si.FenchelYoungLoss(name, "marginals"), (theta, gold))
+        for name, theta in (("dtw", SQUARE), ("binary_tree", SQUARE), ("semi_markov", SQUARE.unsqueeze(3)))
+        for value, gold in (("all parts", torch.ones_like(theta)), ("two parts", _with(0 * theta, 1.0, 1, -1)))
+    },
     "gold outside of conv(Y)": (si.FenchelYoungLoss("subset", "smoothed", k=1), (SQUARE[0], torch.ones(4, 4))),
     "gold that is no structure": (si.FenchelYoungLoss("assignment", "map"), (SQUARE, torch.full((2, 4, 4), 0.25))),
     "NaN in gold": (si.FenchelYoungLoss("assignment", "map"), (SQUARE, INVALID)),

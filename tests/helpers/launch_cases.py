@@ -47,7 +47,9 @@ CASES: dict[str, tuple[Parts, dict[str, Any], dict[str, Any]]] = {
 
 @functools.cache
 def calls_of(case: str) -> dict[str, Callable[[], Any]]:
-    """Return calls for scores on the device: ``marginals`` and ``loss``, with and without the backward pass; ``map``.
+    """Return calls for scores on the device: ``map``, and ``marginals`` and losses with and without the backward pass.
+
+    The gold structures of losses are given as parts, or as labels.
 
     Parameters
     ----------
@@ -56,7 +58,8 @@ def calls_of(case: str) -> dict[str, Callable[[], Any]]:
     """
     theta, options, data = CASES[case]
     oracle = si.get_oracle(case.partition(" ")[0], **options)
-    gold = on_device(si.relax(theta, oracle, "map", **data))
+    structures = si.relax(theta, oracle, "map", **data)
+    gold, labels = on_device(structures), on_device(si.decode(structures, oracle, **data))
     fixed, leaves = on_device(theta), on_device(theta, requires_grad=True)
     loss = si.FenchelYoungLoss(oracle, "marginals")
     weight = map_parts(lambda t: on_device(torch.randn(2, *t.shape[1:], generator=_GENERATOR)), theta)
@@ -71,14 +74,16 @@ def calls_of(case: str) -> dict[str, Callable[[], Any]]:
         "marginals and backward": backward,
         "loss": lambda: loss(fixed, gold, **data),
         "loss and backward": lambda: loss(leaves, gold, **data).backward(),
+        "loss of labels and backward": lambda: loss(leaves, labels, **data).backward(),
     }
 
 
 @functools.cache
 def _copy_tables(case: str) -> None:
     """Call a function of the case, so that the tables of its graph are on the device."""
+    calls = calls_of(case)
     with LaunchCounter():
-        calls_of(case)["marginals"]()
+        calls["marginals"]()
 
 
 def count(case: str, call: str) -> LaunchCounter:

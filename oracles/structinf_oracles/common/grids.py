@@ -136,9 +136,12 @@ def check_cells(cells: Tensor, sizes: Tensor, most: int) -> Bool[Tensor, "batch 
         )
     used = (cells != -1).any(2)
     reject_labels(
-        used & ((cells < 0) | (cells >= sizes.unsqueeze(1))).any(2), cells, "a cell lies outside the grid in use"
+        used & ((cells < 0) | (cells >= sizes.unsqueeze(1))).any(2),
+        cells,
+        "a cell lies outside the grid in use",
+        defers=True,
     )
-    reject_labels(used[:, 1:] & ~used[:, :-1], cells, "a cell follows the padding")
+    reject_labels(used[:, 1:] & ~used[:, :-1], cells, "a cell follows the padding", defers=True)
     return used
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Float, Int
-from structinf.validation import skips_checks
+from structinf.validation import check_number, skips_checks
 
 __all__ = ["indicators", "nonzero_positions", "reject_labels"]
 
@@ -17,34 +20,78 @@ def nonzero_positions(y: Float[Tensor, "batch parts"], most: int) -> Int[Tensor,
 
     Raises InvalidInputError if an instance has more than ``most``.
     """
+    if not y.is_cpu:
+        return _nonzero_positions_on_device(y, most)
     batch, part = y.nonzero().unbind(1)
     count = torch.bincount(batch, minlength=len(y))
-    if bool((count > most).any()):
-        index = int((count > most).nonzero()[0, 0])
-        raise InvalidInputError(
-            f"y must have at most {most} nonzero parts, got {int(count[index])} at batch index {index}"
-        )
+    _check_counts(count, most)
     place = torch.arange(len(batch), device=y.device) - (count.cumsum(0) - count)[batch]
     positions = torch.full((len(y), most), -1, device=y.device)
     positions[batch, place] = part
     return positions
 
 
+def _nonzero_positions_on_device(y: Tensor, most: int) -> Tensor:
+    """Return :func:`nonzero_positions` without a wait, by operations whose results have a size known before."""
+    is_part = y != 0
+    place = is_part.cumsum(1)
+    if y.numel() and not skips_checks(y):
+        count = place[:, -1].clone()  # place changes below
+        check_number(count.amax(), functools.partial(operator.ge, most), functools.partial(_check_counts, count, most))
+    # The first column receives all zeros of y, and the last one the parts that are too many.
+    place.mul_(is_part).clamp_(max=most + 1)
+    positions = torch.full((len(y), most + 2), -1, device=y.device)
+    return positions.scatter_(1, place, torch.arange(y.shape[1], device=y.device).expand(y.shape))[:, 1 : most + 1]
+
+
+def _check_counts(count: Tensor, most: int) -> None:
+    if bool((count > most).any()):
+        index = int((count > most).nonzero()[0, 0])
+        raise InvalidInputError(
+            f"y must have at most {most} nonzero parts, got {int(count[index])} at batch index {index}"
+        )
+
+
 def indicators(
     positions: Int[Tensor, "batch most"], used: Bool[Tensor, "batch most"], parts: int, like: Tensor
 ) -> Float[Tensor, "batch parts"]:
-    """Return y with a 1 at each used position, in the dtype of ``like``."""
+    """Return y with a 1 at each used position, in the dtype of ``like``.
+
+    On a device, a check of the positions may wait, so positions outside are moved inside.
+    """
+    if not positions.is_cpu:
+        positions = positions.clamp(0, parts).masked_fill_(~used, parts)
+    else:
+        positions = torch.where(used, positions, parts)
     y = torch.zeros(len(positions), parts + 1, dtype=like.dtype, device=like.device)
-    return y.scatter_(1, torch.where(used, positions, parts), 1.0)[:, :-1]
+    return y.scatter_(1, positions, 1.0)[:, :-1]
 
 
-def reject_labels(wrong: Tensor, labels: Tensor, why: str) -> None:
+def reject_labels(wrong: Tensor, labels: Tensor, why: str, *, defers: bool = False) -> None:
     """Raise InvalidInputError for the first instance with a True entry of ``wrong``, (B, ...).
 
-    On a GPU the check waits, since invalid labels would let later kernels write outside of their arrays.
+    Parameters
+    ----------
+    wrong : (B, ...) Tensor
+        Which labels are invalid.
+    labels : (B, ...) Tensor
+        The labels.
+    why : str
+        What is wrong, for the message.
+    defers : bool
+        Whether the check may wait for the end of the call on a GPU. Then no kernel may take the labels as indices
+        before it moves them inside of its arrays, as :func:`indicators` does.
     """
     if skips_checks(wrong):
         return
+    check = functools.partial(_reject_labels, wrong, labels, why)
+    if defers and not wrong.is_cpu:
+        check_number(wrong.any(), operator.not_, check)
+    else:
+        check()
+
+
+def _reject_labels(wrong: Tensor, labels: Tensor, why: str) -> None:
     instances = wrong.flatten(1).any(1)
     if bool(instances.any()):
         index = int(instances.nonzero()[0, 0])
