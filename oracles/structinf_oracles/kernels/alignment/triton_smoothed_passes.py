@@ -218,8 +218,9 @@ def _step_back(
         s1 = curvature(q1, ALPHA)
         s2 = curvature(q2, ALPHA)
         dv0, dv1, dv2 = _slopes_before(slopes, i, d, inside, height, width, n, m, band)
-        total = s0 + s1 + s2
-        mean = (s0 * dv0 + s1 * dv1 + s2 * dv2) / tl.where(total > 0, total, 1.0)
+        mean = s0 * dv0 + s1 * dv1 + s2 * dv2
+        if ALPHA > 1:  # for α = 1, s is q, whose sum is 1
+            mean = mean / (s0 + s1 + s2)
         change = rings + 7 * height
         found = _inflow(change, i, d, inside, height, n, m, band)
         f0 = s0 * (dv0 - mean) * e + q0 * found
