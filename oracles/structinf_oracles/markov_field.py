@@ -68,7 +68,8 @@ class MarkovField(HypergraphProgram):
     --------
     Three binary variables in a cycle, with a score of 1 for each pair of equal neighbours:
 
-    >>> field = MarkovField(cardinalities=(2, 2, 2), factors=[(0,), (0, 1), (1, 2), (2, 0)])
+    >>> factors = [(0,), (0, 1), (1, 2), (2, 0)]
+    >>> field = MarkovField(cardinalities=(2, 2, 2), factors=factors)
     >>> equal = torch.eye(2).expand(1, 2, 2)
     >>> theta = (torch.tensor([[0.0, 0.5]]), equal, equal, equal)
     >>> field.decode(field.argmax(theta)), field.width
