@@ -1,4 +1,4 @@
-"""The tests in tests/gpu/interpreted, each file in a process in which triton interprets its kernels."""
+"""The tests in tests/gpu/interpreted, in processes in which triton interprets its kernels."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent / "interpreted"
+FILES = sorted((Path(__file__).parent / "interpreted").glob("test_*.py"))
+PROCESSES = 2
+"""As many as `make test` has workers: each process takes some seconds to import torch and to load compiled loops."""
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="needs triton: pip install structinf[gpu-dev]"),
 ]
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("test_*.py")))
-def test_interpreted(name: str, request: pytest.FixtureRequest) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER / f"{name}.py")]
+@pytest.mark.parametrize("number", range(PROCESSES))
+def test_interpreted(number: int, request: pytest.FixtureRequest) -> None:
+    files = map(str, FILES[number::PROCESSES])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *files]
     if request.config.getoption("--full"):
         command.append("--full")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "STRUCTINF_GPU": "triton"}
