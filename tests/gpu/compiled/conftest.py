@@ -18,6 +18,8 @@ if not importlib.util.find_spec("triton"):
     collect_ignore_glob = ["test_*.py"]
 
 CAPABILITIES = (80, 90)
+"""The compute capabilities to compile for; without --full, only the last."""
+
 MOST_SHARED_BYTES = 99 * 1024
 """A program of compute capability 8.6 can have this much shared memory; 8.0 and 9.0 have more."""
 
@@ -45,7 +47,9 @@ class Compiled:
 
 
 @pytest.fixture
-def compile_launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[Compiled]]:
+def compile_launches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> Callable[..., list[Compiled]]:
     """A function that calls ``run`` with CPU tensors and compiles the kernels that it launches, without running them.
 
     The functions that launch kernels must not read results, which are uninitialised.
@@ -53,6 +57,7 @@ def compile_launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callabl
     from triton.runtime.jit import JITFunction
 
     launches: dict[Any, Any] = {}
+    capabilities = CAPABILITIES if request.config.getoption("--full") else CAPABILITIES[-1:]
 
     def record(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
         values = dict(zip(kernel.arg_names, arguments, strict=False))
@@ -71,7 +76,7 @@ def compile_launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callabl
         launches.clear()
         run()
         assert launches, "no kernel was launched"
-        found = [_compile(*launch, capability) for launch in launches for capability in CAPABILITIES]
+        found = [_compile(*launch, capability) for launch in launches for capability in capabilities]
         for kernel in found:
             assert kernel.spilled_bytes <= most_spilled, kernel
             assert kernel.shared_bytes <= MOST_SHARED_BYTES, kernel
