@@ -53,7 +53,8 @@ class MarkovField(HypergraphProgram):
     -----
     The elimination of a variable joins all tables with the variable. Time and memory are O(Σ_i Π_j c_j), where the
     product is over variable i and the variables that its elimination joins; ``width`` is the largest number of the
-    latter. For models of large width, the class raises UnsupportedError when it is made.
+    latter. For models of large width, the first exact use raises UnsupportedError. The relaxations
+    ``belief_propagation`` and ``mean_field`` need no elimination, and take models of any width.
 
     Results do not depend on the order of elimination, except for relaxations that smooth each maximum by a regularizer
     other than the negative entropy, and the choice among ties: the variable eliminated last takes the lowest value.
@@ -123,13 +124,6 @@ class MarkovField(HypergraphProgram):
             object.__setattr__(self, "order", _integers("order", self.order, 0, n - 1))
             if sorted(self.order) != list(range(n)):
                 raise InvalidInputError(f"order must have each of the {n} variables once, got {self.order}")
-        hyperedges = sum(math.prod(self.cardinalities[u] for u in (v, *rest)) for v, rest in self._joined)
-        if hyperedges > _MOST_HYPEREDGES:
-            raise UnsupportedError(
-                f"markov_field: elimination joins up to {self.width + 1} variables (a width of {self.width}), in "
-                f"tables of {hyperedges:.1e} entries in total, more than {_MOST_HYPEREDGES:.0e}; pass a better order, "
-                "smaller cardinalities, or fewer factors"
-            )
 
     @classmethod
     def from_uai(cls, text: str) -> tuple[MarkovField, tuple[Tensor, ...]]:
@@ -211,6 +205,14 @@ class MarkovField(HypergraphProgram):
                 )
 
     def build(self, event_shape: Any) -> Hypergraph:
+        hyperedges = sum(math.prod(self.cardinalities[u] for u in (v, *rest)) for v, rest in self._joined)
+        if hyperedges > _MOST_HYPEREDGES:
+            raise UnsupportedError(
+                f"markov_field: elimination joins up to {self.width + 1} variables (a width of {self.width}), in "
+                f"tables of {hyperedges:.1e} entries in total, more than {_MOST_HYPEREDGES:.0e}; pass a better order, "
+                "use the relaxation belief_propagation or mean_field, which need no elimination, or split the model "
+                "into a FactorGraph"
+            )
         graph, roots = HypergraphBuilder(event_shape), []
         results: list[tuple[np.ndarray, list[int]]] = []
         for v, (factors, steps, rest) in zip(self._order, self._steps, strict=True):

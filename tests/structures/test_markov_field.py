@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 import structinf as si
+from structinf.testing import CheckError, check_oracle
 from structinf_oracles.common.elimination_order import min_fill_order
 from structinf_oracles.markov_field import MarkovField
 
@@ -227,8 +230,24 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_models_that_are_too_wide() -> None:
+    field = MarkovField((2,) * 41, list(itertools.combinations(range(41), 2)))
+    theta = tuple(torch.zeros(3, 2, 2) for _ in field.factors)
+    loaded = pickle.loads(pickle.dumps(field))
+    assert loaded == field
+    for model in (field, field[:2], copy.deepcopy(field), loaded):
+        model.validate(theta)
+        with pytest.raises(si.UnsupportedError, match=r"a width of 40.*belief_propagation or mean_field.*FactorGraph"):
+            model.log_partition(theta)
     with pytest.raises(si.UnsupportedError, match="a width of 40"):
-        MarkovField((2,) * 41, list(itertools.combinations(range(41), 2)))
+        si.relax(theta, field, "map")
+    with pytest.raises(CheckError, match="a width of 40"):
+        check_oracle(field, [t.shape[1:] for t in theta])
+
+
+def test_a_model_is_made_without_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("structinf_oracles.markov_field.min_fill_order", None)
+    field = MarkovField((2,) * 41, list(itertools.combinations(range(41), 2)))
+    assert field.event_ndim == (2,) * 820
 
 
 def test_tables_of_another_shape() -> None:
