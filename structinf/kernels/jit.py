@@ -14,9 +14,11 @@ import_whole("numba")
 import numba  # noqa: E402
 from numba.core.compiler_lock import global_compiler_lock  # noqa: E402
 from numba.core.registry import CPUDispatcher  # noqa: E402
+from numba.core.types import IntegerLiteral  # noqa: E402
 
 from .compile_cache import CompileCache  # noqa: E402
 from .compile_listener import watch  # noqa: E402
+from .compile_pipeline import HelperCompiler, InlinedCompiler, KernelCompiler  # noqa: E402
 
 __all__ = ["jit"]
 
@@ -48,8 +50,8 @@ def jit(
         Whether LLVM may reorder sums and fuse products with sums.
     called_from_python : bool, optional
         Whether Python code calls the function. By default, this holds for functions of a range of rows, whose first
-        parameter is ``start`` or ``first``. The other functions get no Python wrapper, which takes up to a fifth of the
-        compile time, and raise TypeError if Python code calls them.
+        parameter is ``start`` or ``first``. The other functions are compiled as parts of the functions that call them,
+        are not cached on disk, and raise TypeError if Python code calls them.
     """
     if function is None:
         return lambda f: jit(f, inline=inline, fastmath=fastmath, called_from_python=called_from_python)
@@ -59,20 +61,30 @@ def jit(
         "nogil": True,
         "error_model": "numpy",
         "fastmath": _FASTMATH if fastmath else False,
-        "inline": "always" if inline else "never",
         "no_cfunc_wrapper": True,  # C code does not call kernels
-        "no_cpython_wrapper": not called_from_python,
+        "no_cpython_wrapper": True,  # the compiler of kernels creates a Python wrapper
+        "forceinline": inline and called_from_python,
+        "pipeline_class": KernelCompiler if called_from_python else InlinedCompiler if inline else HelperCompiler,
     }
     compiled: Any = numba.njit(function, **options)
     if hasattr(compiled, "py_func"):  # not with NUMBA_DISABLE_JIT
-        with contextlib.suppress(RuntimeError):  # neither the package folder nor the user's cache folder is writable
-            compiled._cache = CompileCache(function)
+        if called_from_python:
+            # RuntimeError: neither the package folder nor the user's cache folder is writable.
+            with contextlib.suppress(RuntimeError):
+                compiled._cache = CompileCache(function)
         watch(compiled)
         compiled.__class__ = _KernelDispatcher if called_from_python else _HelperDispatcher
     return compiled
 
 
-class _KernelDispatcher(CPUDispatcher):
+class _Dispatcher(CPUDispatcher):
+    """A compiled function. numba would compile the function once more for each integer constant as an argument."""
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        return super().get_call_template([a.literal_type if isinstance(a, IntegerLiteral) else a for a in args], kws)
+
+
+class _KernelDispatcher(_Dispatcher):
     """A function that Python calls. After an interrupt, it is compiled to the end in the background.
 
     An error inside numba would leave its registries incomplete.
@@ -86,7 +98,7 @@ class _KernelDispatcher(CPUDispatcher):
         return call_interruptibly(functools.partial(super().compile, sig))
 
 
-class _HelperDispatcher(CPUDispatcher):
+class _HelperDispatcher(_Dispatcher):
     """A function that only other compiled functions call. Without its Python wrapper, a call would crash Python."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:

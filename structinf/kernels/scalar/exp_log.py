@@ -26,10 +26,18 @@ import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
 
+from ..compile_pipeline import HelperCompiler
+
 __all__ = ["exp", "log", "log1p"]
 
 # Only "contract": reassociation would undo the reductions by a two-part log 2 below.
-_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}, "forceinline": True}
+_OPTIONS: Any = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract"},
+    "forceinline": True,
+    "pipeline_class": HelperCompiler,
+}
 _polynomial: Any = register_jitable(**_OPTIONS)
 
 

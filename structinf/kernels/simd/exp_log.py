@@ -13,13 +13,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import overload
 
+from ..compile_pipeline import HelperCompiler
 from ..scalar import exp_log as e
 from ..scalar.exp_log import exp, log
 from .vector import LANES, Lanes, call, intrinsic, maximum, minimum, where_less
 
 __all__ = ["exp", "log"]
 
-_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "forceinline": True}
+_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "forceinline": True, "pipeline_class": HelperCompiler}
 
 
 # ----------------------------------------------------------------------------- the bits of a number

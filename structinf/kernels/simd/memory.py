@@ -13,19 +13,21 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import models, overload, register_model
 
+from ..compile_pipeline import HelperCompiler
+from ..fast_builtins import allocate
 from ..jit import jit
 from .vector import LANES, Lanes, largest, maximum
 
 __all__ = ["address", "cast", "is_zero", "row", "rows", "store_row", "zero"]
 
 _IS_CHECKED = bool(getattr(config, "BOUNDSCHECK", 0))
+_OPTIONS: Any = {"pipeline_class": HelperCompiler, "forceinline": True}
 intrinsic: Any = _intrinsic  # the decorator removes the first parameter, and type checkers do not know it
 
 
@@ -62,12 +64,16 @@ def _pointer(context: Any, builder: Any, sig: Any, args: Any, count: int = 1) ->
     return held.data
 
 
-@jit
-def rows(count, dtype):
+@intrinsic
+def rows(typingctx, count, dtype):
     """Return an uninitialised array (count, LANES), aligned so that its rows do not straddle cache lines."""
-    flat = np.empty((count + 1) * LANES, dtype)
-    start = (-flat.ctypes.data % (LANES * flat.itemsize)) // flat.itemsize
-    return flat[start : start + count * LANES].reshape(count, LANES)
+    kind = types.Array(dtype.dtype, 2, "C")
+
+    def codegen(context, builder, sig, args):
+        lengths = [args[0], ir.Constant(args[0].type, LANES)]
+        return allocate(context, builder, kind, lengths, alignment=LANES * kind.dtype.bitwidth // 8)
+
+    return kind(types.intp, dtype), codegen
 
 
 @intrinsic
@@ -105,12 +111,12 @@ def _set(typingctx, numbers, index, value):
     return types.void(numbers, types.intp, numbers.dtype), codegen
 
 
-@overload(operator.getitem)
+@overload(operator.getitem, jit_options=_OPTIONS)
 def _overload_getitem(numbers, index):
     return (lambda numbers, index: _get(numbers, index)) if isinstance(numbers, Address) else None
 
 
-@overload(operator.setitem)
+@overload(operator.setitem, jit_options=_OPTIONS)
 def _overload_setitem(numbers, index, value):
     return (lambda numbers, index, value: _set(numbers, index, value)) if isinstance(numbers, Address) else None
 

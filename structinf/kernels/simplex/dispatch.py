@@ -58,14 +58,16 @@ def entmax(x: Float[Tensor, "*rows n"], alpha: float | Tensor) -> Float[Tensor, 
         return torch_backend.entmax(x, alpha)
     from . import entmax as kernels
 
-    # One kernel for every α takes much longer to compile.
-    if not isinstance(alpha, Tensor):
-        if alpha in (1.5, 2):
-            return _map_rows(kernels.sparsemax if alpha == 2 else kernels.entmax15, (x,), cost=AVERAGE)
-        if alpha != 1:
-            kernel = kernels.entmax_below_2 if alpha < 2 else kernels.entmax_above_2
-            return _map_rows(kernel, (x,), _as_doubles(alpha), cost=ITERATE)
-    return _map_rows(kernels.entmax, (x,), _as_doubles(alpha), cost=ITERATE)
+    alphas = _as_doubles(alpha)
+    least, largest = (alphas.min(), alphas.max()) if alphas.size else (1.0, 1.0)
+    if least == largest and least in (1.5, 2):
+        return _map_rows(kernels.sparsemax if least == 2 else kernels.entmax15, (x,), cost=AVERAGE)
+    kernel = kernels.entmax  # for every α, which takes three times as long to compile
+    if least > 2:
+        kernel = kernels.entmax_above_2
+    elif least > 1 and largest < 2 and not (alphas == 1.5).any():
+        kernel = kernels.entmax_below_2
+    return _map_rows(kernel, (x,), alphas, cost=ITERATE)
 
 
 def capped_simplex(x: Float[Tensor, "*rows n"], k: float | Tensor) -> Float[Tensor, "*rows n"]:

@@ -1,0 +1,169 @@
+"""numba's compilers of kernels and of their helpers. Importing this module imports numba.
+
+A kernel is a function that Python calls, and a helper is a function that only kernels and helpers call. numba would
+compile each helper to machine code, and once more as a part of each caller. Here a helper becomes
+LLVM code, which LLVM optimises and compiles once, as a part of a kernel.
+
+The compilers leave out numba's passes for closures, literal arguments, and expressions of whole arrays, which kernels
+do not use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import _dynfunc  # pyright: ignore[reportAttributeAccessIssue]
+from numba.core import ir
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags
+from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
+from numba.core.ir_utils import get_definition, guard
+from numba.core.typed_passes import NativeLowering
+from numba.core.untyped_passes import IRProcessing
+
+from .fast_builtins import FUNCTIONS, NUMPY_FUNCTIONS
+
+__all__ = ["HelperCompiler", "InlinedCompiler", "KernelCompiler"]
+
+_UNUSED = {
+    "AnnotateTypes",
+    "FindLiterallyCalls",
+    "InlineClosureLikes",
+    "InlineInlinables",
+    "LiteralPropagationSubPipelinePass",
+    "LiteralUnroll",
+    "MakeFunctionToJitFunction",
+    "NopythonRewrites",
+    "RewriteDynamicRaises",
+    "RewriteSemanticConstants",
+    "WithLifting",
+}
+
+
+class _Flags(Flags):
+    """Flags of a compilation. numba compares flags at each operation of a function, so the comparison must be fast."""
+
+    _hash = hash(Flags())  # numba's hash depends on the names of the flags only
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> Any:
+        return (isinstance(other, _Flags) and self._values == other._values) or super().__eq__(other)
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class _ReplaceBuiltins(FunctionPass):
+    """Puts the functions of :mod:`.fast_builtins` in place of those of numba."""
+
+    _name = "structinf_replace_builtins"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        code = state.func_ir
+        for block in code.blocks.values():
+            for statement in block.find_insts(ir.Assign):
+                value, function = statement.value, None
+                if isinstance(value, ir.Global) and (value.value is min or value.value is max):
+                    function = FUNCTIONS[value.value]
+                elif isinstance(value, ir.Expr) and value.op == "getattr" and value.attr in NUMPY_FUNCTIONS:
+                    owner = guard(get_definition, code, value.value)
+                    if isinstance(owner, ir.Global) and owner.value is np:
+                        function = NUMPY_FUNCTIONS[value.attr]
+                if function is not None:
+                    statement.value = ir.Global(function.__name__, function, value.loc)
+                    code._definitions[statement.target.name] = [statement.value]
+        return True
+
+
+class KernelCompiler(CompilerBase):
+    """Compiles a function that Python calls, and the helpers that it calls."""
+
+    lowering: Any
+
+    def __init__(
+        self, typingctx: Any, targetctx: Any, library: Any, args: Any, return_type: Any, flags: Any, locals: Any
+    ):
+        super().__init__(typingctx, targetctx, library, args, return_type, _Flags(flags), locals)
+
+    def define_pipelines(self) -> list[PassManager]:
+        manager = PassManager("structinf")
+        for step, description in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
+            if step is NativeLowering:
+                manager.add_pass(self.lowering, description)
+            elif step.__name__ not in _UNUSED:
+                manager.add_pass(step, description)
+            if step is IRProcessing:
+                manager.add_pass(_ReplaceBuiltins, "replace builtin functions")
+        manager.finalize()
+        return [manager]
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerKernel(NativeLowering):
+    """Gives kernels a Python wrapper.
+
+    The flag is set here and not in the decorator, so that kernels and helpers share compiled functions of numba.
+    """
+
+    _name = "structinf_lower_kernel"
+
+    def run_pass(self, state: Any) -> bool:
+        state.flags.no_cpython_wrapper = False
+        return super().run_pass(state)
+
+
+KernelCompiler.lowering = _LowerKernel
+
+
+class _HelperLibrary(JITCodeLibrary):
+    """LLVM code of a helper, for linking into kernels."""
+
+    def _optimize_final_module(self) -> None:
+        pass  # LLVM optimises the kernel
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerHelper(NativeLowering):
+    """Registers the LLVM code of a helper for its callers, without machine code."""
+
+    _name = "structinf_lower_helper"
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = _HelperLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        lowered, name = state["cr"], state.func_id.func_name
+        module = lowered.fndesc.lookup_module()
+        entry = _dynfunc.make_function(module, name, "", 0, lowered.env, (state.library,))
+        state.targetctx.insert_user_function(entry, lowered.fndesc, [state.library])
+        state["cr"] = lowered._replace(cfunc=entry)
+        return True
+
+
+class HelperCompiler(KernelCompiler):
+    """Compiles a function that only other compiled functions call."""
+
+    lowering = _LowerHelper
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerInlined(_LowerHelper):
+    _name = "structinf_lower_inlined"
+
+    def run_pass(self, state: Any) -> bool:
+        state.flags.forceinline = True
+        return super().run_pass(state)
+
+
+class InlinedCompiler(KernelCompiler):
+    """Compiles a helper that LLVM inlines into its callers."""
+
+    lowering = _LowerInlined

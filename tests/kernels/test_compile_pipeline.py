@@ -1,0 +1,90 @@
+"""The compilers of kernels: functions of Python and numpy inside kernels, and helpers compiled once."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from structinf import simplex
+from structinf.kernels.jit import jit
+
+
+@jit
+def _power(x, exponent):
+    return x**exponent
+
+
+@jit(inline=True)
+def _square(x):
+    return x * x
+
+
+@jit(called_from_python=True)
+def _sum_of_powers(x):
+    return _power(x, 0) + _power(x, 1) + _power(x, int(x)) + _square(x)
+
+
+@jit(called_from_python=True)
+def _extrema(a, b, c):
+    return min(a, b), max(a, b), min(a, b, c), max(a, b, c)
+
+
+@jit(called_from_python=True)
+def _arrays(rows, columns, like):
+    vector, table, typed, flags = (
+        np.zeros(rows),
+        np.zeros((rows, columns)),
+        np.zeros(rows, like.dtype),
+        np.empty(2, np.bool_),
+    )
+    flags[:] = True
+    table[0, columns - 1] = 1.0
+    return vector, table, typed, np.zeros((columns, 2, rows), np.int32), flags
+
+
+def test_constant_arguments_share_one_compiled_helper():
+    assert _sum_of_powers(3.0) == 1 + 3 + 27 + 9
+    assert len(_power.overloads) == 1
+
+
+def test_python_cannot_call_helpers():
+    for helper in (_power, _square):
+        with pytest.raises(TypeError, match="has no Python wrapper"):
+            helper(1.0)
+
+
+@pytest.mark.parametrize(
+    "numbers", [(1, 2, 3), (3, 2.5, 1), (0.0, -0.0, 0.0), (-0.0, 0.0, -1.0), (1.5, math.inf, -math.inf)]
+)
+def test_extrema_equal_those_of_python(numbers):
+    a, b, c = numbers
+    expected = min(a, b), max(a, b), min(a, b, c), max(a, b, c)
+    result = _extrema(a, b, c)
+    assert result == expected
+    assert [math.copysign(1, x) for x in result[:2]] == [math.copysign(1, x) for x in expected[:2]]
+
+
+def test_extrema_keep_the_first_number_beside_nan_as_python_does():
+    assert math.isnan(_extrema(math.nan, 1.0, 2.0)[0])
+    assert _extrema(1.0, math.nan, 2.0) == (1.0, 1.0, 1.0, 2.0)
+
+
+def test_new_arrays_equal_those_of_numpy():
+    table = np.zeros((3, 4))
+    table[0, 3] = 1.0
+    expected = [np.zeros(3), table, np.zeros(3, np.float32), np.zeros((4, 2, 3), np.int32), np.ones(2, np.bool_)]
+    for result, wanted in zip(_arrays(3, 4, np.empty(0, np.float32)), expected, strict=True):
+        assert result.dtype == wanted.dtype
+        assert result.flags.c_contiguous
+        np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("alphas", [(1.2, 1.7), (1.5, 1.5), (2.0, 2.0), (2.5, 4.0), (1.5, 1.7), (1.0, 3.0)])
+def test_entmax_with_several_alphas_equals_entmax_of_each_row(alphas):
+    x = torch.tensor([[0.3, -1.0, 0.9, 0.2], [0.1, 0.2, -0.4, 1.1]], dtype=torch.float64)
+    together = simplex.entmax(x, torch.tensor(alphas, dtype=torch.float64)[:, None])
+    for i, alpha in enumerate(alphas):
+        torch.testing.assert_close(together[i], simplex.entmax(x[i], alpha), rtol=1e-14, atol=1e-15)
