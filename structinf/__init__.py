@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from . import forks as _forks  # noqa: F401  before any lazy import in a thread
 from .compile import custom_op as _custom_op  # noqa: F401  torch.export.load needs the operator
 
 if TYPE_CHECKING:

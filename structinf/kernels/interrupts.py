@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -18,7 +17,9 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import TypeVar
 
-__all__ = ["call_interruptibly", "import_whole", "is_being_imported", "run_while_waiting"]
+from ..forks import is_being_imported
+
+__all__ = ["call_interruptibly", "import_whole", "run_while_waiting"]
 
 T = TypeVar("T")
 
@@ -139,11 +140,6 @@ def import_whole(name: str) -> ModuleType:
     if is_being_imported(name):  # perhaps by the caller's thread, for which another thread would wait
         return importlib.import_module(name)
     return call_interruptibly(lambda: importlib.import_module(name))
-
-
-def is_being_imported(name: str) -> bool:
-    """Return whether the import of a module has begun and not ended."""
-    return getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False)
 
 
 def call_interruptibly(function: Callable[[], T], stop: Callable[[], None] | None = None) -> T:

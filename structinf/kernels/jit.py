@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from typing import Any, NoReturn
 
-from .interrupts import call_interruptibly, import_whole, is_being_imported
+from ..forks import hold_at_fork, is_being_imported
+from .interrupts import call_interruptibly, import_whole
 
 import_whole("numba")
 
@@ -26,13 +26,7 @@ __all__ = ["jit"]
 _FASTMATH = {"contract", "reassoc", "nsz", "arcp"}
 
 
-if hasattr(os, "register_at_fork"):
-    # A child of a fork during a compilation would wait forever for the lock, whose holder is a thread of its parent.
-    os.register_at_fork(
-        before=global_compiler_lock.acquire,
-        after_in_parent=global_compiler_lock.release,
-        after_in_child=global_compiler_lock.release,
-    )
+hold_at_fork(global_compiler_lock)
 
 
 def jit(

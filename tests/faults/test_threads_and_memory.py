@@ -103,17 +103,18 @@ def test_a_process_forks_while_its_threads_solve():
     assert done.stdout.split() == ["0"] * 4 + ["True"]
 
 
-FORK_DURING_COMPILATION = """
+FORK_DURING_FIRST_CALL = """
 import os, threading, time, warnings, torch
 import structinf as si
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
 theta = torch.zeros(1, 3)
-si.relax(theta, "categorical", "map")  # imports numba
+if "{first_call}":
+    si.relax(theta, "{first_call}", "map")  # imports numba
 worker = threading.Thread(target=lambda: si.simplex.sparsemax(theta))
 worker.start()
-time.sleep(0.3)
+time.sleep({seconds})
 child = os.fork()
 if child == 0:
     os._exit(0 if si.simplex.sparsemax(theta).sum() == 1 else 1)
@@ -132,9 +133,11 @@ else:
 
 
 @FORK
-def test_a_process_forks_while_a_thread_compiles(tmp_path):
+@pytest.mark.parametrize(("first_call", "seconds"), [("", 0.02), ("categorical", 0.02), ("categorical", 0.3)])
+def test_a_process_forks_while_a_thread_imports_or_compiles(tmp_path, first_call, seconds):
+    program = FORK_DURING_FIRST_CALL.format(first_call=first_call, seconds=seconds)
     done = subprocess.run(
-        [sys.executable, "-c", FORK_DURING_COMPILATION],
+        [sys.executable, "-c", program],
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
