@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from .calls.problem import Problem, blame_argument, shapes
+from .calls.problem import OnInfeasible, Problem, blame_argument, check_on_infeasible, shapes
 from .calls.resolution import prepare, prepare_oracle, resolve, without_instance_data
 from .compile.functorch import functorch_compatible
 from .compile.public_call import UNKNOWN_TENSOR, OperatorSpec, public_call
@@ -17,7 +17,7 @@ from .errors import InvalidInputError
 from .oracle import Oracle
 from .parts import Parts, PartsT, as_tuple, list_to_tuple, map_parts, pack_like
 from .relaxation import RELAXATIONS, Relaxation
-from .solution import Solution
+from .solution import Fill, Solution
 
 __all__ = ["decode", "encode", "infer", "relax", "same_instances"]
 
@@ -25,6 +25,7 @@ __all__ = ["decode", "encode", "infer", "relax", "same_instances"]
 def _mean_like(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> Parts:
     theta = list_to_tuple(theta)
     options.pop("generator", None)
+    options.pop("on_infeasible", None)
     batch, events = shapes(theta, resolve(oracle, relaxation, without_instance_data(oracle, options))[0])
     means = [t.new_empty(batch + event) for t, event in zip(as_tuple(theta), events, strict=True)]
     return pack_like(means, theta)
@@ -35,8 +36,10 @@ def _is_deterministic(
     oracle: str | Oracle,
     relaxation: str | Relaxation = "sparsemap",
     generator: torch.Generator | None = None,
+    on_infeasible: OnInfeasible = "raise",
     **options: Any,
 ) -> bool:
+    check_on_infeasible(on_infeasible)
     relaxation_options = without_instance_data(oracle, options)
     if any(option is UNKNOWN_TENSOR for option in relaxation_options.values()):
         return False  # the relaxation cannot be created before the value of the tensor option is known
@@ -50,6 +53,7 @@ def relax(
     relaxation: str | Relaxation = "sparsemap",
     *,
     generator: torch.Generator | None = None,
+    on_infeasible: OnInfeasible = "raise",
     **options: Any,
 ) -> PartsT:
     """Return the relaxed structure μ(θ) = argmax ⟨θ, μ⟩ − Ω(μ) over μ ∈ conv(Y), differentiable in θ.
@@ -72,6 +76,9 @@ def relax(
         classes. The parameters of a class are the relaxation's options.
     generator : torch.Generator, optional
         The source of all noise, on the device of θ. If None, noise comes from torch's default generator.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or return zeros for the
+        instance, with gradient 0. The results of the other instances are the same in both cases.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle or a relaxation given by
         name. An object already has its options.
@@ -87,7 +94,8 @@ def relax(
     InvalidInputError
         If θ holds NaN or +inf, a shape is wrong, or lengths are out of range. It is a ValueError.
     InfeasibleError
-        If an instance has no structure of finite score. It is a ValueError with the attribute ``batch_index``.
+        If an instance has no structure of finite score, with ``on_infeasible="raise"``. It is a ValueError with the
+        attribute ``batch_index``.
     UnsupportedError
         If the relaxation does not support the oracle. It is a TypeError, and its message lists supported relaxations.
     UnknownNameError
@@ -104,11 +112,15 @@ def relax(
     tensor([[0.8750, 0.1250],
             [0.1250, 0.8750]])
     """
-    resolved, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
-    resolved = resolved.with_generator(generator)
-    with problem.plain_modes(defers_checks=resolved.defers_checks(problem.oracle)):
-        mean = resolved.mean(problem.oracle, problem.theta)
-    return cast(PartsT, problem.restore_parts(mean, resolved.sample_ndim))
+    resolved, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options, on_infeasible)
+    solve = functools.partial(_mean, resolved.with_generator(generator))
+    return cast(PartsT, problem.solve_feasible(solve, generator=generator, draws=resolved.is_stochastic))
+
+
+def _mean(relaxation: Relaxation, problem: Problem) -> Parts:
+    with problem.plain_modes(defers_checks=relaxation.defers_checks(problem.oracle)):
+        mean = relaxation.mean(problem.oracle, problem.theta)
+    return problem.restore_parts(mean, relaxation.sample_ndim)
 
 
 @public_call
@@ -119,6 +131,7 @@ def infer(
     *,
     warm_start: Solution | None = None,
     generator: torch.Generator | None = None,
+    on_infeasible: OnInfeasible = "raise",
     **options: Any,
 ) -> Solution:
     """Return the relaxed structure together with its value, support, weights and convergence record.
@@ -136,6 +149,9 @@ def infer(
         from its support; other relaxations raise UnsupportedError.
     generator : torch.Generator, optional
         The source of all noise, on the device of θ. If None, noise comes from torch's default generator.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or return the mean 0 and
+        the value −inf for the instance. The field ``infeasible`` of the solution then marks the instance.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle or a relaxation given by
         name.
@@ -160,7 +176,7 @@ def infer(
     >>> sol.weights
     tensor([0.8750, 0.1250])
     """
-    solution, differentiable = _solve_problem(theta, oracle, relaxation, warm_start, generator, options)
+    solution, differentiable = _solve_problem(theta, oracle, relaxation, warm_start, generator, on_infeasible, options)
     make = solution.make_support
     return dataclasses.replace(
         solution, **differentiable, make_support=None if make is None else functorch_compatible(make)
@@ -174,15 +190,24 @@ def _solve_problem(
     relaxation: str | Relaxation,
     warm_start: Solution | None,
     generator: torch.Generator | None,
+    on_infeasible: OnInfeasible,
     options: dict[str, Any],
 ) -> tuple[Solution, dict[str, Any]]:
     """Return the solution, and a dict of its differentiable fields for :func:`functorch_compatible` to track."""
-    resolved, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options)
+    resolved, problem = prepare(RELAXATIONS, theta, oracle, relaxation, options, on_infeasible)
+    solve = functools.partial(_solution, resolved.with_generator(generator), warm_start)
+    solution = problem.solve_feasible(solve, generator=generator, draws=resolved.is_stochastic)
+    return solution, {"mean": solution.mean, "value": solution.value, "weights": solution.weights}
+
+
+def _solution(relaxation: Relaxation, warm_start: Solution | None, problem: Problem) -> Solution:
     with problem.plain_modes():
         start = None if warm_start is None else _flat_support(warm_start, problem)
-        solution = resolved.with_generator(generator).solve(problem.oracle, problem.theta, start)
-    solution = solution.with_batch_shape(problem.restore, problem.restore_parts, problem.oracle, resolved.sample_ndim)
-    return solution, {"mean": solution.mean, "value": solution.value, "weights": solution.weights}
+        solution = relaxation.solve(problem.oracle, problem.theta, start)
+    restored = solution.with_batch_shape(
+        problem.restore, problem.restore_parts, problem.whole_oracle, relaxation.sample_ndim
+    )
+    return dataclasses.replace(restored, infeasible=problem.infeasible())
 
 
 @public_call
@@ -228,7 +253,8 @@ def encode(labels: Tensor, like: PartsT, oracle: str | Oracle, **options: Any) -
     with blame_argument("like"):
         problem = prepare_oracle(like, oracle, options)
         problem.finish_checks()
-    return cast(PartsT, problem.restore_parts(problem.encode(labels, "labels")))
+    with problem.numbering():
+        return cast(PartsT, problem.restore_parts(problem.encode(labels, "labels")))
 
 
 @public_call
@@ -267,9 +293,10 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     with blame_argument("y"):
         problem = prepare_oracle(y, oracle, options)
         problem.finish_checks()
-    flat = problem.flatten_parts(y, "y")
-    problem.finish_checks()
-    return problem.restore(problem.oracle.decode(flat))
+    with problem.numbering():
+        flat = problem.flatten_parts(y, "y")
+        problem.finish_checks()
+        return problem.restore(problem.oracle.decode(flat), fill=Fill(-1, -1))
 
 
 def _flat_support(warm_start: Solution, problem: Problem) -> Parts:
@@ -283,13 +310,12 @@ def _flat_support(warm_start: Solution, problem: Problem) -> Parts:
         raise InvalidInputError(
             "warm_start: the solution has no support; pass the solution of an iterative relaxation, such as sparsemap"
         )
-    if warm_start.oracle is not None and not same_instances(warm_start.oracle, problem.oracle):
+    if warm_start.oracle is not None and not same_instances(warm_start.oracle, problem.whole_oracle):
         raise InvalidInputError(
             "warm_start: the solution belongs to an oracle with other options or instance data (lengths), so its "
             f"structures may be invalid here; got a solution of {warm_start.oracle!r}, and the call has "
             f"{problem.oracle!r}"
         )
-    size = math.prod(problem.batch_shape)
 
     def flat(t: Tensor, like: Tensor) -> Tensor:
         if t.shape[1:] != problem.batch_shape + like.shape[1:]:
@@ -297,7 +323,8 @@ def _flat_support(warm_start: Solution, problem: Problem) -> Parts:
                 f"warm_start: the structures of the solution have shape {tuple(t.shape[1:])}, and theta needs shape "
                 f"{tuple(problem.batch_shape + like.shape[1:])}; pass a solution for scores of the same shape"
             )
-        return t.detach().to(like).reshape(len(t), size, *like.shape[1:])
+        flattened = t.detach().to(like).reshape(len(t), problem.batch_shape.numel(), *like.shape[1:])
+        return flattened if problem.solved is None else problem.solved.select(flattened, 1)
 
     if len(as_tuple(support)) != len(as_tuple(problem.theta)):
         raise InvalidInputError(

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .api import infer, relax
+from .calls.problem import OnInfeasible, check_on_infeasible
 from .calls.resolution import refuse_name, resolve
 from .oracle import Oracle
 from .parts import Parts, PartsT
@@ -30,6 +31,9 @@ class Layer(nn.Module):
     relaxation : str or Relaxation
         The map from θ to μ: an object, or a name. :func:`structinf.list_relaxations` lists the built-in names with
         their classes. The parameters of a class are the relaxation's options.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or return zeros for the
+        instance, with gradient 0.
     **options
         Options of an oracle or a relaxation given by name. An object already has its options.
 
@@ -52,8 +56,17 @@ class Layer(nn.Module):
     tensor([0., 0., 0., 0.])
     """
 
-    def __init__(self, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> None:
+    def __init__(
+        self,
+        oracle: str | Oracle,
+        relaxation: str | Relaxation = "sparsemap",
+        *,
+        on_infeasible: OnInfeasible = "raise",
+        **options: Any,
+    ) -> None:
         super().__init__()
+        check_on_infeasible(on_infeasible)
+        self.on_infeasible: OnInfeasible = on_infeasible
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
         if inner := inner_modules(self.relaxation):
             self.inner = nn.ModuleList(inner)
@@ -79,7 +92,14 @@ class Layer(nn.Module):
         (..., *event) Tensor, or tuple of them
             μ(θ) in the form and dtype of θ.
         """
-        return relax(theta, self.oracle, self.relaxation, generator=generator, **instance_data)
+        return relax(
+            theta,
+            self.oracle,
+            self.relaxation,
+            generator=generator,
+            on_infeasible=self.on_infeasible,
+            **instance_data,
+        )
 
     def infer(
         self,
@@ -107,7 +127,16 @@ class Layer(nn.Module):
         Solution
             The mean μ(θ), and the other fields of :class:`structinf.Solution`.
         """
-        return infer(theta, self.oracle, self.relaxation, warm_start=warm_start, generator=generator, **instance_data)
+        return infer(
+            theta,
+            self.oracle,
+            self.relaxation,
+            warm_start=warm_start,
+            generator=generator,
+            on_infeasible=self.on_infeasible,
+            **instance_data,
+        )
 
     def extra_repr(self) -> str:
-        return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}"
+        rule = "" if self.on_infeasible == "raise" else f", on_infeasible={self.on_infeasible!r}"
+        return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}{rule}"

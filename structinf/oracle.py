@@ -92,6 +92,10 @@ class Oracle(abc.ABC):
     instance_ndim : mapping of str to int
         The names of the instance data accepted by :meth:`bind`, with the number of dimensions of one instance's value.
         Empty by default.
+    has_empty_structure : bool
+        Whether an instance of length 0 has exactly one structure, the structure without parts. Public calls then
+        answer such instances without the oracle, and :meth:`validate` refuses a length of 0. False by default: the
+        oracle decides which lengths it takes.
     label_ndim : int
         The number of trailing dimensions of labels in :meth:`encode`, 1 by default (the tags of a chain).
     padding_stays_in_place : bool
@@ -108,6 +112,7 @@ class Oracle(abc.ABC):
 
     event_ndim: ClassVar[int | tuple[int, ...]]
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    has_empty_structure: ClassVar[bool] = False
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = False
     name: ClassVar[str] = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple, cast
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import autograd
-from .calls.problem import Problem
+from .calls.problem import OnInfeasible, Problem
 from .calls.resolution import prepare_oracle
 from .compile.public_call import public_call
 from .dp import HypergraphProgram
@@ -20,6 +21,7 @@ from .regularizers import Regularizer, SquaredL2, check_temperature, get_regular
 from .relaxation import missing_ability_reason
 from .shapes import Float
 from .smoothing import Smoothable, differentiable_log_partition, log_partition_function
+from .solution import LOG_VALUE, RANKED_STRUCTURES, RANKED_VALUES, WEIGHTS
 from .solvers.perturbation import merge_samples, repeat_instances
 from .validation import check_generator, check_in_range, check_natural
 
@@ -79,7 +81,7 @@ class Support(NamedTuple):
 
 @public_call
 @torch.no_grad()
-def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> TopK:
+def topk(theta: Parts, oracle: str | Oracle, k: int, *, on_infeasible: OnInfeasible = "raise", **options: Any) -> TopK:
     """Return the k structures of highest score of each instance, best first.
 
     Parameters
@@ -90,6 +92,9 @@ def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> TopK:
         The set of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     k : int
         The number of structures, at least 1.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or mark all ranks of the
+        instance as not valid.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
@@ -109,10 +114,17 @@ def topk(theta: Parts, oracle: str | Oracle, k: int, **options: Any) -> TopK:
     >>> best.scores, best.valid
     (tensor([1.5000, 0.2000,   -inf]), tensor([ True,  True, False]))
     """
-    problem = prepare_oracle(theta, oracle, options)
-    with problem.plain_modes():
-        structures, scores, valid = _require_ability(problem.oracle, KBest).topk(problem.theta, k)
-    return TopK(problem.restore_parts(structures, 1), problem.restore(scores, 1), problem.restore(valid, 1))
+
+    def compute(problem: Problem) -> TopK:
+        with problem.plain_modes():
+            structures, scores, valid = _require_ability(problem.oracle, KBest).topk(problem.theta, k)
+        return TopK(
+            problem.restore_parts(structures, 1, RANKED_STRUCTURES),
+            problem.restore(scores, 1, RANKED_VALUES),
+            problem.restore(valid, 1, WEIGHTS),
+        )
+
+    return prepare_oracle(theta, oracle, options, on_infeasible).solve_feasible(compute)
 
 
 def sparsemax_over_topk(oracle: Oracle, theta: Parts, k: int, temperature: float = 1.0) -> tuple[Parts, Tensor]:
@@ -141,6 +153,7 @@ def sample(
     regularizer: str | Regularizer = "negentropy",
     temperature: float | None = None,
     generator: torch.Generator | None = None,
+    on_infeasible: OnInfeasible = "raise",
     **options: Any,
 ) -> Parts:
     """Return ``n`` independent exact samples of structures for each instance.
@@ -162,6 +175,9 @@ def sample(
         The factor of Ω, above 0. If None, the temperature of the regularizer object, or 1 for a name.
     generator : torch.Generator, optional
         The only source of randomness. If None, samples come from torch's default generator.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or return zeros for the
+        instance.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
@@ -188,18 +204,22 @@ def sample(
     """
     check_generator(generator)
     omega = get_regularizer(regularizer, temperature)
-    problem = prepare_oracle(theta, oracle, options)
-    bound_oracle: Any = problem.oracle
-    with problem.plain_modes():
-        if omega.alpha == 1:
-            samples = _require_ability(bound_oracle, Samplable).sample(
-                divide_by_temperature(problem.theta, omega.temperature), n, generator
-            )
-        elif hasattr(bound_oracle, "smoothed_sample"):
-            samples = bound_oracle.smoothed_sample(problem.theta, n, omega, generator)
-        else:
-            raise _unsupported(bound_oracle, f'no random walk for {omega!r}; use regularizer="negentropy"')
-    return problem.restore_parts(samples, 1)
+
+    def compute(problem: Problem) -> Parts:
+        bound_oracle: Any = problem.oracle
+        with problem.plain_modes():
+            if omega.alpha == 1:
+                samples = _require_ability(bound_oracle, Samplable).sample(
+                    divide_by_temperature(problem.theta, omega.temperature), n, generator
+                )
+            elif hasattr(bound_oracle, "smoothed_sample"):
+                samples = bound_oracle.smoothed_sample(problem.theta, n, omega, generator)
+            else:
+                raise _unsupported(bound_oracle, f'no random walk for {omega!r}; use regularizer="negentropy"')
+        return problem.restore_parts(samples, 1)
+
+    problem = prepare_oracle(theta, oracle, options, on_infeasible)
+    return problem.solve_feasible(compute, generator=generator, draws=True)
 
 
 @public_call
@@ -237,11 +257,19 @@ def count(theta: Parts, oracle: str | Oracle, **options: Any) -> list[int]:
     ... )
     ([63], True)
     """
-    problem = prepare_oracle(theta, oracle, options)
-    with problem.plain_modes():
-        if isinstance(problem.oracle, HypergraphProgram):
-            return problem.oracle.count(problem.theta)
-        return _count_by_log_partition(problem.oracle, problem.theta)
+
+    def compute(problem: Problem) -> list[int]:
+        with problem.plain_modes():
+            if isinstance(problem.oracle, HypergraphProgram):
+                counts = problem.oracle.count(problem.theta)
+            else:
+                counts = _count_by_log_partition(problem.oracle, problem.theta)
+        if problem.solved is None:
+            return counts
+        known = dict(zip(problem.solved.index.tolist(), counts, strict=True))
+        return [known.get(i, 1) for i in range(problem.batch_shape.numel())]  # an empty instance has one structure
+
+    return prepare_oracle(theta, oracle, options).solve_feasible(compute)
 
 
 def _log_counts(oracle: GibbsOracle, zeros: Parts) -> list[float]:
@@ -281,6 +309,7 @@ def entropy(
     *,
     regularizer: str | Regularizer = "negentropy",
     temperature: float | None = None,
+    on_infeasible: OnInfeasible = "raise",
     **options: Any,
 ) -> Float[Tensor, "*batch"]:
     """Return the Shannon entropy, in nats, of the distribution over structures.
@@ -296,6 +325,9 @@ def entropy(
         a :class:`structinf.dp.HypergraphProgram`.
     temperature : float, optional
         The factor of Ω, above 0. If None, the temperature of the regularizer object, or 1 for a name.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or return the entropy 0 of
+        the instance, with gradient 0.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
@@ -320,15 +352,18 @@ def entropy(
     (tensor(2.5649), tensor(2.7726))
     """
     omega = get_regularizer(regularizer, temperature)
-    problem = prepare_oracle(theta, oracle, options)
-    bound_oracle = problem.oracle
-    with problem.plain_modes():
-        if isinstance(bound_oracle, HypergraphProgram) and not _is_differentiable(problem.theta, omega):
-            with torch.no_grad():
-                entropies = bound_oracle.entropy(problem.theta, omega)
-            return problem.restore(autograd.raise_on_backward(entropies, problem.theta, _walk_message("entropy")))
-        theta64 = _divide_in_float64(problem.theta, omega.temperature)
-        return problem.restore(gibbs_entropy(_require_gibbs(bound_oracle, omega), theta64))
+
+    def compute(problem: Problem) -> Tensor:
+        bound_oracle = problem.oracle
+        with problem.plain_modes():
+            if isinstance(bound_oracle, HypergraphProgram) and not _is_differentiable(problem.theta, omega):
+                with torch.no_grad():
+                    entropies = bound_oracle.entropy(problem.theta, omega)
+                return problem.restore(autograd.raise_on_backward(entropies, problem.theta, _walk_message("entropy")))
+            theta64 = _divide_in_float64(problem.theta, omega.temperature)
+            return problem.restore(gibbs_entropy(_require_gibbs(bound_oracle, omega), theta64))
+
+    return prepare_oracle(theta, oracle, options, on_infeasible).solve_feasible(compute)
 
 
 def gibbs_entropy(oracle: GibbsOracle, theta: Parts) -> Float[Tensor, " batch"]:
@@ -345,6 +380,7 @@ def log_prob(
     *,
     regularizer: str | Regularizer = "negentropy",
     temperature: float | None = None,
+    on_infeasible: OnInfeasible = "raise",
     **options: Any,
 ) -> Float[Tensor, "*batch"]:
     """Return the log-probability of structures ``y`` under the distribution over structures.
@@ -362,6 +398,9 @@ def log_prob(
         a :class:`structinf.dp.HypergraphProgram`.
     temperature : float, optional
         The factor of Ω, above 0. If None, the temperature of the regularizer object, or 1 for a name.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or return −inf for the
+        instance, with gradient 0.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
@@ -382,7 +421,11 @@ def log_prob(
     tensor(0.3333)
     """
     omega = get_regularizer(regularizer, temperature)
-    problem = prepare_oracle(theta, oracle, options)
+    problem = prepare_oracle(theta, oracle, options, on_infeasible)
+    return problem.solve_feasible(functools.partial(_log_prob, y, omega), reads_gold=True)
+
+
+def _log_prob(y: Parts | Tensor, omega: Regularizer, problem: Problem) -> Tensor:
     samples = _sample_shape(y, problem)
     copies = problem.repeat(samples) if samples else problem
     target = copies.gold(y, "y")
@@ -394,14 +437,15 @@ def log_prob(
             if not _is_differentiable(copies.theta, omega) and not (
                 omega.alpha == 1 and bool(log_probs.isneginf().any())
             ):
-                return copies.restore(autograd.raise_on_backward(log_probs, copies.theta, _walk_message("log_prob")))
+                log_probs = autograd.raise_on_backward(log_probs, copies.theta, _walk_message("log_prob"))
+                return copies.restore(log_probs, fill=LOG_VALUE)
         gibbs = _require_gibbs(problem.oracle, omega)
         theta64 = _divide_in_float64(problem.theta, omega.temperature)
         score = inner_product(repeat_instances(theta64, samples.numel()), map_parts(Tensor.double, target))
         log_z = differentiable_log_partition(gibbs, theta64)
         # Rounding can make the log-probability of a structure of probability near 1 positive.
         log_probs = score.view(samples.numel(), len(log_z)) - log_z
-        return copies.restore(log_probs.clamp(max=0).flatten())
+        return copies.restore(log_probs.clamp(max=0).flatten(), fill=LOG_VALUE)
 
 
 def _divide_in_float64(theta: Parts, temperature: float) -> Parts:
@@ -434,7 +478,12 @@ def _sample_shape(y: Any, problem: Problem) -> torch.Size:
 
 @public_call(functorch=True)
 def log_partition(
-    theta: Parts, oracle: str | Oracle, *, temperature: float = 1.0, **options: Any
+    theta: Parts,
+    oracle: str | Oracle,
+    *,
+    temperature: float = 1.0,
+    on_infeasible: OnInfeasible = "raise",
+    **options: Any,
 ) -> Float[Tensor, "*batch"]:
     """Return log Σ exp(⟨θ, y⟩ / temperature) over all structures y, differentiable to any order.
 
@@ -449,6 +498,9 @@ def log_partition(
         The set of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     temperature : float
         The divisor of the scores, above 0.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or return −inf for the
+        instance, with gradient 0.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
@@ -469,11 +521,14 @@ def log_partition(
     tensor(2.7726)
     """
     check_temperature(temperature)
-    problem = prepare_oracle(theta, oracle, options)
-    gibbs = _require_ability(problem.oracle, GibbsOracle)
-    with problem.plain_modes():
-        theta64 = _divide_in_float64(problem.theta, temperature)
-        return problem.restore(differentiable_log_partition(gibbs, theta64))
+
+    def compute(problem: Problem) -> Tensor:
+        gibbs = _require_ability(problem.oracle, GibbsOracle)
+        with problem.plain_modes():
+            theta64 = _divide_in_float64(problem.theta, temperature)
+            return problem.restore(differentiable_log_partition(gibbs, theta64), fill=LOG_VALUE)
+
+    return prepare_oracle(theta, oracle, options, on_infeasible).solve_feasible(compute)
 
 
 @public_call
@@ -485,6 +540,7 @@ def enumerate_support(
     regularizer: str | Regularizer = "squared_l2",
     temperature: float | None = None,
     max_structures: int = 10_000,
+    on_infeasible: OnInfeasible = "raise",
     **options: Any,
 ) -> Support:
     """Return all structures of nonzero probability under the random walk of a regularizer.
@@ -505,6 +561,9 @@ def enumerate_support(
         The factor of Ω, above 0. If None, the temperature of the regularizer object, or 1 for a name.
     max_structures : int
         The largest allowed number of structures of an instance.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or return probabilities of
+        0 for the instance.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
@@ -537,12 +596,17 @@ def enumerate_support(
     """
     check_natural("max_structures", max_structures)
     omega = get_regularizer(regularizer, temperature)
-    problem = prepare_oracle(theta, oracle, options)
-    with problem.plain_modes():
-        structures, probabilities = _require_hypergraph(problem.oracle).enumerate_support(
-            problem.theta, omega, max_structures
+
+    def compute(problem: Problem) -> Support:
+        with problem.plain_modes():
+            structures, probabilities = _require_hypergraph(problem.oracle).enumerate_support(
+                problem.theta, omega, max_structures
+            )
+        return Support(
+            problem.restore_parts(structures, 1, RANKED_STRUCTURES), problem.restore(probabilities, 1, WEIGHTS)
         )
-    return Support(problem.restore_parts(structures, 1), problem.restore(probabilities, 1))
+
+    return prepare_oracle(theta, oracle, options, on_infeasible).solve_feasible(compute)
 
 
 # ----------------------------------------------------------------------------- required abilities

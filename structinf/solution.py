@@ -3,17 +3,62 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from .oracle import Oracle
 from .parts import Parts, as_tuple
 
-__all__ = ["Solution"]
+__all__ = ["CONVERGED", "LOG_VALUE", "RANKED_STRUCTURES", "RANKED_VALUES", "WEIGHTS", "ZERO", "Fill", "Solution"]
+
+
+class Fill(NamedTuple):
+    """The result of an instance that has no structure, or only the structure without parts.
+
+    Attributes
+    ----------
+    infeasible : float
+        The result of an instance without a structure of finite score.
+    empty : float
+        The result of an empty instance.
+    later : float or None
+        For results in ranks, with the dimension of ranks in front: the result of an empty instance in all ranks but
+        the first. There is at least one rank. None for results without ranks.
+    """
+
+    infeasible: float
+    empty: float
+    later: float | None = None
+
+
+ZERO = Fill(0.0, 0.0)
+"""Parts, losses and entropies."""
+
+LOG_VALUE = Fill(-math.inf, 0.0)
+"""Values, log-partition functions and log-probabilities: the maximum, or the logarithm of the sum, of no numbers."""
+
+CONVERGED = Fill(1.0, 1.0)
+"""Whether a solver met its tolerance."""
+
+WEIGHTS = Fill(0.0, 1.0, 0.0)
+"""Weights of ranked structures, and whether a rank is valid."""
+
+RANKED_VALUES = Fill(-math.inf, 0.0, -math.inf)
+"""Scores of ranked structures."""
+
+RANKED_STRUCTURES = Fill(0.0, 0.0, 0.0)
+"""The parts of ranked structures."""
+
+
+class _Restore(Protocol):
+    """A function that puts the user's batch dimensions in the place of the flat batch dimension ``dim``."""
+
+    def __call__(self, t: Any, dim: int, fill: Fill, /) -> Any: ...
 
 
 _MOST_SHOWN = 100_000
@@ -40,12 +85,17 @@ class Solution:
         How far the mean is from the constraints, for solvers that approach them (sinkhorn).
     converged : (...) bool Tensor or None
         Whether the solver met its tolerance.
+    integral : (...) bool Tensor or None
+        Whether the mean is a structure, for relaxations whose mean may lie outside conv(Y) (lp_map).
     oracle_calls : int or None
         Batched calls of the argmax oracle.
     make_support : callable or None
         Builds ``support``.
     oracle : Oracle or None
         With the instance data that the solution is for.
+    infeasible : (...) bool Tensor or None
+        Which instances have no structure of finite score, with ``on_infeasible="zero"``: their mean is 0 and their
+        value −inf. None with ``on_infeasible="raise"``.
     """
 
     mean: Parts
@@ -54,9 +104,11 @@ class Solution:
     gap: Tensor | None = None
     residual: Tensor | None = None
     converged: Tensor | None = None
+    integral: Tensor | None = None
     oracle_calls: int | None = None
     make_support: Callable[[], Parts] | None = field(default=None, repr=False)
     oracle: Oracle | None = field(default=None, repr=False)
+    infeasible: Tensor | None = None
 
     @cached_property
     def support(self) -> Parts | None:
@@ -82,8 +134,8 @@ class Solution:
 
     def with_batch_shape(
         self,
-        restore: Callable[[Tensor, int], Tensor],
-        restore_parts: Callable[[Parts, int], Parts],
+        restore: _Restore,
+        restore_parts: _Restore,
         oracle: Oracle,
         sample_ndim: int = 0,
     ) -> Solution:
@@ -94,7 +146,8 @@ class Solution:
         Parameters
         ----------
         restore : callable
-            Maps a tensor and its number of leading sample dimensions to the user's batch shape.
+            Maps a tensor, its number of leading dimensions, and the :class:`Fill` of instances that the solution
+            leaves out, to the user's batch shape.
         restore_parts : callable
             Does the same for parts.
         oracle : Oracle
@@ -103,19 +156,20 @@ class Solution:
             The number of dimensions before the batch dimension.
         """
 
-        def row(t: Tensor | None, dim: int = 0) -> Tensor | None:
-            return None if t is None else restore(t, dim + sample_ndim)
+        def row(t: Tensor | None, dim: int = 0, fill: Fill = ZERO) -> Tensor | None:
+            return None if t is None else restore(t, dim + sample_ndim, fill)
 
         make = self.make_support
         return replace(
             self,
-            mean=restore_parts(self.mean, sample_ndim),
-            value=restore(self.value, sample_ndim),
-            weights=row(self.weights, 1),
+            mean=restore_parts(self.mean, sample_ndim, ZERO),
+            value=restore(self.value, sample_ndim, LOG_VALUE),
+            weights=row(self.weights, 1, WEIGHTS),
             gap=row(self.gap),
             residual=row(self.residual),
-            converged=row(self.converged),
-            make_support=None if make is None else (lambda: restore_parts(make(), 1 + sample_ndim)),
+            converged=row(self.converged, 0, CONVERGED),
+            integral=row(self.integral, 0, CONVERGED),
+            make_support=None if make is None else (lambda: restore_parts(make(), 1 + sample_ndim, RANKED_STRUCTURES)),
             oracle=oracle,
         )
 

@@ -39,7 +39,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     - Structure y, shape (..., n + 1, n + 1): 1 for each arc of the tree. Column 0, the diagonal and the padding are
       0.
     - Labels, shape (..., n): the head of each word, an integer in [0, n]. Decoded labels are −1 beyond the length.
-    - Instance data ``lengths``, shape (...): the number of words without the root, an integer in [1, n]. Default: n.
+    - Instance data ``lengths``, shape (...): the number of words without the root, an integer in [0, n]. Default: n.
 
     Parameters
     ----------
@@ -94,6 +94,7 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     )
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim = MappingProxyType({"lengths": 0})
+    has_empty_structure = True
     label_ndim: ClassVar[int] = 1
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ class BinaryTree(HypergraphProgram):
     - Labels, shape (..., 2n − 1, 2), or (..., 2n − 1, 3) with ``labelled``: the first word, the last word and the
       label of each span, in any order. Decoded spans are sorted by their first word, longer spans first. Rows beyond
       the 2 · length − 1 spans are −1.
-    - Instance data ``lengths``, shape (...): the number of words, an integer in [1, n]. Default: n.
+    - Instance data ``lengths``, shape (...): the number of words, an integer in [0, n]. Default: n.
 
     Parameters
     ----------
@@ -89,6 +89,7 @@ class BinaryTree(HypergraphProgram):
         "context_free_grammar",
     )
     instance_ndim = MappingProxyType({"lengths": 0})
+    has_empty_structure = True
     label_ndim: ClassVar[int] = 2
 
     def __post_init__(self) -> None:

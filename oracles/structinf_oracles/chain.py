@@ -73,7 +73,7 @@ class Chain(HypergraphProgram):
     steps may also have the shape (S, S).
 
     - Labels, shape (..., T): the tags, integers in [0, S). Decoded labels are −1 beyond the length.
-    - Instance data ``lengths``, shape (...): the number of tokens of each instance, an integer in [1, T]. Default: T.
+    - Instance data ``lengths``, shape (...): the number of tokens of each instance, an integer in [0, T]. Default: T.
       In y all parts beyond the length are 0.
 
     With the third form, a sequence of length 1 has a single structure, without parts: log Z = 0, and its label is 0.
@@ -118,6 +118,7 @@ class Chain(HypergraphProgram):
     )
     event_ndim: ClassVar[int | tuple[int, ...]] = (2, 2)
     instance_ndim = MappingProxyType({"lengths": 0})
+    has_empty_structure = True
     label_ndim: ClassVar[int] = 1
 
     # -- forms -----------------------------------------------------------------------------

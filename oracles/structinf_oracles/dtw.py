@@ -49,7 +49,7 @@ class DTW(HypergraphProgram):
     - Structure y, shape (..., n, m): 1 for each cell on the path.
     - Labels, shape (..., n + m − 1, 2): the row and the column of each cell on the path, in order, padded with −1.
     - Instance data ``lengths``, shape (..., 2): the numbers of rows and of columns in use, integers in [1, n] and [1,
-      m]. Default: n and m. The path ends in the last cell in use, and all parts of y outside are 0.
+      m], or both 0. Default: n and m. The path ends in the last cell in use, and all parts of y outside are 0.
     - Instance data ``band``, shape (...): the band of each instance, an integer. Default: the option ``band``.
 
     Parameters
@@ -100,6 +100,7 @@ class DTW(HypergraphProgram):
     search_terms: ClassVar[tuple[str, ...]] = ("dynamic_time_warping", "soft_dtw", "warping")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1, "band": 0})
+    has_empty_structure: ClassVar[bool] = True
     label_ndim: ClassVar[int] = 2
 
     band: int | None = field(default=None, kw_only=True)

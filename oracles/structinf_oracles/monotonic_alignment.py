@@ -35,7 +35,7 @@ class MonotonicAlignment(HypergraphProgram):
     - Labels, shape (..., m): the row picked by each column, an integer in [0, n). Decoded labels are −1 beyond the
       length.
     - Instance data ``lengths``, shape (..., 2): the numbers of rows and of columns in use, integers in [1, n] and [1,
-      m]. Default: n and m. In y all parts outside are 0.
+      m], or both 0. Default: n and m. In y all parts outside are 0.
 
     Parameters
     ----------
@@ -73,6 +73,7 @@ class MonotonicAlignment(HypergraphProgram):
     search_terms: ClassVar[tuple[str, ...]] = ("monotonic_attention",)
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
+    has_empty_structure: ClassVar[bool] = True
     label_ndim: ClassVar[int] = 1
 
     surjective: bool = field(default=False, kw_only=True)

@@ -47,7 +47,7 @@ class NeedlemanWunsch(HypergraphProgram):
 
     - Labels, shape (..., min(n, m), 2): the row and the column of each match, in order, padded with −1.
     - Instance data ``lengths``, shape (..., 2): the numbers of row and column elements in use, integers in [1, n] and
-      [1, m]. Default: n and m.
+      [1, m], or both 0. Default: n and m.
 
     Parameters
     ----------
@@ -99,6 +99,7 @@ class NeedlemanWunsch(HypergraphProgram):
     )
     event_ndim: ClassVar[int | tuple[int, ...]] = (2, 1)
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 1})
+    has_empty_structure: ClassVar[bool] = True
     label_ndim: ClassVar[int] = 2
 
     mode: str = field(default="global", kw_only=True)

@@ -34,7 +34,7 @@ class ProjectiveTree(HypergraphProgram):
       the diagonal and the padding are 0.
     - Labels, shape (..., n): the head of each word, an integer in [0, n]. With ``labelled``, shape (..., n, 2): the
       head of each word and the label of its arc. Decoded labels are −1 beyond the length.
-    - Instance data ``lengths``, shape (...): the number of words without the root, an integer in [1, n]. Default: n.
+    - Instance data ``lengths``, shape (...): the number of words without the root, an integer in [0, n]. Default: n.
 
     Parameters
     ----------
@@ -72,6 +72,7 @@ class ProjectiveTree(HypergraphProgram):
     name: ClassVar[str] = "projective_tree"
     search_terms: ClassVar[tuple[str, ...]] = ("eisner", "projective_dependency")
     instance_ndim = MappingProxyType({"lengths": 0})
+    has_empty_structure = True
 
     def __post_init__(self) -> None:
         check_flag("single_root", self.single_root)

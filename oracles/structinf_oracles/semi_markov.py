@@ -49,7 +49,7 @@ class SemiMarkov(HypergraphProgram):
 
     - Labels, shape (..., T, 3): the first step, the number of steps and the label of each segment, in order, padded
       with −1. The method :meth:`labels_of_steps` returns the label of each step.
-    - Instance data ``lengths``, shape (...): the number of steps in use, an integer in [1, T]. Default: T. In y all
+    - Instance data ``lengths``, shape (...): the number of steps in use, an integer in [0, T]. Default: T. In y all
       parts beyond the length are 0.
 
     Parameters
@@ -86,6 +86,7 @@ class SemiMarkov(HypergraphProgram):
     name: ClassVar[str] = "semi_markov"
     search_terms: ClassVar[tuple[str, ...]] = ("semi_crf", "segmentation", "hsmm", "segments")
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    has_empty_structure: ClassVar[bool] = True
     label_ndim: ClassVar[int] = 2
 
     pairwise: bool = field(default=False, kw_only=True)

@@ -46,7 +46,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     - Structure y, same shape as θ: 1 for each edge of the tree; 0 on and below the diagonal.
     - Labels, shape (..., n − 1, 2): the pairs of nodes i < j joined by the edges of the tree, in order, padded with
       −1. With ``edges``, shape (..., n − 1): the numbers of the edges.
-    - Instance data ``lengths``, shape (...), without ``edges`` only: the number of nodes in use, an integer in [1,
+    - Instance data ``lengths``, shape (...), without ``edges`` only: the number of nodes in use, an integer in [0,
       n]. Default: n.
 
     Parameters
@@ -96,6 +96,7 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         "minimum_spanning_tree",
         "maximum_spanning_tree",
     )
+    has_empty_structure: ClassVar[bool] = True
     min_nodes: ClassVar[int] = 1
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {

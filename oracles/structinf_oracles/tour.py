@@ -39,7 +39,7 @@ class Tour(SolverOracle, Enumerable):
       arcs.
     - Labels, shape (..., n): the nodes in the order of the visit, from node 0 on. Decoded labels are −1 beyond the
       length.
-    - Instance data ``lengths``, shape (...): the number of nodes in use, an integer in [1, n]. Default: n. In y all
+    - Instance data ``lengths``, shape (...): the number of nodes in use, an integer in [0, n]. Default: n. In y all
       arcs from and to other nodes are 0.
 
     Parameters
@@ -86,6 +86,7 @@ class Tour(SolverOracle, Enumerable):
     search_terms: ClassVar[tuple[str, ...]] = ("tsp", "travelling_salesman", "traveling_salesman", "hamiltonian_cycle")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    has_empty_structure: ClassVar[bool] = True
     label_ndim: ClassVar[int] = 1
     structure_name: ClassVar[str] = "tour"
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(

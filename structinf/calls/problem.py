@@ -12,9 +12,9 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,17 +22,31 @@ from torch import Tensor
 from ..compile.functorch import NO_FORWARD_MODE, check_not_captured
 from ..compile.torch_private import has_forward_derivative
 from ..deferred_checks import DeferredChecks, checks_for, skips_checks
-from ..errors import InstanceError, InvalidInputError, PluginError, UnsupportedError
+from ..errors import (
+    InfeasibleError,
+    InstanceError,
+    InvalidInputError,
+    PluginError,
+    UnsupportedError,
+    renumber_instances,
+)
 from ..kernels.arrays import as_tensor, upcast_half
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, broadcast_shapes, list_to_tuple, map_parts, pack_like
+from ..solution import ZERO, Fill
+from ..solvers.argmax import best_structure
 from ..solvers.perturbation import repeat_instances
-from ..validation import check_real, check_values
+from ..validation import check_choice, check_real, check_values
 from ..validation.method_calls import accept_form, validate_form, validate_scores
 from ..validation.scores import check_score_tensors, wrong_instance_shape
 from ..validation.tensors import check_dense
+from .solved_rows import SolvedRows, without_empty_instances
 
-__all__ = ["Problem", "blame_argument", "broadcasts", "mask_hint", "shapes"]
+__all__ = ["OnInfeasible", "Problem", "blame_argument", "broadcasts", "check_on_infeasible", "mask_hint", "shapes"]
+
+OnInfeasible = Literal["raise", "zero"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,9 @@ class Problem:
 
     The instance data are bound to ``oracle``. ``theta`` (B | 1, *event) is a differentiable function of the user's
     tensors, in float32 or float64. Results are cast to ``dtypes``, the dtypes of the user's tensors.
+
+    Empty instances, and infeasible instances with ``on_infeasible="zero"``, are not part of ``oracle`` and ``theta``.
+    The methods that restore the user's shapes insert the results of these instances.
     """
 
     oracle: Oracle
@@ -49,13 +66,20 @@ class Problem:
     dtypes: tuple[torch.dtype, ...]
     checks: DeferredChecks | None = None
     """The checks of values on a GPU, which wait for the end of :meth:`plain_modes`; None on the CPU."""
+    on_infeasible: OnInfeasible = "raise"
+    """Whether :meth:`solve_feasible` raises InfeasibleError, or leaves out infeasible instances."""
+    solved: SolvedRows | None = None
+    """The instances of the user's batch in ``theta``; None for all instances."""
 
     @classmethod
-    def build(cls, theta: Any, oracle: Oracle, instance_data: Mapping[str, Any]) -> Problem:
+    def build(
+        cls, theta: Any, oracle: Oracle, instance_data: Mapping[str, Any], on_infeasible: OnInfeasible = "raise"
+    ) -> Problem:
         """Validate and flatten the arguments. Raises InvalidInputError or TypeError with the position of the error.
 
         On a GPU, the check of finite scores waits until :meth:`plain_modes` or :meth:`finish_checks` is called.
         """
+        check_on_infeasible(on_infeasible)
         theta = list_to_tuple(theta)
         check_score_tensors(theta)
         ndims = oracle.resolve_event_ndim(theta)
@@ -77,20 +101,140 @@ class Problem:
         except InvalidInputError:
             _check_form(oracle, stand_in)
             raise
-        if checks is None:
-            oracle = oracle.bind(**bound) if bound else oracle
-            validate_scores(oracle, form, math.prod(batch_shape))
-        else:
-            oracle = _bind_on_device(oracle, bound, form, stand_in, math.prod(batch_shape))
+        size, solved = math.prod(batch_shape), None
+        try:
+            if checks is None:
+                whole = oracle.bind(**bound) if bound else oracle
+                validate_scores(whole, form, size)
+            else:
+                whole = _bind_on_device(oracle, bound, form, stand_in, size)
+            oracle = whole
+        except InvalidInputError:
+            # Oracles refuse a length of 0. The search for such lengths costs nothing if there are none.
+            chosen = without_empty_instances(oracle, bound, form, size)
+            if chosen is None:
+                raise
+            solved, oracle, form = chosen
         form = _without_padding(oracle, form)
-        for i, t in enumerate(as_tuple(form)):
-            _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape, checks)
+        with _numbering(solved):
+            for i, t in enumerate(as_tuple(form)):
+                _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape, checks)
         if torch.is_inference_mode_enabled():
             # Autograd cannot record inference tensors, and some oracles use autograd.
             with torch.inference_mode(False):
                 form = map_parts(torch.clone, form)
                 oracle = oracle.with_cloned_data()
-        return cls(oracle, form, batch_shape, tuple(t.dtype for t in tensors), checks)
+        return cls(oracle, form, batch_shape, tuple(t.dtype for t in tensors), checks, on_infeasible, solved)
+
+    # -- instances without a result of the oracle -------------------------------------------------
+
+    @property
+    def whole_oracle(self) -> Oracle:
+        """The oracle with the data of all instances of the user's batch."""
+        return self.oracle if self.solved is None else self.solved.oracle
+
+    def infeasible(self) -> Tensor | None:
+        """Return which instances are left out as infeasible, (*batch) bool; None with ``on_infeasible="raise"``."""
+        if self.on_infeasible == "raise":
+            return None
+        if self.solved is None:
+            return torch.zeros(self.batch_shape, dtype=torch.bool, device=as_tuple(self.theta)[0].device)
+        return self.solved.infeasible.view(self.batch_shape)
+
+    def solve_feasible(
+        self,
+        compute: Callable[[Problem], T],
+        *,
+        reads_gold: bool = False,
+        generator: torch.Generator | None = None,
+        draws: bool = False,
+    ) -> T:
+        """Return ``compute(problem)``, in the user's shapes, for this problem without its infeasible instances.
+
+        With ``on_infeasible="raise"`` the problem is this problem itself. With "zero", ``compute`` runs again without
+        the instances of each InfeasibleError, so that a batch without infeasible instances costs nothing more.
+
+        Parameters
+        ----------
+        compute : callable
+            Maps a problem to a result. The result comes from methods such as :meth:`restore`.
+        reads_gold : bool
+            Whether ``compute`` raises InvalidInputError for gold structures, which an infeasible instance cannot have.
+        generator : torch.Generator, optional
+            The source of noise. A second run draws the same noise as a first run without the infeasible instances.
+        draws : bool
+            Whether ``compute`` draws noise.
+        """
+        if self.on_infeasible == "raise" and self.solved is None:
+            return compute(self)
+        source = (torch.default_generator if generator is None else generator) if draws else None
+        state = None if source is None else source.get_state()
+        problem = self
+        while True:
+            try:
+                with problem.numbering():
+                    return compute(problem)
+            except InfeasibleError as error:
+                rest = problem._without_infeasible(error.batch_indices)
+                if rest is None:
+                    problem._add_batch_position(error)
+                    raise
+            except InstanceError as error:
+                problem._add_batch_position(error)
+                raise
+            except InvalidInputError:
+                rest = problem._without_infeasible(problem._find_infeasible()) if reads_gold else None
+                if rest is None:
+                    raise
+            problem = rest
+            if source is not None and state is not None:
+                source.set_state(state)
+
+    def numbering(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which errors and warnings number the instances of the user's batch."""
+        return _numbering(self.solved)
+
+    def _add_batch_position(self, error: InstanceError) -> None:
+        if self.solved is not None:  # otherwise, the context of plain_modes has added the position
+            error.add_batch_position(self.batch_shape)
+
+    def _without_infeasible(self, rows: Iterable[int]) -> Problem | None:
+        """Return the problem without the instances ``rows`` of the user's batch; None if it has none of them."""
+        size = math.prod(self.batch_shape)
+        if self.on_infeasible == "raise":
+            return None
+        before = self.solved or SolvedRows.all_of(self.oracle, size, as_tuple(self.theta)[0].device)
+        after = before.without([row for row in rows if row < size], infeasible=True)
+        if len(after.index) == len(before.index):
+            return None
+        kept = ~after.infeasible[before.index]
+        within = SolvedRows(kept.nonzero()[:, 0], ~kept, self.oracle)
+        oracle = self.oracle[within.index] if self.oracle.bound else self.oracle
+        return dataclasses.replace(self, oracle=oracle, theta=within.select_parts(self.theta), solved=after)
+
+    def _find_infeasible(self) -> tuple[int, ...]:
+        """Return the first infeasible instances found by the argmax, as indices of the user's batch."""
+        try:
+            with self.numbering(), self.plain_modes():
+                best_structure(self.oracle, self.theta)
+        except InfeasibleError as error:
+            return error.batch_indices
+        return ()
+
+    def same_rows(self, other: Problem) -> Parts:
+        """Return the scores (B | 1, *event) of ``other``, a problem of the same batch, for the instances of this one.
+
+        Law: ``other`` has the same empty instances, and no infeasible instances left out.
+        """
+        if self.solved is None:
+            return other.theta
+        infeasible = self.solved.infeasible
+        rows = infeasible if other.solved is None else infeasible[other.solved.index]
+        return SolvedRows((~rows).nonzero()[:, 0], rows, self.oracle).select_parts(other.theta)
+
+    def select(self, t: Tensor) -> Tensor:
+        """Return the instances of the problem in ``t`` (B, ...), a tensor for the user's whole batch."""
+        return t if self.solved is None else self.solved.select(t)
 
     # -- other arguments of the same batch ---------------------------------------------------
 
@@ -113,7 +257,7 @@ class Problem:
             )
         device = as_tuple(self.theta)[0].device
         flat = labels.to(device, torch.int64).reshape(math.prod(self.batch_shape), *labels.shape[labels.ndim - n :])
-        return self.oracle.encode(flat, self.theta)
+        return self.oracle.encode(self.select(flat), self.theta)
 
     def flatten_parts(self, y: Any, what: str, instead: str = "") -> Parts:
         """Flatten structures, or costs of parts, in the form of θ to (B, *event), with 0 in the padding.
@@ -142,7 +286,7 @@ class Problem:
             check_values(what, t)
             check_real(what, t)
             t = t.to(like).expand(self.batch_shape + event)
-            flat.append(t.reshape(math.prod(self.batch_shape), *event))
+            flat.append(self.select(t.reshape(math.prod(self.batch_shape), *event)))
         form = self.without_padding(pack_like(flat, self.theta))
         for t in as_tuple(form):
             if self.checks is None:
@@ -218,6 +362,7 @@ class Problem:
             oracle=self.oracle.repeat(n),
             theta=repeat_instances(self.theta, n),
             batch_shape=shape + self.batch_shape,
+            solved=None if self.solved is None else self.solved.repeat(n),
         )
 
     # -- the way back -------------------------------------------------------------------------
@@ -227,16 +372,26 @@ class Problem:
         """The dtype of values: the widest dtype of the user's tensors."""
         return functools.reduce(torch.promote_types, self.dtypes)
 
-    def restore(self, t: Tensor, dim: int = 0) -> Tensor:
-        """Unflatten the batch dimension ``dim`` of ``t``, and cast floating-point tensors to the user's dtype."""
-        self._check_dense(t)
+    def restore(self, t: Tensor, dim: int = 0, fill: Fill = ZERO) -> Tensor:
+        """Unflatten the batch dimension ``dim`` of ``t``, and cast floating-point tensors to the user's dtype.
+
+        Instances outside of the problem get the values ``fill``.
+        """
+        t = self.scatter(t, dim, fill)
         t = t.reshape(t.shape[:dim] + self.batch_shape + t.shape[dim + 1 :])
         return t.to(self.dtype) if t.is_floating_point() else t
 
-    def restore_parts(self, parts: Parts, dim: int = 0) -> Parts:
-        """Unflatten the batch dimension ``dim`` of parts, and cast each tensor to the dtype of its scores."""
-        for t in as_tuple(parts):
-            self._check_dense(t)
+    def scatter(self, t: Tensor, dim: int = 0, fill: Fill = ZERO) -> Tensor:
+        """Return ``t`` with all instances of the user's batch in the flat dimension ``dim``."""
+        self._check_dense(t)
+        return t if self.solved is None else self.solved.scatter(t, dim, fill)
+
+    def restore_parts(self, parts: Parts, dim: int = 0, fill: Fill = ZERO) -> Parts:
+        """Unflatten the batch dimension ``dim`` of parts, and cast each tensor to the dtype of its scores.
+
+        Instances outside of the problem get the values ``fill``.
+        """
+        parts = map_parts(lambda t: self.scatter(t, dim, fill), parts)
         restored = []
         for t, like, dtype in zip(as_tuple(parts), as_tuple(self.theta), self.dtypes, strict=True):
             # A reshape that changes nothing takes as long as a small kernel. The user's own tensor is not returned.
@@ -263,7 +418,9 @@ class Problem:
             Whether checks of values on a GPU wait for the end of the context. The oracle then runs on scores that may
             hold NaN. By default, the start of the context finishes the checks.
         """
-        return _PlainModes(as_tuple(self.theta)[0].device.type, self.batch_shape, self.checks, defers_checks)
+        # The position of an instance in the user's batch is known after its error has been renumbered.
+        shape = self.batch_shape if self.solved is None else torch.Size()
+        return _PlainModes(as_tuple(self.theta)[0].device.type, shape, self.checks, defers_checks)
 
     def finish_checks(self) -> None:
         """Run the checks that wait, for calls without :meth:`plain_modes`."""
@@ -304,6 +461,15 @@ class _PlainModes:
                 raise
         if isinstance(error, InstanceError):
             error.add_batch_position(self.batch_shape)
+
+
+def _numbering(solved: SolvedRows | None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if solved is None else renumber_instances(solved.index)
+
+
+def check_on_infeasible(on_infeasible: Any) -> None:
+    """Raise InvalidInputError unless the option is "raise" or "zero"."""
+    check_choice("on_infeasible", on_infeasible, ("raise", "zero"))
 
 
 # ----------------------------------------------------------------------------- shapes alone

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..errors import PluginError, UnsupportedError
 from ..oracle import Oracle
-from ..registry import Registry, did_you_mean
+from ..registry import ORACLES, Registry, did_you_mean
 from ..relaxation import RELAXATIONS, Relaxation
-from .problem import Problem, mask_hint
+from .problem import OnInfeasible, Problem, mask_hint
 
 __all__ = [
     "ORACLES",
@@ -33,7 +33,6 @@ __all__ = [
     "works_with",
 ]
 
-ORACLES: Registry[Oracle] = Registry("oracle", Oracle, "structinf.oracles")
 ORACLES.others, RELAXATIONS.others = (RELAXATIONS,), (ORACLES,)
 
 
@@ -260,13 +259,18 @@ def _default_works(name: str, oracle: Oracle, registry: Registry[Any], kind: typ
 
 
 def prepare(
-    registry: Registry[S], theta: Any, oracle: str | Oracle, item: str | S, options: dict[str, Any]
+    registry: Registry[S],
+    theta: Any,
+    oracle: str | Oracle,
+    item: str | S,
+    options: dict[str, Any],
+    on_infeasible: OnInfeasible = "raise",
 ) -> tuple[S, Problem]:
     """Return the resolved ``item`` and the problem. ``options`` holds options of both and instance data."""
     names = _instance_data(oracle, options)
     instance_data = {key: options.pop(key) for key in list(options) if key in names} if options else {}
     found_oracle, found = resolve_in(registry, oracle, item, options)
-    return found, Problem.build(theta, found_oracle, instance_data)
+    return found, Problem.build(theta, found_oracle, instance_data, on_infeasible)
 
 
 def without_instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,9 +296,11 @@ def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str
     return list(ORACLES.get(oracle).instance_ndim)
 
 
-def prepare_oracle(theta: Any, oracle: str | Oracle, options: dict[str, Any]) -> Problem:
+def prepare_oracle(
+    theta: Any, oracle: str | Oracle, options: dict[str, Any], on_infeasible: OnInfeasible = "raise"
+) -> Problem:
     """Build the problem for an oracle by name or as an object; ``options`` are its options and instance data."""
     names = _instance_data(oracle, options)
     known = [key for key in ORACLES.options(oracle) if key not in names] if isinstance(oracle, str) else []
     found = ORACLES.get(oracle, **{key: options.pop(key) for key in list(options) if key in known})
-    return Problem.build(theta, found, options)
+    return Problem.build(theta, found, options, on_infeasible)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar, cast
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from typing_extensions import Self
 
 from .. import autograd
 from ..api import same_instances
-from ..calls.problem import Problem
+from ..calls.problem import OnInfeasible, Problem
 from ..calls.resolution import check_supported, prepare_oracle
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
@@ -25,6 +26,7 @@ from ..relaxation import Relaxation, missing_ability_reason, resolve_relaxation
 from ..relaxations.marginals import Marginals
 from ..relaxations.stochastic import Stochastic
 from ..smoothing import differentiable_log_partition, log_partition_function
+from ..solution import LOG_VALUE
 from ..solvers.argmax import best_structure
 from ..validation import check_flag, check_generator, check_size
 from .base import (
@@ -40,6 +42,8 @@ from .membership import are_members, check_members
 from .variance import variances
 
 __all__ = ["Gibbs"]
+
+T = TypeVar("T")
 
 
 class Gibbs(StructureDistribution):
@@ -63,6 +67,9 @@ class Gibbs(StructureDistribution):
         instead. Relaxed samples are differentiable in θ but are not samples of p. By default, ``rsample`` is an error.
     validate_args : bool, optional
         Whether ``log_prob`` checks that values are structures. The default is torch's, normally True.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or give the instance log Z
+        and log-probabilities of −inf, and samples, mean, variance and entropy of 0, without a gradient.
     **options
         Instance data of the oracle (``lengths=...``), and options of an oracle given by name.
 
@@ -98,9 +105,10 @@ class Gibbs(StructureDistribution):
         temperature: float = 1.0,
         relaxation: str | Relaxation | None = None,
         validate_args: bool | None = None,
+        on_infeasible: OnInfeasible = "raise",
         **options: Any,
     ) -> None:
-        problem = prepare_oracle(theta, oracle, options)
+        problem = prepare_oracle(theta, oracle, options, on_infeasible)
         problem.finish_checks()
         if reason := missing_ability_reason(problem.oracle, GibbsOracle):
             raise UnsupportedError(
@@ -109,14 +117,22 @@ class Gibbs(StructureDistribution):
             )
         Marginals(temperature=temperature).check_scale(as_tuple(problem.theta)[0].dtype)
         stochastic = None if relaxation is None else _stochastic_relaxation(relaxation, problem.oracle)
-        self._set_attributes(list_to_tuple(theta), problem.oracle, temperature, stochastic)
+        self._set_attributes(list_to_tuple(theta), problem.whole_oracle, temperature, stochastic, on_infeasible)
         shapes = tuple(t.shape[1:] for t in as_tuple(problem.theta))
         event: Any = shapes if isinstance(problem.theta, tuple) else shapes[0]
         check_flag("validate_args", validate_args, allow_none=True)
         super().__init__(problem.batch_shape, event, validate_args=validate_args)
 
-    def _set_attributes(self, theta: Parts, oracle: Any, temperature: float, relaxation: Stochastic | None) -> None:
+    def _set_attributes(
+        self,
+        theta: Parts,
+        oracle: Any,
+        temperature: float,
+        relaxation: Stochastic | None,
+        on_infeasible: OnInfeasible,
+    ) -> None:
         self.theta, self.oracle = theta, oracle
+        self.on_infeasible: OnInfeasible = on_infeasible
         self.temperature, self.relaxation = temperature, relaxation
         self.has_rsample = relaxation is not None
         self.has_enumerate_support = isinstance(oracle, Enumerable)
@@ -124,7 +140,7 @@ class Gibbs(StructureDistribution):
     def expand(self, batch_shape: Size, _instance: Any = None) -> Self:
         new: Any = self._get_checked_instance(Gibbs, _instance)
         shape = expanded_batch_shape(self.batch_shape, batch_shape)
-        new._set_attributes(*self._expanded(shape), self.temperature, self.relaxation)
+        new._set_attributes(*self._expanded(shape), self.temperature, self.relaxation, self.on_infeasible)
         StructureDistribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -141,9 +157,7 @@ class Gibbs(StructureDistribution):
     @public_call
     def log_partition(self) -> Tensor:
         """log Σ exp(⟨θ, y⟩ / temperature), (*batch)."""
-        problem = self._problem()
-        with problem.plain_modes():
-            return problem.restore(self._log_partition(problem))
+        return self._solve(lambda problem: problem.restore(self._log_partition(problem), fill=LOG_VALUE))
 
     @public_call
     def log_prob(self, value: Any) -> Tensor:
@@ -161,19 +175,21 @@ class Gibbs(StructureDistribution):
         """
         problem, shape = self._problem(), self._shape_of(value)
         copies = problem if shape == self.batch_shape else self._problem(shape)
-        with problem.plain_modes():
+        with copies.numbering(), copies.plain_modes():
             y = self._structures(value, copies)
-            score = inner_product(self._scaled_float64(copies), map_parts(torch.Tensor.double, y)).view(shape)
-            # Rounding could make log p(y) positive for a structure of probability near 1.
-            found = (score - self._log_partition(problem).view(self.batch_shape)).clamp(max=0)
-            return found.to(problem.dtype)
+            score = inner_product(self._scaled_float64(copies), map_parts(torch.Tensor.double, y))
+        log_z = self._log_partitions(problem)
+        score, is_infeasible = copies.scatter(score).view(shape), log_z.isneginf()
+        # Rounding could make log p(y) positive for a structure of probability near 1.
+        found = (score - log_z.masked_fill(is_infeasible, 0)).clamp(max=0)
+        return found.masked_fill(is_infeasible, -math.inf).to(problem.dtype)
 
     @public_call
     def entropy(self) -> Tensor:
         """Return −Σ p(y) log p(y) in nats, (*batch)."""
-        problem = self._problem()
-        with problem.plain_modes():
-            return problem.restore(gibbs_entropy(_require_gibbs(problem), self._scaled_float64(problem)))
+        return self._solve(
+            lambda problem: problem.restore(gibbs_entropy(_require_gibbs(problem), self._scaled_float64(problem)))
+        )
 
     @public_call
     def cross_entropy(self, other: Gibbs) -> Tensor:
@@ -197,19 +213,23 @@ class Gibbs(StructureDistribution):
                 "two Gibbs distributions can be compared only if they are over the same structures (oracle, sizes and "
                 f"instance data), got {self!r} and {other!r}"
             )
-        with p.plain_modes():
-            own, others = self._scaled_float64(p), other._scaled_float64(q)
+        log_q = other._log_partitions(q).flatten()
+
+        def change(new: Tensor, old: Tensor) -> Tensor:
+            return torch.where(new.isneginf() | old.isneginf(), 0.0, new - old if relative else new)
+
+        def compute(p: Problem) -> Tensor:
+            own, others = self._scaled_float64(p), other._scaled_float64(q, p.same_rows(q))
             value, mean = autograd.value_and_gradient(log_partition_function(_require_gibbs(p)), own)
+            log_z = p.select(log_q)
             # Find instances with an infinite result before any multiplication, so that their gradient is 0, not NaN.
             forbidden = map_parts(lambda t: t.isneginf().to(t), others)
-            infinite = inner_product(forbidden, map_parts(torch.Tensor.detach, mean)) > 0
-
-            def change(new: Tensor, old: Tensor) -> Tensor:
-                return torch.where(new.isneginf() | old.isneginf(), 0.0, new - old if relative else new)
-
-            found = other._log_partition(q) - inner_product(map_parts(change, others, own), mean)
+            infinite = (inner_product(forbidden, map_parts(torch.Tensor.detach, mean)) > 0) | log_z.isneginf()
+            found = log_z - inner_product(map_parts(change, others, own), mean)
             found = found - value if relative else found
             return p.restore(torch.where(infinite, math.inf, found.clamp(min=0)))
+
+        return self._solve(compute, p)
 
     # -- structures ---------------------------------------------------------------------------
 
@@ -220,11 +240,14 @@ class Gibbs(StructureDistribution):
         if reason := missing_ability_reason(self.oracle, Samplable):
             raise UnsupportedError(f"sample: {reason}")
         check_generator(generator)
-        problem, shape = self._problem(), check_size("sample_shape", sample_shape)
-        found: Any = problem.oracle
-        with problem.plain_modes():
+        shape = check_size("sample_shape", sample_shape)
+
+        def compute(problem: Problem) -> Parts:
+            found: Any = problem.oracle
             drawn = found.sample(divide_by_temperature(problem.theta, self.temperature), shape.numel(), generator)
-        return unflatten_samples(problem.restore_parts(drawn, 1), shape)
+            return problem.restore_parts(drawn, 1)
+
+        return unflatten_samples(self._solve(compute, generator=generator, draws=True), shape)
 
     @public_call
     def rsample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:
@@ -234,30 +257,29 @@ class Gibbs(StructureDistribution):
                 "rsample: structures are discrete, and this Gibbs has no relaxation. Use Gibbs(..., relaxation=...) "
                 "for relaxed samples, or sample() for exact samples"
             )
-        problem, shape = self._problem(), check_size("sample_shape", sample_shape)
+        shape = check_size("sample_shape", sample_shape)
         n = shape.numel()
         noisy = dataclasses.replace(self.relaxation, samples=max(n, 1), reduction="none").with_generator(generator)
-        with problem.plain_modes():
+
+        def compute(problem: Problem) -> Parts:
             drawn = noisy.mean(problem.oracle, divide_by_temperature(problem.theta, self.temperature))
-        return unflatten_samples(problem.restore_parts(map_parts(lambda t: t[:n], drawn), 1), shape)
+            return problem.restore_parts(map_parts(lambda t: t[:n], drawn), 1)
+
+        return unflatten_samples(self._solve(compute, generator=generator, draws=True), shape)
 
     @property
     @public_call
     @torch.no_grad()
     def mode(self) -> Any:
         """A most probable structure, (*batch, *event)."""
-        problem = self._problem()
-        with problem.plain_modes():
-            y = best_structure(problem.oracle, problem.theta)
-        return problem.restore_parts(y)
+        return self._solve(lambda problem: problem.restore_parts(best_structure(problem.oracle, problem.theta)))
 
     @property
     @public_call
     def mean(self) -> Any:
         """E[Y], the marginals of the parts, (*batch, *event)."""
-        problem = self._problem()
-        with problem.plain_modes():
-            return problem.restore_parts(Marginals(temperature=self.temperature).mean(problem.oracle, problem.theta))
+        marginals = Marginals(temperature=self.temperature)
+        return self._solve(lambda problem: problem.restore_parts(marginals.mean(problem.oracle, problem.theta)))
 
     @property
     @public_call
@@ -267,12 +289,14 @@ class Gibbs(StructureDistribution):
         If all parts are 0 or 1, the variance is mean · (1 − mean). Otherwise, for example with transition counts, each
         part takes one Hessian-vector product of log Z.
         """
-        problem = self._problem()
-        with problem.plain_modes():
+
+        def compute(problem: Problem) -> Parts:
             if problem.oracle.has_binary_parts(problem.theta):
                 mean = autograd.gradient(log_partition_function(_require_gibbs(problem)), self._scaled_float64(problem))
                 return problem.restore_parts(map_parts(lambda m: (m * (1 - m)).clamp(min=0), mean))
             return problem.restore_parts(variances(_require_gibbs(problem), self._scaled_float64(problem)))
+
+        return self._solve(compute)
 
     @property
     def support(self) -> StructureConstraint:
@@ -320,7 +344,27 @@ class Gibbs(StructureDistribution):
     def _problem(self, shape: torch.Size | None = None) -> Problem:
         """Build the problem for the batch expanded to ``shape``. Each call builds its own autograd graph."""
         theta, oracle = (self.theta, self.oracle) if shape in (None, self.batch_shape) else self._expanded(shape)
-        return Problem.build(theta, oracle, {})
+        return Problem.build(theta, oracle, {}, self.on_infeasible)
+
+    def _solve(
+        self,
+        compute: Callable[[Problem], T],
+        problem: Problem | None = None,
+        *,
+        generator: torch.Generator | None = None,
+        draws: bool = False,
+    ) -> T:
+        """Return ``compute(problem)`` as :meth:`Problem.solve_feasible`, in the context of :meth:`Problem.plain_modes`.
+
+        The default problem is the problem of this distribution.
+        """
+
+        def in_plain_modes(problem: Problem) -> T:
+            with problem.plain_modes():
+                return compute(problem)
+
+        problem = self._problem() if problem is None else problem
+        return problem.solve_feasible(in_plain_modes, generator=generator, draws=draws)
 
     def _expanded(self, shape: torch.Size) -> tuple[Parts, Oracle]:
         def wide(t: Tensor, event: torch.Size) -> Tensor:
@@ -337,9 +381,18 @@ class Gibbs(StructureDistribution):
         }
         return pack_like(theta, self.theta), self.oracle.bind(**bound)
 
-    def _scaled_float64(self, problem: Problem) -> Parts:
-        """Return θ / temperature in float64, since the results are differences of large numbers."""
-        return divide_by_temperature(map_parts(torch.Tensor.double, problem.theta), self.temperature)
+    def _scaled_float64(self, problem: Problem, theta: Parts | None = None) -> Parts:
+        """Return θ / temperature in float64, since the results are differences of large numbers.
+
+        The default θ are the scores of the problem.
+        """
+        theta = problem.theta if theta is None else theta
+        return divide_by_temperature(map_parts(torch.Tensor.double, theta), self.temperature)
+
+    def _log_partitions(self, problem: Problem) -> Tensor:
+        """Return log Z of all instances of the problem, (*batch) in float64; −inf for infeasible instances."""
+        log_z = self._solve(lambda rest: rest.scatter(self._log_partition(rest), fill=LOG_VALUE), problem)
+        return log_z.view(problem.batch_shape)
 
     def _log_partition(self, problem: Problem) -> Tensor:
         return differentiable_log_partition(_require_gibbs(problem), self._scaled_float64(problem))

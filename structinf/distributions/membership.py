@@ -41,7 +41,9 @@ def are_members(problem: Problem, value: Parts) -> Tensor:
         found = [_passes(problem, value)] * size
     else:
         rows = map_parts(lambda t: t.reshape(size, *t.shape[len(problem.batch_shape) :]), value)
-        found = [_passes(_row(problem, b), map_parts(lambda t, b=b: t[b], rows)) for b in range(size)]
+        found = [True] * size  # an empty instance has one structure, and the values in its padding have no effect
+        for k, b in enumerate(range(size) if problem.solved is None else problem.solved.index.tolist()):
+            found[b] = _passes(_row(problem, k), map_parts(lambda t, b=b: t[b], rows))
     return torch.tensor(found, dtype=torch.bool, device=as_tuple(problem.theta)[0].device).view(problem.batch_shape)
 
 
@@ -56,7 +58,9 @@ def _passes(problem: Problem, value: Any) -> bool:
 def _row(problem: Problem, b: int) -> Problem:
     """Return the problem of instance ``b`` alone."""
     own = map_parts(lambda t: t if len(t) == 1 != batch_size(problem.theta) else t[b : b + 1], problem.theta)
-    return dataclasses.replace(problem, oracle=problem.oracle[b : b + 1], theta=own, batch_shape=torch.Size())
+    return dataclasses.replace(
+        problem, oracle=problem.oracle[b : b + 1], theta=own, batch_shape=torch.Size(), solved=None
+    )
 
 
 def _is_binary(y: Parts) -> Tensor:

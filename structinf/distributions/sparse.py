@@ -20,7 +20,7 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, list_to_tuple, map_parts
 from ..queries import sparsemax_over_topk
 from ..relaxation import Relaxation
-from ..solution import Solution
+from ..solution import RANKED_STRUCTURES, WEIGHTS, Solution
 from ..validation import check_flag, check_generator, check_size
 from .base import (
     Size,
@@ -190,7 +190,8 @@ class SparseDistribution(StructureDistribution):
         problem = prepare_oracle(theta, oracle, options)
         with problem.plain_modes():
             structures, weights = sparsemax_over_topk(problem.oracle, problem.theta, k)
-        return cls(problem.restore_parts(structures, 1), problem.restore(weights, 1), validate_args=validate_args)
+        structures = problem.restore_parts(structures, 1, RANKED_STRUCTURES)
+        return cls(structures, problem.restore(weights, 1, WEIGHTS), validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Any = None) -> Self:
         new: Any = self._get_checked_instance(SparseDistribution, _instance)

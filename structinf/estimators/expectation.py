@@ -149,6 +149,11 @@ def expect(
         raise TypeError(f"inputs must be a tensor, or a list or tuple of tensors, got {type(inputs).__name__}")
     check_generator(generator)
     found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options)
+    if problem.solved is not None:
+        raise InvalidInputError(
+            f"lengths: expect takes no empty instances, got length 0 at batch index {int(problem.solved.empty[0])}; "
+            "drop the empty instances, whose only structure has no parts"
+        )
     if isinstance(estimator, str) and found.has_state:
         raise InvalidInputError(
             f"estimator: {found.label()} with these options keeps a state, but an estimator given by name loses its "

@@ -12,6 +12,7 @@ from ..oracle import KBest, Oracle
 from ..parts import Parts
 from ..queries import sparsemax_over_topk
 from ..regularizers import check_temperature
+from ..solution import CONVERGED
 from ..validation import check_k
 from .base import ESTIMATORS, Estimator
 from .weighted_structures import WeightedStructures
@@ -81,7 +82,7 @@ class TopKSparsemax(Estimator):
         check_supported(problem.oracle, self, ESTIMATORS)
         with problem.plain_modes():
             weights = sparsemax_over_topk(problem.oracle, problem.theta, self.k, self.temperature)[1]
-        return problem.restore((weights != 0).sum(0) < self.k)
+        return problem.restore((weights != 0).sum(0) < self.k, fill=CONVERGED)
 
     def extra_repr(self) -> str:
         return f"k={self.k}, temperature={self.temperature}"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..calls.problem import Problem
+from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
 from ..calls.resolution import resolve, works_with
 from ..deferred_checks import check_number, skips_checks
 from ..errors import InvalidInputError, UnsupportedError
@@ -55,6 +55,9 @@ class FenchelYoungLoss(StructuredLoss):
         part. A callable maps the gold structures, in θ's form, to such a tensor.
     reduction : "mean", "sum" or "none"
         The reduction over the batch, as in torch.nn; the mean of an empty batch is 0.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or give the instance the
+        loss 0 with gradient 0, whatever its gold structure is. A mean over the batch counts the instance.
     **options
         Options of an oracle or a relaxation given by name. An object already has its options.
 
@@ -80,9 +83,12 @@ class FenchelYoungLoss(StructuredLoss):
         *,
         cost: Cost | None = None,
         reduction: Reduction = "mean",
+        on_infeasible: OnInfeasible = "raise",
         **options: Any,
     ) -> None:
         super().__init__()
+        check_on_infeasible(on_infeasible)
+        self.on_infeasible = on_infeasible
         self.oracle, found = resolve(oracle, relaxation, options, RegularizedRelaxation)
         if not isinstance(found, RegularizedRelaxation):
             others = ", ".join(works_with(self.oracle, kind=RegularizedRelaxation))
@@ -110,6 +116,8 @@ class FenchelYoungLoss(StructuredLoss):
         relaxation.check_scale(dtype)
         conjugate, omega = relaxation.float64_conjugate_and_omega(oracle, theta, gold, dtype)
         losses = conjugate + omega - gold_score
+        if relaxation.value_may_miss_maximum:
+            return losses
         if gold_score.is_cpu and not bool((losses.detach() < 0).any()):
             return losses
         check = functools.partial(_check_losses, oracle, losses, (conjugate, omega, gold_score), dtype)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..calls.problem import Problem
+from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
 from ..calls.resolution import resolve
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
@@ -48,6 +48,9 @@ class RelaxedLoss(StructuredLoss):
         returns (B,).
     reduction : "mean", "sum" or "none"
         The reduction over the batch, as in torch.nn; the mean of an empty batch is 0.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or give the instance the
+        loss 0 with gradient 0, whatever its gold structure is. A mean over the batch counts the instance.
     **options
         Options of an oracle or a relaxation given by name. An object already has its options.
 
@@ -73,9 +76,12 @@ class RelaxedLoss(StructuredLoss):
         *,
         distance: Distance = "squared_l2",
         reduction: Reduction = "mean",
+        on_infeasible: OnInfeasible = "raise",
         **options: Any,
     ) -> None:
         super().__init__()
+        check_on_infeasible(on_infeasible)
+        self.on_infeasible = on_infeasible
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
         if inner := inner_modules(self.relaxation):
             self.inner = nn.ModuleList(inner)

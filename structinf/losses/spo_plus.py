@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..calls.problem import Problem, blame_argument
+from ..calls.problem import OnInfeasible, Problem, blame_argument, check_on_infeasible
 from ..calls.resolution import get_oracle, prepare_oracle
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
@@ -34,6 +35,9 @@ class SPOPlusLoss(nn.Module):
         The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     reduction : "mean", "sum" or "none"
         The reduction over the batch, as in torch.nn; the mean of an empty batch is 0.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or give the instance the
+        loss 0 with gradient 0. A mean over the batch counts the instance.
     **options
         Options of an oracle given by name. An object already has its options.
 
@@ -53,8 +57,17 @@ class SPOPlusLoss(nn.Module):
     tensor(4.)
     """
 
-    def __init__(self, oracle: str | Oracle, *, reduction: Reduction = "mean", **options: Any) -> None:
+    def __init__(
+        self,
+        oracle: str | Oracle,
+        *,
+        reduction: Reduction = "mean",
+        on_infeasible: OnInfeasible = "raise",
+        **options: Any,
+    ) -> None:
         super().__init__()
+        check_on_infeasible(on_infeasible)
+        self.on_infeasible: OnInfeasible = on_infeasible
         self.oracle = get_oracle(oracle, **options)
         if self.oracle.requires_nonpositive_theta:
             raise UnsupportedError(
@@ -84,12 +97,15 @@ class SPOPlusLoss(nn.Module):
         Raises
         ------
         InfeasibleError
-            If an instance has no structure of finite score.
+            If an instance has no structure of finite score, with ``on_infeasible="raise"``.
         InvalidInputError
             If the shapes differ, or ``true_theta`` is −inf at a part allowed by ``theta``. Also for the invalid
             inputs of :func:`structinf.relax`.
         """
-        problem = Problem.build(theta, self.oracle, instance_data)
+        problem = Problem.build(theta, self.oracle, instance_data, self.on_infeasible)
+        return problem.solve_feasible(functools.partial(self._reduced, theta, true_theta))
+
+    def _reduced(self, theta: Parts, true_theta: Parts, problem: Problem) -> Tensor:
         predicted, true, found = problem.theta, _true(true_theta, theta, problem), problem.oracle
         for t, p in zip(as_tuple(true), as_tuple(predicted), strict=True):
             if bool((t.isneginf() & ~p.isneginf()).any()):
@@ -103,7 +119,7 @@ class SPOPlusLoss(nn.Module):
             losses = without_negative_rounding(found.score(tilted, map_parts(torch.sub, y, best)))
         if self.reduction == "none":
             return problem.restore(losses)
-        return reduce_losses(losses, self.reduction).to(problem.dtype)
+        return reduce_losses(problem.scatter(losses), self.reduction).to(problem.dtype)
 
     def extra_repr(self) -> str:
         return f"oracle={self.oracle!r}, reduction={self.reduction!r}"
@@ -111,7 +127,14 @@ class SPOPlusLoss(nn.Module):
 
 @public_call
 @torch.no_grad()
-def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any) -> Float[Tensor, "*batch"]:
+def regret(
+    theta: Parts,
+    true_theta: Parts,
+    oracle: str | Oracle,
+    *,
+    on_infeasible: OnInfeasible = "raise",
+    **options: Any,
+) -> Float[Tensor, "*batch"]:
     """Return ⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩, the loss in score of the best structures for θ when the true scores are t.
 
     Parameters
@@ -122,6 +145,8 @@ def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any
         The true scores t, of the shapes of ``theta``.
     oracle : str or Oracle
         The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or return 0 for it.
     **options
         Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
 
@@ -137,7 +162,11 @@ def regret(theta: Parts, true_theta: Parts, oracle: str | Oracle, **options: Any
     >>> regret(theta, true_theta, "categorical")
     tensor([2.])
     """
-    problem = prepare_oracle(theta, oracle, options)
+    problem = prepare_oracle(theta, oracle, options, on_infeasible)
+    return problem.solve_feasible(functools.partial(_regret, theta, true_theta))
+
+
+def _regret(theta: Parts, true_theta: Parts, problem: Problem) -> Tensor:
     true = map_parts(Tensor.double, _true(true_theta, theta, problem))
     predicted = map_parts(Tensor.double, problem.theta)
     with problem.plain_modes():
@@ -164,6 +193,6 @@ def _true(true_theta: Any, theta: Parts, problem: Problem) -> Parts:
         check_real("true_theta", t)
     converted = [t.to(like) for t, like in zip(true, likes, strict=True)]
     with blame_argument("true_theta"):
-        built = Problem.build(pack_like(converted, problem.theta), problem.oracle, {})
+        built = Problem.build(pack_like(converted, problem.theta), problem.whole_oracle, {})
         built.finish_checks()
-        return built.theta
+    return problem.same_rows(built)

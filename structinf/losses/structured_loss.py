@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..calls.problem import Problem, shapes
+from ..calls.problem import OnInfeasible, Problem, shapes
 from ..calls.resolution import refuse_name
 from ..compile.functorch import refuse_function
 from ..compile.public_call import OperatorSpec, public_call
@@ -60,14 +60,17 @@ class StructuredLoss(nn.Module, abc.ABC):
         The relaxation used by the loss.
     reduction : "mean", "sum" or "none"
         The reduction over the batch.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score.
     settable : tuple of str
         Names of the attributes that may change after construction.
     """
 
-    settable: ClassVar[tuple[str, ...]] = ("oracle", "relaxation", "reduction")
+    settable: ClassVar[tuple[str, ...]] = ("oracle", "relaxation", "reduction", "on_infeasible")
     oracle: Oracle
     relaxation: Relaxation
     reduction: Reduction
+    on_infeasible: OnInfeasible
 
     def __setattr__(self, name: str, value: Any) -> None:
         refuse_name(name, value)
@@ -102,16 +105,23 @@ class StructuredLoss(nn.Module, abc.ABC):
         Raises
         ------
         InfeasibleError
-            If an instance has no structure of finite score.
+            If an instance has no structure of finite score, with ``on_infeasible="raise"``.
         InvalidInputError
             If a gold structure is not in Y (checked for oracles with labels), or uses a part of score −inf, so that
             its loss is infinite. Also for the invalid inputs of :func:`structinf.relax`.
         """
-        problem = Problem.build(theta, self.oracle, instance_data)
+        problem = Problem.build(theta, self.oracle, instance_data, self.on_infeasible)
+        compute = functools.partial(self._reduced, y, self.relaxation.with_generator(generator))
+        return problem.solve_feasible(
+            compute, reads_gold=True, generator=generator, draws=self.relaxation.is_stochastic
+        )
+
+    def _reduced(self, y: Any, relaxation: Relaxation, problem: Problem) -> Tensor:
         with problem.plain_modes(defers_checks=self.relaxation.defers_checks(self.oracle)):
-            losses = self._losses(problem, problem.gold(y, "y"), self.relaxation.with_generator(generator))
-        total = reduce_losses(losses, self.reduction)
-        return problem.restore(losses) if self.reduction == "none" else total.to(problem.dtype)
+            losses = self._losses(problem, problem.gold(y, "y"), relaxation)
+        if self.reduction == "none":
+            return problem.restore(losses)
+        return reduce_losses(problem.scatter(losses), self.reduction).to(problem.dtype)
 
     def _callable_option(self) -> tuple[str, Any]:
         """Return the name and the value of the option that may be a function; by default no option.

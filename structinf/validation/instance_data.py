@@ -61,8 +61,8 @@ def _check_feasible(value: Tensor, what: str, explain: Callable[[], object] | No
         indices = infeasible.nonzero()[:, 0].tolist()
         raise InfeasibleError(
             f"no {what} of finite score exists for {list_instances(indices)}: too many of "
-            f"{'its' if len(indices) == 1 else 'their'} parts are −inf; allow more parts or drop the "
-            f"instance{'s' * (len(indices) > 1)}",
+            f"{'its' if len(indices) == 1 else 'their'} parts are −inf; allow more parts, drop the "
+            f'instance{"s" * (len(indices) > 1)}, or pass on_infeasible="zero"',
             indices[0],
             indices,
         )
@@ -79,7 +79,7 @@ def list_instances(indices: Sequence[int]) -> str:
     return f"batch index {first} and also {', '.join(shown)}"
 
 
-def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
+def check_lengths(lengths: Tensor, low: int, high: int, padding: str, of_empty: str = "") -> None:
     """Raise InvalidInputError unless ``low <= lengths <= high`` everywhere.
 
     ``padding`` describes the counted dimension: ``"T = 7 steps"``.
@@ -94,6 +94,8 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
         The largest valid length.
     padding : str
         The counted dimension with its size, for the message.
+    of_empty : str
+        A clause that says why a length of 0 is refused, for the message.
     """
     if lengths.numel() == 0 or skips_checks(lengths):
         return
@@ -105,6 +107,7 @@ def check_lengths(lengths: Tensor, low: int, high: int, padding: str) -> None:
         raise InvalidInputError(
             f"lengths must lie between {low} and {high} ({padding}), "
             f"got {lengths[index].tolist()} at batch index {index}"
+            + (f"; {of_empty}" if of_empty and int(lengths[index]) == 0 else "")
         )
 
 

@@ -60,8 +60,14 @@ def outside(lengths: Tensor, shape: Sequence[int]) -> Bool[Tensor, " batch"]:
 
 def check_sizes(lengths: Tensor, shape: Sequence[int]) -> None:
     """Raise InvalidInputError unless ``lengths`` (B, 2) lie in [1, n] and [1, m], for a grid of ``shape`` (n, m)."""
-    check_lengths(lengths[:, 0], 1, shape[0], f"n = {shape[0]} rows")
-    check_lengths(lengths[:, 1], 1, shape[1], f"m = {shape[1]} columns")
+    check_lengths(lengths[:, 0], 1, shape[0], f"n = {shape[0]} rows", _OF_EMPTY)
+    check_lengths(lengths[:, 1], 1, shape[1], f"m = {shape[1]} columns", _OF_EMPTY)
+
+
+_OF_EMPTY = (
+    "a path through a grid has at least one cell, and of the alignments only an alignment of two empty series, with "
+    "lengths (0, 0), has no cell"
+)
 
 
 def check_moves(moves: Any, *, back: bool) -> tuple[tuple[int, int], ...]:

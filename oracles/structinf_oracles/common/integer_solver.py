@@ -155,7 +155,8 @@ class SolverOracle(Oracle):
         if outcome.status == "infeasible":
             raise InfeasibleError(
                 f"no {self.structure_name} of finite score exists for {who}: the constraints contradict each other, or "
-                "require parts of score −inf; relax the constraints, allow more parts or drop the instance",
+                "require parts of score −inf; relax the constraints, allow more parts, drop the instance, or pass "
+                'on_infeasible="zero"',
                 index,
             )
         if outcome.status == "unbounded":

@@ -1,0 +1,135 @@
+"""Instances of length 0: one structure without parts, of value 0, for each oracle with lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import oracle_examples
+import structinf as si
+from oracle_examples import Example
+from structinf.parts import Parts, as_tuple, map_parts
+
+REFUSED = {
+    "correlated_subset": "k = ",
+    "grid_path": "at least one",
+    "subset": "k = ",
+}
+"""Oracles without a structure of length 0, with words of the error message."""
+
+WITH_LENGTHS = [
+    example
+    for example in oracle_examples.one_for_each(lambda oracle: type(oracle), lambda e: True)
+    if "lengths" in example.oracle().instance_ndim and example.lengths
+]
+EMPTY = 1
+"""The batch index of the empty instance."""
+
+
+def draw(example: Example, dtype: torch.dtype = torch.float64) -> Parts:
+    generator = torch.Generator().manual_seed(0)
+    tensors = tuple(torch.randn(3, *s, generator=generator, dtype=torch.float64).to(dtype) for s in example.shapes)
+    if example.oracle().requires_nonpositive_theta:
+        tensors = tuple(-t.abs() for t in tensors)
+    return tensors if example.is_tuple else tensors[0]
+
+
+def lengths_of(example: Example) -> tuple[Tensor, Tensor]:
+    """Return lengths of three instances, the second of which is empty, and the lengths of the others."""
+    own = torch.as_tensor([example.lengths[-1], example.lengths[0], example.lengths[0]])
+    own[EMPTY] = 0
+    return own, own[[0, 2]]
+
+
+def assert_equal(result: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+
+def test_every_oracle_with_lengths_has_an_example():
+    with_lengths = {name for name in si.list_oracles() if "lengths" in _class_of(name).instance_ndim}
+    assert {example.name for example in WITH_LENGTHS} >= with_lengths
+
+
+def _class_of(name: str) -> Any:
+    return next(type(e.oracle()) for e in oracle_examples.EXAMPLES if e.name == name)
+
+
+@pytest.mark.parametrize("example", WITH_LENGTHS, ids=str)
+def test_an_empty_instance_has_one_structure_without_parts(example: Example):
+    theta, oracle = draw(example), example.oracle()
+    lengths, others = lengths_of(example)
+    if example.name in REFUSED:
+        with pytest.raises(si.InvalidInputError, match=rf"lengths must lie between .*{REFUSED[example.name]}"):
+            si.relax(theta, oracle, lengths=lengths)
+        return
+    rest = map_parts(lambda t: t[[0, 2]], theta)
+    theta = map_parts(lambda t: t.index_fill(0, torch.tensor([EMPTY]), torch.nan).requires_grad_(), theta)
+    for name in si.list_relaxations():
+        relaxation = si.get_relaxation(name)
+        if relaxation.unsupported_reason(oracle) is not None or relaxation.is_stochastic:
+            continue
+        found = si.infer(theta, oracle, relaxation, lengths=lengths)
+        expected = si.infer(rest, oracle, relaxation, lengths=others)
+        assert found.value[EMPTY] == 0
+        assert_equal(found.value[[0, 2]], expected.value)
+        for m, e in zip(as_tuple(found.mean), as_tuple(expected.mean), strict=True):
+            assert_equal(m[[0, 2]], e)
+            assert not m[EMPTY].any()
+        if found.weights is not None:
+            assert found.weights[:, EMPTY].tolist() == [1] + [0] * (len(found.weights) - 1)
+            assert not any(y[:, EMPTY].any() for y in as_tuple(found.support or ()))
+        of_nothing = si.infer(theta, oracle, relaxation, lengths=torch.zeros_like(lengths))
+        assert of_nothing.value.tolist() == [0, 0, 0]
+        assert not any(m.any() for m in as_tuple(of_nothing.mean))
+
+
+@pytest.mark.parametrize("example", [e for e in WITH_LENGTHS if e.name not in REFUSED], ids=str)
+def test_losses_and_queries_of_an_empty_instance(example: Example):
+    theta, oracle = draw(example, torch.float32), example.oracle()
+    lengths, others = lengths_of(example)
+    data: dict[str, Any] = {"lengths": lengths}
+    of_rest: dict[str, Any] = {"lengths": others}
+    rest = map_parts(lambda t: t[[0, 2]], theta)
+    y = si.relax(theta, oracle, "map", **data)
+    some_y = map_parts(lambda t: t[[0, 2]], y)
+    for cost in (None, "hamming"):
+        if cost and oracle.requires_nonpositive_theta:
+            continue
+        leaves = map_parts(lambda t: t.clone().requires_grad_(), theta)
+        losses = si.FenchelYoungLoss(oracle, cost=cost, reduction="none")(leaves, y, **data)
+        losses.sum().backward()
+        expected = si.FenchelYoungLoss(oracle, cost=cost, reduction="none")(rest, some_y, **of_rest)
+        assert losses[EMPTY] == 0
+        assert_equal(losses[[0, 2]], expected)
+        assert not any(t.grad is None or t.grad[EMPTY].any() for t in as_tuple(leaves))
+    if type(oracle).encode is not si.Oracle.encode:
+        labels = si.decode(y, oracle, **data)
+        for again, e in zip(as_tuple(si.encode(labels, theta, oracle, **data)), as_tuple(y), strict=True):
+            assert_equal(again, e)
+    if isinstance(oracle, si.KBest):
+        best = si.topk(theta, oracle, 2, **data)
+        assert best.valid[:, EMPTY].tolist() == [True, False]
+        assert best.scores[:, EMPTY].tolist() == [0, -torch.inf]
+        assert not any(t[:, EMPTY].any() for t in as_tuple(best.structures))
+    if not isinstance(oracle, si.GibbsOracle):
+        return
+    gibbs = si.Gibbs(theta, oracle, **data)
+    for one, other in (
+        (si.log_partition(theta, oracle, **data), si.log_partition(rest, oracle, **of_rest)),
+        (si.entropy(theta, oracle, **data), si.entropy(rest, oracle, **of_rest)),
+        (si.log_prob(theta, y, oracle, **data), si.log_prob(rest, some_y, oracle, **of_rest)),
+        (gibbs.log_partition, si.Gibbs(rest, oracle, **of_rest).log_partition),
+        (gibbs.log_prob(y), si.Gibbs(rest, oracle, **of_rest).log_prob(some_y)),
+        (gibbs.entropy(), si.Gibbs(rest, oracle, **of_rest).entropy()),
+    ):
+        assert one[EMPTY] == 0
+        assert_equal(one[[0, 2]], other)
+    assert not any(m[EMPTY].any() for m in as_tuple(gibbs.mean))
+    assert gibbs.support.check(y).tolist() == [True, True, True]
+    assert si.count(theta, oracle, **data)[EMPTY] == 1
+    if isinstance(oracle, si.Samplable):
+        draws = si.sample(theta, oracle, 2, **data)
+        assert not any(t[:, EMPTY].any() for t in as_tuple(draws))
