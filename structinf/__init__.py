@@ -10,7 +10,7 @@ from . import forks as _forks  # noqa: F401  before any lazy import in a thread
 from .compile import custom_op as _custom_op  # noqa: F401  torch.export.load needs the operator
 
 if TYPE_CHECKING:
-    from . import dp, noise, simplex, testing
+    from . import dp, noise, simplex, testing, transitions
     from .alignments import (
         Barycenter,
         SoftDTWLoss,
@@ -70,6 +70,17 @@ if TYPE_CHECKING:
     from .relaxation import RegularizedRelaxation, Relaxation
     from .smoothing import Smoothable
     from .solution import Solution
+    from .testing import check_transition_system
+    from .transitions import (
+        Sequences,
+        SequenceSample,
+        TransitionSystem,
+        decode_beam,
+        decode_greedy,
+        sample_ancestral,
+        sequence_log_prob,
+        stochastic_beam,
+    )
 
 __version__ = "0.1.0"
 
@@ -102,6 +113,8 @@ __all__ = [
     "RelaxedLoss",
     "SPOPlusLoss",
     "Samplable",
+    "SequenceSample",
+    "Sequences",
     "Smoothable",
     "SoftDTWLoss",
     "Solution",
@@ -114,6 +127,7 @@ __all__ = [
     "Support",
     "TagScheme",
     "TopK",
+    "TransitionSystem",
     "TransportPolytope",
     "Tsallis",
     "UnboundedError",
@@ -123,8 +137,11 @@ __all__ = [
     "VectorQuantizer",
     "alignment_matrix",
     "alignment_path",
+    "check_transition_system",
     "count",
     "decode",
+    "decode_beam",
+    "decode_greedy",
     "dp",
     "encode",
     "entropy",
@@ -150,6 +167,8 @@ __all__ = [
     "relax",
     "round_straight_through",
     "sample",
+    "sample_ancestral",
+    "sequence_log_prob",
     "simplex",
     "sinkhorn",
     "soft_dtw",
@@ -158,8 +177,10 @@ __all__ = [
     "soft_dtw_divergence",
     "soft_rank",
     "soft_sort",
+    "stochastic_beam",
     "testing",
     "topk",
+    "transitions",
     "unchecked",
 ]
 
@@ -195,6 +216,11 @@ _NAMES_BY_MODULE = {
     ".relaxation": "RegularizedRelaxation Relaxation",
     ".smoothing": "Smoothable",
     ".solution": "Solution",
+    ".testing": "check_transition_system",
+    ".transitions": (
+        "SequenceSample Sequences TransitionSystem decode_beam decode_greedy sample_ancestral sequence_log_prob "
+        "stochastic_beam"
+    ),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 

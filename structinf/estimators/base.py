@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ..calls.problem import Problem
-from ..errors import InvalidInputError, PluginError
+from ..errors import InvalidInputError, PluginError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, pack_like
+from ..parts import Parts, as_tuple, map_parts, pack_like
 from ..registry import Registry
 from ..relaxation import missing_ability_reason
 from ..shapes import Float
+from ..transitions import TransitionSystem
 from .row_check import check_rows, reads_rows
 from .weighted_structures import FunctionValues, WeightedStructures
 
@@ -109,7 +110,7 @@ class Estimator(nn.Module, abc.ABC):
         generator : torch.Generator, optional
             The source of all samples.
         """
-        rows = [_flat(x, f"inputs[{i}]", problem) for i, x in enumerate(inputs)]
+        rows = [_flat_rows(x, f"inputs[{i}]", problem.batch_shape) for i, x in enumerate(inputs)]
         with problem.plain_modes():
             terms = self.weighted_structures(problem.oracle, problem.theta, generator)
         if not isinstance(terms, WeightedStructures):
@@ -117,8 +118,64 @@ class Estimator(nn.Module, abc.ABC):
                 f"weighted_structures() of {self.label()} must return "
                 f"structinf.estimators.WeightedStructures, got {type(terms).__name__}"
             )
-        values = _evaluate(f, terms, problem, rows)
-        b = self.control_variate(FunctionValues(terms, values.detach(), problem, tuple(inputs)))
+        structures = [t.to(dtype) for t, dtype in zip(as_tuple(terms.structures), problem.dtypes, strict=True)]
+        values = _evaluate(f, terms, pack_like(structures, problem.theta), rows)
+        return self._weighted_sum(FunctionValues(terms, values.detach(), problem, tuple(inputs)), values)
+
+    def weighted_sequences(
+        self, system: TransitionSystem, inputs: Any, generator: torch.Generator | None = None
+    ) -> WeightedStructures:
+        """Return the structures at which f is evaluated, as :meth:`weighted_structures`, for a transition system.
+
+        Parameters
+        ----------
+        system : TransitionSystem
+            The system, whose sequences of actions have the distribution of :class:`structinf.TransitionSystem`.
+        inputs : any
+            The inputs of the system's ``start``.
+        generator : torch.Generator, optional
+            The only random generator, if given.
+
+        Raises
+        ------
+        UnsupportedError
+            If the estimator has no method for transition systems.
+        """
+        known = [name for name in ESTIMATORS.names() if _has_sequences(ESTIMATORS.factory(name))]
+        raise UnsupportedError(
+            f"{self.label()} does not work for transition systems. Supported estimators: {', '.join(known)}"
+        )
+
+    def expect_sequences(
+        self,
+        f: Callable[..., Tensor],
+        system: TransitionSystem,
+        system_inputs: Any,
+        inputs: Sequence[Tensor] = (),
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, " batch"]:
+        """Return the estimate for a transition system, (B,). Users call :func:`structinf.expect` instead.
+
+        Parameters
+        ----------
+        f : callable
+            Maps structures to a value for each structure, as for :func:`structinf.expect`.
+        system : TransitionSystem
+            The system.
+        system_inputs : any
+            The inputs of the system's ``start``.
+        inputs : sequence of Tensor
+            Batches passed to f along with the structures.
+        generator : torch.Generator, optional
+            The source of all samples.
+        """
+        terms = self.weighted_sequences(system, system_inputs, generator)
+        rows = [_flat_rows(x, f"inputs[{i}]", torch.Size([terms.batch])) for i, x in enumerate(inputs)]
+        values = _evaluate(f, terms, terms.structures, rows)
+        return self._weighted_sum(FunctionValues(terms, values.detach(), None, tuple(inputs)), values)
+
+    def _weighted_sum(self, found: FunctionValues, values: Tensor) -> Tensor:
+        b, terms = self.control_variate(found), found.weighted_structures
         w = terms.weights
         summands = w * values
         if b is not None:
@@ -131,8 +188,12 @@ class Estimator(nn.Module, abc.ABC):
 ESTIMATORS: Registry[Estimator] = Registry("estimator", Estimator, "structinf.estimators")
 
 
-def _flat(x: Any, name: str, problem: Problem) -> Tensor:
-    batch = problem.batch_shape
+def _has_sequences(factory: Callable[..., Estimator]) -> bool:
+    method = getattr(factory, "weighted_sequences", None)
+    return method is not None and method is not Estimator.weighted_sequences
+
+
+def _flat_rows(x: Any, name: str, batch: torch.Size) -> Tensor:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     if x.shape[: len(batch)] != batch:
@@ -142,29 +203,22 @@ def _flat(x: Any, name: str, problem: Problem) -> Tensor:
     return x.reshape(batch.numel(), *x.shape[len(batch) :])
 
 
-def _evaluate(f: Callable[..., Tensor], terms: WeightedStructures, problem: Problem, rows: Sequence[Tensor]) -> Tensor:
-    """Return f at all N structures, (N,), on the device of the weights; do not call f if N is 0."""
+def _evaluate(f: Callable[..., Tensor], terms: WeightedStructures, structures: Parts, rows: Sequence[Tensor]) -> Tensor:
+    """Return f at all N ``structures``, (N,), on the device of the weights; do not call f if N is 0."""
     count = len(terms.instance)
     if not count:
         return terms.weights.new_zeros(0)
-    tensors = [t.to(dtype) for t, dtype in zip(as_tuple(terms.structures), problem.dtypes, strict=True)]
-    arguments = *tensors, *(x.index_select(0, terms.instance.to(x.device)) for x in rows)
+    selected = [x.index_select(0, terms.instance.to(x.device)) for x in rows]
     # With one structure for each instance, rows of a tensor that f reads are in the order of the structures.
     must_check = count != terms.batch and reads_rows(f, count)
-    values: Any = _call(f, arguments, problem)
+    values: Any = f(structures, *selected)
     w = terms.weights
     if isinstance(values, Tensor) and values.shape == (count,) and not values.is_complex():
         if must_check:
-            check_rows(f, lambda index: _call(f, tuple(t[index] for t in arguments), problem), count)
+            check_rows(f, lambda i: f(map_parts(lambda t: t[i], structures), *(x[i] for x in selected)), count)
         return values.to(w.device, torch.promote_types(values.dtype, w.dtype))
     received = f"shape {tuple(values.shape)} and {values.dtype}" if isinstance(values, Tensor) else repr(values)
     raise InvalidInputError(
         f"f gets the {count} structures of the whole batch in one call and must return a real tensor of shape "
         f"({count},), one number for each structure; got {received[:80]}"
     )
-
-
-def _call(f: Callable[..., Any], arguments: tuple[Tensor, ...], problem: Problem) -> Any:
-    """Return f for ``arguments``: the tensors of the structures, and then the rows of the inputs."""
-    parts = len(as_tuple(problem.theta))
-    return f(pack_like(arguments[:parts], problem.theta), *arguments[parts:])

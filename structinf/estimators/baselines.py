@@ -184,7 +184,7 @@ class LearnedBaseline(Baseline):
         self.module = module
 
     def forward(self, found: FunctionValues, samples: int) -> Tensor | None:
-        batch_shape = found.problem.batch_shape
+        batch_shape = found.batch_shape
         prediction: Any = self.module(*found.contexts())
         if not isinstance(prediction, Tensor) or prediction.shape != batch_shape:
             received = (

@@ -11,6 +11,7 @@ from .. import autograd
 from ..oracle import Enumerable, Oracle
 from ..parts import Parts, as_tuple, batch_size, map_parts, pack_like
 from ..regularizers import NEGENTROPY, Regularizer, SquaredL2
+from ..transitions import TransitionSystem, enumerate_sequences, sequence_log_prob
 from ..validation import check_feasible, check_in_range
 from .base import Estimator
 from .weighted_structures import WeightedStructures, select_instances
@@ -94,7 +95,7 @@ class Exact(_EnumerationEstimator):
     """E[f(Y)] under p(y) ∝ exp⟨θ, y⟩, as a sum over all structures; differentiable to any order.
 
     Structures with a part of score −inf, or with a probability that rounds to 0, are not evaluated. Instances with
-    equal instance data share one list of structures.
+    equal instance data share one list of structures. A transition system may have at most 10,000 sequences.
 
     References
     ----------
@@ -111,6 +112,14 @@ class Exact(_EnumerationEstimator):
 
     def __init__(self) -> None:
         super().__init__(NEGENTROPY)
+
+    def weighted_sequences(
+        self, system: TransitionSystem, inputs: Any, generator: torch.Generator | None = None
+    ) -> WeightedStructures:
+        found = enumerate_sequences(system, inputs)
+        log_p = sequence_log_prob(system, inputs, found.actions)
+        weights = torch.where(found.valid, log_p, -torch.inf).exp()
+        return WeightedStructures.of(found.structures, weights).drop_zero_weights().merge_equal()
 
 
 class SparsemaxEstimator(_EnumerationEstimator):

@@ -12,8 +12,8 @@ from ..calls.resolution import prepare
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import Parts
 from ..shapes import Float
+from ..transitions import TransitionSystem
 from ..validation import check_generator
 from .base import ESTIMATORS, Estimator
 
@@ -67,8 +67,8 @@ def get_estimator(estimator: str | Estimator, **options: Any) -> Estimator:
 @public_call
 def expect(
     f: Callable[..., Tensor],
-    theta: Parts,
-    oracle: str | Oracle,
+    theta: Any,
+    oracle: str | Oracle | TransitionSystem,
     estimator: str | Estimator = "exact",
     *,
     inputs: Tensor | Sequence[Tensor] = (),
@@ -100,8 +100,11 @@ def expect(
         such a function.
     theta : (*batch, *event) Tensor, or tuple of Tensors
         The scores, as for :func:`structinf.relax`. No structure uses a part of score −inf, whose gradient is 0.
-    oracle : str or Oracle
-        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
+        For a transition system, the inputs of its ``start``.
+    oracle : str, Oracle or TransitionSystem
+        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options. Or a
+        transition system, whose sequences have the distribution of :class:`structinf.TransitionSystem`; the
+        estimators ``exact`` and ``score_function`` work for it.
     estimator : str or Estimator
         A name of :func:`list_estimators`, or an object. Only an object keeps state and parameters between calls.
     inputs : (*batch, ...) Tensor, or several
@@ -148,15 +151,24 @@ def expect(
     if not isinstance(inputs, Tensor | list | tuple):
         raise TypeError(f"inputs must be a tensor, or a list or tuple of tensors, got {type(inputs).__name__}")
     check_generator(generator)
+    if isinstance(oracle, TransitionSystem):
+        rows = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+        chosen = get_estimator(estimator, **options)
+        _check_state(chosen, estimator)
+        return chosen.expect_sequences(f, oracle, theta, rows, generator)
     found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options)
     if problem.solved is not None:
         raise InvalidInputError(
             f"lengths: expect takes no empty instances, got length 0 at batch index {int(problem.solved.empty[0])}; "
             "drop the empty instances, whose only structure has no parts"
         )
+    _check_state(found, estimator)
+    return problem.restore(found(f, problem, (inputs,) if isinstance(inputs, Tensor) else tuple(inputs), generator))
+
+
+def _check_state(found: Estimator, estimator: str | Estimator) -> None:
     if isinstance(estimator, str) and found.has_state:
         raise InvalidInputError(
             f"estimator: {found.label()} with these options keeps a state, but an estimator given by name loses its "
             "state after each call; create it once with get_estimator(...) and pass the object"
         )
-    return problem.restore(found(f, problem, (inputs,) if isinstance(inputs, Tensor) else tuple(inputs), generator))

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import InvalidInputError
+from ..errors import InfeasibleError, InvalidInputError
 from ..oracle import GibbsOracle, Samplable
 from ..parts import Parts, as_tuple, map_parts
 from ..smoothing import differentiable_log_partition
 from ..solvers.argmax import best_structure
+from ..transitions import TransitionSystem, decode_greedy, sample_ancestral, sequence_log_prob
 from ..validation import check_natural
 from .base import Estimator
 from .baselines import get_baseline
@@ -40,7 +41,8 @@ class ScoreFunction(Estimator):
     baseline : "none", "moving_average", "leave_one_out", "self_critic", or an nn.Module
         The baseline b. "none" is 0. "moving_average" is the mean of f over earlier calls, kept in buffers and
         updated in training mode. "leave_one_out" is the mean of the instance's other samples, and needs at least 2
-        samples. "self_critic" is f at the argmax, which takes one more evaluation. A module predicts b and is
+        samples. "self_critic" is f at the argmax (for a transition system at the greedy sequence), which takes one more
+        evaluation. A module predicts b and is
         trained by its squared error (:class:`structinf.estimators.LearnedBaseline`).
 
     References
@@ -94,6 +96,25 @@ class ScoreFunction(Estimator):
             return terms
         known = scores(oracle, theta, terms) - differentiable_log_partition(oracle, theta)[terms.instance]
         return replace(terms, weights=terms.weights * one_with_log_gradient(known))
+
+    def weighted_sequences(
+        self, system: TransitionSystem, inputs: Any, generator: torch.Generator | None = None
+    ) -> WeightedStructures:
+        found = sample_ancestral(system, inputs, self.samples, generator=generator)
+        if not bool(found.valid.all()):
+            raise InfeasibleError(
+                f"a sample of {type(system).__name__} ran into a dead end, a state without an allowed action",
+                int((~found.valid).any(0).nonzero()[0]),
+            )
+        log_p = sequence_log_prob(system, inputs, found.actions)
+        weights = (one_with_log_gradient(log_p) if log_p.requires_grad else torch.ones_like(log_p)) / self.samples
+        terms = WeightedStructures.of(found.structures, weights)
+        if self.baseline.needs_argmax:
+            best = decode_greedy(system, inputs)
+            one = torch.ones_like(weights[:1]).detach()
+            extra = WeightedStructures.of(map_parts(lambda t: t[None], best.structures), torch.zeros_like(one), one)
+            terms = WeightedStructures.concatenate([terms, extra])
+        return terms.merge_equal()
 
     def control_variate(self, found: FunctionValues) -> Tensor | None:
         return self.baseline(found, self.samples)

@@ -153,15 +153,15 @@ class FunctionValues:
         The structures with their weights.
     values : (N,) Tensor
         f at each structure, without a gradient.
-    problem : Problem
-        The batch with its oracle and scores.
+    problem : Problem or None
+        The batch with its oracle and scores; None for a transition system.
     inputs : tuple of (*batch, ...) Tensors
         The inputs of :func:`structinf.expect`.
     """
 
     weighted_structures: WeightedStructures
     values: Tensor
-    problem: Problem
+    problem: Problem | None
     inputs: tuple[Tensor, ...]
 
     def controls(self) -> Float[Tensor, " n"]:
@@ -173,10 +173,17 @@ class FunctionValues:
         """Return Σ weights · values of each instance, (batch,), without a gradient."""
         return self.weighted_structures.sum(self.weighted_structures.weights.detach() * self.values)
 
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The batch dimensions of the values of :func:`structinf.expect`."""
+        return torch.Size([self.weighted_structures.batch]) if self.problem is None else self.problem.batch_shape
+
     def contexts(self) -> tuple[Tensor, ...]:
         """Return the inputs, or without inputs the tensors of θ, as (*batch, ...) tensors without a gradient."""
         if self.inputs:
             return tuple(x.detach() for x in self.inputs)
+        if self.problem is None:
+            raise InvalidInputError("baseline: a module for a transition system needs the argument inputs of expect")
         theta, size = self.problem.theta, self.weighted_structures.batch
         return as_tuple(self.problem.restore_parts(map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), theta)))
 

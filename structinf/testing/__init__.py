@@ -5,6 +5,7 @@ from .check import Check
 from .enumeration import Enumeration, nearest_point
 from .report import CheckError, CheckReport, CheckResult
 from .suites import check_oracle, check_relaxation, list_oracle_checks, list_relaxation_checks
+from .transition_checks import check_transition_system
 
 __all__ = [
     "Check",
@@ -15,6 +16,7 @@ __all__ = [
     "InstanceData",
     "check_oracle",
     "check_relaxation",
+    "check_transition_system",
     "list_oracle_checks",
     "list_relaxation_checks",
     "nearest_point",

@@ -23,7 +23,7 @@ from structinf.calls.resolution import ORACLES
 from structinf.estimators.base import ESTIMATORS
 from structinf.relaxation import RELAXATIONS
 
-MODULES = ["", ".attention", ".dp", ".noise", ".plot", ".simplex", ".testing"]
+MODULES = ["", ".attention", ".dp", ".noise", ".plot", ".simplex", ".testing", ".transitions"]
 REGISTRIES = (ORACLES, RELAXATIONS, ESTIMATORS)
 PACKAGES = ("structinf", "structinf_oracles")  # the packages of built-in plugins
 
@@ -35,11 +35,17 @@ SHOWN_BY = {
     "structinf.Barycenter": "structinf.soft_dtw_barycenter",
     "structinf.TopK": "structinf.topk",
     "structinf.Quantized": "structinf.VectorQuantizer",
+    "structinf.SequenceSample": "structinf.stochastic_beam",
+    "structinf.Sequences": "structinf.decode_beam",
     "structinf.Solution": "structinf.infer",
     "structinf.Support": "structinf.enumerate_support",
     "structinf.dp.DAG": "structinf.dp.path_graph",
     "structinf.dp.Hypergraph": "structinf.dp.path_graph",
     "structinf.dp.SmoothMax": "structinf.dp.DynamicProgram",
+    "structinf.transitions.BitsState": "structinf.transitions.BitsInOrder",
+    "structinf.transitions.ParserState": "structinf.transitions.ArcHybrid",
+    "structinf.transitions.RankingState": "structinf.transitions.PlackettLuce",
+    "structinf.transitions.ShiftReduceState": "structinf.transitions.ShiftReduce",
     "structinf.testing.Check": "structinf.testing.list_oracle_checks",
     "structinf.testing.CheckReport": "structinf.testing.check_oracle",
     "structinf.testing.CheckResult": "structinf.testing.check_oracle",

@@ -1,0 +1,32 @@
+"""Inputs of the built-in transition systems: a tensor, or a tensor with lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+
+__all__ = ["split_lengths"]
+
+
+def split_lengths(inputs: Any, extra: int) -> tuple[Tensor, Tensor]:
+    """Return the tensor (B, n + extra, ...) of ``inputs``, and the lengths (B,), by default n."""
+    values, lengths = inputs if isinstance(inputs, tuple | list) else (inputs, None)
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        shown = values.dtype if isinstance(values, Tensor) else type(values).__name__
+        raise TypeError(f"inputs must be a floating-point tensor, or a tuple of it and lengths (B,), got {shown}")
+    if values.ndim < 2 or values.shape[1] <= extra:
+        least = f"n + {extra}" if extra else "n"
+        raise InvalidInputError(f"inputs must have shape (B, {least}, ...), n at least 1, got {tuple(values.shape)}")
+    n = values.shape[1] - extra
+    if lengths is None:
+        return values, torch.full((len(values),), n, device=values.device)
+    lengths = torch.as_tensor(lengths, device=values.device)
+    if lengths.shape != (len(values),) or lengths.dtype not in (torch.int64, torch.int32):
+        raise InvalidInputError(f"lengths must be integers of shape ({len(values)},), got {tuple(lengths.shape)}")
+    if len(lengths) and not bool(((lengths >= 1) & (lengths <= n)).all()):
+        raise InvalidInputError(f"lengths must be between 1 and n = {n}, got {lengths.tolist()}")
+    return values, lengths.long()
