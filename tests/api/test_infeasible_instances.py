@@ -73,7 +73,8 @@ def test_each_instance_has_its_own_solution(example: Example, relaxation: si.Rel
     with pytest.raises(si.InfeasibleError):
         si.infer(theta, example.oracle(), relaxation)
     found = si.infer(theta, example.oracle(), relaxation, on_infeasible="zero")
-    assert found.infeasible is not None and found.infeasible.tolist() == [False, True, False]
+    assert found.infeasible is not None
+    assert found.infeasible.tolist() == [False, True, False]
     assert found.value[INFEASIBLE] == -math.inf
     assert not any(m[INFEASIBLE].any() for m in as_tuple(found.mean))
     torch.stack([m.square().sum() for m in as_tuple(found.mean)]).sum().backward()
@@ -120,7 +121,8 @@ def test_losses_of_infeasible_instances_are_0(example: Example, relaxation: si.R
         expected.backward()
         assert_equal(losses[b], expected)
         for t, o in zip(as_tuple(theta), as_tuple(own), strict=True):
-            assert t.grad is not None and o.grad is not None
+            assert t.grad is not None
+            assert o.grad is not None
             assert_equal(t.grad[b], o.grad[0])
             assert not t.grad[INFEASIBLE].any()
 
@@ -176,18 +178,24 @@ def chains(batch: int, *infeasible: int) -> tuple[Tensor, Tensor]:
 def test_all_instances_may_be_infeasible():
     theta = leaves(chains(2, 0, 1))
     found = si.infer(theta, "chain", "sparsemap", on_infeasible="zero")
-    assert found.infeasible is not None and found.infeasible.all() and found.value.isneginf().all()
+    assert found.infeasible is not None
+    assert found.infeasible.all()
+    assert found.value.isneginf().all()
     loss = si.FenchelYoungLoss("chain", "marginals", on_infeasible="zero")(theta, torch.zeros(2, 3).long())
     loss.backward()
-    assert loss == 0 and not any(t.grad is None or t.grad.any() for t in theta)
+    assert loss == 0
+    assert not any(t.grad is None or t.grad.any() for t in theta)
     alone = si.infer((theta[0][0], theta[1]), "chain", "marginals", on_infeasible="zero")
-    assert alone.value == -math.inf and alone.infeasible is not None and alone.infeasible.shape == ()
+    assert alone.value == -math.inf
+    assert alone.infeasible is not None
+    assert alone.infeasible.shape == ()
 
 
 def test_a_solution_without_infeasible_instances_marks_none():
     theta = chains(2)
     found = si.infer(theta, "chain", on_infeasible="zero")
-    assert found.infeasible is not None and found.infeasible.tolist() == [False, False]
+    assert found.infeasible is not None
+    assert found.infeasible.tolist() == [False, False]
     assert si.infer(theta, "chain").infeasible is None
 
 
@@ -214,7 +222,8 @@ def test_the_gold_structure_of_an_infeasible_instance_has_no_effect():
         si.RelaxedLoss("chain", "marginals", on_infeasible="zero", reduction="none"),
     ):
         losses = loss(theta, y)
-        assert losses[0] > 0 and losses[1] == 0
+        assert losses[0] > 0
+        assert losses[1] == 0
         with pytest.raises(si.InvalidInputError, match="batch index 0"):
             loss(theta, torch.tensor([[0, 9, 1], [0, 0, 0]]))
         with pytest.raises(si.InvalidInputError, match="batch index 1"):
@@ -233,7 +242,8 @@ def test_layers():
     theta = chains(2, 0)
     layer = si.Layer("chain", "marginals", on_infeasible="zero")
     assert "on_infeasible='zero'" in repr(layer)
-    assert not layer(theta)[0][0].any() and layer.infer(theta).value[0] == -math.inf
+    assert not layer(theta)[0][0].any()
+    assert layer.infer(theta).value[0] == -math.inf
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     assert_equal(compiled(theta)[0], layer(theta)[0])
     with pytest.raises(si.InfeasibleError, match="batch index 0"):

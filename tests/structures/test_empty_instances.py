@@ -80,7 +80,8 @@ def test_an_empty_instance_has_one_structure_without_parts(example: Example):
             assert not m[EMPTY].any()
         if found.weights is not None:
             assert found.weights[:, EMPTY].tolist() == [1] + [0] * (len(found.weights) - 1)
-            assert not any(y[:, EMPTY].any() for y in as_tuple(found.support or ()))
+            assert found.support is not None
+            assert not any(y[:, EMPTY].any() for y in as_tuple(found.support))
         of_nothing = si.infer(theta, oracle, relaxation, lengths=torch.zeros_like(lengths))
         assert of_nothing.value.tolist() == [0, 0, 0]
         assert not any(m.any() for m in as_tuple(of_nothing.mean))
