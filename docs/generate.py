@@ -66,6 +66,7 @@ def group_by_value(values: Mapping[str, K]) -> dict[K, list[str]]:
 NEEDS = {
     "map": "needs `argmax`",
     "perturbed": "needs an `argmax` that accepts scores above 0",
+    "belief_propagation": "needs tables over discrete variables",
     "marginals": "needs `log_partition`",
     "smoothed": "needs a dynamic program",
     "sinkhorn": "needs matrices with given sums of rows and columns",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -45,6 +45,7 @@ from .validation.tensors import check_real
 __all__ = [
     "EntropyProjectable",
     "Enumerable",
+    "Factorized",
     "GibbsOracle",
     "KBest",
     "Oracle",
@@ -513,4 +514,24 @@ class Enumerable(Oracle):
 
         ``event_shape`` is a shape, or a tuple of shapes if θ is a tuple. Bound lengths must have shape (1,) or
         (1, ...). The structures then have this length and are padded with 0.
+        """
+
+
+class Factorized(Oracle):
+    """An oracle whose structures are assignments of values to discrete variables, scored by tables over variables.
+
+    θ is a tuple with a table for each factor, (B | 1, c1, c2, ...), with the cardinalities of the factor's variables.
+    A structure has 1 at the entry of each table that belongs to the values of its variables, and 0 elsewhere. Message
+    passing needs nothing else of an oracle.
+    """
+
+    @abc.abstractmethod
+    def factorization(self) -> tuple[Sequence[int], Sequence[Sequence[int]]]:
+        """Return the cardinalities of the variables, and the variables of each factor, numbered from 0.
+
+        Laws:
+
+        - Factor k has at least one variable, no variable twice, and the table θ[k], whose axes are its variables.
+        - Each variable belongs to at least one factor.
+        - Y has a structure for each assignment of values to the variables.
         """

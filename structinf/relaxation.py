@@ -13,7 +13,16 @@ from typing_extensions import Self
 
 from . import autograd
 from .errors import InvalidInputError, UnknownNameError, UnsupportedError
-from .oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable, TransportPolytope
+from .oracle import (
+    EntropyProjectable,
+    Factorized,
+    GibbsOracle,
+    KBest,
+    Oracle,
+    Projectable,
+    Samplable,
+    TransportPolytope,
+)
 from .parts import Parts, as_tuple, divide_by_temperature, map_parts
 from .registry import Registry
 from .shapes import Float
@@ -41,6 +50,7 @@ _ABILITY_METHODS: dict[type[Oracle], str] = {
     EntropyProjectable: "project_entropy(theta, binary=...)",
     Smoothable: "smoothed_value(theta, regularizer)",
     TransportPolytope: "margins(theta)",
+    Factorized: "factorization()",
 }
 
 
@@ -107,6 +117,11 @@ class Relaxation(abc.ABC):
         return new
 
     @property
+    def mean_may_leave_hull(self) -> bool:
+        """Whether the mean may lie outside conv(Y), in a larger polytope; by default False."""
+        return False
+
+    @property
     def piecewise_constant(self) -> bool:
         """Whether the gradient of the mean is 0 almost everywhere, so that the mean cannot train its input."""
         return False
@@ -117,8 +132,8 @@ class Relaxation(abc.ABC):
 
         ``warm_start`` holds structures (K, B, *event) for the start of iterative relaxations.
 
-        Laws: the mean lies in conv(Y) and has the documented gradient. The result of an instance does not depend on
-        the other instances of the batch.
+        Laws: the mean lies in conv(Y), unless :attr:`mean_may_leave_hull`. The mean has the documented gradient. The
+        result of an instance does not depend on the other instances of the batch.
         """
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
@@ -171,6 +186,14 @@ def inner_modules(relaxation: Relaxation) -> list[nn.Module]:
 class RegularizedRelaxation(Relaxation):
     """A relaxation max ⟨θ, μ⟩ − Ω(μ), with a Fenchel-Young loss."""
 
+    @property
+    def value_may_miss_maximum(self) -> bool:
+        """Whether the mean may be a stationary point that is not the maximum; by default False.
+
+        A Fenchel-Young loss may then be negative.
+        """
+        return False
+
     @abc.abstractmethod
     def conjugate(self, oracle: Oracle, theta: Parts) -> Tensor:
         """Return Ω*(θ) = max ⟨θ, μ⟩ − Ω(μ), (B,), with gradient μ and Hessian dμ/dθ."""
@@ -202,7 +225,8 @@ class RegularizedRelaxation(Relaxation):
     def conjugate_and_omega(self, oracle: Oracle, theta: Parts, y: Parts) -> tuple[Tensor, Tensor]:
         """Return Ω*(θ) and Ω(y), (B,) each. Override the method if both are estimates from the same draws.
 
-        Law: conjugate + omega − ⟨θ, y⟩ is at least 0, rounding aside, at every structure y ∈ Y.
+        Law: conjugate + omega − ⟨θ, y⟩ is at least 0, rounding aside, at every structure y ∈ Y, unless
+        :attr:`value_may_miss_maximum`.
         """
         return self.conjugate(oracle, theta), self.omega(oracle, y)
 

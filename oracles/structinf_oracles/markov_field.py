@@ -15,6 +15,7 @@ from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError, UnsupportedError
+from structinf.oracle import Factorized
 from structinf.parts import Parts, as_tuple
 
 from .common.elimination_order import eliminate, min_fill_order
@@ -28,7 +29,7 @@ _MOST_HYPEREDGES = 2 * 10**7
 
 
 @dataclass(frozen=True)
-class MarkovField(HypergraphProgram):
+class MarkovField(HypergraphProgram, Factorized):
     """Assignments of values to discrete variables, scored by factors: tables of scores over some of the variables.
 
     The score of an assignment is the sum of one entry of each table: ⟨θ, y⟩ = Σ_k θ_k[x_{k1}, x_{k2}, ...] for the
@@ -194,6 +195,9 @@ class MarkovField(HypergraphProgram):
 
     def has_binary_parts(self, theta: Parts) -> bool:
         return True
+
+    def factorization(self) -> tuple[Sequence[int], Sequence[Sequence[int]]]:
+        return self.cardinalities, self.factors
 
     def validate(self, theta: Parts) -> None:
         for k, (table, factor) in enumerate(zip(as_tuple(theta), self.factors, strict=True)):

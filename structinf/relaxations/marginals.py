@@ -47,12 +47,10 @@ class Marginals(GradientRelaxation):
         "crf",
         "forward_backward",
         "inside_outside",
-        "sum_product",
         "softmax",
         "gibbs",
         "matrix_tree",
         "log_z",
-        "belief_propagation",
     )
     requires = GibbsOracle
 

@@ -1,0 +1,1 @@
+"""Messages between the factors and the variables of a discrete model."""

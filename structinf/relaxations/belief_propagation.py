@@ -1,0 +1,168 @@
+"""belief_propagation: approximate marginals of a graphical model by message passing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from ..errors import InvalidInputError
+from ..oracle import Oracle
+from ..regularizers import check_temperature
+from ..solvers.belief_propagation import BeliefPropagation as MessagePassing
+from ..solvers.belief_propagation import Schedule, Semiring, spanning_tree_weights
+from ..solvers.convergence import OnFailure, check_stopping
+from ..solvers.factor_groups import Layout
+from ..validation import check_choice, check_fraction, check_positive
+from .variational import VariationalRelaxation
+
+__all__ = ["BeliefPropagation"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeliefPropagation(VariationalRelaxation):
+    """Beliefs of loopy belief propagation: approximate marginals of each factor of a graphical model.
+
+    The beliefs are a stationary point of ⟨θ, μ⟩ + temperature · H(μ) over the local polytope: tables of
+    probabilities that agree on shared variables. H(μ) = Σ_k ρ_k (H(μ_k) − Σ_{i ∈ k} H(μ_i)) + Σ_i H(μ_i) is the Bethe
+    entropy, with ρ_k = 1. On a model without cycles, the beliefs are the marginals, and the value is
+    temperature · log Z.
+
+    On a model with cycles, the Bethe value is no bound of log Z: it may lie above or below. The mean may lie outside
+    conv(Y), and a Fenchel-Young loss may be negative. With ``weights`` of random spanning trees (tree-reweighting),
+    H is concave, the value is an upper bound of temperature · log Z, and losses are at least 0.
+
+    The gradient of the value is the mean. The gradient of the mean solves the linear equations of the derivatives of
+    the messages; it raises ConvergenceError for an instance whose messages have not converged.
+
+    Parameters
+    ----------
+    temperature : float
+        Positive factor of H.
+    kind : "sum_product" or "max_product"
+        "max_product" returns a structure, whose gradient is 0, and its score: the best structure if the model has no
+        cycles, else an approximation.
+    weights : sequence of float, or "spanning_tree", optional
+        The weight ρ_k of each factor, above 0; by default 1. The value is an upper bound if the weights are the
+        probabilities of the edges in a random spanning tree. "spanning_tree" takes a uniformly drawn spanning tree of a
+        model with factors of one and two variables.
+    schedule : "parallel" or "residual"
+        "parallel" computes all messages from the last ones. "residual" computes one message after the other, the one
+        that changes most first. It converges more often, and runs on the CPU only.
+    damping : float, optional
+        The share of the old message in a new one, at least 0 and below 1, of the parallel schedule. By default 0,
+        and larger for instances that do not converge.
+    tolerance : float
+        The solver stops once no logarithm of a message changes by more than ``tolerance``, or the rounding error of
+        the scores.
+    max_iter : int
+        Maximal number of computations of each message.
+    on_failure : "warn", "raise" or "ignore"
+        The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing.
+
+    References
+    ----------
+    J. Yedidia, W. Freeman & Y. Weiss, Constructing free-energy approximations and generalized belief propagation
+    algorithms, IEEE Trans. Inf. Theory 2005.
+    M. Wainwright, T. Jaakkola & A. Willsky, A new class of upper bounds on the log partition function, IEEE Trans. Inf.
+    Theory 2005.
+    G. Elidan, I. McGraw & D. Koller, Residual belief propagation, UAI 2006.
+    M. Welling & Y. W. Teh, Linear response algorithms for approximate inference in graphical models, Neural
+    Computation 2004.
+
+    Examples
+    --------
+    A cycle of three binary variables that prefer different values:
+
+    >>> import structinf as si
+    >>> factors = [(0,), (0, 1), (1, 2), (2, 0)]
+    >>> field = si.get_oracle("markov_field", cardinalities=(2, 2, 2), factors=factors)
+    >>> theta = (torch.tensor([0.0, 0.5]), *[-torch.eye(2)] * 3)
+    >>> si.infer(theta, field, BeliefPropagation()).value, si.log_partition(theta, field)
+    (tensor(1.2153), tensor(1.1168))
+    """
+
+    temperature: float = 1.0
+    kind: Semiring = "sum_product"
+    weights: Sequence[float] | Literal["spanning_tree"] | None = None
+    schedule: Schedule = "parallel"
+    damping: float | None = None
+    tolerance: float = 1e-10
+    max_iter: int = 2_000
+    on_failure: OnFailure = "warn"
+
+    name = "belief_propagation"
+    search_terms = (
+        "sum_product",
+        "max_product",
+        "loopy_bp",
+        "bethe",
+        "message_passing",
+        "tree_reweighted",
+        "trw",
+        "trbp",
+    )
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+        check_choice("kind", self.kind, get_args(Semiring))
+        check_choice("schedule", self.schedule, get_args(Schedule))
+        if self.damping is not None:
+            check_fraction("damping", self.damping)
+            if self.schedule == "residual" and self.damping:
+                raise InvalidInputError('damping belongs to schedule="parallel"; leave it out')
+        check_stopping(self.max_iter, self.tolerance, self.on_failure)
+        if isinstance(self.weights, str):
+            check_choice("weights", self.weights, ("spanning_tree",), "a weight for each factor")
+        elif self.weights is not None:
+            object.__setattr__(self, "weights", _check_weights(self.weights))
+
+    @property
+    def piecewise_constant(self) -> bool:
+        return self.kind == "max_product"
+
+    @property
+    def mean_may_leave_hull(self) -> bool:
+        return self.kind == "sum_product"
+
+    def solver(self, oracle: Oracle, layout: Layout) -> MessagePassing:
+        label = f"{self.label()} of {oracle.label()}"
+        weights = self.weights
+        if weights == "spanning_tree":
+            weights = spanning_tree_weights(layout, label)
+        if weights is not None and len(weights) != len(layout.factors):
+            raise InvalidInputError(
+                f"weights must have one weight for each of the {len(layout.factors)} factors, got {len(weights)}"
+            )
+        return MessagePassing(
+            layout,
+            label,
+            kind=self.kind,
+            weights=weights,
+            schedule=self.schedule,
+            tolerance=self.tolerance,
+            max_iter=self.max_iter,
+            damping=self.damping,
+            report=lambda status: self.report(
+                oracle,
+                status,
+                f"raise max_iter, damping (now {self.damping}) or the temperature (now {self.temperature:g}), or use "
+                'weights="spanning_tree"',
+            ),
+        )
+
+    def exact(self) -> BeliefPropagation:
+        return dataclasses.replace(self, tolerance=0.0)
+
+
+def _check_weights(weights: Sequence[float]) -> tuple[float, ...]:
+    """Return ``weights`` as a tuple of numbers above 0."""
+    values = weights.tolist() if isinstance(weights, torch.Tensor) else weights
+    if not isinstance(values, Sequence):
+        raise InvalidInputError(f'weights must be a weight for each factor or "spanning_tree", got {weights!r}')
+    for k, weight in enumerate(values):
+        check_positive(f"weights[{k}]", weight)
+    return tuple(float(weight) for weight in values)

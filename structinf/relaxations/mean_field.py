@@ -1,0 +1,91 @@
+"""mean_field: independent variables that approximate a graphical model."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from ..oracle import Oracle
+from ..regularizers import check_temperature
+from ..solvers.convergence import OnFailure, check_stopping
+from ..solvers.factor_groups import Layout
+from ..solvers.mean_field import MeanField as CoordinateAscent
+from ..validation import check_natural
+from .variational import VariationalRelaxation
+
+__all__ = ["MeanField"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanField(VariationalRelaxation):
+    """Means of the product distribution that is closest to a graphical model: naive mean field.
+
+    The distribution maximises ⟨θ, μ⟩ + temperature · Σ_i H(q_i), where μ_k = Π_{i ∈ k} q_i is the table of factor k.
+    The value is a lower bound of temperature · log Z, and the mean lies in conv(Y). The coordinate ascent changes one
+    variable after the other, and each change raises the bound. Variables without a common factor change at once.
+
+    The maximum is local if the model has several. Then the value may be below the score of the gold structure, and a
+    Fenchel-Young loss may be negative; at the global maximum it is at least 0. More ``starts`` find a higher bound.
+
+    The gradient of the value is the mean. The gradient of the mean solves the linear equations of the derivatives of
+    q; it raises ConvergenceError for an instance that has not converged.
+
+    Parameters
+    ----------
+    temperature : float
+        Positive factor of the entropies.
+    starts : int
+        The number of starts, of which the highest bound counts, at least 1. The first start is the softmax of the
+        scores of each variable alone. Start r ≥ 2 is the assignment of the value r − 2 to all variables.
+    tolerance : float
+        The solver stops once no probability changes by more than ``tolerance`` in a sweep, or the rounding error of the
+        scores.
+    max_iter : int
+        Maximal number of sweeps over all variables.
+    on_failure : "warn", "raise" or "ignore"
+        The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing.
+
+    References
+    ----------
+    M. Wainwright & M. Jordan, Graphical Models, Exponential Families, and Variational Inference, 2008, section 5.3.
+
+    Examples
+    --------
+    A cycle of three binary variables that prefer different values:
+
+    >>> import structinf as si
+    >>> factors = [(0,), (0, 1), (1, 2), (2, 0)]
+    >>> field = si.get_oracle("markov_field", cardinalities=(2, 2, 2), factors=factors)
+    >>> theta = (torch.tensor([0.0, 0.5]), *[-torch.eye(2)] * 3)
+    >>> si.infer(theta, field, MeanField()).value, si.log_partition(theta, field)
+    (tensor(0.8748), tensor(1.1168))
+    """
+
+    temperature: float = 1.0
+    starts: int = 1
+    tolerance: float = 1e-10
+    max_iter: int = 2_000
+    on_failure: OnFailure = "warn"
+
+    name = "mean_field"
+    search_terms = ("variational_inference", "naive_mean_field", "elbo", "cavi")
+
+    def __post_init__(self) -> None:
+        check_temperature(self.temperature)
+        check_natural("starts", self.starts)
+        check_stopping(self.max_iter, self.tolerance, self.on_failure)
+
+    def solver(self, oracle: Oracle, layout: Layout) -> CoordinateAscent:
+        return CoordinateAscent(
+            layout,
+            f"{self.label()} of {oracle.label()}",
+            tolerance=self.tolerance,
+            max_iter=self.max_iter,
+            starts=self.starts,
+            report=lambda status: self.report(
+                oracle, status, f"raise max_iter, tolerance or the temperature (now {self.temperature:g})"
+            ),
+        )
+
+    def exact(self) -> MeanField:
+        return dataclasses.replace(self, tolerance=0.0)
