@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,9 @@ from ..noise import Gumbel
 from ..parts import Parts, map_parts
 from .states import concatenate, select
 from .system import CheckedSystem
+
+_BLOCK = 16
+"""The number of actions in a block."""
 
 __all__ = ["Beam", "GumbelKeys", "LengthPenalty", "Slots", "best_columns", "gather_structures", "search"]
 
@@ -30,6 +34,67 @@ def best_columns(scores: Tensor, k: int) -> Tensor:
     return index[:, :k]
 
 
+class RowKeys(abc.ABC):
+    """Keys of the children of N states, as increasing functions of their scores."""
+
+    @abc.abstractmethod
+    def of(self, rows: Tensor, scores: Tensor) -> Tensor:
+        """Return the keys of children with ``scores`` (M, ...) of the states ``rows`` (M,), in float64."""
+
+    @abc.abstractmethod
+    def least_scores(self, keys: Tensor) -> Tensor:
+        """Return the least scores of children with keys of at least ``keys`` (N,), for each state."""
+
+
+@dataclass(frozen=True)
+class _PenalizedTotals(RowKeys):
+    totals: Tensor
+    divisor: float
+
+    def of(self, rows: Tensor, scores: Tensor) -> Tensor:
+        return (_like(self.totals[rows], scores) + scores) / self.divisor
+
+    def least_scores(self, keys: Tensor) -> Tensor:
+        return keys * self.divisor - self.totals
+
+
+@dataclass(frozen=True)
+class _ConditionedGumbels(RowKeys):
+    """Keys −log(e^−parent − e^−best + e^−own) of children, for their perturbed log-probabilities and the best of these.
+
+    With y = best − own, the key is parent − log(1 + e^(parent − best) (e^y − 1)).
+    """
+
+    parents: Tensor
+    best: Tensor
+    """The largest score of the children of each state."""
+    offset: Tensor
+    """parent − best, for the perturbed log-probabilities of whole sequences."""
+
+    def of(self, rows: Tensor, scores: Tensor) -> Tensor:
+        gap = _like(self.best[rows], scores) - scores.double()
+        return _like(self.parents[rows], scores) - softplus(_like(self.offset[rows], scores) + _log_expm1(gap))
+
+    def least_scores(self, keys: Tensor) -> Tensor:
+        room = self.parents - keys
+        found = self.best - softplus(_log_expm1(room.clamp(min=0)) - self.offset)
+        return torch.where(room >= 0, found, torch.inf)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """Return log(1 + e^x), of ±inf as well."""
+    return x.clamp(min=0) + torch.log1p((-x.abs()).exp())
+
+
+def _log_expm1(x: Tensor) -> Tensor:
+    """Return log(e^x − 1) of x ≥ 0, the inverse of :func:`softplus`."""
+    return x + (-torch.expm1(-x)).log()
+
+
+def _like(values: Tensor, scores: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (scores.ndim - 1))
+
+
 @dataclass(frozen=True)
 class LengthPenalty:
     """Keys of beam search: the score of a sequence of n actions, divided by ((5 + n) / 6)^exponent.
@@ -42,14 +107,12 @@ class LengthPenalty:
     exponent: float = 0.0
 
     def start(self, batch: int, device: torch.device) -> Tensor:
+        """Return the keys of the first states, (B, 1)."""
         return torch.zeros(batch, 1, dtype=torch.float64, device=device)
 
-    def candidates(
-        self, scores: Tensor, totals: Tensor, keys: Tensor, steps: int, k: int | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best columns (N, c) of ``scores`` (N, A), with their keys, after ``steps`` actions."""
-        columns = best_columns(scores, scores.shape[1] if k is None else k)
-        return columns, (totals[:, None] + scores.gather(1, columns)) / ((5 + steps) / 6) ** self.exponent
+    def children(self, scores: Tensor, totals: Tensor, keys: Tensor, steps: int) -> tuple[Tensor, RowKeys]:
+        """Return scores (N, A) that rank the children of each state, and their keys after ``steps`` actions."""
+        return scores, _PenalizedTotals(totals, ((5 + steps) / 6) ** self.exponent)
 
 
 @dataclass(frozen=True)
@@ -68,27 +131,17 @@ class GumbelKeys:
     generator: torch.Generator | None = None
 
     def start(self, batch: int, device: torch.device) -> Tensor:
+        """Return the keys of the first states, (B, 1)."""
         return self._draw((batch, 1), torch.float64, device)
 
-    def candidates(
-        self, scores: Tensor, totals: Tensor, keys: Tensor, steps: int, k: int | None
-    ) -> tuple[Tensor, Tensor]:
-        noisy = scores + self._draw(scores.shape, scores.dtype, scores.device)
-        columns = best_columns(noisy, scores.shape[1] if k is None else k)
-        perturbed = totals[:, None] + noisy.gather(1, columns)
-        # −log(e^−parent − e^−best + e^−perturbed), without overflow and with the key of the parent for the best child.
-        gap = perturbed - perturbed.amax(1, keepdim=True)
-        difference = keys[:, None] - perturbed + torch.where(gap < 0, _log1mexp(gap), -torch.inf)
-        own = keys[:, None] - difference.clamp(min=0) - torch.log1p((-difference.abs()).exp())
-        return columns, torch.where(perturbed > -torch.inf, own, -torch.inf)
+    def children(self, scores: Tensor, totals: Tensor, keys: Tensor, steps: int) -> tuple[Tensor, RowKeys]:
+        """Return scores (N, A) that rank the children of each state, and their keys after ``steps`` actions."""
+        noisy = self._draw(scores.shape, scores.dtype, scores.device).add_(scores)
+        best = noisy.amax(1).double()
+        return noisy, _ConditionedGumbels(keys, best, keys - totals - best)
 
     def _draw(self, shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
         return Gumbel().sample(shape, dtype=dtype, device=device, generator=self.generator)
-
-
-def _log1mexp(x: Tensor) -> Tensor:
-    """Return log(1 − e^x) of x < 0, accurately for small and large |x| (Mächler 2012)."""
-    return torch.where(x > -0.6931471805599453, (-torch.expm1(x)).log(), torch.log1p(-x.exp()))
 
 
 @dataclass(frozen=True)
@@ -197,30 +250,66 @@ def _choose(
 ) -> tuple[Slots, Tensor, Tensor]:
     """Return the best children: their slots with ``live`` as index of the parent's state, parent slots and actions.
 
-    Finished sequences compete with the children of the others.
+    Finished sequences compete with the children of the others. Row i of ``scores`` belongs to the slot ``taken[i]``.
     """
     batch, width = slots.keys.shape
     totals, own_keys = slots.totals.flatten(), slots.keys.flatten()
-    columns, new_keys = keys.candidates(scores, totals[taken], own_keys[taken], steps, k)
-    new_totals = totals[taken, None] + scores.gather(1, columns)
-    fan = max(columns.shape[1], 1)
-    tables = [t.new_full((batch * width, fan), -torch.inf) for t in (totals, own_keys)]
+    ranked, row_keys = keys.children(scores, totals[taken], own_keys[taken], steps)
+    row, action = _candidates(ranked, row_keys, slots, taken, k)
     ended = (slots.finished.flatten() >= 0).nonzero()[:, 0]
-    for table, new, old in zip(tables, (new_totals, new_keys), (totals, own_keys), strict=True):
-        table[taken, : columns.shape[1]] = new
-        table[ended, 0] = old[ended]
-    flat = tables[1].view(batch, width * fan)
+    place = torch.cat([taken[row], ended])
+    found_keys = torch.cat([row_keys.of(row, ranked[row, action]), own_keys[ended]])
+    found_totals = torch.cat([totals[taken[row]] + scores[row, action], totals[ended]])
+    # By instance, then by key, then by slot and action.
+    order = place.argsort(stable=True)
+    order = order[found_keys[order].argsort(descending=True, stable=True)]
+    order = order[place[order].div(width, rounding_mode="floor").argsort(stable=True)]
+    instance = place[order].div(width, rounding_mode="floor")
+    counts = instance.bincount(minlength=batch)
+    rank = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[instance]
     if k is None:
-        k = max(int((flat > -torch.inf).sum(1).max()), 1)
-    chosen = best_columns(flat, k)
-    parents = chosen.div(fan, rounding_mode="floor")
-    found = [table.view(batch, width * fan).gather(1, chosen) for table in tables]
-    live = torch.where(found[1] > -torch.inf, slots.live.gather(1, parents), -1)
-    finished = slots.finished.gather(1, parents)
-    finished = torch.where(found[1] > -torch.inf, finished, -1)
-    rank = chosen % fan
-    action = torch.where(live >= 0, columns[live.clamp(min=0), rank.clamp(max=max(columns.shape[1] - 1, 0))], -1)
-    return Slots(found[0], found[1], live, finished), parents, action
+        k = max(int(counts.max()), 1)
+    order, instance, rank = order[rank < k], instance[rank < k], rank[rank < k]
+
+    def table(values: Tensor, filler: float) -> Tensor:
+        return values.new_full((batch, k), filler).index_put((instance, rank), values[order])
+
+    no_state, no_action = torch.full_like(ended, -1), torch.full_like(ended, -1)
+    slots = Slots(
+        table(found_totals, -torch.inf),
+        table(found_keys, -torch.inf),
+        table(torch.cat([row, no_state]), -1),
+        table(torch.cat([torch.full_like(row, -1), slots.finished.flatten()[ended]]), -1),
+    )
+    return slots, table(place % width, 0), table(torch.cat([action, no_action]), -1)
+
+
+def _candidates(ranked: Tensor, keys: RowKeys, slots: Slots, taken: Tensor, k: int | None) -> tuple[Tensor, Tensor]:
+    """Return rows and actions, sorted, of children that include the k best of each instance; all children for None.
+
+    The k-th largest of the maxima of blocks of actions bounds the k-th best child from below. The bound takes two
+    passes over the scores, much less than a partial sort of each row.
+    """
+    count, actions = ranked.shape
+    least: Any = torch.finfo(ranked.dtype).min
+    if k is not None and actions > _BLOCK:
+        blocks = actions // _BLOCK
+        # Block j holds the actions j, j + blocks, ...; the last block holds the rest.
+        maxima = ranked[:, : blocks * _BLOCK].view(count, _BLOCK, blocks).amax(1)
+        if blocks * _BLOCK < actions:
+            maxima = torch.cat([maxima, ranked[:, blocks * _BLOCK :].amax(1, keepdim=True)], 1)
+        batch, width = slots.keys.shape
+        rows = torch.arange(count, device=ranked.device)
+        table = slots.keys.new_full((batch * width, maxima.shape[1]), -torch.inf)
+        table[taken] = keys.of(rows, maxima)
+        bounds = torch.cat([table.view(batch, -1), slots.keys.masked_fill(slots.finished < 0, -torch.inf)], 1)
+        bound = bounds.topk(min(k, bounds.shape[1]), 1).values[:, -1] if bounds.shape[1] >= k else None
+        if bound is not None:
+            exact = keys.least_scores(bound[taken.div(width, rounding_mode="floor")])
+            slack = 16 * torch.finfo(ranked.dtype).eps * (1 + exact.abs())
+            bounded = torch.where(exact.isfinite(), exact - slack, exact).to(ranked.dtype)
+            least = bounded.clamp(min=least)[:, None]
+    return (ranked >= least).nonzero().unbind(1)  # type: ignore[return-value]
 
 
 def _numbered(flags: Tensor, first: int) -> Tensor:

@@ -170,15 +170,18 @@ class CheckedSystem:
             )
         if scores.dtype not in (torch.float32, torch.float64):
             scores = scores.float()
-        best = scores.detach().amax(1, keepdim=True) if scores.shape[1] else scores.new_full((count, 1), -torch.inf)
-        if not bool((best < torch.inf).all()):
-            row = int((~(best < torch.inf)).nonzero()[0, 0])
-            raise PluginError(f"actions() of {self.label} returned NaN or +inf for the state in row {row}")
         scores = scores / self.temperature if self.temperature != 1 else scores
-        if not self.normalize:
-            return scores
-        is_dead = best == -torch.inf
-        return scores.masked_fill(is_dead, 0.0).log_softmax(1).masked_fill(is_dead, -torch.inf)
+        found = scores.log_softmax(1) if self.normalize else scores
+        # Rows with NaN or +inf, and rows of −inf alone, are NaN after the log-softmax.
+        best = found.detach().amax(1) if scores.shape[1] else scores.new_zeros(count)
+        suspect = (~(best < torch.inf)).nonzero()[:, 0]
+        if len(suspect):
+            is_dead = (scores.detach() == -torch.inf).all(1)
+            if not bool(is_dead[suspect].all()):
+                row = int(suspect[~is_dead[suspect]][0])
+                raise PluginError(f"actions() of {self.label} returned NaN or +inf for the state in row {row}")
+            found = scores.masked_fill(is_dead[:, None], 0.0).log_softmax(1).masked_fill(is_dead[:, None], -torch.inf)
+        return found
 
     def step(self, state: State, action: Tensor) -> State:
         """Return the states after ``action``."""

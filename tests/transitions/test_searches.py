@@ -195,14 +195,15 @@ def search_one_by_one(scores: Tensor, longest: int, k: int, penalty: float) -> l
 
 
 @pytest.mark.parametrize(("k", "penalty"), [(1, 0.0), (2, 0.0), (3, 0.7), (4, 3.0)])
-def test_beams_against_lists(k, penalty):
-    scores = table(5, 4, 4, seed=1, forbidden=0.2)
-    beam = si.decode_beam(Table(4), scores, k, length_penalty=penalty)
+@pytest.mark.parametrize(("actions", "longest"), [(4, 4), (37, 2)])
+def test_beams_against_lists(k, penalty, actions, longest):
+    scores = table(5, actions, longest, seed=1, forbidden=0.2)
+    beam = si.decode_beam(Table(longest), scores, k, length_penalty=penalty)
     for b in range(5):
-        expected = search_one_by_one(scores[b], 4, k, penalty)
+        expected = search_one_by_one(scores[b], longest, k, penalty)
         assert list(as_dict(beam, b).items()) == [(a, pytest.approx(s)) for a, s in expected]
     if k == 1:
-        torch.testing.assert_close(si.decode_greedy(Table(4), scores).scores, beam.scores[0])
+        torch.testing.assert_close(si.decode_greedy(Table(longest), scores).scores, beam.scores[0])
 
 
 def test_sums_of_scores():
@@ -245,6 +246,21 @@ def test_stochastic_beams_of_sequences():
     assert within(torch.tensor(list(pairs.values())), p, draws)
     assert (found.keys[0] >= found.keys[1]).all()
     assert (found.keys[1] > found.threshold).all()
+
+
+def test_bounds_by_blocks_leave_out_no_sequence(monkeypatch):
+    """With many actions, a search looks only at children above a bound."""
+    scores = 3 * table(6, 50, 2, seed=2, forbidden=0.3).float()
+    scores[0, 0] = -torch.inf
+    scores[1, 0] = torch.randint(3, (50,), generator=torch.Generator().manual_seed(0)).float()
+    found = []
+    for block in (16, 7, 1000):
+        monkeypatch.setattr("structinf.transitions.search._BLOCK", block)
+        generator = torch.Generator().manual_seed(0)
+        sample = si.stochastic_beam(Table(2), scores, 20, generator=generator)
+        beam = si.decode_beam(Table(2), scores, 20, length_penalty=0.5)
+        found.append((sample.actions, sample.keys, sample.threshold, beam.actions, beam.scores))
+    assert all(torch.equal(one, other) for case in found[1:] for one, other in zip(found[0], case, strict=True))
 
 
 # ------------------------------------------------------------------------------- edges
