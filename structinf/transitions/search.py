@@ -309,7 +309,8 @@ def _candidates(ranked: Tensor, keys: RowKeys, slots: Slots, taken: Tensor, k: i
             slack = 16 * torch.finfo(ranked.dtype).eps * (1 + exact.abs())
             bounded = torch.where(exact.isfinite(), exact - slack, exact).to(ranked.dtype)
             least = bounded.clamp(min=least)[:, None]
-    return (ranked >= least).nonzero().unbind(1)  # type: ignore[return-value]
+    rows, columns = (ranked >= least).nonzero().unbind(1)
+    return rows, columns
 
 
 def _numbered(flags: Tensor, first: int) -> Tensor:
