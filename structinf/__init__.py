@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         soft_dtw_between,
         soft_dtw_divergence,
     )
-    from .api import decode, encode, infer, relax
+    from .api import decode, encode, infer, relax, restrict
     from .attention import StructuredAttention, StructuredMultiheadAttention
     from .calls.resolution import (
         get_oracle,
@@ -167,6 +167,7 @@ __all__ = [
     "register_relaxation",
     "regret",
     "relax",
+    "restrict",
     "round_straight_through",
     "sample",
     "sample_ancestral",
@@ -192,7 +193,7 @@ _NAMES_BY_MODULE = {
         "Barycenter SoftDTWLoss alignment_matrix alignment_path pairwise_cost soft_dtw soft_dtw_barycenter "
         "soft_dtw_between soft_dtw_divergence"
     ),
-    ".api": "decode encode infer relax",
+    ".api": "decode encode infer relax restrict",
     ".attention": "StructuredAttention StructuredMultiheadAttention",
     ".calls.resolution": (
         "get_oracle get_relaxation list_oracles list_relaxations register_oracle register_relaxation"

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from .calls.allowed_parts import allowed_masks, restrict_scores
 from .calls.problem import OnInfeasible, Problem, blame_argument, check_on_infeasible, shapes
 from .calls.resolution import prepare, prepare_oracle, resolve, without_instance_data
 from .compile.functorch import functorch_compatible
@@ -19,7 +20,7 @@ from .parts import Parts, PartsT, as_tuple, list_to_tuple, map_parts, pack_like
 from .relaxation import RELAXATIONS, Relaxation
 from .solution import Fill, Solution
 
-__all__ = ["decode", "encode", "infer", "relax", "same_instances"]
+__all__ = ["decode", "encode", "infer", "relax", "restrict", "same_instances"]
 
 
 def _mean_like(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> Parts:
@@ -208,6 +209,62 @@ def _solution(relaxation: Relaxation, warm_start: Solution | None, problem: Prob
         problem.restore, problem.restore_parts, problem.whole_oracle, relaxation.sample_ndim
     )
     return dataclasses.replace(restored, infeasible=problem.infeasible())
+
+
+@public_call
+def restrict(theta: PartsT, oracle: str | Oracle, allowed: Any, **options: Any) -> PartsT:
+    """Return the scores ``theta`` with −inf for all parts that are not allowed.
+
+    Any call with the restricted scores then uses only allowed structures: forced decoding, a prefix that the best
+    structure must continue, or the probability of a set of structures.
+
+    Parameters
+    ----------
+    theta : (..., *event) Tensor, or tuple of them
+        Scores of the parts, as for :func:`relax`.
+    oracle : str or Oracle
+        The set of structures: an object, or a name of :func:`list_oracles`, with its options.
+    allowed : bool Tensor, tuple of bool Tensors or None, or integer Tensor
+        Masks in the form of θ, True for allowed parts, whose batch dimensions broadcast to the batch dimensions of θ.
+        In a tuple, None allows all parts. If θ is a tuple, a single mask belongs to its first tensor: for a chain, the
+        set of allowed tags of each token. Alternatively, integer labels as for :func:`encode`, with −1 for unknown
+        labels, for oracles whose labels choose one part each (``Oracle.allowed_parts``).
+    **options
+        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
+
+    Returns
+    -------
+    (..., *event) Tensor, or tuple of them
+        The scores, with the gradient 0 for parts that are not allowed. Masks of several instances turn a tensor shared
+        by the batch into a tensor for each instance.
+
+    Raises
+    ------
+    InvalidInputError
+        If the masks or labels have a wrong shape, or a label is invalid.
+    UnsupportedError
+        If the oracle takes no unknown labels.
+    TypeError
+        If ``allowed`` is a tensor of floating-point numbers.
+
+    Examples
+    --------
+    The best three tags, and the best three tags that start with tag 1:
+
+    >>> import torch
+    >>> unary = torch.tensor([[0.3, 0.0], [0.5, 0.0], [0.0, 0.3]])
+    >>> theta = unary, torch.eye(2)
+    >>> decode(relax(theta, "chain", "map"), "chain")
+    tensor([0, 0, 0])
+    >>> prefix = torch.tensor([1, -1, -1])
+    >>> restricted = restrict(theta, "chain", prefix)
+    >>> decode(relax(restricted, "chain", "map"), "chain")
+    tensor([1, 1, 1])
+    """
+    problem = prepare_oracle(theta, oracle, options)
+    problem.finish_checks()
+    with problem.numbering():
+        return cast(PartsT, restrict_scores(problem, theta, allowed_masks(problem, allowed)))
 
 
 @public_call

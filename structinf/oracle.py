@@ -229,6 +229,21 @@ class Oracle(abc.ABC):
         """Return the integer labels (B, ...) of a structure, the inverse of :meth:`encode`."""
         raise UnsupportedError(f"{self.label()} has no integer labels; use the structure itself")
 
+    def allowed_parts(self, labels: Tensor, like: AnyParts) -> Parts:
+        """Return which parts agree with ``labels`` (B, ...), where −1 is an unknown label, as masks (B | 1, *event) bool.
+
+        Laws:
+
+        - The structures that use only these parts are the structures whose labels equal all known labels.
+        - Labels in the padding have no effect. InvalidInputError is raised for other invalid labels.
+
+        Oracles override this method if a label is the choice of one part, such as the tag of a token. Scores of −inf
+        cannot require a part that a structure may leave out, such as an element of a subset.
+        """
+        raise UnsupportedError(
+            f"{self.label()} has no unknown labels: scores of −inf forbid parts, and cannot require a part"
+        )
+
     def describe_part(self, y: AnyParts, tensor: int, index: tuple[int, ...]) -> str:
         """Return the words of messages for a part, by default "part (1, 2)". An override can call it "arc 1 -> 2".
 

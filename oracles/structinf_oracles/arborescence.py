@@ -19,7 +19,7 @@ from structinf.shapes import Float
 from structinf.validation import check_count, check_enumerable, check_feasible, check_flag
 
 from .common.arborescence_projection import project_arborescence
-from .common.dependency_arcs import arcs_in_use, check_arcs, describe_arc, lengths_in_use
+from .common.dependency_arcs import arcs_in_use, arcs_that_agree, check_arcs, describe_arc, lengths_in_use
 from .kernels.arborescence import dispatch
 
 if TYPE_CHECKING:
@@ -108,6 +108,9 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
 
     def valid_parts(self, theta: Tensor) -> Tensor:
         return arcs_in_use(self, theta)
+
+    def allowed_parts(self, labels: Tensor, like: Tensor) -> Tensor:
+        return arcs_that_agree(self, labels, like)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         n = like.shape[1] - 1

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.errors import InvalidInputError
+from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import Enumerable, KBest, TransportPolytope
 from structinf.shapes import Float
@@ -27,6 +27,7 @@ from structinf.validation import (
 )
 
 from .common.grids import cells_in_use
+from .common.labels import agreeing_choices
 
 __all__ = ["Assignment"]
 
@@ -140,6 +141,23 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         if lengths is None or (lengths.is_cpu and bool((lengths == lengths.new_tensor(theta.shape[1:])).all())):
             return None
         return cells_in_use(lengths, theta.shape[1:])
+
+    def allowed_parts(self, labels: Tensor, like: Tensor) -> Tensor:
+        if self.allow_unmatched:
+            raise UnsupportedError(
+                "assignment with allow_unmatched=True has no unknown labels, since the label −1 is an unmatched row; "
+                "pass boolean masks of the allowed parts"
+            )
+        n, m = like.shape[1:]
+        if labels.shape[1:] != (n,):
+            raise InvalidInputError(f"labels must be the column of each row, (B, {n}), got {tuple(labels.shape)}")
+        sizes = self.bound.get("lengths", labels.new_tensor([[n, m]])).expand(len(labels), 2)
+        used = torch.arange(n, device=labels.device) < sizes[:, :1]
+        of_rows = agreeing_choices(labels, used, sizes[:, 1:], m)
+        # A known pair also forbids the other rows of its column, which match the row if there are more rows.
+        is_known = (used & (labels >= 0)).unsqueeze(2)
+        taken = (of_rows & is_known).any(1, keepdim=True)
+        return of_rows & ~(taken & ~is_known)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         n, m = like.shape[1:]

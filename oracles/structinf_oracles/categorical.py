@@ -17,6 +17,7 @@ from structinf.smoothing import Smoothable, smooth_argmax, smooth_max
 from structinf.validation import check_count, check_feasible, check_k
 
 from .common import capped_simplex
+from .common.labels import agreeing_choices
 
 __all__ = ["Categorical"]
 
@@ -71,6 +72,11 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
 
     def decode(self, y: Tensor) -> Tensor:
         return y.argmax(-1)
+
+    def allowed_parts(self, labels: Tensor, like: Tensor) -> Tensor:
+        if labels.ndim != 1:
+            raise InvalidInputError(f"labels must be one number for each instance, got shape {tuple(labels.shape)}")
+        return agreeing_choices(labels, torch.ones_like(labels, dtype=torch.bool), like.shape[1], like.shape[1])
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch k"]:
         value, index = theta.max(1)

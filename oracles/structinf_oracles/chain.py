@@ -42,6 +42,7 @@ from structinf.validation import (
 )
 
 from .common.chain_potentials import common_form, original_form, tag_indicators
+from .common.labels import agreeing_choices
 
 __all__ = ["Chain"]
 
@@ -198,6 +199,17 @@ class Chain(HypergraphProgram):
         cost = (total - y.sum(2, keepdim=True)).expand(y.shape).clone()
         cost[:, 0] += total[:, 0] - y[:, 0].sum(2, keepdim=True)
         return cost
+
+    def allowed_parts(self, labels: Tensor, like: Parts) -> Parts:
+        unary, _ = common_form(like)
+        steps, states = unary.shape[1:]
+        if labels.ndim != 2 or labels.shape[1] != steps:
+            raise InvalidInputError(f"labels must be tags of shape (B, {steps}), got shape {tuple(labels.shape)}")
+        used = torch.arange(steps, device=labels.device) < self._lengths(like, len(labels)).unsqueeze(1)
+        tags = agreeing_choices(labels, used, states, states)
+        if isinstance(like, tuple):
+            return tags, torch.ones_like(like[1][:1], dtype=torch.bool)
+        return tags[:, :-1].unsqueeze(3) & tags[:, 1:].unsqueeze(2)
 
     def encode(self, labels: Tensor, like: Parts) -> Parts:
         unary, _ = common_form(like)

@@ -17,7 +17,7 @@ from structinf.shapes import Int
 from structinf.validation import check_flag
 
 from .common.grids import cells_within, check_grid, sizes_in_use
-from .common.labels import indicators, reject_labels
+from .common.labels import agreeing_choices, indicators, reject_labels
 
 __all__ = ["MonotonicAlignment"]
 
@@ -135,6 +135,14 @@ class MonotonicAlignment(HypergraphProgram):
             reject_labels(skipped | (labels[:, :1] != 0) | (last != rows - 1), labels, "a row is skipped")
         cells = labels * m + torch.arange(m, device=labels.device)
         return indicators(cells, used.expand(labels.shape), n * m, like).reshape(len(labels), n, m)
+
+    def allowed_parts(self, labels: Tensor, like: Tensor) -> Tensor:
+        _, n, m = like.shape
+        if labels.ndim != 2 or labels.shape[1] != m:
+            raise InvalidInputError(f"labels must be the row of each column, (B, {m}), got {tuple(labels.shape)}")
+        rows, columns = sizes_in_use(self.bound, (n, m), labels).split(1, 1)
+        used = torch.arange(m, device=labels.device) < columns
+        return agreeing_choices(labels, used, rows, n).transpose(1, 2)
 
     def decode(self, y: Tensor) -> Int[Tensor, "batch m"]:
         return torch.where((y == 0).all(1), -1, y.argmax(1))

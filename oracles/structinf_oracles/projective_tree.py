@@ -14,8 +14,8 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.validation import check_flag
 
-from .common.dependency_arcs import arcs_in_use, check_arcs, describe_arc, lengths_in_use
-from .common.labels import reject_labels
+from .common.dependency_arcs import arcs_in_use, arcs_that_agree, check_arcs, describe_arc, lengths_in_use
+from .common.labels import agreeing_choices, reject_labels
 
 __all__ = ["ProjectiveTree"]
 
@@ -125,6 +125,20 @@ class ProjectiveTree(HypergraphProgram):
     def valid_parts(self, theta: Tensor) -> Tensor:
         arcs = arcs_in_use(self, theta)
         return arcs[..., None].expand(len(arcs), *theta.shape[1:]) if self.labelled else arcs
+
+    def allowed_parts(self, labels: Tensor, like: Tensor) -> Tensor:
+        if not self.labelled:
+            return arcs_that_agree(self, labels, like)
+        n, kinds = like.shape[2] - 1, like.shape[3]
+        if labels.shape[1:] != (n, 2):
+            raise InvalidInputError(
+                f"labels must be heads and labels of arcs, (B, {n}, 2), got shape {tuple(labels.shape)}"
+            )
+        head, label = labels.unbind(2)
+        inside = torch.arange(n, device=labels.device) < lengths_in_use(self, like).expand(len(labels))[:, None]
+        of_words = agreeing_choices(label, inside, kinds, kinds)
+        of_nodes = torch.cat([torch.ones_like(of_words[:, :1]), of_words], 1)
+        return arcs_that_agree(self, head, like).unsqueeze(3) & of_nodes.unsqueeze(1)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         n = like.shape[1] - 1

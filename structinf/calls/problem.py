@@ -40,6 +40,7 @@ from ..validation import check_choice, check_real, check_values
 from ..validation.method_calls import accept_form, validate_form, validate_scores
 from ..validation.scores import check_score_tensors, wrong_instance_shape
 from ..validation.tensors import check_dense
+from .mean_checks import check_means
 from .solved_rows import SolvedRows, without_empty_instances
 
 __all__ = ["OnInfeasible", "Problem", "blame_argument", "broadcasts", "check_on_infeasible", "mask_hint", "shapes"]
@@ -221,6 +222,34 @@ class Problem:
             return error.batch_indices
         return ()
 
+    def scores_like(self, theta: Any, other: Any, name: str) -> Parts:
+        """Return the scores ``other`` (B | 1, *event), which have the form of the user's scores ``theta``.
+
+        Parameters
+        ----------
+        theta : (..., *event) Tensor, or tuple of Tensors
+            The user's scores.
+        other : (..., *event) Tensor, or tuple of Tensors
+            Other scores of the same shapes.
+        name : str
+            The name of the argument ``other``.
+        """
+        given, received = as_tuple(list_to_tuple(theta)), as_tuple(list_to_tuple(other))
+        for t in received:
+            if isinstance(t, Tensor):
+                check_dense(name, t)
+        shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in received]
+        wanted = [tuple(t.shape) for t in given]
+        if shapes != wanted or isinstance(other, tuple | list) != isinstance(theta, tuple | list):
+            raise InvalidInputError(f"{name} must have the form of theta, tensors of shapes {wanted}, got {shapes}")
+        for t in received:
+            check_real(name, t)
+        converted = [t.to(like) for t, like in zip(received, as_tuple(self.theta), strict=True)]
+        with blame_argument(name):
+            built = Problem.build(pack_like(converted, self.theta), self.whole_oracle, {})
+            built.finish_checks()
+        return self.same_rows(built)
+
     def same_rows(self, other: Problem) -> Parts:
         """Return the scores (B | 1, *event) of ``other``, a problem of the same batch, for the instances of this one.
 
@@ -247,6 +276,10 @@ class Problem:
                 f"has no integer labels; got {labels.dtype} of shape {_shape(labels.shape)}, so pass "
                 f"{what}.to(theta.dtype) if it is a structure"
             )
+        return self.oracle.encode(self.flatten_labels(labels, what), self.theta)
+
+    def flatten_labels(self, labels: Tensor, what: str) -> Tensor:
+        """Return integer labels of the user's batch shape as (B, ...) int64, on the device of θ."""
         check_dense(what, labels)
         check_values(what, labels)
         n = self.oracle.label_ndim
@@ -257,7 +290,7 @@ class Problem:
             )
         device = as_tuple(self.theta)[0].device
         flat = labels.to(device, torch.int64).reshape(math.prod(self.batch_shape), *labels.shape[labels.ndim - n :])
-        return self.oracle.encode(self.select(flat), self.theta)
+        return self.select(flat)
 
     def flatten_parts(self, y: Any, what: str, instead: str = "") -> Parts:
         """Flatten structures, or costs of parts, in the form of θ to (B, *event), with 0 in the padding.
@@ -296,25 +329,41 @@ class Problem:
                 self.checks.add(t.sum(), math.isfinite, functools.partial(_check_all_finite, t, what))
         return form
 
-    def gold(self, y: Any, what: str) -> Parts:
+    def gold(self, y: Any, what: str, *, allows_means: bool = False) -> Parts:
         """Return gold structures (B, *event), given as structures or as integer labels.
 
-        If the oracle has labels, encoding and decoding check that structures belong to Y.
+        If the oracle has labels, encoding and decoding check that structures belong to Y. With ``allows_means``,
+        instances with fractions may be means in conv(Y), which :func:`check_means` checks.
         """
         if isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool):
             return self.encode(y, what)
         form = self.flatten_parts(y, what, self._or_labels(what))
         if type(self.oracle).decode is not Oracle.decode:
+            check_gold = self._check_gold_or_mean if allows_means else self._check_gold
             if self.checks is None:
-                self._check_gold(form, what)
+                check_gold(form, what)
             elif not skips_checks(as_tuple(form)[0]):
-                check = functools.partial(self._check_gold, form, what)
+                check = functools.partial(check_gold, form, what)
                 with self.checks.replacing(check):
                     again = self._encode_again(form, what)
                 if again is not None:
                     differ = [(a != t).any() for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
                     self.checks.add(torch.stack(differ).any(), operator.not_, check)
         return form
+
+    def _check_gold_or_mean(self, form: Parts, what: str) -> None:
+        """Raise InvalidInputError for an instance of ``form`` (B, *event) that is no structure, and no mean."""
+        is_mean = torch.stack([(t != t.round()).flatten(1).any(1) for t in as_tuple(form)]).any(0)
+        if not bool(is_mean.any()):
+            self._check_gold(form, what)
+            return
+        check_means(self.oracle, form, what)
+        rest = SolvedRows((~is_mean).nonzero()[:, 0], is_mean, self.oracle)
+        of_rest = dataclasses.replace(
+            self, oracle=self.oracle[rest.index], theta=rest.select_parts(self.theta), solved=None
+        )
+        with renumber_instances(rest.index):
+            of_rest._check_gold(rest.select_parts(form), what)
 
     def _check_gold(self, form: Parts, what: str) -> None:
         """Raise InvalidInputError unless decoding and encoding returns ``form`` (B, *event) itself."""

@@ -10,16 +10,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..calls.allowed_parts import allowed_masks, has_unknown_labels
 from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
 from ..calls.resolution import resolve, works_with
+from ..compile.public_call import public_call
 from ..deferred_checks import check_number, skips_checks
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import RegularizedRelaxation, Relaxation
+from ..shapes import Float
 from ..validation import check_choice
 from .reduction import Reduction, check_reduction, without_negative_rounding
-from .structured_loss import StructuredLoss
+from .structured_loss import LOSS_CALL, StructuredLoss
+from .targets import divergences, partial_losses
 
 __all__ = ["Cost", "FenchelYoungLoss"]
 
@@ -42,6 +46,18 @@ class FenchelYoungLoss(StructuredLoss):
     ============  ==============  ==========================================
 
     With a cost ⟨c, y'⟩ − ⟨c, y⟩ of predicting y' instead of y, the loss is L(θ + c, y).
+
+    The call takes three kinds of targets besides gold structures:
+
+    - Partial labels: labels with −1 for unknown labels, or the parts ``allowed``. The loss is Ω*(θ) − Ω*(θ'), where θ'
+      is θ with −inf for all other parts. Its gradient is μ(θ) − μ(θ'). For ``marginals`` it is −log of the
+      probability of the allowed structures.
+    - A mean y ∈ conv(Y), such as the average of several annotations. The gradient is μ(θ) − y. The value is exact for
+      ``map``, ``sparsemap``, ``sinkhorn`` and ``frank_wolfe``. For ``marginals``, ``smoothed`` and ``perturbed``, Ω(y)
+      is unknown, and the value lacks this constant, so that it may be above 0 at the minimum.
+    - ``target_potentials`` η, the scores of a teacher. The target is the mean μ(η), and the value is
+      Ω*(θ) − Ω*(η) − ⟨θ − η, μ(η)⟩ ≥ 0. For ``marginals`` it is the temperature times the Kullback-Leibler
+      divergence KL(p(η) ‖ p(θ)).
 
     Parameters
     ----------
@@ -104,6 +120,86 @@ class FenchelYoungLoss(StructuredLoss):
         self.reduction = check_reduction(reduction)
         self.cost = cost
 
+    @public_call(**LOSS_CALL)
+    def forward(
+        self,
+        theta: Parts,
+        y: Any = None,
+        *,
+        generator: torch.Generator | None = None,
+        allowed: Any = None,
+        target_potentials: Parts | None = None,
+        **instance_data: Any,
+    ) -> Float[Tensor, "*batch"]:
+        """Return the loss of scores ``theta`` (..., *event) for one of three targets.
+
+        Parameters
+        ----------
+        theta : (..., *event) Tensor, or tuple of Tensors
+            The scores.
+        y : the form of θ with the full batch shape, or an integer Tensor of labels, optional
+            Gold structures, or means in conv(Y); or labels, in which −1 stands for an unknown label.
+        generator : torch.Generator, optional
+            The only random generator of relaxations that draw noise.
+        allowed : bool Tensor, tuple of bool Tensors or None, or integer Tensor, optional
+            The allowed parts, as for :func:`structinf.restrict`.
+        target_potentials : (..., *event) Tensor, or tuple of Tensors, optional
+            The scores of a teacher, of the shapes of θ. They get no gradient.
+        **instance_data
+            Instance data of the oracle, for example ``lengths``.
+
+        Returns
+        -------
+        Tensor
+            A scalar, or (...) with ``reduction="none"``.
+
+        Raises
+        ------
+        InfeasibleError
+            If an instance has no structure of finite score, or no allowed structure, with ``on_infeasible="raise"``.
+        InvalidInputError
+            If a gold structure is not in Y (checked for oracles with labels), or uses a part of score −inf, so that
+            its loss is infinite. If a mean is outside conv(Y), as far as checked: parts of structures of 0 and 1 lie in
+            [0, 1], the rows and columns of a transport plan have the right sums, and no loss is negative. Also for the
+            invalid inputs of :func:`structinf.relax`.
+        """
+        given = [
+            name
+            for name, value in (("y", y), ("allowed", allowed), ("target_potentials", target_potentials))
+            if value is not None
+        ]
+        if len(given) != 1:
+            raise TypeError(
+                f"a loss needs one target: y, allowed or target_potentials, got {' and '.join(given) or 'none'}"
+            )
+        if given != ["y"] and self.cost is not None:
+            raise UnsupportedError(
+                f"a loss with a cost needs gold structures, got {given[0]}; set cost=None, or pass structures as y"
+            )
+
+        def of_gold(problem: Problem, relaxation: RegularizedRelaxation) -> Tensor:
+            allows_means = self.cost is None or not isinstance(self.cost, str)
+            return self._losses(problem, problem.gold(y, "y", allows_means=allows_means), relaxation)
+
+        def of_allowed(problem: Problem, relaxation: RegularizedRelaxation) -> Tensor:
+            return partial_losses(problem, relaxation, allowed_masks(problem, allowed))
+
+        def of_teacher(problem: Problem, relaxation: RegularizedRelaxation) -> Tensor:
+            return divergences(problem, relaxation, problem.scores_like(theta, target_potentials, "target_potentials"))
+
+        def of_unknown_labels(
+            problem: Problem, relaxation: RegularizedRelaxation, error: InvalidInputError
+        ) -> Tensor | None:
+            if given != ["y"] or not has_unknown_labels(problem, y, error):
+                return None
+            if self.cost is not None:
+                raise UnsupportedError("y: a loss with a cost needs all labels, got labels of −1; set cost=None")
+            with problem.plain_modes():
+                return partial_losses(problem, relaxation, allowed_masks(problem, y))
+
+        kinds = {"y": of_gold, "allowed": of_allowed, "target_potentials": of_teacher}
+        return self._reduced(kinds[given[0]], theta, instance_data, generator, of_unknown_labels)
+
     def _losses(self, problem: Problem, gold: Parts, relaxation: RegularizedRelaxation) -> Tensor:
         oracle, theta, dtype = problem.oracle, problem.theta, as_tuple(problem.theta)[0].dtype
         # The loss is the small difference of large numbers, so both are computed in float64.
@@ -116,8 +212,6 @@ class FenchelYoungLoss(StructuredLoss):
         relaxation.check_scale(dtype)
         conjugate, omega = relaxation.float64_conjugate_and_omega(oracle, theta, gold, dtype)
         losses = conjugate + omega - gold_score
-        if relaxation.value_may_miss_maximum:
-            return losses
         if relaxation.value_may_miss_maximum:
             return losses
         if gold_score.is_cpu and not bool((losses.detach() < 0).any()):
@@ -174,7 +268,8 @@ def _check_losses(oracle: Oracle, losses: Tensor, terms: tuple[Tensor, ...], dty
     if bool(below.any()):
         index = int(below.nonzero()[0, 0])
         raise InvalidInputError(
-            f"y is not a structure of {oracle.label()} at batch index {index}: its score is above the best score"
+            f"y is not a structure of {oracle.label()} at batch index {index}, nor a mean of structures: its score is "
+            "above the best score"
         )
 
 

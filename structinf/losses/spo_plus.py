@@ -8,16 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..calls.problem import OnInfeasible, Problem, blame_argument, check_on_infeasible
+from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
 from ..calls.resolution import get_oracle, prepare_oracle
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, list_to_tuple, map_parts, pack_like
+from ..parts import Parts, as_tuple, map_parts
 from ..shapes import Float
 from ..solvers.argmax import best_structure
-from ..validation import check_real
-from ..validation.tensors import check_dense
 from .reduction import Reduction, check_reduction, reduce_losses, without_negative_rounding
 
 __all__ = ["SPOPlusLoss", "regret"]
@@ -106,7 +104,7 @@ class SPOPlusLoss(nn.Module):
         return problem.solve_feasible(functools.partial(self._reduced, theta, true_theta))
 
     def _reduced(self, theta: Parts, true_theta: Parts, problem: Problem) -> Tensor:
-        predicted, true, found = problem.theta, _true(true_theta, theta, problem), problem.oracle
+        predicted, true, found = problem.theta, problem.scores_like(theta, true_theta, "true_theta"), problem.oracle
         for t, p in zip(as_tuple(true), as_tuple(predicted), strict=True):
             if bool((t.isneginf() & ~p.isneginf()).any()):
                 raise InvalidInputError("true_theta is −inf at a part that theta allows; set the part to −inf in both")
@@ -167,7 +165,7 @@ def regret(
 
 
 def _regret(theta: Parts, true_theta: Parts, problem: Problem) -> Tensor:
-    true = map_parts(Tensor.double, _true(true_theta, theta, problem))
+    true = map_parts(Tensor.double, problem.scores_like(theta, true_theta, "true_theta"))
     predicted = map_parts(Tensor.double, problem.theta)
     with problem.plain_modes():
         chosen = best_structure(problem.oracle, predicted)
@@ -175,24 +173,3 @@ def _regret(theta: Parts, true_theta: Parts, problem: Problem) -> Tensor:
         return problem.restore(
             without_negative_rounding(problem.oracle.score(true, map_parts(torch.sub, best, chosen)))
         )
-
-
-def _true(true_theta: Any, theta: Parts, problem: Problem) -> Parts:
-    """Return the true scores in the problem's form: flat, validated, in the problem's dtype, with 0 in the padding."""
-    given = as_tuple(list_to_tuple(theta))
-    true = as_tuple(list_to_tuple(true_theta))
-    for t in true:
-        if isinstance(t, Tensor):
-            check_dense("true_theta", t)
-    received = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in true]
-    wanted = [tuple(t.shape) for t in given]
-    if received != wanted or isinstance(true_theta, tuple | list) != isinstance(theta, tuple | list):
-        raise InvalidInputError(f"true_theta must have the form of theta, tensors of shapes {wanted}, got {received}")
-    likes = as_tuple(problem.theta)
-    for t in true:
-        check_real("true_theta", t)
-    converted = [t.to(like) for t, like in zip(true, likes, strict=True)]
-    with blame_argument("true_theta"):
-        built = Problem.build(pack_like(converted, problem.theta), problem.whole_oracle, {})
-        built.finish_checks()
-    return problem.same_rows(built)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +14,7 @@ from ..calls.problem import OnInfeasible, Problem, shapes
 from ..calls.resolution import refuse_name
 from ..compile.functorch import refuse_function
 from ..compile.public_call import OperatorSpec, public_call
+from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, list_to_tuple
 from ..relaxation import Relaxation
@@ -25,7 +27,7 @@ __all__ = ["StructuredLoss"]
 # ----------------------------------------------------------------------------- for torch.compile and torch.func
 
 
-def _losses_like(loss: StructuredLoss, theta: Parts, y: Parts, **_: Any) -> Tensor:
+def _losses_like(loss: StructuredLoss, theta: Parts, *_: Any, **__: Any) -> Tensor:
     theta = list_to_tuple(theta)
     dtype = functools.reduce(torch.promote_types, [t.dtype for t in as_tuple(theta)])
     batch = shapes(theta, loss.oracle)[0] if loss.reduction == "none" else []
@@ -33,7 +35,7 @@ def _losses_like(loss: StructuredLoss, theta: Parts, y: Parts, **_: Any) -> Tens
 
 
 def _is_deterministic(
-    loss: StructuredLoss, theta: Parts, y: Parts, generator: torch.Generator | None = None, **_: Any
+    loss: StructuredLoss, theta: Parts, y: Any = None, generator: torch.Generator | None = None, **_: Any
 ) -> bool:
     return generator is None and not loss.relaxation.is_stochastic and not callable(loss._callable_option()[1])
 
@@ -44,6 +46,14 @@ def _is_scalar(loss: StructuredLoss, *_: Any, **__: Any) -> bool:
 
 def _check_captured(loss: StructuredLoss, *_: Any, **__: Any) -> None:
     refuse_function(*loss._callable_option())
+
+
+LOSS_CALL: dict[str, Any] = {
+    "operator": OperatorSpec(_losses_like, _is_deterministic, _is_scalar),
+    "functorch": True,
+    "check_captured": _check_captured,
+}
+"""The options of :func:`public_call` for the method ``forward`` of losses."""
 
 
 # ----------------------------------------------------------------------------- the loss
@@ -76,11 +86,7 @@ class StructuredLoss(nn.Module, abc.ABC):
         refuse_name(name, value)
         super().__setattr__(name, value)
 
-    @public_call(
-        operator=OperatorSpec(_losses_like, _is_deterministic, _is_scalar),
-        functorch=True,
-        check_captured=_check_captured,
-    )
+    @public_call(**LOSS_CALL)
     def forward(
         self, theta: Parts, y: Parts, *, generator: torch.Generator | None = None, **instance_data: Any
     ) -> Float[Tensor, "*batch"]:
@@ -110,18 +116,53 @@ class StructuredLoss(nn.Module, abc.ABC):
             If a gold structure is not in Y (checked for oracles with labels), or uses a part of score −inf, so that
             its loss is infinite. Also for the invalid inputs of :func:`structinf.relax`.
         """
-        problem = Problem.build(theta, self.oracle, instance_data, self.on_infeasible)
-        compute = functools.partial(self._reduced, y, self.relaxation.with_generator(generator))
-        return problem.solve_feasible(
-            compute, reads_gold=True, generator=generator, draws=self.relaxation.is_stochastic
-        )
 
-    def _reduced(self, y: Any, relaxation: Relaxation, problem: Problem) -> Tensor:
-        with problem.plain_modes(defers_checks=self.relaxation.defers_checks(self.oracle)):
-            losses = self._losses(problem, problem.gold(y, "y"), relaxation)
-        if self.reduction == "none":
-            return problem.restore(losses)
-        return reduce_losses(problem.scatter(losses), self.reduction).to(problem.dtype)
+        def losses(problem: Problem, relaxation: Relaxation) -> Tensor:
+            return self._losses(problem, problem.gold(y, "y"), relaxation)
+
+        return self._reduced(losses, theta, instance_data, generator)
+
+    def _reduced(
+        self,
+        losses: Callable[[Problem, Any], Tensor],
+        theta: Parts,
+        instance_data: Mapping[str, Any],
+        generator: torch.Generator | None,
+        otherwise: Callable[[Problem, Any, InvalidInputError], Tensor | None] = lambda *_: None,
+    ) -> Tensor:
+        """Return the reduced losses of a call.
+
+        Parameters
+        ----------
+        losses : callable
+            Maps a problem and a relaxation to the loss of each instance, (B,).
+        theta : Parts
+            The user's scores.
+        instance_data : mapping
+            The user's instance data.
+        generator : torch.Generator, optional
+            The source of noise.
+        otherwise : callable
+            Called after an InvalidInputError of ``losses``, with the error too. Returns the losses, or None to raise
+            the error.
+        """
+        relaxation = self.relaxation.with_generator(generator)
+
+        def compute(problem: Problem) -> Tensor:
+            try:
+                with problem.plain_modes(defers_checks=self.relaxation.defers_checks(self.oracle)):
+                    values = losses(problem, relaxation)
+            except InvalidInputError as error:
+                other = otherwise(problem, relaxation, error)
+                if other is None:
+                    raise
+                values = other
+            if self.reduction == "none":
+                return problem.restore(values)
+            return reduce_losses(problem.scatter(values), self.reduction).to(problem.dtype)
+
+        problem = Problem.build(theta, self.oracle, instance_data, self.on_infeasible)
+        return problem.solve_feasible(compute, reads_gold=True, generator=generator, draws=relaxation.is_stochastic)
 
     def _callable_option(self) -> tuple[str, Any]:
         """Return the name and the value of the option that may be a function; by default no option.

@@ -195,7 +195,7 @@ def _has_event_shapes(theta: Any, forms: Any, event: Any, batch: int | None) -> 
     return forms[0][1] in _DTYPES and len(sizes - {1}) <= 1 and (batch is None or max(sizes - {1}, default=1) == batch)
 
 
-_ARGUMENT_NAMES = {"decode": "y", "encode": "like"}
+_ARGUMENT_NAMES = {"decode": "y", "encode": "like", "allowed_parts": "like"}
 """The names of arguments in the form of θ, if not ``theta``."""
 
 
@@ -333,7 +333,7 @@ _METHODS: dict[str, _Arguments] = {
     **dict.fromkeys(("covariance_product", "smoothed_hessian_product"), _Arguments(other=(1, _check_vector("v")))),
     "log_prob": _Arguments(other=(1, _check_vector("y"))),
     "readout_transpose": _Arguments(1, shared=True),
-    "encode": _Arguments(1, (0, _check_labels), shared=True),
+    **dict.fromkeys(("encode", "allowed_parts"), _Arguments(1, (0, _check_labels), shared=True)),
     "enumerate": _Arguments(None),
 }
 """The arguments of each method."""

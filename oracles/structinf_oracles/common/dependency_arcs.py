@@ -14,7 +14,9 @@ from structinf.oracle import Oracle
 from structinf.shapes import Bool, Int
 from structinf.validation import bound_lengths, check_lengths
 
-__all__ = ["arcs_in_use", "check_arcs", "describe_arc", "lengths_in_use"]
+from .labels import agreeing_choices
+
+__all__ = ["arcs_in_use", "arcs_that_agree", "check_arcs", "describe_arc", "lengths_in_use"]
 
 
 def check_arcs(oracle: Oracle, theta: Tensor, *, labelled: bool = False) -> None:
@@ -57,6 +59,17 @@ def _arcs_in_use(nodes: Any, lengths: Any) -> Any:
     """Return :func:`arcs_in_use` for arrays or tensors: the nodes (n + 1,), and the lengths (B,)."""
     inside = nodes <= lengths[:, None]
     return ((nodes > 0) & (nodes != nodes[:, None])) & (inside[:, :, None] & inside[:, None, :])
+
+
+def arcs_that_agree(oracle: Oracle, labels: Tensor, like: Tensor) -> Bool[Tensor, "batch nodes nodes"]:
+    """Return which arcs agree with the heads ``labels`` (B, n), of which −1 is unknown."""
+    n = like.shape[1] - 1
+    if labels.ndim != 2 or labels.shape[1] != n:
+        raise InvalidInputError(f"labels must be heads of shape (B, {n}), got shape {tuple(labels.shape)}")
+    lengths = lengths_in_use(oracle, like).expand(len(labels))[:, None]
+    inside = torch.arange(n, device=labels.device) < lengths
+    heads = agreeing_choices(labels, inside, lengths + 1, n + 1).transpose(1, 2)
+    return torch.cat([torch.ones_like(heads[:, :, :1]), heads], 2)
 
 
 def describe_arc(index: tuple[int, ...]) -> str:

@@ -12,7 +12,31 @@ from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Float, Int
 from structinf.validation import check_number, skips_checks
 
-__all__ = ["indicators", "nonzero_positions", "reject_labels"]
+__all__ = ["agreeing_choices", "indicators", "nonzero_positions", "reject_labels"]
+
+
+def agreeing_choices(labels: Tensor, used: Tensor, size: int | Tensor, choices: int) -> Tensor:
+    """Return which of the ``choices`` agree with each label, (..., choices) bool; all for the unknown label −1.
+
+    Parameters
+    ----------
+    labels : (B, ...) integer Tensor
+        The labels. Entries that are not used are unknown.
+    used : bool Tensor that broadcasts to ``labels``
+        Which labels are inside the lengths.
+    size : int or integer Tensor that broadcasts to ``labels``
+        The number of valid labels.
+    choices : int
+        The number of choices.
+    """
+    reject_labels(
+        (used & ((labels < -1) | (labels >= size))).unsqueeze(-1),
+        labels,
+        "a label is neither a choice nor −1 (unknown)",
+        defers=True,
+    )
+    known = torch.where(used, labels, -1).unsqueeze(-1)
+    return (known == -1) | (known == torch.arange(choices, device=labels.device))
 
 
 def nonzero_positions(y: Float[Tensor, "batch parts"], most: int) -> Int[Tensor, "batch most"]:
