@@ -122,7 +122,7 @@ def without_empty_instances(
     device = as_tuple(theta)[0].device
     whole = oracle.bind(**{name: t.to(device) for name, t in bound.items()}) if bound else oracle
     lengths = whole.bound.get("lengths")
-    if lengths is None or len(lengths) != size:
+    if lengths is None or lengths.ndim != oracle.instance_ndim["lengths"] + 1 or len(lengths) != size:
         return None
     is_empty = (lengths == 0).unsqueeze(-1).flatten(1).all(1)
     if not bool(is_empty.any()):
