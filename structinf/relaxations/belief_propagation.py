@@ -35,6 +35,8 @@ class BeliefPropagation(VariationalRelaxation):
     conv(Y), and a Fenchel-Young loss may be negative. With ``weights`` of random spanning trees (tree-reweighting),
     H is concave, the value is an upper bound of temperature · log Z, and losses are at least 0.
 
+    Entries of −inf on a cycle can let messages grow without end. Such an instance does not converge.
+
     The gradient of the value is the mean. The gradient of the mean solves the linear equations of the derivatives of
     the messages; it raises ConvergenceError for an instance whose messages have not converged.
 

@@ -180,11 +180,17 @@ class BeliefPropagation:
             for _, group, _, _ in model.joint()
             for c in group.shape
         ]
+        maximise, patience = self.kind == "max_product", len(self.layout.cardinalities)
         if self.schedule == "residual" and start and model.size:
             from .residual_schedule import residual_messages
 
-            maximise = self.kind == "max_product"
             status = residual_messages(model, self._rhos(model.device), maximise, limit, self.max_iter)
+        elif _is_compiled(model) and start and model.size:
+            from .parallel_schedule import parallel_messages
+
+            status = parallel_messages(
+                model, self._rhos(model.device), maximise, limit, self.max_iter, self.damping, patience
+            )
         else:
             status = find_fixed_point(
                 lambda x: self._step(model, x, forbidden),
@@ -194,7 +200,7 @@ class BeliefPropagation:
                 lambda _: limit,
                 self.max_iter,
                 self.damping,
-                patience=len(self.layout.cardinalities),
+                patience,
             )
         messages = self._nest(status.x)
         return _Found(model, messages, self._sums(model, messages), status)
@@ -354,6 +360,11 @@ class BeliefPropagation:
                 change = change + along(sums[c][:, :, i] - m, s, len(group.shape))
             changes.append(change)
         return changes
+
+
+def _is_compiled(model: FactorTables) -> bool:
+    """Return whether a compiled loop computes the messages of the parallel schedule; else torch operations do."""
+    return model.device.type == "cpu"
 
 
 def _log_sum(scores: Tensor, axes: tuple[int, ...]) -> Tensor:

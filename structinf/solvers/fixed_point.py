@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["FixedPoint", "find_fixed_point", "rounding_limit"]
+__all__ = ["MOST_DAMPING", "WINDOW", "FixedPoint", "find_fixed_point", "rounding_limit"]
 
-_WINDOW = 32
-_MOST_DAMPING = 0.95
+WINDOW = 32
+MOST_DAMPING = 0.95
 _EPS = 64 * torch.finfo(torch.float64).eps
 
 
@@ -75,7 +75,7 @@ def find_fixed_point(
     residual = torch.zeros(size, dtype=torch.float64, device=device)
     done = torch.zeros(size, dtype=torch.bool, device=device)
     kept = torch.full((size,), damping or 0.0, dtype=torch.float64, device=device)
-    last, next_look = torch.full_like(residual, torch.inf), max(patience, _WINDOW)
+    last, next_look = torch.full_like(residual, torch.inf), max(patience, WINDOW)
     plain = not damping
     if not size or not x:
         return FixedPoint(x, residual, ~done)
@@ -93,9 +93,9 @@ def find_fixed_point(
         if bool(done.all()):
             break
         if damping is None and iteration >= next_look:
-            next_look += _WINDOW
+            next_look += WINDOW
             stalled = ~done & ~(residual <= last / 2)
-            kept = torch.where(stalled, ((1 + kept) / 2).clamp(max=_MOST_DAMPING), kept)
+            kept = torch.where(stalled, ((1 + kept) / 2).clamp(max=MOST_DAMPING), kept)
             last = residual
             plain = plain and not bool(stalled.any())
     return FixedPoint(x, residual, done)

@@ -160,7 +160,7 @@ class MeanField:
             index = int(failed.nonzero()[0, 0])
             raise ConvergenceError(
                 f"{self.label}: there is no gradient of the mean at batch index {index}, because {reason}; raise "
-                f"max_iter (now {self.max_iter}), starts (now {self.starts}) or the temperature, or leave this instance "
+                f"max_iter (now {self.max_iter}), starts (now {self.starts}) or the temperature, or leave the instance "
                 "out of the objective"
             )
 
