@@ -69,6 +69,7 @@ NEEDS = {
     "belief_propagation": "needs tables over discrete variables",
     "marginals": "needs `log_partition`",
     "smoothed": "needs a dynamic program",
+    "gumbel_rao": "needs one choice among n",
     "sinkhorn": "needs matrices with given sums of rows and columns",
 }
 """What a relaxation needs from an oracle. Relaxations that share a column of the table have the same need."""

@@ -1,0 +1,51 @@
+"""Base class of surrogate gradients for samples of the Gibbs distribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from ..oracle import GibbsOracle, Oracle, Samplable
+from ..parts import Parts, batch_size, divide_by_temperature, map_parts
+from ..regularizers import check_temperature
+from ..relaxation import missing_ability_reason
+from ..solvers.perturbation import NoisyCopies
+from .surrogate import ArgmaxResult, NoisySurrogate, SampledArgmax
+
+__all__ = ["GibbsSample"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GibbsSample(NoisySurrogate):
+    """Samples of p(y) ∝ exp(⟨θ, y⟩ / temperature), with a surrogate gradient for each sample."""
+
+    temperature: float = 1.0
+    samples: int = 1
+    reduction: Literal["mean", "none"] = "mean"
+
+    requires = GibbsOracle
+    noise: ClassVar[str] = "none"  # type: ignore[misc]
+    sigma: ClassVar[float] = 1.0  # type: ignore[misc]
+
+    def _check_sampling(self) -> None:
+        check_temperature(self.temperature)
+        super()._check_sampling()
+
+    @property
+    def is_stochastic(self) -> bool:
+        return True
+
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
+        return missing_ability_reason(oracle, GibbsOracle) or missing_ability_reason(oracle, Samplable)
+
+    def _draw(self, oracle: Oracle, theta: Parts, perturbed: NoisyCopies) -> SampledArgmax:
+        sampler: Any = oracle
+        fixed = map_parts(Tensor.detach, theta)
+        drawn = sampler.sample(divide_by_temperature(fixed, self.temperature), self.samples, self.generator)
+        structures = map_parts(lambda y, t: y.to(t.dtype), drawn, fixed)
+        copies = map_parts(Tensor.detach, perturbed.theta)
+        found = ArgmaxResult(self, perturbed.oracle, copies, fixed, map_parts(lambda y: y.flatten(0, 1), structures))
+        mean = map_parts(lambda y: y.mean(0), structures)
+        return SampledArgmax(found, self.samples, batch_size(theta), self.reduction == "none", mean)
