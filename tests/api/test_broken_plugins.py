@@ -31,6 +31,8 @@ from toy_oracles import SHAPES, Cube, Explicit, Knapsack, Walk
 pytestmark = pytest.mark.slow
 
 DTYPES = (torch.float64, torch.float32)
+FAIL_IN_FLOAT32 = ("form", "optimal")
+"""Checks with a broken oracle that passes in float64."""
 
 
 def variant(base: type, *options: Any, **overrides: Any) -> Any:
@@ -247,7 +249,7 @@ BROKEN: list[tuple[str, Any]] = [
 def test_a_broken_oracle_is_caught_by_the_right_check(check: str, oracle: Oracle) -> None:
     shape = next((shape for base, shape in SHAPES.items() if isinstance(oracle, base)), (4,))
     with pytest.raises(CheckError) as error:
-        check_oracle(oracle, shape, dtypes=(torch.float64,) if isinstance(oracle, Walk) else DTYPES)
+        check_oracle(oracle, shape, dtypes=DTYPES if check in FAIL_IN_FLOAT32 else DTYPES[:1])
     assert error.value.check == check, error.value
     message = str(error.value)
     requirement = next(c.requirement for c in list_oracle_checks() if c.name == check)

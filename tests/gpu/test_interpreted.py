@@ -1,4 +1,4 @@
-"""The tests in tests/gpu/interpreted, in processes in which triton interprets its kernels."""
+"""The tests in tests/gpu/interpreted, in a process in which triton interprets its kernels."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-FILES = sorted((Path(__file__).parent / "interpreted").glob("test_*.py"))
-PROCESSES = 2
-"""As many as `make test` has workers: each process takes some seconds to import torch and to load compiled loops."""
+FOLDER = Path(__file__).parent / "interpreted"
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,10 +18,8 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("number", range(PROCESSES))
-def test_interpreted(number: int, request: pytest.FixtureRequest) -> None:
-    files = map(str, FILES[number::PROCESSES])
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *files]
+def test_interpreted(request: pytest.FixtureRequest) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", str(FOLDER)]
     if request.config.getoption("--full"):
         command.append("--full")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "STRUCTINF_GPU": "triton"}

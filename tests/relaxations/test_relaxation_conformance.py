@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 # Integer solvers take milliseconds for each instance; their own tests cover them without --full.
-SLOW = ("ConstraintModel", "Tour")
+SLOW = ("ConstraintModel", "MILP", "Tour")
 
 RELAXED = [example for example in oracle_examples.EXAMPLES if example.relaxed]
 NAMES = list_relaxations()

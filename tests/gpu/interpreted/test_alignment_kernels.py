@@ -47,9 +47,18 @@ def on_cpu(theta: torch.Tensor, lengths: torch.Tensor | None, band: object) -> t
 
 @pytest.mark.parametrize(
     ("alpha", "case", "dtype"),
-    [(1.0, case, torch.float64) for case in ("tiles", "lengths", "forbidden", "row", "column", "cell")]
-    + [(1.5, "forbidden", torch.float64), (1.5, "band", torch.float64), (2.0, "band", torch.float64)]
-    + [(alpha, "band", torch.float32) for alpha in (1.0, 1.5)],
+    [(1.0, case, torch.float64) for case in ("lengths", "row", "column", "cell")]
+    + [(1.5, "forbidden", torch.float64), (2.0, "band", torch.float64)]
+    + [
+        pytest.param(*case, marks=pytest.mark.full)
+        for case in [
+            (1.0, "tiles", torch.float64),
+            (1.0, "forbidden", torch.float64),
+            (1.5, "band", torch.float64),
+            (1.0, "band", torch.float32),
+            (1.5, "band", torch.float32),
+        ]
+    ],
 )
 def test_smoothed_passes(alpha: float, case: str, dtype: torch.dtype) -> None:
     theta, *extent, tile = instances(case, dtype)

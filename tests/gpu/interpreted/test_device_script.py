@@ -24,6 +24,7 @@ JOBS = [
 ]
 
 
+@pytest.mark.full
 def test_jobs_of_all_steps(tmp_path: Path) -> None:
     records: dict[str, list[kernels.Record]] = {step: [] for step in kernels.STEPS}
     for step, job in JOBS:

@@ -33,8 +33,8 @@ def draw(batch: int, words: int, scale: float = 1.0, dtype: torch.dtype = torch.
     ("words", "scale"),
     [
         (1, 1.0),
-        (4, 1000.0),
-        *(pytest.param(*case, marks=pytest.mark.full) for case in ((2, 1000.0), (5, 1.0), (5, 1000.0), (9, 0.03))),
+        (2, 1000.0),
+        *(pytest.param(*case, marks=pytest.mark.full) for case in ((4, 1000.0), (5, 1.0), (5, 1000.0), (9, 0.03))),
     ],
 )
 def test_agrees_with_the_compiled_loops(words: int, scale: float, single_root: bool) -> None:

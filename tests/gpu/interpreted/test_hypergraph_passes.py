@@ -141,9 +141,14 @@ STRUCTURES = (
     "semi_markov", "needleman_wunsch", "monotonic_alignment", "binary_tree", "projective_tree", "subset", "knapsack",
     "correlated_subset", "dag_path", "grid_path",
 )  # fmt: skip
+SAMPLE = {"semi_markov", "needleman_wunsch", "subset"}
+"""Without --full: one for each α, two with Hessian products, one in float32."""
 
 
-@pytest.mark.parametrize(("place", "name"), list(enumerate(STRUCTURES)))
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [pytest.param(i, name, marks=() if name in SAMPLE else pytest.mark.full) for i, name in enumerate(STRUCTURES)],
+)
 def test_structures(place: int, name: str) -> None:
     """Values, gradients and Hessian products of relaxations, with lengths and a forbidden part."""
     example = min((e for e in PROGRAMS if e.name == name and e.parts > 1), key=lambda e: e.parts)

@@ -43,7 +43,14 @@ CEILINGS: dict[str, dict[str, tuple[int, int]]] = {
 }
 
 
-@pytest.mark.parametrize(("case", "call"), [(case, call) for case in CEILINGS for call in CEILINGS[case]])
+@pytest.mark.parametrize(
+    ("case", "call"),
+    [
+        pytest.param(case, call, marks=() if case == "chain" or call == "map" else pytest.mark.full)
+        for case in CEILINGS
+        for call in CEILINGS[case]
+    ],
+)
 def test_work_of_a_call(case: str, call: str) -> None:
     launches, synchronisations = CEILINGS[case][call]
     found = count(case, call)
@@ -52,7 +59,9 @@ def test_work_of_a_call(case: str, call: str) -> None:
     assert found.triton_launches > 0
 
 
-@pytest.mark.parametrize("case", ["chain", "dtw", "binary_tree"])
+@pytest.mark.parametrize(
+    "case", ["chain", *(pytest.param(case, marks=pytest.mark.full) for case in ("dtw", "binary_tree"))]
+)
 @pytest.mark.parametrize("call", ["marginals and backward", "loss and backward", "loss of labels and backward"])
 def test_calls_without_checks_do_not_wait(case: str, call: str) -> None:
     with si.unchecked():

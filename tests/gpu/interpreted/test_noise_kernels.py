@@ -20,6 +20,7 @@ def sample(kind: noise.Noise, shape: tuple[int, ...], dtype: torch.dtype) -> tor
     return kind.sample(shape, dtype=dtype, device=CPU, generator=torch.Generator().manual_seed(5))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", NOISES, ids=repr)
 def test_numbers_are_those_of_the_cpu(kind: noise.Noise, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,7 +229,14 @@ def check_with_loops(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Te
 
 
 @pytest.mark.parametrize(
-    "name", ["softmax", "sparsemax", "entmax15", "entmax", "topk_sparsemax", "budget", "normmax", "fusedmax"]
+    "name",
+    [
+        *("sparsemax", "entmax", "budget"),
+        *(
+            pytest.param(name, marks=pytest.mark.full)
+            for name in ("softmax", "entmax15", "topk_sparsemax", "normmax", "fusedmax")
+        ),
+    ],
 )
 def test_public_maps_along_both_dimensions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"entmax": {"alpha": 1.25}, "topk_sparsemax": {"k": 3}, "budget": {"k": 2}}.get(name, {})
@@ -238,6 +245,7 @@ def test_public_maps_along_both_dimensions(name: str, monkeypatch: pytest.Monkey
         check_with_loops(monkeypatch, lambda t, dim=dim: function(t, **options, dim=dim), random(3, 4))
 
 
+@pytest.mark.full
 def test_a_learned_alpha_and_a_learned_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     x = random(2, 2, 3)
     for shape in [(), (2, 1, 1), (2, 2, 1)]:
