@@ -26,6 +26,9 @@ PEERS = {
     "tslearn": "tslearn.metrics",
     "pysdtw": "pysdtw",
     "torchsort": "torchsort",
+    # These two are in no extra: pgmax needs jax below 0.5, and pgmpy brings 40 packages.
+    "pgmpy": "pgmpy.inference",
+    "pgmax": "pgmax.infer",
     # SparseMAP's C++ codes install from source only, as described in benchmarks/README.md.
     "lp-sparsemap": "lpsmap",
     "sparsemap": "sparsemap",
