@@ -141,6 +141,8 @@ class CheckTarget:
     def try_argmax(self, instance_data: Mapping[str, Any]) -> None:
         """Maximise one instance of zeros, as a public call would."""
         problem = Problem.build(self._zeros(), self.oracle, instance_data)
+        if problem.solved is not None:
+            raise InvalidInputError("lengths: public calls answer instances of length 0 without the oracle")
         problem.oracle.argmax(problem.theta)
 
     @functools.cached_property
