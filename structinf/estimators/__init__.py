@@ -4,6 +4,7 @@ from .base import Estimator
 from .baselines import Baseline, LearnedBaseline, LeaveOneOut, MovingAverage, NoBaseline, SelfCritic
 from .enumeration import Exact, SparsemaxEstimator
 from .expectation import expect, get_estimator, list_estimators, register_estimator
+from .muprop import MuProp
 from .relaxation_estimators import PerturbedEstimator, SparseMAPEstimator
 from .score_function import ScoreFunction
 from .sum_and_sample import SumAndSample
@@ -18,6 +19,7 @@ __all__ = [
     "LearnedBaseline",
     "LeaveOneOut",
     "MovingAverage",
+    "MuProp",
     "NoBaseline",
     "PerturbedEstimator",
     "ScoreFunction",

@@ -20,7 +20,7 @@ from ..transitions import TransitionSystem
 from .row_check import check_rows, reads_rows
 from .weighted_structures import FunctionValues, WeightedStructures
 
-__all__ = ["ESTIMATORS", "Estimator"]
+__all__ = ["ESTIMATORS", "Estimator", "evaluate", "flat_rows"]
 
 
 class Estimator(nn.Module, abc.ABC):
@@ -110,7 +110,7 @@ class Estimator(nn.Module, abc.ABC):
         generator : torch.Generator, optional
             The source of all samples.
         """
-        rows = [_flat_rows(x, f"inputs[{i}]", problem.batch_shape) for i, x in enumerate(inputs)]
+        rows = [flat_rows(x, f"inputs[{i}]", problem.batch_shape) for i, x in enumerate(inputs)]
         with problem.plain_modes():
             terms = self.weighted_structures(problem.oracle, problem.theta, generator)
         if not isinstance(terms, WeightedStructures):
@@ -119,7 +119,7 @@ class Estimator(nn.Module, abc.ABC):
                 f"structinf.estimators.WeightedStructures, got {type(terms).__name__}"
             )
         structures = [t.to(dtype) for t, dtype in zip(as_tuple(terms.structures), problem.dtypes, strict=True)]
-        values = _evaluate(f, terms, pack_like(structures, problem.theta), rows)
+        values = evaluate(f, terms, pack_like(structures, problem.theta), rows)
         return self._weighted_sum(FunctionValues(terms, values.detach(), problem, tuple(inputs)), values)
 
     def weighted_sequences(
@@ -170,8 +170,8 @@ class Estimator(nn.Module, abc.ABC):
             The source of all samples.
         """
         terms = self.weighted_sequences(system, system_inputs, generator)
-        rows = [_flat_rows(x, f"inputs[{i}]", torch.Size([terms.batch])) for i, x in enumerate(inputs)]
-        values = _evaluate(f, terms, terms.structures, rows)
+        rows = [flat_rows(x, f"inputs[{i}]", torch.Size([terms.batch])) for i, x in enumerate(inputs)]
+        values = evaluate(f, terms, terms.structures, rows)
         return self._weighted_sum(FunctionValues(terms, values.detach(), None, tuple(inputs)), values)
 
     def _weighted_sum(self, found: FunctionValues, values: Tensor) -> Tensor:
@@ -193,7 +193,8 @@ def _has_sequences(factory: Callable[..., Estimator]) -> bool:
     return method is not None and method is not Estimator.weighted_sequences
 
 
-def _flat_rows(x: Any, name: str, batch: torch.Size) -> Tensor:
+def flat_rows(x: Any, name: str, batch: torch.Size) -> Tensor:
+    """Return ``x`` (*batch, ...) as (B, ...). Errors name the argument ``name``."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     if x.shape[: len(batch)] != batch:
@@ -203,7 +204,7 @@ def _flat_rows(x: Any, name: str, batch: torch.Size) -> Tensor:
     return x.reshape(batch.numel(), *x.shape[len(batch) :])
 
 
-def _evaluate(f: Callable[..., Tensor], terms: WeightedStructures, structures: Parts, rows: Sequence[Tensor]) -> Tensor:
+def evaluate(f: Callable[..., Tensor], terms: WeightedStructures, structures: Parts, rows: Sequence[Tensor]) -> Tensor:
     """Return f at all N ``structures``, (N,), on the device of the weights; do not call f if N is 0."""
     count = len(terms.instance)
     if not count:

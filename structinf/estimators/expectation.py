@@ -83,6 +83,7 @@ def expect(
     exact             p(y) ∝ exp⟨θ, y⟩                                  exact
     score_function    p(y) ∝ exp⟨θ, y⟩                                  unbiased
     sum_and_sample    p(y) ∝ exp⟨θ, y⟩                                  unbiased, with a lower variance
+    muprop            p(y) ∝ exp⟨θ, y⟩                                  unbiased, for differentiable f
     sparsemax         sparsemax of all scores ⟨θ, y⟩                    exact
     topk_sparsemax    sparsemax of the k highest scores                 exact
     sparsemap         weights of the SparseMAP solution                 exact

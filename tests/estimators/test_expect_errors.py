@@ -24,7 +24,7 @@ from structinf.estimators import Exact, WeightedStructures
         (
             "arborescence",
             "topk_sparsemax",
-            "KBest.*Supported estimators: exact, perturbed, score_function, sparsemap, sp",
+            "KBest.*Supported estimators: exact, muprop, perturbed, score_function, sparsemap, sp",
         ),
         ("arborescence", "sum_and_sample", "KBest"),
         ("assignment", "sum_and_sample", "GibbsOracle"),

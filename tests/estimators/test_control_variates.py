@@ -1,0 +1,106 @@
+"""Estimators with control variates: unbiased on choices, bits, subsets, chains and trees, and known variances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import structinf as si
+from structinf.estimators import MuProp
+
+THETA = torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
+A = torch.tensor([[1, 0.5, -0.3], [0.5, -0.4, 0.2], [-0.3, 0.2, 0.8]], dtype=torch.float64)
+B = torch.tensor([0.2, -1.0, 0.4], dtype=torch.float64)
+EXACT = torch.tensor([0.182005, -0.364777, 0.182772], dtype=torch.float64)
+
+STRUCTURES: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "categorical": (si.get_oracle("categorical"), (4,)),
+    "bits": (si.get_oracle("bits"), (3,)),
+    "subset": (si.get_oracle("subset", k=2), (4,)),
+    "dtw": (si.get_oracle("dtw"), (3, 3)),
+    "arborescence": (si.get_oracle("arborescence"), (3, 3)),
+}
+
+
+def quadratic(z: Tensor) -> Tensor:
+    return ((z @ A) * z).sum(-1) / 2 + z @ B
+
+
+def draws_of(estimator: Any, oracle: Any, theta: Tensor, f: Any, draws: int) -> tuple[Tensor, Tensor]:
+    """Return independent values and gradients, (draws,) and (draws, *event)."""
+    theta = theta.expand(draws, *theta.shape).clone().requires_grad_()
+    value = si.expect(f, theta, oracle, estimator, generator=torch.Generator().manual_seed(0))
+    (gradient,) = torch.autograd.grad(value.sum(), theta)
+    return value.detach(), gradient
+
+
+def check_unbiased(estimator: Any, oracle: Any, event: tuple[int, ...], draws: int = 4000) -> None:
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(event, dtype=torch.float64, generator=generator)
+    size = theta.numel()
+    matrix = torch.randn(size, size, dtype=torch.float64, generator=generator) / size
+
+    def f(y: Tensor) -> Tensor:
+        return ((y.flatten(1) @ matrix) * y.flatten(1)).sum(1).exp()
+
+    leaf = theta.clone().requires_grad_()
+    exact = si.expect(f, leaf[None], oracle)
+    (slope,) = torch.autograd.grad(exact.sum(), leaf)
+    for found, expected in zip(draws_of(estimator, oracle, theta, f, draws), (exact.detach()[0], slope), strict=True):
+        error = (found.mean(0) - expected).abs()
+        assert (error <= 6 * found.std(0) / draws**0.5 + 1e-12).all()
+
+
+def test_known_variances():
+    draws = 20_000
+    plain = si.get_estimator("score_function", samples=1, baseline="none")
+    for estimator, variance in ((plain, 0.355685), (MuProp(samples=1), 0.033848)):
+        _, found = draws_of(estimator, "categorical", THETA, quadratic, draws)
+        assert ((found.mean(0) - EXACT).abs() <= 6 * found.std(0) / draws**0.5).all()
+        assert found.var(0).sum().item() == pytest.approx(variance, rel=0.03)
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_muprop_is_unbiased(name):
+    check_unbiased(MuProp(samples=2), *STRUCTURES[name])
+
+
+def test_muprop_of_a_linear_function_has_no_variance():
+    theta = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    cost = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+    found, exact = (
+        torch.autograd.grad(si.expect(lambda y: y @ cost, theta, "subset", e, k=2).sum(), theta)[0]
+        for e in (MuProp(samples=1), "exact")
+    )
+    torch.testing.assert_close(found, exact)
+
+
+def test_muprop_trains_f_and_takes_inputs():
+    theta = torch.randn(3, 4, requires_grad=True)
+    weight = torch.ones(4, requires_grad=True)
+    prices = torch.rand(3, 4)
+    calls = []
+
+    def f(y: Tensor, price: Tensor) -> Tensor:
+        calls.append(len(y))
+        return (y * price * weight).sum(1).square()
+
+    value = si.expect(f, theta, "subset", MuProp(samples=5), k=2, inputs=prices)
+    value.sum().backward()
+    assert len(calls) == 1
+    assert theta.grad is not None
+    assert weight.grad is not None
+    with torch.no_grad():
+        assert si.expect(f, theta, "subset", MuProp(samples=5), k=2, inputs=prices).shape == (3,)
+
+
+def test_muprop_of_a_function_without_a_derivative():
+    """Without a derivative, f(μ) is the only control variate."""
+    theta = torch.randn(2, 3, requires_grad=True)
+    value = si.expect(lambda y: (y[:, 0].detach() > 0.5).float(), theta, "bits", MuProp(samples=5))
+    value.sum().backward()
+    assert theta.grad is not None
+    assert theta.grad.isfinite().all()
