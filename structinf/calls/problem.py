@@ -344,8 +344,14 @@ class Problem:
                 check_gold(form, what)
             elif not skips_checks(as_tuple(form)[0]):
                 check = functools.partial(check_gold, form, what)
-                with self.checks.replacing(check):
-                    again = self._encode_again(form, what)
+                try:
+                    with self.checks.replacing(check):
+                        again = self._encode_again(form, what)
+                except InvalidInputError:  # of an oracle that reads the labels at once
+                    if not allows_means:
+                        raise
+                    check()
+                    again = None
                 if again is not None:
                     differ = [(a != t).any() for a, t in zip(as_tuple(again), as_tuple(form), strict=True)]
                     self.checks.add(torch.stack(differ).any(), operator.not_, check)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..calls.allowed_parts import restrict_flat
 from ..calls.problem import Problem
+from ..deferred_checks import finish_checks
 from ..errors import InfeasibleError, InvalidInputError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
@@ -42,8 +43,10 @@ def partial_losses(
     state = _NoiseState(relaxation)
     value = _value(relaxation, oracle, theta, dtype)
     state.restore()  # with the same noise, the difference of two estimates is at least 0 too
+    finish_checks()  # an infeasible instance without the restriction raises the usual error
     try:
         allowed = _value(relaxation, oracle, restrict_flat(problem, theta, list(masks)), dtype)
+        finish_checks()
     except InfeasibleError as error:
         raise InfeasibleError(
             f"allowed: {error.args[0]} (these are the scores restricted to the allowed parts)",

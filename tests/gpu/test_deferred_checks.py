@@ -90,7 +90,17 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         for value, gold in (("all parts", torch.ones_like(theta)), ("two parts", _with(0 * theta, 1.0, 1, -1)))
     },
     "gold outside of conv(Y)": (si.FenchelYoungLoss("subset", "smoothed", k=1), (SQUARE[0], torch.ones(4, 4))),
-    "gold that is no structure": (si.FenchelYoungLoss("assignment", "map"), (SQUARE, torch.full((2, 4, 4), 0.25))),
+    "gold that is no structure": (si.FenchelYoungLoss("assignment", "map"), (SQUARE, torch.full((2, 4, 4), 0.5))),
+    "gold that is no mean": (si.FenchelYoungLoss("subset", "map", k=1), (SQUARE[0], torch.full((4, 4), 1.5))),
+    "a wrong label beside an unknown label": (
+        lambda u, t, y: si.FenchelYoungLoss("chain", "marginals")((u, t), y),
+        (UNARY, TRANSITION, _with(_with(TAGS, 7, 1, 2), -1, 0, 0)),
+    ),
+    "no allowed structure": (
+        lambda u, t, m: si.FenchelYoungLoss("chain", "marginals")((u, t), allowed=m),
+        (UNARY, TRANSITION, torch.zeros(2, 3, 3, dtype=torch.bool)),
+    ),
+    "length below 0": (lambda t: si.relax(t, "arborescence", "marginals", lengths=[3, -1]), (SQUARE,)),
     "NaN in gold": (si.FenchelYoungLoss("assignment", "map"), (SQUARE, INVALID)),
     "overflow": (lambda t: si.relax(1e38 * t, "categorical", "marginals", temperature=1e-3), (SQUARE,)),
     "lengths in a list": (lambda t: si.relax(t, "arborescence", "marginals", lengths=[4, 1]), (SQUARE,)),
@@ -106,6 +116,51 @@ def test_a_call_on_a_device_raises_the_error_of_the_cpu(name: str) -> None:
     with LaunchCounter(), pytest.raises(type(expected.value)) as found:
         function(*on_device(arguments))
     assert str(found.value) == str(expected.value).replace(" cpu", " cuda:0")
+
+
+VALUES: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
+    f"{name} of an infeasible instance": (
+        lambda *t, name=name: si.infer(t, "chain", name, on_infeasible="zero").value,
+        (_with(UNARY, -math.inf, 1, 2), TRANSITION),
+    )
+    for name in ("marginals", "map", "sparsemap", "smoothed")
+}
+VALUES |= {
+    "losses with an infeasible instance": (
+        lambda u, t, y: si.FenchelYoungLoss("chain", "marginals", on_infeasible="zero")((u, t), y),
+        (_with(UNARY, -math.inf, 1, 2), TRANSITION, _with(TAGS, 7, 1, 2)),
+    ),
+    "empty instances, lengths in a list": (
+        lambda t: si.log_partition(t, "arborescence", lengths=[0, 3]),
+        (SQUARE,),
+    ),
+    "empty instances, lengths on the device": (
+        lambda t, n: si.relax(t, "arborescence", "marginals", lengths=n),
+        (SQUARE, torch.tensor([2, 0])),
+    ),
+    "unknown labels": (
+        lambda u, t, y: si.FenchelYoungLoss("chain", "marginals")((u, t), y),
+        (UNARY, TRANSITION, _with(TAGS, -1, 1, 2)),
+    ),
+    "allowed parts": (
+        lambda u, t, m: si.FenchelYoungLoss("chain", "smoothed", regularizer="squared_l2")((u, t), allowed=m),
+        (UNARY, TRANSITION, UNARY > -0.5),
+    ),
+    "a mean": (si.FenchelYoungLoss("assignment", "sinkhorn"), (SQUARE, torch.full((2, 4, 4), 0.25))),
+    "a teacher": (
+        lambda t, s: si.FenchelYoungLoss("arborescence", "marginals")(t, target_potentials=s),
+        (SQUARE, -SQUARE),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_call_on_a_device_returns_the_value_of_the_cpu(name: str) -> None:
+    function, arguments = VALUES[name]
+    expected = function(*arguments)
+    with LaunchCounter():
+        found = function(*on_device(arguments))
+    torch.testing.assert_close(found.cpu(), expected)
 
 
 def test_checks_of_direct_calls_do_not_wait() -> None:
