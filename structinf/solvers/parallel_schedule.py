@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels import parallel_rows, to_numpy
+from ..kernels import parallel_rows, to_numpy, zeros
 from .factor_groups import FactorGroup, FactorTables, Layout
 from .fixed_point import MOST_DAMPING, WINDOW, FixedPoint
 
@@ -71,8 +71,8 @@ def parallel_messages(
     rows = max(t.shape[-2] for t in joint)
     tables = torch.cat([t.movedim(-2, 0).expand(rows, *t.shape[:-2], -1).flatten(1) for t in joint], 1)
     base = torch.cat([t.permute(1, 2, 0).flatten(1) for t in model.base.values()], 1)
-    message = torch.zeros(model.size, sum(c * len(g.factors) for g in _joint(layout) for c in g.shape)).double()
-    residual = torch.zeros(model.size, dtype=torch.float64)
+    message = zeros(model.size, int(graph.message_at[-1]), dtype=torch.float64)
+    residual = zeros(model.size, dtype=torch.float64)
     rise = max(patience, WINDOW), WINDOW, MOST_DAMPING
     start = -1.0 if damping is None else float(damping)
     arrays, results = to_numpy(tables, base), to_numpy(message, residual)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
-from ..kernels import parallel_rows, to_numpy
+from ..kernels import parallel_rows, to_numpy, zeros
 from .factor_groups import FactorTables, Layout
 from .fixed_point import FixedPoint
 
@@ -66,8 +66,8 @@ def residual_messages(
     flat = [t.permute(-2, -1, *range(t.ndim - 2)).expand(rows, -1, *t.shape[:-2]).flatten(1) for t in joint]
     tables = torch.cat(flat, 1)
     base = torch.cat([model.base[c][:, :, i].T for c, i in zip(layout.cardinalities, layout.places, strict=True)], 1)
-    message = torch.zeros(model.size, int(graph.cardinality.sum()), dtype=torch.float64)
-    residual = torch.zeros(model.size, dtype=torch.float64)
+    message = zeros(model.size, int(graph.cardinality.sum()), dtype=torch.float64)
+    residual = zeros(model.size, dtype=torch.float64)
     work = 20 * max_iter * tables.shape[1] * model.size
     updates = max_iter * len(graph.cardinality)
     arrays = to_numpy(tables, base)
