@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import abc
 import copy
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from .deferred_checks import skips_checks
+from .deferred_checks import check_number, skips_checks
 from .errors import InvalidInputError, PluginError, UnsupportedError
 from .kernels.arrays import as_tensor
 from .parts import (
@@ -230,7 +232,7 @@ class Oracle(abc.ABC):
         raise UnsupportedError(f"{self.label()} has no integer labels; use the structure itself")
 
     def allowed_parts(self, labels: Tensor, like: AnyParts) -> Parts:
-        """Return which parts agree with ``labels`` (B, ...), where −1 is an unknown label, as masks (B | 1, *event) bool.
+        """Return masks (B | 1, *event) of the parts that agree with ``labels`` (B, ...), where −1 is an unknown label.
 
         Laws:
 
@@ -550,3 +552,35 @@ class Factorized(Oracle):
         - Each variable belongs to at least one factor.
         - Y has a structure for each assignment of values to the variables.
         """
+
+    def allowed_parts(self, labels: Tensor, like: AnyParts) -> Parts:
+        """Return which entries of the tables agree with the values ``labels`` (B, n), of which −1 is unknown."""
+        cardinalities, factors = self.factorization()
+        count = len(cardinalities)
+        if labels.ndim != 2 or labels.shape[1] != count:
+            raise InvalidInputError(
+                f"labels must be the value of each of {count} variables, (B, {count}), got shape {tuple(labels.shape)}"
+            )
+        sizes = torch.tensor(cardinalities, device="cpu").to(labels.device)
+        check_number(
+            ((labels < -1) | (labels >= sizes)).any(), operator.not_, functools.partial(_reject_values, labels, sizes)
+        )
+        masks = []
+        for factor in factors:
+            mask = torch.ones(len(labels), *[1] * len(factor), dtype=torch.bool, device=labels.device)
+            for axis, v in enumerate(factor):
+                value = labels[:, v : v + 1]
+                agrees = (value == -1) | (value == torch.arange(cardinalities[v], device=labels.device))
+                shape = [1] * len(factor)
+                shape[axis] = cardinalities[v]
+                mask = mask & agrees.view(len(labels), *shape)
+            masks.append(mask)
+        return pack_like(masks, like)
+
+
+def _reject_values(labels: Tensor, sizes: Tensor) -> None:
+    index, v = ((labels < -1) | (labels >= sizes)).nonzero()[0].tolist()
+    raise InvalidInputError(
+        f"labels must be values between 0 and {int(sizes[v]) - 1}, or −1 (unknown), got {int(labels[index, v])} for "
+        f"variable {v} at batch index {index}"
+    )
