@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, UnsupportedError
-from ..oracle import EntropyProjectable, Enumerable, KBest, Projectable
+from ..oracle import EntropyProjectable, Enumerable, Factorized, KBest, Projectable
 from ..parts import Parts, as_tuple, inner_product, map_parts, pack_like
 from .cases import Case
 from .check import Check, add_check
@@ -165,6 +165,32 @@ def _expect_k_best(case: Case, structures: Parts, scores: Tensor, valid: Tensor,
         count = min(len(best), k)
         tolerance = case.rounding_error(magnitude(theta, map_parts(lambda t: t[0], structures))[b] + best.abs().max())
         expect_close(scores[:count, b], best[:count], tolerance, f"scores from topk at batch index {b}")
+
+
+@add_check(ORACLE_CHECKS, ability=Factorized, families=NORMAL)
+def factorization(case: Case) -> None:
+    """The tables of θ have the cardinalities of factorization, and structures give each variable one value."""
+    assert isinstance(case.oracle, Factorized)
+    cardinalities, factors = case.oracle.factorization()
+    tables = as_tuple(case.theta)
+    expect(isinstance(case.theta, tuple), "theta is no tuple of tables")
+    expect(len(factors) == len(tables), f"factorization has {len(factors)} factors for {len(tables)} tables of theta")
+    for k, (table, factor) in enumerate(zip(tables, factors, strict=True)):
+        shape = tuple(cardinalities[v] for v in factor)
+        expect(len(set(factor)) == len(factor) > 0, f"the variables of factor {k} are not distinct, or none: {factor}")
+        expect(table.shape[1:] == shape, f"theta[{k}] has shape {tuple(table.shape)}, factorization expects {shape}")
+    expect({v for factor in factors for v in factor} == set(range(len(cardinalities))), "a variable has no factor")
+    for b, _, listed in case.enumerations():
+        values: dict[int, Tensor] = {}
+        for k, (table, factor) in enumerate(zip(as_tuple(listed.structures), factors, strict=True)):
+            expect((table.flatten(1).sum(1) == 1).all(), f"a structure has no single entry in table {k}")
+            places = table.flatten(1).argmax(1)
+            for v in reversed(factor):
+                value, places = places % cardinalities[v], places // cardinalities[v]
+                same = torch.equal(values.setdefault(v, value), value)
+                expect(same, f"a structure gives variable {v} another value in table {k} at batch index {b}")
+        count = math.prod(cardinalities)
+        expect(len(listed) == count, f"there are {len(listed)} structures for {count} assignments of values")
 
 
 @add_check(ORACLE_CHECKS, ability=Projectable, families=("normal", "ties", "small", "forbidden"))

@@ -128,6 +128,26 @@ def test_a_chain_is_eliminated_from_its_ends() -> None:
     assert MarkovField((2,) * 6, [(0, v) for v in range(1, 6)]).width == 1
 
 
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (((2, 2, 3), ((0,), (0, 1), (2, 1))), r"theta\[2\] has shape .*, factorization expects \(3, 2\)"),
+        (((2, 2, 3), ((0,), (0, 1))), "factorization has 2 factors for 3 tables"),
+        (((2, 2, 2, 3), ((0,), (1, 2), (2, 3))), "there are 12 structures for 24 assignments"),
+        (((2, 2, 3), ((0,), (1, 0), (1, 2))), "gives variable 0 another value in table 1"),
+    ],
+)
+def test_a_wrong_factorization_is_caught(found: Any, message: str) -> None:
+    class Wrong(MarkovField):
+        def factorization(self) -> Any:
+            return found
+
+    field = Wrong((2, 2, 3), [(0,), (0, 1), (1, 2)])
+    with pytest.raises(CheckError, match=message) as error:
+        check_oracle(field, ((2,), (2, 2), (2, 3)), dtypes=[torch.float64])
+    assert error.value.check == "factorization"
+
+
 # ----------------------------------------------------------------------------- readers
 
 UAI = """MARKOV
