@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeGuard, TypeVar, overload
 
 from .errors import InvalidInputError, PluginError, UnknownNameError
+from .oracle import Oracle
 
-__all__ = ["Registry", "did_you_mean", "signature_options"]
+__all__ = ["ORACLES", "Registry", "did_you_mean", "signature_options"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -279,3 +280,7 @@ def _set_registered_name(factory: Any, name: str) -> None:
     """Messages call an object by its registered name unless its class says otherwise."""
     if inspect.isclass(factory) and not factory.__dict__.get("name"):
         factory.name = name  # type: ignore[attr-defined]
+
+
+ORACLES: Registry[Oracle] = Registry("oracle", Oracle, "structinf.oracles")
+"""The oracles by name."""
