@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from .estimators import Estimator, expect, get_estimator, list_estimators, register_estimator
+    from .factor_graphs import FactorGraph
     from .functional.quantization import Quantized, VectorQuantizer, floor_straight_through, round_straight_through
     from .functional.sinkhorn import sinkhorn
     from .functional.soft_rank import soft_rank, soft_sort
@@ -92,6 +93,7 @@ __all__ = [
     "EntropyProjectable",
     "Enumerable",
     "Estimator",
+    "FactorGraph",
     "Factorized",
     "FenchelYoungLoss",
     "GaussianSparsemax",
@@ -206,6 +208,7 @@ _NAMES_BY_MODULE = {
         "StructinfError UnboundedError UnknownNameError UnsupportedError"
     ),
     ".estimators": "Estimator expect get_estimator list_estimators register_estimator",
+    ".factor_graphs": "FactorGraph",
     ".functional.quantization": "Quantized VectorQuantizer floor_straight_through round_straight_through",
     ".functional.sinkhorn": "sinkhorn",
     ".functional.soft_rank": "soft_rank soft_sort",

@@ -1,0 +1,8 @@
+"""Factor graphs: structures that share binary variables, each constrained by an oracle."""
+
+from __future__ import annotations
+
+from .graph import FactorGraph
+from .group import FactorGroup
+
+__all__ = ["FactorGraph", "FactorGroup"]

@@ -1,0 +1,137 @@
+"""The factors of a graph that share an oracle, as one batch of instances of the oracle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..oracle import Oracle
+from ..parts import Parts, as_tuple
+
+__all__ = ["Factor", "FactorGroup"]
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A factor of a graph: an oracle whose parts are variables of the graph.
+
+    Attributes
+    ----------
+    oracle : Oracle
+        The set of structures allowed for the variables.
+    variables : (*event) int64 Tensor
+        The flat index of the variable at each part of the oracle's first tensor.
+    negated : (*event) bool Tensor
+        Whether the part is 1 minus the variable.
+    additional : tuple of torch.Size
+        The shapes of the oracle's other tensors.
+    first : int
+        The position of the factor's first additional tensor in the scores of the graph.
+    name : str
+        The name in messages.
+    """
+
+    oracle: Oracle
+    variables: Tensor
+    negated: Tensor
+    additional: tuple[torch.Size, ...]
+    first: int
+    name: str
+
+    def shares_oracle(self, other: Factor) -> bool:
+        """Return whether both factors have the same oracle, on scores of the same shapes."""
+        same_shapes = (self.variables.shape, self.additional) == (other.variables.shape, other.additional)
+        if not same_shapes or type(self.oracle) is not type(other.oracle):
+            return False
+        return self.oracle is other.oracle or _are_equal(self.oracle, other.oracle)
+
+
+def _are_equal(oracle: Oracle, other: Oracle) -> bool:
+    try:
+        return bool(oracle == other)
+    except (TypeError, ValueError, RuntimeError):  # options that are arrays
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class FactorGroup:
+    """F factors with the same oracle on scores of the same shapes.
+
+    A batch of R instances of the graph has R · F instances of the oracle, those of the first instance first. The
+    vectors of a factor hold the parts of the oracle in the order of its tensors: m parts that are variables, then a
+    additional parts.
+
+    Attributes
+    ----------
+    oracle : Oracle
+        The oracle.
+    numbers : tuple of int
+        The numbers of the factors in the graph.
+    variables : (F, m) int64 Tensor
+        The flat index of the variable of each part.
+    negated : (F, m) bool Tensor
+        Whether the part is 1 minus the variable.
+    shapes : tuple of torch.Size
+        The event shape of each tensor of the oracle.
+    first : tuple of int
+        The position of each factor's first additional tensor in the scores of the graph.
+    """
+
+    oracle: Oracle
+    numbers: tuple[int, ...]
+    variables: Tensor
+    negated: Tensor
+    shapes: tuple[torch.Size, ...]
+    first: tuple[int, ...]
+
+    @classmethod
+    def of(cls, factors: Sequence[Factor]) -> list[FactorGroup]:
+        """Return the groups of ``factors``."""
+        groups: list[list[int]] = []
+        for k, factor in enumerate(factors):
+            group = next((g for g in groups if factors[g[0]].shares_oracle(factor)), None)
+            groups.append([k]) if group is None else group.append(k)
+        return [cls._of([factors[k] for k in group], tuple(group)) for group in groups]
+
+    @classmethod
+    def _of(cls, factors: Sequence[Factor], numbers: tuple[int, ...]) -> FactorGroup:
+        head = factors[0]
+        return cls(
+            oracle=head.oracle,
+            numbers=numbers,
+            variables=torch.stack([factor.variables.flatten() for factor in factors]),
+            negated=torch.stack([factor.negated.flatten() for factor in factors]),
+            shapes=(head.variables.shape, *head.additional),
+            first=tuple(factor.first for factor in factors),
+        )
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def additional_scores(self, theta: Parts, batch: int) -> Tensor:
+        """Return the additional scores in ``theta`` as vectors, (batch, F, a)."""
+        tensors, count = as_tuple(theta), len(self.shapes) - 1
+        if not count:
+            return tensors[0].new_zeros(batch, len(self), 0)
+        rows = [
+            torch.cat([t.expand(batch, *t.shape[1:]).flatten(1) for t in tensors[first : first + count]], 1)
+            for first in self.first
+        ]
+        return torch.stack(rows, 1)
+
+    def as_parts(self, vectors: Tensor) -> Parts:
+        """Return vectors (N, m + a) in the form of the oracle's scores, contiguous."""
+        if len(self.shapes) == 1:
+            return vectors.reshape(-1, *self.shapes[0]).contiguous()
+        pieces = vectors.split([math.prod(shape) for shape in self.shapes], 1)
+        return tuple(p.reshape(-1, *shape).contiguous() for p, shape in zip(pieces, self.shapes, strict=True))
+
+    def as_vectors(self, parts: Parts) -> Tensor:
+        """Return parts (..., *event) of the oracle as vectors (..., m + a)."""
+        tensors = as_tuple(parts)
+        batch = tensors[0].shape[: tensors[0].ndim - len(self.shapes[0])]
+        return torch.cat([t.reshape(*batch, math.prod(s)) for t, s in zip(tensors, self.shapes, strict=True)], -1)

@@ -1,0 +1,172 @@
+"""Factors over binary variables: logic constraints, budgets, and tables of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..oracle import Enumerable, Oracle
+from ..registry import ORACLES
+from ..shapes import Float
+from ..validation import check_enumerable, check_feasible
+
+__all__ = ["LOGIC_FACTORS", "AtLeastOne", "LogicFactor", "OrWithOutput", "Table"]
+
+
+@dataclass(frozen=True)
+class AtLeastOne(Enumerable):
+    """Vectors of d bits with at least one 1: the factor ``or``. Scores and structures have shape (..., d)."""
+
+    name: ClassVar[str] = "or"
+    event_ndim: ClassVar[int | tuple[int, ...]] = 1
+
+    def has_binary_parts(self, theta: Tensor) -> bool:
+        return True
+
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch d"]:
+        best = theta.argmax(1, keepdim=True)
+        check_feasible(theta.gather(1, best)[:, 0] > -torch.inf, "structure of or")
+        return (theta > 0).to(theta.dtype).scatter_(1, best, 1.0)
+
+    def enumerate(self, event_shape: Any) -> Tensor:
+        return _all_bits(event_shape[0])[1:]
+
+
+@dataclass(frozen=True)
+class OrWithOutput(Enumerable):
+    """Vectors of d bits whose last bit is the disjunction of the others: the factor ``or_out``.
+
+    Scores and structures have shape (..., d), with d at least 2.
+    """
+
+    name: ClassVar[str] = "or_out"
+    event_ndim: ClassVar[int | tuple[int, ...]] = 1
+
+    def has_binary_parts(self, theta: Tensor) -> bool:
+        return True
+
+    def validate(self, theta: Tensor) -> None:
+        if theta.shape[1] < 2:
+            raise InvalidInputError(
+                f"theta: or_out takes scores of at least one input and of the output, got {theta.shape[1]} in total"
+            )
+
+    def argmax(self, theta: Tensor) -> Float[Tensor, "batch d"]:
+        inputs, output = theta[:, :-1], theta[:, -1]
+        best = inputs.argmax(1, keepdim=True)
+        # The best structure with output 1 is all inputs of positive score, at least the best one.
+        value = inputs.clamp(min=0).sum(1) + inputs.gather(1, best)[:, 0].clamp(max=0) + output
+        chosen = torch.cat([(inputs > 0).to(theta.dtype).scatter_(1, best, 1.0), torch.ones_like(output)[:, None]], 1)
+        return chosen * (value > 0).to(theta.dtype)[:, None]
+
+    def enumerate(self, event_shape: Any) -> Tensor:
+        bits = _all_bits(event_shape[0] - 1)
+        return torch.cat([bits, bits.amax(1, keepdim=True)], 1)
+
+
+@dataclass(frozen=True)
+class Table(Enumerable):
+    """Vectors of d bits, with a score of each bit and of each combination: the factors ``pair`` and ``table``.
+
+    Scores are a tuple: the bits (..., d), and a table (..., 2, ..., 2) with d dimensions whose entry [x_1, ..., x_d]
+    scores the combination. A structure holds the bits, and 1 at the entry in use.
+    """
+
+    name: ClassVar[str] = "table"
+
+    variables: int
+
+    def __post_init__(self) -> None:
+        check_enumerable(2**self.variables, "entries of a table factor")
+
+    @property
+    def event_ndim(self) -> tuple[int, ...]:  # type: ignore[override]
+        """1, and the number of variables."""
+        return 1, self.variables
+
+    def has_binary_parts(self, theta: tuple[Tensor, Tensor]) -> bool:
+        return True
+
+    def validate(self, theta: tuple[Tensor, Tensor]) -> None:
+        if (tuple(theta[0].shape[1:]), tuple(theta[1].shape[1:])) != ((self.variables,), (2,) * self.variables):
+            raise InvalidInputError(
+                f"theta: a table factor of {self.variables} variables takes scores of shape ({self.variables},) and "
+                f"{(2,) * self.variables}, got {tuple(theta[0].shape[1:])} and {tuple(theta[1].shape[1:])}"
+            )
+
+    def argmax(self, theta: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        scores, table = theta[0], theta[1].flatten(1)
+        bits = _all_bits(self.variables).to(scores)
+        forbidden = scores.isneginf().to(scores) @ bits.T > 0
+        total = (scores.masked_fill(scores.isneginf(), 0)[:, None, :] * bits).sum(2) + table
+        total = total.masked_fill(forbidden, -torch.inf)
+        best = total.argmax(1, keepdim=True)
+        check_feasible(total.gather(1, best)[:, 0] > -torch.inf, "structure of a table factor")
+        entry = torch.zeros_like(total).scatter_(1, best, 1.0)
+        return bits[best[:, 0]], entry.reshape(-1, *theta[1].shape[1:])
+
+    def enumerate(self, event_shape: Any) -> tuple[Tensor, Tensor]:
+        bits = _all_bits(self.variables)
+        return bits, torch.eye(len(bits), dtype=torch.float64, device="cpu").reshape(-1, *(2,) * self.variables)
+
+
+def _all_bits(d: int) -> Float[Tensor, "structures d"]:
+    """Return all vectors of d bits in lexicographic order, (2^d, d) in float64."""
+    check_enumerable(2**d, f"vectors of {d} bits")
+    numbers = torch.arange(2**d, device="cpu")
+    return (numbers[:, None] >> torch.arange(d - 1, -1, -1, device="cpu") & 1).double()
+
+
+class LogicFactor(NamedTuple):
+    """A factor by name: its oracle over d variables, and which of them it negates.
+
+    Attributes
+    ----------
+    make : callable
+        Maps d and the options to the oracle.
+    negates : callable
+        Maps d to the negated variables, a list of d bools.
+    options : tuple of str
+        The names of required options.
+    table : bool
+        Whether the factor has a table of additional scores.
+    """
+
+    make: Callable[..., Oracle]
+    negates: Callable[[int], list[bool]] = lambda d: [False] * d
+    options: tuple[str, ...] = ()
+    table: bool = False
+
+
+def _subset(d: int, k: int = 1, at_most: bool = False) -> Oracle:
+    return ORACLES.get("subset", k=k, at_most=at_most)
+
+
+def _budget(d: int, k: int) -> Oracle:
+    return _subset(d, k, True)
+
+
+def _pair(d: int) -> Oracle:
+    if d != 2:
+        raise InvalidInputError(f"variables: a pair has 2 variables, got {d}; use table for other numbers")
+    return Table(d)
+
+
+LOGIC_FACTORS: Mapping[str, LogicFactor] = {
+    "xor": LogicFactor(_subset),
+    "or": LogicFactor(lambda d: AtLeastOne()),
+    "at_most_one": LogicFactor(lambda d: _subset(d, 1, True)),
+    "imply": LogicFactor(lambda d: AtLeastOne(), lambda d: [True] * (d - 1) + [False]),
+    "or_out": LogicFactor(lambda d: OrWithOutput()),
+    "and_out": LogicFactor(lambda d: OrWithOutput(), lambda d: [True] * d),
+    "budget": LogicFactor(_budget, options=("k",)),
+    "pair": LogicFactor(_pair, table=True),
+    "table": LogicFactor(Table, table=True),
+}
+"""Exactly one, at least one, at most one; the others imply the last; the last is the disjunction or conjunction of the
+others; at most k; and tables of scores."""
