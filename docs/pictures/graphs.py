@@ -78,6 +78,31 @@ def spanning_tree() -> Figure:
 
 
 @picture
+def markov_field() -> Figure:
+    """Draw why the grass is wet, in the network of Russell & Norvig, Artificial Intelligence, chapter on inference."""
+    factors = [(0,), (0, 1), (0, 2), (1, 2, 3), (3,)]
+    sprinkler_on, rain_falls = torch.tensor([0.5, 0.1]), torch.tensor([0.2, 0.8])
+    wet = torch.tensor([[0.0, 0.9], [0.9, 0.99]])
+    tables = (
+        torch.tensor([0.5, 0.5]),
+        torch.stack([1 - sprinkler_on, sprinkler_on], 1),
+        torch.stack([1 - rain_falls, rain_falls], 1),
+        torch.stack([1 - wet, wet], 2),
+        torch.tensor([0.0, 1.0]),  # seen: the grass is wet
+    )
+    theta = tuple(table.log() for table in tables)
+    solution = si.infer(theta, "markov_field", "marginals", cardinalities=(2, 2, 2, 2), factors=factors)
+    return plot.factor_graph(
+        solution,
+        factors,
+        variables=["cloudy", "sprinkler", "rain", "wet grass"],
+        values=["no", "yes"],
+        positions=[(1, 2), (0, 1), (2, 1), (1, 0)],
+        title="Why is the grass wet?",
+    )
+
+
+@picture
 def matching() -> Figure:
     people = ["Ada", "Ben", "Cleo", "Dan", "Eve", "Finn"]
     liking = torch.rand(6, 6, generator=torch.Generator().manual_seed(1))

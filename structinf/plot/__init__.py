@@ -8,6 +8,7 @@ show.
 ``alignment``        dtw, grid_path, monotonic_alignment, needleman_wunsch
 ``assignment``       assignment, transportation, constraint_model (of a matrix of variables)
 ``constituents``     binary_tree
+``factor_graph``     markov_field
 ``lattice``          chain
 ``network``          spanning_tree, matching, path, flow, tour
 ``ranking``          ranking
@@ -36,6 +37,7 @@ from .attentions import attention
 from .brackets import constituents
 from .comparisons import comparison, support
 from .dependencies import trees
+from .factor_graphs import factor_graph
 from .lattices import lattice
 from .networks import network
 from .rankings import ranking
@@ -49,6 +51,7 @@ __all__ = [
     "attention",
     "comparison",
     "constituents",
+    "factor_graph",
     "lattice",
     "network",
     "ranking",

@@ -22,7 +22,7 @@ from .mixture import PlotData, PlotInput, read_solution
 from .style import BLUE, GREY, INK, ORANGE, add_axes, as_decimal, as_percent, colors_of, make_figure, size_of
 from .text import check_count, names_or_numbers, prepare_text, text_width
 
-__all__ = ["draw_graph", "network"]
+__all__ = ["draw_graph", "network", "place_nodes"]
 
 Point: TypeAlias = tuple[float, float]
 Waypoints: TypeAlias = Sequence[
@@ -116,7 +116,7 @@ def network(
     meanings = "used", "not used", "the heaviest"
     return draw_graph(
         *(data, labels, ends, names, title),
-        lambda boxes, _: (_place(keys, positions, boxes), ()),
+        lambda boxes, _: (place_nodes(keys, positions, boxes), ()),
         shown=shown,
         directed=directed,
         meanings=meanings,
@@ -206,7 +206,7 @@ def _write_over(axes: Axes, place: tuple[float, float], text: str, font: FontPro
         written.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.0})
 
 
-def _place(keys: Sequence[Hashable], positions: Any, boxes: Sequence[float]) -> np.ndarray:
+def place_nodes(keys: Sequence[Hashable], positions: Any, boxes: Sequence[float]) -> np.ndarray:
     """Return the centres of the nodes in inches, (n, 2): on a circle clockwise from the top, or at ``positions``."""
     if positions is None:
         radius = max(1.1, len(keys) * (0.4 + 0.6 * max(boxes, default=0.0)) / (2 * math.pi)) * (len(keys) > 1)

@@ -31,12 +31,8 @@ BUILT_IN = {
 }
 
 
-WITHOUT_PICTURE = {"markov_field"}
-"""structinf.plot has no picture of graphs whose nodes have several values."""
-
-
-def test_there_is_one_of_each_other_structure():
-    assert set(PICTURES) & BUILT_IN == BUILT_IN - WITHOUT_PICTURE
+def test_there_is_one_of_each_structure():
+    assert set(PICTURES) & BUILT_IN == BUILT_IN
 
 
 def test_there_are_no_pictures_of_anything_else():
