@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..calls.problem import Problem
 from ..calls.resolution import prepare
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..oracle import Oracle
+from ..parts import as_tuple, pack_like
 from ..shapes import Float
 from ..transitions import TransitionSystem
 from ..validation import check_generator
-from .base import ESTIMATORS, Estimator
+from .base import ESTIMATORS, Estimator, evaluate, flat_rows
+from .weighted_structures import WeightedStructures
 
 __all__ = ["expect", "get_estimator", "list_estimators", "register_estimator"]
 
@@ -158,13 +162,35 @@ def expect(
         _check_state(chosen, estimator)
         return chosen.expect_sequences(f, oracle, theta, rows, generator)
     found, problem = prepare(ESTIMATORS, theta, oracle, estimator, options)
-    if problem.solved is not None:
-        raise InvalidInputError(
-            f"lengths: expect takes no empty instances, got length 0 at batch index {int(problem.solved.empty[0])}; "
-            "drop the empty instances, whose only structure has no parts"
-        )
     _check_state(found, estimator)
-    return problem.restore(found(f, problem, (inputs,) if isinstance(inputs, Tensor) else tuple(inputs), generator))
+    rows = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    if problem.solved is None:
+        return problem.restore(found(f, problem, rows, generator))
+    return _with_empty_instances(found, f, problem, rows, generator)
+
+
+def _with_empty_instances(
+    found: Estimator,
+    f: Callable[..., Tensor],
+    problem: Problem,
+    inputs: Sequence[Tensor],
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Return the estimates of a problem with empty instances; f of an empty instance is f at no parts."""
+    assert problem.solved is not None
+    rows = [flat_rows(x, f"inputs[{i}]", problem.batch_shape) for i, x in enumerate(inputs)]
+    solved, empty = problem.solved.index, problem.solved.empty
+    rest = dataclasses.replace(problem, batch_shape=solved.shape, solved=None)
+    with problem.numbering():
+        estimates = found(f, rest, tuple(problem.select(x) for x in rows), generator)
+    zeros = [
+        torch.zeros(1, len(empty), *t.shape[1:], dtype=dtype, device=t.device)
+        for t, dtype in zip(as_tuple(problem.theta), problem.dtypes, strict=True)
+    ]
+    terms = WeightedStructures.of(pack_like(zeros, problem.theta), estimates.new_ones(1, len(empty)))
+    of_empty = evaluate(f, terms, terms.structures, [x.index_select(0, empty.to(x.device)) for x in rows])
+    whole = problem.scatter(estimates).index_copy(0, empty, of_empty.to(estimates.dtype))
+    return whole.view(problem.batch_shape).to(problem.dtype)
 
 
 def _check_state(found: Estimator, estimator: str | Estimator) -> None:

@@ -131,6 +131,19 @@ def test_losses_and_queries_of_an_empty_instance(example: Example):
     assert not any(m[EMPTY].any() for m in as_tuple(gibbs.mean))
     assert gibbs.support.check(y).tolist() == [True, True, True]
     assert si.count(theta, oracle, **data)[EMPTY] == 1
+    weights = map_parts(torch.rand_like, map_parts(lambda t: t[0], theta))
+
+    def f(y: Parts, shift: Tensor) -> Tensor:
+        parts = zip(as_tuple(y), as_tuple(weights), strict=True)
+        return torch.stack([(t * w).flatten(1).sum(1) for t, w in parts]).sum(0) + shift
+
+    shift = torch.tensor([1.0, 2.0, 3.0])
+    estimates = si.expect(f, theta, oracle, "exact", inputs=shift, **data)
+    assert estimates[EMPTY] == 2
+    assert_equal(estimates[[0, 2]], si.expect(f, rest, oracle, "exact", inputs=shift[[0, 2]], **of_rest))
     if isinstance(oracle, si.Samplable):
+        baseline = torch.nn.Sequential(torch.nn.Unflatten(0, (-1, 1)), torch.nn.Linear(1, 1), torch.nn.Flatten(0))
+        estimator = si.get_estimator("score_function", samples=2, baseline=baseline)
+        assert si.expect(f, theta, oracle, estimator, inputs=shift, **data)[EMPTY] == 2
         draws = si.sample(theta, oracle, 2, **data)
         assert not any(t[:, EMPTY].any() for t in as_tuple(draws))
