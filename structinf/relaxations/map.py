@@ -14,7 +14,7 @@ from ..shapes import Float
 from ..solution import Solution
 from ..solvers.argmax import best_score, best_structure
 
-__all__ = ["MAP"]
+__all__ = ["MAP", "with_zero_gradient"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class MAP(RegularizedRelaxation):
         y = best_structure(oracle, theta)
         value = best_score(oracle, theta, y)
         return Solution(
-            mean=_with_zero_gradient(y, theta),
+            mean=with_zero_gradient(y, theta),
             value=value,
             weights=torch.ones_like(value)[None],
             make_support=lambda: map_parts(lambda z: z[None], y),
@@ -65,7 +65,7 @@ class MAP(RegularizedRelaxation):
         )
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
-        return _with_zero_gradient(best_structure(oracle, theta), theta)
+        return with_zero_gradient(best_structure(oracle, theta), theta)
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """Return max ⟨θ, y⟩, (B,); its gradient is the best structure."""
@@ -76,7 +76,7 @@ class MAP(RegularizedRelaxation):
         return zero_omega(y)
 
 
-def _with_zero_gradient(y: Parts, theta: Parts) -> Parts:
+def with_zero_gradient(y: Parts, theta: Parts) -> Parts:
     """Return ``y`` as a function of θ with gradient 0, so that a loss of ``y`` can be differentiated.
 
     Sums over no elements add edges to the graph without arithmetic (0 · −inf would be NaN). The summands are

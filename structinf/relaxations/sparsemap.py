@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -17,7 +16,7 @@ from ..regularizers import check_temperature
 from ..shapes import Float
 from ..solvers.active_set import active_set
 from ..solvers.convergence import OnFailure, check_stopping
-from ..solvers.direct_mean import DirectlySolvable, DirectMean
+from ..solvers.direct_mean import DirectlySolvable, DirectMean, describes_argmax
 from ..solvers.flow_projection import project_flow
 from ..solvers.transport_projection import project_transport
 from ..solvers.weighted_mean import WeightedMeanResult
@@ -87,7 +86,7 @@ class SparseMAP(WeightedMeanRelaxation):
     on_failure: OnFailure = "warn"
 
     name = "sparsemap"
-    search_terms = ("active_set", "lp_sparsemap", "sparsemax")
+    search_terms = ("active_set", "sparsemax")
 
     def __post_init__(self) -> None:
         check_temperature(self.temperature)
@@ -105,7 +104,7 @@ class SparseMAP(WeightedMeanRelaxation):
 
     def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
         penalises_all = self.penalty == "all" or type(oracle).readout is Oracle.readout
-        has_projection = isinstance(oracle, Projectable) and _describes_argmax(type(oracle), "project")
+        has_projection = isinstance(oracle, Projectable) and describes_argmax(type(oracle), "project")
         return cast(Projectable, oracle).project if penalises_all and has_projection else None
 
     def _estimate_maximum(self, value: Tensor, gap: Tensor) -> Tensor:
@@ -115,12 +114,12 @@ class SparseMAP(WeightedMeanRelaxation):
     def _run_direct_solver(self, oracle: Oracle, scaled: Parts) -> DirectMean | None:
         options: Any = {"tolerance": self.tolerance, "max_iter": _DIRECT_ITERATIONS}
         readout = self.penalty == "readout" and type(oracle).readout is not Oracle.readout
-        if isinstance(oracle, TransportPolytope) and not readout and _describes_argmax(type(oracle), "margins"):
+        if isinstance(oracle, TransportPolytope) and not readout and describes_argmax(type(oracle), "margins"):
             return project_transport(oracle, cast(Tensor, scaled), **options)
-        if isinstance(oracle, DirectlySolvable) and not readout and _describes_argmax(type(oracle), "solve_quadratic"):
+        if isinstance(oracle, DirectlySolvable) and not readout and describes_argmax(type(oracle), "solve_quadratic"):
             return oracle.solve_quadratic(scaled, **options)
         # With ties, an interior point's error is the square root of its gap, so the active set finds exact solutions.
-        if self.tolerance >= _LEAST_FLOW_TOLERANCE and _describes_argmax(type(oracle), "build"):
+        if self.tolerance >= _LEAST_FLOW_TOLERANCE and describes_argmax(type(oracle), "build"):
             options["tolerance"] = min(self.tolerance, _LARGEST_FLOW_TOLERANCE)
             return project_flow(cast(Any, oracle), scaled, readout=readout, **options)
         return None
@@ -129,12 +128,3 @@ class SparseMAP(WeightedMeanRelaxation):
         return active_set(
             oracle, scaled, readout=self.penalty == "readout", accuracy=options.pop("tolerance"), **options
         )
-
-
-@functools.cache
-def _describes_argmax(kind: type[Oracle], method: str) -> bool:
-    """Whether ``method`` describes the structures that ``argmax`` finds: no subclass has replaced ``argmax`` alone."""
-    owners = [c.__dict__ for c in kind.__mro__]
-    return any(method in o for o in owners) and (
-        next(i for i, o in enumerate(owners) if method in o) <= next(i for i, o in enumerate(owners) if "argmax" in o)
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
@@ -9,10 +10,11 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
+from ..oracle import Oracle
 from ..parts import Parts, PartsT, as_tuple, map_parts, pack_like
 from .weighted_mean import WeightedMeanResult
 
-__all__ = ["DirectMean", "DirectlySolvable", "complete"]
+__all__ = ["DirectMean", "DirectlySolvable", "complete", "describes_argmax"]
 
 
 @dataclass(frozen=True)
@@ -110,4 +112,13 @@ def complete(direct: DirectMean, solve: Callable[[Tensor], WeightedMeanResult]) 
         converged=put(direct.converged, rest.converged),
         vjp=vjp,
         oracle_calls=rest.oracle_calls,
+    )
+
+
+@functools.cache
+def describes_argmax(kind: type[Oracle], method: str) -> bool:
+    """Whether ``method`` describes the structures that ``argmax`` finds: no subclass has replaced ``argmax`` alone."""
+    owners = [c.__dict__ for c in kind.__mro__]
+    return any(method in o for o in owners) and (
+        next(i for i, o in enumerate(owners) if method in o) <= next(i for i, o in enumerate(owners) if "argmax" in o)
     )

@@ -35,15 +35,30 @@ class Case:
         return torch.randn(self.shape, generator=torch.Generator().manual_seed(seed))
 
 
-_FORMS = {"assignment": (2, 3, 3), "chain": (2, 2, 3, 3), "categorical": (2, 4)}
-_LABELS = {"assignment": [[0, 1, 2], [2, 1, 0]], "chain": [[0, 1, 2], [1, 1, 0]], "categorical": [0, 3]}
+_FORMS = {"assignment": (2, 3, 3), "chain": (2, 2, 3, 3), "categorical": (2, 4), "factor_graph": (2, 3)}
+_LABELS = {
+    "assignment": [[0, 1, 2], [2, 1, 0]],
+    "chain": [[0, 1, 2], [1, 1, 0]],
+    "categorical": [0, 3],
+    "factor_graph": [[0, 1, 0], [1, 0, 0]],
+}
 
 
-def _oracle(works: Callable[[str], Any]) -> str | None:
+def _made(name: str) -> str | si.Oracle:
+    """The oracle for a call: a graph as an object, others by name."""
+    if name != "factor_graph":
+        return name
+    graph = si.FactorGraph(3)
+    graph.add("or", graph.variables)
+    graph.add("at_most_one", graph.variables[1:])
+    return graph
+
+
+def _oracle(works: Callable[[Any], Any]) -> str | None:
     """The first of the oracles that ``works``."""
     for name in _FORMS:
         try:
-            works(name)
+            works(_made(name))
         except si.UnsupportedError:
             continue
         return name
@@ -58,8 +73,9 @@ def _layers() -> dict[str, Case]:
     cases = {}
     for name in si.list_relaxations():
         oracle = _oracle(lambda o, name=name: si.Layer(o, name))
-        assert oracle is not None
-        cases[f"layer, {name}"] = Case(lambda o=oracle, name=name: si.Layer(o, name), _FORMS[oracle], _seeded)
+        if oracle is not None:
+            make = lambda o=oracle, name=name: si.Layer(_made(o), name)  # noqa: E731
+            cases[f"layer, {name}"] = Case(make, _FORMS[oracle], _seeded)
     return cases
 
 
@@ -70,7 +86,7 @@ def _losses() -> dict[str, Case]:
         if oracle is not None:
             gold = torch.tensor(_LABELS[oracle])
             cases[f"Fenchel-Young loss, {name}"] = Case(
-                lambda o=oracle, name=name: si.FenchelYoungLoss(o, name),
+                lambda o=oracle, name=name: si.FenchelYoungLoss(_made(o), name),
                 _FORMS[oracle],
                 lambda module, x, gold=gold: _seeded(module, x, gold),
             )

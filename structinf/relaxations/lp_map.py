@@ -1,0 +1,111 @@
+"""lp_map: the linear program over the local polytope of a factor graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+from torch import Tensor
+from typing_extensions import Self
+
+from .. import autograd
+from ..factor_graphs import FactorGraph
+from ..oracle import Oracle
+from ..parts import Parts, as_tuple
+from ..relaxation import zero_omega
+from ..shapes import Float
+from ..solution import Solution
+from ..solvers.convergence import OnFailure, check_stopping
+from .local_polytope import LocalPolytopeRelaxation
+from .map import with_zero_gradient
+
+__all__ = ["LPMAP"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LPMAP(LocalPolytopeRelaxation):
+    """argmax ⟨θ, μ⟩ over the local polytope of a factor graph, the linear relaxation of the best structure.
+
+    The local polytope holds all μ that are, for each factor, a mean of the factor's structures. If the mean has no
+    fractions, it is the best structure. Otherwise the value is an upper bound of the best score. The field
+    ``integral`` of the solution says which case holds.
+
+    The solver is AD3, alternating directions dual decomposition, with an exact last step: it solves the optimality
+    conditions on the supports of the factors, and one more call of the oracles bounds the error.
+
+    The result is piecewise constant: its gradient is 0. As a loss (Ω = 0) it is the perceptron over the local
+    polytope, and with a cost the structured SVM, both upper bounds of the losses of ``map``.
+
+    Parameters
+    ----------
+    tolerance : float
+        An instance is finished once the gap is at most ``tolerance`` times the scale of the scores. 0 solves to
+        rounding errors.
+    max_iter : int
+        Maximal number of iterations, at least 1.
+    on_failure : "warn", "raise" or "ignore"
+        The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing.
+
+    References
+    ----------
+    A. Martins, M. Figueiredo, P. Aguiar, N. Smith & E. Xing, AD3: Alternating directions dual decomposition for MAP
+    inference in graphical models, JMLR 16, 2015.
+
+    Examples
+    --------
+    A cycle of three variables that should differ from each other. The best assignment scores 0, for the third pair has
+    equal values:
+
+    >>> import structinf as si
+    >>> graph = si.FactorGraph(3)
+    >>> for pair in ([0, 1], [1, 2], [2, 0]):
+    ...     graph.add("pair", pair)
+    >>> differ = torch.tensor([[-1.0, 0.0], [0.0, -1.0]])
+    >>> solution = si.infer((torch.zeros(3), differ, differ, differ), graph, LPMAP())
+    >>> solution.mean[0], solution.value, solution.integral
+    (tensor([0.5000, 0.5000, 0.5000]), tensor(0.), tensor(False))
+    """
+
+    tolerance: float = 1e-6
+    max_iter: int = 5000
+    on_failure: OnFailure = "warn"
+
+    name = "lp_map"
+    search_terms = ("ad3", "dual_decomposition", "local_polytope")
+
+    def __post_init__(self) -> None:
+        check_stopping(self.max_iter, self.tolerance, self.on_failure)
+
+    @property
+    def piecewise_constant(self) -> bool:
+        return True
+
+    def exact(self) -> Self:
+        return replace(self, tolerance=0.0)
+
+    def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
+        self.refuse_warm_start(warm_start)
+        problem, result = self._run(cast(FactorGraph, oracle), theta, curvature=0.0)
+        mean = problem.as_parts(result.mean, result.additional)
+        fixed = as_tuple(mean)[0].flatten(1)
+        value = result.value.to(problem.dtype)
+        return Solution(
+            mean=with_zero_gradient(mean, theta),
+            value=autograd.attach_envelope_gradient(value, theta, mean),
+            gap=result.gap.to(problem.dtype),
+            residual=result.residual.to(problem.dtype),
+            converged=result.converged,
+            integral=(fixed == fixed.round()).all(1),
+            oracle_calls=result.oracle_calls,
+        )
+
+    def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
+        """Return max ⟨θ, μ⟩, (B,); its gradient is the mean."""
+        problem, result = self._run(cast(FactorGraph, oracle), theta, curvature=0.0)
+        # The upper bound keeps losses at least 0 up to rounding.
+        bound = (result.value + result.gap).to(problem.dtype)
+        return autograd.attach_envelope_gradient(bound, theta, problem.as_parts(result.mean, result.additional))
+
+    def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
+        """Return 0, (B,)."""
+        return zero_omega(y)

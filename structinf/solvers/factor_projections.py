@@ -1,0 +1,251 @@
+"""Projections onto the structures of factors: the subproblems of solvers over the local polytope of a factor graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InfeasibleError, renumber_instances
+from ..factor_graphs import FactorGraph, FactorGroup
+from ..oracle import Oracle, Projectable
+from ..parts import Parts, as_tuple, map_parts
+from .active_set import active_set
+from .argmax import checked_argmax
+from .direct_mean import describes_argmax
+
+__all__ = ["FactorProjection", "FactorSupport", "GroupScores"]
+
+_MOST_VERTICES = 10_000
+"""The largest number of rounds of the active-set method for one projection."""
+
+
+class _Factors(Oracle):
+    """The oracle of a group, whose readout is the variables.
+
+    Parameters
+    ----------
+    oracle : Oracle
+        The oracle of the group.
+    """
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+
+    def label(self) -> str:
+        return self.oracle.label()
+
+    def resolve_event_ndim(self, theta: Parts) -> tuple[int, ...]:
+        return self.oracle.resolve_event_ndim(theta)
+
+    def validate(self, theta: Parts) -> None:
+        self.oracle.validate(theta)
+
+    def readout(self, y: Parts) -> Parts:
+        return as_tuple(y)[0]
+
+    def argmax(self, theta: Parts) -> Parts:
+        return self.oracle.argmax(theta)
+
+
+class FactorSupport:
+    """The structures of projections, as vectors, with their weights.
+
+    Attributes
+    ----------
+    weights : (R, F, K) Tensor
+        The weights, 0 beyond the support.
+    parts : (R, F, K, m) Tensor
+        The variables of each structure, negated where the factor negates them.
+    additional : (R, F, K, a) Tensor
+        The additional parts.
+    """
+
+    def __init__(self, weights: Tensor, parts: Tensor, additional: Tensor) -> None:
+        self.weights, self.parts, self.additional = weights, parts, additional
+
+    def select(self, keep: Tensor) -> FactorSupport:
+        """Return the supports of the instances ``keep``, positions in the batch."""
+        return FactorSupport(self.weights[keep], self.parts[keep], self.additional[keep])
+
+    @staticmethod
+    def concatenate(supports: list[FactorSupport]) -> FactorSupport:
+        """Return the supports of several batches as one batch."""
+        most = max(s.weights.shape[2] for s in supports)
+
+        def join(tensors: list[Tensor]) -> Tensor:
+            padded = [torch.cat([t, t.new_zeros(*t.shape[:2], most - t.shape[2], *t.shape[3:])], 2) for t in tensors]
+            return torch.cat(padded)
+
+        return FactorSupport(
+            join([s.weights for s in supports]),
+            join([s.parts for s in supports]),
+            join([s.additional for s in supports]),
+        )
+
+
+class GroupScores:
+    """A group of factors with the scores of a batch, in float64.
+
+    Parameters
+    ----------
+    graph : FactorGraph
+        The graph, for messages.
+    group : FactorGroup
+        The group.
+    index : (F, m) int64 Tensor
+        The coordinate of each part that has one; the other parts are additional.
+    additional : (B, F, a) Tensor
+        The additional scores.
+    forbidden : (B, n) bool Tensor
+        The coordinates of score −inf.
+
+    Attributes
+    ----------
+    sign, offset : (F, m) Tensor
+        The coordinate is sign · part + offset.
+    blocked : (B, F, m) bool Tensor
+        The parts of score −inf.
+    """
+
+    def __init__(
+        self, graph: FactorGraph, group: FactorGroup, index: Tensor, additional: Tensor, forbidden: Tensor
+    ) -> None:
+        self.graph, self.group, self.index, self.additional = graph, group, index, additional
+        negated = torch.zeros(index.shape, dtype=torch.bool, device=index.device)
+        negated[:, : group.negated.shape[1]] = group.negated.to(index.device)
+        self.offset = negated.to(additional.dtype)
+        self.sign = 1 - 2 * self.offset
+        self.blocked = forbidden[:, index] & ~negated
+        self.oracle = group.oracle if additional.shape[2] == 0 else _Factors(group.oracle)
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def to_coordinates(self, parts: Tensor) -> Tensor:
+        """Return the coordinates (..., F, m) of the factors' parts, or the reverse."""
+        return self.sign * parts + self.offset
+
+    def as_scores(self, rows: Tensor, parts: Tensor, factor: Tensor | float = 1.0) -> Parts:
+        """Return scores of the oracle for ``rows``: scores of parts (R, F, m), and ``factor`` · additional."""
+        parts, additional = parts.masked_fill(self.blocked[rows], -torch.inf), self.additional[rows]
+        forbidden = additional.isneginf()
+        scaled = (factor * additional.masked_fill(forbidden, 0)).masked_fill(forbidden, -torch.inf)
+        return self.group.as_parts(torch.cat([parts, scaled], 2).flatten(0, 1))
+
+    def maximise(self, rows: Tensor, multipliers: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Return the best structures for scores ``multipliers`` (R, F, m) of coordinates and ``factor`` · additional.
+
+        Returns
+        -------
+        parts : (R, F, m) Tensor
+            The coordinates.
+        additional : (R, F, a) Tensor
+            The additional parts.
+        """
+        theta = self.as_scores(rows, self.sign * multipliers, factor)
+        with self.named(rows):
+            best = self.group.as_vectors(checked_argmax(self.oracle, theta))
+        best = best.view(len(rows), len(self), -1)
+        m = self.index.shape[1]
+        return self.to_coordinates(best[..., :m]), best[..., m:]
+
+    def named(self, rows: Tensor) -> _named:
+        """Return a context whose errors name the instance of the graph, and the factor."""
+        return _named(self, rows)
+
+
+class _named:
+    def __init__(self, scores: GroupScores, rows: Tensor) -> None:
+        self.scores, self.rows = scores, rows
+        self.context = renumber_instances(rows.repeat_interleave(len(scores)))
+
+    def __enter__(self) -> None:
+        self.context.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, InfeasibleError):
+            group, graph = self.scores.group, self.scores.graph
+            f = error.batch_index % len(group)
+            rows = sorted({int(self.rows[i // len(group)]) for i in error.batch_indices})
+            raise InfeasibleError(
+                f"{graph.factor_name(group.numbers[f])} has no structure of finite score", rows[0], rows
+            ) from None
+        self.context.__exit__(kind, error, traceback)
+
+
+class FactorProjection:
+    """Projections onto conv(Y) of each factor of a group, with a warm start from the last projection.
+
+    Parameters
+    ----------
+    scores : GroupScores
+        The group with the scores.
+    rows : (R,) int64 Tensor
+        The instances.
+    """
+
+    def __init__(self, scores: GroupScores, rows: Tensor) -> None:
+        self.scores, self.rows = scores, rows
+        oracle = scores.group.oracle
+        self.has_closed_form = (
+            isinstance(oracle, Projectable)
+            and scores.additional.shape[2] == 0
+            and scores.index.shape == scores.group.variables.shape
+            and len(scores.group.shapes) == 1
+            and describes_argmax(type(oracle), "project")
+        )
+        self.oracle_calls = 0
+        self._structures: Parts | None = None
+        self._target: Parts | None = None
+
+    def project(self, target: Tensor, factor: Tensor) -> Tensor:
+        """Return argmin ½ ‖x − target‖² − factor · ⟨additional scores, w⟩ over the factors' structures, (R, F, m).
+
+        Parameters
+        ----------
+        target : (R, F, m) Tensor
+            The coordinates to project.
+        factor : (R, 1, 1) Tensor
+            The factor of the additional scores.
+        """
+        scores = self.scores
+        theta = scores.as_scores(self.rows, scores.sign * (target - scores.offset), factor)
+        self._target = theta
+        if self.has_closed_form:
+            with scores.named(self.rows):
+                mean = scores.group.oracle.project(theta)  # type: ignore[attr-defined]
+            return scores.to_coordinates(scores.group.as_vectors(mean).view_as(target))
+        mean = scores.group.as_vectors(self._run(theta).mean)[:, : target.shape[2]]
+        return scores.to_coordinates(mean.view_as(target))
+
+    def _run(self, theta: Parts) -> Any:
+        readout = isinstance(self.scores.oracle, _Factors)
+        with self.scores.named(self.rows):
+            result = active_set(
+                self.scores.oracle, theta, readout=readout, max_iter=_MOST_VERTICES, warm_start=self._structures
+            )
+        self.oracle_calls += result.oracle_calls
+        self._result, self._structures = result, result.support()
+        return result
+
+    def support(self) -> FactorSupport:
+        """Return the support of the last projection."""
+        scores, count = self.scores, len(self.scores)
+        if self.has_closed_form:
+            self._run(self._target)  # type: ignore[arg-type]
+        vectors = scores.group.as_vectors(self._structures).double()  # type: ignore[arg-type]
+        vectors = vectors.view(-1, len(self.rows), count, vectors.shape[-1]).permute(1, 2, 0, 3)
+        weights = self._result.weights.double().view(-1, len(self.rows), count).permute(1, 2, 0)
+        m = scores.index.shape[1]
+        parts = vectors[..., :m] * scores.sign[:, None] + scores.offset[:, None]
+        return FactorSupport(weights, parts, vectors[..., m:])
+
+    def select(self, keep: Tensor) -> None:
+        """Keep only the instances ``keep``, positions in the rows."""
+        count = len(self.scores)
+        if self._structures is not None:
+            flat = (keep[:, None] * count + torch.arange(count, device=keep.device)).flatten()
+            self._structures = map_parts(lambda t: t[:, flat], self._structures)
+        self.rows = self.rows[keep]

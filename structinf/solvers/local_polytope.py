@@ -1,0 +1,432 @@
+"""Linear and quadratic programs over the local polytope of a factor graph.
+
+The local polytope holds the values μ of the variables that are, for each factor, a mean of the factor's structures. It
+contains the convex hull of the structures of the graph. The solver is ADMM: each factor has a copy of its variables,
+and an iteration projects the copies of all factors onto the hulls of their structures. Since the iterations approach
+the solution slowly, the solver tries at intervals whether the current supports contain the solution: it solves the
+optimality conditions on the supports, and a call of the oracles at the multipliers bounds the error.
+
+References
+----------
+V. Niculae & A. Martins, LP-SparseMAP: Differentiable relaxed optimization for sparse structured prediction, ICML 2020.
+A. Martins, M. Figueiredo, P. Aguiar, N. Smith & E. Xing, AD3: Alternating directions dual decomposition for MAP
+inference in graphical models, JMLR 16, 2015.
+S. Boyd, N. Parikh, E. Chu, B. Peleato & J. Eckstein, Distributed optimization and statistical learning via the
+alternating direction method of multipliers, 2011, §3.4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import InfeasibleError
+from ..factor_graphs import FactorGraph
+from ..parts import Parts, as_tuple, batch_size
+from .face_search import ROUNDING, Faces, LocalProgram, bound_objective, search_faces
+from .face_system import FaceSystem
+from .factor_projections import FactorProjection, FactorSupport, GroupScores
+
+__all__ = ["LocalPolytope", "LocalPolytopeResult", "jacobian_product", "solve_local_polytope"]
+
+_RELAXATION = 1.6
+"""The factor of a step towards the new copies; 1.5 to 1.8 in Boyd et al., §3.4.3."""
+
+_ROUNDS = 6
+"""Rounds of the search from the supports of an iterate."""
+
+
+class LocalPolytope:
+    """The scores of a factor graph in coordinates: the variables, and additional parts if they are penalised.
+
+    Parameters
+    ----------
+    graph : FactorGraph
+        The graph.
+    theta : (B | 1, *event) Tensor, or tuple of them
+        The scores.
+    additional_parts : bool
+        Whether additional parts are coordinates too.
+
+    Attributes
+    ----------
+    theta : (B, n) Tensor
+        The scores of the coordinates, with 0 instead of −inf.
+    forbidden : (B, n) bool Tensor
+        Whether the score is −inf.
+    degree : (n,) Tensor
+        The number of factor parts of each coordinate.
+    groups : list of GroupScores
+        The factors.
+    """
+
+    def __init__(self, graph: FactorGraph, theta: Parts, additional_parts: bool) -> None:
+        self.graph, self.form, self.additional_parts = graph, theta, additional_parts
+        tensors, size = as_tuple(theta), batch_size(theta)
+        self.dtype = tensors[0].dtype
+        chosen = tensors if additional_parts else tensors[:1]
+        scores = torch.cat([t.double().expand(size, *t.shape[1:]).flatten(1) for t in chosen], 1)
+        self.forbidden = scores.isneginf()
+        self.theta = scores.masked_fill(self.forbidden, 0.0)
+        starts = [0]
+        for t in tensors:
+            starts.append(starts[-1] + math.prod(t.shape[1:]))
+        device = scores.device
+        self.groups = []
+        for group in graph.groups:
+            index, additional = group.variables.to(device), group.additional_scores(theta, size).double()
+            count = len(group.shapes) - 1
+            if additional_parts and count:
+                own = [torch.arange(starts[k], starts[k + count], device=device) for k in group.first]
+                index, additional = torch.cat([index, torch.stack(own)], 1), additional[..., :0]
+            self.groups.append(GroupScores(graph, group, index, additional, self.forbidden))
+        flat = torch.cat([g.index.flatten() for g in self.groups]) if self.groups else torch.zeros(0, dtype=torch.int64)
+        self.degree = torch.bincount(flat.to(device), minlength=scores.shape[1]).double()
+
+    def collect(self, copies: list[Tensor]) -> Tensor:
+        """Return the sum over the parts (R, F, m) of each coordinate, (R, n)."""
+        total = copies[0].new_zeros(len(copies[0]), self.theta.shape[1])
+        for group, t in zip(self.groups, copies, strict=True):
+            total.index_add_(1, group.index.flatten(), t.flatten(1))
+        return total
+
+    def as_parts(self, coordinates: Tensor, additional: list[Tensor]) -> Parts:
+        """Return coordinates (B, n) and additional parts (B, F, a) in the form of θ."""
+        tensors = as_tuple(self.form)
+        size = len(coordinates)
+        if self.additional_parts:
+            pieces = list(coordinates.split([math.prod(t.shape[1:]) for t in tensors], 1))
+        else:
+            pieces = [coordinates, *[coordinates[:, :0]] * (len(tensors) - 1)]
+            for scores, vectors in zip(self.groups, additional, strict=True):
+                shapes = scores.group.shapes[1:]
+                for f, first in enumerate(scores.group.first):
+                    parts = vectors[:, f].split([math.prod(shape) for shape in shapes], 1)
+                    pieces[first : first + len(shapes)] = parts
+        out = [p.reshape(size, *t.shape[1:]).to(t.dtype) for p, t in zip(pieces, tensors, strict=True)]
+        return tuple(out) if isinstance(self.form, tuple) else out[0]
+
+    def from_parts(self, parts: Parts) -> tuple[Tensor, list[Tensor]]:
+        """Return the coordinates (B, n) and the additional parts (B, F, a) of ``parts``, the reverse of the above."""
+        tensors = as_tuple(parts)
+        size = len(tensors[0])
+        chosen = tensors if self.additional_parts else tensors[:1]
+        coordinates = torch.cat([t.double().flatten(1) for t in chosen], 1)
+        if self.additional_parts:
+            return coordinates, [coordinates.new_zeros(size, len(g), 0) for g in self.groups]
+        return coordinates, [g.group.additional_scores(parts, size).double() for g in self.groups]
+
+
+@dataclass
+class LocalPolytopeResult:
+    """The solutions of a batch.
+
+    Attributes
+    ----------
+    mean : (B, n) Tensor
+        The coordinates μ.
+    additional : list of (B, F, a) Tensor
+        The additional parts of each group.
+    value : (B,) Tensor
+        The objective at μ.
+    gap : (B,) Tensor
+        Upper bound of the difference between the maximum and the value.
+    residual : (B,) Tensor
+        The largest difference between a coordinate and a factor's copy.
+    converged : (B,) bool Tensor
+        Whether the instance met the tolerance.
+    iterations : (B,) int64 Tensor
+        The number of ADMM iterations.
+    oracle_calls : int
+        The number of batched calls of oracles.
+    supports : list of (rows, supports)
+        The supports of the factors, for each part of the batch.
+    """
+
+    mean: Tensor
+    additional: list[Tensor]
+    value: Tensor
+    gap: Tensor
+    residual: Tensor
+    converged: Tensor
+    iterations: Tensor
+    oracle_calls: int
+    supports: list[tuple[Tensor, list[FactorSupport]]]
+
+
+def jacobian_product(
+    problem: LocalPolytope, result: LocalPolytopeResult, curvature: float, mean: Tensor, additional: list[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the products of cotangents with the Jacobian of the solution, on the supports.
+
+    Parameters
+    ----------
+    problem : LocalPolytope
+        The graph with the scores.
+    result : LocalPolytopeResult
+        The solutions.
+    curvature : float
+        The curvature, above 0.
+    mean : (B, n) Tensor
+        The cotangent of the coordinates.
+    additional : list of (B, F, a) Tensor
+        The cotangents of the additional parts.
+
+    Returns
+    -------
+    theta : (B, n) Tensor
+        The product for the scores of the coordinates.
+    additional : list of (B, F, a) Tensor
+        The products for the additional scores.
+    """
+    # A variable of no factor is its score over the curvature, cut to [0, 1].
+    inside = (problem.degree == 0) & (result.mean > 0) & (result.mean < 1)
+    theta, others = torch.where(inside, mean / curvature, 0.0), [torch.zeros_like(a) for a in additional]
+    for rows, supports in result.supports:
+        fixed = problem.forbidden[rows] | (problem.degree == 0)
+        inverse = (~fixed).double() / curvature
+        system = FaceSystem(problem.groups, supports, inverse, problem.degree, [s.weights > 0 for s in supports])
+        found, more = system.vjp(mean[rows], [a[rows] for a in additional])
+        theta[rows] += found
+        for own, one in zip(others, more, strict=True):
+            own[rows] = one
+    return theta, others
+
+
+def solve_local_polytope(
+    problem: LocalPolytope, *, curvature: float, tolerance: float, max_iter: int
+) -> LocalPolytopeResult:
+    """Maximise ⟨θ, μ⟩ − ½ curvature ‖μ‖² plus the additional scores over the local polytope, for each instance.
+
+    Parameters
+    ----------
+    problem : LocalPolytope
+        The graph with the scores.
+    curvature : float
+        1, or 0 for the linear program.
+    tolerance : float
+        An instance is finished once a bound shows an error ‖μ − μ*‖ of at most ``tolerance`` times ‖μ‖ or 1; with
+        curvature 0, once the gap is at most ``tolerance`` times the scale of the scores. It is also finished once
+        both residuals of ADMM, per part, are at most ``tolerance``. Values below the rounding errors act as the latter.
+    max_iter : int
+        Maximal number of iterations.
+
+    Raises
+    ------
+    InfeasibleError
+        If a factor has no structure of finite score, or the local polytope is empty.
+    """
+    return _ADMM(problem, curvature, tolerance, max_iter).run()
+
+
+class _ADMM:
+    def __init__(self, problem: LocalPolytope, curvature: float, tolerance: float, max_iter: int) -> None:
+        self.problem, self.curvature, self.tolerance, self.max_iter = problem, curvature, tolerance, max_iter
+        size = len(problem.theta)
+        theta, device = problem.theta, problem.theta.device
+        self.is_free = problem.degree == 0
+        # A variable of no factor has a solution of its own.
+        alone = theta.clamp(0, 1) if curvature else (theta > 0).double()
+        self.mean = torch.where(self.is_free & ~problem.forbidden, alone, 0.0)
+        self.additional = [torch.zeros_like(g.additional) for g in problem.groups]
+        value = torch.where(self.is_free, theta * self.mean - 0.5 * curvature * self.mean.square(), 0.0)
+        self.value = value.sum(1)
+        self.gap, self.residual = theta.new_zeros(size), theta.new_zeros(size)
+        self.converged = torch.ones(size, dtype=torch.bool, device=device)
+        self.iterations = torch.zeros(size, dtype=torch.int64, device=device)
+        self.supports: list[tuple[Tensor, list[FactorSupport]]] = []
+        self.oracle_calls = 0
+
+    def run(self) -> LocalPolytopeResult:
+        if self.problem.groups and len(self.mean):
+            self._iterate()
+        return LocalPolytopeResult(
+            self.mean,
+            self.additional,
+            self.value,
+            self.gap,
+            self.residual,
+            self.converged,
+            self.iterations,
+            self.oracle_calls,
+            self.supports,
+        )
+
+    # -- iterations --------------------------------------------------------------------------
+
+    def _iterate(self) -> None:
+        problem, q = self.problem, self.curvature
+        degree = problem.degree.clamp(min=1)
+        self.rows = torch.arange(len(self.mean), device=self.mean.device)
+        self.projections = [FactorProjection(g, self.rows) for g in problem.groups]
+        theta = problem.theta
+        # θ is divided over the factors. The step follows its size.
+        self.point = self.mean.clone() if q == 0 else (theta / degree).clamp(0, 1) * ~problem.forbidden
+        start = ((theta - q * self.point) / degree).masked_fill(problem.forbidden, 0)
+        self.multipliers = [start[:, g.index] for g in problem.groups]
+        spread = self._score_size()
+        self.step = spread.clamp(min=1 / float(degree.mean())) if q else torch.where(spread > 0, spread, 1.0)
+        check, self.anchor = 4, None
+        for iteration in range(1, self.max_iter + 1):
+            residuals = self._advance()
+            if iteration % 10 == 0 and iteration <= 500:
+                self._adapt(residuals)
+            last = iteration == self.max_iter
+            if iteration == check or last:
+                check += max(4, check // 2)
+                self._finish(iteration, residuals, last)
+                if not len(self.rows):
+                    return
+
+    def _score_size(self) -> Tensor:
+        """Return the mean absolute score of a coordinate, plus that of an additional part, (B,)."""
+        theta, others = self.problem.theta, [g.additional.flatten(1) for g in self.problem.groups]
+        additional = torch.cat(others, 1).abs().nan_to_num(posinf=0.0)
+        return theta.abs().sum(1) / theta.shape[1] + additional.sum(1) / max(additional.shape[1], 1)
+
+    def _advance(self) -> tuple[Tensor, Tensor]:
+        """Run one iteration; return the primal and the dual residual of each instance, per part."""
+        problem, rows = self.problem, self.rows
+        theta, forbidden = problem.theta[rows], problem.forbidden[rows]
+        step = self.step[:, None, None]
+        copies, sent = [], []
+        for g, projection, y in zip(problem.groups, self.projections, self.multipliers, strict=True):
+            copy = projection.project(self.point[:, g.index] + y / step, 1 / step)
+            copies.append(copy)
+            relaxed = _RELAXATION * copy + (1 - _RELAXATION) * self.point[:, g.index]
+            sent.append(step * relaxed - y)
+        weight = self.curvature + self.step[:, None] * problem.degree
+        new = ((theta + problem.collect(sent)) / weight.clamp(min=1e-300)).masked_fill(forbidden, 0)
+        new = torch.where(self.is_free, self.mean[rows], new)
+        self.multipliers = [step * new[:, g.index] - s for g, s in zip(problem.groups, sent, strict=True)]
+        count = problem.degree.sum()
+        primal = sum((c - new[:, g.index]).square().sum((1, 2)) for g, c in zip(problem.groups, copies, strict=True))
+        dual = ((new - self.point).square() * problem.degree).sum(1)
+        self.point, self.copies = new, copies
+        return (primal / count).sqrt(), self.step * (dual / count).sqrt()
+
+    def _adapt(self, residuals: tuple[Tensor, Tensor]) -> None:
+        """Balance the residuals, as in Boyd et al., §3.4.1."""
+        primal, dual = residuals
+        dual = dual / self._dual_scale()
+        factor = torch.where(primal > 4 * dual, 2.0, torch.where(dual > 4 * primal, 0.5, 1.0))
+        self.step = self.step * factor
+
+    def _dual_scale(self) -> Tensor:
+        """Return the size of the multipliers, by which dual residuals are measured."""
+        total = sum(y.square().sum((1, 2)) for y in self.multipliers)
+        return (total / self.problem.degree.sum()).sqrt().clamp(min=1e-6)
+
+    # -- the end of an instance ----------------------------------------------------------------
+
+    def _finish(self, iteration: int, residuals: tuple[Tensor, Tensor], last: bool) -> None:
+        program = self._program()
+        supports = [projection.support() for projection in self.projections]
+        found = search_faces(program, supports, self.multipliers, self.point, self.step, _ROUNDS)
+        limit = max(self.tolerance, ROUNDING)
+        primal, dual = residuals
+        settled = ~found.accepted & (primal <= limit) & (dual <= limit * self._dual_scale().clamp(min=1))
+        # The face of the limit is often known before the multipliers prove it.
+        near = (found.mean - self.point).masked_fill(program.fixed, 0).abs().amax(1) <= 10 * limit
+        found.accepted |= settled & found.valid & near
+        done = found.accepted | settled
+        if not last and iteration >= 30:
+            self._check_feasible(~done & (primal > 1e-4))
+        if last:
+            done = torch.ones_like(done)
+        keep = done.nonzero()[:, 0]
+        if len(keep):
+            self._store(keep, iteration, found, settled, supports)
+            self._select((~done).nonzero()[:, 0])
+
+    def _program(self) -> LocalProgram:
+        problem, rows = self.problem, self.rows
+        fixed = problem.forbidden[rows] | self.is_free
+        return LocalProgram(
+            problem.groups, problem.degree, rows, problem.theta[rows], fixed, self.curvature, self.tolerance
+        )
+
+    def _store(
+        self, keep: Tensor, iteration: int, found: Faces, settled: Tensor, supports: list[FactorSupport]
+    ) -> None:
+        exact = found.accepted[keep]
+        self._store_face(keep[exact], found)
+        if not bool(exact.all()):
+            self._store_iterate(keep[~exact], supports)
+        rows = self.rows[keep]
+        self.converged[rows] = exact | settled[keep]
+        self.iterations[rows] = iteration
+
+    def _store_face(self, keep: Tensor, found: Faces) -> None:
+        rows = self.rows[keep]
+        self.mean[rows] = torch.where(self.is_free, self.mean[rows], found.mean[keep])
+        for own, one in zip(self.additional, found.additional, strict=True):
+            own[rows] = one[keep]
+        self.value[rows] += found.value[keep]
+        self.gap[rows], self.residual[rows] = found.gap[keep], found.residual[keep]
+        self.supports.append((rows, [s.select(keep) for s in found.supports]))
+
+    def _store_iterate(self, keep: Tensor, supports: list[FactorSupport]) -> None:
+        """Store the last iterate of ADMM, whose copies differ."""
+        problem, rows, mean = self.problem, self.rows[keep], self.point[keep]
+        linear = torch.zeros_like(self.step[keep])
+        apart = []
+        for g, own, copy, s in zip(problem.groups, self.additional, self.copies, supports, strict=True):
+            w = torch.einsum("rfk,rfka->rfa", s.weights[keep], s.additional[keep])
+            own[rows] = w
+            linear += torch.where(w != 0, g.additional[rows] * w, 0.0).sum((1, 2))
+            apart.append((copy[keep] - mean[:, g.index]).abs().flatten(1).amax(1))
+        value = (problem.theta[rows] * mean - 0.5 * self.curvature * mean.square())[:, ~self.is_free].sum(1) + linear
+        bound, _ = bound_objective(self._program().select(keep), [y[keep] for y in self.multipliers])
+        self.mean[rows] = torch.where(self.is_free, self.mean[rows], mean)
+        self.value[rows] += value
+        self.gap[rows] = (bound - value).clamp(min=0)
+        self.residual[rows] = torch.stack(apart).amax(0)
+        self.supports.append((rows, [s.select(keep) for s in supports]))
+
+    def _select(self, keep: Tensor) -> None:
+        for projection in self.projections:
+            if not len(keep):
+                self.oracle_calls += projection.oracle_calls
+            projection.select(keep)
+        self.rows, self.point, self.step = self.rows[keep], self.point[keep], self.step[keep]
+        self.multipliers = [y[keep] for y in self.multipliers]
+        self.copies = [c[keep] for c in self.copies]
+        if self.anchor is not None:
+            self.anchor = [a[keep] for a in self.anchor]
+
+    # -- empty polytopes -------------------------------------------------------------------------
+
+    def _check_feasible(self, suspects: Tensor) -> None:
+        """Raise InfeasibleError if the multipliers of one of the ``suspects`` diverge along a certificate.
+
+        Multipliers d that sum to 0 at each variable, with Σ_f max_y ⟨d_f, y⟩ < 0, prove the local polytope to be empty.
+        """
+        anchor, self.anchor = self.anchor, self.multipliers
+        if anchor is None or not bool(suspects.any()):
+            return
+        problem = self.problem
+        moves = [y - a for y, a in zip(self.multipliers, anchor, strict=True)]
+        size = torch.stack([d.square().sum((1, 2)) for d in moves]).sum(0).sqrt()
+        moves = [d / size.clamp(min=1e-300)[:, None, None] for d in moves]
+        sums = problem.collect(moves).masked_fill(problem.forbidden[self.rows], 0) / problem.degree.clamp(min=1)
+        moves = [d - sums[:, g.index] for d, g in zip(moves, problem.groups, strict=True)]
+        best = [(d * g.maximise(self.rows, d, 0.0)[0]).sum((1, 2)) for g, d in zip(problem.groups, moves, strict=True)]
+        empty = suspects & (sum(best) < -1e-6)
+        if bool(empty.any()):
+            b = int(empty.nonzero()[0, 0])
+            apart = {}
+            for g, c in zip(problem.groups, self.copies, strict=True):
+                far = (c - self.point[:, g.index])[b].abs().amax(1)
+                apart.update(zip(g.group.numbers, far.tolist(), strict=True))
+            worst = sorted(k for k, far in apart.items() if far >= 0.5 * max(apart.values()))
+            names = " and ".join(problem.graph.factor_name(k).rstrip(",") for k in worst[:3])
+            rows = self.rows[empty].tolist()
+            raise InfeasibleError(
+                f"the factors of the graph contradict each other, most of all {names}; no values satisfy all factors",
+                rows[0],
+                rows,
+            )
