@@ -6,6 +6,7 @@ from .enumeration import Exact, SparsemaxEstimator
 from .expectation import expect, get_estimator, list_estimators, register_estimator
 from .muprop import MuProp
 from .relaxation_estimators import PerturbedEstimator, SparseMAPEstimator
+from .relaxed_control_variates import Rebar, Relax
 from .score_function import ScoreFunction
 from .sum_and_sample import SumAndSample
 from .topk_sparsemax import TopKSparsemax
@@ -22,6 +23,8 @@ __all__ = [
     "MuProp",
     "NoBaseline",
     "PerturbedEstimator",
+    "Rebar",
+    "Relax",
     "ScoreFunction",
     "SelfCritic",
     "SparseMAPEstimator",

@@ -88,6 +88,8 @@ def expect(
     score_function    p(y) ∝ exp⟨θ, y⟩                                  unbiased
     sum_and_sample    p(y) ∝ exp⟨θ, y⟩                                  unbiased, with a lower variance
     muprop            p(y) ∝ exp⟨θ, y⟩                                  unbiased, for differentiable f
+    rebar             p(y) ∝ exp⟨θ, y⟩                                  unbiased, for differentiable f
+    relax             p(y) ∝ exp⟨θ, y⟩                                  unbiased, with a trained module
     sparsemax         sparsemax of all scores ⟨θ, y⟩                    exact
     topk_sparsemax    sparsemax of the k highest scores                 exact
     sparsemap         weights of the SparseMAP solution                 exact

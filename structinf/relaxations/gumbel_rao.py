@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from ..noise import Exponential
+from ..solvers.conditional_noise import gumbel_scores_given_choice
 from ..validation import check_natural
 from .categorical_sample import CategoricalSample
 
@@ -65,8 +65,4 @@ class GumbelRao(CategoricalSample):
     def surrogate_scores(self, scores: Tensor, y: Tensor) -> Tensor:
         shape = (self.resamples, *scores.shape)
         drawn = Exponential().sample(shape, dtype=scores.dtype, device=scores.device, generator=self.generator)
-        log_e = drawn.log()
-        # The maximum of s + G is −log E + log Z for an exponential E; the others are truncated at the maximum.
-        maximum = scores.logsumexp(1, keepdim=True) - (log_e * y).sum(2, keepdim=True)
-        others = -torch.logaddexp(log_e - scores, -maximum)
-        return torch.where(y > 0, maximum, torch.where(scores > -torch.inf, others, -torch.inf))
+        return gumbel_scores_given_choice(scores, y, drawn.log())

@@ -101,8 +101,10 @@ def test_wrong_types():
 def test_an_instance_without_structures(estimator: str):
     unary = torch.zeros(3, 2, 2)
     unary[1, 0] = -torch.inf
+    chain: Any = ((unary, torch.zeros(2, 2)), "chain", {"lengths": [2, 1, 1]})
+    theta, oracle, options = (unary[:, 0], "categorical", {}) if estimator in ("rebar", "relax") else chain
     with pytest.raises(si.InfeasibleError) as error:
-        si.expect(cost, (unary, torch.zeros(2, 2)), "chain", estimator, lengths=[2, 1, 1])
+        si.expect(cost, theta, oracle, estimator, **options)
     assert error.value.batch_index == 1
 
 
