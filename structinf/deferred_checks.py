@@ -156,10 +156,12 @@ def unchecked() -> Iterator[None]:
     The context is for loops that must not wait, and for CUDA graphs, which cannot record a wait. Calls then have these
     requirements, and return wrong results without an error if a requirement is not met:
 
-    - Scores hold neither NaN nor +inf, and every instance has a structure of finite score.
+    - Scores hold neither NaN nor +inf, and every instance has a structure of finite score. The option ``on_infeasible``
+      has no effect.
     - Instance data such as ``lengths`` are valid tensors on the device of the scores. An invalid length can make a
       kernel access memory outside of its arrays.
-    - Gold structures and labels are structures of the oracle, without a part of score −inf.
+    - Gold structures and labels are structures of the oracle, without a part of score −inf. No label is −1 for
+      unknown, and no length is 0.
 
     Types, shapes and options are checked as usual, and so are all calls with tensors on the CPU. Solvers that iterate
     until they converge still wait for the GPU.
