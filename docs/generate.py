@@ -67,6 +67,7 @@ NEEDS = {
     "map": "needs `argmax`",
     "perturbed": "needs an `argmax` that accepts scores above 0",
     "belief_propagation": "needs tables over discrete variables",
+    "lp_map": "needs a `FactorGraph`",
     "marginals": "needs `log_partition`",
     "smoothed": "needs a dynamic program",
     "gumbel_rao": "needs one choice among n",

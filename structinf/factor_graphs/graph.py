@@ -239,7 +239,13 @@ class FactorGraph(Enumerable):
         return torch.bincount(torch.cat([*indices, self.variables.flatten()[:0]]), minlength=math.prod(self.shape))
 
     def factor_name(self, number: int) -> str:
-        """Return the words of messages for a factor."""
+        """Return the words of messages for a factor.
+
+        Parameters
+        ----------
+        number : int
+            The position of the factor among the calls of :meth:`add`.
+        """
         return self._factors[number].name
 
     # -- the oracle ---------------------------------------------------------------------------

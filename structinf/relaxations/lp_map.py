@@ -53,10 +53,10 @@ class LPMAP(LocalPolytopeRelaxation):
 
     Examples
     --------
-    A cycle of three variables that should differ from each other. The best assignment scores 0, for the third pair has
-    equal values:
+    Three variables should all differ, but two of them are always equal. The best structures score −1, and the mean with
+    fractions scores 0:
 
-    >>> import structinf as si
+    >>> import structinf as si, torch
     >>> graph = si.FactorGraph(3)
     >>> for pair in ([0, 1], [1, 2], [2, 0]):
     ...     graph.add("pair", pair)
