@@ -18,7 +18,7 @@ from .errors import InvalidInputError
 from .oracle import Oracle
 from .parts import Parts, PartsT, as_tuple, list_to_tuple, map_parts, pack_like
 from .relaxation import RELAXATIONS, Relaxation
-from .solution import Fill, Solution
+from .solution import PADDING, Solution
 
 __all__ = ["decode", "encode", "infer", "relax", "restrict", "same_instances"]
 
@@ -353,7 +353,7 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     with problem.numbering():
         flat = problem.flatten_parts(y, "y")
         problem.finish_checks()
-        return problem.restore(problem.oracle.decode(flat), fill=Fill(-1, -1))
+        return problem.restore(problem.oracle.decode(flat), fill=PADDING)
 
 
 def _flat_support(warm_start: Solution, problem: Problem) -> Parts:

@@ -14,7 +14,17 @@ from torch import Tensor
 from .oracle import Oracle
 from .parts import Parts, as_tuple
 
-__all__ = ["CONVERGED", "LOG_VALUE", "RANKED_STRUCTURES", "RANKED_VALUES", "WEIGHTS", "ZERO", "Fill", "Solution"]
+__all__ = [
+    "CONVERGED",
+    "LOG_VALUE",
+    "PADDING",
+    "RANKED_STRUCTURES",
+    "RANKED_VALUES",
+    "WEIGHTS",
+    "ZERO",
+    "Fill",
+    "Solution",
+]
 
 
 class Fill(NamedTuple):
@@ -41,6 +51,9 @@ ZERO = Fill(0.0, 0.0)
 
 LOG_VALUE = Fill(-math.inf, 0.0)
 """Values, log-partition functions and log-probabilities: the maximum, or the logarithm of the sum, of no numbers."""
+
+PADDING = Fill(-1.0, -1.0)
+"""Integer labels."""
 
 CONVERGED = Fill(1.0, 1.0)
 """Whether a solver met its tolerance."""

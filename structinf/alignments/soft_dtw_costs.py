@@ -16,6 +16,7 @@ from ..kernels.arrays import as_tensor
 from ..regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
 from ..relaxations.smoothed import Smoothed
 from ..shapes import Float, Int
+from ..solution import PADDING
 from ..solvers.argmax import best_structure
 from ..validation import check_floating
 
@@ -86,7 +87,7 @@ def soft_dtw(
     (tensor(-1.1904), tensor(-0.2508), tensor(0.))
     """
     problem, smoothed = _prepare(cost, temperature, regularizer, band, lengths)
-    with _NamedCost(), problem.plain_modes(defers_checks=True):
+    with problem.numbering(), _NamedCost(), problem.plain_modes(defers_checks=True):
         value = smoothed.conjugate(problem.oracle, problem.theta)
     return problem.restore(0 - value)  # `-value` would return −0 for a cost of 0
 
@@ -135,7 +136,7 @@ def alignment_matrix(
             [0.0000, 0.1811, 1.0000]])
     """
     problem, smoothed = _prepare(cost, temperature, regularizer, band, lengths)
-    with _NamedCost(), problem.plain_modes(defers_checks=True):
+    with problem.numbering(), _NamedCost(), problem.plain_modes(defers_checks=True):
         mean = smoothed.mean(problem.oracle, problem.theta)
     return cast(Tensor, problem.restore_parts(mean))
 
@@ -169,9 +170,9 @@ def alignment_path(
             [-1, -1]])
     """
     problem = _bind_band_and_lengths(cost, band, lengths)
-    with _NamedCost(), problem.plain_modes(defers_checks=True), torch.no_grad():
+    with problem.numbering(), _NamedCost(), problem.plain_modes(defers_checks=True), torch.no_grad():
         labels = problem.oracle.decode(best_structure(problem.oracle, problem.theta))
-    return problem.restore(labels)
+    return problem.restore(labels, fill=PADDING)
 
 
 def resolve_regularizer(temperature: float | None, regularizer: str | Regularizer) -> Regularizer:

@@ -112,14 +112,18 @@ class Problem:
             oracle = whole
         except InvalidInputError:
             # Oracles refuse a length of 0. The search for such lengths costs nothing if there are none.
-            chosen = without_empty_instances(oracle, bound, form, size)
-            if chosen is None:
+            solved = without_empty_instances(oracle, bound, form, size)
+            if solved is None:
                 raise
-            solved, oracle, form = chosen
+        if solved is not None:
+            oracle, form = solved.oracle[solved.index], solved.select_parts(form)
+            with _numbering(solved):
+                validate_scores(oracle, form, len(solved.index))
         form = _without_padding(oracle, form)
+        rows = batch_shape if solved is None else solved.index.shape
         with _numbering(solved):
             for i, t in enumerate(as_tuple(form)):
-                _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", batch_shape, checks)
+                _check_finite(t, f"theta[{i}]" if isinstance(theta, tuple) else "theta", rows, checks)
         if torch.is_inference_mode_enabled():
             # Autograd cannot record inference tensors, and some oracles use autograd.
             with torch.inference_mode(False):

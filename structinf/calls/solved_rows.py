@@ -15,7 +15,6 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
 from ..shapes import Bool, Int
 from ..solution import Fill
-from ..validation.method_calls import validate_scores
 
 __all__ = ["SolvedRows", "without_empty_instances"]
 
@@ -99,10 +98,8 @@ class SolvedRows:
         return whole.index_copy(dim, self.index, t)
 
 
-def without_empty_instances(
-    oracle: Oracle, bound: Mapping[str, Any], theta: Parts, size: int
-) -> tuple[SolvedRows, Oracle, Parts] | None:
-    """Return the selection without the instances of length 0, with the validated oracle and scores of the others.
+def without_empty_instances(oracle: Oracle, bound: Mapping[str, Any], theta: Parts, size: int) -> SolvedRows | None:
+    """Return the selection without the instances of length 0.
 
     Return None if no length is 0, or if the oracle has no structure of length 0.
 
@@ -127,7 +124,4 @@ def without_empty_instances(
     is_empty = (lengths == 0).unsqueeze(-1).flatten(1).all(1)
     if not bool(is_empty.any()):
         return None
-    rows = SolvedRows.all_of(whole, size, device).without(is_empty.nonzero()[:, 0].tolist(), infeasible=False)
-    chosen, own = whole[rows.index], rows.select_parts(theta)
-    validate_scores(chosen, own, len(rows.index))
-    return rows, chosen, own
+    return SolvedRows.all_of(whole, size, device).without(is_empty.nonzero()[:, 0].tolist(), infeasible=False)

@@ -57,6 +57,33 @@ def _class_of(name: str) -> Any:
     return next(type(e.oracle()) for e in oracle_examples.EXAMPLES if e.name == name)
 
 
+def test_errors_name_instances_of_the_whole_batch():
+    theta = torch.randn(3, 4, 2), torch.zeros(2, 2)
+    for wrong in (-1, 5):
+        with pytest.raises(si.InvalidInputError, match=f"got {wrong} at batch index 2"):
+            si.relax(theta, "chain", lengths=[0, 3, wrong])
+    theta[0][2, 1] = torch.nan
+    with pytest.raises(si.InvalidInputError, match="NaN at batch index 2"):
+        si.relax(theta, "chain", lengths=[0, 3, 2])
+    theta[0][2, 1] = -torch.inf
+    with pytest.raises(si.InfeasibleError, match="batch index 2") as caught:
+        si.relax(theta, "chain", lengths=[0, 3, 2])
+    assert caught.value.batch_indices == (2,)
+    with pytest.raises(si.InvalidInputError, match="NaN at batch index 1"):
+        si.soft_dtw(torch.full((2, 3, 3), torch.nan), lengths=[[0, 0], [3, 3]])
+
+
+def test_alignments_of_empty_series():
+    cost = torch.rand(2, 3, 4)
+    assert si.soft_dtw(cost, lengths=[[0, 0], [3, 4]])[0] == 0
+    assert not si.alignment_matrix(cost, lengths=[[0, 0], [3, 4]])[0].any()
+    path = si.alignment_path(cost, lengths=[[0, 0], [3, 4]])
+    assert (path[0] == -1).all()
+    torch.testing.assert_close(path[1], si.alignment_path(cost[1]))
+    with pytest.raises(si.InvalidInputError, match=r"lengths \(0, 0\)"):
+        si.soft_dtw(cost, lengths=[[0, 2], [3, 4]])
+
+
 @pytest.mark.parametrize("example", WITH_LENGTHS, ids=str)
 def test_an_empty_instance_has_one_structure_without_parts(example: Example):
     theta, oracle = draw(example), example.oracle()
