@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..errors import ConvergenceError, InvalidInputError
 from ..parts import Parts, as_tuple, inner_product, map_parts, scale_per_instance, sum_to_batch_of
-from .factor_groups import FactorTables, Layout, along, reduce_to
+from .factor_groups import FactorTables, Layout, along, is_compiled, reduce_to
 from .fixed_point import FixedPoint, find_fixed_point, rounding_limit
 from .max_product_decoding import decode
 
@@ -185,7 +185,7 @@ class BeliefPropagation:
             from .residual_schedule import residual_messages
 
             status = residual_messages(model, self._rhos(model.device), maximise, limit, self.max_iter)
-        elif _is_compiled(model) and start and model.size:
+        elif is_compiled(model) and start and model.size:
             from .parallel_schedule import parallel_messages
 
             status = parallel_messages(
@@ -360,11 +360,6 @@ class BeliefPropagation:
                 change = change + along(sums[c][:, :, i] - m, s, len(group.shape))
             changes.append(change)
         return changes
-
-
-def _is_compiled(model: FactorTables) -> bool:
-    """Return whether a compiled loop computes the messages of the parallel schedule; else torch operations do."""
-    return model.device.type == "cpu"
 
 
 def _log_sum(scores: Tensor, axes: tuple[int, ...]) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import InfeasibleError
 from ..parts import Parts, as_tuple, batch_size
 
-__all__ = ["FactorGroup", "FactorTables", "Layout", "along", "find_layout", "first_empty", "reduce_to"]
+__all__ = ["FactorGroup", "FactorTables", "Layout", "along", "find_layout", "first_empty", "is_compiled", "reduce_to"]
 
 
 @dataclass(frozen=True)
@@ -260,6 +260,11 @@ class FactorTables:
             if all(torch.equal(found[c], allowed[c]) for c in found):
                 return allowed, tables
             allowed = found
+
+
+def is_compiled(model: FactorTables) -> bool:
+    """Return whether compiled loops solve the model; else torch operations do."""
+    return model.device.type == "cpu"
 
 
 def first_empty(allowed: Tensor) -> int | None:

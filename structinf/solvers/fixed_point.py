@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["MOST_DAMPING", "WINDOW", "FixedPoint", "find_fixed_point", "rounding_limit"]
+__all__ = ["MOST_DAMPING", "ROUNDING", "WINDOW", "FixedPoint", "find_fixed_point", "rounding_limit"]
 
 WINDOW = 32
 MOST_DAMPING = 0.95
-_EPS = 64 * torch.finfo(torch.float64).eps
+ROUNDING = 64 * torch.finfo(torch.float64).eps
 
 
 class FixedPoint(NamedTuple):
@@ -35,7 +35,7 @@ class FixedPoint(NamedTuple):
 
 def rounding_limit(tolerance: float, scale: Tensor) -> Tensor:
     """Return ``tolerance``, or the rounding error of numbers of size ``scale`` (B,) if it is larger."""
-    return (_EPS * (1 + scale)).clamp(min=tolerance)
+    return (ROUNDING * (1 + scale)).clamp(min=tolerance)
 
 
 def find_fixed_point(

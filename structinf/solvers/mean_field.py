@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..errors import ConvergenceError, SolverLimitError
 from ..parts import Parts, as_tuple, scale_per_instance, sum_to_batch_of
-from .factor_groups import FactorTables, Layout, along, reduce_to
+from .factor_groups import FactorTables, Layout, along, is_compiled, reduce_to
 from .fixed_point import FixedPoint, rounding_limit
 
 __all__ = ["MeanField"]
@@ -118,14 +118,34 @@ class MeanField:
         length = torch.where((size > 0) & size.isfinite(), size, 1.0)
         direction = [t / length[:, None] for t in direction]
         steps = self._steps(model)
+        first = self.layout.first_joint
+        base = model.add_up({}, range(first), [[t] for t in direction[:first]])
+        given = self._expected(model, steps, direction, q, base)
+        tangent, status = self._tangents(found, steps, given)
+        self._refuse(~status.converged & (size != 0), "the iteration for the gradient has not converged")
+        products = []
+        for group, index in zip(self.layout.groups, model.index, strict=True):
+            arity = len(group.shape)
+            total = torch.zeros((), dtype=torch.float64, device=model.device)
+            for s in range(arity):
+                table = torch.ones((), dtype=torch.float64, device=model.device)
+                for t, (c, i) in enumerate(zip(group.shape, index, strict=True)):
+                    table = table * along((tangent if t == s else q)[c][:, :, i], t, arity)
+                total = total + table
+            products.append(total * length[:, None])
+        return model.ungroup(products)
+
+    def _tangents(self, found: _Found, steps: list[_Step], given: list[Tensor]) -> tuple[Values, FixedPoint]:
+        """Return the derivatives of q if the expected scores of each step change by ``given`` at a fixed q."""
+        model, q = found.model, found.q
+        if is_compiled(model) and model.size:
+            from .mean_field_compiled import tangents
+
+            by_variable = model.zeros()
+            for step, change in zip(steps, given, strict=True):
+                by_variable[step.cardinality].index_copy_(2, step.variables, change)
+            return tangents(model, q, by_variable, self.tolerance, self.max_iter)
         tables = [torch.where(t.isneginf(), 0.0, t) for t in model.tables]
-        given = self._expected(
-            model,
-            steps,
-            direction,
-            q,
-            model.add_up({}, range(self.layout.first_joint), [[t] for t in direction[: self.layout.first_joint]]),
-        )
 
         def sweep(change: Values) -> Values:
             change = dict(change)
@@ -141,19 +161,7 @@ class MeanField:
                 change[c] = change[c].index_copy(2, step.variables, weighted - old * weighted.sum(0))
             return change
 
-        tangent, status = self._repeat(model, sweep, model.zeros(), None)
-        self._refuse(~status.converged & (size != 0), "the iteration for the gradient has not converged")
-        products = []
-        for group, index in zip(self.layout.groups, model.index, strict=True):
-            arity = len(group.shape)
-            total = torch.zeros((), dtype=torch.float64, device=model.device)
-            for s in range(arity):
-                table = torch.ones((), dtype=torch.float64, device=model.device)
-                for t, (c, i) in enumerate(zip(group.shape, index, strict=True)):
-                    table = table * along((tangent if t == s else q)[c][:, :, i], t, arity)
-                total = total + table
-            products.append(total * length[:, None])
-        return model.ungroup(products)
+        return self._repeat(model, sweep, model.zeros(), None)
 
     def _refuse(self, failed: Tensor, reason: str) -> None:
         if bool(failed.any()):
@@ -179,7 +187,7 @@ class MeanField:
         scale = model.scale()
         found: _Found | None = None
         for start in range(self.starts):
-            q, status = self._repeat(model, lambda q: self._sweep(model, steps, q), self._start(model, start), scale)
+            q, status = self._ascend(model, steps, self._start(model, start), scale)
             bound = self._bound(model, q)
             if found is None:
                 found = _Found(model, q, bound, status)
@@ -198,6 +206,13 @@ class MeanField:
             )
         assert found is not None
         return found
+
+    def _ascend(self, model: FactorTables, steps: list[_Step], q: Values, scale: Tensor) -> tuple[Values, FixedPoint]:
+        if is_compiled(model) and model.size:
+            from .mean_field_compiled import ascend
+
+            return ascend(model, q, rounding_limit(self.tolerance, scale), self.max_iter)
+        return self._repeat(model, lambda q: self._sweep(model, steps, q), q, scale)
 
     def _repeat(
         self, model: FactorTables, sweep: Callable[[Values], Values], q: Values, scale: Tensor | None

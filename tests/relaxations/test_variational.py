@@ -241,10 +241,29 @@ def test_the_compiled_loop_and_torch_operations_agree(
     field = draw_graph(4, largest=2 if relaxation is TREES else 3)
     theta = draw_scores(field, 4, holes=True)
     compiled = si.infer(theta, field, relaxation)
-    monkeypatch.setattr("structinf.solvers.belief_propagation._is_compiled", lambda model: False)
+    monkeypatch.setattr("structinf.solvers.belief_propagation.is_compiled", lambda model: False)
     found = si.infer(theta, field, relaxation)
     close(found.mean, compiled.mean, 1e-9)
     torch.testing.assert_close(found.value, compiled.value)
+    assert compiled.residual is not None
+    torch.testing.assert_close(found.residual, compiled.residual, atol=1e-12, rtol=1e-3)
+
+
+def test_compiled_sweeps_and_torch_operations_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    field = draw_graph(4)
+    theta = tuple(t.requires_grad_() for t in draw_scores(field, 4, holes=True))
+    weights = draw_scores(field, 5)
+
+    def solve() -> tuple[si.Solution, tuple[Tensor, ...]]:
+        found = si.infer(theta, field, "mean_field", starts=2)
+        total = torch.stack([(m * w).sum() for m, w in zip(found.mean, weights, strict=True)]).sum()
+        return found, torch.autograd.grad(total, theta)
+
+    compiled, slopes = solve()
+    monkeypatch.setattr("structinf.solvers.mean_field.is_compiled", lambda model: False)
+    found, expected = solve()
+    close(found.mean, compiled.mean, 1e-12)
+    close(slopes, expected, 1e-8)
     assert compiled.residual is not None
     torch.testing.assert_close(found.residual, compiled.residual, atol=1e-12, rtol=1e-3)
 
