@@ -49,7 +49,7 @@ def _made(name: str) -> str | si.Oracle:
     if name != "factor_graph":
         return name
     graph = si.FactorGraph(3)
-    graph.add("or", graph.variables)
+    graph.add("at_most_one", graph.variables)
     graph.add("at_most_one", graph.variables[1:])
     return graph
 
