@@ -10,6 +10,7 @@ from .relaxed_control_variates import Rebar, Relax
 from .score_function import ScoreFunction
 from .sum_and_sample import SumAndSample
 from .topk_sparsemax import TopKSparsemax
+from .unordered_set import UnorderedSet
 from .weighted_structures import FunctionValues, WeightedStructures
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "SparsemaxEstimator",
     "SumAndSample",
     "TopKSparsemax",
+    "UnorderedSet",
     "WeightedStructures",
     "expect",
     "get_estimator",

@@ -16,7 +16,7 @@ from ..validation import check_feasible, check_in_range
 from .base import Estimator
 from .weighted_structures import WeightedStructures, select_instances
 
-__all__ = ["Exact", "SparsemaxEstimator"]
+__all__ = ["Exact", "SparsemaxEstimator", "empty_structures", "enumerate_and_score", "group_by_instance_data"]
 
 
 class _EnumerationEstimator(Estimator):
@@ -34,14 +34,14 @@ class _EnumerationEstimator(Estimator):
         first, size = as_tuple(theta)[0], batch_size(theta)
         check_in_range("temperature", self.regularizer.temperature, first.dtype)
         groups = [
-            (rows, *_enumerate_and_score(oracle, theta, rows))
-            for rows in _group_by_instance_data(oracle, size, first.device)
+            (rows, *enumerate_and_score(oracle, theta, rows))
+            for rows in group_by_instance_data(oracle, size, first.device)
         ]
         feasible = torch.ones(size, dtype=torch.bool, device=first.device)
         for rows, _, found in groups:
             feasible[rows] = ~found.detach().isneginf().all(1)
         check_feasible(feasible, f"structure of {oracle.label()}")
-        several = [_empty_structures(theta, size)]
+        several = [empty_structures(theta, size)]
         for rows, structures, found in groups:
             weights = autograd.smooth_argmax(self.regularizer, found / self.regularizer.temperature).to(first.dtype)
             row, column = weights.detach().nonzero(as_tuple=True)
@@ -56,7 +56,7 @@ class _EnumerationEstimator(Estimator):
         return f"{self.regularizer!r}"
 
 
-def _empty_structures(theta: Parts, size: int) -> WeightedStructures:
+def empty_structures(theta: Parts, size: int) -> WeightedStructures:
     """Return no structures, as a function of θ, so that an empty batch is differentiable too."""
     weights = torch.stack([t[:0].flatten(1).sum(1) for t in as_tuple(theta)]).sum(0)
     instance = torch.zeros(0, dtype=torch.int64, device=weights.device)
@@ -65,7 +65,7 @@ def _empty_structures(theta: Parts, size: int) -> WeightedStructures:
     )
 
 
-def _group_by_instance_data(oracle: Oracle, size: int, device: torch.device) -> list[Tensor]:
+def group_by_instance_data(oracle: Oracle, size: int, device: torch.device) -> list[Tensor]:
     """Group the indices of instances with equal instance data, which have the same structures."""
     data, groups = [value.tolist() for value in oracle.bound.values()], {}
     for b in range(size):
@@ -73,7 +73,7 @@ def _group_by_instance_data(oracle: Oracle, size: int, device: torch.device) -> 
     return [torch.tensor(rows, device=device) for rows in groups.values()]
 
 
-def _enumerate_and_score(oracle: Oracle, theta: Parts, rows: Tensor) -> tuple[Parts, Tensor]:
+def enumerate_and_score(oracle: Oracle, theta: Parts, rows: Tensor) -> tuple[Parts, Tensor]:
     """Return all structures (Y, *event) of the instances ``rows``, and their scores (len(rows), Y) in float64.
 
     All instances ``rows`` have equal instance data.

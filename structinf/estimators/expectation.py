@@ -87,6 +87,7 @@ def expect(
     exact             p(y) ∝ exp⟨θ, y⟩                                  exact
     score_function    p(y) ∝ exp⟨θ, y⟩                                  unbiased
     sum_and_sample    p(y) ∝ exp⟨θ, y⟩                                  unbiased, with a lower variance
+    unordered_set     p(y) ∝ exp⟨θ, y⟩                                  unbiased, k different structures
     muprop            p(y) ∝ exp⟨θ, y⟩                                  unbiased, for differentiable f
     rebar             p(y) ∝ exp⟨θ, y⟩                                  unbiased, for differentiable f
     relax             p(y) ∝ exp⟨θ, y⟩                                  unbiased, with a trained module
@@ -111,7 +112,7 @@ def expect(
     oracle : str, Oracle or TransitionSystem
         The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options. Or a
         transition system, whose sequences have the distribution of :class:`structinf.TransitionSystem`; the
-        estimators ``exact`` and ``score_function`` work for it.
+        estimators ``exact``, ``score_function`` and ``unordered_set`` work for it.
     estimator : str or Estimator
         A name of :func:`list_estimators`, or an object. Only an object keeps state and parameters between calls.
     inputs : (*batch, ...) Tensor, or several

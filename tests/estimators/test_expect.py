@@ -30,7 +30,7 @@ SERVED = {
 PAIRS = [(example, name) for example in SMALL for name in SERVED[example.name]]
 pairs = pytest.mark.parametrize(("example", "estimator"), PAIRS, ids=lambda case: str(case))
 estimators = pytest.mark.parametrize("estimator", si.list_estimators())
-DRAWS = ("muprop", "perturbed", "rebar", "relax", "score_function", "sum_and_sample")
+DRAWS = ("muprop", "perturbed", "rebar", "relax", "score_function", "sum_and_sample", "unordered_set")
 AT_MEANS = {"muprop": 1, "rebar": 2, "relax": 2}
 """Estimators that evaluate f, and its derivative, at so many points of an instance that are no structures."""
 
