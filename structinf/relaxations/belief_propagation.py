@@ -81,9 +81,13 @@ class BeliefPropagation(VariationalRelaxation):
 
     >>> import structinf as si
     >>> factors = [(0,), (0, 1), (1, 2), (2, 0)]
-    >>> field = si.get_oracle("markov_field", cardinalities=(2, 2, 2), factors=factors)
+    >>> sizes = (2, 2, 2)
+    >>> field = si.get_oracle(
+    ...     "markov_field", cardinalities=sizes, factors=factors
+    ... )
     >>> theta = (torch.tensor([0.0, 0.5]), *[-torch.eye(2)] * 3)
-    >>> si.infer(theta, field, BeliefPropagation()).value, si.log_partition(theta, field)
+    >>> value = si.infer(theta, field, BeliefPropagation()).value
+    >>> value, si.log_partition(theta, field)
     (tensor(1.2153), tensor(1.1168))
     """
 

@@ -55,9 +55,13 @@ class MeanField(VariationalRelaxation):
 
     >>> import structinf as si
     >>> factors = [(0,), (0, 1), (1, 2), (2, 0)]
-    >>> field = si.get_oracle("markov_field", cardinalities=(2, 2, 2), factors=factors)
+    >>> sizes = (2, 2, 2)
+    >>> field = si.get_oracle(
+    ...     "markov_field", cardinalities=sizes, factors=factors
+    ... )
     >>> theta = (torch.tensor([0.0, 0.5]), *[-torch.eye(2)] * 3)
-    >>> si.infer(theta, field, MeanField()).value, si.log_partition(theta, field)
+    >>> value = si.infer(theta, field, MeanField()).value
+    >>> value, si.log_partition(theta, field)
     (tensor(0.8748), tensor(1.1168))
     """
 
