@@ -353,10 +353,11 @@ def decode(y: Parts, oracle: str | Oracle, **options: Any) -> Tensor:
     with problem.numbering():
         flat = problem.flatten_parts(y, "y")
         problem.finish_checks()
-        return problem.restore(problem.oracle.decode(flat), fill=PADDING)
+        labels = problem.oracle.decode(flat)
+        return problem.restore(labels[:, :0] if problem.has_size_0 else labels, fill=PADDING)
 
 
-def _flat_support(warm_start: Solution, problem: Problem) -> Parts:
+def _flat_support(warm_start: Solution, problem: Problem) -> Parts | None:
     if not isinstance(warm_start, Solution):
         raise TypeError(
             f"warm_start must be a Solution, as infer returns it, or None, got {type(warm_start).__name__}; pass the "
@@ -383,6 +384,8 @@ def _flat_support(warm_start: Solution, problem: Problem) -> Parts:
         flattened = t.detach().to(like).reshape(len(t), problem.batch_shape.numel(), *like.shape[1:])
         return flattened if problem.solved is None else problem.solved.select(flattened, 1)
 
+    if problem.has_size_0:
+        return None
     if len(as_tuple(support)) != len(as_tuple(problem.theta)):
         raise InvalidInputError(
             f"warm_start: the structures of the solution have {len(as_tuple(support))} tensors, and theta has "

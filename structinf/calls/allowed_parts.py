@@ -39,6 +39,8 @@ def allowed_masks(problem: Problem, allowed: Any) -> Masks:
         Labels with −1 for unknown labels, or masks in the form of θ. A single mask for θ in the form of a tuple is the
         mask of the first tensor.
     """
+    if problem.has_size_0:
+        return [None] * len(as_tuple(problem.theta))
     if is_labels(allowed):
         with problem.plain_modes():
             return _of_labels(problem, allowed)

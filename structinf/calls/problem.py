@@ -118,7 +118,7 @@ class Problem:
         if solved is not None:
             oracle, form = solved.oracle[solved.index], solved.select_parts(form)
             with _numbering(solved):
-                validate_scores(oracle, form, len(solved.index))
+                solved, form = _validate_rest(solved, oracle, form)
         form = _without_padding(oracle, form)
         rows = batch_shape if solved is None else solved.index.shape
         with _numbering(solved):
@@ -137,6 +137,18 @@ class Problem:
     def whole_oracle(self) -> Oracle:
         """The oracle with the data of all instances of the user's batch."""
         return self.oracle if self.solved is None else self.solved.oracle
+
+    @property
+    def event_shapes(self) -> tuple[torch.Size, ...]:
+        """The event shape of each of the user's tensors."""
+        if self.solved is not None and self.solved.event_shapes is not None:
+            return self.solved.event_shapes
+        return tuple(t.shape[1:] for t in as_tuple(self.theta))
+
+    @property
+    def has_size_0(self) -> bool:
+        """Whether the user's batch has only empty instances, of a padded size that the oracle refuses."""
+        return self.solved is not None and self.solved.event_shapes is not None
 
     def infeasible(self) -> Tensor | None:
         """Return which instances are left out as infeasible, (*batch) bool; None with ``on_infeasible="raise"``."""
@@ -280,6 +292,8 @@ class Problem:
                 f"has no integer labels; got {labels.dtype} of shape {_shape(labels.shape)}, so pass "
                 f"{what}.to(theta.dtype) if it is a structure"
             )
+        if self.has_size_0:
+            return map_parts(torch.zeros_like, self.theta)
         return self.oracle.encode(self.flatten_labels(labels, what), self.theta)
 
     def flatten_labels(self, labels: Tensor, what: str) -> Tensor:
@@ -307,7 +321,7 @@ class Problem:
             raise InvalidInputError(f"{what} must have the form of theta, got {_describe(received)}{instead}")
         flat = []
         for i, (t, like) in enumerate(zip(as_tuple(y), as_tuple(self.theta), strict=True)):
-            event = like.shape[1:]
+            event = self.event_shapes[i]
             if not isinstance(t, Tensor):
                 raise TypeError(f"{what} must be a tensor in the form of theta, got {_describe(t)}{instead}")
             check_dense(what, t)
@@ -323,7 +337,8 @@ class Problem:
             check_values(what, t)
             check_real(what, t)
             t = t.to(like).expand(self.batch_shape + event)
-            flat.append(self.select(t.reshape(math.prod(self.batch_shape), *event)))
+            t = self.select(t.reshape(math.prod(self.batch_shape), *event))
+            flat.append(t.new_zeros(0, *like.shape[1:]) if self.has_size_0 else t)
         form = self.without_padding(pack_like(flat, self.theta))
         for t in as_tuple(form):
             if self.checks is None:
@@ -451,6 +466,9 @@ class Problem:
         Instances outside of the problem get the values ``fill``.
         """
         parts = map_parts(lambda t: self.scatter(t, dim, fill), parts)
+        if self.has_size_0:
+            own = [t[(..., *map(slice, e))] for t, e in zip(as_tuple(parts), self.event_shapes, strict=True)]
+            parts = pack_like(own, self.theta)
         restored = []
         for t, like, dtype in zip(as_tuple(parts), as_tuple(self.theta), self.dtypes, strict=True):
             # A reshape that changes nothing takes as long as a small kernel. The user's own tensor is not returned.
@@ -520,6 +538,28 @@ class _PlainModes:
                 raise
         if isinstance(error, InstanceError):
             error.add_batch_position(self.batch_shape)
+
+
+def _validate_rest(solved: SolvedRows, oracle: Oracle, form: Parts) -> tuple[SolvedRows, Parts]:
+    """Validate the scores ``form`` (K, *event) beside empty instances.
+
+    If all instances are empty, the padded size may be 0 too, which oracles refuse. No instances of size 2 then take the
+    place of the scores, as a differentiable function of the scores.
+    """
+    try:
+        validate_scores(oracle, form, len(solved.index))
+    except InvalidInputError:
+        larger = map_parts(_with_size_2, form)
+        if len(solved.index) or all(t is s for t, s in zip(as_tuple(form), as_tuple(larger), strict=True)):
+            raise
+        validate_scores(oracle, larger, 0)
+        return dataclasses.replace(solved, event_shapes=tuple(t.shape[1:] for t in as_tuple(form))), larger
+    return solved, form
+
+
+def _with_size_2(t: Tensor) -> Tensor:
+    shape = [max(size, 2) for size in t.shape[1:]]
+    return t if shape == list(t.shape[1:]) else t.new_zeros(t.shape[0], *shape) + t[:0].sum()
 
 
 def _numbering(solved: SolvedRows | None) -> contextlib.AbstractContextManager[None]:

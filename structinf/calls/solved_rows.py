@@ -32,11 +32,14 @@ class SolvedRows:
         empty: their only structure has no parts.
     oracle : Oracle
         The oracle of all B instances.
+    event_shapes : tuple of torch.Size or None
+        The event shapes of the user's scores, if these have a size of 0 that the oracle refuses.
     """
 
     index: Int[Tensor, " rows"]
     infeasible: Bool[Tensor, " batch"]
     oracle: Oracle
+    event_shapes: tuple[torch.Size, ...] | None = None
 
     @classmethod
     def all_of(cls, oracle: Oracle, size: int, device: torch.device) -> SolvedRows:
@@ -54,7 +57,7 @@ class SolvedRows:
         """Return the selection for the batch tiled ``n`` times, as :meth:`Oracle.repeat` tiles it."""
         size = len(self.infeasible)
         index = self.index + size * torch.arange(n, device=self.index.device).unsqueeze(1)
-        return SolvedRows(index.flatten(), self.infeasible.repeat(n), self.oracle.repeat(n))
+        return SolvedRows(index.flatten(), self.infeasible.repeat(n), self.oracle.repeat(n), self.event_shapes)
 
     @cached_property
     def empty(self) -> Int[Tensor, " rows"]:

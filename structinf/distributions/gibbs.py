@@ -118,7 +118,7 @@ class Gibbs(StructureDistribution):
         Marginals(temperature=temperature).check_scale(as_tuple(problem.theta)[0].dtype)
         stochastic = None if relaxation is None else _stochastic_relaxation(relaxation, problem.oracle)
         self._set_attributes(list_to_tuple(theta), problem.whole_oracle, temperature, stochastic, on_infeasible)
-        shapes = tuple(t.shape[1:] for t in as_tuple(problem.theta))
+        shapes = problem.event_shapes
         event: Any = shapes if isinstance(problem.theta, tuple) else shapes[0]
         check_flag("validate_args", validate_args, allow_none=True)
         super().__init__(problem.batch_shape, event, validate_args=validate_args)

@@ -14,7 +14,7 @@ from ..calls.resolution import prepare
 from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..oracle import Oracle
-from ..parts import as_tuple, pack_like
+from ..parts import pack_like
 from ..shapes import Float
 from ..transitions import TransitionSystem
 from ..validation import check_generator
@@ -187,8 +187,8 @@ def _with_empty_instances(
     with problem.numbering():
         estimates = found(f, rest, tuple(problem.select(x) for x in rows), generator)
     zeros = [
-        torch.zeros(1, len(empty), *t.shape[1:], dtype=dtype, device=t.device)
-        for t, dtype in zip(as_tuple(problem.theta), problem.dtypes, strict=True)
+        torch.zeros(1, len(empty), *event, dtype=dtype, device=empty.device)
+        for event, dtype in zip(problem.event_shapes, problem.dtypes, strict=True)
     ]
     terms = WeightedStructures.of(pack_like(zeros, problem.theta), estimates.new_ones(1, len(empty)))
     of_empty = evaluate(f, terms, terms.structures, [x.index_select(0, empty.to(x.device)) for x in rows])

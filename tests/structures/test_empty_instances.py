@@ -73,6 +73,45 @@ def test_errors_name_instances_of_the_whole_batch():
         si.soft_dtw(torch.full((2, 3, 3), torch.nan), lengths=[[0, 0], [3, 3]])
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("chain", ((0, 3), (3, 3))),
+        ("semi_markov", ((0, 0, 2), (2, 2))),
+        ("semi_markov", (0, 2, 1)),
+        ("arborescence", (1, 1)),
+        ("projective_tree", (1, 1)),
+        ("spanning_tree", (0, 0)),
+        ("binary_tree", (0, 0)),
+        ("dtw", (0, 0)),
+        ("needleman_wunsch", ((0, 0), (2,))),
+        ("monotonic_alignment", (0, 0)),
+        ("tour", (0, 0)),
+    ],
+)
+def test_a_batch_of_empty_instances_may_have_the_padded_size_0(name, shapes):
+    is_tuple = isinstance(shapes[0], tuple)
+    tensors = tuple(torch.zeros(2, *shape, requires_grad=True) for shape in (shapes if is_tuple else [shapes]))
+    theta = tensors if is_tuple else tensors[0]
+    lengths = torch.zeros(2, 2 if name in ("dtw", "needleman_wunsch", "monotonic_alignment") else 1).long()
+    data: dict[str, Any] = {"lengths": lengths if lengths.shape[1] == 2 else lengths[:, 0]}
+    for relaxation in ("map", "sparsemap", "marginals", "perturbed"):
+        if si.get_relaxation(relaxation).unsupported_reason(si.get_oracle(name)) is not None:
+            continue
+        found = si.infer(theta, name, relaxation, **data)
+        assert [m.shape for m in as_tuple(found.mean)] == [t.shape for t in tensors]
+        assert found.value.tolist() == [0, 0]
+        loss = si.FenchelYoungLoss(name, relaxation, cost="hamming")(theta, map_parts(Tensor.detach, theta), **data)
+        loss.backward()
+        assert loss == 0
+    labels = si.decode(map_parts(Tensor.detach, theta), name, **data)
+    assert labels.shape[:2] == (2, 0)
+    for y, t in zip(as_tuple(si.encode(labels, theta, name, **data)), tensors, strict=True):
+        assert y.shape == t.shape
+    with pytest.raises(si.InvalidInputError, match=r"theta|lengths"):
+        si.relax(theta, name, "map", lengths=data["lengths"] + 1)
+
+
 def test_alignments_of_empty_series():
     cost = torch.rand(2, 3, 4)
     assert si.soft_dtw(cost, lengths=[[0, 0], [3, 4]])[0] == 0
