@@ -53,7 +53,7 @@ class MeanField(VariationalRelaxation):
     --------
     A cycle of three binary variables that prefer different values:
 
-    >>> import structinf as si
+    >>> import torch, structinf as si
     >>> factors = [(0,), (0, 1), (1, 2), (2, 0)]
     >>> sizes = (2, 2, 2)
     >>> field = si.get_oracle(
