@@ -71,6 +71,7 @@ NEEDS = {
     "marginals": "needs `log_partition`",
     "smoothed": "needs a dynamic program",
     "gumbel_rao": "needs one choice among n",
+    "soft_subset": "needs subsets of exactly k",
     "sinkhorn": "needs matrices with given sums of rows and columns",
 }
 """What a relaxation needs from an oracle. Relaxations that share a column of the table have the same need."""
