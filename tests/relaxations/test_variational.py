@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from typing import Any
 
@@ -205,6 +206,16 @@ def test_the_means_of_mean_field_are_products(seed: int, holes: bool) -> None:
         torch.testing.assert_close(table, product)
     entropy = -sum(torch.xlogy(each, each).sum(1) for each in q)
     torch.testing.assert_close(found.value, field.score(theta, found.mean) + entropy)
+
+
+def test_each_sweep_raises_the_bound_of_mean_field() -> None:
+    field = draw_graph(6)
+    theta = draw_scores(field, 6)
+    bounds = [
+        si.infer(theta, field, "mean_field", max_iter=sweeps, on_failure="ignore").value for sweeps in range(1, 8)
+    ]
+    for before, after in itertools.pairwise(bounds):
+        assert (after >= before - 1e-12).all()
 
 
 def test_more_starts_leave_a_symmetric_stationary_point() -> None:
