@@ -115,16 +115,13 @@ class FaceSystem:
         r, w, n = self.size, self.width + 1, self.count
         rows = torch.arange(r, device=self.inverse.device)
         matrix = self.inverse.new_zeros(r, w, w)
-        summed = self.inverse.new_zeros(r * w, n)  # the coordinates of each structure, copies added
+        summed = self.inverse.new_zeros(r * w * n)  # the coordinates of each structure, copies added
         for scores, support, used, number in zip(self.groups, self.supports, self.used, self.number, strict=True):
             parts = support.parts * used[..., None]
             gram = parts @ parts.mT + 1.0  # the constraints 1 p = 1 add 1
             matrix[rows[:, None, None, None], number[..., :, None], number[..., None, :]] = gram
-            target = (rows[:, None, None] * w + number).flatten()
-            for f in range(len(scores)):  # parts of a factor may share a coordinate
-                chosen = target.view(number.shape)[:, f].flatten()
-                block = self.inverse.new_zeros(len(chosen), n).index_add_(1, scores.index[f], parts[:, f].flatten(0, 1))
-                summed.index_add_(0, chosen, block)
+            place = (rows[:, None, None] * w + number)[..., None] * n + scores.index[:, None]
+            summed.index_add_(0, place.flatten(), parts.flatten())
         summed = summed.view(r, w, n)[:, : self.width]
         weight = self.inverse / (self.delta[:, None] + self.inverse * self.degree)
         matrix = matrix[:, : self.width, : self.width] - (summed * weight[:, None]) @ summed.mT

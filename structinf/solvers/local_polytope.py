@@ -35,6 +35,10 @@ __all__ = ["LocalPolytope", "LocalPolytopeResult", "jacobian_product", "solve_lo
 _RELAXATION = 1.6
 """The factor of a step towards the new copies; 1.5 to 1.8 in Boyd et al., §3.4.3."""
 
+_PROXIMAL = 3e-3
+"""The factor of the proximal term in searches with curvature 0, relative to the size of scores. With a smaller factor,
+weights on a face that is not optimal turn negative sooner."""
+
 _ROUNDS = 6
 """Rounds of the search from the supports of an iterate."""
 
@@ -267,7 +271,7 @@ class _ADMM:
         self.point = self.mean.clone() if q == 0 else (theta / degree).clamp(0, 1) * ~problem.forbidden
         start = ((theta - q * self.point) / degree).masked_fill(problem.forbidden, 0)
         self.multipliers = [start[:, g.index] for g in problem.groups]
-        spread = self._score_size()
+        self.size = spread = self._score_size()
         self.step = spread.clamp(min=1 / float(degree.mean())) if q else torch.where(spread > 0, spread, 1.0)
         check, self.anchor = 4, None
         for iteration in range(1, self.max_iter + 1):
@@ -325,7 +329,8 @@ class _ADMM:
     def _finish(self, iteration: int, residuals: tuple[Tensor, Tensor], last: bool) -> None:
         program = self._program()
         supports = [projection.support() for projection in self.projections]
-        found = search_faces(program, supports, self.multipliers, self.point, self.step, _ROUNDS)
+        proximal = _PROXIMAL * torch.where(self.size > 0, self.size, 1.0)[self.rows]
+        found = search_faces(program, supports, self.multipliers, self.point, proximal, _ROUNDS)
         limit = max(self.tolerance, ROUNDING)
         primal, dual = residuals
         settled = ~found.accepted & (primal <= limit) & (dual <= limit * self._dual_scale().clamp(min=1))
