@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 import structinf as si
-from structinf.testing import CheckError, check_oracle
+from structinf.testing import CheckError, check_oracle, list_oracle_checks
+from structinf.testing.cases import CheckTarget
+from structinf.testing.check import run_checks
 from structinf_oracles.common.elimination_order import min_fill_order
 from structinf_oracles.markov_field import MarkovField
 
@@ -143,9 +145,10 @@ def test_a_wrong_factorization_is_caught(found: Any, message: str) -> None:
             return found
 
     field = Wrong((2, 2, 3), [(0,), (0, 1), (1, 2)])
-    with pytest.raises(CheckError, match=message) as error:
-        check_oracle(field, ((2,), (2, 2), (2, 3)), dtypes=[torch.float64])
-    assert error.value.check == "factorization"
+    checks = [check for check in list_oracle_checks() if check.name == "factorization"]
+    target = CheckTarget.make(field, ((2,), (2, 2), (2, 3)), None)
+    with pytest.raises(CheckError, match=message):
+        run_checks(checks, target, raise_on_failure=True, on_result=None)
 
 
 # ----------------------------------------------------------------------------- readers
