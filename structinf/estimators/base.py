@@ -20,7 +20,7 @@ from ..transitions import TransitionSystem
 from .row_check import check_rows, reads_rows
 from .weighted_structures import FunctionValues, WeightedStructures
 
-__all__ = ["ESTIMATORS", "Estimator", "evaluate", "flat_rows"]
+__all__ = ["ESTIMATORS", "Estimator", "evaluate", "flat_rows", "point_gradients"]
 
 
 class Estimator(nn.Module, abc.ABC):
@@ -223,3 +223,11 @@ def evaluate(f: Callable[..., Tensor], terms: WeightedStructures, structures: Pa
         f"f gets the {count} structures of the whole batch in one call and must return a real tensor of shape "
         f"({count},), one number for each structure; got {received[:80]}"
     )
+
+
+def point_gradients(value: Tensor, points: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of ``value`` in the ``points``; 0 for a point on which the value does not depend."""
+    if not value.requires_grad:
+        return [torch.zeros_like(t) for t in points]
+    found = torch.autograd.grad(value, points, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(t) if g is None else g for g, t in zip(found, points, strict=True)]

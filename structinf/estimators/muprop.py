@@ -15,7 +15,7 @@ from ..parts import Parts, as_tuple, pack_like
 from ..shapes import Float
 from ..smoothing import log_partition_function
 from ..validation import check_natural
-from .base import Estimator, evaluate, flat_rows
+from .base import Estimator, evaluate, flat_rows, point_gradients
 from .score_function import ScoreFunction
 from .weighted_structures import WeightedStructures, needs_gradient
 
@@ -91,7 +91,7 @@ class MuProp(Estimator):
         )
         values = evaluate(f, every, points, rows)[order.argsort()]
         at_samples, at_mean = values[:count], values[count:]
-        slopes = _slopes(at_mean, leaves)
+        slopes = point_gradients(at_mean.sum(), leaves)
         control = at_mean.detach()[terms.instance]
         for y, m, g in zip(drawn, leaves, slopes, strict=True):
             away = (y - m.detach()[terms.instance]) * g[terms.instance]
@@ -105,11 +105,3 @@ class MuProp(Estimator):
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}"
-
-
-def _slopes(values: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of ``values`` in the ``leaves``; 0 for a tensor on which the values do not depend."""
-    if not values.requires_grad:
-        return [torch.zeros_like(t) for t in leaves]
-    found = torch.autograd.grad(values.sum(), leaves, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(t) if g is None else g for g, t in zip(found, leaves, strict=True)]

@@ -18,7 +18,7 @@ from ..parts import Parts
 from ..shapes import Float
 from ..solvers.conditional_noise import gumbel_scores_given_choice, logistic_scores_given_bits
 from ..validation import check_feasible, check_natural, check_nonnegative, check_positive
-from .base import Estimator, evaluate, flat_rows
+from .base import Estimator, evaluate, flat_rows, point_gradients
 from .score_function import ScoreFunction
 from .weighted_structures import WeightedStructures, needs_gradient
 
@@ -151,7 +151,7 @@ class _RelaxedControlVariate(Estimator):
         if self.eta:
             points = [r.detach().requires_grad_() for r in relaxed]
             values, at_z, at_z_given_y = f(torch.cat([drawn.y, *points]))
-            slopes = _gradients((at_z - at_z_given_y).sum(), points)
+            slopes = point_gradients((at_z - at_z_given_y).sum(), points)
             along = torch.stack([(r * g).sum() for r, g in zip(relaxed, slopes, strict=True)]).sum()
             (path,) = torch.autograd.grad(self.eta * along, theta, retain_graph=True)
             control = self.eta * at_z_given_y.detach()
@@ -288,11 +288,3 @@ class Relax(_RelaxedControlVariate):
         if control is not None and not isinstance(control, nn.Module):
             raise InvalidInputError(f"control must be a torch.nn.Module or None, got {type(control).__name__}")
         super().__init__(samples, eta, temperature, control)
-
-
-def _gradients(value: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of ``value`` in the ``leaves``; 0 for a leaf on which it does not depend."""
-    if not value.requires_grad:
-        return [torch.zeros_like(t) for t in leaves]
-    found = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(t) if g is None else g for g, t in zip(found, leaves, strict=True)]

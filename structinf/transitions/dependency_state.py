@@ -36,8 +36,10 @@ class ParserState:
         The number of nodes on the stack.
     front : (N,) int64 Tensor
         The first word of the buffer; beyond the length if the buffer is empty.
-    heads, labels : (N, n + 1) int64 Tensor
-        The head of each word, and the label of its arc; −1 for words without a head so far.
+    heads : (N, n + 1) int64 Tensor
+        The head of each word; −1 for words without a head so far.
+    labels : (N, n + 1) int64 Tensor
+        The label of the arc from the head of each word; −1 for words without a head so far.
     """
 
     inputs: Shared
@@ -66,7 +68,17 @@ class ParserState:
 
 @dataclass(frozen=True)
 class DependencyParser(TransitionSystem):
-    """Base class of the parsers :class:`ArcStandard` and :class:`ArcHybrid`."""
+    """Base class of :class:`structinf.transitions.ArcStandard` and :class:`structinf.transitions.ArcHybrid`.
+
+    Parameters
+    ----------
+    score : callable, optional
+        Returns the scores of the actions, (N, 3) or (N, 1 + 2 L), given a :class:`ParserState`.
+    labels : int, optional
+        The number L of labels of arcs. By default, arcs have no labels.
+    single_root : bool
+        Whether exactly one word has the root as its head.
+    """
 
     score: Callable[[ParserState], Tensor] | None = None
     labels: int | None = None
