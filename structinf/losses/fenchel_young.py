@@ -21,7 +21,7 @@ from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import RegularizedRelaxation, Relaxation
 from ..shapes import Float
 from ..validation import check_choice
-from .reduction import Reduction, check_reduction, without_negative_rounding
+from .reduction import Reduction, check_reduction, describe_rules, without_negative_rounding
 from .structured_loss import LOSS_CALL, StructuredLoss
 from .targets import divergences, partial_losses
 
@@ -232,7 +232,7 @@ class FenchelYoungLoss(StructuredLoss):
 
     def extra_repr(self) -> str:
         cost = "" if self.cost is None else f", cost={self.cost if isinstance(self.cost, str) else '...'}"
-        return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}{cost}, reduction={self.reduction!r}"
+        return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}{cost}, {describe_rules(self)}"
 
 
 def _check_least(values: Tensor, passes: Callable[[float], bool], check: Callable[[], None]) -> None:
@@ -257,7 +257,8 @@ def _check_gold_score(oracle: Oracle, theta: Parts, gold: Parts, gold_score: Ten
         part = _forbidden_part(oracle, theta, gold, index)
         raise InvalidInputError(
             f"y: the gold structure at batch index {index} uses a part of score −inf, {part}, so its loss is "
-            "infinite; give this part a finite score in theta, or correct y"
+            'infinite; give this part a finite score in theta, correct y, or set on_infeasible to "zero" if the '
+            "instance has no structure of finite score"
         )
 
 

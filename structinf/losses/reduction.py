@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
 from ..validation import check_choice
 
-__all__ = ["Reduction", "check_reduction", "reduce_losses", "without_negative_rounding"]
+__all__ = ["Reduction", "check_reduction", "describe_rules", "reduce_losses", "without_negative_rounding"]
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -17,6 +17,12 @@ def check_reduction(reduction: Reduction) -> Reduction:
     """Return ``reduction``; raise InvalidInputError unless it is "mean", "sum" or "none"."""
     check_choice("reduction", reduction, ("mean", "sum", "none"))
     return reduction
+
+
+def describe_rules(loss: Any) -> str:
+    """Return the options ``reduction`` and ``on_infeasible`` of a loss for its repr; a default "raise" is left out."""
+    rule = "" if loss.on_infeasible == "raise" else f", on_infeasible={loss.on_infeasible!r}"
+    return f"reduction={loss.reduction!r}{rule}"
 
 
 def reduce_losses(losses: Tensor, reduction: Reduction) -> Tensor:

@@ -16,7 +16,7 @@ from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import Relaxation, inner_modules
 from ..shapes import Float
 from ..validation import check_choice, check_real
-from .reduction import Reduction, check_reduction
+from .reduction import Reduction, check_reduction, describe_rules
 from .structured_loss import StructuredLoss
 
 __all__ = ["Distance", "RelaxedLoss"]
@@ -134,9 +134,7 @@ class RelaxedLoss(StructuredLoss):
 
     def extra_repr(self) -> str:
         distance = self.distance if isinstance(self.distance, str) else "..."
-        return (
-            f"oracle={self.oracle!r}, relaxation={self.relaxation!r}, distance={distance}, reduction={self.reduction!r}"
-        )
+        return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}, distance={distance}, {describe_rules(self)}"
 
 
 def _squared_l2(y: Tensor, mean: Tensor) -> Float[Tensor, " batch"]:

@@ -16,7 +16,7 @@ from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
 from ..shapes import Float
 from ..solvers.argmax import best_structure
-from .reduction import Reduction, check_reduction, reduce_losses, without_negative_rounding
+from .reduction import Reduction, check_reduction, describe_rules, reduce_losses, without_negative_rounding
 
 __all__ = ["SPOPlusLoss", "regret"]
 
@@ -120,7 +120,7 @@ class SPOPlusLoss(nn.Module):
         return reduce_losses(problem.scatter(losses), self.reduction).to(problem.dtype)
 
     def extra_repr(self) -> str:
-        return f"oracle={self.oracle!r}, reduction={self.reduction!r}"
+        return f"oracle={self.oracle!r}, {describe_rules(self)}"
 
 
 @public_call

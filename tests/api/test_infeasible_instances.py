@@ -238,6 +238,18 @@ def test_spo_plus_and_regret():
     assert si.regret(theta, true, "categorical", on_infeasible="zero").tolist() == [1.0, 0.0]
 
 
+def test_losses_show_the_option_and_name_it_in_their_error():
+    for loss in (
+        si.FenchelYoungLoss("chain", on_infeasible="zero"),
+        si.RelaxedLoss("chain", "marginals", on_infeasible="zero"),
+        si.SPOPlusLoss("chain", on_infeasible="zero"),
+    ):
+        assert "on_infeasible='zero'" in repr(loss)
+    assert "on_infeasible" not in repr(si.FenchelYoungLoss("chain"))
+    with pytest.raises(si.InvalidInputError, match="on_infeasible"):
+        si.FenchelYoungLoss("chain", "marginals")(chains(2, 1), torch.zeros(2, 3).long())
+
+
 def test_layers():
     theta = chains(2, 0)
     layer = si.Layer("chain", "marginals", on_infeasible="zero")
