@@ -18,6 +18,7 @@ by the same iteration (Welling & Teh 2004). Factors of several variables are pro
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -375,6 +376,7 @@ def _centred(belief: Tensor, change: Tensor) -> Tensor:
     return weighted - belief * weighted.sum(tuple(range(belief.ndim - 2)), keepdim=True)
 
 
+@functools.lru_cache(maxsize=64)
 def spanning_tree_weights(layout: Layout, label: str) -> tuple[float, ...]:
     """Return the probability of each edge in a uniformly drawn spanning tree; 1 for factors of one variable.
 
