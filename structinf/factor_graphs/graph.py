@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InfeasibleError, InvalidInputError, UnsupportedError
-from ..oracle import Enumerable, Oracle
+from ..kernels.logsumexp import logsumexp
+from ..oracle import Enumerable, GibbsOracle, Oracle
 from ..parts import Parts, as_tuple, batch_size
 from ..registry import ORACLES
 from ..validation import check_feasible
@@ -28,7 +28,7 @@ __all__ = ["FactorGraph"]
 _BEYOND_ARGMAX = "use the relaxation lp_map or lp_sparsemap, which need no argmax of the graph"
 
 
-class FactorGraph(Enumerable):
+class FactorGraph(GibbsOracle, Enumerable):
     """Binary variables that satisfy several constraints at once, each given by an oracle.
 
     Each factor is an oracle whose parts are some of the variables. A structure of the graph is a vector of variables
@@ -47,9 +47,9 @@ class FactorGraph(Enumerable):
     Notes
     -----
     The relaxations ``lp_map`` and ``lp_sparsemap`` need only the argmax of each factor. ``argmax`` of the graph is
-    exact: each connected component with a single factor takes one call of the factor's oracle. A component of several
-    factors lists its joint structures, at most 100,000, from the lists of its factors. Other graphs raise
-    UnsupportedError, and so do relaxations that need an argmax, such as ``sparsemap``.
+    exact, and so are sums over structures: each connected component with a single factor takes one call of the factor's
+    oracle. A component of several factors lists its joint structures, at most 100,000, from the lists of its factors.
+    Other graphs raise UnsupportedError, and so do relaxations that need an argmax or a sum, such as ``sparsemap``.
 
     No factor takes instance data, and the first use freezes the graph.
 
@@ -265,11 +265,6 @@ class FactorGraph(Enumerable):
         """The number of dimensions of the variables."""
         return len(self.shape)
 
-    @property
-    def unsupported(self) -> Mapping[str, str]:  # type: ignore[override]
-        """The reason why the graph has no sums."""
-        return MappingProxyType({"GibbsOracle": "sums over structures need elimination; use markov_field"})
-
     def event_shapes(self) -> tuple[torch.Size, ...]:
         """Return the shapes of the variables and of each additional tensor."""
         return (self.shape, *(shape for f in self._factors for shape in f.additional))
@@ -359,24 +354,32 @@ class FactorGraph(Enumerable):
         return not bool(scores[:, negated.to(scores.device)].isneginf().any())
 
     def _maximise_factor(self, factor: Factor, scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]) -> None:
-        index, flips = factor.variables.flatten().to(scores.device), factor.negated.flatten().to(scores.device)
-        own = scores[:, index]
-        own = torch.where(flips, -own, own).reshape(-1, *factor.variables.shape).contiguous()
-        places = range(factor.first, factor.first + len(factor.additional))
         with _name_factor(factor):
-            best = as_tuple(factor.oracle.argmax((own, *(tensors[i] for i in places)) if places else own))
+            best = as_tuple(factor.oracle.argmax(_own_scores(factor, scores, tensors)))
+        index, flips = factor.variables.flatten().to(scores.device), factor.negated.flatten().to(scores.device)
         found = best[0].flatten(1)
         y[0].flatten(1)[:, index] = torch.where(flips, 1 - found, found)
-        for i, part in zip(places, best[1:], strict=True):
+        for i, part in enumerate(best[1:], factor.first):
             y[i].copy_(part)
 
     def _maximise_list(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]) -> None:
         variables, values, others = self._joint_structures(tuple(numbers))
-        device, size = scores.device, len(scores)
-        index = variables.to(device)
-        pieces = [(scores[:, index], values.to(scores))]
+        best = self._list_scores(numbers, scores, tensors).max(1)
+        self._check_feasible(numbers, best.values)
+        y[0].flatten(1)[:, variables.to(scores.device)] = values.to(scores)[best.indices]
+        for i, listed in others.items():
+            y[i].copy_(listed.to(scores)[best.indices].view_as(y[i]))
+
+    def _check_feasible(self, numbers: list[int], value: Tensor) -> None:
+        check_feasible(value, f"structure of {' and '.join(f'factor {k}' for k in numbers)} together")
+
+    def _list_scores(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
+        """Return the scores of the joint structures of a component, (B, N)."""
+        variables, values, others = self._joint_structures(tuple(numbers))
+        size = len(scores)
+        pieces = [(scores[:, variables.to(scores.device)], values.to(scores))]
         pieces += [(tensors[i].expand(size, *tensors[i].shape[1:]).flatten(1), o.to(scores)) for i, o in others.items()]
-        best = []
+        rows = []
         for b in range(size):  # row by row, so that the result of an instance does not depend on the batch
             total = scores.new_zeros(len(values))
             for t, listed in pieces:
@@ -384,15 +387,8 @@ class FactorGraph(Enumerable):
                 total = total + listed @ t[b].masked_fill(forbidden, 0)
                 if bool(forbidden.any()):
                     total = total.masked_fill((listed[:, forbidden] != 0).any(1), -torch.inf)
-            best.append(total.max(0))
-        if not size:
-            return
-        names = " and ".join(f"factor {k}" for k in numbers)
-        check_feasible(torch.stack([b.values for b in best]), f"structure of {names} together")
-        rows = torch.stack([b.indices for b in best])
-        y[0].flatten(1)[:, index] = values.to(scores)[rows]
-        for i, listed in others.items():
-            y[i].copy_(listed.to(scores)[rows].view_as(y[i]))
+            rows.append(total)
+        return torch.stack(rows) if rows else scores.new_zeros(0, len(values))
 
     def _joint_structures(self, numbers: tuple[int, ...]) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
         """Return the variables (V,) of a component, their values (N, V), and the additional parts by position."""
@@ -416,6 +412,27 @@ class FactorGraph(Enumerable):
     @functools.cached_property
     def _lists(self) -> dict[tuple[int, ...], tuple[Tensor, Tensor, dict[int, Tensor]]]:
         return {}
+
+    def log_partition(self, theta: Parts) -> Tensor:
+        self.freeze()
+        tensors, size = as_tuple(theta), batch_size(theta)
+        scores = tensors[0].expand(size, *self.shape).flatten(1)
+        alone = scores[:, (self.degree == 0).to(scores.device)]
+        both = torch.stack([torch.zeros_like(alone), alone], 2)
+        total = logsumexp(both, 2).sum(1)
+        for numbers in self._components:
+            factor = self._factors[numbers[0]]
+            if len(numbers) == 1 and isinstance(factor.oracle, GibbsOracle) and self._is_plain(factor, scores):
+                # A negated variable scores θ x = θ − θ (1 − x).
+                negated = factor.variables.flatten()[factor.negated.flatten()].to(scores.device)
+                with _name_factor(factor):
+                    value = factor.oracle.log_partition(_own_scores(factor, scores, tensors))
+                total = total + scores[:, negated].sum(1) + value
+            else:
+                value = logsumexp(self._list_scores(numbers, scores, tensors), 1)
+                self._check_feasible(numbers, value.detach())
+                total = total + value
+        return total
 
     def enumerate(self, event_shape: Any) -> Parts:
         shapes = self.event_shapes()
@@ -441,6 +458,15 @@ class FactorGraph(Enumerable):
                     listed[i] = chosen
         shaped = [t.reshape(-1, *shape) for t, shape in zip(listed, shapes, strict=True)]
         return tuple(shaped) if len(shapes) > 1 else shaped[0]
+
+
+def _own_scores(factor: Factor, scores: Tensor, tensors: tuple[Tensor, ...]) -> Parts:
+    """Return the scores of the factor's oracle, for the ``scores`` (B, n) of variables and all ``tensors`` of θ."""
+    flips = factor.negated.flatten().to(scores.device)
+    own = scores[:, factor.variables.flatten().to(scores.device)]
+    own = torch.where(flips, -own, own).reshape(-1, *factor.variables.shape).contiguous()
+    others = tensors[factor.first : factor.first + len(factor.additional)]
+    return (own, *others) if others else own
 
 
 class _name_factor:

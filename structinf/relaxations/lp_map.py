@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import cast
 
+import torch
 from torch import Tensor
 from typing_extensions import Self
 
@@ -87,7 +88,6 @@ class LPMAP(LocalPolytopeRelaxation):
         self.refuse_warm_start(warm_start)
         problem, result = self._run(cast(FactorGraph, oracle), theta, curvature=0.0)
         mean = problem.as_parts(result.mean, result.additional)
-        fixed = as_tuple(mean)[0].flatten(1)
         value = result.value.to(problem.dtype)
         return Solution(
             mean=with_zero_gradient(mean, theta),
@@ -95,7 +95,7 @@ class LPMAP(LocalPolytopeRelaxation):
             gap=result.gap.to(problem.dtype),
             residual=result.residual.to(problem.dtype),
             converged=result.converged,
-            integral=(fixed == fixed.round()).all(1),
+            integral=torch.stack([(t == t.round()).flatten(1).all(1) for t in as_tuple(mean)]).all(0),
             oracle_calls=result.oracle_calls,
         )
 

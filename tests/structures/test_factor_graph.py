@@ -91,12 +91,22 @@ def test_sparsemap_of_a_chain_with_a_budget() -> None:
     assert solution.value.item() == pytest.approx(0.745)
 
 
-def test_sums_over_the_listed_structures() -> None:
-    bits, moves = bits_in_a_chain().enumerate(((4,), (2, 2)))
-    scores = bits @ BITS[0] + moves.flatten(1) @ BITS[1].flatten()
-    assert scores.logsumexp(0).item() == pytest.approx(2.667110, abs=1e-6)
+def test_sums_over_structures() -> None:
+    solution = si.infer(BITS, bits_in_a_chain(), "marginals")
+    assert solution.value.item() == pytest.approx(2.667110, abs=1e-6)
     expected = torch.tensor([0.585702, 0.554737, 0.414298, 0.445263], dtype=DOUBLE)
-    torch.testing.assert_close(scores.softmax(0) @ bits, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(solution.mean[0], expected, atol=1e-6, rtol=0)
+
+
+def test_sums_with_negated_and_free_variables() -> None:
+    graph = si.FactorGraph(4)
+    graph.add("subset", [0, 2, 3], k=1, negated=[False, True, False])
+    theta = torch.randn(3, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(3))
+    listed = graph.enumerate((4,))
+    assert len(listed) == 6
+    torch.testing.assert_close(si.log_partition(theta, graph), (theta @ listed.T).logsumexp(1))
+    marginals = (theta @ listed.T).softmax(1) @ listed
+    torch.testing.assert_close(si.relax(theta, graph, "marginals"), marginals)
 
 
 def test_factor_alone_takes_the_argmax_of_its_oracle() -> None:
