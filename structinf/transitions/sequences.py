@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..compile.public_call import public_call
 from ..errors import InvalidInputError
 from ..noise import Gumbel
 from ..parts import Parts, map_parts
@@ -97,6 +98,7 @@ class SequenceSample(NamedTuple):
         return torch.where(self.valid, -torch.expm1(-(self.scores - self.threshold).exp()), 0.0)
 
 
+@public_call
 @torch.no_grad()
 def decode_greedy(system: TransitionSystem, inputs: Any) -> Sequences:
     """Return the sequence of the best action in each step; of equal scores, the first action.
@@ -125,6 +127,7 @@ def decode_greedy(system: TransitionSystem, inputs: Any) -> Sequences:
     return Sequences(map_parts(lambda t: t[0], found.structures), *(t[0] for t in found[1:]))
 
 
+@public_call
 @torch.no_grad()
 def decode_beam(
     system: TransitionSystem, inputs: Any, k: int, *, length_penalty: float = 0.0, normalize: bool = True
@@ -175,6 +178,7 @@ def decode_beam(
     return _sequences(search(CheckedSystem(system, normalize), inputs, k, LengthPenalty(length_penalty)), k)
 
 
+@public_call
 @torch.no_grad()
 def enumerate_sequences(system: TransitionSystem, inputs: Any, *, most: int = 10_000) -> Sequences:
     """Return all sequences of positive probability, the most probable first.
@@ -211,6 +215,7 @@ def enumerate_sequences(system: TransitionSystem, inputs: Any, *, most: int = 10
     return _sequences(beam, beam.slots.keys.shape[1])
 
 
+@public_call
 @torch.no_grad()
 def stochastic_beam(
     system: TransitionSystem, inputs: Any, k: int, *, generator: torch.Generator | None = None
@@ -278,6 +283,7 @@ def _trimmed(actions: Tensor) -> Tensor:
     return actions[..., : int(used.max()) + 1 if len(used) else 0]
 
 
+@public_call
 @torch.no_grad()
 def sample_ancestral(
     system: TransitionSystem,
@@ -373,6 +379,7 @@ def roll_out(system: CheckedSystem, inputs: Any, n: int, choose: Callable[[Any, 
     return Sequences(structures, _trimmed(actions), scores, valid.view(n, batch))
 
 
+@public_call
 def sequence_log_prob(
     system: TransitionSystem, inputs: Any, actions: Tensor, *, normalize: bool = True, temperature: float = 1.0
 ) -> Tensor:
