@@ -331,7 +331,10 @@ class Gibbs(StructureDistribution):
                     f"enumerate_support: instances of different {name} have different structures. List the structures "
                     "of one instance at a time"
                 )
-        listed = self.oracle[:1].enumerate(self.event_shape)
+        if self._problem().solved is not None:  # all instances are empty: each has the structure without parts
+            listed = pack_like([torch.zeros(1, *event, device="cpu") for event in self.event_shapes], self.theta)
+        else:
+            listed = self.oracle[:1].enumerate(self.event_shape)
         batch = self.batch_shape if expand else torch.Size([1] * len(self.batch_shape))
         return map_parts(
             lambda y, t: y.to(t).view(len(y), *[1] * len(batch), *y.shape[1:]).expand(-1, *batch, *y.shape[1:]),

@@ -112,6 +112,14 @@ def test_a_batch_of_empty_instances_may_have_the_padded_size_0(name, shapes):
         si.relax(theta, name, "map", lengths=data["lengths"] + 1)
 
 
+def test_the_support_of_empty_instances_is_one_structure():
+    gibbs = si.Gibbs(torch.zeros(2, 3, 3), "arborescence", lengths=[0, 0])
+    support = gibbs.enumerate_support()
+    assert support.shape == (1, 2, 3, 3)
+    assert not support.any()
+    assert gibbs.log_prob(support).tolist() == [[0, 0]]
+
+
 def test_alignments_of_empty_series():
     cost = torch.rand(2, 3, 4)
     assert si.soft_dtw(cost, lengths=[[0, 0], [3, 4]])[0] == 0
