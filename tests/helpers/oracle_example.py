@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 import structinf
 from enumerators import Structure
-from structinf import Oracle
+from structinf import Oracle, Parts
 from structinf.testing import InstanceData
 
 
@@ -69,6 +71,14 @@ class Example:
     def parts(self) -> int:
         """Number of parts."""
         return sum(map(math.prod, self.shapes))
+
+    def draw(self, batch: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Parts:
+        """Normal scores (batch, *event), at most 0 if the oracle requires it; the same in each dtype."""
+        generator = torch.Generator().manual_seed(seed)
+        drawn = [torch.randn(batch, *s, generator=generator, dtype=torch.float64).to(dtype) for s in self.shapes]
+        if self.oracle().requires_nonpositive_theta:
+            drawn = [-t.abs() for t in drawn]
+        return tuple(drawn) if self.is_tuple else drawn[0]
 
     def __str__(self) -> str:
         options = "".join(f"-{key}={value}" for key, value in self.options.items())

@@ -33,14 +33,6 @@ LABELLED = [
 BATCH = 2
 
 
-def draw(example: Example, dtype: torch.dtype = torch.float64, seed: int = 0) -> Parts:
-    generator = torch.Generator().manual_seed(seed)
-    tensors = tuple(torch.randn(BATCH, *s, generator=generator, dtype=torch.float64).to(dtype) for s in example.shapes)
-    if example.oracle().requires_nonpositive_theta:
-        tensors = tuple(-t.abs() for t in tensors)
-    return tensors if example.is_tuple else tensors[0]
-
-
 def leaves(theta: Parts) -> Parts:
     return map_parts(lambda t: t.detach().clone().requires_grad_(), theta)
 
@@ -84,7 +76,7 @@ def test_the_loss_is_a_difference_of_values(
     example: Example, relaxation: si.RegularizedRelaxation, dtype: torch.dtype
 ) -> None:
     oracle = example.oracle()
-    theta, masks, exact = leaves(draw(example, dtype)), random_masks(example), relaxation.exact()
+    theta, masks, exact = leaves(example.draw(BATCH, dtype)), random_masks(example), relaxation.exact()
     allowed = masks if example.is_tuple else masks[0]
     generator = torch.Generator().manual_seed(0)
     loss = si.FenchelYoungLoss(oracle, exact, reduction="none")

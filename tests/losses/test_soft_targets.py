@@ -25,14 +25,6 @@ PAIRS = [
 ]
 
 
-def draw(example: Example, dtype: torch.dtype, seed: int) -> Parts:
-    generator = torch.Generator().manual_seed(seed)
-    tensors = tuple(torch.randn(2, *s, generator=generator, dtype=torch.float64).to(dtype) for s in example.shapes)
-    if example.oracle().requires_nonpositive_theta:
-        tensors = tuple(-t.abs() for t in tensors)
-    return tensors if example.is_tuple else tensors[0]
-
-
 def leaves(theta: Parts) -> Parts:
     return map_parts(lambda t: t.detach().clone().requires_grad_(), theta)
 
@@ -41,7 +33,7 @@ def leaves(theta: Parts) -> Parts:
 @pytest.mark.parametrize(("example", "name", "dtype"), PAIRS)
 def test_the_loss_of_a_mean_is_the_divergence_from_a_teacher(example: Example, name: str, dtype: torch.dtype) -> None:
     oracle, relaxation = example.oracle(), si.get_relaxation(name).exact()
-    theta, teacher = draw(example, dtype, 0), draw(example, dtype, 1)
+    theta, teacher = example.draw(2, dtype, 0), example.draw(2, dtype, 1)
     loss = si.FenchelYoungLoss(oracle, relaxation, reduction="none")
     generator = torch.Generator()
     own, other = leaves(theta), leaves(theta)

@@ -29,14 +29,6 @@ EMPTY = 1
 """The batch index of the empty instance."""
 
 
-def draw(example: Example, dtype: torch.dtype = torch.float64) -> Parts:
-    generator = torch.Generator().manual_seed(0)
-    tensors = tuple(torch.randn(3, *s, generator=generator, dtype=torch.float64).to(dtype) for s in example.shapes)
-    if example.oracle().requires_nonpositive_theta:
-        tensors = tuple(-t.abs() for t in tensors)
-    return tensors if example.is_tuple else tensors[0]
-
-
 def lengths_of(example: Example) -> tuple[Tensor, Tensor]:
     """Return lengths of three instances, the second of which is empty, and the lengths of the others."""
     own = torch.as_tensor([example.lengths[-1], example.lengths[0], example.lengths[0]])
@@ -133,7 +125,7 @@ def test_alignments_of_empty_series():
 
 @pytest.mark.parametrize("example", WITH_LENGTHS, ids=str)
 def test_an_empty_instance_has_one_structure_without_parts(example: Example):
-    theta, oracle = draw(example), example.oracle()
+    theta, oracle = example.draw(3), example.oracle()
     lengths, others = lengths_of(example)
     if example.name in REFUSED:
         with pytest.raises(si.InvalidInputError, match=rf"lengths must lie between .*{REFUSED[example.name]}"):
@@ -163,7 +155,7 @@ def test_an_empty_instance_has_one_structure_without_parts(example: Example):
 
 @pytest.mark.parametrize("example", [e for e in WITH_LENGTHS if e.name not in REFUSED], ids=str)
 def test_losses_and_queries_of_an_empty_instance(example: Example):
-    theta, oracle = draw(example, torch.float32), example.oracle()
+    theta, oracle = example.draw(3, torch.float32), example.oracle()
     lengths, others = lengths_of(example)
     data: dict[str, Any] = {"lengths": lengths}
     of_rest: dict[str, Any] = {"lengths": others}
