@@ -215,7 +215,8 @@ _NAMES_BY_MODULE = {
     ".functional.tag_scheme": "TagScheme",
     ".layers": "Layer",
     ".losses": "FenchelYoungLoss RelaxedLoss SPOPlusLoss regret",
-    ".oracle": "EntropyProjectable Enumerable Factorized GibbsOracle KBest Oracle Projectable Samplable TransportPolytope",
+    ".oracle": "EntropyProjectable Enumerable Factorized GibbsOracle KBest Oracle Projectable Samplable "
+    "TransportPolytope",
     ".parts": "Parts",
     ".queries": "Support TopK count entropy enumerate_support log_partition log_prob sample topk",
     ".regularizers": "Negentropy Regularizer SquaredL2 Tsallis Unregularized",

@@ -332,8 +332,8 @@ def test_all_infeasible_instances_are_named(relaxation):
     theta[0, 2] = theta[1, 0] = theta[1, 2] = -INF
     with pytest.raises(
         InfeasibleError,
-        match=r"for batch index 2 and also 3, 5: too many of their parts .* on_infeasible=.zero.; in the batch of shape "
-        r"\(2, 3\) their indices are \(0, 2\), \(1, 0\), \(1, 2\)$",
+        match=r"for batch index 2 and also 3, 5: too many of their parts .* on_infeasible=.zero.; in the batch of "
+        r"shape \(2, 3\) their indices are \(0, 2\), \(1, 0\), \(1, 2\)$",
     ) as error:
         relax(theta, "categorical", relaxation)
     assert (error.value.batch_index, error.value.batch_indices) == (2, (2, 3, 5))
