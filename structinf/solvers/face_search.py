@@ -180,8 +180,13 @@ def _solve(
     linear = sum((w * e).sum((1, 2)) for w, e in zip(weights, scores, strict=True))
     bound, best = bound_objective(program, y.copies)
     value = (theta * mean - 0.5 * q * mean.square()).sum(1) + linear
-    scale = 1 + (theta * mean).abs().sum(1) + sum(c.abs().sum((1, 2)) for c in y.copies)
+    # The scores alone: multipliers that are much larger have rounding errors that must not count as small.
+    scale = 1 + theta.abs().sum(1)
+    for g in groups:
+        scale = scale + g.additional[program.rows].nan_to_num(neginf=0.0).abs().sum((1, 2))
     gap = (bound - value).clamp(min=0)
+    if not q:  # the value of a vertex is exact, and the multipliers are not
+        gap = torch.where(gap <= ROUNDING * scale, 0.0, gap)
     limit = 0.5 * program.tolerance**2 * mean.square().sum(1).clamp(min=1) if q else program.tolerance * scale
     valid = valid & (residual <= 1e-9)
     face = Faces(

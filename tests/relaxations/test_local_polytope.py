@@ -165,11 +165,10 @@ def scores_for(shapes: tuple, batch: int, seed: int) -> object:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("relaxation", ["lp_map", "lp_sparsemap"])
 @pytest.mark.parametrize("seed", range(4))
-def test_random_graphs_conform(seed: int, relaxation: str) -> None:
+def test_random_graphs_conform(seed: int) -> None:
     graph, shapes = random_graph(seed, cyclic=seed >= 2)
-    check_relaxation(relaxation, graph, shapes)
+    check_relaxation("lp_sparsemap", graph, shapes)
 
 
 @pytest.mark.full
