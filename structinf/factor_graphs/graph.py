@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, UnsupportedError
+from ..kernels.arrays import as_tensor
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple
 from ..registry import ORACLES
@@ -165,7 +166,7 @@ class FactorGraph(ExactFactorGraph):
         """Return ``variables`` as flat indices, int64 on the CPU."""
         count = math.prod(self.shape)
         try:
-            given = torch.as_tensor(variables).detach().cpu()
+            given = as_tensor(variables).detach().cpu()
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidInputError(f"variables must be a tensor of integers, got {variables!r}") from error
         if given.dtype is torch.bool:
@@ -304,7 +305,7 @@ def _is_size(n: Any) -> bool:
 
 def _flags(negated: Any, index: Tensor) -> Tensor:
     try:
-        flags = torch.as_tensor(negated).detach().cpu()
+        flags = as_tensor(negated).detach().cpu()
         if flags.dtype is not torch.bool:
             raise TypeError
         return flags.broadcast_to(index.shape).clone()

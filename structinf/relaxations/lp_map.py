@@ -62,7 +62,8 @@ class LPMAP(LocalPolytopeRelaxation):
     >>> for pair in ([0, 1], [1, 2], [2, 0]):
     ...     graph.add("pair", pair)
     >>> differ = torch.tensor([[-1.0, 0.0], [0.0, -1.0]])
-    >>> solution = si.infer((torch.zeros(3), differ, differ, differ), graph, LPMAP())
+    >>> theta = torch.zeros(3), differ, differ, differ
+    >>> solution = si.infer(theta, graph, LPMAP())
     >>> solution.mean[0], solution.value, solution.integral
     (tensor([0.5000, 0.5000, 0.5000]), tensor(0.), tensor(False))
     """

@@ -58,8 +58,9 @@ class LocalPolytope:
                 own = [torch.arange(starts[k], starts[k + count], device=device) for k in group.first]
                 index, additional = torch.cat([index, torch.stack(own)], 1), additional[..., :0]
             self.groups.append(GroupScores(graph, group, index, additional, self.forbidden))
-        flat = torch.cat([g.index.flatten() for g in self.groups]) if self.groups else torch.zeros(0, dtype=torch.int64)
-        self.degree = torch.bincount(flat.to(device), minlength=scores.shape[1]).double()
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        flat = torch.cat([none, *(g.index.flatten() for g in self.groups)])
+        self.degree = torch.bincount(flat, minlength=scores.shape[1]).double()
 
     def collect(self, copies: list[Tensor]) -> Tensor:
         """Return the sum over the parts (R, F, m) of each coordinate, (R, n)."""
