@@ -433,9 +433,10 @@ def test_an_empty_registry(registry):
 def test_what_works_with_an_oracle_is_listed():
     summing = {name for name in si.list_relaxations() if si.get_relaxation(name).requires is not Oracle}
     graphs = {"belief_propagation", "mean_field", "lp_map", "lp_sparsemap"}
-    assert {"marginals", "sinkhorn", "smoothed", *graphs} == summing
+    categories = {"gapped_straight_through", "gumbel_rao"}
+    assert {"marginals", "reinmax", "sinkhorn", "smoothed", *graphs, *categories} == summing
     assert resolution.works_with(Knapsack(3)) == [name for name in si.list_relaxations() if name not in summing]
-    assert set(resolution.works_with(Explicit())) - set(resolution.works_with(Knapsack(3))) == {"marginals"}
+    assert set(resolution.works_with(Explicit())) - set(resolution.works_with(Knapsack(3))) == {"marginals", "reinmax"}
     assert resolution.works_with(si.get_oracle("categorical")) == [
         name for name in si.list_relaxations() if name not in ("sinkhorn", *graphs)
     ]
