@@ -17,7 +17,7 @@ from ..relaxation import RELAXATIONS
 
 __all__ = ["answers", "run"]
 
-WIDTH = 110  # no line is longer
+WIDTH = 80  # no line is longer
 
 ABILITIES: dict[str, tuple[type[Oracle], str]] = {
     "G": (GibbsOracle, "log-partition and marginals"),
