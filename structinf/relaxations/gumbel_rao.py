@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
 
 from ..noise import Exponential
+from ..oracle import Oracle
+from ..parts import Parts, as_tuple
 from ..solvers.conditional_noise import gumbel_scores_given_choice
+from ..solvers.perturbation import NoisyCopies
 from ..validation import check_natural
 from .categorical_sample import CategoricalSample
+from .surrogate import SampledArgmax
 
 __all__ = ["GumbelRao"]
 
@@ -45,7 +50,7 @@ class GumbelRao(CategoricalSample):
 
     Examples
     --------
-    >>> import structinf as si
+    >>> import structinf as si, torch
     >>> theta = torch.tensor([[0.3, -0.2, 0.1]], requires_grad=True)
     >>> y = si.relax(theta, "categorical", GumbelRao(resamples=100))
     >>> y.backward(torch.tensor([[1.0, 0.0, 0.0]]))
@@ -62,7 +67,17 @@ class GumbelRao(CategoricalSample):
         super().__post_init__()
         check_natural("resamples", self.resamples)
 
+    def _draw(self, oracle: Oracle, theta: Parts, perturbed: NoisyCopies) -> SampledArgmax:
+        drawn = super()._draw(oracle, theta, perturbed)
+        (y,) = as_tuple(drawn.argmax_result.y)
+        # Drawn in the forward pass, so that each backward pass through the same graph has the same gradient.
+        noise = Exponential().sample(
+            (self.resamples, *y.shape), dtype=y.dtype, device=y.device, generator=self.generator
+        )
+        with_noise = copy.copy(self)
+        object.__setattr__(with_noise, "_log_exponential", noise.log())
+        return replace(drawn, argmax_result=replace(drawn.argmax_result, surrogate=with_noise))
+
     def surrogate_scores(self, scores: Tensor, y: Tensor) -> Tensor:
-        shape = (self.resamples, *scores.shape)
-        drawn = Exponential().sample(shape, dtype=scores.dtype, device=scores.device, generator=self.generator)
-        return gumbel_scores_given_choice(scores, y, drawn.log())
+        noise: Tensor = self._log_exponential  # type: ignore[attr-defined]
+        return gumbel_scores_given_choice(scores, y, noise)

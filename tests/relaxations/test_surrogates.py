@@ -332,20 +332,20 @@ def test_layers_are_copied_pickled_and_shown(relaxation: si.Relaxation) -> None:
 
 @dataclass(frozen=True)
 class Choices(Listing):
-    """One of the parts that a mask allows; without the mask there is no answer."""
+    """One of the parts that a mask has; without the mask there is no answer."""
 
     name: ClassVar[str] = "toy_choices"
     event_ndim = 1
-    instance_ndim: ClassVar = {"allowed": 1}
+    instance_ndim: ClassVar = {"open_parts": 1}
 
     def listed(self, theta: Tensor) -> Any:
         rows = torch.eye(theta.shape[1], dtype=theta.dtype)
-        allowed = self.bound["allowed"]
-        assert len(allowed) == len(theta)
-        return rows.expand(len(theta), *rows.shape), allowed.bool()
+        open_parts = self.bound["open_parts"]
+        assert len(open_parts) == len(theta)
+        return rows.expand(len(theta), *rows.shape), open_parts.bool()
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        return torch.eye(event_shape[0], dtype=torch.float64)[self.bound["allowed"][0].bool()]
+        return torch.eye(event_shape[0], dtype=torch.float64)[self.bound["open_parts"][0].bool()]
 
 
 @pytest.mark.parametrize("name", si.list_relaxations())
@@ -354,17 +354,17 @@ def test_instance_data_reaches_every_call_of_the_oracle(name: str) -> None:
     if relaxation.unsupported_reason(oracle) is not None:
         pytest.skip(f"{name} asks for more than a list of structures")
     theta, v = torch.randn(3, 4), torch.randn(3, 4)
-    allowed = torch.tensor([[1, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, 1]])
-    with pytest.raises(InvalidInputError, match="allowed: the oracle needs this instance data"):
+    open_parts = torch.tensor([[1, 1, 0, 1], [0, 0, 1, 0], [1, 0, 0, 1]])
+    with pytest.raises(InvalidInputError, match="open_parts: the oracle needs this instance data"):
         si.relax(theta, oracle, relaxation)
-    assert not si.relax(theta, oracle, relaxation, allowed=allowed)[allowed == 0].any()
+    assert not si.relax(theta, oracle, relaxation, open_parts=open_parts)[open_parts == 0].any()
     leaf = theta.clone().requires_grad_()
-    si.relax(leaf, oracle, relaxation, allowed=allowed).backward(v)
+    si.relax(leaf, oracle, relaxation, open_parts=open_parts).backward(v)
     assert bool(leaf.grad.isfinite().all())
     if isinstance(relaxation, si.RegularizedRelaxation):
         gold = torch.eye(4)[torch.tensor([0, 2, 3])]
-        si.FenchelYoungLoss(oracle, relaxation)(leaf, gold, allowed=allowed).backward()
-    assert bool(si.SPOPlusLoss(oracle)(leaf, v, allowed=allowed) >= 0)
+        si.FenchelYoungLoss(oracle, relaxation)(leaf, gold, open_parts=open_parts).backward()
+    assert bool(si.SPOPlusLoss(oracle)(leaf, v, open_parts=open_parts) >= 0)
 
 
 # ----------------------------------------------------------------------------- bad input
