@@ -298,9 +298,9 @@ class MeanField:
         total = torch.zeros(model.size, dtype=torch.float64, device=model.device)
         for table, product in zip(model.tables, self._products(model, q), strict=True):
             scores = torch.where(product == 0, 0.0, table) * product
-            total += scores.sum((*range(scores.ndim - 2), -1))
+            total += _sum_per_instance(scores, scores.ndim - 2)
         for t in q.values():
-            total -= torch.xlogy(t, t).sum((0, 2))
+            total -= _sum_per_instance(torch.xlogy(t, t), 1)
         return total
 
     # -- starts ------------------------------------------------------------------------------
@@ -385,3 +385,8 @@ def _contract(entries: Tensor, use: _Use, factor_of: Callable[[int], Values], la
     for t, index in use.others.items():
         entries = (entries * along(factor_of(t)[shape[t]][:, :, index], t, arity)).sum(t, keepdim=True)
     return entries.flatten(0, -3)
+
+
+def _sum_per_instance(t: Tensor, dim: int) -> Tensor:
+    """Return the sums over all dimensions but ``dim``, in an order that does not depend on the number of instances."""
+    return t.movedim(dim, 0).flatten(1).contiguous().sum(1)
