@@ -172,6 +172,7 @@ def test_derivatives_in_the_series(function, metric):
 # ----------------------------------------------------------------------------- memory
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kB on Linux alone")
 def test_memory():
     """Value and gradient; x and y have 20 features, so that a (B, n, m, d) array would be 20 units."""

@@ -133,7 +133,7 @@ else:
 
 
 @FORK
-@pytest.mark.parametrize(("first_call", "seconds"), [("", 0.02), ("categorical", 0.02), ("categorical", 0.3)])
+@pytest.mark.parametrize(("first_call", "seconds"), [("", 0.02), ("categorical", 0.3)])
 def test_a_process_forks_while_a_thread_imports_or_compiles(tmp_path, first_call, seconds):
     program = FORK_DURING_FIRST_CALL.format(first_call=first_call, seconds=seconds)
     done = subprocess.run(

@@ -24,6 +24,7 @@ from structinf import (
 from structinf.testing import check_relaxation, list_relaxation_checks
 from structinf.testing.cases import CheckTarget
 from structinf.testing.check import run_checks
+from structinf.testing.report import CheckReport
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,7 @@ CENTRAL = {"form", "hull", "conjugate", "first_derivative", "loss_derivatives"}
 
 CENTRAL_FAMILIES = ("normal", "forbidden")
 
-SAMPLE = 4
+SAMPLE = 8
 """Without --full, all checks run for one pair of structure and relaxation in this number, and CENTRAL for each pair."""
 
 COMBINATIONS = [
@@ -54,6 +55,17 @@ COMBINATIONS = [
     for i, example in enumerate(RELAXED)
     for j, name in enumerate(NAMES)
 ]
+
+
+def run_central_checks(relaxation: Relaxation, example: Example, dtypes: tuple[torch.dtype, ...]) -> CheckReport:
+    oracle, data = example.oracle(), example.instance_data
+    target = CheckTarget.make(oracle, example.event_shape, data, relaxation=relaxation, dtypes=dtypes)
+    central = [
+        dataclasses.replace(check, families=[name for name in check.families if name in CENTRAL_FAMILIES])
+        for check in list_relaxation_checks()
+        if check.name in CENTRAL
+    ]
+    return run_checks(central, target, raise_on_failure=True, on_result=None)
 
 
 @pytest.mark.parametrize(("example", "name", "is_sampled"), COMBINATIONS)
@@ -75,13 +87,7 @@ def test_conformance(
     is_stochastic = get_relaxation(name).is_stochastic
     if not is_sampled and not request.config.getoption("--full"):
         relaxation = get_relaxation(name).exact()
-        target = CheckTarget.make(oracle, example.event_shape, data, relaxation=relaxation, dtypes=conformance_dtypes)
-        central = [
-            dataclasses.replace(check, families=[name for name in check.families if name in CENTRAL_FAMILIES])
-            for check in list_relaxation_checks()
-            if check.name in CENTRAL
-        ]
-        report = run_checks(central, target, raise_on_failure=True, on_result=None)
+        report = run_central_checks(relaxation, example, conformance_dtypes)
         assert {"form", "hull"} <= set(report.passed)
         if isinstance(relaxation, RegularizedRelaxation):
             assert {"conjugate", "loss_derivatives"} <= set(report.passed)
@@ -115,12 +121,25 @@ def pairs(options: Mapping[str, Relaxation], kind: Callable[[Oracle], Any]) -> C
     return pytest.mark.parametrize(("relaxation", "example"), found)
 
 
+def check_option(
+    relaxation: Relaxation, example: Example, dtypes: tuple[torch.dtype, ...], request: pytest.FixtureRequest
+) -> None:
+    """Run all checks with --full, and CENTRAL otherwise."""
+    if request.config.getoption("--full"):
+        oracle, data = example.oracle(), example.instance_data
+        check_relaxation(relaxation, oracle, example.event_shape, instance_data=data, dtypes=dtypes)
+    else:
+        assert {"form", "hull"} <= set(run_central_checks(relaxation.exact(), example, dtypes).passed)
+
+
 @pairs({"readout": get_relaxation("sparsemap", penalty="readout")}, lambda oracle: type(oracle).readout)
 def test_sparsemap_of_the_readout(
-    relaxation: Relaxation, example: Example, conformance_dtypes: tuple[torch.dtype, ...]
+    relaxation: Relaxation,
+    example: Example,
+    conformance_dtypes: tuple[torch.dtype, ...],
+    request: pytest.FixtureRequest,
 ) -> None:
-    oracle, data = example.oracle(), example.instance_data
-    check_relaxation(relaxation, oracle, example.event_shape, instance_data=data, dtypes=conformance_dtypes)
+    check_option(relaxation, example, conformance_dtypes, request)
 
 
 @pairs(
@@ -128,10 +147,12 @@ def test_sparsemap_of_the_readout(
     lambda oracle: (isinstance(oracle.event_ndim, tuple), isinstance(oracle, Projectable)),
 )
 def test_another_temperature(
-    relaxation: Relaxation, example: Example, conformance_dtypes: tuple[torch.dtype, ...]
+    relaxation: Relaxation,
+    example: Example,
+    conformance_dtypes: tuple[torch.dtype, ...],
+    request: pytest.FixtureRequest,
 ) -> None:
-    oracle, data = example.oracle(), example.instance_data
-    check_relaxation(relaxation, oracle, example.event_shape, instance_data=data, dtypes=conformance_dtypes)
+    check_option(relaxation, example, conformance_dtypes, request)
 
 
 @pairs(
@@ -139,7 +160,9 @@ def test_another_temperature(
     lambda oracle: getattr(type(oracle), "smoothed_value_and_mean", None),
 )
 def test_smoothed_by_another_regularizer(
-    relaxation: Relaxation, example: Example, conformance_dtypes: tuple[torch.dtype, ...]
+    relaxation: Relaxation,
+    example: Example,
+    conformance_dtypes: tuple[torch.dtype, ...],
+    request: pytest.FixtureRequest,
 ) -> None:
-    oracle, data = example.oracle(), example.instance_data
-    check_relaxation(relaxation, oracle, example.event_shape, instance_data=data, dtypes=conformance_dtypes)
+    check_option(relaxation, example, conformance_dtypes, request)

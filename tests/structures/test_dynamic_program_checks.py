@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
     [
         (FewOnes(k=2), (4,), None, torch.float64),
         (Grid(), (2, 3), {"lengths": [[2, 3], [1, 2], [2, 2], [2, 1]]}, torch.float64),
-        (Tags(), ((2, 2), (2, 2)), None, torch.float32),
+        pytest.param(Tags(), ((2, 2), (2, 2)), None, torch.float32, marks=pytest.mark.full),
     ],
     ids=["FewOnes", "Grid", "Tags"],
 )
