@@ -83,7 +83,7 @@ class ArcHybrid(DependencyParser):
     def costs(self, state: ParserState, heads: Tensor, labels: Tensor | None = None) -> Tensor:
         if self.single_root:
             return super().costs(state, heads, labels)
-        gold = self._gold(state, heads)
+        gold = self._gold(state, heads, "heads", state.heads.shape[1])
         size = gold.shape[1]
         node = torch.arange(size, device=gold.device)
         place = node[None] < state.depth[:, None]

@@ -196,7 +196,7 @@ class DependencyParser(TransitionSystem):
         labels : (I, n) int64 Tensor, optional
             The gold label of each arc. By default, labels do not count.
         """
-        gold = self._gold(state, heads)
+        gold = self._gold(state, heads, "heads", state.heads.shape[1])
         wrong = torch.arange(gold.shape[1], device=gold.device)[:, None] != gold[:, None]
         wrong = wrong.double()
         allowed, arcs = self.allowed(state), self.arcs(state)
@@ -252,21 +252,25 @@ class DependencyParser(TransitionSystem):
         """Return the columns "shift", "left" and "right" (N, 3), repeated for each label, (N, A)."""
         return torch.cat([of_kind[:, :1], of_kind[:, 1:].repeat_interleave(self._kinds, 1)], 1)
 
-    def _gold(self, state: ParserState, labels: Tensor) -> Tensor:
+    def _gold(self, state: ParserState, labels: Tensor, name: str, count: int) -> Tensor:
         """Return the row (n + 1) of gold labels of each state, with −1 for the root."""
         size = state.heads.shape[1]
+        if not isinstance(labels, Tensor):
+            raise TypeError(f"{name} must be an int64 tensor, got {type(labels).__name__}")
         if labels.shape != (len(state.inputs.values), size - 1) or labels.dtype != torch.int64:
             raise InvalidInputError(
-                f"heads and labels must be int64 tensors of shape ({len(state.inputs.values)}, {size - 1}), got "
+                f"{name} must be an int64 tensor of shape ({len(state.inputs.values)}, {size - 1}), got "
                 f"{tuple(labels.shape)} in {labels.dtype}"
             )
+        if labels.numel() and int(labels.max()) >= count:
+            raise InvalidInputError(f"{name} must be below {count}, got {int(labels.max())}")
         return torch.nn.functional.pad(labels, (1, 0), value=-1)[state.inputs.rows]
 
     def _label_costs(self, state: ParserState, arcs: Tensor, gold: Tensor, labels: Tensor | None) -> Tensor | float:
         """Return 1 for actions that add a gold arc with a wrong label, (N, A)."""
         if labels is None or self.labels is None:
             return 0.0
-        gold_label = self._gold(state, labels).gather(1, arcs[..., 1])
+        gold_label = self._gold(state, labels, "labels", self.labels).gather(1, arcs[..., 1])
         is_gold = gold.gather(1, arcs[..., 1]) == arcs[..., 0]
         wrong = is_gold[..., None] & (torch.arange(self.labels, device=gold.device) != gold_label[..., None])
         return torch.nn.functional.pad(wrong.flatten(1).double(), (1, 0))

@@ -14,6 +14,10 @@ __all__ = ["split_lengths"]
 
 def split_lengths(inputs: Any, extra: int) -> tuple[Tensor, Tensor]:
     """Return the tensor (B, n + extra, ...) of ``inputs``, and the lengths (B,), by default n."""
+    if isinstance(inputs, tuple | list) and len(inputs) != 2:
+        raise InvalidInputError(
+            f"inputs must be a tensor, or a tuple of it and lengths (B,), got {len(inputs)} entries"
+        )
     values, lengths = inputs if isinstance(inputs, tuple | list) else (inputs, None)
     if not isinstance(values, Tensor) or not values.is_floating_point():
         shown = values.dtype if isinstance(values, Tensor) else type(values).__name__
@@ -24,9 +28,13 @@ def split_lengths(inputs: Any, extra: int) -> tuple[Tensor, Tensor]:
     n = values.shape[1] - extra
     if lengths is None:
         return values, torch.full((len(values),), n, device=values.device)
+    if not isinstance(lengths, Tensor | list | tuple):
+        raise TypeError(f"lengths must be a tensor or list of integers, got {type(lengths).__name__}")
     lengths = torch.as_tensor(lengths, device=values.device)
     if lengths.shape != (len(values),) or lengths.dtype not in (torch.int64, torch.int32):
-        raise InvalidInputError(f"lengths must be integers of shape ({len(values)},), got {tuple(lengths.shape)}")
+        raise InvalidInputError(
+            f"lengths must be integers of shape ({len(values)},), got {tuple(lengths.shape)} in {lengths.dtype}"
+        )
     if len(lengths) and not bool(((lengths >= 1) & (lengths <= n)).all()):
         raise InvalidInputError(f"lengths must be between 1 and n = {n}, got {lengths.tolist()}")
     return values, lengths.long()

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..noise import Gumbel
 from ..shapes import Float
-from ..validation import check_count, check_generator, check_k
+from ..validation import check_count, check_feasible, check_generator, check_k
 from .inputs import split_lengths
 from .search import best_columns
 from .states import Shared
@@ -126,7 +126,11 @@ class PlackettLuce(TransitionSystem):
         order : (..., k) int64 Tensor
             The element at each place, without repetition. k is at most the number of places.
         """
+        _check_scores(theta)
         n = theta.shape[-1]
+        if not isinstance(order, Tensor) or not order.ndim:
+            received = "a number" if isinstance(order, Tensor) else type(order).__name__
+            raise InvalidInputError(f"order must be an int64 tensor (..., k), got {received}")
         if order.dtype != torch.int64 or not 1 <= order.shape[-1] <= self._places(n):
             raise InvalidInputError(
                 f"order must be an int64 tensor (..., k) with k from 1 to {self._places(n)}, got "
@@ -141,10 +145,13 @@ class PlackettLuce(TransitionSystem):
         uses = uses.scatter_add(-1, order, torch.ones_like(order))
         if bool((uses > 1).any()):
             raise InvalidInputError("order must name each element at most once")
-        chosen = theta.gather(-1, order)
-        rest = theta.masked_fill(uses > 0, -torch.inf).logsumexp(-1, keepdim=True)
+        is_forbidden = theta.detach() == -torch.inf
+        impossible = is_forbidden.gather(-1, order)
+        chosen = theta.gather(-1, order).masked_fill(impossible, 0.0)
+        rest = theta.masked_fill((uses > 0) | is_forbidden, -torch.inf).logsumexp(-1, keepdim=True)
         remaining = chosen.flip(-1).logcumsumexp(-1).flip(-1)
-        return (chosen - torch.logaddexp(remaining, rest)).sum(-1).to(dtype)
+        log_p = (chosen - torch.logaddexp(remaining, rest)).sum(-1)
+        return log_p.masked_fill(impossible.any(-1), -torch.inf).to(dtype)
 
     def sample(
         self, theta: Float[Tensor, "*batch n"], n: int = 1, *, generator: torch.Generator | None = None
@@ -162,11 +169,24 @@ class PlackettLuce(TransitionSystem):
         """
         check_count(n)
         check_generator(generator)
-        fixed = theta.detach()
+        _check_scores(theta)
+        fixed = theta.detach() if theta.dtype == torch.float64 else theta.detach().float()
         places = self._places(theta.shape[-1])
+        enough = (fixed > -torch.inf).sum(-1) >= places
+        check_feasible(enough.flatten(), f"order of {places} elements")
         noise = Gumbel().sample((n, *fixed.shape), dtype=fixed.dtype, device=fixed.device, generator=generator)
         flat = (fixed + noise).reshape(-1, fixed.shape[-1])
         return best_columns(flat, places).view(n, *fixed.shape[:-1], places)
 
     def _places(self, n: int) -> int:
         return n if self.k is None else min(self.k, n)
+
+
+def _check_scores(theta: Tensor) -> None:
+    if not isinstance(theta, Tensor) or not theta.is_floating_point():
+        shown = theta.dtype if isinstance(theta, Tensor) else type(theta).__name__
+        raise TypeError(f"theta must be a floating-point tensor (..., n), got {shown}")
+    if not theta.ndim or not theta.shape[-1]:
+        raise InvalidInputError(f"theta must have shape (..., n), n at least 1, got {tuple(theta.shape)}")
+    if not bool((theta.detach() < torch.inf).all()):
+        raise InvalidInputError("theta holds NaN or +inf; scores must be finite or −inf")

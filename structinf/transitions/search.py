@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UnsupportedError
+from ..errors import InvalidInputError, UnsupportedError
 from ..noise import Gumbel
 from ..parts import Parts, map_parts
 from .states import concatenate, select
@@ -55,7 +55,9 @@ class _PenalizedTotals(RowKeys):
         return (_like(self.totals[rows], scores) + scores) / self.divisor
 
     def least_scores(self, keys: Tensor) -> Tensor:
-        return keys * self.divisor - self.totals
+        scaled = keys * self.divisor
+        rounding = 4 * torch.finfo(scaled.dtype).eps * (scaled.abs() + self.totals.abs())
+        return scaled - torch.where(rounding < torch.inf, rounding, 0.0) - self.totals
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,14 @@ class LengthPenalty:
 
     def children(self, scores: Tensor, totals: Tensor, keys: Tensor, steps: int) -> tuple[Tensor, RowKeys]:
         """Return scores (N, A) that rank the children of each state, and their keys after ``steps`` actions."""
-        return scores, _PenalizedTotals(totals, ((5 + steps) / 6) ** self.exponent)
+        try:
+            divisor = ((5 + steps) / 6) ** self.exponent
+        except OverflowError:
+            raise InvalidInputError(
+                f"length_penalty {self.exponent!r} is too large for sequences of {steps} actions: "
+                "((5 + n) / 6)^length_penalty overflows; use a smaller length_penalty"
+            ) from None
+        return scores, _PenalizedTotals(totals, divisor)
 
 
 @dataclass(frozen=True)
@@ -301,13 +310,17 @@ def _candidates(ranked: Tensor, keys: RowKeys, slots: Slots, taken: Tensor, k: i
         batch, width = slots.keys.shape
         rows = torch.arange(count, device=ranked.device)
         table = slots.keys.new_full((batch * width, maxima.shape[1]), -torch.inf)
-        table[taken] = keys.of(rows, maxima)
+        best = keys.of(rows, maxima)
+        table[taken] = best
         bounds = torch.cat([table.view(batch, -1), slots.keys.masked_fill(slots.finished < 0, -torch.inf)], 1)
         bound = bounds.topk(min(k, bounds.shape[1]), 1).values[:, -1] if bounds.shape[1] >= k else None
         if bound is not None:
-            exact = keys.least_scores(bound[taken.div(width, rounding_mode="floor")])
+            bound = bound[taken.div(width, rounding_mode="floor")]
+            exact = keys.least_scores(bound)
             slack = 16 * torch.finfo(ranked.dtype).eps * (1 + exact.abs())
             bounded = torch.where(exact.isfinite(), exact - slack, exact).to(ranked.dtype)
+            # The maxima that decide the bound stay, whatever the rounding errors of their least score.
+            bounded = bounded.minimum(maxima.masked_fill(best < bound[:, None], torch.inf).amin(1))
             least = bounded.clamp(min=least)[:, None]
     rows, columns = (ranked >= least).nonzero().unbind(1)
     return rows, columns

@@ -174,6 +174,8 @@ def decode_beam(
     """
     check_k(k)
     check_nonnegative("length_penalty", length_penalty)
+    if length_penalty == math.inf:
+        raise InvalidInputError("length_penalty must be finite, got inf")
     check_flag("normalize", normalize)
     return _sequences(search(CheckedSystem(system, normalize), inputs, k, LengthPenalty(length_penalty)), k)
 
@@ -424,6 +426,8 @@ def sequence_log_prob(
     if actions.ndim < 2 or actions.shape[-2] != batch:
         raise InvalidInputError(f"actions must have shape (..., {batch}, T), got {tuple(actions.shape)}")
     flat = actions.reshape(math.prod(actions.shape[:-1]), actions.shape[-1])
+    if bool(((flat[:, :-1] < 0) & (flat[:, 1:] >= 0)).any()):
+        raise InvalidInputError("actions: a sequence has an action after −1; use −1 only after the last action")
     if len(flat) != batch:
         state = select(state, torch.arange(batch, device=flat.device).repeat(len(flat) // max(batch, 1)))
     total, dtype = torch.zeros(len(flat), dtype=torch.float64, device=flat.device), torch.get_default_dtype()
@@ -435,9 +439,17 @@ def sequence_log_prob(
             state, running, action = select(state, going), running[going], action[going]
         if not len(running):
             break
+        if bool(checked.done(state).any()):
+            raise InvalidInputError(
+                f"actions: a sequence has an action in step {step}, after its end; use −1 after the end"
+            )
         scores = checked.action_scores(state)
         dtype = scores.dtype
-        _check_actions(checked, state, action, scores.shape[1], step)
+        if bool((action >= scores.shape[1]).any()):
+            raise InvalidInputError(
+                f"actions must hold actions below A = {scores.shape[1]}, or −1 after the end, got {int(action.max())} "
+                f"in step {step}"
+            )
         chosen = scores.gather(1, action[:, None])[:, 0]
         total = total.index_add(0, running, chosen.double())
         allowed = (chosen.detach() > -torch.inf).nonzero()[:, 0]
@@ -446,14 +458,3 @@ def sequence_log_prob(
         if step + 1 < flat.shape[1] and len(running):
             state = checked.step(state, action)
     return total.to(dtype).view(actions.shape[:-1])
-
-
-def _check_actions(system: CheckedSystem, state: Any, action: Tensor, count: int, step: int) -> None:
-    if bool((action >= count).any()):
-        raise InvalidInputError(
-            f"actions must hold actions below A = {count}, or −1 after the end, got {int(action.max())} in step {step}"
-        )
-    if bool(system.done(state).any()):
-        raise InvalidInputError(
-            f"actions: a sequence has an action in step {step}, after its end; use −1 after the end"
-        )

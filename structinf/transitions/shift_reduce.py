@@ -147,6 +147,11 @@ class ShiftReduce(TransitionSystem):
             The first word, the last word and, with labels, the label of each span, in any order, as the labels of the
             oracle ``binary_tree``; −1 beyond the end.
         """
+        if not isinstance(spans, Tensor) or spans.dtype != torch.int64:
+            raise TypeError("spans must be an int64 tensor (B, 2n − 1, 2 or 3)")
+        columns = 2 if self.labels is None else 3
+        if spans.ndim != 3 or spans.shape[2] != columns or not spans.shape[1] % 2:
+            raise InvalidInputError(f"spans must have shape (B, 2n − 1, {columns}), got {tuple(spans.shape)}")
         first, last, *label = spans.unbind(2)
         n = (spans.shape[1] + 1) // 2
         is_padding = last < 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from ..errors import PluginError
-from ..parts import Parts, as_tuple
+from ..parts import Parts, as_tuple, divide_by_temperature
 from .states import State, size
 
 __all__ = ["CheckedSystem", "TransitionSystem"]
@@ -170,7 +170,7 @@ class CheckedSystem:
             )
         if scores.dtype not in (torch.float32, torch.float64):
             scores = scores.float()
-        scores = scores / self.temperature if self.temperature != 1 else scores
+        scores = cast(Tensor, divide_by_temperature(scores, self.temperature))
         found = scores.log_softmax(1) if self.normalize else scores
         # Rows with NaN or +inf, and rows of −inf alone, are NaN after the log-softmax.
         best = found.detach().amax(1) if scores.shape[1] else scores.new_zeros(count)

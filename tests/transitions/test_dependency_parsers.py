@@ -177,7 +177,13 @@ def test_wrong_inputs():
         si.decode_greedy(ArcHybrid(), torch.zeros(1, 4, 3))
     with pytest.raises(si.InvalidInputError, match="lengths must be between 1 and n = 3"):
         si.decode_greedy(ArcHybrid(), (torch.zeros(1, 4, 4), torch.tensor([4])))
-    with pytest.raises(si.InvalidInputError, match=r"heads and labels must be int64 tensors of shape \(1, 3\)"):
+    with pytest.raises(si.InvalidInputError, match=r"heads must be an int64 tensor of shape \(1, 3\)"):
         ArcHybrid().gold_actions(torch.zeros(1, 4, 4), torch.zeros(1, 4, dtype=torch.int64))
+    heads = torch.tensor([[0, 1, 9]])
+    for parser in (ArcHybrid(), ArcStandard()):
+        with pytest.raises(si.InvalidInputError, match="heads must be below 4, got 9"):
+            parser.gold_actions(torch.zeros(1, 4, 4), heads)
+    with pytest.raises(si.InvalidInputError, match="labels must be below 2, got 9"):
+        ArcHybrid(labels=2).gold_actions(torch.zeros(1, 4, 4, 2), torch.tensor([[0, 1, 1]]), heads)
     with pytest.raises(si.InvalidInputError, match="score must return"):
         si.decode_greedy(ArcHybrid(lambda state: torch.zeros(1, 2)), torch.zeros(1, 4, 4))

@@ -263,6 +263,40 @@ def test_bounds_by_blocks_leave_out_no_sequence(monkeypatch):
     assert all(torch.equal(one, other) for case in found[1:] for one, other in zip(found[0], case, strict=True))
 
 
+class LongSequences(si.TransitionSystem):
+    """Sequences of one action for each row of a table (T, A), with scores that do not depend on the prefix."""
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+    def start(self, inputs: Any) -> Tensor:
+        return torch.zeros(len(inputs), dtype=torch.int64)
+
+    def actions(self, state: Tensor) -> Tensor:
+        return self.scores[state]
+
+    def step(self, state: Tensor, action: Tensor) -> Tensor:
+        return state + 1
+
+    def done(self, state: Tensor) -> Tensor:
+        return state == len(self.scores)
+
+    def structure(self, state: Tensor) -> Tensor:
+        return state
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_long_sequences_keep_all_slots(dtype):
+    """The rounding errors of large totals leave all k sequences in the beam."""
+    scores = torch.randn(100, 40, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    system = LongSequences(scores)
+    for k, penalty in itertools.product((1, 3), (0.0, 1.0)):
+        found = si.decode_beam(system, scores[:2], k, length_penalty=penalty)
+        assert found.valid.all()
+        torch.testing.assert_close(found.scores[0, 0], scores.double().log_softmax(1).amax(1).sum(), rtol=1e-6, atol=0)
+        assert si.stochastic_beam(system, scores[:2], k).valid.all()
+
+
 # ------------------------------------------------------------------------------- edges
 
 
@@ -355,6 +389,12 @@ def test_log_probabilities_of_wrong_actions():
         si.sequence_log_prob(PlackettLuce(k=1), theta, repeated)
     with pytest.raises(TypeError, match="int64"):
         si.sequence_log_prob(PlackettLuce(), theta, repeated.float())
+    with pytest.raises(si.InvalidInputError, match="in step 3, after its end"):
+        si.sequence_log_prob(BitsInOrder(), theta, torch.zeros(2, 4, dtype=torch.int64))
+    with pytest.raises(si.InvalidInputError, match="action after −1"):
+        si.sequence_log_prob(BitsInOrder(), theta, torch.tensor([[1, -1, 1], [0, 0, 0]]))
+    with pytest.raises(si.InvalidInputError, match="temperature 1e-300 is too small"):
+        si.sequence_log_prob(BitsInOrder(), theta, torch.zeros(2, 3, dtype=torch.int64), temperature=1e-300)
 
 
 def test_errors_of_systems():
@@ -387,6 +427,16 @@ def test_errors_of_systems():
         si.decode_greedy("bits", scores)  # type: ignore[arg-type]
     with pytest.raises(si.InvalidInputError, match="k must be an integer of at least 1"):
         si.decode_beam(Table(2), scores, 0)
+    for penalty, message in ((math.inf, "length_penalty must be finite"), (1e5, "length_penalty .* is too large")):
+        with pytest.raises(si.InvalidInputError, match=message):
+            si.decode_beam(Table(2), scores, 1, length_penalty=penalty)
+    for wrong in ((scores[:, 0],), (scores[:, 0], [1, 1], 2)):
+        with pytest.raises(si.InvalidInputError, match="inputs must be a tensor, or a tuple"):
+            si.decode_greedy(BitsInOrder(), wrong)
+    with pytest.raises(si.InvalidInputError, match=r"lengths must be integers .* in torch\.float32"):
+        si.decode_greedy(BitsInOrder(), (scores[:, 0], torch.ones(2)))
+    with pytest.raises(TypeError, match="lengths must be a tensor or list"):
+        si.decode_greedy(BitsInOrder(), (scores[:, 0], "x"))
     with pytest.raises(si.UnsupportedError, match="more than 5 sequences"):
         enumerate_sequences(Table(2), scores, most=5)
 
@@ -409,6 +459,10 @@ def test_shift_reduce_builds_gold_trees():
         torch.testing.assert_close(score, tree.scores[0])
         beam = si.decode_beam(system, (theta, lengths), 100, normalize=False)
         torch.testing.assert_close(beam.structures[0], tree.structures[0])
+        with pytest.raises(si.InvalidInputError, match=r"spans must have shape \(B, 2n − 1, "):
+            ShiftReduce(labels=None if labels else 3).gold_actions(spans)
+    with pytest.raises(TypeError, match="spans must be an int64 tensor"):
+        ShiftReduce().gold_actions(torch.zeros(1, 3, 2))
 
 
 def test_bits_are_those_of_the_oracle():
@@ -466,3 +520,14 @@ def test_plackett_luce_of_extreme_scores():
         PlackettLuce().log_prob(theta, torch.tensor([[0, 0]]))
     with pytest.raises(si.InvalidInputError, match="elements from 0 to 3"):
         PlackettLuce().log_prob(theta, torch.tensor([[0, 4]]))
+    assert PlackettLuce().log_prob(theta, torch.tensor([[0, 2, 3, 1]])).item() == -torch.inf
+    (gradient,) = torch.autograd.grad(PlackettLuce().log_prob(theta, torch.tensor([[0, 2, 3]])).sum(), theta)
+    assert gradient.isfinite().all()
+    assert gradient[0, 1] == 0
+    with pytest.raises(si.InfeasibleError, match="order of 4 elements"):
+        PlackettLuce().sample(theta)
+    for wrong, error in ((torch.full((1, 4), torch.nan), "NaN"), (torch.zeros(2, 0), "n at least 1")):
+        with pytest.raises(si.InvalidInputError, match=error):
+            PlackettLuce().sample(wrong)
+    with pytest.raises(TypeError, match="theta"):
+        PlackettLuce().log_prob(torch.tensor([1, 2]), torch.tensor([0]))
