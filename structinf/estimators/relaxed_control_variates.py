@@ -17,7 +17,7 @@ from ..oracle import GibbsOracle, Oracle, Samplable
 from ..parts import Parts
 from ..shapes import Float
 from ..solvers.conditional_noise import gumbel_scores_given_choice, logistic_scores_given_bits
-from ..validation import check_feasible, check_natural, check_nonnegative, check_positive
+from ..validation import check_feasible, check_in_range, check_natural, check_nonnegative, check_positive
 from .base import Estimator, evaluate, flat_rows, point_gradients
 from .score_function import ScoreFunction
 from .weighted_structures import WeightedStructures, needs_gradient
@@ -103,6 +103,9 @@ class _RelaxedControlVariate(Estimator):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " batch"]:
         given: Any = problem.theta
+        check_in_range("temperature", self.temperature, given.dtype)
+        if self.eta:
+            check_in_range("eta", self.eta, given.dtype)
         size, n = problem.batch_shape.numel(), self.samples
         rows = [flat_rows(x, f"inputs[{i}]", problem.batch_shape) for i, x in enumerate(inputs)]
         theta = given.expand(size, given.shape[1])

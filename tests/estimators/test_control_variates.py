@@ -204,5 +204,8 @@ def test_errors_of_relax():
         si.expect(lambda y: y.sum(1), theta, "subset", "rebar", k=2)
     with pytest.raises(si.InvalidInputError, match=r"control must be a torch\.nn\.Module or None, got function"):
         Relax(control=lambda y: y)  # type: ignore[arg-type]
+    for option in ({"eta": float("inf")}, {"temperature": 1e-300}):
+        with pytest.raises(si.InvalidInputError, match=r"too (large|small) for computations in torch\.float32"):
+            si.expect(lambda y: y.sum(1), theta, "bits", "rebar", **option)
     with pytest.raises(si.InvalidInputError, match=r"control must return a tensor of shape \(2,\), got shape \(2, 1\)"):
         si.expect(lambda y: y.sum(1), theta, "bits", Relax(control=torch.nn.Linear(3, 1)))
