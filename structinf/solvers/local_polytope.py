@@ -140,7 +140,13 @@ def solve_local_polytope(
     InfeasibleError
         If a factor has no structure of finite score, or the local polytope is empty.
     """
-    return _ADMM(problem, curvature, tolerance, max_iter).run()
+    if curvature:
+        return _ADMM(problem, curvature, tolerance, max_iter).run()
+    # A linear program has the same solution for scores of any scale, but tolerances count scores below 1 as small.
+    factor = problem.raise_scores()
+    result = _ADMM(problem, curvature, tolerance, max_iter).run()
+    result.value, result.gap = result.value / factor, result.gap / factor
+    return result
 
 
 class _ADMM:

@@ -62,6 +62,20 @@ class LocalPolytope:
         flat = torch.cat([none, *(g.index.flatten() for g in self.groups)])
         self.degree = torch.bincount(flat, minlength=scores.shape[1]).double()
 
+    def raise_scores(self) -> Tensor:
+        """Multiply the scores of each instance by a power of 2, so that the largest is at least 1; return the powers.
+
+        An instance with a score of at least 1, or with scores of 0 alone, keeps its scores.
+        """
+        largest = torch.cat([self.theta, *(g.additional.flatten(1) for g in self.groups)], 1)
+        largest = largest.masked_fill(largest.isneginf(), 0.0).abs().amax(1)
+        exponent = torch.where((largest > 0) & (largest < 1), 1 - largest.frexp().exponent, 0)
+        factor = torch.ldexp(torch.ones_like(largest), exponent.clamp(max=1000))
+        self.theta = self.theta * factor[:, None]
+        for g in self.groups:
+            g.additional = g.additional * factor[:, None, None]
+        return factor
+
     def collect(self, copies: list[Tensor]) -> Tensor:
         """Return the sum over the parts (R, F, m) of each coordinate, (R, n)."""
         total = copies[0].new_zeros(len(copies[0]), self.theta.shape[1])

@@ -310,3 +310,17 @@ def test_single_precision_and_shared_scores() -> None:
     torch.testing.assert_close(single[0].double(), mean[0], atol=1e-5, rtol=0)
     repeated = si.relax((theta[0], theta[1].expand(3, 2, 2)), graph, "lp_sparsemap")
     torch.testing.assert_close(mean[1], repeated[1])
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 0.0])
+def test_lp_map_does_not_depend_on_the_scale_of_scores(tolerance: float) -> None:
+    graph = si.FactorGraph(6)
+    graph.add("table", [0, 1, 2])
+    graph.add("pair", [2, 3])
+    graph.add("at_most_one", [3, 4, 0])
+    theta = 3 * normal(20, 6), normal(20, 2, 2, 2, seed=1), 0.3 * normal(20, 2, 2, seed=2)
+    best = si.infer(theta, graph, "map").value
+    for scale in (1e-6, 1e-20):
+        solution = si.infer(tuple(scale * t for t in theta), graph, "lp_map", tolerance=tolerance)
+        torch.testing.assert_close(solution.value / scale, best, rtol=1e-4, atol=0)
+        assert (solution.gap / scale < 1e-3).all()
