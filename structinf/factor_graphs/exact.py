@@ -67,7 +67,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         y = [t.new_zeros(size, *t.shape[1:]) for t in tensors]
         values = y[0].flatten(1)
         values.copy_((scores > 0) & (self.degree == 0).to(scores.device))
-        for numbers in self._components:
+        for numbers in self._components if size else ():
             factor = self._factors[numbers[0]]
             if len(numbers) == 1 and self._is_plain(factor, scores):
                 self._maximise_factor(factor, scores, tensors, y)
@@ -97,7 +97,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
             y[i].copy_(part)
 
     def _maximise_list(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...], y: list[Tensor]) -> None:
-        variables, values, others = self._joint_structures(tuple(numbers))
+        variables, values, others = self._joint_structures(tuple(numbers), len(scores))
         best = self._list_scores(numbers, scores, tensors).max(1)
         self._check_feasible(numbers, best.values)
         y[0].flatten(1)[:, variables.to(scores.device)] = values.to(scores)[best.indices]
@@ -109,8 +109,8 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
 
     def _list_scores(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
         """Return the scores of the joint structures of a component, (B, N)."""
-        variables, values, others = self._joint_structures(tuple(numbers))
         size = len(scores)
+        variables, values, others = self._joint_structures(tuple(numbers), size)
         pieces = [(scores[:, variables.to(scores.device)], values.to(scores))]
         pieces += [(tensors[i].expand(size, *tensors[i].shape[1:]).flatten(1), o.to(scores)) for i, o in others.items()]
         rows = []
@@ -124,8 +124,11 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
             rows.append(total)
         return torch.stack(rows) if rows else scores.new_zeros(0, len(values))
 
-    def _joint_structures(self, numbers: tuple[int, ...]) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-        """Return the variables (V,) of a component, their values (N, V), and the additional parts by position."""
+    def _joint_structures(self, numbers: tuple[int, ...], size: int = 1) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+        """Return the variables (V,) of a component, their values (N, V), and the additional parts by position.
+
+        The ``size`` of the batch tells an InfeasibleError its instances.
+        """
         known = self._lists
         if numbers not in known:
             try:
@@ -135,6 +138,8 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
                     f"factor_graph: the exact argmax lists the joint structures of {len(numbers)} factors that share "
                     f"variables, at most {MOST_STRUCTURES}, but {error}; {_BEYOND_ARGMAX}"
                 ) from None
+            except InfeasibleError as error:  # of all instances
+                raise InfeasibleError(error.args[0], 0, range(size)) from None
             others = {}
             for k, rows in joint.rows.items():
                 listed = list_structures(self._factors[k])[1:]
@@ -154,6 +159,8 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
         alone = scores[:, (self.degree == 0).to(scores.device)]
         both = torch.stack([torch.zeros_like(alone), alone], 2)
         total = logsumexp(both, 2).sum(1)
+        if size == 0:  # a sum over no instances, as a function of all scores
+            return total + sum(t.flatten(1).sum(1).expand(0) for t in tensors)
         for numbers in self._components:
             factor = self._factors[numbers[0]]
             if len(numbers) == 1 and isinstance(factor.oracle, GibbsOracle) and self._is_plain(factor, scores):

@@ -74,7 +74,7 @@ class FactorGraph(ExactFactorGraph):
 
     def __init__(self, shape: int | Sequence[int]) -> None:
         sizes = (shape,) if isinstance(shape, int) and not isinstance(shape, bool) else shape
-        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not all(map(_is_size, sizes)):
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes or not all(map(_is_size, sizes)):
             raise InvalidInputError(f"shape must be a positive integer or a tuple of positive integers, got {shape!r}")
         super().__init__(torch.Size(sizes))
 
@@ -188,6 +188,8 @@ class FactorGraph(ExactFactorGraph):
         return index
 
     def _check_oracle(self, oracle: Oracle, index: Tensor, shapes: tuple[torch.Size, ...], what: str) -> None:
+        if oracle is self:
+            raise UnsupportedError("factor_graph: a graph cannot be a factor of itself; add a copy of the graph")
         if oracle.bound:
             raise UnsupportedError(f"factor_graph: {oracle.label()} has bound instance data; factors take none")
         if oracle.requires_nonpositive_theta:

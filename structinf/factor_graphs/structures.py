@@ -109,8 +109,9 @@ def _join_one(joint: JointStructures, factor: Factor, k: int) -> JointStructures
     if total > MOST_STRUCTURES:
         raise UnsupportedError(f"more than {MOST_STRUCTURES} joint structures exist")
     if total == 0:
-        known = f", and factors {sorted(joint.rows)} allow none of them" if joint.rows else ""
-        raise InfeasibleError(f"no structure of {factor.name} agrees on the shared variables{known}", 0)
+        known = " and ".join(f"factor {j}" for j in sorted(joint.rows))
+        reason = f"agrees with {known} on the shared variables" if known else "gives a repeated variable one value"
+        raise InfeasibleError(f"no structure of {factor.name} {reason}", 0)
     old = np.repeat(np.arange(len(joint.values)), count)
     new = order[np.arange(total) + np.repeat(low - (np.cumsum(count) - count), count)]
     added = ~np.isin(variables, shared)

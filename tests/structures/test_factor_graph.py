@@ -178,7 +178,7 @@ def test_wrong_arguments_of_add(mistake: str) -> None:
         si.FactorGraph(6).add(**arguments)
 
 
-@pytest.mark.parametrize("shape", [0, -1, True, "3", (2, 0), 2.5, None])
+@pytest.mark.parametrize("shape", [0, -1, True, "3", (2, 0), (), 2.5, None])
 def test_wrong_shapes_of_graphs(shape: object) -> None:
     with pytest.raises(si.InvalidInputError, match="shape must be"):
         si.FactorGraph(shape)
@@ -214,3 +214,34 @@ def test_conformance() -> None:
     graph.add("or_out", graph.variables[:, 1].flip(0))
     graph.add("pair", [5, 2])
     check_oracle(graph, ((2, 3), (2, 2)))
+
+
+@pytest.mark.parametrize("relaxation", ["map", "marginals", "lp_map"])
+def test_all_instances_of_contradicting_factors_are_infeasible(relaxation: str) -> None:
+    graph = si.FactorGraph(3)
+    graph.add("xor", graph.variables)
+    graph.add("subset", graph.variables, k=2)
+    with pytest.raises(si.InfeasibleError) as caught:
+        si.relax(torch.zeros(2, 3), graph, relaxation)
+    assert caught.value.batch_indices == (0, 1)
+    solution = si.infer(torch.zeros(2, 3), graph, relaxation, on_infeasible="zero")
+    assert torch.equal(solution.mean, torch.zeros(2, 3))
+    assert solution.infeasible is not None
+    assert solution.infeasible.all()
+
+
+def test_log_partition_of_an_empty_batch() -> None:
+    theta = torch.zeros(0, 4, dtype=DOUBLE), BITS[1].clone().requires_grad_()
+    value = si.log_partition(theta, bits_in_a_chain())
+    assert value.shape == (0,)
+    assert torch.equal(torch.autograd.grad(value.sum(), theta[1])[0], torch.zeros(2, 2, dtype=DOUBLE))
+
+
+def test_a_graph_is_no_factor_of_itself() -> None:
+    graph = si.FactorGraph(3)
+    graph.add("xor", graph.variables)
+    with pytest.raises(si.UnsupportedError, match="a graph cannot be a factor of itself"):
+        graph.add(graph, graph.variables)
+    outer = si.FactorGraph(4)
+    outer.add(graph, [3, 1, 0])
+    assert si.relax(torch.tensor([0.5, 1.0, 1.0, -1.0]), outer, "map").tolist() == [0, 1, 1, 0]
