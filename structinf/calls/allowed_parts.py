@@ -28,7 +28,7 @@ def is_labels(y: Any) -> bool:
     return isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool)
 
 
-def allowed_masks(problem: Problem, allowed: Any) -> Masks:
+def allowed_masks(problem: Problem, allowed: Any, name: str = "allowed") -> Masks:
     """Return the masks of the argument ``allowed`` for the instances of the problem.
 
     Parameters
@@ -38,12 +38,14 @@ def allowed_masks(problem: Problem, allowed: Any) -> Masks:
     allowed : integer Tensor, bool Tensor, or tuple of bool Tensor or None
         Labels with −1 for unknown labels, or masks in the form of θ. A single mask for θ in the form of a tuple is the
         mask of the first tensor.
+    name : str
+        The argument that the caller has passed as ``allowed``, for messages about labels.
     """
     if problem.has_size_0:
         return [None] * len(as_tuple(problem.theta))
     if is_labels(allowed):
         with problem.plain_modes():
-            return _of_labels(problem, allowed)
+            return _of_labels(problem, allowed, name)
     like = as_tuple(problem.theta)
     given = list_to_tuple(allowed)
     masks = given if isinstance(given, tuple) else (given, *[None] * (len(like) - 1))
@@ -58,7 +60,7 @@ def allowed_masks(problem: Problem, allowed: Any) -> Masks:
     ]
 
 
-def _of_labels(problem: Problem, labels: Tensor) -> Masks:
+def _of_labels(problem: Problem, labels: Tensor, name: str) -> Masks:
     oracle = problem.oracle
     if type(oracle).allowed_parts is Oracle.allowed_parts:
         reason = "has no integer labels" if type(oracle).encode is Oracle.encode else "has no unknown labels"
@@ -66,7 +68,7 @@ def _of_labels(problem: Problem, labels: Tensor) -> Masks:
             f"{oracle.label()} {reason}: scores of −inf forbid parts, and cannot require a part; pass boolean masks of "
             "the allowed parts, in the form of theta"
         )
-    flat = problem.flatten_labels(labels, "allowed")
+    flat = problem.flatten_labels(labels, name)
     return list(as_tuple(oracle.allowed_parts(flat, problem.theta)))
 
 

@@ -195,7 +195,7 @@ class FenchelYoungLoss(StructuredLoss):
             if self.cost is not None:
                 raise UnsupportedError("y: a loss with a cost needs all labels, got labels of −1; set cost=None")
             with problem.plain_modes():
-                return partial_losses(problem, relaxation, allowed_masks(problem, y))
+                return partial_losses(problem, relaxation, allowed_masks(problem, y, "y"))
 
         kinds = {"y": of_gold, "allowed": of_allowed, "target_potentials": of_teacher}
         return self._reduced(kinds[given[0]], theta, instance_data, generator, of_unknown_labels)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -44,16 +45,10 @@ def partial_losses(
     value = _value(relaxation, oracle, theta, dtype)
     state.restore()  # with the same noise, the difference of two estimates is at least 0 too
     finish_checks()  # an infeasible instance without the restriction raises the usual error
-    try:
+    with _naming_target("allowed", "these are the scores restricted to the allowed parts"):
         allowed = _value(relaxation, oracle, restrict_flat(problem, theta, list(masks)), dtype)
         finish_checks()
-    except InfeasibleError as error:
-        raise InfeasibleError(
-            f"allowed: {error.args[0]} (these are the scores restricted to the allowed parts)",
-            error.batch_index,
-            error.batch_indices,
-        ) from None
-    return without_negative_rounding(value - allowed)
+    return _losses(relaxation, value - allowed)
 
 
 def divergences(problem: Problem, relaxation: RegularizedRelaxation, teacher: Parts) -> Float[Tensor, " batch"]:
@@ -75,8 +70,10 @@ def divergences(problem: Problem, relaxation: RegularizedRelaxation, teacher: Pa
     dtype = as_tuple(theta)[0].dtype
     relaxation.check_scale(dtype)
     state = _NoiseState(relaxation)
-    with torch.no_grad():
+    finish_checks()
+    with torch.no_grad(), _naming_target("target_potentials", "these are the scores of the teacher"):
         target = relaxation.solve(oracle, map_parts(Tensor.double, teacher))
+        finish_checks()
     state.restore()
     value = _value(relaxation, oracle, theta, dtype)
     mean = map_parts(Tensor.detach, target.mean)
@@ -88,7 +85,12 @@ def divergences(problem: Problem, relaxation: RegularizedRelaxation, teacher: Pa
             f"target_potentials: the mean at batch index {int(score.isneginf().nonzero()[0, 0])} uses a part of score "
             "−inf in theta, so its loss is infinite; forbid the part in target_potentials too"
         )
-    return without_negative_rounding(value - target.value - score)
+    return _losses(relaxation, value - target.value - score)
+
+
+def _losses(relaxation: RegularizedRelaxation, losses: Tensor) -> Tensor:
+    """Return ``losses`` without negative rounding errors. An approximate Ω*(θ) may give losses below 0."""
+    return losses if relaxation.value_may_miss_maximum else without_negative_rounding(losses)
 
 
 def _value(relaxation: RegularizedRelaxation, oracle: Oracle, theta: Parts, dtype: torch.dtype) -> Tensor:
@@ -96,6 +98,16 @@ def _value(relaxation: RegularizedRelaxation, oracle: Oracle, theta: Parts, dtyp
     if isinstance(relaxation, GradientRelaxation):
         return relaxation.float64_conjugate_and_omega(oracle, theta, map_parts(torch.zeros_like, theta), dtype)[0]
     return relaxation.conjugate(oracle, map_parts(Tensor.double, theta))
+
+
+@contextlib.contextmanager
+def _naming_target(argument: str, what: str) -> Iterator[None]:
+    """Add the ``argument`` of the target, and ``what`` the scores are, to InfeasibleErrors of the context."""
+    try:
+        yield
+    except InfeasibleError as error:
+        message = f"{argument}: {error.args[0]} ({what})"
+        raise InfeasibleError(message, error.batch_index, error.batch_indices) from None
 
 
 class _NoiseState:

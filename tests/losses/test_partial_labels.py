@@ -221,6 +221,8 @@ def test_losses_take_one_target():
         si.FenchelYoungLoss("chain", cost="hamming")(theta, y)
     with pytest.raises(si.UnsupportedError, match="cost"):
         si.FenchelYoungLoss("chain", cost="hamming")(theta, allowed=y)
+    with pytest.raises(si.InvalidInputError, match="y: integer labels of chain must have the batch shape"):
+        si.FenchelYoungLoss("chain")((torch.zeros(2, 3, 2), torch.zeros(2, 2)), y)
     with pytest.raises(si.InvalidInputError, match="pass allowed="):
         si.FenchelYoungLoss("bits")(torch.zeros(3), torch.tensor([1, -1, 0]))
 

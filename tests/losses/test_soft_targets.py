@@ -157,3 +157,24 @@ def test_teachers_go_with_lengths_and_infeasible_instances():
     for b, length in ((0, 3), (3, 2)):
         alone = [(s[0][b], s[1]) for s in (theta, teacher)]
         torch.testing.assert_close(losses[b], loss(alone[0], target_potentials=alone[1], lengths=length))
+
+
+def test_losses_of_approximate_values_may_be_negative():
+    field = si.get_oracle("markov_field", cardinalities=(2, 2, 2), factors=[(0, 1), (1, 2), (2, 0)])
+    generator = torch.Generator().manual_seed(0)
+    theta, teacher = (tuple(3 * torch.randn(500, 2, 2, generator=generator).double() for _ in range(3)) for _ in "12")
+    found = si.infer(teacher, field, "mean_field")
+    score = sum(((t - s) * m).sum((1, 2)) for t, s, m in zip(theta, teacher, found.mean, strict=True))
+    expected = si.infer(theta, field, "mean_field").value - found.value - score
+    losses = si.FenchelYoungLoss(field, "mean_field", reduction="none")(theta, target_potentials=teacher)
+    assert (expected < -0.01).any()
+    torch.testing.assert_close(losses, expected)
+
+
+def test_infeasible_teachers_are_named():
+    theta, teacher = torch.zeros(2, 3), torch.tensor([[0.0] * 3, [-torch.inf] * 3])
+    loss = si.FenchelYoungLoss("categorical", "marginals", reduction="none", on_infeasible="zero")
+    assert loss(theta, target_potentials=teacher).tolist() == pytest.approx([0, 0], abs=1e-6)
+    loss.on_infeasible = "raise"
+    with pytest.raises(si.InfeasibleError, match=r"^target_potentials: .*batch index 1.*scores of the teacher"):
+        loss(theta, target_potentials=teacher)
