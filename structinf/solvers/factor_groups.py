@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import InfeasibleError
 from ..parts import Parts, as_tuple, batch_size
 
-__all__ = ["FactorGroup", "FactorTables", "Layout", "along", "find_layout", "first_empty", "is_compiled", "reduce_to"]
+__all__ = ["FactorGroup", "FactorTables", "Layout", "along", "find_layout", "is_compiled", "reduce_to"]
 
 
 @dataclass(frozen=True)
@@ -226,15 +226,21 @@ class FactorTables:
         usable = {c: torch.ones(c, self.size, len(v), dtype=torch.bool, device=self.device) for c, v in
                   self.layout.variables.items()}  # fmt: skip
         self.allowed, self.tables = self.propagate(usable)
+        empty = torch.stack([~t.any(0).all(1) for t in self.allowed.values()]).any(0)
+        if bool(empty.any()):
+            rows = empty.nonzero()[:, 0].tolist()
+            c, place = next(
+                (c, int(missing.nonzero()[0, 0]))
+                for c, missing in ((c, ~t[:, rows[0]].any(0)) for c, t in self.allowed.items())
+                if bool(missing.any())
+            )
+            raise InfeasibleError(
+                f"{self.label}: no structure has a finite score, because the entries of −inf leave no value to "
+                f"variable {self.layout.variables[c][place]}; give more entries a finite score",
+                rows[0],
+                rows,
+            )
         for c, t in self.allowed.items():
-            index = first_empty(t)
-            if index is not None:
-                place = int((~t[:, index].any(0)).nonzero()[0, 0])
-                raise InfeasibleError(
-                    f"no structure of {self.label} has a finite score: the entries of −inf leave no value to variable "
-                    f"{self.layout.variables[c][place]}; give more entries a finite score",
-                    index,
-                )
             self.base[c] = self.base[c].masked_fill(~t, -torch.inf)
 
     def propagate(self, allowed: dict[int, Tensor]) -> tuple[dict[int, Tensor], list[Tensor]]:
@@ -265,9 +271,3 @@ class FactorTables:
 def is_compiled(model: FactorTables) -> bool:
     """Return whether compiled loops solve the model; else torch operations do."""
     return model.device.type == "cpu"
-
-
-def first_empty(allowed: Tensor) -> int | None:
-    """Return the first instance of ``allowed`` (c, B, n) with a variable of which no value is allowed, if any."""
-    empty = ~allowed.any(0).all(1)
-    return int(empty.nonzero()[0, 0]) if bool(empty.any()) else None

@@ -429,6 +429,10 @@ def test_infeasible_instances_are_named(relaxation: si.Relaxation) -> None:
     unary = torch.tensor([0.0, -torch.inf]).expand(3, 2)
     with pytest.raises(InfeasibleError, match=r"leave no value to variable .* \(batch index 1\)"):
         si.relax((pair, unary), field, relaxation)
+    pair[2, 0] = -torch.inf
+    with pytest.raises(InfeasibleError) as caught:
+        si.relax((pair, unary), field, relaxation)
+    assert caught.value.batch_indices == (1, 2)
 
 
 @pytest.mark.parametrize(
