@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from ..kernels.logsumexp import logaddexp, logsumexp
 from ..noise import Gumbel
 from ..shapes import Float
 from ..validation import check_count, check_feasible, check_generator, check_k
@@ -148,9 +149,11 @@ class PlackettLuce(TransitionSystem):
         is_forbidden = theta.detach() == -torch.inf
         impossible = is_forbidden.gather(-1, order)
         chosen = theta.gather(-1, order).masked_fill(impossible, 0.0)
-        rest = theta.masked_fill((uses > 0) | is_forbidden, -torch.inf).logsumexp(-1, keepdim=True)
+        is_rest = (uses == 0) & ~is_forbidden
+        # torch.logsumexp and torch.logaddexp have a wrong second derivative at −inf.
+        rest = logsumexp(theta.masked_fill(~is_rest, -torch.inf), -1, keepdim=True)
         remaining = chosen.flip(-1).logcumsumexp(-1).flip(-1)
-        log_p = (chosen - torch.logaddexp(remaining, rest)).sum(-1)
+        log_p = (chosen - logaddexp(remaining, rest)).sum(-1)
         return log_p.masked_fill(impossible.any(-1), -torch.inf).to(dtype)
 
     def sample(

@@ -146,7 +146,7 @@ class GumbelKeys:
     def children(self, scores: Tensor, totals: Tensor, keys: Tensor, steps: int) -> tuple[Tensor, RowKeys]:
         """Return scores (N, A) that rank the children of each state, and their keys after ``steps`` actions."""
         noisy = self._draw(scores.shape, scores.dtype, scores.device).add_(scores)
-        best = noisy.amax(1).double()
+        best = noisy.amax(1).double() if noisy.shape[1] else keys.new_full((len(noisy),), -torch.inf)
         return noisy, _ConditionedGumbels(keys, best, keys - totals - best)
 
     def _draw(self, shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -312,6 +312,7 @@ def test_dead_ends():
         assert found.scores[0].tolist() == [-torch.inf, 0.0]
         assert found.actions[0].tolist() == [[-1], [0]]
     assert not si.decode_beam(Table(3), scores[:1], 2).valid.any()
+    assert not si.stochastic_beam(LongSequences(torch.zeros(3, 0)), scores, 2).valid.any()
     assert si.decode_greedy(Table(3), scores).valid.tolist() == [False, True]
 
 
@@ -529,5 +530,8 @@ def test_plackett_luce_of_extreme_scores():
     for wrong, error in ((torch.full((1, 4), torch.nan), "NaN"), (torch.zeros(2, 0), "n at least 1")):
         with pytest.raises(si.InvalidInputError, match=error):
             PlackettLuce().sample(wrong)
+    order = torch.tensor([[3, 1, 0, 2], [0, 1, 2, 3]])
+    finite = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda t: PlackettLuce().log_prob(t, order), finite)
     with pytest.raises(TypeError, match="theta"):
         PlackettLuce().log_prob(torch.tensor([1, 2]), torch.tensor([0]))
