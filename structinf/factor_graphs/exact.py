@@ -105,7 +105,8 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
             y[i].copy_(listed.to(scores)[best.indices].view_as(y[i]))
 
     def _check_feasible(self, numbers: list[int], value: Tensor) -> None:
-        check_feasible(value, f"structure of {' and '.join(f'factor {k}' for k in numbers)} together")
+        together = " together" if len(numbers) > 1 else ""
+        check_feasible(value, f"structure of {' and '.join(f'factor {k}' for k in numbers)}{together}")
 
     def _list_scores(self, numbers: list[int], scores: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
         """Return the scores of the joint structures of a component, (B, N)."""
@@ -134,9 +135,11 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
             try:
                 joint = join(self._factors, numbers)
             except UnsupportedError as error:
+                several = len(numbers) > 1
+                what = f"joint structures of {len(numbers)} factors that share variables" if several else "structures"
                 raise UnsupportedError(
-                    f"factor_graph: the exact argmax lists the joint structures of {len(numbers)} factors that share "
-                    f"variables, at most {MOST_STRUCTURES}, but {error}; {_BEYOND_ARGMAX}"
+                    f"factor_graph: this exact method lists the {what}, at most {MOST_STRUCTURES}, but {error}; "
+                    f"{_BEYOND_ARGMAX}"
                 ) from None
             except InfeasibleError as error:  # of all instances
                 raise InfeasibleError(error.args[0], 0, range(size)) from None

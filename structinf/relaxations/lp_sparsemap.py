@@ -31,9 +31,9 @@ class LPSparseMAP(LocalPolytopeRelaxation):
     """argmax ⟨θ, μ⟩ − ½ temperature ‖μ‖² over the local polytope of a factor graph.
 
     Each variable is penalised once, whatever the number of its factors. The local polytope holds all μ that are, for
-    each factor, a mean of the factor's structures. It contains conv(Y), and equals conv(Y) if the graph has no cycle
-    or a single factor; the mean is then that of ``sparsemap``. In general, the local polytope also has vertices with
-    fractions.
+    each factor, a mean of the factor's structures. It contains conv(Y), and equals conv(Y) if the graph has no cycle,
+    or a single factor without repeated variables; the mean is then that of ``sparsemap``. In general, the local
+    polytope also has vertices with fractions.
 
     The solver is ADMM over batches of all factors with the same oracle. At intervals, it solves the optimality
     conditions on the supports of the factors, and one more call of the oracles bounds the error. The gradient is the

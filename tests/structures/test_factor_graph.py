@@ -126,6 +126,15 @@ def test_too_many_joint_structures_are_refused() -> None:
         si.relax(torch.zeros(10, 10), graph, "map")
 
 
+def test_lists_of_one_factor_are_limited() -> None:
+    graph = si.FactorGraph((10, 10))
+    graph.add("assignment", graph.variables, negated=graph.variables == 0)
+    theta = torch.zeros(10, 10)
+    theta[0, 0] = -torch.inf
+    with pytest.raises(si.UnsupportedError, match=r"lists the structures, at most 100000, but factor 0, assignment"):
+        si.relax(theta, graph, "map")
+
+
 def test_contradicting_factors_are_named() -> None:
     graph = si.FactorGraph(3)
     graph.add("xor", graph.variables)
@@ -140,8 +149,12 @@ def test_forbidden_variables() -> None:
     graph.add("xor", [2, 3], negated=[True, False])
     theta = torch.tensor([[1.0, -torch.inf, 2.0, -torch.inf], [-torch.inf, -torch.inf, -1.0, 0.0]])
     assert si.relax(theta, graph, "map").tolist() == [[1, 0, 0, 0], [0, 0, 1, 1]]
-    with pytest.raises(si.InfeasibleError, match="batch index 1"):
+    with pytest.raises(si.InfeasibleError, match="structure of factor 0 and factor 1 together .* batch index 1"):
         si.relax(torch.tensor([[1.0] * 4, [-torch.inf] * 3 + [0.0]]), graph, "map")
+    alone = si.FactorGraph(2)
+    alone.add("or", [0, 1])
+    with pytest.raises(si.InfeasibleError, match="structure of factor 0 of finite score .* batch index 0"):
+        si.relax(torch.tensor([-torch.inf] * 2), alone, "marginals")
 
 
 def test_labels_are_the_variables() -> None:
