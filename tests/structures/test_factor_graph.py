@@ -149,11 +149,11 @@ def test_forbidden_variables() -> None:
     graph.add("xor", [2, 3], negated=[True, False])
     theta = torch.tensor([[1.0, -torch.inf, 2.0, -torch.inf], [-torch.inf, -torch.inf, -1.0, 0.0]])
     assert si.relax(theta, graph, "map").tolist() == [[1, 0, 0, 0], [0, 0, 1, 1]]
-    with pytest.raises(si.InfeasibleError, match="structure of factor 0 and factor 1 together .* batch index 1"):
+    with pytest.raises(si.InfeasibleError, match=r"structure of factor 0 and factor 1 together .* batch index 1"):
         si.relax(torch.tensor([[1.0] * 4, [-torch.inf] * 3 + [0.0]]), graph, "map")
     alone = si.FactorGraph(2)
     alone.add("or", [0, 1])
-    with pytest.raises(si.InfeasibleError, match="structure of factor 0 of finite score .* batch index 0"):
+    with pytest.raises(si.InfeasibleError, match=r"structure of factor 0 of finite score .* batch index 0"):
         si.relax(torch.tensor([-torch.inf] * 2), alone, "marginals")
 
 
