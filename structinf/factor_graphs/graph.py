@@ -73,10 +73,10 @@ class FactorGraph(ExactFactorGraph):
     name: ClassVar[str] = "factor_graph"
 
     def __init__(self, shape: int | Sequence[int]) -> None:
-        sizes = (shape,) if isinstance(shape, int) and not isinstance(shape, bool) else shape
+        sizes = (shape,) if isinstance(shape, int | np.integer) and not isinstance(shape, bool) else shape
         if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes or not all(map(_is_size, sizes)):
             raise InvalidInputError(f"shape must be a positive integer or a tuple of positive integers, got {shape!r}")
-        super().__init__(torch.Size(sizes))
+        super().__init__(torch.Size(map(int, sizes)))
 
     # -- construction ------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class FactorGraph(ExactFactorGraph):
 
 
 def _is_size(n: Any) -> bool:
-    return isinstance(n, int) and not isinstance(n, bool) and n > 0
+    return isinstance(n, int | np.integer) and not isinstance(n, bool) and int(n) > 0
 
 
 def _flags(negated: Any, index: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
@@ -195,6 +196,11 @@ def test_wrong_arguments_of_add(mistake: str) -> None:
 def test_wrong_shapes_of_graphs(shape: object) -> None:
     with pytest.raises(si.InvalidInputError, match="shape must be"):
         si.FactorGraph(shape)
+
+
+def test_sizes_may_be_integers_of_numpy() -> None:
+    assert si.FactorGraph(np.int64(3)).shape == (3,)
+    assert si.FactorGraph((np.int32(2), 3)).shape == (2, 3)
 
 
 def test_graph_is_frozen_by_its_first_use() -> None:
