@@ -51,8 +51,8 @@ def allowed_masks(problem: Problem, allowed: Any, name: str = "allowed") -> Mask
     masks = given if isinstance(given, tuple) else (given, *[None] * (len(like) - 1))
     if len(masks) != len(like) or not any(isinstance(mask, Tensor) for mask in masks):
         raise InvalidInputError(
-            f"allowed must be masks in the form of theta, {len(like)} tensor{'s' * (len(like) > 1)}, or labels, got "
-            f"{_describe(allowed)}"
+            f"allowed must be masks in the form of theta, {len(like)} tensor{'s' * (len(like) > 1)}"
+            f"{' of which at least one is not None' * (len(like) > 1)}, or labels, got {_describe(allowed)}"
         )
     return [
         None if mask is None else _flat_mask(problem, mask, t, i)

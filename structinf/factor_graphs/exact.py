@@ -224,5 +224,5 @@ class _name_factor:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, InfeasibleError):
-            message = f"{self.factor.name} has no structure of finite score: {error}"
+            message = f"{self.factor.name}: {error}"
             raise InfeasibleError(message, error.batch_index, error.batch_indices) from None
