@@ -116,7 +116,7 @@ class Exact(_EnumerationEstimator):
     def weighted_sequences(
         self, system: TransitionSystem, inputs: Any, generator: torch.Generator | None = None
     ) -> WeightedStructures:
-        found = enumerate_sequences(system, inputs)
+        found = enumerate_sequences(system, inputs, on_dead_end="raise")
         log_p = sequence_log_prob(system, inputs, found.actions)
         weights = torch.where(found.valid, log_p, -torch.inf).exp()
         return WeightedStructures.of(found.structures, weights).drop_zero_weights().merge_equal()

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import InfeasibleError, InvalidInputError
+from ..errors import InvalidInputError
 from ..oracle import GibbsOracle, Samplable
 from ..parts import Parts, as_tuple, map_parts
 from ..smoothing import differentiable_log_partition
 from ..solvers.argmax import best_structure
 from ..transitions import TransitionSystem, decode_greedy, sample_ancestral, sequence_log_prob
+from ..transitions.search import dead_end_error
 from ..validation import check_natural
 from .base import Estimator
 from .baselines import get_baseline
@@ -102,10 +103,7 @@ class ScoreFunction(Estimator):
     ) -> WeightedStructures:
         found = sample_ancestral(system, inputs, self.samples, generator=generator)
         if not bool(found.valid.all()):
-            raise InfeasibleError(
-                f"a sample of {type(system).__name__} ran into a dead end, a state without an allowed action",
-                int((~found.valid).any(0).nonzero()[0]),
-            )
+            raise dead_end_error(type(system).__name__, int((~found.valid).any(0).nonzero()[0]))
         log_p = sequence_log_prob(system, inputs, found.actions)
         weights = (one_with_log_gradient(log_p) if log_p.requires_grad else torch.ones_like(log_p)) / self.samples
         terms = WeightedStructures.of(found.structures, weights)

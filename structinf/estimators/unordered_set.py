@@ -128,7 +128,7 @@ class UnorderedSet(Estimator):
     def weighted_sequences(
         self, system: TransitionSystem, inputs: Any, generator: torch.Generator | None = None
     ) -> WeightedStructures:
-        found = stochastic_beam(system, inputs, self.k, generator=generator)
+        found = stochastic_beam(system, inputs, self.k, generator=generator, on_dead_end="raise")
         log_p = sequence_log_prob(system, inputs, found.actions).masked_fill(~found.valid, -torch.inf)
         structures = map_parts(lambda y: y.transpose(0, 1), found.structures)
         rows = torch.arange(log_p.shape[1], device=log_p.device)

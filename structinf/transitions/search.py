@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError, UnsupportedError
+from ..errors import InfeasibleError, InvalidInputError, UnsupportedError
 from ..noise import Gumbel
 from ..parts import Parts, map_parts
 from .states import concatenate, select
@@ -191,6 +191,11 @@ class Beam:
     structures: Parts
 
 
+def dead_end_error(label: str, instance: int) -> InfeasibleError:
+    """Return the error of a sequence of the instance that has no further action."""
+    return InfeasibleError(f"{label} ran into a dead end, a state without an allowed action", instance)
+
+
 @dataclass
 class _History:
     """The parents and actions of the slots in each step."""
@@ -209,11 +214,20 @@ class _History:
 
 
 @torch.no_grad()
-def search(system: CheckedSystem, inputs: Any, k: int | None, keys: LengthPenalty | GumbelKeys, most: int = 0) -> Beam:
+def search(
+    system: CheckedSystem,
+    inputs: Any,
+    k: int | None,
+    keys: LengthPenalty | GumbelKeys,
+    most: int = 0,
+    *,
+    on_dead_end: str = "drop",
+) -> Beam:
     """Return the k sequences of largest key of each instance, found step by step; all sequences if k is None.
 
     In each step, the actions of all unfinished sequences of all instances come from one call of the system. With k
-    None, an instance with more than ``most`` sequences raises UnsupportedError.
+    None, an instance with more than ``most`` sequences raises UnsupportedError. With ``on_dead_end="raise"``, a state
+    without an allowed action raises InfeasibleError.
     """
     state, batch = system.start(inputs)
     done = system.done(state)
@@ -231,7 +245,12 @@ def search(system: CheckedSystem, inputs: Any, k: int | None, keys: LengthPenalt
         if not len(taken):
             break
         system.check_number_of_steps(steps)
-        slots, parents, action = _choose(system.action_scores(state), slots, taken, keys, steps, k)
+        scores = system.action_scores(state)
+        if on_dead_end == "raise":
+            is_dead = ~(scores > -torch.inf).any(1)
+            if bool(is_dead.any()):
+                raise dead_end_error(system.label, int(taken[is_dead][0]) // slots.live.shape[1])
+        slots, parents, action = _choose(scores, slots, taken, keys, steps, k)
         if k is None and slots.keys.shape[1] > most:
             raise UnsupportedError(
                 f"an instance of {system.label} has more than {most} sequences of actions; use samples instead of all "

@@ -14,6 +14,7 @@ from ..errors import InvalidInputError
 from ..noise import Gumbel
 from ..parts import Parts, map_parts
 from ..validation import (
+    check_choice,
     check_count,
     check_flag,
     check_generator,
@@ -182,7 +183,9 @@ def decode_beam(
 
 @public_call
 @torch.no_grad()
-def enumerate_sequences(system: TransitionSystem, inputs: Any, *, most: int = 10_000) -> Sequences:
+def enumerate_sequences(
+    system: TransitionSystem, inputs: Any, *, most: int = 10_000, on_dead_end: str = "drop"
+) -> Sequences:
     """Return all sequences of positive probability, the most probable first.
 
     Parameters
@@ -193,6 +196,9 @@ def enumerate_sequences(system: TransitionSystem, inputs: Any, *, most: int = 10
         The inputs of the system's ``start``.
     most : int
         The largest number of partial or complete sequences of an instance.
+    on_dead_end : "drop" or "raise"
+        What to do with a sequence that runs into a state without an allowed action: leave it out, so that the
+        probabilities of the others have a sum below 1, or raise InfeasibleError.
 
     Returns
     -------
@@ -213,14 +219,20 @@ def enumerate_sequences(system: TransitionSystem, inputs: Any, *, most: int = 10
     (6, tensor(1.0000, dtype=torch.float64))
     """
     check_natural("most", most)
-    beam = search(CheckedSystem(system), inputs, None, LengthPenalty(), most)
+    check_choice("on_dead_end", on_dead_end, ("drop", "raise"))
+    beam = search(CheckedSystem(system), inputs, None, LengthPenalty(), most, on_dead_end=on_dead_end)
     return _sequences(beam, beam.slots.keys.shape[1])
 
 
 @public_call
 @torch.no_grad()
 def stochastic_beam(
-    system: TransitionSystem, inputs: Any, k: int, *, generator: torch.Generator | None = None
+    system: TransitionSystem,
+    inputs: Any,
+    k: int,
+    *,
+    generator: torch.Generator | None = None,
+    on_dead_end: str = "drop",
 ) -> SequenceSample:
     """Return k different sequences, a sample without replacement in the order of the draws.
 
@@ -237,6 +249,10 @@ def stochastic_beam(
         The number of sequences, at least 1.
     generator : torch.Generator, optional
         The only source of randomness. If None, samples come from torch's default generator.
+
+    on_dead_end : "drop" or "raise"
+        What to do with a sequence that runs into a state without an allowed action. "drop" leaves it out: the result is
+        then no exact sample, and may have fewer than k sequences. "raise" raises InfeasibleError.
 
     Returns
     -------
@@ -259,7 +275,8 @@ def stochastic_beam(
     """
     check_k(k)
     check_generator(generator)
-    found = search(CheckedSystem(system), inputs, k + 1, GumbelKeys(generator))
+    check_choice("on_dead_end", on_dead_end, ("drop", "raise"))
+    found = search(CheckedSystem(system), inputs, k + 1, GumbelKeys(generator), on_dead_end=on_dead_end)
     keys = _padded(torch.where(found.slots.finished >= 0, found.slots.keys, -torch.inf), k + 1, -torch.inf).T
     return SequenceSample(*_sequences(found, k), keys[:k], keys[k])
 

@@ -68,6 +68,7 @@ def test_errors():
     with pytest.raises(si.InvalidInputError, match="keeps a state"):
         si.expect(squared, THETA, ShiftReduce(), "score_function", baseline="moving_average")
     dead = torch.full((2, 3), -torch.inf)
-    with pytest.raises(si.InfeasibleError, match="dead end"):
-        si.expect(lambda y: y.sum(1), dead, PlackettLuce(), "score_function")
+    for estimator in ("score_function", "exact", "unordered_set"):
+        with pytest.raises(si.InfeasibleError, match="dead end"):
+            si.expect(lambda y: y.sum(1), dead, PlackettLuce(), estimator)
     assert si.expect(squared, THETA[:0], ShiftReduce()).shape == (0,)
