@@ -174,8 +174,7 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
             indices = np.flatnonzero(~feasible).tolist()
             raise InfeasibleError(
                 f"no perfect matching of finite score exists for {list_instances(indices)}, as the edges above −inf "
-                "leave a node without a partner; allow more edges, allow unmatched nodes with perfect=False, or "
-                'pass on_infeasible="zero"',
+                "leave a node without a partner; allow more edges, or allow unmatched nodes with perfect=False",
                 indices[0],
                 indices,
             )

@@ -43,7 +43,7 @@ def check_means(oracle: Oracle, means: Parts, what: str) -> None:
 
 
 def _violates(excess: Tensor, is_bound: Tensor, slack: Tensor) -> Tensor:
-    """Return which instances have a sum above its bound, or a sum that differs from its value if it is no bound."""
+    """Return which instances have a sum that is too large, or, where sums are not upper bounds, a wrong sum."""
     distance = torch.where(is_bound, excess, excess.abs())
     return (distance > slack.unsqueeze(1)).any(1)
 

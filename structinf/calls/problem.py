@@ -183,7 +183,11 @@ class Problem:
             Whether ``compute`` draws noise.
         """
         if self.on_infeasible == "raise" and self.solved is None:
-            return compute(self)
+            try:
+                return compute(self)
+            except InfeasibleError as error:
+                _add_option(error)
+                raise
         source = (torch.default_generator if generator is None else generator) if draws else None
         state = None if source is None else source.get_state()
         problem = self
@@ -195,6 +199,8 @@ class Problem:
                 rest = problem._without_infeasible(error.batch_indices)
                 if rest is None:
                     problem._add_batch_position(error)
+                    if self.on_infeasible == "raise":
+                        _add_option(error)
                     raise
             except InstanceError as error:
                 problem._add_batch_position(error)
@@ -564,6 +570,12 @@ def _with_size_2(t: Tensor) -> Tensor:
 
 def _numbering(solved: SolvedRows | None) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if solved is None else renumber_instances(solved.index)
+
+
+def _add_option(error: InfeasibleError) -> None:
+    """Add to the message how calls leave out infeasible instances. Direct calls of oracles have no such option."""
+    if "on_infeasible" not in error.args[0]:
+        error.args = (f'{error.args[0]}; on_infeasible="zero" leaves out such instances',)
 
 
 def check_on_infeasible(on_infeasible: Any) -> None:

@@ -61,8 +61,8 @@ def _check_feasible(value: Tensor, what: str, explain: Callable[[], object] | No
         indices = infeasible.nonzero()[:, 0].tolist()
         raise InfeasibleError(
             f"no {what} of finite score exists for {list_instances(indices)}: too many of "
-            f"{'its' if len(indices) == 1 else 'their'} parts are −inf; allow more parts, drop the "
-            f'instance{"s" * (len(indices) > 1)}, or pass on_infeasible="zero"',
+            f"{'its' if len(indices) == 1 else 'their'} parts are −inf; allow more parts or drop the "
+            f"instance{'s' * (len(indices) > 1)}",
             indices[0],
             indices,
         )

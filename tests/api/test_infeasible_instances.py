@@ -84,6 +84,19 @@ def test_each_instance_has_its_own_solution(example: Example, relaxation: si.Rel
                 assert not t.grad[INFEASIBLE].any()
 
 
+def test_the_option_is_named_only_where_it_exists():
+    theta = torch.full((1, 3), -torch.inf)
+    with pytest.raises(si.InfeasibleError, match=r'; on_infeasible="zero" leaves out such instances$'):
+        si.relax(theta, "categorical", "map")
+    for call in (
+        lambda: si.get_oracle("categorical").argmax(theta),
+        lambda: si.expect(lambda y: y.sum(1), theta, "categorical", "exact"),
+    ):
+        with pytest.raises(si.InfeasibleError) as error:
+            call()
+        assert "on_infeasible" not in str(error.value)
+
+
 @pytest.mark.matrix
 @pairs(lambda relaxation: relaxation.is_stochastic)
 def test_noise_is_the_noise_of_the_feasible_instances(example: Example, relaxation: si.Relaxation) -> None:

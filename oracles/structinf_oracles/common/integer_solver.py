@@ -155,8 +155,7 @@ class SolverOracle(Oracle):
         if outcome.status == "infeasible":
             raise InfeasibleError(
                 f"no {self.structure_name} of finite score exists for {who}: the constraints contradict each other, or "
-                "require parts of score −inf; relax the constraints, allow more parts, drop the instance, or pass "
-                'on_infeasible="zero"',
+                "require parts of score −inf; relax the constraints, allow more parts or drop the instance",
                 index,
             )
         if outcome.status == "unbounded":

@@ -157,8 +157,7 @@ class Network:
     def _infeasible(self, indices: list[int]) -> InfeasibleError:
         return InfeasibleError(
             f"no {self.what} of finite score exists for {list_instances(indices)}, as the capacities and the parts "
-            "above −inf cannot carry all supplies; allow more parts, raise capacities, drop the instances, or pass "
-            'on_infeasible="zero"',
+            "above −inf cannot carry all supplies; allow more parts, raise capacities or drop the instances",
             indices[0],
             indices,
         )

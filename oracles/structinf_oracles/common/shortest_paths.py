@@ -128,7 +128,7 @@ class ShortestPath(Enumerable):
             indices = np.flatnonzero(~results).tolist()
             raise InfeasibleError(
                 f"no path of finite score exists for {list_instances(indices)}, as the parts above −inf do not "
-                'connect the source and the target; allow more parts, drop the instances, or pass on_infeasible="zero"',
+                "connect the source and the target; allow more parts or drop the instances",
                 indices[0],
                 indices,
             )
