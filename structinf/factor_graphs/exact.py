@@ -16,7 +16,7 @@ from ..kernels.logsumexp import logsumexp
 from ..oracle import Enumerable, GibbsOracle
 from ..parts import Parts, as_tuple, batch_size
 from ..validation import check_feasible
-from .group import Factor
+from .group import Factor, check_values
 from .structures import MOST_STRUCTURES, components, join, list_structures
 
 __all__ = ["ExactFactorGraph"]
@@ -92,6 +92,7 @@ class ExactFactorGraph(GibbsOracle, Enumerable):
             best = as_tuple(factor.oracle.argmax(_own_scores(factor, scores, tensors)))
         index, flips = factor.variables.flatten().to(scores.device), factor.negated.flatten().to(scores.device)
         found = best[0].flatten(1)
+        check_values(found, factor.name)
         y[0].flatten(1)[:, index] = torch.where(flips, 1 - found, found)
         for i, part in enumerate(best[1:], factor.first):
             y[i].copy_(part)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import InvalidInputError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple
 
-__all__ = ["Factor", "FactorGroup"]
+__all__ = ["Factor", "FactorGroup", "check_values"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,23 @@ class Factor:
         if not same_shapes or type(self.oracle) is not type(other.oracle):
             return False
         return self.oracle is other.oracle or _are_equal(self.oracle, other.oracle)
+
+
+def check_values(values: Tensor, name: str) -> None:
+    """Raise InvalidInputError if a structure of a factor gives a variable a value other than 0 and 1.
+
+    Parameters
+    ----------
+    values : Tensor
+        The parts of structures that are variables.
+    name : str
+        The factor's name in the message.
+    """
+    wrong = values[(values != 0) & (values != 1)]
+    if len(wrong):
+        raise InvalidInputError(
+            f"{name} has a structure with a part of {wrong[0].item():g}; parts that are variables must be 0 or 1"
+        )
 
 
 def _are_equal(oracle: Oracle, other: Oracle) -> bool:

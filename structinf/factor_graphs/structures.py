@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InfeasibleError, InvalidInputError, UnsupportedError
 from ..oracle import Enumerable
 from ..parts import as_tuple
-from .group import Factor
+from .group import Factor, check_values
 
 __all__ = ["MOST_STRUCTURES", "JointStructures", "components", "join"]
 
@@ -69,9 +69,11 @@ def list_structures(factor: Factor) -> tuple[Tensor, ...]:
         raise UnsupportedError(f"{factor.name} lists no structures")
     shapes = (factor.variables.shape, *factor.additional)
     try:
-        return as_tuple(factor.oracle.enumerate(shapes if factor.additional else shapes[0]))
+        listed = as_tuple(factor.oracle.enumerate(shapes if factor.additional else shapes[0]))
     except (InvalidInputError, UnsupportedError) as error:
         raise UnsupportedError(f"{factor.name} has too many structures: {error}") from None
+    check_values(listed[0], factor.name)
+    return listed
 
 
 def join(factors: Sequence[Factor], numbers: Sequence[int]) -> JointStructures:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..errors import InfeasibleError, renumber_instances
 from ..factor_graphs import FactorGraph, FactorGroup
+from ..factor_graphs.group import check_values
 from ..oracle import Oracle, Projectable
 from ..parts import Parts, as_tuple, map_parts
 from .active_set import active_set
@@ -149,6 +150,7 @@ class GroupScores:
             best = self.group.as_vectors(checked_argmax(self.oracle, theta))
         best = best.view(len(rows), len(self), -1)
         m = self.index.shape[1]
+        check_values(best[..., :m], self.graph.factor_name(self.group.numbers[0]))
         return self.to_coordinates(best[..., :m]), best[..., m:]
 
     def named(self, rows: Tensor) -> _named:

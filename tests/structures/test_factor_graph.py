@@ -264,3 +264,14 @@ def test_a_graph_is_no_factor_of_itself() -> None:
     outer = si.FactorGraph(4)
     outer.add(graph, [3, 1, 0])
     assert si.relax(torch.tensor([0.5, 1.0, 1.0, -1.0]), outer, "map").tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("relaxation", ["map", "sparsemap", "lp_map", "lp_sparsemap"])
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_values_of_variables_are_0_or_1(relaxation, is_joined):
+    graph = si.FactorGraph(3)
+    graph.add("ranking", graph.variables)
+    if is_joined:
+        graph.add("or", graph.variables[:2])
+    with pytest.raises(si.InvalidInputError, match=r"factor 0, ranking .* must be 0 or 1"):
+        si.relax(torch.tensor([0.3, 1.0, -0.4]), graph, relaxation)
