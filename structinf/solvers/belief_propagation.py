@@ -27,8 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ConvergenceError, InvalidInputError
+from ..errors import InvalidInputError
 from ..parts import Parts, as_tuple, inner_product, map_parts, scale_per_instance, sum_to_batch_of
+from .convergence import check_differentiable
 from .factor_groups import FactorTables, Layout, along, is_compiled, reduce_to
 from .fixed_point import FixedPoint, find_fixed_point, rounding_limit
 from .max_product_decoding import decode
@@ -140,7 +141,7 @@ class BeliefPropagation:
             return model.ungroup([torch.zeros_like(t) for t in model.tables])
         direction = [t.double().expand(*t.shape[:-2], model.size, -1) for t in model.group(as_tuple(v))]
         size = torch.stack([t.abs().amax((*range(t.ndim - 2), -1)) for t in direction]).amax(0)
-        self._refuse(~found.status.converged & (size != 0), "belief propagation has not converged")
+        self._refuse(~found.status.converged & (size != 0), "the messages have not converged")
         length = torch.where((size > 0) & size.isfinite(), size, 1.0)
         direction = [t / length[:, None] for t in direction]
         tangents, sums, status = self._tangents(found, direction)
@@ -154,13 +155,9 @@ class BeliefPropagation:
         return model.ungroup(products)
 
     def _refuse(self, failed: Tensor, reason: str) -> None:
-        if bool(failed.any()):
-            index = int(failed.nonzero()[0, 0])
-            raise ConvergenceError(
-                f"{self.label}: there is no gradient of the mean at batch index {index}, because {reason}; raise "
-                f"max_iter (now {self.max_iter}), the damping or the temperature, or leave this instance out of the "
-                "objective"
-            )
+        check_differentiable(
+            failed, self.label, reason, f"max_iter (now {self.max_iter}), the damping or the temperature"
+        )
 
     # -- messages ----------------------------------------------------------------------------
 

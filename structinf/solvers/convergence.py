@@ -9,7 +9,14 @@ from torch import Tensor
 from ..errors import ConvergenceError, ConvergenceWarning, warn_user
 from ..validation import check_choice, check_natural, check_nonnegative
 
-__all__ = ["IterativeResult", "OnFailure", "check_stopping", "report_nonconvergence", "report_unconverged"]
+__all__ = [
+    "IterativeResult",
+    "OnFailure",
+    "check_differentiable",
+    "check_stopping",
+    "report_nonconvergence",
+    "report_unconverged",
+]
 
 OnFailure = Literal["warn", "raise", "ignore"]
 
@@ -30,6 +37,28 @@ def report_nonconvergence(message: str, on_failure: OnFailure) -> None:
         raise ConvergenceError(message)
     if on_failure == "warn":
         warn_user(message, ConvergenceWarning)
+
+
+def check_differentiable(failed: Tensor, label: str, reason: str, options: str) -> None:
+    """Raise ConvergenceError for the first instance whose mean has no implicit gradient.
+
+    Parameters
+    ----------
+    failed : (B,) bool Tensor
+        Which instances have no gradient.
+    label : str
+        The name of the solver and its oracle.
+    reason : str
+        Why they have none.
+    options : str
+        What the user can raise.
+    """
+    if bool(failed.any()):
+        index = int(failed.nonzero()[0, 0])
+        raise ConvergenceError(
+            f"{label}: there is no gradient of the mean at batch index {index}, because {reason}; raise "
+            f"{options}, or leave this instance out of the objective"
+        )
 
 
 class IterativeResult(Protocol):

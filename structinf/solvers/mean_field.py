@@ -19,8 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import ConvergenceError, SolverLimitError
+from ..errors import SolverLimitError
 from ..parts import Parts, as_tuple, scale_per_instance, sum_to_batch_of
+from .convergence import check_differentiable
 from .factor_groups import FactorTables, Layout, along, is_compiled, reduce_to
 from .fixed_point import FixedPoint, rounding_limit
 
@@ -114,7 +115,7 @@ class MeanField:
         model, q = found.model, found.q
         direction = [t.double() for t in model.group(as_tuple(v))]
         size = torch.stack([t.abs().amax((*range(t.ndim - 2), -1)).expand(model.size) for t in direction]).amax(0)
-        self._refuse(~found.status.converged & (size != 0), "mean field has not converged")
+        self._refuse(~found.status.converged & (size != 0), "the distributions have not converged")
         length = torch.where((size > 0) & size.isfinite(), size, 1.0)
         direction = [t / length[:, None] for t in direction]
         steps = self._steps(model)
@@ -164,13 +165,9 @@ class MeanField:
         return self._repeat(model, sweep, model.zeros(), None)
 
     def _refuse(self, failed: Tensor, reason: str) -> None:
-        if bool(failed.any()):
-            index = int(failed.nonzero()[0, 0])
-            raise ConvergenceError(
-                f"{self.label}: there is no gradient of the mean at batch index {index}, because {reason}; raise "
-                f"max_iter (now {self.max_iter}), starts (now {self.starts}) or the temperature, or leave the instance "
-                "out of the objective"
-            )
+        check_differentiable(
+            failed, self.label, reason, f"max_iter (now {self.max_iter}), starts (now {self.starts}) or the temperature"
+        )
 
     # -- coordinate ascent -------------------------------------------------------------------
 

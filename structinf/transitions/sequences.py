@@ -209,6 +209,8 @@ def enumerate_sequences(
     ------
     UnsupportedError
         If an instance has more than ``most`` sequences.
+    InfeasibleError
+        If a sequence runs into a dead end, with ``on_dead_end="raise"``.
 
     Examples
     --------
@@ -249,7 +251,6 @@ def stochastic_beam(
         The number of sequences, at least 1.
     generator : torch.Generator, optional
         The only source of randomness. If None, samples come from torch's default generator.
-
     on_dead_end : "drop" or "raise"
         What to do with a sequence that runs into a state without an allowed action. "drop" leaves it out: the result is
         then no exact sample, and may have fewer than k sequences. "raise" raises InfeasibleError.
@@ -258,6 +259,11 @@ def stochastic_beam(
     -------
     SequenceSample
         The sequences, and the threshold of the inclusion probabilities. The search keeps k + 1 sequences.
+
+    Raises
+    ------
+    InfeasibleError
+        If a sequence runs into a dead end, with ``on_dead_end="raise"``.
 
     References
     ----------

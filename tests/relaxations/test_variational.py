@@ -354,7 +354,7 @@ def test_the_gradient_of_an_instance_that_has_not_converged_is_refused() -> None
     assert solution.converged is not None
     assert solution.converged.tolist() == [True, False]
     mean = solution.mean[0][:, 1]
-    with pytest.raises(ConvergenceError, match="no gradient of the mean at batch index 1, because belief propagation"):
+    with pytest.raises(ConvergenceError, match="no gradient of the mean at batch index 1, because the messages"):
         mean.sum().backward(retain_graph=True)
     # An instance left out of the objective is no obstacle.
     mean[solution.converged].sum().backward()

@@ -232,7 +232,7 @@ def test_samples():
 
 
 def test_stochastic_beams_of_sequences():
-    """The set of two sequences has its exact probability, also below dead ends and beside finished sequences."""
+    """The set of two sequences has its exact probability, also with forbidden actions and beside finished sequences."""
     draws, scores = 10_000, table(1, 3, 3, seed=3, forbidden=0.3)
     expected = {a: math.exp(s) for a, s in listed(scores[0], 3).items()}
     total = sum(expected.values())
