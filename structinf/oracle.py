@@ -12,7 +12,7 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -150,6 +150,18 @@ class Oracle(abc.ABC):
         If True, ``argmax`` raises InvalidInputError for positive scores.
         """
         return False
+
+    @property
+    def known_set(self) -> Literal["one_of_n", "all_bits", "k_of_n"] | None:
+        """Which set with closed forms Y is, for methods that are defined for such a set; None by default.
+
+        - "one_of_n": exactly one of the n parts is 1.
+        - "all_bits": each of the n parts is 0 or 1.
+        - "k_of_n": exactly ``k`` of the n parts are 1. The oracle has the attribute ``k``.
+
+        Law: θ is one tensor (B | 1, n), and Y is this set over the parts that :meth:`valid_parts` returns.
+        """
+        return None
 
     @property
     def always_feasible(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -54,6 +54,10 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
     label_ndim: ClassVar[int] = 1
+
+    @property
+    def known_set(self) -> Literal["all_bits"]:
+        return "all_bits"
 
     def has_binary_parts(self, theta: Tensor) -> bool:
         return True

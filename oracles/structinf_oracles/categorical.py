@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -50,6 +50,10 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
     search_terms: ClassVar[tuple[str, ...]] = ("softmax", "one_hot", "multinomial", "unstructured")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 0
+
+    @property
+    def known_set(self) -> Literal["one_of_n"]:
+        return "one_of_n"
 
     def has_binary_parts(self, theta: Tensor) -> bool:
         return True

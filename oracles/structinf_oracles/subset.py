@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -91,6 +91,10 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         goals = best[:, most].copy()
         goals[: self._least] = -1
         return graph.build(goals, prune=True)
+
+    @property
+    def known_set(self) -> Literal["k_of_n"] | None:
+        return None if self.at_most else "k_of_n"
 
     @property
     def _least(self) -> int:

@@ -83,10 +83,10 @@ class _RelaxedControlVariate(Estimator):
         self.samples, self.eta, self.temperature, self.control = samples, eta, temperature, control
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:
-        if oracle.name not in ("categorical", "bits"):
+        if oracle.known_set not in ("one_of_n", "all_bits"):
             return (
-                f"{self.label()} draws noise given a structure, which has a closed form for the oracles categorical "
-                "and bits only"
+                f"{self.label()} draws noise given a structure, which has a closed form for one choice among n and "
+                "for free bits only, such as the oracles categorical and bits"
             )
         return super().unsupported_reason(oracle)
 
@@ -115,7 +115,7 @@ class _RelaxedControlVariate(Estimator):
         valid = allowed.repeat_interleave(n, 0)
         leaf = theta.detach().repeat_interleave(n, 0).requires_grad_(needs_gradient(theta))
         instance = torch.arange(size, device=leaf.device).repeat_interleave(n)
-        is_choice = problem.oracle.name == "categorical"
+        is_choice = problem.oracle.known_set == "one_of_n"
         if is_choice:
             check_feasible(allowed.any(1), f"structure of {problem.oracle.label()}")
         drawn = _NoisyScores.draw(leaf, valid, is_choice, self.temperature, generator)

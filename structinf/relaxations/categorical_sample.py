@@ -32,14 +32,14 @@ class CategoricalSample(GibbsSample):
         """Return the scores (K, B, n) at which the softmax is differentiated, for ``scores`` (B, n) and samples y."""
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:
-        if oracle.name != "categorical":
-            return f"{self.label()} is defined for one choice among n, the oracle categorical"
+        if oracle.known_set != "one_of_n":
+            return f"{self.label()} is defined for one choice among n, such as the oracle categorical"
         return super().unsupported_reason(oracle)
 
     def surrogate_gradient(self, result: ArgmaxResult, v: Parts) -> Parts:
         theta, y = result.theta, result.y
         if not (isinstance(theta, Tensor) and isinstance(y, Tensor) and isinstance(v, Tensor)):
-            raise PluginError("the oracle categorical must have scores in one tensor")
+            raise PluginError(f"{result.oracle.label()} must have scores in one tensor, as known_set says")
         check_in_range("backward_temperature", self.backward_temperature, theta.dtype)
         scaled = divide_by_temperature(theta, self.temperature)
         assert isinstance(scaled, Tensor)

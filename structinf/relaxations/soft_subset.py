@@ -64,8 +64,11 @@ class SoftSubset(Relaxation):
         return True
 
     def unsupported_reason(self, oracle: Oracle) -> str | None:
-        if oracle.name != "subset" or getattr(oracle, "at_most", False):
-            return f"{self.label()} is defined for subsets of exactly k elements, the oracle subset without at_most"
+        if oracle.known_set != "k_of_n":
+            return (
+                f"{self.label()} is defined for subsets of exactly k elements, such as the oracle subset without "
+                "at_most"
+            )
         return super().unsupported_reason(oracle)
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
@@ -75,7 +78,7 @@ class SoftSubset(Relaxation):
 
     def mean(self, oracle: Oracle, theta: Parts) -> Parts:
         if not isinstance(theta, Tensor):
-            raise PluginError("the oracle subset must have scores in one tensor")
+            raise PluginError(f"{oracle.label()} must have scores in one tensor, as known_set says")
         subset: Any = oracle
         valid: Any = oracle.valid_parts(theta)
         allowed = theta.detach() > -torch.inf if valid is None else valid & (theta.detach() > -torch.inf)

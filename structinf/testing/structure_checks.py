@@ -49,6 +49,26 @@ def enumeration(case: Case) -> None:
         expect(len(row_group_ids(rows).unique()) == len(rows), f"enumerate lists a structure twice at batch index {b}")
 
 
+@add_check(ORACLE_CHECKS, ability=Enumerable, families=NORMAL)
+def known_set(case: Case) -> None:
+    """The structures are the set that known_set names."""
+    oracle = case.oracle
+    if (name := oracle.known_set) is None:
+        raise NotApplicable("the oracle's known_set is None")
+    masks = as_tuple(masks)[0] if (masks := oracle.valid_parts(case.theta)) is not None else None
+    for b, _, listed in case.enumerations():
+        rows = flatten_parts(listed.structures)
+        n = rows.shape[1] if masks is None else int(masks[min(b, len(masks) - 1)].sum())
+        ones: int | None = {"one_of_n": 1, "all_bits": None, "k_of_n": getattr(oracle, "k", None)}[name]
+        count = 2**n if ones is None else math.comb(n, ones)
+        is_binary = bool(((rows == 0) | (rows == 1)).all())
+        expect(
+            is_binary and len(rows) == count and (ones is None or bool((rows.sum(1) == ones).all())),
+            f"known_set is {name!r}, so the {n} parts at batch index {b} must have {count} structures of 0 and 1"
+            + ("" if ones is None else f", with {ones} parts of 1"),
+        )
+
+
 @add_check(ORACLE_CHECKS)
 def vertex(case: Case) -> None:
     """Argmax returns a structure, never a mixture, even on ties."""

@@ -226,6 +226,8 @@ BROKEN: list[tuple[str, Any]] = [
     ("projection", variant(Cube, project=lambda self, theta: theta.detach().clamp(0, 1))),
     ("enumeration", Explicit(((1, 0, 0, 1), (0, 1, 1, 0), (0, 1, 1, 0)))),
     ("enumeration", variant(Explicit, enumerate=lambda self, shape: Explicit.enumerate(self, shape).float())),
+    ("known_set", variant(Explicit, known_set="all_bits")),
+    ("known_set", variant(Explicit, known_set="one_of_n")),
     ("readout", variant(Explicit, readout=lambda self, y: y + 1)),
     ("readout", variant(Explicit, readout_transpose=lambda self, r, theta: 2 * r)),
     ("hamming_cost", variant(Explicit, hamming_cost=lambda self, y: y)),

@@ -200,7 +200,7 @@ def test_padding_of_bits():
 
 def test_errors_of_relax():
     theta = torch.zeros(2, 3, requires_grad=True)
-    with pytest.raises(si.UnsupportedError, match="closed form for the oracles categorical and bits only"):
+    with pytest.raises(si.UnsupportedError, match="closed form for one choice among n and for free bits only"):
         si.expect(lambda y: y.sum(1), theta, "subset", "rebar", k=2)
     with pytest.raises(si.InvalidInputError, match=r"control must be a torch\.nn\.Module or None, got function"):
         Relax(control=lambda y: y)  # type: ignore[arg-type]

@@ -176,8 +176,26 @@ def test_samples_and_large_scores(name):
     assert si.relax(theta[:0], "categorical", relaxation).shape == (5, 0, 3)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("relaxation", [GumbelRao(), GappedStraightThrough()])
+def test_the_set_of_structures_decides_and_not_the_name(relaxation):
+    categorical = type(si.get_oracle("categorical"))
+
+    class Choice(categorical):
+        name = "toy_choice"
+
+    class Unknown(categorical):
+        known_set = None
+
+    theta = torch.tensor([[0.3, -0.2, 0.1]])
+    found = si.relax(theta, Choice(), relaxation, generator=torch.Generator().manual_seed(0))
+    expected = si.relax(theta, "categorical", relaxation, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(found, expected)
+    with pytest.raises(si.UnsupportedError, match="one choice among n"):
+        si.relax(theta, Unknown(), relaxation)
+
+
 def test_unsupported_oracles_and_options():
-    with pytest.raises(si.UnsupportedError, match="one choice among n, the oracle categorical"):
+    with pytest.raises(si.UnsupportedError, match="one choice among n, such as the oracle categorical"):
         si.Layer("bits", GumbelRao())
     with pytest.raises(si.UnsupportedError, match="GibbsOracle"):
         si.Layer("assignment", ReinMax())
