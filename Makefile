@@ -90,9 +90,9 @@ device:
 	$(PYTHON) -m venv .venv
 
 # .venv/NAME.stamp: the extra NAME is installed, as pyproject.toml and constraints.txt have it now. The extra dev
-# includes demo and test.
+# includes demo and test. Without bytecode: Python keeps that of the modules it imports, a tenth of those installed.
 .venv/%.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --editable '.[$*]'
+	$(BIN)/python -m pip install --no-compile --editable '.[$*]'
 	touch $@ $(if $(filter dev,$*),.venv/demo.stamp .venv/test.stamp)
 
 clean:

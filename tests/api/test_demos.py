@@ -58,6 +58,7 @@ def test_sort_from_the_command_line(capsys, tmp_path):
     assert support > 1
 
 
+@pytest.mark.full
 def test_sort_by_methods_of_choice(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(sort, "list_methods", lambda: ["map-loss", "straight-through-layer", "sinkhorn-layer"])
     argv = ["--methods", "straight-through-layer", "all", "--quick", "--seed", "3", "--out", str(tmp_path)]

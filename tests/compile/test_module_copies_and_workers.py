@@ -91,7 +91,7 @@ def test_state_dicts_hold_all_state(name):
     assert case.make().state_dict().keys() == module.state_dict().keys()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_workers_call_layers_to_collate(method):
     modules = {name: case.make() for name, case in CASES.items()}
     data = list(range(4))

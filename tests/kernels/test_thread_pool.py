@@ -182,7 +182,7 @@ done.set()
     assert run(script).split() == ["0", "True", "0"]
 
 
-START_METHODS = [pytest.param("fork", marks=FORK), "spawn"]
+START_METHODS = [pytest.param("fork", marks=FORK), pytest.param("spawn", marks=pytest.mark.full)]
 
 
 @pytest.mark.parametrize("method", START_METHODS)

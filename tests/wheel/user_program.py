@@ -47,15 +47,15 @@ def main() -> None:
     torch.autograd.grad(loss, list(model.parameters()))
     print(model.predict(x, lengths).tolist())
 
-    scores = torch.randn(4, 6, 6, requires_grad=True)
-    trees: Tensor = si.relax(scores, "arborescence", si.get_relaxation("sparsemap", temperature=2.0))
-    torch.autograd.grad(trees.square().sum(), scores)
-    solution = si.infer(scores, "arborescence", "sparsemap")
+    scores = torch.randn(4, 6, requires_grad=True)
+    choices: Tensor = si.relax(scores, "categorical", si.get_relaxation("sparsemap", temperature=2.0))
+    torch.autograd.grad(choices.square().sum(), scores)
+    solution = si.infer(scores, "categorical", "sparsemap")
     if solution.weights is not None:
         print(solution.weights.shape, solution.converged)
-    risk: Tensor = si.expect(lambda y: y[:, 0, 1], scores, "arborescence", "sparsemap")
-    print(risk.shape, si.Gibbs(scores, "arborescence").entropy().shape)
-    print(si.log_partition(scores, "arborescence").shape, si.topk(scores, "assignment", 2).structures)
+    risk: Tensor = si.expect(lambda y: y[:, 1], scores, "categorical", "sparsemap")
+    print(risk.shape, si.Gibbs(scores, "categorical").entropy().shape)
+    print(si.log_partition(scores, "categorical").shape, si.topk(torch.randn(3, 3), "assignment", 2).structures)
 
     p: Tensor = si.simplex.sparsemax(torch.randn(8, 10))
     q: Tensor = si.simplex.Entmax15(dim=-1)(torch.randn(8, 10))
