@@ -7,15 +7,21 @@ waits until the other threads have released these locks.
 
 from __future__ import annotations
 
-import importlib
+import _imp
+import contextlib
+import logging  # noqa: F401  its own lock is taken at a fork after the locks of this module
 import os
 import sys
+import threading
+import time
+from importlib import _bootstrap
 from typing import Protocol
 
 __all__ = ["hold_at_fork", "is_being_imported"]
 
 # What a call imports on first use. Another module's import may run the whole program of the user, and not end.
 _PACKAGES = {"structinf", "structinf_oracles", "torch", "numpy", "scipy", "numba", "llvmlite", "networkx", "ortools"}
+_PACKAGES |= sys.stdlib_module_names
 
 
 class _Lock(Protocol):
@@ -36,28 +42,47 @@ def is_being_imported(name: str) -> bool:
     return getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False)
 
 
-def _modules_being_imported() -> set[str]:
-    names = [name for name in list(sys.modules) if name.partition(".")[0] in _PACKAGES]
-    return {name for name in names if is_being_imported(name)}
+_PATIENCE = 60.0
+"""Seconds that a fork waits, at most. The other thread may itself wait for this one, and the fork goes on then."""
+
+_PATIENCE_WHILE_IMPORTING = 2.0
+"""The same if this thread imports a module, for which the other thread may wait."""
+
+
+def _imports() -> tuple[set[str], set[str]]:
+    """Return the modules that this thread imports, and those that other threads import.
+
+    The caller holds the import lock. A module's own lock is held before the module is in ``sys.modules``. The table of
+    these locks is private to Python, the same from 3.10 to 3.13.
+    """
+    found: tuple[set[str], set[str]] = set(), set()
+    locks = getattr(_bootstrap, "_module_locks", {})
+    for name, reference in list(locks.items()):
+        owner = getattr(reference(), "owner", None)
+        if owner is not None and name.partition(".")[0] in _PACKAGES:
+            found[owner != threading.get_ident()].add(name)
+    return found
 
 
 def _acquire_locks() -> None:
-    own: set[str] = set()
+    start = time.monotonic()
     while True:
-        for name in _modules_being_imported() - own:
-            # Waits for the import in another thread, and returns at once if this thread imports the module.
-            importlib.import_module(name)
-            if is_being_imported(name):
-                own.add(name)
         for lock in _locks:
             lock.acquire()
-        if _modules_being_imported() <= own:
+        # As long as it is held, no import begins. The fork itself takes it too.
+        _imp.acquire_lock()
+        own, others = _imports()
+        if not others or time.monotonic() - start > (_PATIENCE_WHILE_IMPORTING if own else _PATIENCE):
             return
         # An import may compile, and would wait for this thread.
         _release_locks()
+        time.sleep(0.002)
 
 
 def _release_locks() -> None:
+    # In a child, some versions of Python have made the import lock anew, and this thread does not hold it.
+    with contextlib.suppress(RuntimeError):
+        _imp.release_lock()
     for lock in reversed(_locks):
         lock.release()
 
