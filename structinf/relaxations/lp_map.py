@@ -10,13 +10,18 @@ from torch import Tensor
 from typing_extensions import Self
 
 from .. import autograd
+from ..errors import InfeasibleError
 from ..factor_graphs import FactorGraph
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple
+from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import zero_omega
 from ..shapes import Float
 from ..solution import Solution
-from ..solvers.convergence import OnFailure, check_stopping
+from ..solvers.branch_and_bound import branch_and_bound
+from ..solvers.convergence import OnFailure, check_stopping, report_nonconvergence
+from ..solvers.local_polytope import LocalPolytopeResult
+from ..solvers.local_polytope_scores import LocalPolytope
+from ..validation import check_natural
 from .local_polytope import LocalPolytopeRelaxation
 from .map import with_zero_gradient
 
@@ -44,13 +49,18 @@ class LPMAP(LocalPolytopeRelaxation):
         rounding errors.
     max_iter : int
         Maximal number of iterations, at least 1.
+    node_limit : int
+        The number of further linear programs, at most, for an instance whose mean has fractions. They are the nodes of
+        branch and bound, which fixes variables to 0 and 1 until it has the best structure. 0, the default, returns the
+        mean with fractions.
     on_failure : "warn", "raise" or "ignore"
-        The reaction to instances that miss the tolerance: a ConvergenceWarning, a ConvergenceError, or nothing.
+        The reaction to instances that miss the tolerance, or for which ``node_limit`` is too low: a ConvergenceWarning,
+        a ConvergenceError, or nothing.
 
     References
     ----------
     A. Martins, M. Figueiredo, P. Aguiar, N. Smith & E. Xing, AD3: Alternating directions dual decomposition for MAP
-    inference in graphical models, JMLR 16, 2015.
+    inference in graphical models, JMLR 16, 2015; branch and bound in §8.
 
     Examples
     --------
@@ -66,10 +76,16 @@ class LPMAP(LocalPolytopeRelaxation):
     >>> solution = si.infer(theta, graph, LPMAP())
     >>> solution.mean[0], solution.value, solution.integral
     (tensor([0.5000, 0.5000, 0.5000]), tensor(0.), tensor(False))
+
+    Branch and bound finds a best structure:
+
+    >>> si.infer(theta, graph, LPMAP(node_limit=100)).value
+    tensor(-1.)
     """
 
     tolerance: float = 1e-6
     max_iter: int = 5000
+    node_limit: int = 0
     on_failure: OnFailure = "warn"
 
     name = "lp_map"
@@ -77,6 +93,7 @@ class LPMAP(LocalPolytopeRelaxation):
 
     def __post_init__(self) -> None:
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
+        check_natural("node_limit", self.node_limit, 0)
 
     @property
     def piecewise_constant(self) -> bool:
@@ -87,7 +104,7 @@ class LPMAP(LocalPolytopeRelaxation):
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
-        problem, result = self._run(cast(FactorGraph, oracle), theta, curvature=0.0)
+        problem, result, integral = self._best(cast(FactorGraph, oracle), theta)
         mean = problem.as_parts(result.mean, result.additional)
         value = result.value.to(problem.dtype)
         return Solution(
@@ -96,13 +113,42 @@ class LPMAP(LocalPolytopeRelaxation):
             gap=result.gap.to(problem.dtype),
             residual=result.residual.to(problem.dtype),
             converged=result.converged,
-            integral=torch.stack([(t == t.round()).flatten(1).all(1) for t in as_tuple(mean)]).all(0),
+            integral=integral,
             oracle_calls=result.oracle_calls,
         )
 
+    def _best(self, graph: FactorGraph, theta: Parts) -> tuple[LocalPolytope, LocalPolytopeResult, Tensor]:
+        """Return the scores, the solution, and whether the mean has no fractions, (B,)."""
+        problem, result = self._run(graph, theta, curvature=0.0)
+        integral = _is_integral(problem.as_parts(result.mean, result.additional))
+        if self.node_limit and not bool(integral.all()):
+            with torch.no_grad():
+                found = branch_and_bound(
+                    graph,
+                    map_parts(Tensor.detach, theta),
+                    result,
+                    tolerance=self.tolerance,
+                    max_iter=self.max_iter,
+                    node_limit=self.node_limit,
+                )
+            if bool(found.infeasible.any()):
+                rows = found.infeasible.nonzero()[:, 0].tolist()
+                raise InfeasibleError("no values of the variables satisfy all factors of the graph", rows[0], rows)
+            result = replace(result, **{name: getattr(found, name) for name in ("mean", "additional", "value", "gap")})
+            result.converged, result.oracle_calls = found.finished, found.oracle_calls
+            integral = _is_integral(problem.as_parts(result.mean, result.additional))
+            if not bool(found.finished.all()):
+                index = int((~found.finished).nonzero()[0, 0])
+                report_nonconvergence(
+                    f"{self.label()} of {graph.label()} stopped after {self.node_limit} nodes at batch index {index}: "
+                    f"the best score may be larger by {float(found.gap[index]):.3g}; raise node_limit",
+                    self.on_failure,
+                )
+        return problem, result, integral
+
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """Return max ⟨θ, μ⟩, (B,); its gradient is the mean."""
-        problem, result = self._run(cast(FactorGraph, oracle), theta, curvature=0.0)
+        problem, result, _ = self._best(cast(FactorGraph, oracle), theta)
         # The upper bound keeps losses at least 0 up to rounding.
         bound = (result.value + result.gap).to(problem.dtype)
         return autograd.attach_envelope_gradient(bound, theta, problem.as_parts(result.mean, result.additional))
@@ -110,3 +156,8 @@ class LPMAP(LocalPolytopeRelaxation):
     def omega(self, oracle: Oracle, y: Parts) -> Float[Tensor, " batch"]:
         """Return 0, (B,)."""
         return zero_omega(y)
+
+
+def _is_integral(mean: Parts) -> Tensor:
+    """Return whether an instance's parts have no fractions, (B,)."""
+    return torch.stack([(t == t.round()).flatten(1).all(1) for t in as_tuple(mean)]).all(0)
