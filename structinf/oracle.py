@@ -110,7 +110,8 @@ class Oracle(abc.ABC):
         Other names of the structure or of its algorithm in the field, such as "hungarian" for ``assignment``. The error
         about an unknown name suggests the oracle for them.
     unsupported : mapping of str to str
-        The reason why an ability cannot be offered, by the name of the ability's class. Messages quote the reason.
+        The reason why an ability cannot be offered, by the name of the ability's class. Messages quote the reason. An
+        oracle with options that exclude an ability of its class sets the attribute of the instance.
     """
 
     event_ndim: ClassVar[int | tuple[int, ...]]

@@ -56,9 +56,9 @@ _ABILITY_METHODS: dict[type[Oracle], str] = {
 
 def missing_ability_reason(oracle: Oracle, ability: type[Oracle]) -> str | None:
     """Return the reason why ``oracle`` lacks ``ability``, as a clause of a message; None if it has the ability."""
-    if isinstance(oracle, ability):
-        return None
     reason = oracle.unsupported.get(ability.__name__)
+    if isinstance(oracle, ability) and reason is None:
+        return None
     method = f", the method {_ABILITY_METHODS[ability]}" if ability in _ABILITY_METHODS else ""
     return f"{oracle.label()} lacks the ability {ability.__name__}{method}" + (f": {reason}" if reason else "")
 

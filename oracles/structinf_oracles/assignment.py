@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,9 +18,9 @@ from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import Enumerable, KBest, TransportPolytope
 from structinf.shapes import Float
 from structinf.validation import (
+    check_choice,
     check_enumerable,
     check_feasible,
-    check_flag,
     check_instances,
     check_k,
     check_lengths,
@@ -50,11 +50,17 @@ class Assignment(KBest, TransportPolytope, Enumerable):
 
     Parameters
     ----------
-    allow_unmatched : bool, default False
-        Whether an instance whose −inf parts exclude every full matching gets a smaller matching, instead of an
-        InfeasibleError. y then has as many pairs as the parts above −inf permit, and the highest score among the
+    allow_unmatched : bool or "by_score", default False
+        Which rows and columns of the smaller side may stay unmatched. False: none. An instance whose −inf parts exclude
+        every full matching raises an InfeasibleError.
+
+        True: as few as possible. y has as many pairs as the parts above −inf permit, and the highest score among the
         matchings of this size. Scores never decide the number of pairs: a pair of negative score is still made. No
         instance is infeasible; if all parts are −inf, y = 0. Instances with a full matching are unaffected.
+
+        "by_score": all. y is any matching, also the empty one, and the best matching has the highest score (the
+        heaviest matching). Pairs of negative score are left out. To make a pair only above a score of t, subtract t
+        from θ. The sums of rows and columns then have no fixed total, so that ``sinkhorn`` is not available.
 
     Notes
     -----
@@ -109,14 +115,21 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         }
     )
 
-    allow_unmatched: bool = field(default=False, kw_only=True)
+    allow_unmatched: bool | Literal["by_score"] = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_flag("allow_unmatched", self.allow_unmatched)
+        if not isinstance(self.allow_unmatched, bool):
+            check_choice("allow_unmatched", self.allow_unmatched, ("by_score",), "True or False")
+            reason = 'with allow_unmatched="by_score", plans have no fixed total; set allow_unmatched to True or False'
+            object.__setattr__(self, "unsupported", {**self.unsupported, "TransportPolytope": reason})
 
     @property
     def always_feasible(self) -> bool:
-        return self.allow_unmatched
+        return bool(self.allow_unmatched)
+
+    @property
+    def _by_score(self) -> bool:
+        return self.allow_unmatched == "by_score"
 
     # -- shapes and labels -----------------------------------------------------------------
 
@@ -145,7 +158,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
     def allowed_parts(self, labels: Tensor, like: Tensor) -> Tensor:
         if self.allow_unmatched:
             raise UnsupportedError(
-                "assignment with allow_unmatched=True has no unknown labels, since the label −1 is an unmatched row; "
+                f"assignment with {self._option()} has no unknown labels, since the label −1 is an unmatched row; "
                 "pass boolean masks of the allowed parts"
             )
         n, m = like.shape[1:]
@@ -190,7 +203,7 @@ class Assignment(KBest, TransportPolytope, Enumerable):
             index = int((pairs < smaller).nonzero()[0, 0])
             raise InvalidInputError(
                 f"labels must match the whole smaller side, in {int(smaller[index])} pairs, got {int(pairs[index])} "
-                f"pairs at batch index {index}; pass allow_unmatched=True to allow fewer"
+                f'pairs at batch index {index}; pass allow_unmatched=True or "by_score" to allow fewer'
             )
         return y
 
@@ -208,23 +221,25 @@ class Assignment(KBest, TransportPolytope, Enumerable):
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
         from .kernels.assignment import rectangular
 
+        m, theta = theta.shape[2], self._with_free_columns(theta)
         y = torch.empty(theta.shape, dtype=theta.dtype, device="cpu")
         feasible = np.empty(len(theta), np.bool_)
         layout = self._layout(theta)
         parallel_rows(rectangular.argmax, len(theta), *layout, y.numpy(), feasible, work=OPERATIONS * theta.numel())
         check_feasible(torch.from_numpy(feasible), "assignment")
-        return y.to(theta.device)
+        return y[:, :, :m].contiguous().to(theta.device)
 
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         from .kernels.assignment import k_best
 
         check_k(k)
+        m, theta = theta.shape[2], self._with_free_columns(theta)
         y = torch.empty((k, *theta.shape), dtype=theta.dtype, device="cpu")
         scores = torch.empty(k, len(theta), dtype=torch.float64, device="cpu")
         layout = self._layout(theta)
         parallel_rows(k_best.topk, len(theta), *layout, y.numpy(), scores.numpy(), work=OPERATIONS * y.numel())
         check_feasible(scores[0], "assignment")
-        y, scores = y.to(theta.device), scores.to(theta)
+        y, scores = y[..., :m].contiguous().to(theta.device), scores.to(theta)
         return y, scores, ~torch.isneginf(scores)
 
     def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -232,6 +247,8 @@ class Assignment(KBest, TransportPolytope, Enumerable):
 
         The third result is the number of pairs (B,) if ``allow_unmatched`` is set and a part is −inf, else None.
         """
+        if self._by_score:
+            raise UnsupportedError(f"assignment has no margins: {self.unsupported['TransportPolytope']}")
         lengths = self.bound.get("lengths")
         sizes = torch.tensor([theta.shape[1:]], device="cpu") if lengths is None else lengths
         rows, columns = (
@@ -242,6 +259,18 @@ class Assignment(KBest, TransportPolytope, Enumerable):
             return rows, columns, self.argmax(theta).sum((1, 2))
         return rows, columns, None
 
+    def _with_free_columns(self, theta: Tensor) -> Tensor:
+        """Return θ; with ``allow_unmatched="by_score"``, with a column of score 0 for each row, which leaves it free.
+
+        Each matching is then one matching of all rows, since no other row can take the column.
+        """
+        if not self._by_score:
+            return theta
+        n = theta.shape[1]
+        diagonal = torch.eye(n, dtype=torch.bool, device=theta.device)
+        free = theta.new_zeros(n, n).masked_fill(~diagonal, -torch.inf)
+        return torch.cat([theta.detach(), free.expand(len(theta), n, n)], 2)
+
     def _layout(self, theta: Tensor) -> tuple[Any, ...]:
         """Return the leading kernel arguments: scores, row and column groups, and the most columns of a block."""
         from .kernels.assignment.rectangular import OTHER, SURPLUS, UNUSED, mark_surplus
@@ -249,6 +278,13 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         (scores,) = to_numpy(theta)
         batch, n, m = scores.shape
         lengths = self.bound.get("lengths")
+        if self._by_score:  # all rows are matched, with columns that leave them free if nothing else
+            used = [np.ones((1, n), bool), np.ones((1, m - n), bool)]
+            if lengths is not None:
+                (sizes,) = to_numpy(lengths)
+                used = [np.arange(size) < sizes[:, side, None] for side, size in enumerate((n, m - n))]
+            used[1] = np.concatenate([used[1], used[0]], 1)
+            return scores, *(np.where(u, OTHER, UNUSED).astype(np.int8) for u in used), m
         if lengths is None:
             groups = [np.full((1, size), SURPLUS if n > m else OTHER, np.int8) for size in (n, m)]
         else:
@@ -265,21 +301,30 @@ class Assignment(KBest, TransportPolytope, Enumerable):
         return scores, *groups, n + m
 
     def enumerate(self, event_shape: Any) -> Tensor:
-        """Return all matchings of the whole smaller side, (|Y|, n, m) in float64, ordered by columns.
+        """Return all matchings, (|Y|, n, m) in float64, ordered by the number of pairs, rows and columns.
 
-        ``allow_unmatched`` does not change the result, as scores without −inf admit the same matchings. At most a
-        million.
+        With ``allow_unmatched=True``, the matchings of the whole smaller side, since scores without −inf admit no
+        others. At most a million.
         """
         n, m = event_shape
         lengths = self.bound.get("lengths")
         rows, columns = (n, m) if lengths is None else lengths[0].tolist()
         small, large = min(rows, columns), max(rows, columns)
-        count = math.perm(large, small)
+        sizes = range(small + 1) if self._by_score else [small]
+        count = sum(math.comb(small, pairs) * math.perm(large, pairs) for pairs in sizes)
         check_enumerable(count, f"assignments of {rows} rows and {columns} columns")
-        partners = torch.tensor(list(itertools.permutations(range(large), small)), dtype=torch.long, device="cpu")
-        used = torch.zeros(count, small, large, dtype=torch.float64, device="cpu").scatter_(
-            2, partners.unsqueeze(2), 1.0
+        used = torch.zeros(count, small, large, dtype=torch.float64, device="cpu")
+        every = (
+            (matched, partners)
+            for pairs in sizes
+            for matched in itertools.combinations(range(small), pairs)
+            for partners in itertools.permutations(range(large), pairs)
         )
+        for structure, (matched, partners) in zip(used.numpy(), every, strict=True):
+            structure[list(matched), list(partners)] = 1.0
         y = torch.zeros(count, n, m, dtype=torch.float64, device="cpu")
         y[:, :rows, :columns] = used if rows <= columns else used.mT
         return y
+
+    def _option(self) -> str:
+        return f"allow_unmatched={self.allow_unmatched!r}"

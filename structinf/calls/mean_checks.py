@@ -8,6 +8,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..oracle import Oracle, TransportPolytope
 from ..parts import Parts, as_tuple
+from ..relaxation import missing_ability_reason
 
 __all__ = ["check_means"]
 
@@ -28,7 +29,8 @@ def check_means(oracle: Oracle, means: Parts, what: str) -> None:
     if oracle.has_binary_parts(means):
         outside = [((t < -tolerance) | (t > 1 + tolerance)).flatten(1).any(1) for t in as_tuple(means)]
         _reject(torch.stack(outside).any(0), oracle, what, "its parts must lie between 0 and 1")
-    if isinstance(oracle, TransportPolytope) and isinstance(means, Tensor):
+    has_margins = missing_ability_reason(oracle, TransportPolytope) is None
+    if has_margins and isinstance(oracle, TransportPolytope) and isinstance(means, Tensor):
         rows, columns, _ = oracle.margins(means)
         slack = tolerance * (1 + rows.sum(1))
         more = (rows.sum(1) - columns.sum(1)).unsqueeze(1)

@@ -13,6 +13,7 @@ from typing_extensions import Self
 from ..oracle import Oracle, Projectable, TransportPolytope
 from ..parts import Parts, as_tuple
 from ..regularizers import check_temperature
+from ..relaxation import missing_ability_reason
 from ..shapes import Float
 from ..solvers.active_set import active_set
 from ..solvers.convergence import OnFailure, check_stopping
@@ -114,8 +115,9 @@ class SparseMAP(WeightedMeanRelaxation):
     def _run_direct_solver(self, oracle: Oracle, scaled: Parts) -> DirectMean | None:
         options: Any = {"tolerance": self.tolerance, "max_iter": _DIRECT_ITERATIONS}
         readout = self.penalty == "readout" and type(oracle).readout is not Oracle.readout
-        if isinstance(oracle, TransportPolytope) and not readout and describes_argmax(type(oracle), "margins"):
-            return project_transport(oracle, cast(Tensor, scaled), **options)
+        has_margins = missing_ability_reason(oracle, TransportPolytope) is None
+        if has_margins and not readout and describes_argmax(type(oracle), "margins"):
+            return project_transport(cast(TransportPolytope, oracle), cast(Tensor, scaled), **options)
         if isinstance(oracle, DirectlySolvable) and not readout and describes_argmax(type(oracle), "solve_quadratic"):
             return oracle.solve_quadratic(scaled, **options)
         # With ties, an interior point's error is the square root of its gap, so the active set finds exact solutions.

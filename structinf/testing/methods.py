@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..oracle import EntropyProjectable, GibbsOracle, KBest, Oracle, Projectable, Samplable
 from ..parts import Parts, as_tuple, batch_size, map_parts
+from ..relaxation import missing_ability_reason
 from ..solution import Solution
 from .cases import Case
 from .comparisons import attach_case_to_errors, expect, fail, named_tensors
@@ -149,7 +150,7 @@ SOLUTION = {
 
 def methods_of(oracle: Oracle) -> list[Method]:
     """Return the methods of ``oracle``."""
-    return [method for method in METHODS if isinstance(oracle, method.ability)]
+    return [method for method in METHODS if missing_ability_reason(oracle, method.ability) is None]
 
 
 def methods_under_test(case: Case) -> list[Method]:

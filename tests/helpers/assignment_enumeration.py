@@ -12,6 +12,7 @@ from structinf_oracles.assignment import Assignment
 
 ORACLE = Assignment()
 PARTIAL = Assignment(allow_unmatched=True)
+BY_SCORE = Assignment(allow_unmatched="by_score")
 DTYPES = [torch.float32, torch.float64]
 INF = math.inf
 SHAPES = [(1, 1), (1, 4), (4, 1), (2, 2), (2, 4), (4, 2), (3, 5), (5, 3), (4, 4)]

@@ -42,12 +42,14 @@ def chain(steps: int, states: int, form: str = "shared", length: int | None = No
         yield {"shared": (unary, edges.sum(0)), "steps": (unary, edges), "edges": (edges,)}[form]
 
 
-def assignment(rows: int, columns: int, lengths: tuple[int, int] | None = None) -> Iterator[Structure]:
-    """Matchings of all of the smaller side, of the rows and columns in use."""
+def assignment(
+    rows: int, columns: int, lengths: tuple[int, int] | None = None, by_score: bool = False
+) -> Iterator[Structure]:
+    """Matchings of all of the smaller side, or all matchings if ``by_score``, of the rows and columns in use."""
     n, m = lengths or (rows, columns)
     for choice in itertools.product(range(-1, m), repeat=n):
         used = [c for c in choice if c >= 0]
-        if len(set(used)) < len(used) or len(used) < min(n, m):
+        if len(set(used)) < len(used) or (len(used) < min(n, m) and not by_score):
             continue
         y = np.zeros((rows, columns))
         for r, c in enumerate(choice):

@@ -17,12 +17,13 @@ from oracle_example import Example
 
 def _assignment(rows: int, columns: int, relaxed: bool = False, **options: Any) -> Example:
     in_use = [(rows, columns), (rows - 1, columns), (rows, columns - 1), (1, 1), (0, columns)]
+    by_score = options.get("allow_unmatched") == "by_score"
     return Example(
         "assignment",
         (rows, columns),
         options,
         instance_data={"lengths": in_use},
-        listing=lambda lengths: list(enumerators.assignment(rows, columns, lengths)),
+        listing=lambda lengths: list(enumerators.assignment(rows, columns, lengths, by_score)),
         lengths=in_use,
         relaxed=relaxed,
     )
@@ -194,6 +195,7 @@ COMBINATIONS = (
     _assignment(2, 4),
     _assignment(3, 2),
     _assignment(2, 3, allow_unmatched=True),
+    _assignment(3, 2, allow_unmatched="by_score"),
     _assignment(1, 1),
     _arborescence(3, single_root=False, relaxed=True),
     _arborescence(3, single_root=True),

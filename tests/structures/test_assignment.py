@@ -9,6 +9,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from assignment_enumeration import (
+    BY_SCORE,
     DTYPES,
     INF,
     ORACLE,
@@ -16,13 +17,16 @@ from assignment_enumeration import (
     SHAPES,
     is_feasible,
     is_matching,
+    matchings,
     most_pairs,
     ranking,
     score,
     scores,
     whole,
 )
-from structinf.errors import InfeasibleError
+from structinf import relax
+from structinf.errors import InfeasibleError, InvalidInputError, UnsupportedError
+from structinf_oracles.assignment import Assignment
 
 GOLDEN = [[1, 0.5, 0], [0.2, 0, 0.4], [0, 0.1, 0.3]]
 
@@ -206,6 +210,35 @@ def test_the_most_pairs_and_then_the_best(n, m, dtype, forbidden):
         assert int(valid[:, b].sum()) == min(k, len(best))
         assert value[valid[:, b], b].tolist() == pytest.approx(best[:k], abs=1e-5)
     assert is_matching(structures.flatten(0, 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "m"), SHAPES)
+def test_matchings_by_score_leave_out_pairs_that_do_not_pay(n, m, dtype):
+    theta = scores(12, n, m, dtype)
+    theta[torch.rand(12, n, m) < 0.2] = -INF
+    k = 12
+    y = BY_SCORE.argmax(theta)
+    structures, value, valid = BY_SCORE.topk(theta, k)
+    assert is_matching(y)
+    for b, t in enumerate(theta):
+        best = ranking(t.numpy(), matchings(n, m))
+        assert BY_SCORE.score(t[None].double(), y[b, None].double()).item() == pytest.approx(best[0], abs=1e-9)
+        assert value[valid[:, b], b].tolist() == pytest.approx(best[:k], abs=1e-5)
+    assert is_matching(structures.flatten(0, 1))
+
+
+def test_matchings_by_score_may_be_empty():
+    theta = torch.tensor([[[-1.0, -0.5], [-INF, -2.0]], [[1.0, -0.5], [2.0, -INF]]])
+    assert BY_SCORE.argmax(theta).tolist() == [[[0, 0], [0, 0]], [[0, 0], [1, 0]]]
+    assert BY_SCORE.always_feasible
+    assert len(BY_SCORE.enumerate((3, 2))) == 13
+    with pytest.raises(UnsupportedError, match="no fixed total"):
+        relax(theta, BY_SCORE, "sinkhorn")
+    with pytest.raises(UnsupportedError, match="no fixed total"):
+        BY_SCORE.margins(theta)
+    with pytest.raises(InvalidInputError, match='"by_score" or True or False'):
+        Assignment(allow_unmatched="heaviest")
 
 
 def test_the_option_changes_nothing_where_all_can_be_matched():

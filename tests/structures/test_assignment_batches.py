@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from assignment_enumeration import INF, ORACLE, PARTIAL, SHAPES, is_matching, scores, whole
+from assignment_enumeration import BY_SCORE, INF, ORACLE, PARTIAL, SHAPES, is_matching, scores, whole
 from structinf.errors import InvalidInputError
 from structinf.oracle import GibbsOracle
 from structinf_oracles.assignment import Assignment
@@ -54,7 +54,7 @@ def test_instances_and_threads_do_not_matter(kind):
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("oracle", [ORACLE, PARTIAL])
+@pytest.mark.parametrize("oracle", [ORACLE, PARTIAL, BY_SCORE])
 def test_lengths_are_a_smaller_problem(oracle):
     sizes = [(3, 4), (4, 4), (4, 2), (1, 1), (0, 3), (2, 0), (2, 3)]
     theta = scores(len(sizes), 4, 5)
