@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import abc
+import copy
 import math
 from dataclasses import dataclass
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from ..errors import InvalidInputError, UnknownNameError
+from ..errors import InvalidInputError, UnknownNameError, UnsupportedError
 from ..kernels.arrays import upcast_half
+from ..kernels.simplex import torch_backend
 from ..kernels.simplex.dispatch import has_kernels, tsallis_conjugate
 from ..kernels.simplex.torch_backend import power
 from ..registry import did_you_mean
-from .along_dim import apply_along_dim, check_parameter
+from ..shapes import Float
+from ..validation import check_floating
+from .along_dim import apply_along_dim, check_parameter, per_row
 from .entmax_family import entmax, softmax
 from .norm_maps import normmax
 from .renyi_squared_norm import RenyiMap, SquaredNormMap
@@ -57,9 +62,43 @@ class Entropy(abc.ABC):
             The dimension of the choices.
         """
 
+    def row_parameter(self, x: Tensor, dim: int) -> Float[Tensor, "*rows 1"] | None:
+        """Return the entropy's parameter for the rows of ``x`` along ``dim``; by default None, for no tensor.
+
+        Parameters
+        ----------
+        x : Tensor
+            The scores, of which the result has a number for each row.
+        dim : int
+            The dimension along which the scores form rows.
+        """
+        return None
+
+    def at(self, parameter: Tensor) -> Entropy:
+        """Return the entropy with ``parameter`` (..., 1), a number for each row along the last dimension.
+
+        Parameters
+        ----------
+        parameter : (..., 1) Tensor
+            A result of :meth:`row_parameter`, perhaps in another shape. It is not checked.
+        """
+        raise UnsupportedError(f"{type(self).__name__} has no parameter for each row")
+
+    def parameter_gradient(self, p: Tensor) -> Tensor:
+        """Return ∂H(p) / ∂parameter along the last dimension, (...), for p (..., n).
+
+        Override the method, with operations that autograd can differentiate, if :meth:`row_parameter` returns a tensor.
+
+        Parameters
+        ----------
+        p : (..., n) Tensor
+            The probabilities.
+        """
+        raise UnsupportedError(f"{type(self).__name__} has no gradient in a parameter for each row")
+
     @property
     @abc.abstractmethod
-    def margin(self) -> float:
+    def margin(self) -> float | Tensor:
         """The smallest m such that a score m above all others has p = 1; infinite if no m suffices.
 
         The loss is 0 if and only if the score of the target is at least m above all others.
@@ -93,7 +132,8 @@ class Entropy(abc.ABC):
 
 def _check_number(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInputError(f"{name} of an entropy must be a Python number, got {value!r}")
+        hint = "; only TsallisEntropy takes a tensor" if isinstance(value, Tensor) else ""
+        raise InvalidInputError(f"{name} of this entropy must be a Python number, got {value!r}{hint}")
 
 
 @dataclass(frozen=True)
@@ -131,8 +171,9 @@ class TsallisEntropy(Entropy):
 
     Parameters
     ----------
-    alpha : float
-        α, at least 1, default 1.5.
+    alpha : float or Tensor
+        α, at least 1, default 1.5. A tensor α is a scalar, or broadcasts to the shape of the probabilities with size 1
+        at ``dim`` (an α for each row). It receives a gradient from H, :meth:`probabilities` and losses.
 
     Examples
     --------
@@ -143,13 +184,19 @@ class TsallisEntropy(Entropy):
     (tensor(0.2500), 2.0)
     """
 
-    alpha: float = 1.5
+    alpha: float | Tensor = 1.5
+
+    settable: ClassVar[tuple[str, ...]] = ("alpha",)  # for gradients inside torch.compile
 
     def __post_init__(self) -> None:
-        _check_number("alpha", self.alpha)
+        if isinstance(self.alpha, Tensor):
+            check_floating("alpha", self.alpha, "a number or a tensor")
         check_parameter("alpha", self.alpha, 1)
 
     def __call__(self, p: Tensor, dim: int = -1) -> Tensor:
+        if isinstance(self.alpha, Tensor):
+            log_p, alpha = self._logarithms(p, dim)
+            return -(p * log_p * torch_backend.exprel((alpha - 1) * log_p) / alpha).sum(dim)
         if self.alpha == 1:
             return ShannonEntropy()(p, dim)
         return -_power_sum_excess(p, self.alpha, dim) / (self.alpha * (self.alpha - 1))
@@ -157,15 +204,40 @@ class TsallisEntropy(Entropy):
     def probabilities(self, x: Tensor, dim: int = -1) -> Tensor:
         return entmax(x, self.alpha, dim)
 
+    def row_parameter(self, x: Tensor, dim: int) -> Tensor | None:
+        if not isinstance(self.alpha, Tensor):
+            return None
+        rows = per_row("alpha", self.alpha, x, dim)
+        return cast(Tensor, rows).double()
+
+    def at(self, parameter: Tensor) -> TsallisEntropy:
+        new = copy.copy(self)
+        object.__setattr__(new, "alpha", parameter)
+        return new
+
+    def parameter_gradient(self, p: Tensor) -> Tensor:
+        # H = −Σ p log p E((α − 1) log p) / α with E(z) = (e^z − 1) / z, and E'(z) = φ(z).
+        log_p, alpha = self._logarithms(p, -1)
+        return -((self(p) + (p * log_p.square() * torch_backend.phi((alpha - 1) * log_p)).sum(-1)) / alpha.squeeze(-1))
+
+    def _logarithms(self, p: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """Return log p, with 0 for p = 0, and the tensor α on the device of p, of a shape that broadcasts."""
+        per_row("alpha", self.alpha, p, dim)  # checks the shape
+        return torch.where(p != 0, p, 1.0).log(), cast(Tensor, self.alpha).to(p.device)
+
     @property
-    def margin(self) -> float:
+    def margin(self) -> float | Tensor:
+        if isinstance(self.alpha, Tensor):
+            return 1 / (self.alpha - 1)
         return math.inf if self.alpha == 1 else 1 / (self.alpha - 1)
 
     def cast_scores(self, x: Tensor) -> Tensor:
-        return upcast_half(x) if has_kernels(x) else x.double()
+        return upcast_half(x) if has_kernels(x) and not isinstance(self.alpha, Tensor) else x.double()
 
     def conjugate(self, x: Tensor, p: Tensor, origin: Tensor) -> Tensor:
-        return tsallis_conjugate(x, p, origin, self.alpha) if has_kernels(x) else super().conjugate(x, p, origin)
+        if isinstance(self.alpha, Tensor) or not has_kernels(x):
+            return super().conjugate(x, p, origin)
+        return tsallis_conjugate(x, p, origin, self.alpha)
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,7 @@ def test_margins(entropy, margin):
     ("kind", "wrong"),
     [
         (TsallisEntropy, 0.9),
-        (TsallisEntropy, torch.tensor(1.5)),
+        (TsallisEntropy, torch.tensor(0.5)),
         (NormEntropy, 1),
         (NormEntropy, INF),
         (SquaredNormEntropy, 1.0),

@@ -116,6 +116,84 @@ def test_gradients_in_soft_targets_and_costs():
     assert gradcheck(lambda z, cost: simplex_loss(x, torch.softmax(z, 1), "entmax15", cost=cost), (z, cost))
 
 
+# ---------------------------------------------------------------------------------------------- α of each row
+
+
+def test_alpha_of_each_row_is_the_loss_with_this_number():
+    x = torch.tensor([[1.0, 2.0, 0.0], [0.5, 0.4, 0.3]])
+    y, alpha = torch.tensor([0, 1]), torch.tensor([[1.2], [2.0]])
+    losses = entmax_loss(x, y, alpha, reduction="none")
+    torch.testing.assert_close(losses, torch.tensor([1.199058, 0.343333]), rtol=0, atol=1e-6)
+    image, labels = torch.randn(4, 3, 5, dtype=DOUBLE), torch.randint(3, (4, 5))
+    labels[0, 0] = -100
+    alpha = 1 + 2 * torch.rand(4, 1, 5, dtype=DOUBLE)
+    alpha[1] = 1.0
+    losses = entmax_loss(image, labels, alpha, dim=1, reduction="none")
+    for i, j in [(0, 0), (0, 1), (1, 2), (3, 4)]:
+        alone = entmax_loss(image[i, :, j], labels[i, j], alpha[i, 0, j].item())
+        torch.testing.assert_close(losses[i, j], alone, rtol=1e-12, atol=1e-14)
+    entropy, p = TsallisEntropy(alpha[0]), torch.softmax(image[0], 0)
+    by_number = [TsallisEntropy(a.item())(p[:, j]) for j, a in enumerate(alpha[0, 0])]
+    torch.testing.assert_close(entropy(p, 0), torch.stack(by_number))
+    torch.testing.assert_close(entropy.margin, 1 / (alpha[0] - 1))
+
+
+@pytest.mark.parametrize("alphas", [[[1.0], [1.3]], [[1.7], [3.0]], [[1.4]]])
+def test_the_gradient_in_alpha(alphas):
+    x = torch.tensor([[1.0, 1.8, 0.1], [0.5, 0.4, -INF]], dtype=DOUBLE, requires_grad=True)
+    alpha = torch.tensor(alphas, dtype=DOUBLE, requires_grad=True)
+    soft, hard = torch.tensor([[0.5, 0.2, 0.3], [0.9, 0.1, 0]], dtype=DOUBLE), torch.tensor([2, 0])
+    for y in (hard, soft):
+
+        def loss(a, y=y):
+            return entmax_loss(x, y, 1 + a, reduction="none")
+
+        if alphas[0][0] > 1:  # below 1 there is no loss
+            assert gradcheck(loss, (alpha - 1).detach().requires_grad_())
+            assert gradgradcheck(lambda a, y=y: entmax_loss(x.detach(), y, a), alpha)
+        (g,) = torch.autograd.grad(entmax_loss(x, y, alpha, reduction="sum"), alpha)
+        step = 1e-6
+        rise = entmax_loss(x, y, alpha + step, reduction="none") - entmax_loss(x, y, alpha, reduction="none")
+        torch.testing.assert_close(g.sum(), rise.detach().sum() / step, rtol=1e-4, atol=1e-5)
+
+
+def test_both_derivatives_with_alpha_of_each_row():
+    x = torch.tensor([[1.0, 1.8, 0.1], [0.5, 0.4, 0.3]], dtype=DOUBLE, requires_grad=True)
+    alpha = torch.tensor([[1.3], [1.8]], dtype=DOUBLE, requires_grad=True)
+    y = torch.tensor([2, 0])
+    assert gradcheck(lambda x, a: entmax_loss(x, y, a), (x, alpha))
+    assert gradgradcheck(lambda x, a: entmax_loss(x, y, a), (x, alpha))
+    both = torch.func.vmap(torch.func.grad(entmax_loss, argnums=(0, 2)))(x, y, alpha)
+    expected = torch.autograd.grad(entmax_loss(x, y, alpha, reduction="sum"), (x, alpha))
+    torch.testing.assert_close(both, expected)
+
+
+def test_alpha_as_a_parameter_of_the_loss_module():
+    loss = SimplexLoss(TsallisEntropy(torch.nn.Parameter(torch.tensor(1.3))))
+    other = copy.deepcopy(loss).double()
+    assert [name for name, _ in other.named_parameters()] == ["alpha"]
+    other(torch.randn(3, 4, dtype=DOUBLE), torch.tensor([0, 1, 2])).backward()
+    assert other.alpha.grad.abs() > 0
+    assert other.entropy.alpha is other.alpha
+
+
+@pytest.mark.parametrize(
+    ("alpha", "message"),
+    [
+        (torch.tensor([1.5, 2.0]), r"broadcasts to shape \(2, 1\)"),
+        (torch.tensor([[1.5], [0.5]]), "at least 1"),
+        (torch.tensor([[1.5], [math.nan]]), "at least 1"),
+    ],
+)
+def test_wrong_alphas(alpha, message):
+    with pytest.raises(InvalidInputError, match=message):
+        entmax_loss(torch.zeros(2, 3), torch.tensor([0, 1]), alpha)
+    with pytest.raises(TypeError, match=r"torch\.int64"):
+        entmax_loss(torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor(2))
+    with pytest.raises(InvalidInputError, match="only TsallisEntropy takes a tensor"):
+        NormEntropy(torch.tensor(2.0))
+
+
 # ---------------------------------------------------------------------------------------------- margins
 
 

@@ -9,6 +9,7 @@ B. Peters, V. Niculae & A. Martins, Sparse sequence-to-sequence models, ACL 2019
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,13 +25,18 @@ __all__ = [
     "entmax_alpha_vjp",
     "entmax_dual",
     "entmax_vjp",
+    "exprel",
     "group_means",
     "max_score",
     "nan_in_invalid_rows",
+    "phi",
     "power",
 ]
 
 _MAX_STEPS = 100
+
+EXPREL_SERIES = tuple(1 / math.factorial(k + 1) for k in range(20))
+"""(e^z − 1) / z = Σ_k z^k / (k + 1)!, to rounding where |z| ≤ 1."""
 
 PHI_SERIES = tuple((k + 1) / math.factorial(k + 2) for k in range(18))
 """φ(z) = (1 − e^z + z e^z) / z² = Σ_k (k + 1) / (k + 2)! z^k, to rounding where |z| ≤ 1."""
@@ -218,18 +224,28 @@ def entmax_alpha_vjp(q: Tensor, z: Tensor, alpha: float | Tensor) -> Float[Tenso
     """Return ⟨z, ∂q / ∂α⟩ for ``q`` and ``z`` (..., n), by the formula of :mod:`.vjp`."""
     p, v = upcast_half(q), upcast_half(z)
     log_p = torch.where(p != 0, p, 1.0).log()
-    rates = entmax_vjp(p, log_p.square() * _phi((alpha - 1) * log_p), alpha)
+    rates = entmax_vjp(p, log_p.square() * phi((alpha - 1) * log_p), alpha)
     return -(v * rates).sum(-1, keepdim=True).to(z.dtype)
 
 
-def _phi(z: Tensor) -> Tensor:
+def exprel(z: Tensor) -> Tensor:
+    """Return (e^z − 1) / z for z ≤ 0, and 1 at 0; its derivative is :func:`phi`."""
+    return _series_near_0(z, EXPREL_SERIES, lambda far: torch.expm1(far) / far)
+
+
+def phi(z: Tensor) -> Tensor:
     """Return (1 − e^z + z e^z) / z² for z ≤ 0."""
+    return _series_near_0(z, PHI_SERIES, lambda far: (1 - far.exp() + far * far.exp()) / far.square())
+
+
+def _series_near_0(z: Tensor, coefficients: Sequence[float], formula: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the power series for z > −1, and ``formula`` below; each is differentiable to any order."""
     is_small = z > -1
     near, far = torch.where(is_small, z, 0.0), torch.where(is_small, -1.0, z)
     series = torch.zeros_like(z)
-    for coefficient in reversed(PHI_SERIES):
+    for coefficient in reversed(coefficients):
         series = series * near + coefficient
-    return torch.where(is_small, series, (1 - far.exp() + far * far.exp()) / far.square())
+    return torch.where(is_small, series, formula(far))
 
 
 def capped_simplex(x: Float[Tensor, "*rows n"], k: float | Tensor) -> Float[Tensor, "*rows n"]:
