@@ -27,6 +27,11 @@ class SPOPlusLoss(nn.Module):
     The loss is convex in θ and at least the regret ⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩ ≥ 0 of a decision by θ. Its gradient is
     2 (argmax ⟨2θ − t, y⟩ − y*(t)).
 
+    Oracles that take only scores of at most 0, such as ``path``, cannot maximize 2θ − t, which may be positive. For
+    these oracles, the maximum also runs over structures with any additional parts. Scores of at most 0 give them no
+    better structure, so that the regret is the same, and the loss is still a convex upper bound of it. The maximum then
+    takes every part of positive score, and the best structure for the scores cut off at 0.
+
     Parameters
     ----------
     oracle : str or Oracle
@@ -42,7 +47,7 @@ class SPOPlusLoss(nn.Module):
     Raises
     ------
     UnsupportedError
-        If the oracle accepts only scores of at most 0, because 2θ − t can be positive.
+        If the oracle takes only scores of at most 0 and a part may have a value other than 0 and 1.
 
     References
     ----------
@@ -53,6 +58,14 @@ class SPOPlusLoss(nn.Module):
     >>> loss = SPOPlusLoss("categorical")
     >>> loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([[3.0, 1.0, 0.0]]))
     tensor(4.)
+
+    Shortest paths, with predicted and true costs:
+
+    >>> loss = SPOPlusLoss(
+    ...     "path", graph=[(0, 1), (1, 2), (0, 2)], source=0, target=2
+    ... )
+    >>> loss(-torch.tensor([1.0, 1.0, 3.0]), -torch.tensor([2.0, 2.0, 1.0]))
+    tensor(5.)
     """
 
     def __init__(
@@ -67,11 +80,6 @@ class SPOPlusLoss(nn.Module):
         check_on_infeasible(on_infeasible)
         self.on_infeasible: OnInfeasible = on_infeasible
         self.oracle = get_oracle(oracle, **options)
-        if self.oracle.requires_nonpositive_theta:
-            raise UnsupportedError(
-                f"{self.oracle!r} takes scores of at most 0, but SPO+ needs the best structure for 2θ − t, which can "
-                "be positive; train with FenchelYoungLoss or through a Layer of blackbox"
-            )
         self.reduction: Reduction = check_reduction(reduction)
 
     @public_call(functorch=True)
@@ -109,11 +117,17 @@ class SPOPlusLoss(nn.Module):
             if bool((t.isneginf() & ~p.isneginf()).any()):
                 raise InvalidInputError("true_theta is −inf at a part that theta allows; set the part to −inf in both")
         predicted, true = (map_parts(Tensor.double, parts) for parts in (predicted, true))
+        costs_only = found.requires_nonpositive_theta
+        if costs_only and not found.has_binary_parts(predicted):
+            raise UnsupportedError(
+                f"{found!r} takes scores of at most 0, but SPO+ needs the best structure for 2θ − t, which can be "
+                "positive; train with FenchelYoungLoss or through a Layer of blackbox"
+            )
         with problem.plain_modes():
             true = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, t), true, predicted)
             tilted = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, 2 * p - t), true, predicted)
             best = best_structure(found, true)
-            y = best_structure(found, tilted)
+            y = _best_with_additional_parts(found, tilted) if costs_only else best_structure(found, tilted)
             losses = without_negative_rounding(found.score(tilted, map_parts(torch.sub, y, best)))
         if self.reduction == "none":
             return problem.restore(losses)
@@ -121,6 +135,12 @@ class SPOPlusLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"oracle={self.oracle!r}, {describe_rules(self)}"
+
+
+def _best_with_additional_parts(oracle: Oracle, theta: Parts) -> Parts:
+    """Return the best structure with additional parts for scores of any sign, (B, *event)."""
+    best = best_structure(oracle, map_parts(lambda t: t.clamp(max=0), theta))
+    return map_parts(lambda y, t: torch.where(t > 0, 1.0, y), best, theta)
 
 
 @public_call

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import enumerators
 import oracle_examples
@@ -26,10 +31,6 @@ def test_loss_gradient_and_regret_are_the_definitions(example: Example) -> None:
         p, t = instance(theta, b), instance(true, b)
         lost = enumerators.score(t, every.best(t)) - enumerators.score(t, every.best(p))
         assert regrets[b].item() == pytest.approx(lost, abs=1e-12)
-    if oracle.requires_nonpositive_theta:
-        with pytest.raises(UnsupportedError, match="takes scores of at most 0, but SPO"):
-            si.SPOPlusLoss(oracle)
-        return
     leaves = [x.clone().requires_grad_() for x in as_tuple(theta)]
     losses = si.SPOPlusLoss(oracle, reduction="none")(tuple(leaves) if example.is_tuple else leaves[0], true)
     losses.sum().backward()
@@ -37,12 +38,51 @@ def test_loss_gradient_and_regret_are_the_definitions(example: Example) -> None:
         p, t = instance(theta, b), instance(true, b)
         tilted = add(scaled(p, 2), t, -1)
         best, y = every.best(t), every.best(tilted)
+        if oracle.requires_nonpositive_theta:  # the best structure with additional parts
+            y = tuple(np.where(s > 0, 1.0, part) for s, part in zip(tilted, y, strict=True))
         value = enumerators.score(tilted, y) - 2 * enumerators.score(p, best) + enumerators.score(t, best)
         assert losses[b].item() == pytest.approx(value, abs=1e-10)
         assert losses[b].item() >= regrets[b].item() - 1e-10
         for leaf, wanted in zip(leaves, scaled(add(y, best, -1), 2), strict=True):
             assert leaf.grad is not None
             torch.testing.assert_close(leaf.grad[b], torch.as_tensor(wanted), atol=1e-12, rtol=0)
+
+
+def test_costs_only() -> None:
+    oracle = si.get_oracle("path", graph=[("a", "b"), ("b", "c"), ("a", "c")], source="a", target="c")
+    theta, true = -torch.rand(2, 200, 3, dtype=torch.float64)
+    loss = si.SPOPlusLoss(oracle, reduction="none")
+    leaf = theta.clone().requires_grad_()
+    losses = loss(leaf, true)
+    # By definition, over the paths and all larger sets of edges.
+    every = torch.tensor([[1.0, 1, 0], [0, 0, 1], [1, 0, 1], [0, 1, 1], [1, 1, 1]], dtype=torch.float64)
+    best = si.relax(true, oracle, "map")
+    tilted = 2 * theta - true
+    value, y = (tilted @ every.T).max(1)
+    torch.testing.assert_close(losses, value - (tilted * best).sum(1))
+    losses.sum().backward()
+    torch.testing.assert_close(leaf.grad, 2 * (every[y] - best))
+    assert bool((losses >= si.regret(theta, true, oracle) - 1e-12).all())
+    assert bool((tilted > 0).any())
+    assert not loss(true, true).any()
+    assert torch.autograd.gradcheck(lambda t: loss(t, true[:3]), theta[:3].clone().requires_grad_())
+    middle, ends = loss((theta[:100] + theta[100:]) / 2, true[:100]), loss(theta, true[:100].repeat(2, 1))
+    assert bool((middle <= (ends[:100] + ends[100:]) / 2 + 1e-12).all())
+    shared = loss(theta[:1].expand(3, 3), true[:3])
+    torch.testing.assert_close(shared, torch.cat([loss(theta[:1], t[None]) for t in true[:3]]))
+
+
+def test_costs_of_parts_that_are_not_binary_are_refused() -> None:
+    @dataclass(frozen=True)
+    class Costs(si.Oracle):
+        event_ndim: ClassVar[int] = 1
+        requires_nonpositive_theta: ClassVar[bool] = True  # type: ignore[assignment]
+
+        def argmax(self, theta: Tensor) -> Tensor:
+            return 2 * torch.ones_like(theta)
+
+    with pytest.raises(UnsupportedError, match="takes scores of at most 0, but SPO"):
+        si.SPOPlusLoss(Costs())(-torch.ones(2, 3), -torch.ones(2, 3))
 
 
 def test_right_predictions_cost_nothing() -> None:

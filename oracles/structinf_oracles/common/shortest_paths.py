@@ -86,6 +86,9 @@ class ShortestPath(Enumerable):
     def requires_nonpositive_theta(self) -> bool:
         return True
 
+    def has_binary_parts(self, theta: Tensor) -> bool:
+        return True
+
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Return −y, so that the distance is the number of parts of ``y`` missing from another path.
 
