@@ -60,6 +60,77 @@ def test_density_is_the_integral_over_the_threshold(kind, scale):
         assert found.exp().item() == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.parametrize("factors", [[1.0, 1, 1, 1], [0.3, 2.0, 0.05, 1.0], [30.0, 0.01, 1.0, 5.0], [2e-3, 1, 1, 2e-3]])
+def test_density_with_a_scale_of_each_coordinate(factors):
+    loc, s = torch.tensor([0.4, -0.3, 0.9, 0.1], dtype=torch.float64), np.array(factors)
+    law = si.GaussianSparsemax(loc, 0.7, coordinate_scale=torch.tensor(factors, dtype=torch.float64))
+
+    def log_density(z):
+        """By the trapezoidal rule, on the interval where the integrand is above e⁻⁶⁰ of its maximum."""
+        inside = z > 0
+
+        def logarithm(tau):
+            chosen = scipy.stats.norm.logpdf(tau[:, None], (loc.numpy() - z)[inside], 0.7 * s[inside])
+            return chosen.sum(1) + scipy.stats.norm.logcdf(tau[:, None], loc.numpy()[~inside], 0.7 * s[~inside]).sum(1)
+
+        low, high, shrinks = -4000.0, 4000.0, True
+        while shrinks:
+            tau = np.linspace(low, high, 501)
+            kept = tau[logarithm(tau) > logarithm(tau).max() - 60]
+            step = (high - low) / 500
+            shrinks = kept.max() - kept.min() < 0.9 * (high - low)
+            low, high = kept.min() - step, kept.max() + step
+        tau = np.linspace(low, high, 20_001)
+        values = logarithm(tau)
+        total = scipy.integrate.trapezoid(np.exp(values - values.max()), tau)
+        return math.log(inside.sum()) + values.max() + math.log(total)
+
+    for z in ([1, 0, 0, 0], [0, 1, 0, 0], [0, 0.25, 0, 0.75], [0.2, 0, 0.3, 0.5], [0.1, 0.2, 0.3, 0.4]):
+        found = law.log_prob(torch.tensor(z, dtype=torch.float64)).item()
+        assert found == pytest.approx(log_density(np.array(z, dtype=float)), rel=1e-9, abs=1e-7)
+
+
+def test_scales_of_coordinates_as_draws_gradients_and_batches():
+    loc = torch.randn(2, 4, generator=seeded(1), dtype=torch.float64).requires_grad_()
+    factors = torch.tensor([0.5, 1.5, 0.2, 1.0], dtype=torch.float64).requires_grad_()
+    scale = torch.tensor([0.5, 1.5], dtype=torch.float64).requires_grad_()
+
+    def law(loc, scale, factors):
+        return si.GaussianSparsemax(loc, scale, coordinate_scale=factors)
+
+    z = law(loc, scale, factors).sample(generator=seeded(3))
+    arguments = loc, scale, factors
+    assert torch.autograd.gradcheck(lambda *a: law(*a).rsample((3,), generator=seeded(2)), arguments)
+    assert torch.autograd.gradcheck(lambda *a: law(*a).log_prob(z), arguments)
+    assert torch.autograd.gradgradcheck(lambda *a: law(*a).log_prob(z), arguments)
+    assert not (z[:, 3] - si.GaussianSparsemax(loc, scale).sample(generator=seeded(3))[:, 3]).equal(torch.zeros(2))
+    # The same factor for all coordinates is a scale.
+    same = law(loc, scale, torch.full((4,), 3.0, dtype=torch.float64)).log_prob(z)
+    torch.testing.assert_close(same, si.GaussianSparsemax(loc, 3 * scale).log_prob(z))
+    wide = si.GaussianSparsemax(loc[0], coordinate_scale=torch.ones(5, 4, dtype=torch.float64) / 2)
+    assert wide.batch_shape == (5,)
+    assert wide.expand((3, 5)).coordinate_scale.shape == (3, 5, 4)
+    assert pickle.loads(pickle.dumps(wide)).rsample().shape == (5, 4)
+    torch.testing.assert_close(wide.log_prob(z[0])[2], si.GaussianSparsemax(loc[0], 0.5).log_prob(z[0]))
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        (torch.tensor(1.0), r"shape \(\.\.\., K\)"),
+        (torch.ones(2), r"shape \(\.\.\., K\) with the K of loc, got shape \(2,\)"),
+        (torch.ones(3, 3), "does not broadcast"),
+        (torch.tensor([1.0, 0.0, 1.0]), "coordinate_scale"),
+        (torch.tensor([1.0, math.nan, 1.0]), "coordinate_scale"),
+    ],
+)
+def test_wrong_scales_of_coordinates(factors, message):
+    with pytest.raises(ValueError, match=message):
+        si.GaussianSparsemax(torch.zeros(2, 3), coordinate_scale=factors)
+    with pytest.raises(TypeError, match="coordinate_scale"):
+        si.GaussianSparsemax(torch.zeros(2, 3), coordinate_scale=torch.ones(3).long())
+
+
 @sparse
 @pytest.mark.parametrize("scale", [0.2, 1.0])
 def test_faces_have_probability_1_together(kind, scale):

@@ -12,9 +12,10 @@ from torch.distributions.constraints import Constraint
 
 from ...autograd import smooth_argmax
 from ...errors import InvalidInputError, UnsupportedError
+from ...kernels.arrays import upcast_half
 from ...noise import Gumbel, Noise, Normal
 from ...regularizers import SquaredL2
-from ...validation import check_flag, check_in_range, check_real, check_size
+from ...validation import check_flag, check_floating, check_in_range, check_real, check_size
 from .base import MixedDistribution, to_float_parameter
 
 __all__ = ["GaussianSparsemax", "GumbelSparsemax"]
@@ -27,6 +28,15 @@ class _Scores(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         return (value < torch.inf).all(-1) & (value > -torch.inf).any(-1)
+
+
+class _Positive(Constraint):
+    """Constraint: a positive number for each coordinate."""
+
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        return (value > 0).all(-1)
 
 
 class _Simplex(Constraint):
@@ -70,10 +80,14 @@ class _NoisySparsemax(MixedDistribution):
         super().__init__(batch_shape, loc.shape[-1:], validate_args)
 
     def rsample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw samples, (*sample_shape, ..., K), differentiable in ``loc`` and ``scale``."""
+        """Draw samples, (*sample_shape, ..., K), differentiable in ``loc`` and the scales."""
         shape = self._extended_shape(check_size("sample_shape", sample_shape))
         u = self._noise.sample(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
-        return smooth_argmax(SquaredL2(), self.loc + self.scale.unsqueeze(-1) * u)
+        return smooth_argmax(SquaredL2(), self.loc + self._scales() * u)
+
+    def _scales(self) -> Tensor:
+        """Return σ of each coordinate, (..., K) or (..., 1)."""
+        return self.scale.unsqueeze(-1)
 
     def entropy(self) -> Tensor:
         """Raise UnsupportedError, since the entropy has no closed form."""
@@ -162,13 +176,14 @@ class GaussianSparsemax(_NoisySparsemax):
     The density has the base measure of :class:`GumbelSparsemax`. With S the non-zero coordinates of z, and φ and Φ the
     density and distribution function of U,
 
-        p(z) = |S| σ^−|S| ∫ Π_{i ∈ S} φ((z_i + τ − θ_i) / σ)
-                            Π_{j ∉ S} Φ((τ − θ_j) / σ) dτ.
+        p(z) = |S| ∫ Π_{i ∈ S} φ((z_i + τ − θ_i) / σ_i) / σ_i
+                     Π_{j ∉ S} Φ((τ − θ_j) / σ_j) dτ.
 
     The trapezoidal rule computes the integral to rounding. It takes 47 nodes in float32 and 69 in float64 for |S| = K,
-    and at most √K times as many for smaller S. Each node costs K evaluations of log Φ.
+    and at most √K times as many for smaller S and equal σ_i. If the σ_i of a row differ, their largest ratio is another
+    factor. Each node costs K evaluations of log Φ.
 
-    ``rsample`` and ``sample`` take a ``generator``. ``rsample`` is differentiable in ``loc`` and ``scale``, and
+    ``rsample`` and ``sample`` take a ``generator``. ``rsample`` is differentiable in ``loc`` and the scales, and
     ``log_prob`` is differentiable in all arguments. The mean and the entropy have no closed form.
 
     Parameters
@@ -180,13 +195,15 @@ class GaussianSparsemax(_NoisySparsemax):
         σ, above 0: one number, or one number for each row (...). Default 1.
     validate_args : bool, optional
         Whether to check parameters and values. The default is torch's, normally True.
+    coordinate_scale : (..., K) Tensor, optional
+        Factors s_i above 0 of σ, so that coordinate i has σ_i = σ s_i (a diagonal covariance). Default 1.
 
     Raises
     ------
     InvalidInputError
-        If ``loc`` has no scores, or the shapes of ``loc`` and ``scale`` do not broadcast.
+        If ``loc`` has no scores, or the shapes of ``loc``, ``scale`` and ``coordinate_scale`` do not broadcast.
     ValueError
-        If ``loc`` or ``scale`` has a value out of range (checked by torch).
+        If ``loc`` or a scale has a value out of range (checked by torch).
 
     References
     ----------
@@ -197,9 +214,51 @@ class GaussianSparsemax(_NoisySparsemax):
     >>> z = GaussianSparsemax(torch.tensor([0.5, -0.5]))
     >>> z.log_prob(torch.tensor([1.0, 0.0])).exp()
     tensor(0.5000)
+    >>> sigma = torch.tensor([0.1, 2.0])
+    >>> z = GaussianSparsemax(
+    ...     torch.tensor([0.5, -0.5]), coordinate_scale=sigma
+    ... )
+    >>> z.log_prob(torch.tensor([1.0, 0.0])).exp()
+    tensor(0.5000)
     """
 
+    coordinate_scale: Tensor
+    arg_constraints: ClassVar[dict[str, Constraint]] = {
+        **_NoisySparsemax.arg_constraints,
+        "coordinate_scale": _Positive(),
+    }
     _noise = Normal()
+
+    def __init__(
+        self,
+        loc: Tensor,
+        scale: Tensor | float = 1.0,
+        validate_args: bool | None = None,
+        *,
+        coordinate_scale: Tensor | None = None,
+    ) -> None:
+        factors = None if coordinate_scale is None else to_float_parameter("coordinate_scale", coordinate_scale)
+        check_floating("loc", loc)
+        self.coordinate_scale = torch.ones((), dtype=upcast_half(loc).dtype, device=loc.device)
+        if factors is not None:
+            if factors.ndim == 0 or loc.ndim == 0 or factors.shape[-1] != loc.shape[-1]:
+                raise InvalidInputError(
+                    "coordinate_scale must have one number for each coordinate, shape (..., K) with the K of loc, got "
+                    f"shape {(*factors.shape,)} for loc of shape {(*loc.shape,)}; pass a number for each row as scale"
+                )
+            try:
+                loc = loc.expand(*torch.broadcast_shapes(loc.shape, factors.shape))
+            except RuntimeError:
+                raise InvalidInputError(
+                    f"coordinate_scale of shape {(*factors.shape,)} does not broadcast with loc of {(*loc.shape,)}"
+                ) from None
+            self.coordinate_scale = factors.to(self.coordinate_scale)
+        self.coordinate_scale = self.coordinate_scale.expand(loc.shape)
+        super().__init__(loc, scale, validate_args)
+        self.coordinate_scale = self.coordinate_scale.expand(self.loc.shape)
+
+    def _scales(self) -> Tensor:
+        return self.scale.unsqueeze(-1) * self.coordinate_scale
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log p(z), (...).
@@ -209,49 +268,59 @@ class GaussianSparsemax(_NoisySparsemax):
         value : (..., K) Tensor
             Points z of the simplex.
         """
-        # Let d = (θ − z) / σ, let m be the mean of d over S, and let t = m + u / √|S|. The product of the factors
-        # φ(t − d_i) equals (2π)^(−|S|/2) exp(−½ Σ_S (d_i − m)² − ½ u²).
+        # Let d = (θ − z) / σ, W = Σ_S s_i⁻², let m be the mean of d over S with weights s_i⁻², and let t = m + u / √W.
+        # The product of the factors φ((t − d_i) / s_i) equals (2π)^(−|S|/2) exp(−½ Σ_S ((d_i − m) / s_i)² − ½ u²).
         standard, inside, is_in_support = self._standard(value)
+        factors = self.coordinate_scale.expand_as(standard)
         count = inside.sum(-1).to(standard.dtype)
-        centre = torch.where(inside, standard, 0.0).sum(-1, keepdim=True) / count.unsqueeze(-1)
-        squared_deviation = torch.where(inside, standard - centre, 0.0).square().sum(-1)
+        # Relative to the smallest factor of S, so that the weights neither overflow nor vanish.
+        least = torch.where(inside, factors, torch.inf).amin(-1, keepdim=True).detach()
+        relative = factors / least
+        weight = torch.where(inside, relative.square().reciprocal(), 0.0)
+        total = weight.sum(-1, keepdim=True)
+        centre = (weight * standard).sum(-1, keepdim=True) / total
+        deviation = torch.where(inside, (standard - centre) / factors, 0.0)
         outside = ~inside & is_in_support
-        integral = _log_integral(torch.where(outside, centre - standard, 0.0), outside, count.sqrt())
+        offsets = torch.where(outside, (centre - standard) / factors, 0.0)
+        rates = torch.where(outside, (relative * total.sqrt()).reciprocal(), 0.0)
         found = (
-            (1 - count) * self.scale.log()
-            + 0.5 * (count.log() - count * math.log(2 * math.pi) - squared_deviation)
-            + integral
+            (1 - count) * (self.scale.log() + least.squeeze(-1).log())
+            + count.log()
+            - torch.where(inside, relative.log(), 0.0).sum(-1)
+            - 0.5 * (total.squeeze(-1).log() + count * math.log(2 * math.pi) + deviation.square().sum(-1))
+            + _log_integral(offsets, outside, rates)
         )
         return found.masked_fill((inside & ~is_in_support).any(-1), -torch.inf)
 
 
-def _log_integral(offsets: Tensor, used: Tensor, root: Tensor) -> Tensor:
-    """Return log ∫ exp(−u²/2) Π_j Φ(a_j + u / r) du for offsets a (..., K) and r (...); j runs over ``used`` entries.
+def _log_integral(offsets: Tensor, used: Tensor, rates: Tensor) -> Tensor:
+    """Return log ∫ exp(−u²/2) Π_j Φ(a_j + r_j u) du for offsets a and rates r (..., K); j runs over ``used`` entries.
 
     The trapezoidal rule converges geometrically, because the integrand is analytic and its logarithm has a second
     derivative of at most −1. The nodes need no gradient.
     """
     with torch.no_grad():
-        peak, width = _peak(offsets.double(), used, root.double())
+        peak, width = _peak(offsets.double(), used, rates.double())
+        width = torch.minimum(width, rates.double().amax(-1).reciprocal())  # of the steepest factor
         reach = math.sqrt(-2 * math.log(torch.finfo(offsets.dtype).eps))
         count = math.ceil(4 * reach / width.min().item()) if width.numel() else 0
         nodes = peak.unsqueeze(-1) + width.unsqueeze(-1) / 4 * torch.arange(-count, count + 1, device=width.device)
         nodes, step = nodes.to(offsets.dtype), (width / 4).to(offsets.dtype)
-    factors = torch.special.log_ndtr(offsets.unsqueeze(-2) + (nodes / root.unsqueeze(-1)).unsqueeze(-1))
+    factors = torch.special.log_ndtr(offsets.unsqueeze(-2) + nodes.unsqueeze(-1) * rates.unsqueeze(-2))
     logarithm = torch.where(used.unsqueeze(-2), factors, 0.0).sum(-1) - nodes.square() / 2
     return logarithm.logsumexp(-1) + step.log()
 
 
-def _peak(offsets: Tensor, used: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+def _peak(offsets: Tensor, used: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
     """Return the approximate peak of the integrand and the standard deviation of its Gaussian fit at the peak."""
-    u, second = torch.zeros_like(root), -torch.ones_like(root)
+    u, second = offsets.new_zeros(offsets.shape[:-1]), offsets.new_full(offsets.shape[:-1], -1.0)
     for _ in range(100):
-        x = offsets + (u / root).unsqueeze(-1)
+        x = offsets + u.unsqueeze(-1) * rates
         slope = math.sqrt(2 / math.pi) / torch.special.erfcx(-x / math.sqrt(2))  # of log Φ
-        first = -u + torch.where(used, slope, 0.0).sum(-1) / root
+        first = -u + torch.where(used, slope * rates, 0.0).sum(-1)
         # The derivative of the slope of log Φ increases from −1 to 0, so `first` is convex and decreasing. Newton's
         # steps that start left of the root therefore stay left of the root.
-        second = -1 - torch.where(used, (slope * (slope + x)).clamp(0, 1), 0.0).sum(-1) / root.square()
+        second = -1 - torch.where(used, (slope * (slope + x)).clamp(0, 1) * rates.square(), 0.0).sum(-1)
         u = u - first / second
         if not bool((first.abs() > 1e-2 * second.abs().sqrt()).any()):
             break
