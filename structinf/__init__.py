@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .functional.sinkhorn import sinkhorn
     from .functional.soft_rank import soft_rank, soft_sort
     from .functional.tag_scheme import TagScheme
+    from .functional.temperature_schedule import TemperatureSchedule
     from .layers import Layer
     from .losses import FenchelYoungLoss, RelaxedLoss, SPOPlusLoss, regret
     from .oracle import (
@@ -130,6 +131,7 @@ __all__ = [
     "StructuredMultiheadAttention",
     "Support",
     "TagScheme",
+    "TemperatureSchedule",
     "TopK",
     "TransitionSystem",
     "TransportPolytope",
@@ -213,6 +215,7 @@ _NAMES_BY_MODULE = {
     ".functional.sinkhorn": "sinkhorn",
     ".functional.soft_rank": "soft_rank soft_sort",
     ".functional.tag_scheme": "TagScheme",
+    ".functional.temperature_schedule": "TemperatureSchedule",
     ".layers": "Layer",
     ".losses": "FenchelYoungLoss RelaxedLoss SPOPlusLoss regret",
     ".oracle": "EntropyProjectable Enumerable Factorized GibbsOracle KBest Oracle Projectable Samplable "

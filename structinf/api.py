@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -23,10 +24,17 @@ from .solution import PADDING, Solution
 __all__ = ["decode", "encode", "infer", "relax", "restrict", "same_instances"]
 
 
+def _without_tensor_temperature(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with 1 for a tensor ``temperature``, which decides neither shapes nor noise."""
+    is_tensor = isinstance(options.get("temperature"), Tensor) or options.get("temperature") is UNKNOWN_TENSOR
+    return {**options, "temperature": 1.0} if is_tensor else dict(options)
+
+
 def _mean_like(theta: Parts, oracle: str | Oracle, relaxation: str | Relaxation = "sparsemap", **options: Any) -> Parts:
     theta = list_to_tuple(theta)
     options.pop("generator", None)
     options.pop("on_infeasible", None)
+    options = _without_tensor_temperature(options)
     batch, events = shapes(theta, resolve(oracle, relaxation, without_instance_data(oracle, options))[0])
     means = [t.new_empty(batch + event) for t, event in zip(as_tuple(theta), events, strict=True)]
     return pack_like(means, theta)
@@ -41,7 +49,7 @@ def _is_deterministic(
     **options: Any,
 ) -> bool:
     check_on_infeasible(on_infeasible)
-    relaxation_options = without_instance_data(oracle, options)
+    relaxation_options = without_instance_data(oracle, _without_tensor_temperature(options))
     if any(option is UNKNOWN_TENSOR for option in relaxation_options.values()):
         return False  # the relaxation cannot be created before the value of the tensor option is known
     return generator is None and not resolve(oracle, relaxation, relaxation_options)[1].is_stochastic

@@ -12,7 +12,7 @@ from .calls.problem import OnInfeasible, check_on_infeasible
 from .calls.resolution import refuse_name, resolve
 from .oracle import Oracle
 from .parts import Parts, PartsT
-from .relaxation import Relaxation, inner_modules
+from .relaxation import Relaxation, inner_modules, register_temperature
 from .solution import Solution
 
 __all__ = ["Layer"]
@@ -68,6 +68,7 @@ class Layer(nn.Module):
         check_on_infeasible(on_infeasible)
         self.on_infeasible: OnInfeasible = on_infeasible
         self.oracle, self.relaxation = resolve(oracle, relaxation, options)
+        register_temperature(self, self.relaxation)
         if inner := inner_modules(self.relaxation):
             self.inner = nn.ModuleList(inner)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .compile.functorch import check_not_captured
 from .compile.saved_tensors import bypass_saved_tensor_hooks
 from .deferred_checks import check_number, skips_checks
 from .errors import InvalidInputError
@@ -38,6 +40,7 @@ __all__ = [
     "inner_product",
     "list_to_tuple",
     "map_parts",
+    "multiply_by_temperature",
     "pack",
     "pack_like",
     "scale_per_instance",
@@ -219,13 +222,20 @@ def _multiply_rows(t: Tensor, factors: Tensor) -> Tensor:
     return torch.mul(t, factors, out=empty(*t.shape, dtype=t.dtype))
 
 
-def divide_by_temperature(theta: Parts, temperature: float) -> Parts:
-    """Return θ / temperature, or θ itself at temperature 1. Raises InvalidInputError if the division overflows."""
-    if temperature == 1:
+def divide_by_temperature(theta: Parts, temperature: float | Tensor) -> Parts:
+    """Return θ / temperature, or θ itself at the number 1. Raises InvalidInputError if the division overflows.
+
+    The result is differentiable in a tensor with one temperature.
+    """
+    if isinstance(temperature, Tensor):
+        check_not_captured("temperature", temperature)
+        scaled = map_parts(lambda t: _divide_by_tensor(t, temperature), theta)
+    elif temperature == 1:
         return theta
-    check_in_range("temperature", temperature, as_tuple(theta)[0].dtype)
-    scaled = map_parts(lambda t: t / temperature, theta)
-    if temperature < 1:
+    else:
+        check_in_range("temperature", temperature, as_tuple(theta)[0].dtype)
+        scaled = map_parts(lambda t: t / temperature, theta)
+    if isinstance(temperature, Tensor) or temperature < 1:
         for t, s in zip(as_tuple(theta), as_tuple(scaled), strict=True):
             if not skips_checks(t):
                 overflows = (s.isinf() != t.isinf()).any()
@@ -233,7 +243,31 @@ def divide_by_temperature(theta: Parts, temperature: float) -> Parts:
     return scaled
 
 
-def _raise_overflow(temperature: float, dtype: torch.dtype) -> None:
+def multiply_by_temperature(value: Tensor, temperature: float | Tensor) -> Tensor:
+    """Return value · temperature in the dtype of ``value``; ``value`` itself at the number 1."""
+    if isinstance(temperature, Tensor):
+        return value * temperature.reshape(()).to(value)
+    return value if temperature == 1 else value * temperature
+
+
+def _divide_by_tensor(t: Tensor, temperature: Tensor) -> Tensor:
+    """Return t / temperature for a tensor with one number above 0; scores of −inf have no influence on its gradient."""
+    number = temperature.reshape(())
+    if not skips_checks(number):
+        check_number(number.detach(), lambda n: 0 < n < math.inf, functools.partial(_raise_not_positive, number))
+    is_forbidden = t.isinf()
+    return torch.where(is_forbidden, t, t.masked_fill(is_forbidden, 0.0) / number.to(t))
+
+
+def _raise_not_positive(temperature: Tensor) -> None:
+    raise InvalidInputError(
+        f"temperature must be a finite number above 0, but the tensor now holds {temperature.item():g}; learn its "
+        "logarithm, and pass temperature=log_temperature.exp()"
+    )
+
+
+def _raise_overflow(temperature: float | Tensor, dtype: torch.dtype) -> None:
+    temperature = temperature.item() if isinstance(temperature, Tensor) else temperature
     raise InvalidInputError(
         f"temperature {temperature!r} is too small: theta / temperature overflows {dtype}; use a larger temperature or "
         "smaller scores"

@@ -18,12 +18,13 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from .compile.torch_private import is_functorch_wrapped_tensor
 from .errors import InvalidInputError, UnknownNameError
 from .kernels.arrays import upcast_half
 from .kernels.gpu import uses_triton
@@ -31,6 +32,7 @@ from .kernels.logsumexp import logsumexp
 from .kernels.simplex import dispatch as compiled
 from .kernels.simplex.torch_backend import entmax_dual, entmax_vjp, max_score
 from .registry import did_you_mean
+from .validation import check_floating
 from .validation.options import check_not_too_large_integer
 
 __all__ = [
@@ -127,18 +129,35 @@ class Regularizer(abc.ABC):
         return replace(self, temperature=temperature)
 
 
-def check_temperature(temperature: float, *, allow_zero: bool = False, name: str = "temperature") -> None:
+def check_temperature(
+    temperature: float | Tensor, *, allow_zero: bool = False, allow_tensor: bool = False, name: str = "temperature"
+) -> None:
     """Raise InvalidInputError unless ``temperature`` is a finite positive number, or 0 if ``allow_zero``.
 
-    The message calls the option by its ``name``.
+    With ``allow_tensor``, a tensor with one such number is accepted too. The message calls the option by its ``name``.
     """
+    if allow_tensor and isinstance(temperature, Tensor):
+        check_floating(name, temperature, "a number or a tensor")
+        if temperature.numel() != 1:
+            raise InvalidInputError(
+                f"{name} must be one number, got a tensor of shape {tuple(temperature.shape)}; divide the scores by "
+                "temperatures of instances instead"
+            )
+        # Under torch.func, the number is hidden, and checked when the scores are divided by it.
+        if not is_functorch_wrapped_tensor(temperature):
+            check_temperature(temperature.item(), name=name)
+        return
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
     if not is_number or not (0 < temperature < math.inf or (allow_zero and temperature == 0)):
         least = "of at least 0 (0 means no smoothing)" if allow_zero else "above 0"
-        hint = "" if is_number else "; pass a Python number, or divide the scores by a learned temperature instead"
+        hint = (
+            "; pass a Python number, or divide the scores by a learned temperature instead (marginals, smoothed, "
+            "sparsemap, frank_wolfe and sinkhorn take a tensor with one number)"
+        )
+        hint = "" if is_number else hint
         received = f"a {type(temperature).__name__}" if isinstance(temperature, Tensor) else repr(temperature)
         raise InvalidInputError(f"{name} must be a finite number {least}, got {received}{hint}")
-    check_not_too_large_integer(name, temperature)
+    check_not_too_large_integer(name, cast(float, temperature))
 
 
 def smooth_max_value(regularizer: Regularizer, x: Tensor) -> Tensor:

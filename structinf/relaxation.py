@@ -23,7 +23,7 @@ from .oracle import (
     Samplable,
     TransportPolytope,
 )
-from .parts import Parts, as_tuple, divide_by_temperature, map_parts
+from .parts import Parts, as_tuple, divide_by_temperature, map_parts, multiply_by_temperature
 from .registry import Registry
 from .shapes import Float
 from .smoothing import Smoothable
@@ -38,6 +38,7 @@ __all__ = [
     "inner_modules",
     "missing_ability_reason",
     "noise_unsupported_reason",
+    "register_temperature",
     "resolve_relaxation",
     "zero_omega",
 ]
@@ -183,6 +184,17 @@ def inner_modules(relaxation: Relaxation) -> list[nn.Module]:
     return found
 
 
+def register_temperature(module: nn.Module, relaxation: Relaxation) -> None:
+    """Make the temperature of ``relaxation`` the parameter ``temperature`` of ``module``, if it is an nn.Parameter.
+
+    Without a temperature of its own, the relaxation hands on the temperature of an inner relaxation.
+    """
+    parameters = [getattr(one, "temperature", None) for one in (relaxation, *relaxation.inner)]
+    found = [each for each in parameters if isinstance(each, nn.Parameter)]
+    if found:
+        module.register_parameter("temperature", found[0])
+
+
 class RegularizedRelaxation(Relaxation):
     """A relaxation max ⟨θ, μ⟩ − Ω(μ), with a Fenchel-Young loss."""
 
@@ -252,7 +264,9 @@ class RegularizedRelaxation(Relaxation):
 RELAXATIONS: Registry[Relaxation] = Registry("relaxation", Relaxation, "structinf.relaxations")
 
 
-def resolve_relaxation(relaxation: str | Relaxation, temperature: float | None = None, option: str = "") -> Relaxation:
+def resolve_relaxation(
+    relaxation: str | Relaxation, temperature: float | Tensor | None = None, option: str = ""
+) -> Relaxation:
     """Return an inner relaxation, by name or as an object, with ``temperature`` if it is not None.
 
     Messages start with the name ``option`` of the argument.
@@ -276,7 +290,7 @@ def zero_omega(y: Parts) -> Float[Tensor, " batch"]:
 class GradientRelaxation(RegularizedRelaxation):
     """The relaxation ∇f(θ / temperature) for a convex function f of the oracle with f* = 0 at all structures."""
 
-    temperature: Any  # a float, once the relaxation is made
+    temperature: Any  # a float or a tensor with one number, once the relaxation is made
 
     @abc.abstractmethod
     def convex_function(self, oracle: Oracle) -> autograd.ConvexFunction:
@@ -304,7 +318,8 @@ class GradientRelaxation(RegularizedRelaxation):
         if own != (GradientRelaxation.conjugate, RegularizedRelaxation.conjugate_and_omega):
             return super().float64_conjugate_and_omega(oracle, theta, y, dtype)
         # Dividing float32 scores by the temperature would round them.
-        scaled = theta if self.temperature == 1 else self._scaled(map_parts(Tensor.double, theta))
+        is_one = not isinstance(self.temperature, Tensor) and self.temperature == 1
+        scaled = theta if is_one else self._scaled(map_parts(Tensor.double, theta))
         value = autograd.float64_value(self.convex_function(oracle), scaled, dtype)
         return self._unscaled(value), self.omega(oracle, y)
 
@@ -331,4 +346,4 @@ class GradientRelaxation(RegularizedRelaxation):
         return divide_by_temperature(theta, self.temperature)
 
     def _unscaled(self, value: Tensor) -> Tensor:
-        return value if self.temperature == 1 else value * self.temperature
+        return multiply_by_temperature(value, self.temperature)

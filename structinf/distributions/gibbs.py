@@ -115,6 +115,7 @@ class Gibbs(StructureDistribution):
                 f"Gibbs cannot be computed: {reason}. For any oracle, use SparseDistribution.of(theta, oracle), or the "
                 "relaxation perturbed for random structures"
             )
+        check_temperature(temperature)
         Marginals(temperature=temperature).check_scale(as_tuple(problem.theta)[0].dtype)
         stochastic = None if relaxation is None else _stochastic_relaxation(relaxation, problem.oracle)
         self._set_attributes(list_to_tuple(theta), problem.whole_oracle, temperature, stochastic, on_infeasible)

@@ -57,7 +57,7 @@ def sinkhorn(
     theta: Tensor,
     rows: Tensor | None = ...,
     columns: Tensor | None = ...,
-    temperature: float = ...,
+    temperature: float | Tensor = ...,
     *,
     record: Literal[False] = ...,
     **options: Any,
@@ -69,7 +69,7 @@ def sinkhorn(
     theta: Tensor,
     rows: Tensor | None = ...,
     columns: Tensor | None = ...,
-    temperature: float = ...,
+    temperature: float | Tensor = ...,
     *,
     record: Literal[True],
     **options: Any,
@@ -81,7 +81,7 @@ def sinkhorn(
     theta: Tensor,
     rows: Tensor | None = None,
     columns: Tensor | None = None,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     *,
     slack: bool = False,
     total: Tensor | float | None = None,
@@ -103,8 +103,9 @@ def sinkhorn(
         Row sums of the plan, at least 0, by default all 1. Batch dimensions broadcast.
     columns : (..., m) Tensor, optional
         Column sums of the plan, at least 0, by default all 1. Batch dimensions broadcast.
-    temperature : float
-        Above 0, default 1. Lower temperatures give plans closer to an optimal plan without entropy.
+    temperature : float or Tensor
+        Above 0, default 1. Lower temperatures give plans closer to an optimal plan without entropy. A tensor with one
+        number receives a gradient.
     slack : bool
         Whether the totals of ``rows`` and ``columns`` may differ, default False. With slack, the sums of the side with
         the larger total are upper bounds. The maximized entropy −Σ P log P then also includes the unused rest of each

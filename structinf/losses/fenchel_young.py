@@ -18,7 +18,7 @@ from ..deferred_checks import check_number, skips_checks
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
-from ..relaxation import RegularizedRelaxation, Relaxation
+from ..relaxation import RegularizedRelaxation, Relaxation, register_temperature
 from ..shapes import Float
 from ..validation import check_choice
 from .reduction import Reduction, check_reduction, describe_rules, without_negative_rounding
@@ -117,6 +117,7 @@ class FenchelYoungLoss(StructuredLoss):
                 "cost", cost, ("hamming",), "None, a tensor of theta's shape (or a tuple of them), or a callable"
             )
         self.relaxation = found
+        register_temperature(self, found)
         self.reduction = check_reduction(reduction)
         self.cost = cost
 

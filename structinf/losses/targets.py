@@ -69,6 +69,12 @@ def divergences(problem: Problem, relaxation: RegularizedRelaxation, teacher: Pa
     oracle, theta = problem.oracle, problem.theta
     dtype = as_tuple(theta)[0].dtype
     relaxation.check_scale(dtype)
+    temperature = getattr(relaxation, "temperature", None)
+    if isinstance(temperature, Tensor) and temperature.requires_grad:
+        raise InvalidInputError(
+            "target_potentials: the target depends on the temperature, which requires a gradient; pass the temperature "
+            "as a number, or without requires_grad"
+        )
     state = _NoiseState(relaxation)
     finish_checks()
     with torch.no_grad(), _naming_target("target_potentials", "these are the scores of the teacher"):

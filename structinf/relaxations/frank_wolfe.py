@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import autograd
 from ..errors import UnsupportedError
 from ..oracle import EntropyProjectable, Oracle, Projectable
-from ..parts import Parts, as_tuple, map_parts
+from ..parts import Parts, as_tuple, map_parts, multiply_by_temperature
 from ..regularizers import check_temperature
 from ..shapes import Float
 from ..solution import Solution
@@ -65,8 +65,9 @@ class FrankWolfe(WeightedMeanRelaxation):
         each instance independently. It must be strictly convex, with finite gradients in the relative interior of
         conv(Y). Autograd must be able to differentiate it twice; once suffices for central differences with the
         vanilla variant. Tensors captured by the function, such as a matrix, get no gradient.
-    temperature : float
-        Positive factor of Ω. A lower temperature gives a mean closer to the argmax.
+    temperature : float or Tensor
+        Positive factor of Ω. A lower temperature gives a mean closer to the argmax. A tensor with one number receives
+        a gradient.
     variant : "fully_corrective" or "vanilla"
         The change of weights after each oracle call. "fully_corrective" finds the best weights of all structures
         found so far; "vanilla" makes one step towards the new structure. The vanilla variant reaches a tolerance
@@ -101,7 +102,7 @@ class FrankWolfe(WeightedMeanRelaxation):
     """
 
     regularizer: RegularizerName | Callable[[Any], Tensor] = "squared_l2"
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
     variant: Variant = "fully_corrective"
     tolerance: float = 1e-12
     max_iter: int = 1000
@@ -113,7 +114,7 @@ class FrankWolfe(WeightedMeanRelaxation):
     search_terms = ("conditional_gradient", "regularized")
 
     def __post_init__(self) -> None:
-        check_temperature(self.temperature)
+        check_temperature(self.temperature, allow_tensor=True)
         if isinstance(self.regularizer, str) or not callable(self.regularizer):
             check_choice("regularizer", self.regularizer, get_args(RegularizerName), "a function of the mean")
         check_choice("variant", self.variant, get_args(Variant))
@@ -148,7 +149,7 @@ class FrankWolfe(WeightedMeanRelaxation):
         flattening = Flattening(y)
         regularizer = make_regularizer(self.regularizer, flattening)
         value = regularizer.value(regularizer.lift(flattening.flatten(y)))
-        return (self.temperature * value).to(flattening.dtype)
+        return multiply_by_temperature(value, self.temperature).to(flattening.dtype)
 
     def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
         name = self.regularizer

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from torch import Tensor
+
 from ..autograd import ConvexFunction
 from ..oracle import GibbsOracle, Oracle
 from ..regularizers import check_temperature
@@ -24,8 +26,9 @@ class Marginals(GradientRelaxation):
 
     Parameters
     ----------
-    temperature : float
-        Positive factor of Ω. A lower temperature gives a mean closer to the argmax.
+    temperature : float or Tensor
+        Positive factor of Ω. A lower temperature gives a mean closer to the argmax. A tensor with one number receives
+        a gradient.
 
     References
     ----------
@@ -40,7 +43,7 @@ class Marginals(GradientRelaxation):
     tensor([0.0159, 0.1173, 0.8668])
     """
 
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
 
     name = "marginals"
     search_terms = (
@@ -55,7 +58,7 @@ class Marginals(GradientRelaxation):
     requires = GibbsOracle
 
     def __post_init__(self) -> None:
-        check_temperature(self.temperature)
+        check_temperature(self.temperature, allow_tensor=True)
 
     def convex_function(self, oracle: Oracle) -> ConvexFunction:
         """Return the log-partition function log Z."""

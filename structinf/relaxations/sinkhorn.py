@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import autograd
 from ..errors import InvalidInputError, renumber_instances
 from ..oracle import Oracle, TransportPolytope
-from ..parts import Parts
+from ..parts import Parts, divide_by_temperature, multiply_by_temperature
 from ..regularizers import check_temperature
 from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
@@ -38,8 +38,9 @@ class Sinkhorn(RegularizedRelaxation):
 
     Parameters
     ----------
-    temperature : float
-        Positive factor of Ω. A lower temperature gives a mean closer to the argmax. Below about 1e-13 times the
+    temperature : float or Tensor
+        Positive factor of Ω. A lower temperature gives a mean closer to the argmax. A tensor with one number receives
+        a gradient. Below about 1e-13 times the
         range of the scores, rounding hides the entropy. Instances without a solution in floating point then get the
         plan of highest score, with gradient 0.
     tolerance : float
@@ -76,7 +77,7 @@ class Sinkhorn(RegularizedRelaxation):
             [0.1192, 0.8808]])
     """
 
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
     tolerance: float = 1e-12
     max_iter: int = 10_000
     initial_temperature: float | None = None
@@ -88,7 +89,7 @@ class Sinkhorn(RegularizedRelaxation):
     requires = TransportPolytope
 
     def __post_init__(self) -> None:
-        check_temperature(self.temperature)
+        check_temperature(self.temperature, allow_tensor=True)
         if self.initial_temperature is not None:
             check_temperature(self.initial_temperature, name="initial_temperature")
         check_choice("backward", self.backward, ("implicit", "unrolled"))
@@ -96,6 +97,9 @@ class Sinkhorn(RegularizedRelaxation):
 
     def solve(self, oracle: Oracle, theta: Parts, warm_start: Parts | None = None) -> Solution:
         self.refuse_warm_start(warm_start)
+        if isinstance(self.temperature, Tensor):
+            found = self._at_temperature_1().solve(oracle, divide_by_temperature(theta, self.temperature))
+            return replace(found, value=multiply_by_temperature(found.value, self.temperature))
         plans = self._plans(oracle, theta)
         value, plan = plans.value_and_plan()
         if plans.vertices is not None:
@@ -104,7 +108,13 @@ class Sinkhorn(RegularizedRelaxation):
         return Solution(mean=plan, value=value, residual=plans.residual, converged=plans.converged)
 
     def mean(self, oracle: Oracle, theta: Parts) -> Tensor:
+        if isinstance(self.temperature, Tensor):
+            return self._at_temperature_1().mean(oracle, divide_by_temperature(theta, self.temperature))
         return self._plans(oracle, theta).plan()
+
+    def _at_temperature_1(self) -> Sinkhorn:
+        """Return the relaxation of scores divided by the temperature."""
+        return replace(self, temperature=1.0)
 
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """Return max ⟨θ, μ⟩ − temperature Σ μ log μ, (B,)."""
@@ -116,10 +126,10 @@ class Sinkhorn(RegularizedRelaxation):
         rows, columns, _ = cast(TransportPolytope, oracle).margins(y)
         left = [(rows - y.sum(2)).clamp(min=0), (columns - y.sum(1)).clamp(min=0)]
         entropies = [torch.xlogy(t, t).flatten(1).sum(1).to(y.dtype) for t in (y, *left)]
-        return self.temperature * torch.stack(entropies).sum(0)
+        return multiply_by_temperature(torch.stack(entropies).sum(0), self.temperature)
 
     def check_scale(self, dtype: torch.dtype) -> None:
-        if self.temperature > 1:  # lower temperatures are exact in float64
+        if not isinstance(self.temperature, Tensor) and self.temperature > 1:  # lower temperatures are exact in float64
             super().check_scale(dtype)
 
     def _plans(self, oracle: Oracle, theta: Parts) -> EntropicPlans:
@@ -189,7 +199,8 @@ class EntropicPlans:
         columns: Tensor,
         total: Tensor | None = None,
     ) -> None:
-        self._options, self._form, t = options, theta, options.temperature
+        self._options, self._form = options, theta
+        t = self._temperature = cast(float, options.temperature)
         scores, rows, columns = equal_totals(*add_slack(theta.double(), rows, columns, total))
         low, high = finite_range(scores.detach())
         if not bool((torch.stack([high, low, high - low]) / t).isfinite().all()) or t < TINY:
@@ -205,7 +216,7 @@ class EntropicPlans:
 
     def _solve(self) -> SinkhornResult:
         options, (_, n, m) = self._options, self._form.shape
-        settings = options.temperature, options.tolerance, options.max_iter
+        settings = self._temperature, options.tolerance, options.max_iter
         first_temperature = options.initial_temperature or 0.0
         if options.backward == "unrolled":
             self._unrolled = unrolled_plan(*self._problem, settings[0], first_temperature, *settings[1:])
@@ -227,7 +238,7 @@ class EntropicPlans:
         scores, rows, columns = self._problem
         if torch.is_grad_enabled() and (rows.requires_grad or columns.requires_grad):
             raise InvalidInputError(
-                f"temperature {self._options.temperature!r} is too small for gradients of the margins: theta / "
+                f"temperature {self._temperature!r} is too small for gradients of the margins: theta / "
                 "temperature has no digits left for the entropy; raise temperature, or detach rows and columns"
             )
         index, theta = self.is_vertex.nonzero()[:, 0], self._form.detach()
@@ -254,8 +265,8 @@ class EntropicPlans:
         else:
             plan, fixed = self._unrolled.plan, self._unrolled.plan.detach()
             terms = torch.where(fixed > 0, self._problem[0].detach(), 0.0) * fixed
-            terms = terms - self._options.temperature * torch.xlogy(fixed, fixed)
-            slopes = self._unrolled.gradient(self._options.temperature)
+            terms = terms - self._temperature * torch.xlogy(fixed, fixed)
+            slopes = self._unrolled.gradient(self._temperature)
             value = autograd.attach_envelope_gradient(terms.flatten(1).sum(1), self._problem, slopes)
         return value.to(self._form.dtype), self._without_slack(plan)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from torch import Tensor
+
 from ..autograd import ConvexFunction
 from ..oracle import Oracle
-from ..regularizers import Regularizer, Unregularized, get_regularizer
+from ..regularizers import Regularizer, Unregularized, check_temperature, get_regularizer
 from ..relaxation import GradientRelaxation
 from ..smoothing import Smoothable, smoothed_function
 
@@ -34,9 +36,9 @@ class Smoothed(GradientRelaxation):
     ----------
     regularizer : str or Regularizer
         A name from the table, or an object such as ``Tsallis(alpha=1.25)`` or your own Regularizer.
-    temperature : float, optional
+    temperature : float or Tensor, optional
         Positive factor of Ω. A lower temperature gives a mean closer to the argmax. By default the temperature of
-        the regularizer, which is 1 for a name.
+        the regularizer, which is 1 for a name. A tensor with one number receives a gradient.
 
     Notes
     -----
@@ -58,16 +60,20 @@ class Smoothed(GradientRelaxation):
     """
 
     regularizer: str | Regularizer = "negentropy"
-    temperature: float | None = None
+    temperature: float | Tensor | None = None
 
     name = "smoothed"
     search_terms = ("differentiable_dp", "dp_omega", "smoothed_dp")
     requires = Smoothable
 
     def __post_init__(self) -> None:
-        found = get_regularizer(self.regularizer, self.temperature)
+        if isinstance(self.temperature, Tensor):
+            check_temperature(self.temperature, allow_tensor=True)
+            found = get_regularizer(self.regularizer, 1.0)  # the convex function does not read its temperature
+        else:
+            found = get_regularizer(self.regularizer, self.temperature)
+            object.__setattr__(self, "temperature", found.temperature)
         object.__setattr__(self, "regularizer", found)
-        object.__setattr__(self, "temperature", found.temperature)
 
     @property
     def piecewise_constant(self) -> bool:

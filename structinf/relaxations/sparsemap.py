@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from ..oracle import Oracle, Projectable, TransportPolytope
-from ..parts import Parts, as_tuple
+from ..parts import Parts, as_tuple, multiply_by_temperature
 from ..regularizers import check_temperature
 from ..relaxation import missing_ability_reason
 from ..shapes import Float
@@ -55,8 +55,9 @@ class SparseMAP(WeightedMeanRelaxation):
         The penalised parts. "all" penalises all parts, so that the mean is the Euclidean projection of θ /
         temperature onto conv(Y). "readout" penalises only the parts kept by ``oracle.readout``, such as a chain's
         unary parts, as in the original paper.
-    temperature : float
-        Positive factor of the penalty. A lower temperature gives a mean closer to the argmax.
+    temperature : float or Tensor
+        Positive factor of the penalty. A lower temperature gives a mean closer to the argmax. A tensor with one number
+        receives a gradient.
     tolerance : float
         Bound of the error ‖μ − μ*‖ over the penalised parts, relative to the largest ‖y‖. The solver stops once the
         duality gap guarantees the bound; with normal scores, the error is about a tenth of it. 0 solves to rounding
@@ -81,7 +82,7 @@ class SparseMAP(WeightedMeanRelaxation):
     """
 
     penalty: Literal["all", "readout"] = "all"
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
     tolerance: float = 0.05
     max_iter: int = 1000
     on_failure: OnFailure = "warn"
@@ -90,7 +91,7 @@ class SparseMAP(WeightedMeanRelaxation):
     search_terms = ("active_set", "sparsemax")
 
     def __post_init__(self) -> None:
-        check_temperature(self.temperature)
+        check_temperature(self.temperature, allow_tensor=True)
         check_choice("penalty", self.penalty, ("all", "readout"))
         check_stopping(self.max_iter, self.tolerance, self.on_failure)
 
@@ -101,7 +102,7 @@ class SparseMAP(WeightedMeanRelaxation):
         """Return ½ temperature ‖y‖² over the penalised parts, (B,)."""
         penalised = oracle.readout(y) if self.penalty == "readout" else y
         squares = [t.square().flatten(1).sum(1) for t in as_tuple(penalised)]
-        return 0.5 * self.temperature * torch.stack(squares).sum(0)
+        return 0.5 * multiply_by_temperature(torch.stack(squares).sum(0), self.temperature)
 
     def _closed_form(self, oracle: Oracle) -> Callable[[Parts], Parts] | None:
         penalises_all = self.penalty == "all" or type(oracle).readout is Oracle.readout

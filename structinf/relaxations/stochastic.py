@@ -77,7 +77,7 @@ class Stochastic(Relaxation):
     sigma: float = 1.0
     samples: int = 1
     reduction: Literal["mean", "none"] = "mean"
-    temperature: float | None = None
+    temperature: float | Tensor | None = None
 
     name = "stochastic"
     search_terms = ("gumbel_softmax", "gumbel_sinkhorn", "concrete")

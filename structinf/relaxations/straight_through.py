@@ -6,6 +6,7 @@ import copy
 from dataclasses import InitVar, dataclass
 
 import torch
+from torch import Tensor
 from typing_extensions import Self
 
 from ..errors import InvalidInputError
@@ -50,12 +51,12 @@ class StraightThrough(Surrogate):
     """
 
     backward: str | Relaxation = "identity"
-    temperature: InitVar[float | None] = None
+    temperature: InitVar[float | Tensor | None] = None
 
     name = "straight_through"
     search_terms = ("ste",)
 
-    def __post_init__(self, temperature: float | None) -> None:
+    def __post_init__(self, temperature: float | Tensor | None) -> None:
         if isinstance(self.backward, str) and self.backward == "identity":
             if temperature is not None:
                 raise InvalidInputError(
@@ -64,6 +65,12 @@ class StraightThrough(Surrogate):
                 )
             return
         object.__setattr__(self, "backward", resolve_relaxation(self.backward, temperature, "backward"))
+        own_temperature = getattr(self.backward, "temperature", None)
+        if isinstance(own_temperature, Tensor) and own_temperature.requires_grad:
+            raise InvalidInputError(
+                "temperature: straight_through has no gradient in the temperature of its backward pass; pass a number, "
+                "or a tensor without requires_grad"
+            )
         if self._backward_relaxation is not None and self._backward_relaxation.sample_ndim:
             raise InvalidInputError(
                 f'backward: {self._backward_relaxation!r} returns separate samples; set its reduction="mean"'

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from .. import autograd
 from ..errors import renumber_instances
 from ..oracle import Oracle
-from ..parts import Parts, divide_by_temperature, map_parts, select_rows
+from ..parts import Parts, divide_by_temperature, map_parts, multiply_by_temperature, select_rows
 from ..relaxation import RegularizedRelaxation
 from ..shapes import Float
 from ..solution import Solution
@@ -28,7 +30,7 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
 
     Attributes
     ----------
-    temperature : float
+    temperature : float or Tensor
         Positive factor of Ω.
     tolerance : float
         Tolerance of the solver's duality gap.
@@ -38,7 +40,7 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         The reaction to instances that miss the tolerance.
     """
 
-    temperature: float
+    temperature: float | Tensor
     tolerance: float
     max_iter: int
     on_failure: OnFailure
@@ -61,9 +63,9 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
         mean, weights = self._attach_gradient(result, oracle, scaled)
         return Solution(
             mean=mean,
-            value=autograd.attach_envelope_gradient(self.temperature * result.value, theta, mean),
+            value=self._attach_envelope(result.value, theta, scaled, mean),
             weights=weights,
-            gap=self.temperature * result.gap,
+            gap=multiply_by_temperature(result.gap, self.temperature).detach(),
             converged=result.converged,
             oracle_calls=result.oracle_calls,
             make_support=result.support,
@@ -82,9 +84,22 @@ class WeightedMeanRelaxation(RegularizedRelaxation):
     def conjugate(self, oracle: Oracle, theta: Parts) -> Float[Tensor, " batch"]:
         """Return max ⟨θ, μ⟩ − temperature · Ω(μ), (B,)."""
         if self._closed_form(oracle) is None:
-            mean, maximum = self._mean_and_maximum(oracle, divide_by_temperature(theta, self.temperature))
-            return autograd.attach_envelope_gradient(self.temperature * maximum, theta, mean)
+            scaled = divide_by_temperature(theta, self.temperature)
+            mean, maximum = self._mean_and_maximum(oracle, scaled)
+            return self._attach_envelope(maximum, theta, scaled, mean)
+        if isinstance(self.temperature, Tensor):
+            scaled, unit = divide_by_temperature(theta, self.temperature), self._at_temperature_1()
+            return multiply_by_temperature(unit.conjugate(oracle, scaled), self.temperature)
         return self._conjugate_at(self.mean(oracle, theta), oracle, theta)
+
+    def _at_temperature_1(self) -> Self:
+        return replace(cast(Any, self), temperature=1.0)
+
+    def _attach_envelope(self, maximum: Tensor, theta: Parts, scaled: Parts, mean: Parts) -> Tensor:
+        """Return the value temperature · ``maximum`` with its gradient, for the maximum at ``scaled``."""
+        if isinstance(self.temperature, Tensor):
+            return multiply_by_temperature(autograd.attach_envelope_gradient(maximum, scaled, mean), self.temperature)
+        return autograd.attach_envelope_gradient(self.temperature * maximum, theta, mean)
 
     def _estimate_maximum(self, value: Tensor, gap: Tensor) -> Tensor:
         """Return an estimate of the maximum of the objective, which lies between ``value`` and ``value`` + ``gap``."""
