@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import copy
 import functools
+import numbers
 import operator
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -292,6 +293,21 @@ class Oracle(abc.ABC):
         """
         check_broadcast_forms(theta, y)
         return inner_product(theta, y)
+
+    @classmethod
+    def reads_as_option(cls, name: str, value: Any) -> bool:
+        """Return whether ``value``, given by a name that is an option and instance data, is the option.
+
+        By default numbers are the option, and tensors and lists are instance data.
+
+        Parameters
+        ----------
+        name : str
+            A name of an option and of :attr:`instance_ndim`.
+        value : object
+            The value of a call's keyword.
+        """
+        return isinstance(value, numbers.Number | str)
 
     def bind(self, **instance_data: Any) -> Self:
         """Return a copy of this oracle with instance data attached.

@@ -19,7 +19,13 @@ from structinf.shapes import Float
 from structinf.validation import check_count
 
 from .common.capped_simplex import cube_entropic
-from .common.subsets import check_sizes, cost_of_wrong_elements, elements_in_use, mask_unusable_cells, taken_elements
+from .common.subsets import (
+    check_lengths_within,
+    cost_of_wrong_elements,
+    elements_in_use,
+    mask_unusable_cells,
+    taken_elements,
+)
 
 __all__ = ["Bits"]
 
@@ -71,7 +77,7 @@ class Bits(HypergraphProgram, Projectable, EntropyProjectable):
         return graph.build(first)
 
     def validate(self, theta: Tensor) -> None:
-        check_sizes(self.label(), 0, theta.shape[1], self.bound.get("lengths"))
+        check_lengths_within(self.bound.get("lengths"), 0, theta.shape[1])
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
         return elements_in_use(self.bound.get("lengths"), theta)

@@ -7,16 +7,26 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
 from structinf.parts import Parts
-from structinf.validation import check_natural
 
 from .common.labels import reject_labels
-from .common.subsets import check_sizes, cost_of_wrong_elements, elements_in_use, taken_elements
+from .common.subsets import (
+    check_size_option,
+    check_sizes,
+    cost_of_wrong_elements,
+    elements_in_use,
+    index_by_size,
+    largest_size,
+    single_size,
+    sizes_of,
+    taken_elements,
+)
 
 __all__ = ["CorrelatedSubset"]
 
@@ -32,11 +42,13 @@ class CorrelatedSubset(HypergraphProgram):
     - Labels, shape (..., d): 1 for each element taken, 0 for the others.
     - Instance data ``lengths``, shape (...): the number of elements in use, an integer in [k, d]. Default: d. In y
       all parts beyond the length are 0.
+    - Instance data ``k``, shape (...): the k of each instance, an integer. Default: the option ``k``. In a call, a
+      tensor or a list is instance data, and a number is the option.
 
     Parameters
     ----------
-    k : int
-        The number of elements to take, in [0, d].
+    k : int, optional
+        The number of elements to take, in [0, d]. Needed without instance data ``k``.
 
     Notes
     -----
@@ -58,34 +70,51 @@ class CorrelatedSubset(HypergraphProgram):
 
     name: ClassVar[str] = "correlated_subset"
     event_ndim: ClassVar[int | tuple[int, ...]] = (1, 1)
-    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0, "k": 0})
     label_ndim: ClassVar[int] = 1
 
-    k: int
+    k: int | None = None
 
     def __post_init__(self) -> None:
-        check_natural("k", self.k, 0)
+        check_size_option(self.k)
 
     def has_binary_parts(self, theta: Parts) -> bool:
         return True
 
     def build(self, event_shape: Any) -> Hypergraph:
-        graph = HypergraphBuilder(event_shape)
+        graph, k = HypergraphBuilder(event_shape), single_size(self)
         unary, pair = graph.parts
         # [i, j]: j of the first i elements are taken. The i-th element is left (``left``), taken (``took``), or taken
         # with its unary score still to be added (``takes``).
-        left, took, takes = graph.nodes(3, len(unary) + 1, self.k + 1)
-        goal = graph.nodes(len(unary) + 1)
+        left, took, takes = graph.nodes(3, len(unary) + 1, k + 1)
+        goal = self._goals_of(graph.nodes(len(unary) + 1, k + 1))
         graph.add(left[0, 0])
         graph.add(left[1:], left[:-1])
         graph.add(left[1:], took[:-1])
         graph.add(takes[1:, 1:], left[:-1, :-1])
         graph.add(takes[2:, 1:], took[1:-1, :-1], part=pair[:, None])
         graph.add(took[1:], takes[1:], part=unary[:, None])
-        graph.add(goal, left[:, self.k])
-        graph.add(goal, took[:, self.k])
-        goal[: self.k] = -1
-        return graph.build(goal, prune=True)
+        is_goal = goal >= 0
+        graph.add(goal[is_goal], left[is_goal])
+        graph.add(goal[is_goal], took[is_goal])
+        return graph.build(self._of_lengths(goal), prune=True)
+
+    def _goals_of(self, nodes: np.ndarray) -> np.ndarray:
+        """Return the ``nodes`` [length, size] with −1 for sizes beyond the length, and sizes other than k."""
+        length, size = np.indices(nodes.shape)
+        return np.where((size > length) | (size < nodes.shape[1] - 1), -1, nodes)
+
+    def _of_lengths(self, goals: np.ndarray) -> np.ndarray:
+        """Return the goals [length] of size k."""
+        return goals[:, -1]
+
+    def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
+        if "k" not in self.bound:
+            return super()._hypergraph_of(event_shape)
+        return _SubsetsOfAllSizes(largest_size(self))._hypergraph_of(event_shape)
+
+    def goal_index(self, graph: Hypergraph) -> Tensor | None:
+        return index_by_size(self, graph)
 
     def validate(self, theta: tuple[Tensor, Tensor]) -> None:
         unary, pair = theta
@@ -95,7 +124,7 @@ class CorrelatedSubset(HypergraphProgram):
                 "theta: correlated_subset takes unary (d,) and pair (d - 1,) with d at least 1, got "
                 f"{tuple(unary.shape[1:])} and {tuple(pair.shape[1:])} after the batch dimensions"
             )
-        check_sizes(self.label(), self.k, size, self.bound.get("lengths"))
+        check_sizes(self, unary)
 
     def valid_parts(self, theta: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor] | None:
         unary, pair = theta
@@ -114,8 +143,20 @@ class CorrelatedSubset(HypergraphProgram):
 
     def encode(self, labels: Tensor, like: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         y = taken_elements(labels, self.bound.get("lengths"), like[0].shape[1])
-        reject_labels(y.sum(1, keepdim=True) != self.k, labels, f"exactly {self.k} elements must be taken")
+        shown = "k" if "k" in self.bound else self.k
+        reject_labels(y.sum(1, keepdim=True) != sizes_of(self, y), labels, f"exactly {shown} elements must be taken")
         return y.to(like[0].dtype), (y[:, 1:] & y[:, :-1]).to(like[1].dtype)
 
     def decode(self, y: Parts) -> Tensor:
         return (y[0] != 0).long()
+
+
+class _SubsetsOfAllSizes(CorrelatedSubset):
+    """The hypergraph of subsets of each size up to k, with the goals [length, size]."""
+
+    def _goals_of(self, nodes: np.ndarray) -> np.ndarray:
+        length, size = np.indices(nodes.shape)
+        return np.where(size > length, -1, nodes)
+
+    def _of_lengths(self, goals: np.ndarray) -> np.ndarray:
+        return goals

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,11 +16,22 @@ from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import EntropyProjectable, Projectable
 from structinf.shapes import Float
-from structinf.validation import check_feasible, check_flag, check_natural
+from structinf.validation import check_feasible, check_flag
 
 from .common import capped_simplex
 from .common.labels import reject_labels
-from .common.subsets import check_sizes, cost_of_wrong_elements, elements_in_use, mask_unusable_cells, taken_elements
+from .common.subsets import (
+    check_size_option,
+    check_sizes,
+    cost_of_wrong_elements,
+    elements_in_use,
+    index_by_size,
+    largest_size,
+    mask_unusable_cells,
+    single_size,
+    sizes_of,
+    taken_elements,
+)
 
 __all__ = ["Subset"]
 
@@ -34,11 +45,14 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
     - Labels, shape (..., d): y as integers.
     - Instance data ``lengths``, shape (...): the number of elements in use, an integer in [k, d], or in [0, d] with
       ``at_most``. Default: d. In y all parts beyond the length are 0.
+    - Instance data ``k``, shape (...): the k of each instance, an integer. Default: the option ``k``. In a call, a
+      tensor or a list is instance data, and a number is the option.
 
     Parameters
     ----------
-    k : int
-        The number of elements to take, at least 0. Without ``at_most``, ``k`` must not exceed d.
+    k : int, optional
+        The number of elements to take, at least 0. Without ``at_most``, ``k`` must not exceed d. Needed without
+        instance data ``k``.
     at_most : bool, default False
         Whether subsets of fewer than ``k`` elements are structures too.
 
@@ -69,49 +83,63 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
     name: ClassVar[str] = "subset"
     search_terms: ClassVar[tuple[str, ...]] = ("top_k", "k_subset", "k_hot", "cardinality")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
-    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"lengths": 0, "k": 0})
     label_ndim: ClassVar[int] = 1
 
-    k: int
+    k: int | None = None
     at_most: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_natural("k", self.k, 0)
+        check_size_option(self.k)
         check_flag("at_most", self.at_most)
 
     def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:
-        graph, most = HypergraphBuilder(event_shape), min(self.k, event_shape[0])
+        graph, k = HypergraphBuilder(event_shape), single_size(self)
+        most = min(k, event_shape[0])
         best = graph.nodes(event_shape[0] + 1, most + 1)  # [i, j]: subsets of j, or up to j, of the first i elements
         graph.add(best[0] if self.at_most else best[0, 0])
         graph.add(best[1:], best[:-1])
         graph.add(best[1:, 1:], best[:-1, :-1], part=graph.parts[:, None])
-        goals = best[:, most].copy()
-        goals[: self._least] = -1
-        return graph.build(goals, prune=True)
+        return graph.build(self._goals_of(best, k), prune=True)
+
+    def _goals_of(self, best: np.ndarray, k: int) -> np.ndarray:
+        """Return the goals [length] of the nodes ``best`` [length, size], or −1 where a subset has no structure."""
+        goals = best[:, -1].copy()
+        goals[: 0 if self.at_most else k] = -1
+        return goals
+
+    def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
+        if "k" not in self.bound:
+            return super()._hypergraph_of(event_shape)
+        return _SubsetsOfAllSizes(largest_size(self), at_most=self.at_most)._hypergraph_of(event_shape)
+
+    def goal_index(self, graph: Hypergraph) -> Tensor | None:
+        return index_by_size(self, graph)
 
     @property
     def known_set(self) -> Literal["k_of_n"] | None:
         return None if self.at_most else "k_of_n"
 
-    @property
-    def _least(self) -> int:
-        """The least number of elements in a subset."""
-        return 0 if self.at_most else self.k
+    def sizes(self, like: Tensor) -> Tensor:
+        """Return k of each instance, (B | 1, 1) int64 on the device of ``like`` (B, d)."""
+        return sizes_of(self, like)
 
     def validate(self, theta: Tensor) -> None:
-        check_sizes(self.label(), self._least, theta.shape[1], self.bound.get("lengths"))
+        check_sizes(self, theta, at_most=self.at_most)
 
     def valid_parts(self, theta: Tensor) -> Tensor | None:
         return elements_in_use(self.bound.get("lengths"), theta)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
         y = taken_elements(labels, self.bound.get("lengths"), like.shape[1])
-        count = y.sum(1, keepdim=True)
-        reject_labels(count > self.k, labels, f"more than {self.k} elements are taken")
-        reject_labels(count < self._least, labels, f"fewer than {self.k} elements are taken")
+        count, k = y.sum(1, keepdim=True), self.sizes(like)
+        shown = "k" if self.k is None or "k" in self.bound else f"{self.k}"
+        reject_labels(count > k, labels, f"more than {shown} elements are taken")
+        if not self.at_most:
+            reject_labels(count < k, labels, f"fewer than {shown} elements are taken")
         return y.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
@@ -127,9 +155,10 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         scores = self._scores(theta)
         if self.at_most:
             scores = torch.where(scores > 0, scores, -torch.inf)
-        last, _ = capped_simplex.last_and_next(scores, self.k)
+        k = self.sizes(theta)
+        last = capped_simplex.lowest_of(scores, k)
         above, tied = scores > last, (scores == last) & (last > -torch.inf)
-        return (above | (tied & (tied.cumsum(1) <= self.k - above.sum(1, keepdim=True)))).to(theta.dtype)
+        return (above | (tied & (tied.cumsum(1) <= k - above.sum(1, keepdim=True)))).to(theta.dtype)
 
     def _highest(self, scores: Tensor) -> Tensor:
         """Return :meth:`argmax` computed by compiled CPU loops."""
@@ -139,30 +168,44 @@ class Subset(HypergraphProgram, Projectable, EntropyProjectable):
         row, floor = scores.shape[1], 0.0 if self.at_most else -math.inf
         integers = np.empty(0, f"i{scores.element_size()}")
         above = torch.empty(len(scores), dtype=torch.int64, device="cpu")
-        arrays = *to_numpy(scores), integers, min(self.k, row), floor, taken.numpy(), above.numpy()
+        sizes = self.sizes(scores).clamp(max=row)[:, 0].numpy()
+        arrays = *to_numpy(scores), integers, sizes, floor, taken.numpy(), above.numpy()
         parallel_rows(highest, len(scores), *arrays, work=8 * scores.numel())
         self._check_enough(above)
         return taken
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch d"]:
         """Return argmin ‖θ − μ‖² over 0 ≤ μ ≤ 1 with Σ μ = k, or Σ μ ≤ k: μ = clip(θ − τ, 0, 1) for some τ."""
-        return capped_simplex.nearest(self._scores(theta), self.k, at_most=self.at_most)
+        return capped_simplex.nearest(self._scores(theta), self._size(theta), at_most=self.at_most)
 
     def project_entropy(self, theta: Tensor, *, binary: bool) -> Float[Tensor, "batch d"]:
         """Return min(1, exp(θ − τ)) or, if ``binary``, the sigmoid of θ − τ, for the τ that fits Σ μ."""
-        return capped_simplex.entropic(self._scores(theta), self.k, at_most=self.at_most, binary=binary)
+        k = self._size(theta)
+        return capped_simplex.entropic(self._scores(theta), k, at_most=self.at_most, binary=binary)
+
+    def _size(self, theta: Tensor) -> int | Tensor:
+        """Return the option k, or the instance data k (B, 1)."""
+        return self.sizes(theta) if "k" in self.bound else single_size(self)
 
     def _scores(self, theta: Tensor) -> Tensor:
         """Return θ with −inf for elements beyond the length.
 
-        Raises InfeasibleError if fewer than :attr:`_least` elements remain.
+        Raises InfeasibleError if fewer elements remain than a subset needs.
         """
         scores = mask_unusable_cells(self.bound.get("lengths"), theta)
-        if self._least:
-            self._check_enough((scores > -torch.inf).sum(1))
-        return scores
+        self._check_enough((scores > -torch.inf).sum(1))
+        return scores if "k" not in self.bound else scores.expand(len(self.bound["k"]), -1)
 
     def _check_enough(self, usable: Tensor) -> None:
         """Raise InfeasibleError if an instance has fewer ``usable`` elements (B,) than a subset needs."""
-        if self._least:
-            check_feasible(usable >= self._least, f"choice of {self._least} elements")
+        if not self.at_most and (self.k != 0 or "k" in self.bound):
+            shown = "k" if "k" in self.bound else self.k
+            check_feasible(usable >= self.sizes(usable)[:, 0], f"choice of {shown} elements")
+
+
+class _SubsetsOfAllSizes(Subset):
+    """The hypergraph of subsets of each size up to k, with the goals [length, size]."""
+
+    def _goals_of(self, best: np.ndarray, k: int) -> np.ndarray:
+        goals, (rows, columns) = best.copy(), np.indices(best.shape)
+        return goals if self.at_most else np.where(columns > rows, -1, goals)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Callable, Container, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from torch import Tensor
 
@@ -219,7 +219,7 @@ def _unknown_option(
     key: str, oracle: str | Oracle, item: str | Serves, options: Mapping[str, Any], known: list[list[str]]
 ) -> str:
     """Return the message for a keyword that neither of the two takes."""
-    data = _instance_data(oracle, options)
+    data = _instance_names(oracle, options)
     if key in data:
         return f"{key!r} is instance data, not an option; pass it with the scores: layer(theta, {key}=...)"
     takes = [
@@ -267,8 +267,8 @@ def prepare(
     on_infeasible: OnInfeasible = "raise",
 ) -> tuple[S, Problem]:
     """Return the resolved ``item`` and the problem. ``options`` holds options of both and instance data."""
-    names = _instance_data(oracle, options)
-    instance_data = {key: options.pop(key) for key in list(options) if key in names} if options else {}
+    names = _instance_data(oracle, options, registry.options(item) if options and isinstance(item, str) else ())
+    instance_data = {key: options.pop(key) for key in names}
     found_oracle, found = resolve_in(registry, oracle, item, options)
     return found, Problem.build(theta, found_oracle, instance_data, on_infeasible)
 
@@ -279,21 +279,41 @@ def without_instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> d
     return {key: value for key, value in options.items() if key not in names}
 
 
-def _instance_data(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str]:
+def _instance_data(oracle: str | Oracle, options: Mapping[str, Any], of_item: Container[str] = ()) -> list[str]:
+    """Return the keys of ``options`` that are instance data of the oracle, and not options of the same name.
+
+    ``of_item`` holds the options of a relaxation or an estimator given by name.
+    """
+    known = _kind(oracle, options)
+    of_oracle = ORACLES.options(oracle) if isinstance(oracle, str) else ()
+    return [
+        key
+        for key, value in options.items()
+        if key in known.instance_ndim
+        and not ((key in of_oracle or key in of_item) and known.reads_as_option(key, value))
+    ]
+
+
+def _instance_names(oracle: str | Oracle, options: Mapping[str, Any]) -> list[str]:
     """Return the names of the instance data of the oracle."""
+    return list(_kind(oracle, options).instance_ndim)
+
+
+def _kind(oracle: str | Oracle, options: Mapping[str, Any]) -> Oracle | type[Oracle]:
+    """Return the oracle, or the class of the oracle of this name."""
     if isinstance(oracle, Oracle):
-        return list(oracle.instance_ndim)
+        return oracle
     if isinstance(oracle, str):
-        factory = ORACLES.factory(oracle)
+        factory: Any = ORACLES.factory(oracle)
         if not inspect.isclass(factory):  # a function may return different classes for different options
             factory = ORACLES.get(oracle, **{k: v for k, v in options.items() if k in ORACLES.options(oracle)})
-        return list(factory.instance_ndim)
+        return cast("type[Oracle]", factory)
     if isinstance(oracle, Tensor | tuple | list):
         raise TypeError(
             f"oracle must be a name or Oracle object, got a {type(oracle).__name__}; pass the scores first, then "
             "the oracle"
         )
-    return list(ORACLES.get(oracle).instance_ndim)
+    return ORACLES.get(oracle)
 
 
 def prepare_oracle(
@@ -301,6 +321,6 @@ def prepare_oracle(
 ) -> Problem:
     """Build the problem for an oracle by name or as an object; ``options`` are its options and instance data."""
     names = _instance_data(oracle, options)
-    known = [key for key in ORACLES.options(oracle) if key not in names] if isinstance(oracle, str) else []
-    found = ORACLES.get(oracle, **{key: options.pop(key) for key in list(options) if key in known})
+    known = ORACLES.options(oracle) if isinstance(oracle, str) else []
+    found = ORACLES.get(oracle, **{key: options.pop(key) for key in list(options) if key in known and key not in names})
     return Problem.build(theta, found, options, on_infeasible)

@@ -33,7 +33,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
     Law: distinct derivations have distinct parts, so that a sum over derivations equals a sum over structures.
 
     Options must be hashable, because hypergraphs are cached by options and event shape. Instance data named ``lengths``
-    selects the goal of each instance, ``goals[lengths]``.
+    selects the goal of each instance, ``goals[lengths]``. Override :meth:`goal_index` to select by other data.
 
     References
     ----------
@@ -76,6 +76,18 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         """
 
     # -- graph and form ----------------------------------------------------------------------
+
+    def goal_index(self, graph: Hypergraph) -> Tensor | None:
+        """Return the index in ``graph.goals`` of each instance's goal, (B, ...) integers; by default the bound lengths.
+
+        None stands for the last goal, for all instances.
+
+        Parameters
+        ----------
+        graph : Hypergraph
+            The hypergraph.
+        """
+        return self.bound.get("lengths")
 
     def hypergraph(self, theta: Parts) -> Hypergraph:
         """Return the hypergraph for θ with one batch dimension; the oracle builds one hypergraph per event shape."""
@@ -136,7 +148,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
         The check of lengths on a device would wait for the device. The passes give the goal −1 the value −inf.
         """
-        lengths = self.bound.get("lengths")
+        lengths = self.goal_index(graph)
         on_cpu = device.type == "cpu"
         if defers_check and lengths is not None and (not on_cpu or interprets_kernels()):
             check_instances("lengths", lengths, batch, shared=False)
@@ -148,7 +160,7 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
 
     def _goals(self, graph: Hypergraph, batch: int) -> np.ndarray:
         """Return the goal of each instance, (B,) int64; raise InvalidInputError for lengths without a goal."""
-        lengths = self.bound.get("lengths")
+        lengths = self.goal_index(graph)
         goals = graph.goal(lengths, batch)
         check_instances("lengths", goals, batch, shared=False)
         if (goals < 0).any():

@@ -82,14 +82,16 @@ class SoftSubset(Relaxation):
         subset: Any = oracle
         valid: Any = oracle.valid_parts(theta)
         allowed = theta.detach() > -torch.inf if valid is None else valid & (theta.detach() > -torch.inf)
-        check_feasible(allowed.sum(1) >= subset.k, f"subset of {subset.k} elements")
+        k = subset.sizes(theta) if "k" in oracle.bound else torch.tensor([[subset.k]], device=theta.device)
+        check_feasible(allowed.sum(1) >= k[:, 0], f"subset of {subset.k if len(k) == 1 else 'k'} elements")
         scores, total = torch.where(allowed, theta, -torch.inf), torch.zeros_like(theta)
-        for j in range(subset.k):
+        most = int(k.max()) if len(k) else 0
+        for j in range(most):
             scaled = divide_by_temperature(scores, self.temperature)
             assert isinstance(scaled, Tensor)
             p = scaled.softmax(1)
-            total = total + p
-            if j + 1 < subset.k:
+            total = total + (p if len(k) == 1 else torch.where(j < k, p, 0.0))
+            if j + 1 < most:
                 scores = scores + _log_complement(scaled, p, allowed)
         return torch.where(allowed, total, 0.0)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, UnsupportedError
-from ..oracle import EntropyProjectable, Enumerable, Factorized, KBest, Projectable
+from ..oracle import EntropyProjectable, Enumerable, Factorized, KBest, Oracle, Projectable
 from ..parts import Parts, as_tuple, inner_product, map_parts, pack_like
 from .cases import Case
 from .check import Check, add_check
@@ -59,7 +59,7 @@ def known_set(case: Case) -> None:
     for b, _, listed in case.enumerations():
         rows = flatten_parts(listed.structures)
         n = rows.shape[1] if masks is None else int(masks[min(b, len(masks) - 1)].sum())
-        ones: int | None = {"one_of_n": 1, "all_bits": None, "k_of_n": getattr(oracle, "k", None)}[name]
+        ones: int | None = {"one_of_n": 1, "all_bits": None, "k_of_n": _size_of(oracle, b)}[name]
         count = 2**n if ones is None else math.comb(n, ones)
         is_binary = bool(((rows == 0) | (rows == 1)).all())
         expect(
@@ -67,6 +67,12 @@ def known_set(case: Case) -> None:
             f"known_set is {name!r}, so the {n} parts at batch index {b} must have {count} structures of 0 and 1"
             + ("" if ones is None else f", with {ones} parts of 1"),
         )
+
+
+def _size_of(oracle: Oracle, index: int) -> int | None:
+    """Return the size k of the structures of an instance, None for oracles without k."""
+    data = oracle.bound.get("k")
+    return getattr(oracle, "k", None) if data is None else int(data[index])
 
 
 @add_check(ORACLE_CHECKS)

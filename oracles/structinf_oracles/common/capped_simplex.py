@@ -17,30 +17,31 @@ from structinf.autograd import CappedSimplexMap, apply_simplex_map
 from structinf.kernels.logsumexp import logsumexp
 from structinf.shapes import Float
 
-__all__ = ["cube_entropic", "entropic", "last_and_next", "nearest"]
+__all__ = ["cube_entropic", "entropic", "lowest_of", "nearest"]
 
 _MOST_STEPS = 100
-
-
-def last_and_next(scores: Float[Tensor, "batch d"], k: int) -> tuple[Tensor, Tensor]:
-    """Return the k-th and the (k + 1)-th highest score, (B, 1) each.
-
-    The 0-th score is +inf, and scores beyond the d-th are −inf.
-    """
-    k = min(k, scores.shape[1])
-    top = pad(scores.topk(min(k + 1, scores.shape[1]), dim=1).values, (1, 1), value=-torch.inf)
-    top[:, 0] = torch.inf
-    return top[:, k : k + 1], top[:, k + 1 : k + 2]
 
 
 # ----------------------------------------------------------------------------- Euclidean projection
 
 
-def nearest(scores: Float[Tensor, "batch d"], k: int, *, at_most: bool = False) -> Float[Tensor, "batch d"]:
+def lowest_of(scores: Float[Tensor, "batch d"], k: Tensor) -> Float[Tensor, "batch 1"]:
+    """Return the k-th highest score of each row for ``k`` (B | 1, 1): +inf for k = 0, and the lowest for k ≥ d."""
+    size = scores.shape[1]
+    most = min(int(k.max()) if k.numel() else 0, size)
+    top = pad(scores.topk(most, dim=1).values, (1, 0), value=torch.inf)
+    return top.gather(1, k.clamp(max=size).expand(len(scores), 1))
+
+
+def nearest(scores: Float[Tensor, "batch d"], k: int | Tensor, *, at_most: bool = False) -> Float[Tensor, "batch d"]:
     """Return argmin ‖θ − μ‖² over Δ_k, or over the hull of at most k elements: μ = clip(θ − τ, 0, 1)."""
     if not at_most:
-        return apply_simplex_map(CappedSimplexMap(), scores, float(k))
-    return _within(k, scores.clamp(0, 1), apply_simplex_map(CappedSimplexMap(), scores.clamp(min=0), float(k)))
+        return apply_simplex_map(CappedSimplexMap(), scores, _as_parameter(k))
+    return _within(k, scores.clamp(0, 1), apply_simplex_map(CappedSimplexMap(), scores.clamp(min=0), _as_parameter(k)))
+
+
+def _as_parameter(k: int | Tensor) -> float | Tensor:
+    return k.double() if isinstance(k, Tensor) else float(k)
 
 
 # ----------------------------------------------------------------------------- entropic projections
@@ -52,7 +53,7 @@ def cube_entropic(scores: Float[Tensor, "batch d"], *, binary: bool) -> Float[Te
 
 
 def entropic(
-    scores: Float[Tensor, "batch d"], k: int, *, at_most: bool = False, binary: bool
+    scores: Float[Tensor, "batch d"], k: int | Tensor, *, at_most: bool = False, binary: bool
 ) -> Float[Tensor, "batch d"]:
     """Return argmax ⟨θ, μ⟩ − Σ μ log μ and, if ``binary``, − Σ (1 − μ) log(1 − μ).
 
@@ -64,12 +65,12 @@ def entropic(
     return _within(k, cube_entropic(scores, binary=binary), exact) if at_most else exact
 
 
-def _capped_softmax(scores: Tensor, k: int) -> Tensor:
+def _capped_softmax(scores: Tensor, k: int | Tensor) -> Tensor:
     """Return μ = min(1, exp(θ − τ)): 1 for the highest scores, and for the others a softmax times the rest of k."""
-    most = min(k, scores.shape[1])
+    most = min(int(k.max()) if isinstance(k, Tensor) else k, scores.shape[1])
     ordered, order = scores.detach().sort(dim=1, descending=True, stable=True)
     # If the j highest scores have μ = 1, the next score x has μ = (k − j) exp(x) / Σ exp over the scores from x down.
-    left = torch.arange(k, k - most, -1, dtype=scores.dtype, device=scores.device)
+    left = (k - torch.arange(most, dtype=scores.dtype, device=scores.device)).clamp(min=0)
     log_sums = ordered.flip(1).logcumsumexp(1).flip(1)
     full = (ordered[:, :most] + left.log() > log_sums[:, :most]).sum(1, keepdim=True)
     place = torch.arange(scores.shape[1], device=scores.device)
@@ -80,14 +81,17 @@ def _capped_softmax(scores: Tensor, k: int) -> Tensor:
     return torch.where(free, ((k - full) * share).clamp(max=1), ones.to(scores.dtype))
 
 
-def _logistic(scores: Tensor, k: int) -> Tensor:
+def _logistic(scores: Tensor, k: int | Tensor) -> Tensor:
     """Return the sigmoid of θ − τ, or a vertex if k = 0 or at most k elements are allowed."""
     allowed = ~scores.isneginf() & (k > 0)
-    rows = (allowed.sum(1) > k).nonzero().squeeze(1)
+    rows = (allowed.sum(1, keepdim=True) > k).nonzero()[:, 0]
     z = scores[rows]
-    ordered, order = z.detach().topk(min(k + 1, z.shape[1]), dim=1)
-    taken = torch.zeros_like(z, dtype=torch.bool).scatter_(1, order[:, :k], value=True)
-    z = z - (0.5 * ordered[:, k - 1 : k] + 0.5 * ordered[:, k : k + 1]) if len(rows) else z
+    own = k[rows] if isinstance(k, Tensor) else torch.full((len(rows), 1), k, device=z.device)
+    most = int(own.max()) if len(rows) else 0
+    ordered, order = z.detach().topk(min(most + 1, z.shape[1]), dim=1)
+    place = torch.arange(ordered.shape[1], device=z.device)
+    taken = torch.zeros_like(z, dtype=torch.bool).scatter_(1, order, place < own)
+    z = z - (0.5 * ordered.gather(1, own - 1) + 0.5 * ordered.gather(1, own)) if len(rows) else z
     tau = _balance(z.detach(), taken)
     if torch.is_grad_enabled() and z.requires_grad:
         for _ in range(2):  # two Newton steps from the root give τ correct derivatives of the first three orders
@@ -105,13 +109,15 @@ def _balance(z: Tensor, taken: Tensor) -> Tensor:
     count = taken.sum(1, keepdim=True)
     low, high = -(2.0 * count).to(z.dtype).log(), (2.0 * (z.shape[1] - count)).to(z.dtype).log()
     tau = torch.zeros_like(low)
+    done = torch.zeros_like(low, dtype=torch.bool)
     for _ in range(_MOST_STEPS):
         step = _step(z, tau, taken)
         low, high = torch.where(step >= 0, tau, low), torch.where(step <= 0, tau, high)
         there = step.abs() <= 4 * torch.finfo(z.dtype).eps * (1 + tau.abs())
         ahead = tau + step
-        tau = torch.where(there | ((low < ahead) & (ahead < high)), ahead, 0.5 * (low + high))
-        if bool(there.all()):
+        moved = torch.where(there | ((low < ahead) & (ahead < high)), ahead, 0.5 * (low + high))
+        tau, done = torch.where(done, tau, moved), done | there  # no further steps for other instances' sake
+        if bool(done.all()):
             break
     return tau
 
@@ -133,6 +139,6 @@ def _step(z: Tensor, tau: Tensor, taken: Tensor) -> Tensor:
 # ----------------------------------------------------------------------------- at most k elements
 
 
-def _within(k: int, inside: Tensor, exact: Tensor) -> Tensor:
+def _within(k: int | Tensor, inside: Tensor, exact: Tensor) -> Tensor:
     """Return the point ``inside`` of the cube if its sum is at most ``k``, else the point ``exact`` of Δ_k."""
     return torch.where(inside.detach().double().sum(1, keepdim=True) <= k, inside, exact)

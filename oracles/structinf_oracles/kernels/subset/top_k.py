@@ -82,9 +82,9 @@ def _lowest(row, k, floor, number, integer):
 def highest(start, stop, scores, integers, k, floor, taken, above):
     """Set ``taken`` (B, d) to 1 for the k highest scores (B, d), and to 0 elsewhere.
 
-    Only scores above ``floor`` are taken, all of them if they are fewer than k. Of equal scores the first are taken.
-    ``above`` (B,) is set to the number of scores above ``floor``. ``integers`` is an integer array whose dtype has
-    the width of the scores.
+    ``k`` (B | 1,) holds the k of each row. Only scores above ``floor`` are taken, all of them if they are fewer than k.
+    Of equal scores the first are taken. ``above`` (B,) is set to the number of scores above ``floor``. ``integers`` is
+    an integer array whose dtype has the width of the scores.
     """
     real, size = scores.dtype.type, scores.shape[1]
     number = np.empty(1, scores.dtype)
@@ -93,12 +93,13 @@ def highest(start, stop, scores, integers, k, floor, taken, above):
     for b in range(start, stop):
         for i in range(size):
             row[i] = scores[b, i]
-        lowest, is_exact, above[b] = _lowest(row, k, real(floor), number, integer)
+        own = k[b % len(k)]
+        lowest, is_exact, above[b] = _lowest(row, own, real(floor), number, integer)
         chosen = taken[b]
         for i in range(size):
             chosen[i] = real(1) if row[i] >= lowest else real(0)
         if not is_exact:  # ``lowest`` is the number at the k-th place
-            spare = k
+            spare = own
             for i in range(size):
                 spare -= row[i] > lowest
             for i in range(size):
