@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .deferred_checks import unchecked
     from .distributions import Gibbs, SparseDistribution
     from .distributions.mixed import GaussianSparsemax, GumbelSparsemax, HardConcrete
+    from .dp.graph_batch import GraphBatch
     from .errors import (
         ConvergenceError,
         ConvergenceWarning,
@@ -100,6 +101,7 @@ __all__ = [
     "GaussianSparsemax",
     "Gibbs",
     "GibbsOracle",
+    "GraphBatch",
     "GumbelSparsemax",
     "HardConcrete",
     "InfeasibleError",
@@ -203,6 +205,7 @@ _NAMES_BY_MODULE = {
         "get_oracle get_relaxation list_oracles list_relaxations register_oracle register_relaxation"
     ),
     ".deferred_checks": "unchecked",
+    ".dp.graph_batch": "GraphBatch",
     ".distributions": "Gibbs SparseDistribution",
     ".distributions.mixed": "GaussianSparsemax GumbelSparsemax HardConcrete",
     ".errors": (

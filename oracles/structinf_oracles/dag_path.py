@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphProgram
+from structinf.dp.graph_batch import GraphBatch, is_list_of_graphs
 from structinf.dp.paths import DAG, path_graph
 from structinf.errors import InvalidInputError
 from structinf.shapes import Int
 
+from .common.graph_batches import PathBatch, check_graph_index, edges_in_use
 from .common.labels import indicators, nonzero_positions, reject_labels
 
 __all__ = ["DagPath"]
@@ -29,16 +32,21 @@ class DagPath(HypergraphProgram):
     - Structure y, shape (..., E): 1 for each edge on the path.
     - Labels, shape (..., L): the numbers of the path's edges in order, integers in [0, E) padded with −1. L is the
       number of edges of the longest path, at least 1. The method :meth:`nodes` returns the nodes on the path.
+    - Instance data ``graph_index``, shape (...), with a batch of graphs: the number of each instance's graph. Default:
+      instance b has graph b.
 
     Parameters
     ----------
-    graph : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx.DiGraph
+    graph : (E, 2) integer array, sequence of pairs of hashable nodes, networkx.DiGraph, or GraphBatch
         The edges, each from the first to the second node of a pair. The edges of a DiGraph are in the order of its
-        ``edges``.
-    source : hashable, optional
-        The first node of all paths. Default: the only node without incoming edges.
-    target : hashable, optional
-        The last node of all paths. Default: the only node without outgoing edges.
+        ``edges``. A :class:`structinf.GraphBatch`, or a list of networkx graphs or arrays, has a graph for each
+        instance. E is then the largest number of edges, and parts beyond the edges of a graph are padding.
+    source : hashable, or sequence of them, optional
+        The first node of all paths. Default: the only node without incoming edges. With a batch of graphs, a node for
+        each graph.
+    target : hashable, or sequence of them, optional
+        The last node of all paths. Default: the only node without outgoing edges. With a batch of graphs, a node for
+        each graph.
 
     Notes
     -----
@@ -66,13 +74,23 @@ class DagPath(HypergraphProgram):
     search_terms: ClassVar[tuple[str, ...]] = ("lattice", "word_lattice", "dag")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
     label_ndim: ClassVar[int] = 1
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"graph_index": 0})
     padding_stays_in_place: ClassVar[bool] = True
 
     graph: Any
-    source: Hashable | None = None
-    target: Hashable | None = None
+    source: Hashable | Sequence[Hashable] | None = None
+    target: Hashable | Sequence[Hashable] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.graph, GraphBatch) or is_list_of_graphs(self.graph):
+            paths = PathBatch.of(self.graph, self.source, self.target)
+            object.__setattr__(self, "graph", paths.graphs)
+            object.__setattr__(self, "source", tuple(paths.source))
+            object.__setattr__(self, "target", tuple(paths.target))
+            object.__setattr__(
+                self, "bound", self.bind(graph_index=torch.arange(len(paths.graphs), device="cpu")).bound
+            )
+            return
         dag = DAG.of(self.graph)
         source, target = dag.terminals(self.source, self.target)
         dag.edges_between(source, target)
@@ -82,10 +100,31 @@ class DagPath(HypergraphProgram):
     def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
+    @property
+    def _is_batch(self) -> bool:
+        return isinstance(self.graph, GraphBatch)
+
+    @property
+    def _batch(self) -> PathBatch:
+        return PathBatch(self.graph, np.array(self.source), np.array(self.target))
+
     def build(self, event_shape: tuple[int]) -> Hypergraph:
+        if self._is_batch:
+            return self._batch.hypergraph()
         return path_graph(self.graph, self.source, self.target)
 
+    def goal_index(self, graph: Hypergraph) -> Tensor | None:
+        return self.bound["graph_index"] if self._is_batch else None
+
+    def valid_parts(self, theta: Tensor) -> Tensor | None:
+        return edges_in_use(self, theta) if self._is_batch else None
+
     def validate(self, theta: Tensor) -> None:
+        if self._is_batch:
+            check_graph_index(self, theta)
+            return
+        if "graph_index" in self.bound:
+            raise InvalidInputError("graph_index needs a batch of graphs; pass graph=structinf.GraphBatch.of(graphs)")
         if theta.shape[1] != len(self.graph.ends):
             raise InvalidInputError(
                 f"theta: dag_path takes a score for each of the graph's {len(self.graph.ends)} edges, shape "
@@ -106,20 +145,39 @@ class DagPath(HypergraphProgram):
             used & ((labels < 0) | (labels >= count)), labels, f"edge numbers must lie between 0 and {count - 1}"
         )
         reject_labels(used[:, 1:] & ~used[:, :-1], labels, "an edge follows the padding")
-        start, end = torch.from_numpy(self.graph.ends.astype(np.int64)).to(labels.device).unbind(1)
-        nodes = end.new_full((len(labels), most + 1), self.graph.number(self.source))
-        nodes[:, 1:][used] = end[labels[used]]
-        reject_labels(
-            used.index_put((used,), start[labels[used]] != nodes[:, :-1][used]), labels, "the edges do not form a path"
-        )
+        ends, source, target = self._ends_and_terminals(labels)
+        start, end = ends.gather(1, labels.clamp(0, count - 1).unsqueeze(2).expand(-1, -1, 2)).unbind(2)
+        nodes = torch.cat([source, torch.where(used, end, 0)], 1)
+        reject_labels(used & (start != nodes[:, :-1]), labels, "the edges do not form a path")
         last = nodes.gather(1, used.sum(1, keepdim=True))
-        reject_labels(last != self.graph.number(self.target), labels, f"the path must end in {self.target!r}")
+        shown = "the target of its graph" if self._is_batch else repr(self.target)
+        reject_labels(last != target, labels, f"the path must end in {shown}")
         return indicators(labels, used, count, like)
 
+    def _ends_and_terminals(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the ends of each edge, (B, E, 2), the source and the target, (B, 1), as numbers of nodes."""
+        if self._is_batch:
+            index = self.bound["graph_index"].to(like.device)
+            tables = self.graph.padded_edges, self._batch.source[:, None], self._batch.target[:, None]
+            ends, source, target = (torch.tensor(table, device=like.device)[index] for table in tables)
+            return ends, source, target
+        ends = torch.from_numpy(self.graph.ends.astype(np.int64)).to(like.device)
+        nodes = [self.graph.number(node) for node in (self.source, self.target)]
+        source, target = torch.tensor(nodes, device=like.device).expand(len(like), 2).split(1, 1)
+        return ends.expand(len(like), *ends.shape), source, target
+
     def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
+        if self._is_batch:
+            graph = int(self.bound["graph_index"][0])
+            return f"{self.graph[graph].describe_edge(index[0])} of graph {graph}"
         return self.graph.describe_edge(index[0])
 
     def decode(self, y: Tensor) -> Int[Tensor, "batch most"]:
+        if self._is_batch:
+            index = self.bound["graph_index"].to(y.device)
+            ranks = torch.from_numpy(self._batch.order_of_edges(self._paths)).to(y.device)[index]
+            positions = nonzero_positions(y.gather(1, ranks[:, :-1]), self._longest)
+            return ranks.gather(1, torch.where(positions < 0, ranks.shape[1] - 1, positions))
         paths = self._paths
         scored = paths.part < paths.parts
         rank = np.full(paths.parts, paths.nodes)
@@ -129,14 +187,22 @@ class DagPath(HypergraphProgram):
 
     def nodes(self, y: Tensor) -> Sequence[Sequence[Hashable]]:
         """Return the nodes on each path of ``y`` (B, E), in order, under their names in the graph."""
+        if self._is_batch:
+            single = enumerate(self.bound["graph_index"].tolist())
+            return [self._alone(graph).nodes(y[b : b + 1, : self.graph.edge_counts[graph]])[0] for b, graph in single]
         paths = [self.graph.ends[edges[edges >= 0], 1].tolist() for edges in self.decode(y).cpu().numpy()]
         return [[self.source, *(self.graph.nodes[node] for node in path)] for path in paths]
 
+    def _alone(self, graph: int) -> DagPath:
+        """Return the oracle of one graph of the batch."""
+        dag = self.graph.single(graph, DAG)
+        return DagPath(dag, dag.nodes[self._batch.source[graph]], dag.nodes[self._batch.target[graph]])
+
     @property
     def _paths(self) -> Hypergraph:
-        return self._hypergraph_of((len(self.graph.ends),))
+        return self._hypergraph_of((self.graph.most_edges if self._is_batch else len(self.graph.ends),))
 
     @property
     def _longest(self) -> int:
         """The number of edges of the longest path, at least 1."""
-        return max(int(self._paths.derivation_size[self._paths.goals]) - 1, 1)
+        return max(int(self._paths.derivation_size[self._paths.goals].max()) - 1, 1)

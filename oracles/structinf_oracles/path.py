@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from structinf.dp.graph import Graph
+from structinf.dp.graph_batch import GraphBatch, is_list_of_graphs
 from structinf.errors import InvalidInputError
-from structinf.validation import check_flag
+from structinf.validation import check_flag, check_instances
 
+from .common.graph_batches import PathBatch, check_graph_index, edges_in_use, numbers_of_nodes
 from .common.labels import indicators, reject_labels
 from .common.shortest_paths import Arcs, ShortestPath
 
@@ -36,22 +38,26 @@ class Path(ShortestPath):
       path.
     - Instance data ``terminals``, shape (..., 2): the node numbers of the source and the target of each instance,
       integers in [0, N). Required unless the options ``source`` and ``target`` are given.
-      ``oracle.graph.number(node)`` returns the number of a node.
+      ``oracle.graph.number(node)`` returns the number of a node. In a batch of graphs, numbers of the instance's graph.
+    - Instance data ``graph_index``, shape (...), with a batch of graphs: the number of each instance's graph. Default:
+      instance b has graph b.
 
     Parameters
     ----------
-    graph : (E, 2) integer array, sequence of pairs of hashable nodes, or networkx Graph or DiGraph
+    graph : (E, 2) integer array, sequence of pairs of hashable nodes, networkx Graph or DiGraph, or GraphBatch
         The edges. The edges of a networkx graph are in the order of its ``edges``. Nodes are numbered in ascending
-        order if all are integers, else in order of appearance.
-    source : hashable, optional
-        The first node of all paths. Default: given by ``terminals``.
-    target : hashable, optional
-        The last node of all paths. Default: given by ``terminals``.
+        order if all are integers, else in order of appearance. A :class:`structinf.GraphBatch`, or a list of networkx
+        graphs or arrays, has a graph for each instance. E is then the largest number of edges, and parts beyond the
+        edges of a graph are padding.
+    source : hashable, or sequence of them, optional
+        The first node of all paths. Default: given by ``terminals``. With a batch of graphs, a node for each graph.
+    target : hashable, or sequence of them, optional
+        The last node of all paths. Default: given by ``terminals``. With a batch of graphs, a node for each graph.
     directed : bool, optional
         Whether edges lead only from the first to the second node of a pair. Default: as the networkx graph, and True
         for pairs.
     scores : {"edges", "nodes"}, default "edges"
-        Whether θ scores the edges or the nodes.
+        Whether θ scores the edges or the nodes. Batches of graphs have scores of edges.
 
     Notes
     -----
@@ -92,14 +98,14 @@ class Path(ShortestPath):
     name: ClassVar[str] = "path"
     search_terms: ClassVar[tuple[str, ...]] = ("dijkstra", "bellman_ford", "shortest_path")
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
-    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"terminals": 1})
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"terminals": 1, "graph_index": 0})
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = True
     alternative_for_any_sign: ClassVar[str] = "dag_path, if no edges form a cycle"
 
     graph: Any
-    source: Hashable | None = None
-    target: Hashable | None = None
+    source: Hashable | Sequence[Hashable] | None = None
+    target: Hashable | Sequence[Hashable] | None = None
     directed: bool | None = field(default=None, kw_only=True)
     scores: Literal["edges", "nodes"] = field(default="edges", kw_only=True)
 
@@ -113,6 +119,9 @@ class Path(ShortestPath):
                 f"source and target must be given together, got {self.source!r} and {self.target!r}; leave out both "
                 "to give the instance data terminals=... with theta"
             )
+        if isinstance(self.graph, GraphBatch) or is_list_of_graphs(self.graph):
+            self._set_batch()
+            return
         graph = Graph.of(self.graph, self.directed)
         if not graph.nodes:
             raise InvalidInputError("graph must have at least one node, got none")
@@ -120,6 +129,34 @@ class Path(ShortestPath):
         object.__setattr__(self, "directed", graph.directed)
         if self.source is not None:
             self._check_way(graph.number(self.source, "source"), graph.number(self.target, "target"))
+
+    def _set_batch(self) -> None:
+        graphs = self.graph if isinstance(self.graph, GraphBatch) else GraphBatch.of(self.graph, self.directed)
+        if self.scores != "edges":
+            raise InvalidInputError('scores must be "edges" with a batch of graphs; give the edges the costs of nodes')
+        if self.directed not in (None, graphs.directed):
+            raise InvalidInputError(
+                f"directed={self.directed} differs from the batch of graphs; pass directed= to GraphBatch.of"
+            )
+        object.__setattr__(self, "graph", graphs)
+        object.__setattr__(self, "directed", graphs.directed)
+        if self.source is not None:
+            numbers = [
+                numbers_of_nodes(graphs, name, nodes)
+                for name, nodes in (("source", self.source), ("target", self.target))
+            ]
+            PathBatch(graphs, *numbers).check_paths()
+            for name, each in zip(("source", "target"), numbers, strict=True):
+                object.__setattr__(self, name, tuple(each.tolist()))
+        object.__setattr__(self, "bound", self.bind(graph_index=torch.arange(len(graphs), device="cpu")).bound)
+
+    @property
+    def _is_batch(self) -> bool:
+        return isinstance(self.graph, GraphBatch)
+
+    def _first_nodes(self, device: torch.device) -> Tensor:
+        """Return the number of the first node of each instance's graph, among the nodes of all graphs, (B,)."""
+        return torch.tensor(self.graph.node_offset, device=device)[self.bound["graph_index"].to(device)]
 
     def _check_way(self, source: int, target: int) -> None:
         from scipy.sparse import csr_array  # slow to import
@@ -137,10 +174,14 @@ class Path(ShortestPath):
     @cached_property
     def _arcs(self) -> Arcs:
         """The arcs out of each node, with edges as parts; an undirected edge is two arcs."""
-        (tail, head), edge = self.graph.ends.T, np.arange(len(self.graph.ends))
+        if self._is_batch:
+            (tail, head), edge = self.graph.edges_of_all_nodes.T, self.graph.place_of_edge
+        else:
+            (tail, head), edge = self.graph.ends.T, np.arange(len(self.graph.ends))
         if not self.directed:
             tail, head, edge = np.append(tail, head), np.append(head, tail), np.append(edge, edge)
-        return Arcs.of(tail, head, edge, len(self.graph.nodes))
+        nodes = int(self.graph.node_counts.sum()) if self._is_batch else len(self.graph.nodes)
+        return Arcs.of(tail, head, edge, nodes)
 
     @property
     def parts_are_nodes(self) -> bool:
@@ -153,12 +194,20 @@ class Path(ShortestPath):
         if self.source is None:
             terminals = self.bound["terminals"]
             self._check_terminals(terminals)
-            return terminals
+            return terminals + self._first_nodes(terminals.device).unsqueeze(1) if self._is_batch else terminals
+        if self._is_batch:
+            terminals = torch.tensor([self.source, self.target], device=like.device).T
+            index = self.bound["graph_index"].to(like.device)
+            return terminals[index] + self._first_nodes(like.device).unsqueeze(1)
         ends = [self.graph.number(self.source), self.graph.number(self.target)]
         return torch.tensor(ends, device=like.device).expand(len(like), 2)
 
     def validate(self, theta: Tensor) -> None:
-        count = len(self.graph.nodes if self.parts_are_nodes else self.graph.ends)
+        if self._is_batch:
+            check_graph_index(self, theta)
+        elif "graph_index" in self.bound:
+            raise InvalidInputError("graph_index needs a batch of graphs; pass graph=structinf.GraphBatch.of(graphs)")
+        count = self.graph.most_edges if self._is_batch else self._count_of_graph
         if theta.shape[1] != count:
             raise InvalidInputError(
                 f"theta: path takes a score for each of the graph's {count} {self.scores}, shape (..., {count}); "
@@ -172,6 +221,13 @@ class Path(ShortestPath):
                 "construct the oracle without these options"
             )
 
+    @property
+    def _count_of_graph(self) -> int:
+        return len(self.graph.nodes if self.parts_are_nodes else self.graph.ends)
+
+    def valid_parts(self, theta: Tensor) -> Tensor | None:
+        return edges_in_use(self, theta) if self._is_batch else None
+
     def _check_terminals(self, terminals: Tensor) -> None:
         if terminals.shape[1:] != (2,):
             raise InvalidInputError(
@@ -183,12 +239,18 @@ class Path(ShortestPath):
                 f"terminals of path must be integers, got {terminals.dtype}; oracle.graph.number(node) returns the "
                 "number of a node"
             )
-        wrong = (terminals < 0) | (terminals >= len(self.graph.nodes))
+        if self._is_batch:
+            check_instances("terminals", terminals, len(self.bound["graph_index"]))
+            counts = torch.tensor(self.graph.node_counts, device=terminals.device)
+            counts = counts[self.bound["graph_index"].to(terminals.device)].unsqueeze(1)
+        else:
+            counts = torch.tensor([[len(self.graph.nodes)]], device=terminals.device)
+        wrong = (terminals < 0) | (terminals >= counts)
         if bool(wrong.any()):
             index = int(wrong.nonzero()[0, 0])
             raise InvalidInputError(
-                f"terminals must lie between 0 and {len(self.graph.nodes) - 1}, got {terminals[index].tolist()} at "
-                f"batch index {index}"
+                f"terminals must lie between 0 and {int(counts[index % len(counts)]) - 1}, got "
+                f"{terminals[index].tolist()} at batch index {index}"
             )
 
     # -- labels --------------------------------------------------------------------------------
@@ -215,6 +277,9 @@ class Path(ShortestPath):
         return indicators(labels, used, count, like)
 
     def describe_part(self, y: Tensor, tensor: int, index: tuple[int, ...]) -> str:
+        if self._is_batch:
+            graph = int(self.bound["graph_index"][0])
+            return f"{self.graph[graph].describe_edge(index[0])} of graph {graph}"
         return f"node {self.graph.nodes[index[0]]!r}" if self.parts_are_nodes else self.graph.describe_edge(index[0])
 
     def decode(self, y: Tensor) -> Tensor:
@@ -227,6 +292,10 @@ class Path(ShortestPath):
         if not self.parts_are_nodes:
             labels, used = self._follow(labels, used, y), torch.nn.functional.pad(used, (1, 0), value=True)
         rows = zip(labels.tolist(), used.sum(1).tolist(), strict=True)
+        if self._is_batch:
+            index, first = self.bound["graph_index"].tolist(), self._first_nodes(y.device).tolist()
+            names = [self.graph[i].nodes for i in index]
+            return [[names[b][node - first[b]] for node in row[:length]] for b, (row, length) in enumerate(rows)]
         return [[self.graph.nodes[node] for node in row[:length]] for row, length in rows]
 
     def _follow(self, edges: Tensor, used: Tensor, like: Tensor) -> Tensor:
@@ -242,6 +311,13 @@ class Path(ShortestPath):
 
     def _ends_of(self, edges: Tensor, used: Tensor) -> Tensor:
         """Return both ends of each of the used ``edges`` (B, L), shape (B, L, 2); 0 elsewhere."""
+        if self._is_batch:
+            ends = torch.tensor(self.graph.padded_edges, device=edges.device)[
+                self.bound["graph_index"].to(edges.device)
+            ]
+            ends = ends + self._first_nodes(edges.device).view(-1, 1, 1)
+            place = torch.where(used, edges, 0).unsqueeze(2).expand(*edges.shape, 2)
+            return torch.where(used.unsqueeze(2), ends.gather(1, place), 0)
         ends = torch.tensor(self.graph.ends, device=edges.device)
         nodes_of_edges = edges.new_zeros(*edges.shape, 2)
         nodes_of_edges[used] = ends[edges[used]]
@@ -250,4 +326,5 @@ class Path(ShortestPath):
     @property
     def _most(self) -> int:
         """The largest number of labels that a path can have."""
-        return max(len(self.graph.nodes) - (not self.parts_are_nodes), 1)
+        nodes = int(self.graph.node_counts.max()) if self._is_batch else len(self.graph.nodes)
+        return max(nodes - (not self.parts_are_nodes), 1)

@@ -40,6 +40,8 @@ class Blocks(NamedTuple):
         The largest number of rows of a block.
     depth : int
         The number of levels.
+    begin : (N,) int64
+        The first node of the component of each node, as in `Hypergraph`.
     """
 
     offset: np.ndarray
@@ -53,9 +55,12 @@ class Blocks(NamedTuple):
     degree: int
     height: int
     depth: int
+    begin: np.ndarray
 
 
-def split_into_blocks(offset: np.ndarray, part: np.ndarray, tails: np.ndarray, level: np.ndarray, parts: int) -> Blocks:
+def split_into_blocks(
+    offset: np.ndarray, part: np.ndarray, tails: np.ndarray, level: np.ndarray, parts: int, begin: np.ndarray
+) -> Blocks:
     """Split the nodes of a `Hypergraph` into consecutive blocks; ``parts`` is the number of parts."""
     nodes, edges, degree = len(level), len(part), np.diff(offset)
     head = np.repeat(np.arange(nodes, dtype=np.int32), degree)
@@ -77,5 +82,5 @@ def split_into_blocks(offset: np.ndarray, part: np.ndarray, tails: np.ndarray, l
     is_first[len(pairs) - 1 - from_behind] = True
     return Blocks(
         offset, part, tails, rows, node_offset, row_offset, pair_part.astype(np.uint32), is_first,
-        int(degree.max()), height, int(level.max()) + 1,
+        int(degree.max()), height, int(level.max()) + 1, begin,
     )  # fmt: skip

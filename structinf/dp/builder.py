@@ -113,7 +113,7 @@ class HypergraphBuilder:
             ) from None
         self._added.append(rows.astype(np.int64))
 
-    def build(self, goals: Nodes, *, prune: bool = False) -> Hypergraph:
+    def build(self, goals: Nodes, *, prune: bool = False, components: bool = False) -> Hypergraph:
         """Return the hypergraph of all nodes and hyperedges used by derivations of the goals.
 
         Parameters
@@ -124,6 +124,10 @@ class HypergraphBuilder:
         prune : bool
             Whether to drop underivable nodes and the hyperedges from underivable nodes. By default (False), a tail
             without hyperedges is an error.
+        components : bool
+            Whether the hypergraph consists of separate hypergraphs, such as those of different instances. On the CPU,
+            an instance then costs the time of the component of its goal. By default (False), compiled loops visit all
+            nodes up to the goal.
 
         Raises
         ------
@@ -158,7 +162,13 @@ class HypergraphBuilder:
         needed = needed_nodes(self._nodes, heads[is_kept], tails[is_kept], goal_nodes)
         is_kept &= needed[heads]
         # Sort nodes by level, then by number. The hyperedges of a node stay in the order of addition.
-        order = np.flatnonzero(needed)[np.argsort(level[needed], kind="stable")]
+        kept, begin, component = np.flatnonzero(needed), None, np.zeros(self._nodes, np.int64)
+        if components:
+            level, component = _separate(self._nodes, level, kept, heads[is_kept], tails[is_kept])
+        order = kept[np.argsort(level[kept], kind="stable")]
+        if components:
+            _, begin = np.unique(component[order], return_index=True)
+            begin = begin[component[order]]
         number = np.full(self._nodes + 1, len(order))
         number[order] = np.arange(len(order))
         heads, tails, part = number[heads[is_kept]], number[tails[is_kept]], part[is_kept]
@@ -170,7 +180,33 @@ class HypergraphBuilder:
             goals=np.where(goals >= 0, number[goals], -1),
             level=level[order].astype(np.int32),
             parts=self._count,
+            begin=begin,
         )
+
+
+def _separate(
+    nodes: int, level: np.ndarray, kept: np.ndarray, heads: np.ndarray, tails: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return levels (N,) by which each component follows the whole component before it, and the components (N,).
+
+    Components are numbered in the order of their first nodes among ``kept``.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    start, end = np.repeat(heads, 2), tails.ravel()
+    is_node = (end >= 0) & (end < nodes)
+    matrix = csr_array((np.ones(int(is_node.sum())), (start[is_node], end[is_node])), shape=(nodes, nodes))
+    _, label = connected_components(matrix, directed=False)
+    _, first, number = np.unique(label[kept], return_index=True, return_inverse=True)
+    component = np.full(nodes, -1)
+    component[kept] = np.argsort(np.argsort(first))[number]
+    depth = np.zeros(len(first), np.int64)
+    np.maximum.at(depth, component[kept], level[kept] + 1)
+    below = np.cumsum(depth) - depth
+    separated = level.copy()
+    separated[kept] += below[component[kept]]
+    return separated, component
 
 
 def _sizes(name: str, shape: Any) -> tuple[int, ...]:

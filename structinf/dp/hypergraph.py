@@ -48,6 +48,10 @@ class Hypergraph:
         0 for nodes without tails; otherwise 1 plus the highest level of a tail.
     parts : int
         P, the number of parts.
+    begin : (N,) int64 array, optional
+        The first node of the component of each node. The nodes of a component, which are connected by hyperedges with
+        each other only, are consecutive. Compiled loops visit only the components of an instance's goal. By default
+        one component.
     plans : dict
         Results of :meth:`cached`.
     """
@@ -58,6 +62,7 @@ class Hypergraph:
     goals: np.ndarray
     level: np.ndarray
     parts: int
+    begin: np.ndarray | None = None
     plans: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,9 +78,20 @@ class Hypergraph:
             wrong = "a part, a tail or a goal is out of range"
         elif (np.diff(self.level) < 0).any() or (known[tails].max(1) >= np.repeat(self.level, degree)).any():
             wrong = "the nodes are not in topological order, by levels"
+        elif self.begin is not None and not self._has_components(self.begin):
+            wrong = "begin must be the first node of each node's component"
         else:
             return
         raise InvalidInputError(f"Hypergraph: {wrong}; use HypergraphBuilder")
+
+    def _has_components(self, begin: np.ndarray) -> bool:
+        if begin.shape != (self.nodes,) or _is_outside(begin, 0, self.nodes - 1):
+            return False
+        known = np.append(begin, -1)
+        own, tails = np.repeat(begin, np.diff(self.offset))[:, None], known[self.tails]
+        first = begin == np.arange(self.nodes)
+        starts_are_first = bool(first[0] and ((np.diff(begin) == 0) | first[1:]).all())
+        return starts_are_first and bool(((tails == own) | (tails < 0)).all())
 
     def __repr__(self) -> str:
         return f"Hypergraph({self.nodes} nodes, {self.edges} hyperedges, {self.parts} parts)"
@@ -103,7 +119,8 @@ class Hypergraph:
     @cached_property
     def blocks(self) -> Blocks:
         """The graph in the layout of the compiled loops."""
-        return split_into_blocks(self.offset, self.part, self.tails, self.level, self.parts)
+        begin = np.zeros(self.nodes, np.int64) if self.begin is None else self.begin
+        return split_into_blocks(self.offset, self.part, self.tails, self.level, self.parts, begin)
 
     def size_of(self, goal: Tensor) -> int:
         """Return the largest number of hyperedges in a derivation of the nodes ``goal`` (B,).

@@ -70,10 +70,10 @@ def project_flow(
     Returns
     -------
     DirectMean or None
-        None if the scores are not on the CPU, if the readout does not consist of tensors of the structure, or if the
-        graph is too large. ``vjp`` multiplies by the generalised Jacobian on the face of the hyperedges with positive
-        flow. Where parts without a penalty can change without a change of R μ and of the score, the Jacobian does not
-        change them.
+        None if the scores are not on the CPU, if the graph has several components, if the readout does not consist of
+        tensors of the structure, or if the graph is too large. ``vjp`` multiplies by the generalised Jacobian on the
+        face of the hyperedges with positive flow. Where parts without a penalty can change without a change of R μ and
+        of the score, the Jacobian does not change them.
 
     Raises
     ------
@@ -88,6 +88,8 @@ def project_flow(
             mean = flattening.unflatten(torch.zeros(0, len(flattening), dtype=torch.float64, device="cpu"))
             return DirectMean(mean, empty, empty, empty > 0, lambda cotangent: cotangent)
         if flattening.device.type != "cpu" or not _selects_tensors(problem):
+            return None
+        if oracle.hypergraph(theta).begin is not None:  # the system would have the size of all components
             return None
         plan = _plan_of(oracle, theta, problem)
         limit = min(_MAX_MULTIPLICATIONS, max(_SMALL, _MAX_MULTIPLICATIONS_PER_PART * len(flattening)))

@@ -13,7 +13,7 @@ from ..jit import jit
 from ..scalar.exp_log import exp, log
 from ..simd.memory import rows
 from ..simd.vector import LANES
-from .smoothed_passes import inside, last_node
+from .smoothed_passes import first_node, inside, last_node
 
 __all__ = ["k_best", "list_derivations", "sample", "sample_from_probabilities", "used_parts"]
 
@@ -59,7 +59,8 @@ def sample(start, stop, tables, theta, goal, graph, alpha, out_value, uniforms, 
     scaled = rows(graph.degree, theta.dtype)
     stack, q = np.empty(graph.depth + 1, np.int64), np.empty(graph.degree)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
-        inside(theta, first, graph, last_node(goal, first), alpha, v, top, t, part_scores, x, scaled)
+        begin, nodes = first_node(goal, first, graph), last_node(goal, first)
+        inside(theta, first, graph, begin, nodes, alpha, v, top, t, part_scores, x, scaled)
         for c in range(min(LANES, len(goal) - first)):
             b = first + c
             out_value[b] = v[goal[b], c]
@@ -142,7 +143,7 @@ def k_best(start, stop, theta, goal, graph, out_score, out):
     count[-1], best[-1, 0] = 1, 0.0
     stack, rank = np.empty(graph.depth + 1, np.int64), np.empty(graph.depth + 1, np.int64)
     for b in range(start, stop):
-        for i in range(goal[b] + 1):
+        for i in range(graph.begin[goal[b]], goal[b] + 1):
             count[i] = 0
             for edge in range(graph.offset[i], graph.offset[i + 1]):
                 part_score = theta[b, graph.part[edge]] if graph.part[edge] < theta.shape[1] else 0.0
@@ -200,7 +201,7 @@ def list_derivations(start, stop, scores, goal, graph, out_score, out):
     counts = np.ones(len(graph.offset), np.int64)
     stack, rank = np.empty(graph.depth + 1, np.int64), np.empty(graph.depth + 1, np.int64)
     for b in range(start, stop):
-        for i in range(goal[b] + 1):
+        for i in range(graph.begin[goal[b]], goal[b] + 1):
             counts[i] = 0
             for edge in range(graph.offset[i], graph.offset[i + 1]):
                 counts[i] += _count_derivations(edge, scores[b], graph, counts)
@@ -234,11 +235,11 @@ def used_parts(start, stop, goal, graph, out):
     for first in range(start * 64, min(stop * 64, len(goal)), 64):
         # The masks have one bit for each goal of the group.
         needed, used = np.zeros(len(graph.offset), np.uint64), np.zeros(parts + 1, np.uint64)
-        nodes, count = 0, min(64, len(goal) - first)
+        begin, nodes, count = len(graph.offset), 0, min(64, len(goal) - first)
         for c in range(count):
             needed[goal[first + c]] |= np.uint64(1) << np.uint64(c)
-            nodes = max(nodes, goal[first + c] + 1)
-        for i in range(nodes - 1, -1, -1):
+            begin, nodes = min(begin, graph.begin[goal[first + c]]), max(nodes, goal[first + c] + 1)
+        for i in range(nodes - 1, begin - 1, -1):
             for edge in range(graph.offset[i], graph.offset[i + 1] if needed[i] else graph.offset[i]):
                 used[graph.part[edge]] |= needed[i]
                 needed[graph.tails[edge, 0]] |= needed[i]

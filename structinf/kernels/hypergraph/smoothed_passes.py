@@ -37,7 +37,7 @@ from ..simd.memory import address, cast, is_zero, row, rows, store_row
 from ..simd.vector import LANES, maximum
 from ..smooth_max import curved, probability, smooth_max
 
-__all__ = ["hessian_product", "inside", "last_node", "value", "value_and_mean"]
+__all__ = ["first_node", "hessian_product", "inside", "last_node", "value", "value_and_mean"]
 
 
 # ----------------------------------------------------------------------------- parts
@@ -132,15 +132,24 @@ def last_node(goal, first):
 
 
 @jit
-def inside(theta, first, graph, nodes, alpha, v, top, t, scores, x, kind):
-    """Write v, max x and t, each (N + 1, LANES), of the first ``nodes`` nodes. ``scores``, ``x``, ``kind`` are scratch.
+def first_node(goal, first, graph):
+    """Return the first node of the components of the goals of the LANES instances from ``first``."""
+    begin = len(graph.begin)
+    for b in range(first, min(first + LANES, len(goal))):
+        begin = min(begin, graph.begin[goal[b]] if goal[b] >= 0 else 0)
+    return begin
 
-    If ``top`` and ``t`` have a single row, each node overwrites the row.
+
+@jit
+def inside(theta, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind):
+    """Write v, max x and t, each (N + 1, LANES), of the nodes from ``begin`` up to ``nodes``, excluded.
+
+    ``scores``, ``x`` and ``kind`` are scratch. If ``top`` and ``t`` have a single row, each node overwrites the row.
     """
     _prepare(v, scores, graph)
     links, last = _links(graph), len(top) - 1
     for block in range(len(graph.node_offset) - 1):
-        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start < stop:
             _gather_parts(theta, first, graph, block, scores)
         for i in range(start, stop):
@@ -181,7 +190,8 @@ def value(start, stop, tables, theta, goal, graph, alpha, out):
     scores, x = rows(graph.height + 1, theta.dtype), rows(graph.degree, np.float64)
     kind = rows(graph.degree, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
-        inside(theta, first, graph, last_node(goal, first), alpha, v, top, t, scores, x, kind)
+        begin, nodes = first_node(goal, first, graph), last_node(goal, first)
+        inside(theta, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind)
         for c in range(min(LANES, len(goal) - first)):
             out[first + c] = v[goal[first + c], c]
 
@@ -199,20 +209,20 @@ def value_and_mean(start, stop, tables, theta, goal, graph, alpha, weight, out_v
     scores, flows = rows(graph.height + 1, theta.dtype), rows(graph.height + 1, theta.dtype)
     x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
-        nodes = last_node(goal, first)
-        inside(theta, first, graph, nodes, alpha, v, top, t, scores, x, kind)
-        _clear(w, nodes)
+        begin, nodes = first_node(goal, first, graph), last_node(goal, first)
+        inside(theta, first, graph, begin, nodes, alpha, v, top, t, scores, x, kind)
+        _clear(w[begin:], nodes - begin)
         for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = weight[first + c]
-        _outside(theta, first, graph, nodes, alpha, v, top, t, w, scores, flows, out)
+        _outside(theta, first, graph, begin, nodes, alpha, v, top, t, w, scores, flows, out)
 
 
 @jit
-def _outside(theta, first, graph, nodes, alpha, v, top, t, w, scores, flows, out):
+def _outside(theta, first, graph, begin, nodes, alpha, v, top, t, w, scores, flows, out):
     links = _links(graph)
     for block in range(len(graph.node_offset) - 2, -1, -1):
-        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start >= stop:
             continue
         if alpha < np.inf:
@@ -267,25 +277,26 @@ def hessian_product(start, stop, tables, theta, direction, goal, graph, alpha, o
     x, kind = rows(graph.degree, np.float64), rows(graph.degree, theta.dtype)
     flows = rows(graph.height + 1, theta.dtype)
     for first in range(start * LANES, min(stop * LANES, len(goal)), LANES):
-        nodes = last_node(goal, first)
-        _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind)
-        _clear(w, nodes)
-        _clear(w_dot, nodes)
+        begin, nodes = first_node(goal, first, graph), last_node(goal, first)
+        _tangents(theta, direction, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind)
+        _clear(w[begin:], nodes - begin)
+        _clear(w_dot[begin:], nodes - begin)
         for c in range(min(LANES, len(goal) - first)):
             out_value[first + c] = v[goal[first + c], c]
             w[goal[first + c], c] = 1.0
         _tangents_outside(
-            theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores, scores_dot, flows, out
-        )
+            theta, direction, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores, scores_dot,
+            flows, out,
+        )  # fmt: skip
 
 
 @jit
-def _tangents(theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind):
+def _tangents(theta, direction, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, scores, scores_dot, x, kind):
     _prepare(v, scores, graph)
     _prepare(v_dot, scores_dot, graph)
     links = _links(graph)
     for block in range(len(graph.node_offset) - 1):
-        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start < stop:
             _gather_parts(theta, first, graph, block, scores)
             _gather_parts(direction, first, graph, block, scores_dot)
@@ -317,11 +328,11 @@ def _tangent(i, links, alpha, x, top, t, v_dot, m, scores_dot):
 
 @jit
 def _tangents_outside(
-    theta, direction, first, graph, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores, scores_dot, flows, out
+    theta, direction, first, graph, begin, nodes, alpha, v, v_dot, top, t, m, w, w_dot, scores, scores_dot, flows, out
 ):
     links = _links(graph)
     for block in range(len(graph.node_offset) - 2, -1, -1):
-        start, stop = graph.node_offset[block], min(graph.node_offset[block + 1], nodes)
+        start, stop = max(graph.node_offset[block], begin), min(graph.node_offset[block + 1], nodes)
         if start >= stop:
             continue
         _gather_parts(theta, first, graph, block, scores)

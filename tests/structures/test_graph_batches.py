@@ -1,0 +1,246 @@
+"""Batches of different graphs: each instance has the answer that it gets alone."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import networkx
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+import structinf as si
+from structinf.errors import InfeasibleError, InvalidInputError
+
+INF = torch.inf
+
+
+def acyclic_graphs(count: int = 6, seed: int = 0) -> list[np.ndarray]:
+    """Graphs of different sizes with a path through all nodes, and equal graphs among them."""
+    rng = np.random.default_rng(seed)
+    graphs = []
+    for n in rng.integers(2, 9, size=count):
+        pairs = [(i, i + 1) for i in range(n - 1)]
+        pairs += [(int(a), int(b)) for a, b in np.sort(rng.integers(0, n, size=(4, 2)), 1) if a < b]
+        graphs.append(np.array(pairs))
+    return [*graphs, graphs[1]]
+
+
+GRAPHS = acyclic_graphs()
+BATCH = si.GraphBatch.of(GRAPHS)
+COUNT = len(GRAPHS)
+
+
+def scores(dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(COUNT, BATCH.most_edges, dtype=dtype, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("relaxation", ["map", "marginals", "smoothed"])
+def test_acyclic_graphs_one_by_one(relaxation: str, dtype: torch.dtype) -> None:
+    theta, options = scores(dtype).requires_grad_(), {"regularizer": "squared_l2"} if relaxation == "smoothed" else {}
+    mean = si.relax(theta, "dag_path", relaxation, graph=BATCH, **options)
+    weight = torch.arange(BATCH.most_edges, dtype=dtype)
+    if mean.requires_grad:
+        (mean * weight).sum().backward()
+    for b, graph in enumerate(GRAPHS):
+        own = theta[b, : len(graph)].detach().clone().requires_grad_()
+        alone = si.relax(own, "dag_path", relaxation, graph=graph, **options)
+        assert torch.equal(mean[b, : len(graph)], alone)
+        assert not mean[b, len(graph) :].any()
+        if mean.requires_grad:
+            (alone * weight[: len(graph)]).sum().backward()
+            assert torch.equal(theta.grad[b, : len(graph)], own.grad)  # type: ignore[index]
+            assert not theta.grad[b, len(graph) :].any()  # type: ignore[index]
+
+
+def test_queries_and_sparsemap() -> None:
+    theta, oracle = scores(), si.get_oracle("dag_path", graph=BATCH)
+    mean = si.relax(theta, oracle, si.get_relaxation("sparsemap").exact())
+    structures, values, valid = oracle.topk(theta, 3)
+    samples = oracle.sample(theta, 4, torch.Generator().manual_seed(0))
+    log_z, entropy, counts = oracle.log_partition(theta), si.entropy(theta, oracle), si.count(theta, oracle)
+    for b, graph in enumerate(GRAPHS):
+        alone, own = si.get_oracle("dag_path", graph=graph), theta[b : b + 1, : len(graph)]
+        exact = si.relax(own, alone, si.get_relaxation("sparsemap").exact())
+        torch.testing.assert_close(mean[b, : len(graph)], exact[0], atol=1e-9, rtol=0)
+        best, value, is_valid = alone.topk(own, 3)
+        assert torch.equal(structures[:, b, : len(graph)], best[:, 0])
+        assert torch.equal(values[:, b], value[:, 0])
+        assert torch.equal(valid[:, b], is_valid[:, 0])
+        assert torch.equal(log_z[b], alone.log_partition(own)[0])
+        torch.testing.assert_close(entropy[b], si.entropy(own, alone)[0])
+        assert counts[b] == si.count(own, alone)[0]
+        every = alone.enumerate((len(graph),))
+        assert all((every == y[b, : len(graph)]).all(1).any() for y in samples)
+
+
+def test_labels_and_nodes() -> None:
+    theta, oracle = scores(), si.get_oracle("dag_path", graph=BATCH)
+    y = oracle.argmax(theta)
+    labels = oracle.decode(y)
+    assert torch.equal(oracle.encode(labels, theta), y)
+    for b, graph in enumerate(GRAPHS):
+        alone = si.get_oracle("dag_path", graph=graph)
+        own = y[b : b + 1, : len(graph)]
+        assert labels[b][labels[b] >= 0].tolist() == [edge for edge in alone.decode(own)[0].tolist() if edge >= 0]
+        assert oracle.nodes(y)[b] == alone.nodes(own)[0]
+    wrong = labels.clone()
+    wrong[3, 0] = 1 - min(int(wrong[3, 0]), 1)
+    with pytest.raises(InvalidInputError, match="at batch index 3"):
+        oracle.encode(wrong, theta)
+
+
+@pytest.mark.parametrize("relaxation", ["marginals", "sparsemap"])
+def test_gradients(relaxation: str) -> None:
+    options: dict[str, Any] = {"tolerance": 0.0} if relaxation == "sparsemap" else {}
+    theta = scores().requires_grad_()
+    assert gradcheck(lambda t: si.relax(t, "dag_path", relaxation, graph=BATCH, **options), theta)
+    gold = si.relax(theta.detach(), "dag_path", "map", graph=BATCH)
+    assert gradcheck(si.FenchelYoungLoss("dag_path", relaxation, graph=BATCH, **options), (theta, gold))
+
+
+def test_rows_choose_their_graphs() -> None:
+    theta, oracle = scores(), si.get_oracle("dag_path", graph=BATCH)
+    whole, index = si.relax(theta, oracle, "marginals"), torch.tensor([[4, 0], [4, 6]])
+    some = si.relax(theta[index], oracle, "marginals", graph_index=index)
+    assert torch.equal(some, whole[index])
+    assert torch.equal(oracle[torch.tensor([5, 2])].marginals(theta[[5, 2]]), whole[[5, 2]])
+    assert torch.equal(pickle.loads(pickle.dumps(oracle)).marginals(theta), whole)
+    padding = torch.where(torch.arange(BATCH.most_edges) < torch.tensor(BATCH.edge_counts)[:, None], theta, torch.nan)
+    with pytest.raises(InvalidInputError, match="NaN"):
+        si.relax(theta.masked_fill(theta == theta[0, 0], torch.nan), oracle, "marginals")
+    assert torch.equal(si.relax(padding.nan_to_num(7.0), oracle, "marginals"), whole)
+    layer = si.Layer("dag_path", "marginals", graph=BATCH)
+    assert torch.equal(layer(theta), whole)
+
+
+def test_packing() -> None:
+    first, second = networkx.DiGraph([("a", "b"), ("b", "c"), ("a", "c")]), networkx.DiGraph([("x", "y")])
+    graphs = si.GraphBatch.of([first, second])
+    assert repr(graphs) == "GraphBatch(2 graphs, 4 edges)"
+    assert [g.nodes for g in graphs] == [("a", "b", "c"), ("x", "y")]
+    edge_scores = torch.tensor([1.0, 1.0, 3.0, 2.0], requires_grad=True)
+    rows = graphs.pad(edge_scores)
+    assert rows.tolist() == [[1, 1, 3], [2, 0, 0]]
+    assert torch.equal(graphs.unpad(rows), edge_scores)
+    y = si.relax(rows, "dag_path", "map", graph=[first, second])
+    assert graphs.unpad(y).tolist() == [1, 0, 1, 1]
+    graphs.unpad(rows).sum().backward()
+    assert edge_scores.grad.tolist() == [1] * 4  # type: ignore[union-attr]
+    edge_index = torch.tensor([[0, 0, 1, 3], [1, 2, 2, 4]])
+    packed = si.GraphBatch.from_edge_index(edge_index, torch.tensor([0, 0, 0, 1, 1]))
+    assert np.array_equal(packed.edges, graphs.edges)
+    assert packed.names is None
+    assert torch.equal(si.relax(rows, "dag_path", "map", graph=packed), y)
+    ends = si.get_oracle("dag_path", graph=graphs, source=["b", "x"], target=["c", "y"])
+    assert ends.nodes(ends.argmax(rows.detach())) == [["b", "c"], ["x", "y"]]
+    assert hash(graphs) == hash(si.GraphBatch.of([first, second]))
+    assert graphs == si.GraphBatch.of([first, second])
+    features = torch.randn(4, 3)
+    assert torch.equal(graphs.unpad(graphs.pad(features)), features)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: si.GraphBatch.of([]), "at least one graph"),
+        (lambda: si.GraphBatch.of([[(0, 1)], [(0, 1, 2)]]), "graph 1 of the batch"),
+        (lambda: si.GraphBatch(np.array([[0, 5]]), np.array([1]), np.array([2])), "nodes from 0 to 1"),
+        (lambda: si.GraphBatch(np.array([[0, 1]]), np.array([2]), np.array([2])), "add up to the 1 edges"),
+        (lambda: si.GraphBatch.from_edge_index(torch.tensor([[0], [2]]), torch.tensor([0, 0, 1])), "same graph"),
+        (lambda: si.GraphBatch.from_edge_index(torch.tensor([[0], [1]]), torch.tensor([1, 0])), "ascending order"),
+        (lambda: si.GraphBatch.from_edge_index(torch.tensor([0, 1]), torch.tensor([0, 0])), r"shape \(2, E\)"),
+        (lambda: BATCH.pad(torch.zeros(3)), "scores must be a tensor of shape"),
+        (lambda: BATCH.unpad(torch.zeros(3, 3)), "rows must be a tensor of shape"),
+    ],
+)
+def test_wrong_batches(make: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"graph": [np.array([[0, 1]]), np.array([[0, 1], [1, 0]])]}, "graph 1 of the batch: .* form a cycle"),
+        (
+            {"graph": [np.array([[0, 1]]), np.array([[0, 1], [2, 1]])]},
+            "source must be given: .* graph 1 .* 2 such nodes",
+        ),
+        ({"graph": [np.array([[0, 1], [0, 2]])], "source": [1], "target": [2]}, "no path leads from 1 to 2 in graph 0"),
+        ({"graph": BATCH, "source": [0], "target": [1]}, "source must hold a node for each of the 7 graphs"),
+        ({"graph": [networkx.DiGraph([("a", "b")])], "source": ["c"], "target": ["b"]}, "'c' is not a node"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        si.get_oracle("dag_path", **options)
+
+
+def test_wrong_data() -> None:
+    theta, oracle = scores(), si.get_oracle("dag_path", graph=BATCH)
+    with pytest.raises(InvalidInputError, match="graph_index is bound for a batch of 7, but theta has a batch of 3"):
+        si.relax(theta[:3], oracle, "map")
+    with pytest.raises(InvalidInputError, match=r"graph_index must lie between 0 and 6, got 7 at batch index 1"):
+        si.relax(theta[:2], oracle, "map", graph_index=[0, 7])
+    with pytest.raises(InvalidInputError, match="a score for each of up to"):
+        si.relax(theta[:, :2], oracle, "map")
+    with pytest.raises(InvalidInputError, match="graph_index needs a batch of graphs"):
+        si.relax(torch.zeros(1), "dag_path", "map", graph=[(0, 1)], graph_index=0)
+    theta[2, : len(GRAPHS[2])] = -INF
+    for relaxation in ("map", "marginals"):
+        with pytest.raises(InfeasibleError) as error:
+            si.relax(theta, oracle, relaxation)
+        assert error.value.batch_index == 2
+        zero = si.relax(theta, oracle, relaxation, on_infeasible="zero")
+        rest = [0, 1, 3, 4, 5, 6]
+        assert not zero[2].any()
+        assert torch.equal(zero[rest], si.relax(theta[rest], oracle, relaxation, graph_index=rest))
+
+
+# ----------------------------------------------------------------------------- graphs with cycles
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("as_data", [True, False])
+def test_graphs_with_cycles_one_by_one(directed: bool, as_data: bool) -> None:
+    rng = np.random.default_rng(0)
+    graphs, ends = [], []
+    for n in rng.integers(3, 9, size=6):
+        ring = [(i, (i + 1) % int(n)) for i in range(int(n))]
+        graphs.append(np.array([*ring, *rng.integers(0, n, size=(4, 2)).tolist()]))
+        ends.append([0, int(n) - 1])
+    batch = si.GraphBatch.of(graphs, directed=directed)
+    theta = -torch.rand(6, batch.most_edges, dtype=torch.float64)
+    data: dict[str, Any] = {"terminals": torch.tensor(ends)} if as_data else {}
+    options: dict[str, Any] = {} if as_data else dict(zip(("source", "target"), np.array(ends).T.tolist(), strict=True))
+    oracle = si.get_oracle("path", graph=batch, **options)
+    y = si.relax(theta, oracle, "map", **data)
+    bound = oracle.bind(**data)
+    labels = bound.decode(y)
+    assert torch.equal(bound.encode(labels, theta), y)
+    sparse = si.relax(theta, oracle, si.get_relaxation("sparsemap").exact(), **data)
+    for b, graph in enumerate(graphs):
+        alone = si.get_oracle("path", graph=graph, source=ends[b][0], target=ends[b][1], directed=directed)
+        own = theta[b, : len(graph)]
+        assert torch.equal(y[b, : len(graph)], si.relax(own, alone, "map"))
+        assert not y[b, len(graph) :].any()
+        assert bound.nodes(y)[b] == alone.nodes(y[b : b + 1, : len(graph)])[0]
+        exact = si.relax(own, alone, si.get_relaxation("sparsemap").exact())
+        torch.testing.assert_close(sparse[b, : len(graph)], exact, atol=1e-9, rtol=0)
+
+
+def test_wrong_graphs_with_cycles() -> None:
+    ring = np.array([[0, 1], [1, 2], [2, 0]])
+    with pytest.raises(InvalidInputError, match='scores must be "edges" with a batch of graphs'):
+        si.get_oracle("path", graph=[ring], scores="nodes")
+    with pytest.raises(InvalidInputError, match="no path leads from 0 to 2 in graph 1"):
+        si.get_oracle("path", graph=[ring, np.array([[0, 1], [2, 1]])], source=[0, 0], target=[2, 2])
+    with pytest.raises(InvalidInputError, match="terminals must lie between 0 and 1, got"):
+        si.relax(-torch.ones(2, 3), "path", "map", graph=[ring, np.array([[0, 1]])], terminals=[[0, 2], [0, 2]])
+    with pytest.raises(InvalidInputError, match="directed=True differs"):
+        si.get_oracle("path", graph=si.GraphBatch.of([ring], directed=False), directed=True)
