@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from structinf.errors import InvalidInputError
+from structinf.errors import InvalidInputError, renumber_instances
 from structinf.oracle import Enumerable, TransportPolytope
 from structinf.shapes import Float
+from structinf.validation import check_instances
 
+from .common.distinct_rows import check_integer_amounts, distinct_rows, number_of_dimensions
 from .common.labels import reject_labels
 from .common.min_cost_flow import Network, Solver, as_sequence, check_amounts, check_solver
 
@@ -32,13 +34,15 @@ class Transportation(TransportPolytope, Enumerable):
     - Scores θ, shape (..., n, m), any sign: the score of a unit from row i to column j. −inf forbids a pair.
     - Structure y, shape (..., n, m): the number of units from each row to each column, at least 0.
     - Labels, shape (..., n, m): y as integers.
+    - Instance data ``supplies``, shape (..., n), and ``demands``, shape (..., m): the supplies and demands of each
+      instance, integers of at least 0. Default: the options. In a call, a value with one dimension is the option.
 
     Parameters
     ----------
-    supplies : sequence of n integers
-        The units available in each row, at least 0.
-    demands : sequence of m integers
-        The units required by each column, at least 0.
+    supplies : sequence of n integers, optional
+        The units available in each row, at least 0. Needed without instance data ``supplies``.
+    demands : sequence of m integers, optional
+        The units required by each column, at least 0. Needed without instance data ``demands``.
     solver : {"simplex", "ortools"}, default "simplex"
         The algorithm for the best plan; see :class:`~structinf_oracles.flow.Flow`. Ctrl-C stops "ortools" only
         between two instances.
@@ -67,6 +71,7 @@ class Transportation(TransportPolytope, Enumerable):
     name: ClassVar[str] = "transportation"
     search_terms: ClassVar[tuple[str, ...]] = ("optimal_transport", "earth_mover", "emd", "wasserstein")
     event_ndim: ClassVar[int | tuple[int, ...]] = 2
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"supplies": 1, "demands": 1})
     label_ndim: ClassVar[int] = 2
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
@@ -78,15 +83,62 @@ class Transportation(TransportPolytope, Enumerable):
         }
     )
 
-    supplies: tuple[int, ...]
-    demands: tuple[int, ...]
+    supplies: tuple[int, ...] | None = None
+    demands: tuple[int, ...] | None = None
     solver: Solver = field(default="simplex", kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("supplies", "demands"):
+            if getattr(self, name) is None:
+                continue
             given = as_sequence(name, getattr(self, name), "a sequence of integers")
             object.__setattr__(self, name, check_amounts(name, given))
         check_solver(self.solver)
+
+    @classmethod
+    def reads_as_option(cls, name: str, value: Any) -> bool:
+        """Return whether ``value`` has one dimension: the supplies or demands of all instances.
+
+        Parameters
+        ----------
+        name : str
+            "supplies" or "demands".
+        value : object
+            The value of a call's keyword.
+        """
+        return number_of_dimensions(value) == 1
+
+    @cached_property
+    def _sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The supplies and demands of all instances."""
+        if self.supplies is None or self.demands is None:
+            _raise_missing("supplies" if self.supplies is None else "demands")
+        return self.supplies, self.demands
+
+    def _alone(self) -> list[tuple[Tensor, Transportation]]:
+        """Return an oracle for each pair of supplies and demands in the batch, with the rows of its instances."""
+        batch = len(next(iter(self.bound.values())))
+        options = {"supplies": self.supplies, "demands": self.demands}
+        for name, values in self.bound.items():
+            options[name] = values.cpu()
+        whole = [torch.as_tensor(options[name], device="cpu").expand(batch, -1) for name in ("supplies", "demands")]
+        n, found = whole[0].shape[1], []
+        for rows, (values,) in distinct_rows(torch.cat(whole, 1)):
+            numbers = values.tolist()
+            found.append((rows, Transportation(tuple(numbers[:n]), tuple(numbers[n:]), solver=self.solver)))
+        return found
+
+    def _each(self, method: Callable[[Transportation, Tensor], Tensor], t: Tensor) -> Tensor:
+        """Return the result of ``method`` for each pair of supplies and demands, in the order of the batch."""
+        batch = len(next(iter(self.bound.values())))
+        t, result = t.expand(batch, *t.shape[1:]), torch.empty((0,), device="cpu")
+        for i, (rows, oracle) in enumerate(self._alone()):
+            rows = rows.to(t.device)
+            with renumber_instances(rows):
+                part = method(oracle, t[rows])
+            result = torch.zeros(batch, *part.shape[1:], dtype=part.dtype, device=part.device) if i == 0 else result
+            result[rows] = part
+        return result if batch else t
 
     @cached_property
     def _network(self) -> Network:
@@ -94,21 +146,28 @@ class Transportation(TransportPolytope, Enumerable):
 
         The edges are the n m pairs, and then the edges from or to the last node.
         """
-        n, m = len(self.supplies), len(self.demands)
-        rows, columns, surplus = np.arange(n), n + np.arange(m), sum(self.supplies) - sum(self.demands)
+        supplies, demands = self._sides
+        n, m = len(supplies), len(demands)
+        rows, columns, surplus = np.arange(n), n + np.arange(m), sum(supplies) - sum(demands)
         tails, heads = rows.repeat(m), np.tile(columns, n)
-        most = np.minimum.outer(self.supplies, self.demands).ravel()
+        most = np.minimum.outer(supplies, demands).ravel()
         if surplus:
-            side, amounts = (rows, self.supplies) if surplus > 0 else (columns, self.demands)
+            side, amounts = (rows, supplies) if surplus > 0 else (columns, demands)
             last = np.full(len(side), n + m)
             tails = np.append(tails, side if surplus > 0 else last)
             heads = np.append(heads, last if surplus > 0 else side)
             most = np.append(most, amounts)
-        supplies = np.array([*self.supplies, *(-amount for amount in self.demands), -surplus], np.int64)
-        return Network(tails, heads, most.astype(np.float64), supplies, free=len(tails) - n * m, what="transport plan")
+        outflow = np.array([*supplies, *(-amount for amount in demands), -surplus], np.int64)
+        return Network(tails, heads, most.astype(np.float64), outflow, free=len(tails) - n * m, what="transport plan")
 
     def validate(self, theta: Tensor) -> None:
-        expected = len(self.supplies), len(self.demands)
+        given = [self.bound.get(name, getattr(self, name)) for name in ("supplies", "demands")]
+        if given[0] is None or given[1] is None:
+            _raise_missing("supplies" if given[0] is None else "demands")
+        for name, amounts in self.bound.items():
+            check_instances(name, amounts, len(theta))
+            check_integer_amounts(name, amounts)
+        expected = tuple(side.shape[1] if isinstance(side, Tensor) else len(side) for side in given)
         if theta.shape[1:] != expected:
             raise InvalidInputError(
                 f"theta must have shape {expected} after the batch dimensions for {expected[0]} supplies and "
@@ -116,11 +175,19 @@ class Transportation(TransportPolytope, Enumerable):
             )
 
     def margins(self, theta: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Return the supplies (1, n) and the demands (1, m), in float64, which represents all of them exactly."""
-        rows, columns = (theta.new_tensor([side], dtype=torch.float64) for side in (self.supplies, self.demands))
+        """Return the supplies (B | 1, n) and the demands (B | 1, m), in float64, which represents them exactly."""
+        sides = (self.bound.get(name, getattr(self, name)) for name in ("supplies", "demands"))
+        rows, columns = (
+            side.to(theta.device, torch.float64)
+            if isinstance(side, Tensor)
+            else theta.new_tensor([side], dtype=torch.float64)
+            for side in sides
+        )
         return rows, columns, None
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n m"]:
+        if self.bound:
+            return self._each(Transportation.argmax, theta)
         return self._network.best(theta.flatten(1), self.solver).reshape(theta.shape)
 
     def hamming_cost(self, y: Tensor) -> Tensor:
@@ -129,6 +196,8 @@ class Transportation(TransportPolytope, Enumerable):
         The sum is a lower bound on the number of wrong units, and equals their number if no pair can have more than 1
         unit.
         """
+        if self.bound:
+            return self._each(Transportation.hamming_cost, y)
         return self._network.hamming_cost(y.flatten(1)).reshape(y.shape)
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
@@ -137,12 +206,15 @@ class Transportation(TransportPolytope, Enumerable):
                 f"labels must be the units from each row to each column, shape (..., {like.shape[1]}, "
                 f"{like.shape[2]}); got {tuple(labels.shape)} with the batch dimensions flattened"
             )
+        if self.bound:
+            return self._encode_each(labels, like)
         labels = labels.long()
+        supplies, demands = self._sides
         self._network.check_labels(labels.flatten(1))
-        surplus = sum(self.supplies) - sum(self.demands)
+        surplus = sum(supplies) - sum(demands)
         for side, given, dim, bound in (
-            ("row", self.supplies, 2, surplus > 0),
-            ("column", self.demands, 1, surplus < 0),
+            ("row", supplies, 2, surplus > 0),
+            ("column", demands, 1, surplus < 0),
         ):
             excess = labels.sum(dim) - labels.new_tensor(given)
             expected = "at most " if bound else ""
@@ -150,9 +222,30 @@ class Transportation(TransportPolytope, Enumerable):
             reject_labels(wrong, labels, f"the {side} sums must be {expected}{given}")
         return labels.to(like.dtype)
 
+    def _encode_each(self, labels: Tensor, like: Tensor) -> Tensor:
+        """Return the structures of ``labels`` for the supplies and demands of each instance."""
+        y = torch.zeros(labels.shape, dtype=like.dtype, device=like.device)
+        for rows, oracle in self._alone():
+            for b in rows.tolist():
+                try:
+                    y[b] = oracle.encode(labels[b : b + 1], like[:1])[0]
+                except InvalidInputError as error:
+                    raise InvalidInputError(str(error).replace("batch index 0", f"batch index {b}")) from None
+        return y
+
     def decode(self, y: Tensor) -> Tensor:
         return y.long()
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all plans, (|Y|, n, m) in float64, sorted by their entries; at most a million."""
-        return torch.from_numpy(self._network.all()).unflatten(1, (len(self.supplies), len(self.demands)))
+        if self.bound:
+            return self._alone()[0][1].enumerate(event_shape)
+        supplies, demands = self._sides
+        return torch.from_numpy(self._network.all()).unflatten(1, (len(supplies), len(demands)))
+
+
+def _raise_missing(name: str) -> NoReturn:
+    size = "n" if name == "supplies" else "m"
+    raise InvalidInputError(
+        f"transportation needs {name}, as an option or with the scores as instance data of shape (..., {size})"
+    )

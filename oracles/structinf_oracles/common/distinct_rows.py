@@ -1,0 +1,50 @@
+"""Data of instances that stand for options: their checks, and the instances with equal data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structinf.errors import InvalidInputError
+
+__all__ = ["check_integer_amounts", "distinct_rows", "number_of_dimensions"]
+
+_LARGEST = 2**53
+
+
+def distinct_rows(*tables: Tensor) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
+    """Return the instances of each distinct row of integer ``tables`` (B, k), with this row of each table.
+
+    The rows are in the order of their first instances.
+    """
+    whole = torch.cat([table.cpu() for table in tables], 1).numpy()
+    _, first, which = np.unique(whole, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    members = np.split(np.argsort(which.ravel(), kind="stable"), np.cumsum(np.bincount(which.ravel()))[:-1])
+    return [(torch.from_numpy(members[i]), tuple(table[first[i]].cpu() for table in tables)) for i in order]
+
+
+def check_integer_amounts(name: str, amounts: Tensor) -> None:
+    """Raise InvalidInputError unless ``amounts`` (B, ...) are integers of at least 0 with small sums."""
+    if amounts.is_floating_point() or amounts.dtype is torch.bool:
+        raise InvalidInputError(f"{name} must be integers, got {amounts.dtype}")
+    flat = amounts.unsqueeze(1).flatten(1)
+    wrong = (flat < 0).any(1) | (flat > _LARGEST).any(1) | (flat.double().sum(1) > _LARGEST)
+    if bool(wrong.any()):
+        index = int(wrong.nonzero()[0, 0])
+        raise InvalidInputError(
+            f"{name} must be integers of at least 0, with a sum of at most 2^53, got {amounts[index].tolist()} at "
+            f"batch index {index}"
+        )
+
+
+def number_of_dimensions(value: Any) -> int:
+    """Return the number of dimensions of a tensor, an array, or nested lists or tuples; 0 for other objects."""
+    if hasattr(value, "ndim"):
+        return int(value.ndim)
+    if isinstance(value, list | tuple):
+        return 1 + (number_of_dimensions(value[0]) if value else 0)
+    return 0
