@@ -138,7 +138,7 @@ class Transportation(TransportPolytope, Enumerable):
                 part = method(oracle, t[rows])
             result = torch.zeros(batch, *part.shape[1:], dtype=part.dtype, device=part.device) if i == 0 else result
             result[rows] = part
-        return result if batch else t
+        return result if batch else t.clone()
 
     @cached_property
     def _network(self) -> Network:
