@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .queries import Support, TopK, count, entropy, enumerate_support, log_partition, log_prob, sample, topk
     from .regularizers import Negentropy, Regularizer, SquaredL2, Tsallis, Unregularized
     from .relaxation import RegularizedRelaxation, Relaxation
+    from .restriction import Restrictable
     from .smoothing import Smoothable
     from .solution import Solution
     from .testing import check_transition_system
@@ -118,6 +119,7 @@ __all__ = [
     "Regularizer",
     "Relaxation",
     "RelaxedLoss",
+    "Restrictable",
     "SPOPlusLoss",
     "Samplable",
     "SequenceSample",
@@ -227,6 +229,7 @@ _NAMES_BY_MODULE = {
     ".queries": "Support TopK count entropy enumerate_support log_partition log_prob sample topk",
     ".regularizers": "Negentropy Regularizer SquaredL2 Tsallis Unregularized",
     ".relaxation": "RegularizedRelaxation Relaxation",
+    ".restriction": "Restrictable",
     ".smoothing": "Smoothable",
     ".solution": "Solution",
     ".testing": "check_transition_system",

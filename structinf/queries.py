@@ -84,6 +84,8 @@ class Support(NamedTuple):
 def topk(theta: Parts, oracle: str | Oracle, k: int, *, on_infeasible: OnInfeasible = "raise", **options: Any) -> TopK:
     """Return the k structures of highest score of each instance, best first.
 
+    Structures of equal score have a fixed order, which is the same in every call and in every batch.
+
     Parameters
     ----------
     theta : (..., *event) Tensor, or tuple of them
@@ -106,7 +108,8 @@ def topk(theta: Parts, oracle: str | Oracle, k: int, *, on_infeasible: OnInfeasi
     Raises
     ------
     UnsupportedError
-        If the oracle has no k-best algorithm (:class:`structinf.KBest`).
+        If the oracle has no k-best algorithm (:class:`structinf.KBest`), and its argmax cannot be restricted
+        (:class:`structinf.Restrictable`).
 
     Examples
     --------

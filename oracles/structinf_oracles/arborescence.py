@@ -15,8 +15,9 @@ from structinf.kernels import parallel_rows, to_numpy
 from structinf.kernels.gpu import uses_triton
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
+from structinf.restriction import Restrictable, argmax_of_feasible, in_order
 from structinf.shapes import Float
-from structinf.validation import check_count, check_enumerable, check_feasible, check_flag
+from structinf.validation import check_count, check_enumerable, check_feasible, check_flag, check_k
 
 from .common.arborescence_projection import project_arborescence
 from .common.dependency_arcs import arcs_in_use, arcs_that_agree, check_arcs, describe_arc, lengths_in_use
@@ -29,7 +30,7 @@ __all__ = ["Arborescence"]
 
 
 @dataclass(frozen=True)
-class Arborescence(GibbsOracle, Samplable, Enumerable):
+class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable):
     """Non-projective dependency trees: each of n words has one head, another word or the root.
 
     ⟨θ, y⟩ = Σ_m θ[head(m), m]. Words are numbered from 1 to n, and node 0 is the root.
@@ -79,7 +80,6 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "Smoothable": "Edmonds' algorithm is not a dynamic program (a recursion of maxima); use projective_tree",
-            "KBest": "the k best arborescences are not implemented; projective_tree lists its k best trees",
         }
     )
     name: ClassVar[str] = "arborescence"
@@ -163,6 +163,26 @@ class Arborescence(GibbsOracle, Samplable, Enumerable):
         parallel_rows(argmax, len(theta), scores, lengths, self.single_root, *results, work=12 * theta.numel())
         self._check_feasible(value)
         return trees.to(theta.device)
+
+    def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        from .kernels.arborescence.k_best import topk
+
+        check_k(k)
+        trees = torch.zeros((k, *theta.shape), dtype=theta.dtype, device="cpu")
+        value = torch.full((k, len(theta)), -torch.inf, dtype=torch.float64, device="cpu")
+        scores, lengths, *results = to_numpy(theta, lengths_in_use(self, theta), trees, value)
+        parallel_rows(topk, len(theta), scores, lengths, self.single_root, *results, work=24 * trees.numel())
+        self._check_feasible(value[0])
+        trees, value = in_order(trees, value)
+        return trees.to(theta.device), value.to(theta), ~value.isneginf().to(theta.device)
+
+    @property
+    def has_nested_structures(self) -> bool:
+        return False
+
+    def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
+        # A forced arc excludes the other arcs into the same word.
+        return argmax_of_feasible(self, theta.masked_fill((high < 1) | (low.amax(1, keepdim=True) > low), -torch.inf))
 
     # -- the Euclidean projection ----------------------------------------------------------
 

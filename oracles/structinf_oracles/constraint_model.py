@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError
+from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
+from structinf.parts import Parts
+from structinf.restriction import Restrictable
 
 from .common.constraint_program import ConstraintProgram
 from .common.integer_solver import Maximiser, SolverOracle, cost_of_changes
@@ -22,7 +25,7 @@ __all__ = ["ConstraintModel"]
 
 
 @dataclass(frozen=True)
-class ConstraintModel(SolverOracle, Enumerable):
+class ConstraintModel(SolverOracle, Restrictable, Enumerable):
     """Solutions of a CP-SAT model: combinatorial problems described by constraints on integer variables.
 
     CP-SAT maximises ⟨θ, y⟩ over the solutions. The model may have further variables without scores.
@@ -174,6 +177,17 @@ class ConstraintModel(SolverOracle, Enumerable):
     def maximiser(self, theta: Tensor) -> Maximiser:
         program = self._program
         return lambda _, scores: program.maximise(scores, self)
+
+    def part_bounds(self, theta: Tensor) -> tuple[Parts, Parts]:
+        shape = (1, *self.event_shape)
+        low, high = (torch.from_numpy(end).to(theta).reshape(shape) for end in (self._program.low, self._program.high))
+        return low, high
+
+    def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
+        program, bounds = self._program, to_numpy(low.double().flatten(1), high.double().flatten(1))
+        return self.best_of_feasible(
+            theta, lambda i, scores: program.maximise(scores, self, (bounds[0][i], bounds[1][i]))
+        )
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all values of the variables in solutions, (|Y|, *event) in float64, sorted; at most a million."""

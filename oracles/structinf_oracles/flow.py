@@ -17,6 +17,8 @@ from structinf.dp.graph import Graph
 from structinf.dp.paths import DAG
 from structinf.errors import InvalidInputError
 from structinf.oracle import Enumerable
+from structinf.parts import Parts
+from structinf.restriction import Restrictable
 from structinf.shapes import Float
 
 from .common.min_cost_flow import Network, Solver, as_sequence, check_amounts, check_solver
@@ -25,7 +27,7 @@ __all__ = ["Flow"]
 
 
 @dataclass(frozen=True)
-class Flow(Enumerable):
+class Flow(Restrictable, Enumerable):
     """Integer flows through a directed graph, from supply nodes to demand nodes.
 
     A flow y has 0 ≤ y_e ≤ capacity_e at each edge e and, at each node v,
@@ -92,7 +94,6 @@ class Flow(Enumerable):
             "(Dyer, Kannan & Mount 1997); dag_path sums over paths",
             "Samplable": "exact sampling is as hard as counting integer flows, which is #P-complete",
             "Smoothable": "the network simplex method is not a dynamic program (a recursion of maxima); use dag_path",
-            "KBest": "the k best flows are not implemented; assignment lists the k best matchings of rows and columns",
         }
     )
 
@@ -126,6 +127,21 @@ class Flow(Enumerable):
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch E"]:
         return self._network.best(theta, self.solver)
+
+    @cached_property
+    def has_nested_structures(self) -> bool:
+        """Whether the graph has a cycle, as two flows that differ in one direction alone differ by flows in cycles."""
+        try:
+            DAG(self.graph.nodes, self.graph.ends)
+        except InvalidInputError:
+            return True
+        return False
+
+    def part_bounds(self, theta: Tensor) -> tuple[Parts, Parts]:
+        return torch.zeros_like(theta[:1]), theta.new_tensor([self.capacities])
+
+    def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
+        return self._network.best_within(theta, low, high)
 
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Return costs of half a unit, for units on edges empty in ``y`` and units missing on edges full in ``y``."""

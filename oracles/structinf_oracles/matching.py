@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy
 from structinf.oracle import Enumerable
+from structinf.parts import Parts
+from structinf.restriction import Restrictable, argmax_of_feasible
 from structinf.validation import check_enumerable, check_flag, list_instances
 
 from .common.labels import reject_labels
@@ -26,7 +28,7 @@ OPERATIONS = 1.0
 
 
 @dataclass(frozen=True)
-class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVariableOverride]
+class Matching(ScoredEdges, Restrictable, Enumerable):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Sets of edges of an undirected graph without common nodes: every node has one partner, or at most one.
 
     ⟨θ, y⟩ = Σ_{e in matching} θ[e]. For matchings between two given sides of nodes, ``assignment`` is faster.
@@ -91,7 +93,6 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
             "GibbsOracle": "exact marginals of matchings are #P-complete (Valiant 1979)",
             "Samplable": "exact samples are as hard as exact marginals (Jerrum, Valiant & Vazirani 1986)",
             "Smoothable": "Edmonds' blossom algorithm is not a dynamic program (a recursion of maxima)",
-            "KBest": "the k best matchings are not implemented; assignment lists its k best matchings",
         }
     )
 
@@ -179,6 +180,25 @@ class Matching(ScoredEdges, Enumerable):  # pyright: ignore[reportIncompatibleVa
                 indices,
             )
         return self.as_parts(torch.from_numpy(y).to(theta), theta)
+
+    @property
+    def has_nested_structures(self) -> bool:
+        return not self.perfect
+
+    def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
+        graph = self.graph_of(theta)
+        scores, forced = self.edge_scores(theta), self.edge_scores(low) > 0
+        # A forced edge excludes the other edges at both of its nodes, which may be parallel edges.
+        at_node = scores.new_zeros(len(scores), max(len(graph.nodes), 1))
+        ends = torch.tensor(graph.ends, device=theta.device)
+        for side in ends.unbind(1):
+            at_node.index_add_(1, side, forced.to(at_node))
+        taken = (at_node[:, ends] > 0).any(2)
+        scores = scores.masked_fill((self.edge_scores(high) < 1) | (taken & ~forced), -torch.inf)
+        # Nothing competes with a forced edge. Any positive score adds it to a matching that need not be perfect.
+        scores = torch.where(forced & ~scores.isneginf(), 1.0, scores)
+        y, found = argmax_of_feasible(self, self.as_parts(scores, theta))
+        return y, found & (cast(Tensor, y) >= low).flatten(1).all(1)
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all matchings, perfect or not as the option says, (|Y|, *event); at most a million."""

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from structinf.errors import InvalidInputError, UnsupportedError
+from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
+from structinf.parts import Parts
+from structinf.restriction import Restrictable
 from structinf.shapes import Int
 from structinf.validation import check_enumerable
 
@@ -26,7 +29,7 @@ __all__ = ["MILP"]
 
 
 @dataclass(frozen=True)
-class MILP(SolverOracle, Enumerable):
+class MILP(SolverOracle, Restrictable, Enumerable):
     """Points of a polyhedron with integer coordinates: mixed-integer linear programs.
 
         max ⟨θ, y⟩   with   lower ≤ A y ≤ upper   and   low ≤ y ≤ high
@@ -191,6 +194,18 @@ class MILP(SolverOracle, Enumerable):
     def maximiser(self, theta: Tensor) -> Maximiser:
         program = self._program if self.solver == "highs" else self._constraint_program
         return lambda _, scores: program.maximise(scores, self)
+
+    def part_bounds(self, theta: Tensor) -> tuple[Parts, Parts]:
+        self._check_integral("no list of k best points; set integrality=True")
+        low, high = (torch.from_numpy(end).to(theta)[None] for end in (self._program.low, self._program.high))
+        return low, high
+
+    def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
+        program = self._program if self.solver == "highs" else self._constraint_program
+        bounds = to_numpy(low.double(), high.double())
+        return self.best_of_feasible(
+            theta, lambda i, scores: program.maximise(scores, self, (bounds[0][i], bounds[1][i]))
+        )
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all points, (|Y|, d) in float64, sorted. The bounds must hold at most a million integer points."""

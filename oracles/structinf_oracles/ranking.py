@@ -15,10 +15,11 @@ from torch import Tensor
 from structinf.autograd import attach_jacobian
 from structinf.errors import InvalidInputError
 from structinf.kernels.permutahedron import projection
-from structinf.oracle import Enumerable, Projectable
+from structinf.oracle import Enumerable, KBest, Projectable
 from structinf.shapes import Float
 from structinf.validation import check_enumerable, check_feasible, check_instances, check_lengths
 
+from .assignment import Assignment
 from .common.labels import reject_labels
 from .common.subsets import elements_in_use
 
@@ -26,7 +27,7 @@ __all__ = ["Ranking"]
 
 
 @dataclass(frozen=True)
-class Ranking(Projectable, Enumerable):
+class Ranking(KBest, Projectable, Enumerable):
     """All orders of n elements, as vectors of ranks.
 
     The structures are the orders of 1, ..., n, the vertices of the permutahedron.
@@ -112,6 +113,16 @@ class Ranking(Projectable, Enumerable):
 
     def argmax(self, theta: Tensor) -> Float[Tensor, "batch n"]:
         return self._project(theta, 0.0)[0]
+
+    def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the k best assignments of ranks to elements, with the scores θ_i j of element i at rank j."""
+        check_feasible((theta > -torch.inf).all(1), "ranking")
+        ranks = torch.arange(1, theta.shape[1] + 1, dtype=torch.float64, device=theta.device)
+        assignment, lengths = Assignment(), self.bound.get("lengths")
+        if lengths is not None:
+            assignment = assignment.bind(lengths=lengths[:, None].expand(-1, 2))
+        pairs, scores, valid = assignment.topk(theta.double()[:, :, None] * ranks, k)
+        return (pairs @ ranks).to(theta.dtype), scores.to(theta.dtype), valid
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch n"]:
         """Return argmin ‖θ − μ‖² over the permutahedron; within blocks of elements, μ is θ plus a constant."""

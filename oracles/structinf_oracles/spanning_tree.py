@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from structinf.kernels import parallel_rows, to_numpy, zeros
 from structinf.kernels.gpu import uses_triton
 from structinf.oracle import Enumerable, GibbsOracle, Samplable
 from structinf.parts import Parts
+from structinf.restriction import Restrictable, argmax_of_feasible
 from structinf.shapes import Bool, Float
 from structinf.validation import check_count, check_enumerable, check_feasible
 
@@ -34,7 +35,7 @@ TREE = "spanning tree"
 
 @dataclass(frozen=True)
 class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
-    ScoredEdges, GibbsOracle, Samplable, Enumerable
+    ScoredEdges, GibbsOracle, Samplable, Restrictable, Enumerable
 ):
     """Trees that connect all n nodes of an undirected graph: n − 1 edges without a cycle.
 
@@ -101,7 +102,6 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "Smoothable": "a best spanning tree is found greedily, not by a dynamic program (a recursion of maxima)",
-            "KBest": "the k best spanning trees (Gabow 1977) are not implemented",
         }
     )
 
@@ -180,6 +180,16 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
             parallel_rows(argmax.boruvka, len(theta), scores, *graph, y, feasible, work=work)
         check_feasible(torch.from_numpy(feasible), TREE)
         return trees.to(theta.device)
+
+    @property
+    def has_nested_structures(self) -> bool:
+        return False
+
+    def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
+        # Both algorithms only compare scores, so that forced edges of score +inf round nothing.
+        forced = (low > 0) & ~theta.isneginf()
+        y, found = argmax_of_feasible(self, theta.masked_fill(high < 1, -torch.inf).masked_fill(forced, torch.inf))
+        return y, found & (cast(Tensor, y) >= low).flatten(1).all(1)
 
     # -- sums over trees -------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ from torch import Tensor
 from structinf.errors import InvalidInputError
 from structinf.kernels import to_numpy
 from structinf.oracle import Enumerable
+from structinf.parts import Parts
+from structinf.restriction import Restrictable
 from structinf.shapes import Int
 from structinf.validation import bound_lengths, check_enumerable, check_lengths
 
@@ -28,7 +30,7 @@ __all__ = ["Tour"]
 
 
 @dataclass(frozen=True)
-class Tour(SolverOracle, Enumerable):
+class Tour(SolverOracle, Restrictable, Enumerable):
     """Round trips through n nodes: Hamiltonian cycles of a directed graph.
 
     - Scores θ, shape (..., n, n), any sign: θ[i, j] is the score of the arc from node i to node j. The diagonal is
@@ -93,7 +95,6 @@ class Tour(SolverOracle, Enumerable):
         {
             "GibbsOracle": "summing over all tours is #P-hard, like counting tours",
             "Samplable": "drawing a tour includes finding a tour, which is NP-hard",
-            "KBest": "the solver finds only one best tour",
             "Smoothable": "no dynamic program (a recursion of maxima) of polynomial size finds a best tour",
         }
     )
@@ -170,6 +171,15 @@ class Tour(SolverOracle, Enumerable):
             return Outcome("best", y.ravel())
 
         return solve
+
+    @property
+    def has_nested_structures(self) -> bool:
+        return False
+
+    def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
+        # A forced arc excludes the other arcs out of its first node and into its second node.
+        excluded = (low.amax(1, keepdim=True) > low) | (low.amax(2, keepdim=True) > low)
+        return self.best_of_feasible(theta.masked_fill((high < 1) | excluded, -torch.inf))
 
     def enumerate(self, event_shape: Any) -> Tensor:
         """Return all tours, (|Y|, n, n) in float64, in the order of their labels; at most a million."""

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from structinf.errors import InvalidInputError, renumber_instances
 from structinf.oracle import Enumerable, TransportPolytope
+from structinf.parts import Parts
+from structinf.restriction import Restrictable
 from structinf.shapes import Float
 from structinf.validation import check_instances
 
@@ -25,7 +27,7 @@ __all__ = ["Transportation"]
 
 
 @dataclass(frozen=True)
-class Transportation(TransportPolytope, Enumerable):
+class Transportation(TransportPolytope, Restrictable, Enumerable):
     """Transport plans of integer units from n rows with supplies to m columns with demands.
 
     With supplies r and demands c of equal sum, y 1 = r and yᵀ 1 = c. Otherwise the supplies or demands with the
@@ -79,7 +81,6 @@ class Transportation(TransportPolytope, Enumerable):
             "1997)",
             "Samplable": "exact sampling is as hard as counting plans, which is #P-complete",
             "Smoothable": "the network simplex method is not a dynamic program (a recursion of maxima)",
-            "KBest": "the k best plans are not implemented; assignment lists the k best if all sums are 1",
         }
     )
 
@@ -189,6 +190,18 @@ class Transportation(TransportPolytope, Enumerable):
         if self.bound:
             return self._each(Transportation.argmax, theta)
         return self._network.best(theta.flatten(1), self.solver).reshape(theta.shape)
+
+    @property
+    def has_nested_structures(self) -> bool:
+        return False
+
+    def part_bounds(self, theta: Tensor) -> tuple[Parts, Parts]:
+        most = np.minimum.outer(np.array(self.supplies, np.float64), np.array(self.demands, np.float64))
+        return torch.zeros_like(theta[:1]), torch.from_numpy(most).to(theta)[None]
+
+    def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
+        y, found = self._network.best_within(theta.flatten(1), low.flatten(1), high.flatten(1))
+        return y.reshape(theta.shape), found
 
     def hamming_cost(self, y: Tensor) -> Tensor:
         """Return costs of half a unit, for units on pairs empty in ``y`` and units missing on pairs full in ``y``.

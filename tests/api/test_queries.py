@@ -10,6 +10,7 @@ import torch
 
 import enumerators
 import structinf as si
+import toy_oracles
 from oracle_examples import parametrize
 from structinf.dp import HypergraphProgram
 from structinf.parts import as_tuple, map_parts
@@ -25,6 +26,8 @@ def draw(example, infinite=0.0):
     """θ of batch shape (2, 1); each instance's structures of finite score, one at least, and their scores."""
     generator = torch.Generator().manual_seed(1)
     tensors = [torch.randn(*BATCH, *shape, dtype=torch.float64, generator=generator) for shape in example.shapes]
+    if example.oracle().requires_nonpositive_theta:
+        tensors = [-t.abs() for t in tensors]
     every = example.listing(None)
     hidden = torch.rand(tensors[0].shape, generator=generator) < infinite
     tensors[0].masked_fill_(hidden & torch.from_numpy(every[len(every) // 2][0] == 0), -math.inf)
@@ -186,7 +189,7 @@ def test_no_samples(example):
     ("query", "name", "lack"),
     [
         (lambda t: si.count(t, "assignment"), "assignment", "graph"),
-        (lambda t: si.topk(t, "arborescence", 2), "arborescence", "KBest"),
+        (lambda t: si.topk(t[0], toy_oracles.Knapsack(2), 2), "toy_knapsack", "KBest"),
         (lambda t: si.sample(t, "assignment"), "assignment", "Samplable"),
         (lambda t: si.entropy(t, "assignment"), "assignment", "#P-complete"),
         (lambda t: si.entropy(t, "arborescence", regularizer="squared_l2"), "arborescence", "recursion of maxima"),

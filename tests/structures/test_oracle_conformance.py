@@ -36,7 +36,7 @@ FIRST_EXAMPLES = {str(example) for example in oracle_examples.one_for_each(type,
 
 OF_METHODS = {
     *("no_nan", "input_untouched", "new_memory", "repeatable", "strides", "copies"),
-    *("leading_dims", "half_precision", "frequencies", "smoothed_derivatives"),
+    *("leading_dims", "half_precision", "frequencies", "smoothed_derivatives", "k_best"),
 }
 """Checks of methods that the examples of a structure share. Without --full, they run for its first example."""
 

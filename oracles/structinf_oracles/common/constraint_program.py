@@ -16,7 +16,7 @@ from structinf.validation import MOST_ENUMERATED, check_enumerable
 
 from .integer_solver import Outcome, SolverOracle, integer_scores
 
-__all__ = ["ConstraintProgram", "load_cp_model"]
+__all__ = ["Bounds", "ConstraintProgram", "load_cp_model", "tightened"]
 
 # CP-SAT requires objectives within half of the int64 range for all values of the variables.
 MOST_OBJECTIVE = 2**60
@@ -24,6 +24,15 @@ MOST_OBJECTIVE = 2**60
 MOST_VALUE = 2**31
 # The size of the cache of checked structures.
 MOST_CHECKED = 4096
+
+
+Bounds = tuple[np.ndarray, np.ndarray] | None
+"""The least and the largest values of all parts, or None."""
+
+
+def tightened(low: np.ndarray, high: np.ndarray, bounds: tuple[np.ndarray, np.ndarray]) -> Any:
+    """Return the larger lower bounds and the smaller upper bounds."""
+    return np.maximum(low, bounds[0]), np.minimum(high, bounds[1])
 
 
 def load_cp_model() -> Any:
@@ -85,10 +94,21 @@ class ConstraintProgram:
         _check_values(i, domain[0], domain[-1])
         return index, 1 if is_plain else -1, 0 if is_plain else 1, domain[0], domain[-1]
 
-    def maximise(self, scores: np.ndarray, oracle: SolverOracle) -> Outcome:
-        """Return a solution of highest score, for scores (d,); a score of −inf fixes a part to 0."""
+    def maximise(self, scores: np.ndarray, oracle: SolverOracle, bounds: Bounds = None) -> Outcome:
+        """Return a solution of highest score, for scores (d,); a score of −inf fixes a part to 0.
+
+        Parameters
+        ----------
+        scores : (d,) array
+            The score of each part.
+        oracle : SolverOracle
+            The oracle, read for its limits.
+        bounds : pair of (d,) array, optional
+            Further bounds of the parts.
+        """
         allowed = ~np.isneginf(scores)
-        if ((self.low > 0) | (self.high < 0))[~allowed].any():
+        low, high = (self.low, self.high) if bounds is None else tightened(self.low, self.high, bounds)
+        if ((low > 0) | (high < 0))[~allowed].any() or (low > high).any():
             return Outcome("infeasible")
         scored = np.flatnonzero(allowed & (self._sign != 0))
         weights = integer_scores(scores[scored], MOST_OBJECTIVE, np.maximum(-self.low, self.high)[scored])
@@ -96,6 +116,8 @@ class ConstraintProgram:
         model = self.model.clone()
         for i in np.flatnonzero(~allowed & (self._sign != 0)):
             model.add(self.variables[i] == 0)
+        for i in np.flatnonzero(allowed & (self._sign != 0) & ((low > self.low) | (high < self.high))):
+            model.add_linear_constraint(self.variables[i], int(low[i]), int(high[i]))
         if len(terms):
             parts = [self.variables[i] for i in terms]
             model.maximize(load_cp_model().LinearExpr.weighted_sum(parts, weights.tolist()))

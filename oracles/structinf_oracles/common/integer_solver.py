@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
@@ -133,11 +133,33 @@ class SolverOracle(Oracle):
         """Return the function that solves one instance of θ (B, *event), called by several threads at once."""
 
     def argmax(self, theta: Tensor) -> Tensor:
+        outcomes = self._outcomes(theta, self.maximiser(theta))
+        return self._structures(theta, outcomes, range(len(outcomes)))
+
+    def best_of_feasible(self, theta: Tensor, maximiser: Maximiser | None = None) -> tuple[Tensor, Tensor]:
+        """Return the argmax, (B, *event), and which instances have a structure, (B,) bool; zeros for the others.
+
+        Parameters
+        ----------
+        theta : (B, *event) Tensor
+            Scores.
+        maximiser : Maximiser, optional
+            The function that solves one instance. Default: :meth:`maximiser`.
+        """
+        outcomes = self._outcomes(theta, maximiser or self.maximiser(theta))
+        found = np.array([outcome.status != "infeasible" for outcome in outcomes], np.bool_)
+        y = self._structures(theta, outcomes, np.flatnonzero(found).tolist())
+        return y, torch.from_numpy(found).to(theta.device)
+
+    def _outcomes(self, theta: Tensor, maximiser: Maximiser) -> list[Outcome]:
         (scores,) = to_numpy(theta.detach().double().flatten(1))
-        y = np.empty(scores.shape)
-        outcomes = _solve_all(self.maximiser(theta), scores)
-        for index, outcome in enumerate(outcomes):
-            y[index] = self.values_or_error(outcome, index)
+        return _solve_all(maximiser, scores)
+
+    def _structures(self, theta: Tensor, outcomes: Sequence[Outcome], rows: Iterable[int]) -> Tensor:
+        """Return the structures of the instances ``rows``, and zeros for the others, in the form of θ."""
+        y = np.zeros((len(outcomes), math.prod(theta.shape[1:])))
+        for index in rows:
+            y[index] = self.values_or_error(outcomes[index], index)
         self._warn(outcomes)
         return torch.from_numpy(y).to(theta).reshape(theta.shape)
 

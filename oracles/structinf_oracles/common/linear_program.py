@@ -11,7 +11,8 @@ import numpy as np
 from structinf.errors import InvalidInputError
 from structinf.shapes import Bool, Shaped
 
-from .constraint_program import MOST_VALUE, ConstraintProgram, load_cp_model
+from .constraint_program import MOST_VALUE, ConstraintProgram, load_cp_model, tightened
+from .constraint_program import Bounds as VariableBounds
 from .integer_solver import Outcome, SolverOracle
 
 __all__ = ["LinearProgram", "Matrix"]
@@ -137,14 +138,25 @@ class LinearProgram:
 
     # -- HiGHS -----------------------------------------------------------------------------
 
-    def maximise(self, scores: np.ndarray, oracle: SolverOracle) -> Outcome:
-        """Return a point of highest score, for scores (d,); a score of −inf fixes a variable to 0."""
+    def maximise(self, scores: np.ndarray, oracle: SolverOracle, bounds: VariableBounds = None) -> Outcome:
+        """Return a point of highest score, for scores (d,); a score of −inf fixes a variable to 0.
+
+        Parameters
+        ----------
+        scores : (d,) array
+            The score of each variable.
+        oracle : SolverOracle
+            The oracle, read for its limits.
+        bounds : pair of (d,) array, optional
+            Further bounds of the variables.
+        """
         forbidden = np.isneginf(scores)
-        if self.is_empty or ((self.low > 0) | (self.high < 0))[forbidden].any():
+        low, high = (self.low, self.high) if bounds is None else tightened(self.low, self.high, bounds)
+        if self.is_empty or ((low > 0) | (high < 0))[forbidden].any() or (low > high).any():
             return Outcome("infeasible")
         if len(scores) == 0:
             return Outcome("best", scores) if self.holds(scores[None])[0] else Outcome("infeasible")
-        low, high = (np.where(forbidden, 0.0, end) for end in (self.low, self.high))
+        low, high = (np.where(forbidden, 0.0, end) for end in (low, high))
         scores = np.where(forbidden, 0.0, scores)
         scores = np.ldexp(scores, SCORE_BITS - np.frexp(np.abs(scores).max(initial=0.0))[1])
         result = self._run(scores, low, high, oracle)

@@ -154,6 +154,40 @@ class Network:
                 raise error(np.flatnonzero(status == outcome).tolist())
         return torch.from_numpy(flows[:, : given.shape[1]]).to(theta)
 
+    def best_within(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a best flow with low ≤ y ≤ high of each instance, and which instances have a flow, (B,) bool.
+
+        The network of an instance carries the amounts above ``low``, by the capacities ``high`` − ``low``.
+
+        Parameters
+        ----------
+        theta, low, high : (B, parts) Tensor
+            Scores and bounds.
+        """
+        from ..kernels.flow import network_simplex as simplex
+
+        given, least, most = to_numpy(theta.double(), low.double(), high.double())
+        batch, parts = given.shape
+        edges = len(self.tails)
+        scores, base = np.zeros((batch, edges)), np.zeros((batch, edges), np.int64)
+        scores[:, :parts], base[:, :parts] = given, least
+        capacities = np.tile(self.capacities, (batch, 1))
+        capacities[:, :parts] = np.minimum(most, capacities[:, :parts])
+        found = np.array((base <= capacities).all(1) & ~(np.isneginf(scores) & (base > 0)).any(1))
+        free = np.where(np.isinf(capacities), simplex.UNLIMITED, capacities - base).astype(np.int64)
+        supplies = np.tile(self.supplies, (batch, 1))
+        for nodes, sign in ((self.tails, -1), (self.heads, 1)):
+            np.add.at(supplies.T, nodes, sign * base.T)
+        flows, status = np.zeros((batch, edges), np.int64), np.empty(1, np.int8)
+        for b in np.flatnonzero(found):
+            row = slice(b, b + 1)
+            network = (self.tails, self.heads, free[b], supplies[b])
+            parallel_rows(simplex.best_flows, 1, scores[row], *network, flows[row], status, work=0)
+            if status[0] == simplex.UNBOUNDED:
+                raise self._unbounded([int(b)])
+            found[b] = status[0] != simplex.INFEASIBLE
+        return torch.from_numpy((flows + base)[:, :parts]).to(theta), torch.from_numpy(found).to(theta.device)
+
     def _infeasible(self, indices: list[int]) -> InfeasibleError:
         return InfeasibleError(
             f"no {self.what} of finite score exists for {list_instances(indices)}, as the capacities and the parts "

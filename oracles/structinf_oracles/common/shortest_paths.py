@@ -13,11 +13,12 @@ from torch import Tensor
 
 from structinf.errors import InfeasibleError, InvalidInputError
 from structinf.kernels import parallel_rows, to_numpy, zeros
-from structinf.oracle import Enumerable
+from structinf.oracle import Enumerable, KBest
 from structinf.shapes import Int
-from structinf.validation import MOST_ENUMERATED, check_enumerable, check_instances, list_instances
+from structinf.validation import MOST_ENUMERATED, check_enumerable, check_instances, check_k, list_instances
 
 from .labels import indicators, reject_labels
+from .ranked_paths import RankedPaths
 
 __all__ = ["Arcs", "ShortestPath"]
 
@@ -64,7 +65,7 @@ class Arcs(NamedTuple):
         return np.arange(nodes).repeat(np.diff(self.offset)) * nodes + self.head
 
 
-class ShortestPath(Enumerable):
+class ShortestPath(KBest, Enumerable):
     """Simple paths between two nodes. If all scores are 0 or less, Dijkstra's algorithm finds the best path.
 
     The parts of a path are its edges, or its nodes including both ends.
@@ -76,7 +77,6 @@ class ShortestPath(Enumerable):
             "Samplable": f"exact sampling is as hard as counting simple paths, #P-complete; {_ACYCLIC} samples",
             "Smoothable": "in a graph with cycles, Dijkstra's algorithm is not a dynamic program (a recursion of "
             f"maxima); {_ACYCLIC} smoothing",
-            "KBest": "the k best simple paths are not implemented; dag_path lists its k best paths",
         }
     )
     alternative_for_any_sign: ClassVar[str]
@@ -136,6 +136,19 @@ class ShortestPath(Enumerable):
                 indices,
             )
         return y.reshape(theta.shape).to(theta.device)
+
+    def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the k best paths, by Yen's method: sets of paths have a common beginning and forbidden next arcs.
+
+        J. Y. Yen, Finding the k shortest loopless paths in a network (Management Science 17, 1971).
+        """
+        check_k(k)
+        self.argmax(theta)  # raises the errors of scores and of instances without a path
+        scores = self.without_missing_parts(theta).double().flatten(1).cpu()
+        paths = RankedPaths(self.arcs(theta.shape[1:]), self.checked_ends(theta).cpu(), scores, self.parts_are_nodes)
+        y, valid = paths.best(k)
+        totals = torch.where(y != 0, scores, 0.0).sum(2).masked_fill(~valid, -torch.inf)
+        return y.reshape(k, *theta.shape).to(theta), totals.to(theta), valid.to(theta.device)
 
     def _check_signs(self, theta: Tensor) -> None:
         positive = theta > 0

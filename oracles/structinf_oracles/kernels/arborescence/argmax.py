@@ -22,13 +22,13 @@ import numpy as np
 
 from structinf.kernels.jit import jit
 
-__all__ = ["argmax", "grow"]
+__all__ = ["argmax", "best_head", "grow"]
 
 _FRESH, _ON_PATH, _HANGS = 0, 1, 2
 
 
 @jit
-def _best_head(scores, node, n, single_root):
+def best_head(scores, node, n, single_root):
     """Return the source of the best arc into ``node``, the lowest of equals; −1 if every arc is forbidden."""
     best, source = -np.inf, -1
     for h in range(1 if single_root else 0, n + 1):
@@ -91,7 +91,7 @@ def grow(scores, entries, owner, parent, sources, state, path, n, single_root):
         state[word] = _ON_PATH
         while True:
             node = path[depth - 1]
-            source = _best_head(scores, node, n, single_root)
+            source = best_head(scores, node, n, single_root)
             if source < 0:
                 return False
             sources[node] = source
