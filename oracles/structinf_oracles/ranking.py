@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from structinf.autograd import attach_jacobian
 from structinf.errors import InvalidInputError
+from structinf.kernels import parallel_rows, to_numpy
 from structinf.kernels.permutahedron import projection
 from structinf.oracle import Enumerable, KBest, Projectable
 from structinf.shapes import Float
-from structinf.validation import check_enumerable, check_feasible, check_instances, check_lengths
+from structinf.validation import check_enumerable, check_feasible, check_instances, check_k, check_lengths
 
-from .assignment import Assignment
 from .common.labels import reject_labels
 from .common.subsets import elements_in_use
 
@@ -117,12 +118,21 @@ class Ranking(KBest, Projectable, Enumerable):
     def topk(self, theta: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the k best assignments of ranks to elements, with the scores θ_i j of element i at rank j."""
         check_feasible((theta > -torch.inf).all(1), "ranking")
-        ranks = torch.arange(1, theta.shape[1] + 1, dtype=torch.float64, device=theta.device)
-        assignment, lengths = Assignment(), self.bound.get("lengths")
-        if lengths is not None:
-            assignment = assignment.bind(lengths=lengths[:, None].expand(-1, 2))
-        pairs, scores, valid = assignment.topk(theta.double()[:, :, None] * ranks, k)
-        return (pairs @ ranks).to(theta.dtype), scores.to(theta.dtype), valid
+        from .kernels.assignment import k_best
+        from .kernels.assignment.rectangular import OTHER, UNUSED
+
+        check_k(k)
+        batch, n = theta.shape
+        ranks = torch.arange(1, n + 1, dtype=torch.float64, device="cpu")
+        (scores,) = to_numpy(theta.double().cpu()[:, :, None] * ranks)
+        used = elements_in_use(self.bound.get("lengths"), theta)
+        groups = np.where(True if used is None else used.cpu().numpy(), OTHER, UNUSED).astype(np.int8)
+        groups = np.broadcast_to(groups, (batch, n)).copy()
+        pairs = torch.empty(k, batch, n, n, dtype=torch.float64, device="cpu")
+        value = torch.empty(k, batch, dtype=torch.float64, device="cpu")
+        work = 8 * pairs.numel()
+        parallel_rows(k_best.topk, batch, scores, groups, groups, n, pairs.numpy(), value.numpy(), work=work)
+        return (pairs @ ranks).to(theta), value.to(theta), ~value.isneginf().to(theta.device)
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch n"]:
         """Return argmin ‖θ − μ‖² over the permutahedron; within blocks of elements, μ is θ plus a constant."""
