@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         register_relaxation,
     )
     from .deferred_checks import unchecked
-    from .distributions import Gibbs, SparseDistribution
+    from .distributions import DistinctSamples, Gibbs, SparseDistribution
     from .distributions.mixed import GaussianSparsemax, GumbelSparsemax, HardConcrete
     from .dp.graph_batch import GraphBatch
     from .errors import (
@@ -93,6 +93,7 @@ __all__ = [
     "Barycenter",
     "ConvergenceError",
     "ConvergenceWarning",
+    "DistinctSamples",
     "EntropyProjectable",
     "Enumerable",
     "Estimator",
@@ -208,7 +209,7 @@ _NAMES_BY_MODULE = {
     ),
     ".deferred_checks": "unchecked",
     ".dp.graph_batch": "GraphBatch",
-    ".distributions": "Gibbs SparseDistribution",
+    ".distributions": "DistinctSamples Gibbs SparseDistribution",
     ".distributions.mixed": "GaussianSparsemax GumbelSparsemax HardConcrete",
     ".errors": (
         "ConvergenceError ConvergenceWarning InfeasibleError InvalidInputError PluginError SolverLimitError "

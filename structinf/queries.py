@@ -22,13 +22,15 @@ from .relaxation import missing_ability_reason
 from .shapes import Float
 from .smoothing import Smoothable, differentiable_log_partition, log_partition_function
 from .solution import LOG_VALUE, RANKED_STRUCTURES, RANKED_VALUES, WEIGHTS
+from .solvers.distinct_samples import sample_without_replacement
 from .solvers.perturbation import merge_samples, repeat_instances
-from .validation import check_generator, check_in_range, check_natural
+from .validation import check_count, check_flag, check_generator, check_in_range, check_natural
 
 __all__ = [
     "Support",
     "TopK",
     "count",
+    "distinct_samples",
     "entropy",
     "enumerate_support",
     "gibbs_entropy",
@@ -153,13 +155,14 @@ def sample(
     oracle: str | Oracle,
     n: int = 1,
     *,
+    replacement: bool = True,
     regularizer: str | Regularizer = "negentropy",
     temperature: float | None = None,
     generator: torch.Generator | None = None,
     on_infeasible: OnInfeasible = "raise",
     **options: Any,
 ) -> Parts:
-    """Return ``n`` independent exact samples of structures for each instance.
+    """Return ``n`` exact samples of structures for each instance, with or without replacement.
 
     Parameters
     ----------
@@ -169,6 +172,10 @@ def sample(
         The set of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
     n : int
         The number of samples of each instance.
+    replacement : bool
+        Whether the samples are independent. If False, all samples of an instance are different, and each is drawn from
+        the structures that are left. Samples beyond the number of structures are 0; the method
+        :meth:`structinf.Gibbs.sample_unordered` also returns which samples exist.
     regularizer : str or Regularizer
         ``"negentropy"`` samples the Gibbs distribution p(y) ∝ exp(⟨θ, y⟩ / temperature). Another regularizer Ω samples
         the random walk through the oracle's recursion with step probabilities q = ∇max_Ω; the oracle must be a
@@ -192,7 +199,14 @@ def sample(
     Raises
     ------
     UnsupportedError
-        If the oracle has no exact samples (:class:`structinf.Samplable`), or no random walk for the regularizer.
+        If the oracle has no exact samples (:class:`structinf.Samplable`), or no random walk for the regularizer. With
+        ``replacement=False``, also if the oracle has no log-partition function, or if it can neither restrict its
+        structures nor find different structures in 16384 draws.
+
+    References
+    ----------
+    Without replacement: W. Kool, H. van Hoof & M. Welling, Stochastic beams and where to find them, ICML 2019; C.
+    Maddison, D. Tarlow & T. Minka, A* sampling, NeurIPS 2014.
 
     Examples
     --------
@@ -204,14 +218,25 @@ def sample(
     ... )
     >>> trees.shape, trees.sum((1, 2))
     (torch.Size([3, 5, 5]), tensor([4., 4., 4.]))
+
+    All three subsets of two of three elements, in random order:
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> options = {"replacement": False, "generator": generator}
+    >>> subsets = sample(torch.zeros(3), "subset", 3, k=2, **options)
+    >>> subsets.sum(0)
+    tensor([2., 2., 2.])
     """
     check_generator(generator)
+    check_flag("replacement", replacement)
     omega = get_regularizer(regularizer, temperature)
 
     def compute(problem: Problem) -> Parts:
         bound_oracle: Any = problem.oracle
         with problem.plain_modes():
-            if omega.alpha == 1:
+            if not replacement:
+                samples, _ = distinct_samples(bound_oracle, problem.theta, n, omega, generator)
+            elif omega.alpha == 1:
                 samples = _require_ability(bound_oracle, Samplable).sample(
                     divide_by_temperature(problem.theta, omega.temperature), n, generator
                 )
@@ -223,6 +248,19 @@ def sample(
 
     problem = prepare_oracle(theta, oracle, options, on_infeasible)
     return problem.solve_feasible(compute, generator=generator, draws=True)
+
+
+def distinct_samples(
+    oracle: Oracle, theta: Parts, n: int, omega: Regularizer, generator: torch.Generator | None
+) -> tuple[Parts, Tensor]:
+    """Return n samples without replacement, (n, B, *event), and which of them exist, (n, B) bool."""
+    check_count(n)
+    if omega.alpha != 1:
+        program: Any = _require_ability(oracle, HypergraphProgram)
+        return program.sample_without_replacement(theta, n, generator, omega)
+    _require_ability(oracle, Samplable)
+    _require_ability(oracle, GibbsOracle)
+    return sample_without_replacement(oracle, divide_by_temperature(theta, omega.temperature), n, generator)
 
 
 @public_call

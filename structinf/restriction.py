@@ -27,7 +27,16 @@ from .parts import AnyParts, Parts, as_tuple, batch_size, inner_product, map_par
 from .shapes import Float
 from .validation.options import check_k
 
-__all__ = ["Ranked", "Restrictable", "Solved", "argmax_of_feasible", "in_order", "ranked_search"]
+__all__ = [
+    "Ranked",
+    "Restrictable",
+    "Solved",
+    "argmax_of_feasible",
+    "as_parts",
+    "flatten_parts",
+    "in_order",
+    "ranked_search",
+]
 
 _MOST_ENTRIES = 2**24
 """The largest number of entries of the bounds of all sets that are solved in one call."""
@@ -84,6 +93,27 @@ class Restrictable(KBest):
         other scores.
         """
 
+    def restricted_scores(self, theta: AnyParts, low: AnyParts, high: AnyParts) -> tuple[Parts, Tensor] | None:
+        """Return scores for sums over the structures with low ≤ y ≤ high, or None if sums cannot be restricted.
+
+        Oracles with a log-partition function override this method. Draws without replacement are then exact for every
+        distribution. The default returns None.
+
+        Parameters
+        ----------
+        theta, low, high : (B, *event) Tensor, or tuple of them
+            Scores and bounds, as for :meth:`restricted_argmax`, in float64.
+
+        Returns
+        -------
+        scores : (B, *event) Tensor, or tuple of them
+            Scores such that, up to rounding, the structures within the bounds have their former proportions
+            exp⟨θ, y⟩, and other structures have no weight.
+        offset : (B,) Tensor
+            The number by which log Z of these scores is too low.
+        """
+        return None
+
     def topk(self, theta: AnyParts, k: int) -> tuple[Parts, Tensor, Tensor]:
         """Return the k best structures; of equal scores, the structure found first comes first, in every call alike."""
         check_k(k)
@@ -93,17 +123,17 @@ class Restrictable(KBest):
 
         def solve(rows: Tensor, low: Tensor, high: Tensor, _: Tensor | None) -> Solved:
             own = map_parts(lambda t: t[rows], theta)
-            y, found = self[rows].restricted_argmax(own, _as_parts(low, theta), _as_parts(high, theta))
+            y, found = self[rows].restricted_argmax(own, as_parts(low, theta), as_parts(high, theta))
             scores = inner_product(map_parts(lambda t: t[rows], theta64), map_parts(Tensor.double, y))
-            return Solved(_flatten(y), torch.where(found & ~scores.isnan(), scores, -math.inf))
+            return Solved(flatten_parts(y), torch.where(found & ~scores.isnan(), scores, -math.inf))
 
         start = self.argmax(theta)
-        root = Solved(_flatten(start), inner_product(theta64, map_parts(Tensor.double, start)))
+        root = Solved(flatten_parts(start), inner_product(theta64, map_parts(Tensor.double, start)))
         low, high = (
-            _flatten(map_parts(lambda t: t.expand(size, *t.shape[1:]), end)) for end in self.part_bounds(theta)
+            flatten_parts(map_parts(lambda t: t.expand(size, *t.shape[1:]), end)) for end in self.part_bounds(theta)
         )
         found = ranked_search(solve, root, low, high, k, nested=self.has_nested_structures)
-        structures = _as_parts(found.values, theta)
+        structures = as_parts(found.values, theta)
         return structures, found.scores.to(as_tuple(theta)[0].dtype), ~found.scores.isneginf()
 
 
@@ -318,12 +348,12 @@ class _Slots:
 # ----------------------------------------------------------------------------- flat structures
 
 
-def _flatten(y: Parts) -> Float[Tensor, "batch parts"]:
+def flatten_parts(y: Parts) -> Float[Tensor, "batch parts"]:
     """Return the parts (B, *event) of all tensors as vectors (B, D)."""
     return torch.cat([t.flatten(1) if t.ndim > 1 else t[:, None] for t in as_tuple(y)], 1)
 
 
-def _as_parts(vectors: Tensor, like: Parts) -> Parts:
+def as_parts(vectors: Tensor, like: Parts) -> Parts:
     """Return vectors (..., D) in the form and the dtype of ``like``, (..., *event)."""
     tensors = as_tuple(like)
     pieces = vectors.split([math.prod(t.shape[1:]) for t in tensors], -1)

@@ -181,8 +181,12 @@ class Arborescence(GibbsOracle, Samplable, Restrictable, Enumerable):
         return False
 
     def restricted_argmax(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Parts, Tensor]:
+        return argmax_of_feasible(self, self.restricted_scores(theta, low, high)[0])
+
+    def restricted_scores(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         # A forced arc excludes the other arcs into the same word.
-        return argmax_of_feasible(self, theta.masked_fill((high < 1) | (low.amax(1, keepdim=True) > low), -torch.inf))
+        excluded = (high < 1) | (low.amax(1, keepdim=True) > low)
+        return theta.masked_fill(excluded, -torch.inf), theta.new_zeros(len(theta))
 
     # -- the Euclidean projection ----------------------------------------------------------
 

@@ -132,6 +132,16 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         level = uniform * (cumulative[:, -1:] * (1 - 2.0**-52))
         return _one_hot(torch.searchsorted(cumulative, level, right=True).T, theta)
 
+    def sample_without_replacement(
+        self, theta: Tensor, n: int, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Draw n different choices, (n, B, K), the n best for scores with Gumbel noise; and which exist, (n, B)."""
+        check_count(n)
+        device = theta.device if generator is None else generator.device
+        exponential = torch.empty(theta.shape, dtype=torch.float64, device=device).exponential_(generator=generator)
+        y, _, valid = self.topk(theta.double() - exponential.to(theta.device).log(), max(n, 1))
+        return y[:n].to(theta.dtype), valid[:n]
+
     def project(self, theta: Tensor) -> Float[Tensor, "batch k"]:
         _check_feasible(theta.detach().amax(1))
         return smooth_argmax(SquaredL2(), theta)

@@ -191,6 +191,19 @@ class SpanningTree(  # pyright: ignore[reportIncompatibleVariableOverride]
         y, found = argmax_of_feasible(self, theta.masked_fill(high < 1, -torch.inf).masked_fill(forced, torch.inf))
         return y, found & (cast(Tensor, y) >= low).flatten(1).all(1)
 
+    def restricted_scores(self, theta: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        # A tree without a forced edge e gives a tree with e by one exchange, which loses at most the range of the
+        # scores. Each tree with e comes from fewer than E n trees. So a score of e above all others by the range + 100
+        # leaves trees without e a share of exp(−100) E n, which is below rounding. Eliminations without subtraction
+        # compute these sums to full precision.
+        scores, forced = theta.masked_fill(high < 1, -torch.inf), (low > 0) & ~theta.isneginf()
+        finite = scores > -torch.inf
+        largest = scores.flatten(1).amax(1)
+        least = torch.where(finite, scores, torch.inf).flatten(1).amin(1)
+        level = (2 * largest - least + 100).view(-1, *[1] * (theta.ndim - 1))
+        offset = torch.where(forced, scores - level, 0.0).flatten(1).sum(1)
+        return torch.where(forced, level, scores), offset
+
     # -- sums over trees -------------------------------------------------------------------
 
     def log_partition(self, theta: Tensor) -> Float[Tensor, " batch"]:

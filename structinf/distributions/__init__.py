@@ -1,6 +1,6 @@
 """Structure distributions as torch.distributions: Gibbs over all structures of an oracle, sparse over K structures."""
 
-from .gibbs import Gibbs
+from .gibbs import DistinctSamples, Gibbs
 from .sparse import SparseDistribution
 
-__all__ = ["Gibbs", "SparseDistribution"]
+__all__ = ["DistinctSamples", "Gibbs", "SparseDistribution"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,13 +21,13 @@ from ..compile.public_call import public_call
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Enumerable, GibbsOracle, Oracle, Samplable
 from ..parts import Parts, as_tuple, divide_by_temperature, inner_product, list_to_tuple, map_parts, pack_like
-from ..queries import gibbs_entropy
+from ..queries import distinct_samples, gibbs_entropy
 from ..regularizers import check_temperature
 from ..relaxation import Relaxation, missing_ability_reason, resolve_relaxation
 from ..relaxations.marginals import Marginals
 from ..relaxations.stochastic import Stochastic
 from ..smoothing import differentiable_log_partition, log_partition_function
-from ..solution import LOG_VALUE
+from ..solution import LOG_VALUE, RANKED_STRUCTURES, RANKED_VALUES, WEIGHTS
 from ..solvers.argmax import best_structure
 from ..validation import check_flag, check_generator, check_size
 from .base import (
@@ -42,9 +42,27 @@ from .base import (
 from .membership import are_members, check_members
 from .variance import variances
 
-__all__ = ["Gibbs"]
+__all__ = ["DistinctSamples", "Gibbs"]
 
 T = TypeVar("T")
+
+
+class DistinctSamples(NamedTuple):
+    """Structures drawn without replacement, in the order of the draws.
+
+    Attributes
+    ----------
+    structures : (n, ..., *event) Tensor, or tuple of them
+        The structures; 0 for draws that are not valid.
+    log_probs : (n, ...) Tensor
+        log p(y) of each structure, without a gradient; −inf for draws that are not valid.
+    valid : (n, ...) bool Tensor
+        False for draws beyond the number of structures of positive probability.
+    """
+
+    structures: Parts
+    log_probs: Tensor
+    valid: Tensor
 
 
 class Gibbs(StructureDistribution):
@@ -250,6 +268,53 @@ class Gibbs(StructureDistribution):
             return problem.restore_parts(drawn, 1)
 
         return unflatten_samples(self._solve(compute, generator=generator, draws=True), shape)
+
+    @public_call
+    @torch.no_grad()
+    def sample_unordered(self, n: int, generator: torch.Generator | None = None) -> DistinctSamples:
+        """Draw n different structures, each from the structures that are left after the earlier draws.
+
+        Parameters
+        ----------
+        n : int
+            The number of draws.
+        generator : torch.Generator, optional
+            The only source of randomness. If None, samples come from torch's default generator.
+
+        Returns
+        -------
+        DistinctSamples
+            The named tuple (structures, log_probs, valid). The first dimension is the order of the draws.
+
+        Examples
+        --------
+        >>> bits = Gibbs(torch.tensor([2.0, 0.0]), "bits")
+        >>> drawn = bits.sample_unordered(5)
+        >>> drawn.valid.tolist(), round(drawn.log_probs.exp().sum().item(), 4)
+        ([True, True, True, True, False], 1.0)
+        """
+        if reason := missing_ability_reason(self.oracle, Samplable):
+            raise UnsupportedError(f"sample_unordered: {reason}")
+        check_generator(generator)
+        omega = Negentropy(temperature=self.temperature)
+
+        def compute(problem: Problem) -> DistinctSamples:
+            structures, valid = distinct_samples(problem.oracle, problem.theta, n, omega, generator)
+            # Each tensor of θ, also a tensor shared by the batch, is scored with all draws.
+            scores = [
+                inner_product(self._scaled_float64(problem), map_parts(lambda y, i=i: y[i].double(), structures))
+                for i in range(n)
+            ]
+            log_z = self._log_partition(problem)
+            log_p = torch.stack([s - log_z for s in scores]) if scores else log_z.new_zeros(0, len(log_z))
+            log_p = log_p.clamp(max=0).masked_fill(~valid, -math.inf).to(problem.dtype)
+            return DistinctSamples(
+                problem.restore_parts(structures, 1, RANKED_STRUCTURES),
+                problem.restore(log_p, 1, RANKED_VALUES),
+                problem.restore(valid, 1, WEIGHTS),
+            )
+
+        return self._solve(compute, generator=generator, draws=True)
 
     @public_call
     def rsample(self, sample_shape: Size = (), generator: torch.Generator | None = None) -> Any:

@@ -22,6 +22,7 @@ from ..shapes import Float
 from ..smoothing import SmoothableGibbs
 from ..validation import check_count, check_enumerable, check_feasible, check_instances, check_k
 from . import dispatch, queries, torch_backend
+from .distinct_samples import distinct_derivations, log_probabilities
 from .hypergraph import Hypergraph
 
 __all__ = ["HypergraphProgram"]
@@ -243,6 +244,30 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         value, parts = dispatch.sample(graph, flat, goal, regularizer, n, generator)
         self._check_feasible(value)
         return self._unflatten(parts, theta)
+
+    def sample_without_replacement(
+        self,
+        theta: Parts,
+        n: int,
+        generator: torch.Generator | None = None,
+        regularizer: Regularizer = NEGENTROPY,
+    ) -> tuple[Parts, Tensor]:
+        """Draw ``n`` different structures per instance, each from :meth:`smoothed_sample` given the earlier ones.
+
+        Returns
+        -------
+        structures : (n, B, *event) Tensor, or tuple of Tensors
+            The structures in the order of the draws; 0 beyond the last structure of positive probability.
+        valid : (n, B) bool Tensor
+            False beyond the last structure.
+        """
+        check_count(n)
+        graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, regularizer.temperature))
+        v, q = torch_backend.edge_probabilities(graph, flat, regularizer)
+        self._check_feasible(torch_backend.at_goals(v, goal))
+        log_q = log_probabilities(graph, flat, v) if regularizer.alpha == 1 else q.log()
+        parts, valid = distinct_derivations(graph, log_q, goal, n, generator)
+        return self._unflatten(parts.to(flat.dtype), theta), valid
 
     def entropy(self, theta: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
         """Return the Shannon entropy in nats, (B,), of the structures drawn by :meth:`smoothed_sample`."""

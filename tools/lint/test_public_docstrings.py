@@ -34,6 +34,7 @@ NAMES = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: :|$)", re.MULTILINE)
 SHOWN_BY = {
     "structinf.Barycenter": "structinf.soft_dtw_barycenter",
     "structinf.TopK": "structinf.topk",
+    "structinf.DistinctSamples": "structinf.Gibbs",
     "structinf.Quantized": "structinf.VectorQuantizer",
     "structinf.SequenceSample": "structinf.stochastic_beam",
     "structinf.Sequences": "structinf.decode_beam",
