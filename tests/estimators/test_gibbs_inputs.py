@@ -187,7 +187,12 @@ def test_every_public_name_works_with_its_defaults(example, validate):
             continue
         attribute = getattr(gibbs, name)
         if callable(attribute) and not isinstance(attribute, si.Oracle | si.Relaxation):
-            arguments = {"log_prob": (y,), "expand": ((3, BATCH),), "cross_entropy": (gibbs,)}.get(name, ())
+            arguments = {
+                "log_prob": (y,),
+                "expand": ((3, BATCH),),
+                "cross_entropy": (gibbs,),
+                "sample_unordered": (2,),
+            }.get(name, ())
             attribute(*arguments)
     assert example.name.replace("_", "") in repr(gibbs).lower()
     again = pickle.loads(pickle.dumps(copy.deepcopy(gibbs)))
