@@ -15,6 +15,11 @@ from typing import TypeVar
 
 from structinf.calls.resolution import ORACLES, RELAXATIONS
 from structinf.command_line.listing import answers
+from structinf.estimators import Estimator, list_methods
+from structinf.estimators.latent import find_method
+from structinf.lower_bound import divergences
+from structinf.relaxation import Relaxation
+from structinf.relaxations.surrogate import Surrogate
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 72  # columns of the drawing
@@ -223,10 +228,42 @@ def _at_runtime(node: ast.AST) -> Iterator[ast.AST]:
             yield from _at_runtime(child)
 
 
+# ----------------------------------------------------------------------------- the methods of latent
+
+
+def methods() -> str:
+    """Return the table of the methods of :func:`structinf.latent`."""
+    return table(
+        ["method", "g is evaluated at", "structure or mean", "divergences of `elbo`"],
+        ([code([name]), _points(made), _summary(made), ", ".join(divergences(made))] for name, made in _methods()),
+    )
+
+
+def _methods() -> Iterator[tuple[str, Relaxation | Estimator]]:
+    for name in list_methods():
+        registry, item = find_method(name)
+        if any(_is_own(point) and point.name == item for point in entry_points(group=registry.entry_point_group)):
+            yield name, registry.get(item, **({"control": None} if item == "relax" else {}))
+
+
+def _points(method: Relaxation | Estimator) -> str:
+    if isinstance(method, Estimator):
+        return "structures"
+    return "a structure" if isinstance(method, Surrogate) or method.piecewise_constant else "a mean"
+
+
+def _summary(method: Relaxation | Estimator) -> str:
+    first = re.split(r"[.;](?:\s|$)", " ".join((type(method).__doc__ or "").split()), maxsplit=1)[0]
+    if len(first) > 150:
+        first = first.partition(": ")[0]
+    return re.sub(r":\w+:`~?\.?([^`<]+?)(?: <[^`]*)?`", r"`\1`", first).replace("``", "`").replace("|", "\\|")
+
+
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("README.md", "what works with what"): support_table,
     ("docs/architecture.md", "layers"): layers,
     ("docs/architecture.md", "modules"): modules,
+    ("docs/methods.md", "methods"): methods,
 }
 
 if __name__ == "__main__":

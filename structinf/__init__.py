@@ -48,7 +48,16 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedError,
     )
-    from .estimators import Estimator, expect, get_estimator, list_estimators, register_estimator
+    from .estimators import (
+        Estimator,
+        Latent,
+        expect,
+        get_estimator,
+        latent,
+        list_estimators,
+        list_methods,
+        register_estimator,
+    )
     from .factor_graphs import FactorGraph
     from .functional.quantization import Quantized, VectorQuantizer, floor_straight_through, round_straight_through
     from .functional.sinkhorn import sinkhorn
@@ -57,6 +66,7 @@ if TYPE_CHECKING:
     from .functional.temperature_schedule import TemperatureSchedule
     from .layers import Layer
     from .losses import FenchelYoungLoss, RelaxedLoss, SPOPlusLoss, regret
+    from .lower_bound import elbo
     from .oracle import (
         EntropyProjectable,
         Enumerable,
@@ -109,6 +119,7 @@ __all__ = [
     "InfeasibleError",
     "InvalidInputError",
     "KBest",
+    "Latent",
     "Layer",
     "Negentropy",
     "Oracle",
@@ -154,6 +165,7 @@ __all__ = [
     "decode_beam",
     "decode_greedy",
     "dp",
+    "elbo",
     "encode",
     "entropy",
     "enumerate_support",
@@ -164,7 +176,9 @@ __all__ = [
     "get_oracle",
     "get_relaxation",
     "infer",
+    "latent",
     "list_estimators",
+    "list_methods",
     "list_oracles",
     "list_relaxations",
     "log_partition",
@@ -215,7 +229,7 @@ _NAMES_BY_MODULE = {
         "ConvergenceError ConvergenceWarning InfeasibleError InvalidInputError PluginError SolverLimitError "
         "StructinfError UnboundedError UnknownNameError UnsupportedError"
     ),
-    ".estimators": "Estimator expect get_estimator list_estimators register_estimator",
+    ".estimators": ("Estimator Latent expect get_estimator latent list_estimators list_methods register_estimator"),
     ".factor_graphs": "FactorGraph",
     ".functional.quantization": "Quantized VectorQuantizer floor_straight_through round_straight_through",
     ".functional.sinkhorn": "sinkhorn",
@@ -224,6 +238,7 @@ _NAMES_BY_MODULE = {
     ".functional.temperature_schedule": "TemperatureSchedule",
     ".layers": "Layer",
     ".losses": "FenchelYoungLoss RelaxedLoss SPOPlusLoss regret",
+    ".lower_bound": "elbo",
     ".oracle": "EntropyProjectable Enumerable Factorized GibbsOracle KBest Oracle Projectable Samplable "
     "TransportPolytope",
     ".parts": "Parts",

@@ -4,6 +4,7 @@ from .base import Estimator
 from .baselines import Baseline, LearnedBaseline, LeaveOneOut, MovingAverage, NoBaseline, SelfCritic
 from .enumeration import Exact, SparsemaxEstimator
 from .expectation import expect, get_estimator, list_estimators, register_estimator
+from .latent import Latent, latent, list_methods
 from .muprop import MuProp
 from .relaxation_estimators import PerturbedEstimator, SparseMAPEstimator
 from .relaxed_control_variates import Rebar, Relax
@@ -18,6 +19,7 @@ __all__ = [
     "Estimator",
     "Exact",
     "FunctionValues",
+    "Latent",
     "LearnedBaseline",
     "LeaveOneOut",
     "MovingAverage",
@@ -36,6 +38,8 @@ __all__ = [
     "WeightedStructures",
     "expect",
     "get_estimator",
+    "latent",
     "list_estimators",
+    "list_methods",
     "register_estimator",
 ]
