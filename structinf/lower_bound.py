@@ -299,6 +299,9 @@ def _divergence_of_shift(noise: Noise, d: Tensor) -> Tensor:
         small = d.abs() < 1e-2
         away = torch.where(small, 1.0, d)
         return torch.where(small, d.square() / 6, away / torch.tanh(away / 2) - 2)
+    if noise.name == "signed_exponential":
+        return d.abs() + torch.expm1(-d.abs())
     raise UnsupportedError(
-        f"elbo: the divergence of shifted noise {noise!r} has no closed form; use gumbel, normal or logistic noise"
+        f"elbo: the divergence of shifted noise {noise!r} has no closed form; use gumbel, normal, logistic or "
+        "signed_exponential noise"
     )

@@ -25,6 +25,7 @@ __all__ = [
     "NoNoise",
     "Noise",
     "Normal",
+    "SignedExponential",
     "SumOfGamma",
     "get_noise",
 ]
@@ -264,6 +265,51 @@ class Exponential(_CounterNoise):
 
 
 @dataclass(frozen=True)
+class SignedExponential(Noise):
+    """An exponential variable of rate 1 with a random sign: the Laplace distribution, p(u) = exp(−|u|) / 2.
+
+    A draw is the difference of two independent exponential variables. The density is continuous, so that ``perturbed``
+    has a derivative, and its tails are heavier than those of normal noise.
+
+    References
+    ----------
+    S. Kotz, T. Kozubowski & K. Podgórski, The Laplace Distribution and Generalizations, 2001, Proposition 2.2.1.
+
+    Examples
+    --------
+    >>> (
+    ...     SignedExponential().log_prob(torch.tensor([0.0, -1.0])),
+    ...     SignedExponential().score(torch.tensor([0.5, -1.0])),
+    ... )
+    (tensor([-0.6931, -1.6931]), tensor([ 1., -1.]))
+    """
+
+    name = "signed_exponential"
+    symmetric = True
+
+    @property
+    def mean(self) -> float:
+        return 0.0
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        one, other = Exponential().sample((2, *shape), dtype=dtype, device=device, generator=generator)
+        return one - other
+
+    def log_prob(self, u: Tensor) -> Tensor:
+        return -u.abs() - math.log(2)
+
+    def score(self, u: Tensor) -> Tensor:
+        return u.sign()
+
+
+@dataclass(frozen=True)
 class SumOfGamma(_CounterNoise):
     """The distribution of (Σᵢ Gamma(1/k, scale k/i) − log s) / k over i = 1, ..., s.
 
@@ -347,7 +393,7 @@ class NoNoise(_CounterNoise):
 
 
 _NOISES: dict[str, type[Noise]] = {
-    kind.name: kind for kind in (Gumbel, Normal, Logistic, SumOfGamma, Exponential, NoNoise)
+    kind.name: kind for kind in (Gumbel, Normal, Logistic, SignedExponential, SumOfGamma, Exponential, NoNoise)
 }
 
 
@@ -357,8 +403,8 @@ def get_noise(noise: str | Noise) -> Noise:
     Parameters
     ----------
     noise : str or Noise
-        An object, or a name: ``"gumbel"``, ``"normal"``, ``"logistic"``, ``"sum_of_gamma"``, ``"exponential"`` or
-        ``"none"``.
+        An object, or a name: ``"gumbel"``, ``"normal"``, ``"logistic"``, ``"signed_exponential"``,
+        ``"sum_of_gamma"``, ``"exponential"`` or ``"none"``.
 
     Returns
     -------

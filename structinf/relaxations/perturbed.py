@@ -36,8 +36,8 @@ class Perturbed(RegularizedRelaxation):
     Parameters
     ----------
     noise : str or Noise
-        A distribution with a score ∇ν: "normal", "gumbel", "logistic", or an object of :mod:`structinf.noise`. With
-        Gumbel noise, ``categorical`` gives the softmax.
+        A distribution with a score ∇ν: "normal", "gumbel", "logistic", "signed_exponential", or an object of
+        :mod:`structinf.noise`. With Gumbel noise, ``categorical`` gives the softmax.
     sigma : float
         The scale σ of the noise, above 0. A smaller σ gives a mean closer to the argmax, and derivatives of larger
         variance.

@@ -120,6 +120,21 @@ def test_topk_sparsemax(example: Example, k: int, temperature: float):
     assert bool((all_sizes[sizes < k] == sizes[sizes < k]).all())
 
 
+@lists_best
+def test_topk_sparsemax_with_growing_k(example: Example):
+    theta = potentials(example, 4, scale=0.3)
+    exact, slope, sizes = Listed.of(example).sparsemax(theta)
+    most = int(sizes.max())
+    estimator: Any = si.get_estimator("topk_sparsemax", k=1, exact=True)
+    check(si.expect(cost, theta, example.oracle(), estimator), theta, exact, slope)
+    if most > 1:
+        limited = si.get_estimator("topk_sparsemax", k=1, exact=True, max_k=most)
+        with pytest.raises(si.ConvergenceError, match=f"all of the {most} best structures.*max_k"):
+            si.expect(cost, theta, example.oracle(), limited)
+    with pytest.raises(si.InvalidInputError, match="max_k"):
+        si.get_estimator("topk_sparsemax", k=5, exact=True, max_k=4)
+
+
 @small
 @pytest.mark.parametrize("options", [{}, {"temperature": 2.0}])
 def test_sparsemap_weighs_the_solution_s_structures(example: Example, options: Any):

@@ -242,7 +242,7 @@ def test_sampled_bounds_are_unbiased(kl):
     assert ((gradient.mean(0) - exact[0]).abs() < 6 * gradient.std(0) / 4000**0.5).all()
 
 
-@pytest.mark.parametrize("noise", ["gumbel", "normal", "logistic"])
+@pytest.mark.parametrize("noise", ["gumbel", "normal", "logistic", "signed_exponential"])
 def test_bounds_by_the_noise(noise):
     theta = scores()
     options: dict[str, Any] = {"noise": noise, "sigma": 0.7, "samples": 4}

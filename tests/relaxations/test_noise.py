@@ -15,12 +15,28 @@ from torch import Tensor
 from structinf.errors import InvalidInputError, UnsupportedError
 from structinf.kernels.noise import counter_rng as kernels
 from structinf.kernels.noise.gamma import negative_binomial_mixture
-from structinf.noise import Exponential, Gumbel, Logistic, Noise, NoNoise, Normal, SumOfGamma, get_noise
+from structinf.noise import (
+    Exponential,
+    Gumbel,
+    Logistic,
+    Noise,
+    NoNoise,
+    Normal,
+    SignedExponential,
+    SumOfGamma,
+    get_noise,
+)
 from structinf.solvers.perturbation import sample_inner_products, weighted_sum_of_samples
 
 pytestmark = pytest.mark.slow
 
-DENSE = {Gumbel(): stats.gumbel_r, Normal(): stats.norm, Logistic(): stats.logistic, Exponential(): stats.expon}
+DENSE = {
+    Gumbel(): stats.gumbel_r,
+    Normal(): stats.norm,
+    Logistic(): stats.logistic,
+    SignedExponential(): stats.laplace,
+    Exponential(): stats.expon,
+}
 SMOOTH = (Gumbel(), Normal(), Logistic())
 GAMMAS = (SumOfGamma(), SumOfGamma(k=10), SumOfGamma(k=3, iterations=1), SumOfGamma(k=40, iterations=25))
 ALL = (*DENSE, *GAMMAS, NoNoise())
@@ -256,7 +272,7 @@ def test_products_of_samples_are_sums_over_them(dtype: torch.dtype) -> None:
 
 def test_names_stand_for_default_options() -> None:
     names = {noise.name for noise in ALL}
-    assert names == {"gumbel", "normal", "logistic", "sum_of_gamma", "exponential", "none"}
+    assert names == {"gumbel", "normal", "logistic", "signed_exponential", "sum_of_gamma", "exponential", "none"}
     assert all(type(get_noise(noise.name)) is type(noise) for noise in ALL)
     assert get_noise(GAMMAS[1]) is GAMMAS[1]
 

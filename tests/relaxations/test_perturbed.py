@@ -20,7 +20,12 @@ from structinf.noise import Noise, Normal
 pytestmark = pytest.mark.slow
 
 THETA = torch.tensor([0.5, -0.2, 0.9], dtype=torch.float64)
-DISTRIBUTIONS = {"normal": scipy.stats.norm, "gumbel": scipy.stats.gumbel_r, "logistic": scipy.stats.logistic}
+DISTRIBUTIONS = {
+    "normal": scipy.stats.norm,
+    "gumbel": scipy.stats.gumbel_r,
+    "logistic": scipy.stats.logistic,
+    "signed_exponential": scipy.stats.laplace,
+}
 
 noises = pytest.mark.parametrize("noise", list(DISTRIBUTIONS))
 
