@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .inputs import split_lengths
+from .inputs import check_action_scores, split_lengths
 from .states import Shared
 from .system import TransitionSystem
 
@@ -82,7 +82,9 @@ class BitsInOrder(TransitionSystem):
 
     def actions(self, state: BitsState) -> Tensor:
         if self.score is not None:
-            return self.score(state)
+            scores = self.score(state)
+            check_action_scores(scores, len(state.position), 2)
+            return scores
         own = state.inputs.at(state.position)
         return torch.stack([torch.zeros_like(own), own], 1)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..validation import check_flag, check_natural
-from .inputs import split_lengths
+from .inputs import check_action_scores, split_lengths
 from .sequences import roll_out
 from .states import Shared, select
 from .system import CheckedSystem, TransitionSystem
@@ -149,8 +149,7 @@ class DependencyParser(TransitionSystem):
 
     def actions(self, state: ParserState) -> Tensor:
         scores = self._arc_scores(state) if self.score is None else self.score(state)
-        if scores.shape[1:] != (1 + 2 * self._kinds,):
-            raise InvalidInputError(f"score must return a tensor (N, {1 + 2 * self._kinds}), got {tuple(scores.shape)}")
+        check_action_scores(scores, len(state.depth), 1 + 2 * self._kinds)
         return torch.where(self._per_action(self.allowed(state)), scores, -torch.inf)
 
     def step(self, state: ParserState, action: Tensor) -> ParserState:
@@ -194,7 +193,8 @@ class DependencyParser(TransitionSystem):
         heads : (I, n) int64 Tensor
             The gold head of each word of an instance, 0 for the root; −1 beyond the length.
         labels : (I, n) int64 Tensor, optional
-            The gold label of each arc. By default, labels do not count.
+            The gold label of each arc. By default, labels do not count. A system without labels raises
+            InvalidInputError.
         """
         gold = self._gold(state, heads, "heads", state.heads.shape[1])
         wrong = torch.arange(gold.shape[1], device=gold.device)[:, None] != gold[:, None]
@@ -268,8 +268,13 @@ class DependencyParser(TransitionSystem):
 
     def _label_costs(self, state: ParserState, arcs: Tensor, gold: Tensor, labels: Tensor | None) -> Tensor | float:
         """Return 1 for actions that add a gold arc with a wrong label, (N, A)."""
-        if labels is None or self.labels is None:
+        if labels is None:
             return 0.0
+        if self.labels is None:
+            raise InvalidInputError(
+                f"labels must not be given, as the arcs of this {type(self).__name__} have no labels; construct it "
+                "with labels=..., their number"
+            )
         gold_label = self._gold(state, labels, "labels", self.labels).gather(1, arcs[..., 1])
         is_gold = gold.gather(1, arcs[..., 1]) == arcs[..., 0]
         wrong = is_gold[..., None] & (torch.arange(self.labels, device=gold.device) != gold_label[..., None])

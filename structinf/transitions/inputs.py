@@ -9,7 +9,18 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 
-__all__ = ["split_lengths"]
+__all__ = ["check_action_scores", "split_lengths"]
+
+
+def check_action_scores(scores: Any, states: int, actions: int) -> None:
+    """Raise an error unless ``scores``, the result of the option ``score``, is a tensor (``states``, ``actions``)."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(
+            f"score must return a tensor ({states}, {actions}), got {type(scores).__name__}; return the scores of the "
+            "actions, a row for each state"
+        )
+    if scores.shape != (states, actions):
+        raise InvalidInputError(f"score must return a tensor ({states}, {actions}), got {tuple(scores.shape)}")
 
 
 def split_lengths(inputs: Any, extra: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..validation import check_natural
-from .inputs import split_lengths
+from .inputs import check_action_scores, split_lengths
 from .states import Shared
 from .system import TransitionSystem
 
@@ -111,8 +111,7 @@ class ShiftReduce(TransitionSystem):
     def actions(self, state: ShiftReduceState) -> Tensor:
         scores = self._span_scores(state) if self.score is None else self.score(state)
         kinds = self.labels or 1
-        if scores.shape[1:] != (2 * kinds,):
-            raise InvalidInputError(f"score must return a tensor (N, {2 * kinds}), got {tuple(scores.shape)}")
+        check_action_scores(scores, len(state.depth), 2 * kinds)
         allowed = torch.stack([state.front < state.lengths, state.depth >= 2], 1).repeat_interleave(kinds, 1)
         return torch.where(allowed, scores, -torch.inf)
 
@@ -146,6 +145,11 @@ class ShiftReduce(TransitionSystem):
         spans : (B, 2n − 1, 2 or 3) int64 Tensor
             The first word, the last word and, with labels, the label of each span, in any order, as the labels of the
             oracle ``binary_tree``; −1 beyond the end.
+
+        Raises
+        ------
+        InvalidInputError
+            If the spans of an instance do not form a binary tree, or a label is not between 0 and L − 1.
         """
         if not isinstance(spans, Tensor) or spans.dtype != torch.int64:
             raise TypeError("spans must be an int64 tensor (B, 2n − 1, 2 or 3)")
@@ -156,7 +160,13 @@ class ShiftReduce(TransitionSystem):
         n = (spans.shape[1] + 1) // 2
         is_padding = last < 0
         order = torch.where(is_padding, n * (n + 1), last * (n + 1) - first).argsort(dim=1, stable=True)
+        _check_trees(first.gather(1, order), last.gather(1, order))
         kinds = self.labels or 1
+        if label and bool((wrong := ~is_padding & ((label[0] < 0) | (label[0] >= kinds))).any()):
+            b, i = wrong.nonzero()[0].tolist()
+            raise InvalidInputError(
+                f"spans must have labels between 0 and {kinds - 1}, got {int(label[0][b, i])} at batch index {b}"
+            )
         action = torch.where(first == last, 0, kinds) + (label[0] if label else 0)
         return torch.where(is_padding, -1, action).gather(1, order)
 
@@ -168,3 +178,29 @@ class ShiftReduce(TransitionSystem):
         word, last = state.front.clamp(max=n - 1), (state.front - 1).clamp(min=0)
         scores = torch.stack([state.inputs.at(word, word), state.inputs.at(first, last)], 1)
         return scores.flatten(1)
+
+
+def _check_trees(first: Tensor, last: Tensor) -> None:
+    """Raise InvalidInputError unless spans (B, 2n − 1), in the order of their actions, form binary trees."""
+    batch, count = first.shape
+    stack = first.new_full((batch, count + 1), -1)
+    front, depth = (first.new_zeros(batch) for _ in range(2))
+    is_tree = torch.ones_like(front, dtype=torch.bool)
+    for begin, end in zip(first.unbind(1), last.unbind(1), strict=True):
+        is_used, is_word = end >= 0, begin == end
+        below = stack.gather(1, (depth - 2).clamp(min=0)[:, None])[:, 0]
+        # A word is the next one. A longer span joins the two spans at the top of the stack, and ends at the last word.
+        fits = torch.where(is_word, begin == front, (depth >= 2) & (begin == below) & (end == front - 1))
+        is_tree &= fits | ~is_used
+        front = front + (is_used & is_word)
+        depth = (depth + torch.where(is_used, torch.where(is_word, 1, -1), 0)).clamp(0, count)
+        top = (depth - 1).clamp(min=0)[:, None]
+        stack = stack.scatter(1, top, torch.where(is_used[:, None], begin[:, None], stack.gather(1, top)))
+    is_tree &= depth == 1
+    if not bool(is_tree.all()):
+        b = int((~is_tree).nonzero()[0])
+        shown = [pair for pair in zip(first[b].tolist(), last[b].tolist(), strict=True) if pair[1] >= 0]
+        raise InvalidInputError(
+            f"spans must form a binary tree: a span for each word 0, ..., n − 1, and a span for each of n − 1 joins of "
+            f"two neighbouring spans; got {shown} at batch index {b}"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -185,5 +186,10 @@ def test_wrong_inputs():
             parser.gold_actions(torch.zeros(1, 4, 4), heads)
     with pytest.raises(si.InvalidInputError, match="labels must be below 2, got 9"):
         ArcHybrid(labels=2).gold_actions(torch.zeros(1, 4, 4, 2), torch.tensor([[0, 1, 1]]), heads)
+    for parser in (ArcHybrid(), ArcStandard()):
+        with pytest.raises(si.InvalidInputError, match=r"labels must not be given.* labels=\.\.\."):
+            parser.gold_actions(torch.zeros(1, 4, 4), torch.tensor([[0, 1, 1]]), torch.tensor([[0, 1, 1]]))
+        with pytest.raises(TypeError, match=r"score must return a tensor \(1, 3\), got NoneType"):
+            si.decode_greedy(replace(parser, score=lambda state: None), torch.zeros(1, 4, 4))
     with pytest.raises(si.InvalidInputError, match="score must return"):
         si.decode_greedy(ArcHybrid(lambda state: torch.zeros(1, 2)), torch.zeros(1, 4, 4))

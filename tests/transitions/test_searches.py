@@ -535,3 +535,46 @@ def test_plackett_luce_of_extreme_scores():
     assert torch.autograd.gradgradcheck(lambda t: PlackettLuce().log_prob(t, order), finite)
     with pytest.raises(TypeError, match="theta"):
         PlackettLuce().log_prob(torch.tensor([1, 2]), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [(0, 0), (1, 1), (2, 2), (0, 1), (1, 2)],  # crossing
+        [(0, 0), (1, 1), (2, 2), (0, 2), (0, 2)],
+        [(0, 0), (0, 0), (2, 2), (0, 1), (0, 2)],
+        [(0, 0), (1, 1), (2, 2), (0, 1), (-1, -1)],  # no span of all words
+        [(0, 0), (2, 2), (3, 3), (2, 3), (0, 3)],  # a word is missing
+        [(1, 1), (2, 2), (3, 3), (1, 2), (1, 3)],
+        [(-1, -1)] * 5,
+    ],
+)
+def test_gold_spans_must_form_a_tree(spans):
+    good = [(0, 0), (1, 1), (2, 2), (1, 2), (0, 2)]
+    with pytest.raises(si.InvalidInputError, match=r"spans must form a binary tree.* at batch index 1"):
+        ShiftReduce().gold_actions(torch.tensor([good, spans, good]))
+
+
+def test_gold_spans_in_any_order_and_with_padding():
+    spans = torch.tensor(
+        [
+            [(0, 2), (1, 1), (0, 0), (1, 2), (2, 2)],
+            [(-1, -1), (0, 1), (-1, -1), (1, 1), (0, 0)],
+            [(0, 0)] + [(-1, -1)] * 4,
+        ]
+    )
+    expected = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 1, -1, -1], [0, -1, -1, -1, -1]])
+    torch.testing.assert_close(ShiftReduce().gold_actions(spans), expected)
+    assert ShiftReduce().gold_actions(spans[:0]).shape == (0, 5)
+    labelled = torch.cat([spans, torch.where(spans[..., :1] < 0, -1, 2)], 2)
+    with pytest.raises(si.InvalidInputError, match="labels between 0 and 1, got 2 at batch index 0"):
+        ShiftReduce(labels=2).gold_actions(labelled)
+
+
+def test_scores_that_are_no_tensors():
+    for system, inputs in (
+        (ShiftReduce(lambda state: None), torch.zeros(1, 3, 3)),
+        (BitsInOrder(lambda state: None), torch.zeros(1, 3)),
+    ):
+        with pytest.raises(TypeError, match=r"score must return a tensor \(1, 2\), got NoneType"):
+            si.decode_greedy(system, inputs)
