@@ -10,7 +10,7 @@ from . import forks as _forks  # noqa: F401  before any lazy import in a thread
 from .compile import custom_op as _custom_op  # noqa: F401  torch.export.load needs the operator
 
 if TYPE_CHECKING:
-    from . import dp, noise, simplex, testing, transitions
+    from . import dp, metrics, noise, simplex, testing, transitions
     from .alignments import (
         Barycenter,
         SoftDTWLoss,
@@ -65,8 +65,18 @@ if TYPE_CHECKING:
     from .functional.tag_scheme import TagScheme
     from .functional.temperature_schedule import TemperatureSchedule
     from .layers import Layer
-    from .losses import FenchelYoungLoss, RelaxedLoss, SPOPlusLoss, regret
+    from .losses import (
+        ConeLoss,
+        ContrastiveLoss,
+        FenchelYoungLoss,
+        ImitationLoss,
+        PerturbationGradientLoss,
+        RankingLoss,
+        RelaxedLoss,
+        SPOPlusLoss,
+    )
     from .lower_bound import elbo
+    from .metrics import optimality_gap, regret, relative_regret, unambiguous_regret
     from .oracle import (
         EntropyProjectable,
         Enumerable,
@@ -101,6 +111,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Barycenter",
+    "ConeLoss",
+    "ContrastiveLoss",
     "ConvergenceError",
     "ConvergenceWarning",
     "DistinctSamples",
@@ -116,6 +128,7 @@ __all__ = [
     "GraphBatch",
     "GumbelSparsemax",
     "HardConcrete",
+    "ImitationLoss",
     "InfeasibleError",
     "InvalidInputError",
     "KBest",
@@ -124,9 +137,11 @@ __all__ = [
     "Negentropy",
     "Oracle",
     "Parts",
+    "PerturbationGradientLoss",
     "PluginError",
     "Projectable",
     "Quantized",
+    "RankingLoss",
     "RegularizedRelaxation",
     "Regularizer",
     "Relaxation",
@@ -183,12 +198,15 @@ __all__ = [
     "list_relaxations",
     "log_partition",
     "log_prob",
+    "metrics",
     "noise",
+    "optimality_gap",
     "pairwise_cost",
     "register_estimator",
     "register_oracle",
     "register_relaxation",
     "regret",
+    "relative_regret",
     "relax",
     "restrict",
     "round_straight_through",
@@ -207,6 +225,7 @@ __all__ = [
     "testing",
     "topk",
     "transitions",
+    "unambiguous_regret",
     "unchecked",
 ]
 
@@ -237,8 +256,12 @@ _NAMES_BY_MODULE = {
     ".functional.tag_scheme": "TagScheme",
     ".functional.temperature_schedule": "TemperatureSchedule",
     ".layers": "Layer",
-    ".losses": "FenchelYoungLoss RelaxedLoss SPOPlusLoss regret",
+    ".losses": (
+        "ConeLoss ContrastiveLoss FenchelYoungLoss ImitationLoss PerturbationGradientLoss RankingLoss RelaxedLoss "
+        "SPOPlusLoss"
+    ),
     ".lower_bound": "elbo",
+    ".metrics": "optimality_gap regret relative_regret unambiguous_regret",
     ".oracle": "EntropyProjectable Enumerable Factorized GibbsOracle KBest Oracle Projectable Samplable "
     "TransportPolytope",
     ".parts": "Parts",

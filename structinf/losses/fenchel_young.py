@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,13 +13,13 @@ from ..calls.allowed_parts import allowed_masks, has_unknown_labels
 from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
 from ..calls.resolution import resolve, works_with
 from ..compile.public_call import public_call
-from ..deferred_checks import check_number, skips_checks
 from ..errors import InvalidInputError, UnsupportedError
 from ..oracle import Oracle
 from ..parts import Parts, as_tuple, map_parts
 from ..relaxation import RegularizedRelaxation, Relaxation, register_temperature
 from ..shapes import Float
 from ..validation import check_choice
+from .gold_scores import check_least, gold_scores
 from .reduction import Reduction, check_reduction, describe_rules, without_negative_rounding
 from .structured_loss import LOSS_CALL, StructuredLoss
 from .targets import divergences, partial_losses
@@ -207,9 +206,7 @@ class FenchelYoungLoss(StructuredLoss):
         theta64, gold64 = (map_parts(Tensor.double, parts) for parts in (theta, gold))
         if self.cost is not None:
             theta = theta64 = map_parts(torch.add, theta64, self._cost(problem, gold))
-        gold_score = oracle.score(theta64, gold64)
-        check = functools.partial(_check_gold_score, oracle, theta64, gold, gold_score)
-        _check_least(gold_score, _is_above_minus_infinity, check)
+        gold_score = gold_scores(oracle, theta64, gold64)
         relaxation.check_scale(dtype)
         conjugate, omega = relaxation.float64_conjugate_and_omega(oracle, theta, gold, dtype)
         losses = conjugate + omega - gold_score
@@ -218,7 +215,7 @@ class FenchelYoungLoss(StructuredLoss):
         if gold_score.is_cpu and not bool((losses.detach() < 0).any()):
             return losses
         check = functools.partial(_check_losses, oracle, losses, (conjugate, omega, gold_score), dtype)
-        _check_least(losses, _is_nonnegative, check)
+        check_least(losses, _is_nonnegative, check)
         return without_negative_rounding(losses)
 
     def _callable_option(self) -> tuple[str, Any]:
@@ -236,31 +233,8 @@ class FenchelYoungLoss(StructuredLoss):
         return f"oracle={self.oracle!r}, relaxation={self.relaxation!r}{cost}, {describe_rules(self)}"
 
 
-def _check_least(values: Tensor, passes: Callable[[float], bool], check: Callable[[], None]) -> None:
-    """Run ``check`` unless the least of the ``values`` (B,) passes: on a device, at the end of the call."""
-    if values.is_cpu:
-        check()
-    elif values.numel() and not skips_checks(values):
-        check_number(values.detach().amin(), passes, check)
-
-
-def _is_above_minus_infinity(number: float) -> bool:
-    return number > -math.inf
-
-
 def _is_nonnegative(number: float) -> bool:
     return number >= 0
-
-
-def _check_gold_score(oracle: Oracle, theta: Parts, gold: Parts, gold_score: Tensor) -> None:
-    if bool(gold_score.isneginf().any()):
-        index = int(gold_score.isneginf().nonzero()[0, 0])
-        part = _forbidden_part(oracle, theta, gold, index)
-        raise InvalidInputError(
-            f"y: the gold structure at batch index {index} uses a part of score −inf, {part}, so its loss is "
-            'infinite; give this part a finite score in theta, correct y, or set on_infeasible to "zero" if the '
-            "instance has no structure of finite score"
-        )
 
 
 def _check_losses(oracle: Oracle, losses: Tensor, terms: tuple[Tensor, ...], dtype: torch.dtype) -> None:
@@ -273,14 +247,3 @@ def _check_losses(oracle: Oracle, losses: Tensor, terms: tuple[Tensor, ...], dty
             f"y is not a structure of {oracle.label()} at batch index {index}, nor a mean of structures: its score is "
             "above the best score"
         )
-
-
-def _forbidden_part(oracle: Oracle, theta: Parts, gold: Parts, index: int) -> str:
-    """Return the words for the first part of score −inf in the gold structure of the instance ``index``."""
-    y = map_parts(lambda t: t[index : index + 1], gold)
-    for tensor, (scores, parts) in enumerate(zip(as_tuple(theta), as_tuple(y), strict=True)):
-        own = scores[index] if scores.shape[0] != 1 else scores[0]
-        places = (own.isneginf() & (parts[0] != 0)).nonzero().tolist()
-        if places:
-            return oracle[index : index + 1].describe_part(y, tensor, tuple(places[0]))
-    return "after the addition of its cost"

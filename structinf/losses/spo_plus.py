@@ -1,27 +1,25 @@
-"""SPO+: a convex upper bound of the regret of decisions by predicted scores, and the regret itself."""
+"""SPO+: a convex upper bound of the regret of decisions by predicted scores."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
-from ..calls.resolution import get_oracle, prepare_oracle
-from ..compile.public_call import public_call
-from ..errors import InvalidInputError, UnsupportedError
+from ..calls.problem import OnInfeasible, Problem
+from ..calls.true_scores import combine
+from ..errors import UnsupportedError
 from ..oracle import Oracle
-from ..parts import Parts, as_tuple, map_parts
-from ..shapes import Float
+from ..parts import Parts, map_parts
 from ..solvers.argmax import best_structure
-from .reduction import Reduction, check_reduction, describe_rules, reduce_losses, without_negative_rounding
+from .decision_loss import DecisionLoss
+from .reduction import Reduction, without_negative_rounding
 
-__all__ = ["SPOPlusLoss", "regret"]
+__all__ = ["SPOPlusLoss"]
 
 
-class SPOPlusLoss(nn.Module):
+class SPOPlusLoss(DecisionLoss):
     """L(θ, t) = max ⟨2θ − t, y⟩ − ⟨2θ − t, y*(t)⟩, where y*(t) = argmax ⟨t, y⟩ is best for the true scores t.
 
     The loss is convex in θ and at least the regret ⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩ ≥ 0 of a decision by θ. Its gradient is
@@ -76,120 +74,23 @@ class SPOPlusLoss(nn.Module):
         on_infeasible: OnInfeasible = "raise",
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_on_infeasible(on_infeasible)
-        self.on_infeasible: OnInfeasible = on_infeasible
-        self.oracle = get_oracle(oracle, **options)
-        self.reduction: Reduction = check_reduction(reduction)
+        super().__init__(oracle, options, reduction, on_infeasible)
 
-    @public_call(functorch=True)
-    def forward(self, theta: Parts, true_theta: Parts, **instance_data: Any) -> Float[Tensor, "*batch"]:
-        """Return the loss of predicted scores ``theta`` (..., *event), given the true scores.
-
-        Parameters
-        ----------
-        theta : (..., *event) Tensor, or tuple of Tensors
-            The predicted scores. A part of score −inf is forbidden in both arguments.
-        true_theta : (..., *event) Tensor, or tuple of Tensors
-            The true scores, of the shapes of ``theta``. They must be finite at the parts allowed by ``theta``.
-        **instance_data
-            Instance data of the oracle, for example ``lengths``.
-
-        Returns
-        -------
-        Tensor
-            A scalar, or (...) with ``reduction="none"``.
-
-        Raises
-        ------
-        InfeasibleError
-            If an instance has no structure of finite score, with ``on_infeasible="raise"``.
-        InvalidInputError
-            If the shapes differ, or ``true_theta`` is −inf at a part allowed by ``theta``. Also for the invalid
-            inputs of :func:`structinf.relax`.
-        """
-        problem = Problem.build(theta, self.oracle, instance_data, self.on_infeasible)
-        return problem.solve_feasible(functools.partial(self._reduced, theta, true_theta))
-
-    def _reduced(self, theta: Parts, true_theta: Parts, problem: Problem) -> Tensor:
-        predicted, true, found = problem.theta, problem.scores_like(theta, true_theta, "true_theta"), problem.oracle
-        for t, p in zip(as_tuple(true), as_tuple(predicted), strict=True):
-            if bool((t.isneginf() & ~p.isneginf()).any()):
-                raise InvalidInputError("true_theta is −inf at a part that theta allows; set the part to −inf in both")
-        predicted, true = (map_parts(Tensor.double, parts) for parts in (predicted, true))
-        costs_only = found.requires_nonpositive_theta
-        if costs_only and not found.has_binary_parts(predicted):
-            raise UnsupportedError(
-                f"{found!r} takes scores of at most 0, but SPO+ needs the best structure for 2θ − t, which can be "
-                "positive; train with FenchelYoungLoss or through a Layer of blackbox"
-            )
-        with problem.plain_modes():
-            true = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, t), true, predicted)
-            tilted = map_parts(lambda t, p: torch.where(p.isneginf(), -torch.inf, 2 * p - t), true, predicted)
-            best = best_structure(found, true)
-            y = _best_with_additional_parts(found, tilted) if costs_only else best_structure(found, tilted)
-            losses = without_negative_rounding(found.score(tilted, map_parts(torch.sub, y, best)))
-        if self.reduction == "none":
-            return problem.restore(losses)
-        return reduce_losses(problem.scatter(losses), self.reduction).to(problem.dtype)
-
-    def extra_repr(self) -> str:
-        return f"oracle={self.oracle!r}, {describe_rules(self)}"
+    def _losses(self, problem: Problem, predicted: Parts, true: Parts) -> Tensor:
+        oracle, tilted = problem.oracle, combine(predicted, true, 2, -1)
+        if oracle.requires_nonpositive_theta:
+            if not oracle.has_binary_parts(predicted):
+                raise UnsupportedError(
+                    f"{oracle!r} takes scores of at most 0, but SPO+ needs the best structure for 2θ − t, which can be "
+                    "positive; train with FenchelYoungLoss or through a Layer of blackbox"
+                )
+            y = _best_with_additional_parts(oracle, tilted)
+        else:
+            y = best_structure(oracle, tilted)
+        return without_negative_rounding(oracle.score(tilted, map_parts(torch.sub, y, best_structure(oracle, true))))
 
 
 def _best_with_additional_parts(oracle: Oracle, theta: Parts) -> Parts:
     """Return the best structure with additional parts for scores of any sign, (B, *event)."""
     best = best_structure(oracle, map_parts(lambda t: t.clamp(max=0), theta))
     return map_parts(lambda y, t: torch.where(t > 0, 1.0, y), best, theta)
-
-
-@public_call
-@torch.no_grad()
-def regret(
-    theta: Parts,
-    true_theta: Parts,
-    oracle: str | Oracle,
-    *,
-    on_infeasible: OnInfeasible = "raise",
-    **options: Any,
-) -> Float[Tensor, "*batch"]:
-    """Return ⟨t, y*(t)⟩ − ⟨t, y*(θ)⟩, the loss in score of the best structures for θ when the true scores are t.
-
-    Parameters
-    ----------
-    theta : (..., *event) Tensor, or tuple of Tensors
-        The predicted scores θ.
-    true_theta : (..., *event) Tensor, or tuple of Tensors
-        The true scores t, of the shapes of ``theta``.
-    oracle : str or Oracle
-        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
-    on_infeasible : "raise" or "zero"
-        What to do if an instance has no structure of finite score: raise InfeasibleError, or return 0 for it.
-    **options
-        Instance data of the oracle (for example ``lengths``), and options of an oracle given by name.
-
-    Returns
-    -------
-    (...) Tensor
-        The regret, at least 0, without a gradient. It is infinite if y*(θ) uses a part of true score −inf.
-
-    Examples
-    --------
-    >>> theta = torch.tensor([[1.0, 2.0, 0.0]])
-    >>> true_theta = torch.tensor([[3.0, 1.0, 0.0]])
-    >>> regret(theta, true_theta, "categorical")
-    tensor([2.])
-    """
-    problem = prepare_oracle(theta, oracle, options, on_infeasible)
-    return problem.solve_feasible(functools.partial(_regret, theta, true_theta))
-
-
-def _regret(theta: Parts, true_theta: Parts, problem: Problem) -> Tensor:
-    true = map_parts(Tensor.double, problem.scores_like(theta, true_theta, "true_theta"))
-    predicted = map_parts(Tensor.double, problem.theta)
-    with problem.plain_modes():
-        chosen = best_structure(problem.oracle, predicted)
-        best = best_structure(problem.oracle, true)
-        return problem.restore(
-            without_negative_rounding(problem.oracle.score(true, map_parts(torch.sub, best, chosen)))
-        )

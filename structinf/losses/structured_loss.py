@@ -37,7 +37,9 @@ def _losses_like(loss: StructuredLoss, theta: Parts, *_: Any, **__: Any) -> Tens
 def _is_deterministic(
     loss: StructuredLoss, theta: Parts, y: Any = None, generator: torch.Generator | None = None, **_: Any
 ) -> bool:
-    return generator is None and not loss.relaxation.is_stochastic and not callable(loss._callable_option()[1])
+    if generator is not None or loss.keeps_state:
+        return False
+    return not loss.relaxation.is_stochastic and not callable(loss._callable_option()[1])
 
 
 def _is_scalar(loss: StructuredLoss, *_: Any, **__: Any) -> bool:
@@ -74,7 +76,11 @@ class StructuredLoss(nn.Module, abc.ABC):
         What to do if an instance has no structure of finite score.
     settable : tuple of str
         Names of the attributes that may change after construction.
+    keeps_state : bool
+        Whether a call changes the loss, so that the next call with equal arguments may return another value.
     """
+
+    keeps_state: ClassVar[bool] = False
 
     settable: ClassVar[tuple[str, ...]] = ("oracle", "relaxation", "reduction", "on_infeasible")
     oracle: Oracle

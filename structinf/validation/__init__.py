@@ -21,6 +21,7 @@ from .options import (
     check_natural,
     check_nonnegative,
     check_positive,
+    check_ratio,
     check_size,
 )
 from .tensors import FLOATING_DTYPES, check_floating, check_real, check_values
@@ -45,6 +46,7 @@ __all__ = [
     "check_nonnegative",
     "check_number",
     "check_positive",
+    "check_ratio",
     "check_real",
     "check_size",
     "check_values",

@@ -24,6 +24,7 @@ __all__ = [
     "check_nonnegative",
     "check_not_too_large_integer",
     "check_positive",
+    "check_ratio",
     "check_size",
 ]
 
@@ -125,6 +126,12 @@ def check_k(k: int) -> None:
     """
     check_natural("k", k)
     check_not_too_large_integer("k", k)
+
+
+def check_ratio(name: str, value: float) -> None:
+    """Raise InvalidInputError unless the option called ``name`` is a number between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidInputError(f"{name} must be a number between 0 and 1, got {value!r}")
 
 
 def check_size(name: str, size: Sequence[int]) -> torch.Size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,20 @@ def _losses() -> dict[str, Case]:
     )
     cases["SPO+ loss"] = Case(
         lambda: si.SPOPlusLoss("assignment"), _FORMS["assignment"], lambda module, x: module(x, costs.expand_as(x))
+    )
+    square = _FORMS["assignment"]
+    cases["perturbation gradient loss"] = Case(
+        lambda: si.PerturbationGradientLoss("assignment"), square, lambda module, x: module(x, costs.expand_as(x))
+    )
+    cases["cone loss"] = Case(lambda: si.ConeLoss("assignment"), square, lambda module, x: module(x, gold))
+    pool = torch.eye(3)[list(itertools.permutations(range(3)))]
+    cases["ranking loss"] = Case(
+        lambda: si.RankingLoss("assignment", pool=pool, solve_ratio=0.0),
+        square,
+        lambda module, x: module(x, costs.expand_as(x)),
+    )
+    cases["contrastive loss"] = Case(
+        lambda: si.ContrastiveLoss("assignment", pool=pool), square, lambda module, x: module(x, gold)
     )
     cases["soft-DTW loss"] = Case(si.SoftDTWLoss, (2, 3, 2), lambda module, x: module(x, x.detach().flip(1).sin()))
     return cases

@@ -23,7 +23,7 @@ from structinf.calls.resolution import ORACLES
 from structinf.estimators.base import ESTIMATORS
 from structinf.relaxation import RELAXATIONS
 
-MODULES = ["", ".attention", ".dp", ".noise", ".plot", ".simplex", ".testing", ".transitions"]
+MODULES = ["", ".attention", ".dp", ".metrics", ".noise", ".plot", ".simplex", ".testing", ".transitions"]
 REGISTRIES = (ORACLES, RELAXATIONS, ESTIMATORS)
 PACKAGES = ("structinf", "structinf_oracles")  # the packages of built-in plugins
 
@@ -47,6 +47,9 @@ SHOWN_BY = {
     "structinf.transitions.ParserState": "structinf.transitions.ArcHybrid",
     "structinf.transitions.RankingState": "structinf.transitions.PlackettLuce",
     "structinf.transitions.ShiftReduceState": "structinf.transitions.ShiftReduce",
+    "structinf.metrics.AttachmentScores": "structinf.metrics.attachment_scores",
+    "structinf.metrics.F1Score": "structinf.metrics.span_f1",
+    "structinf.metrics.MatchingAccuracy": "structinf.metrics.matching_accuracy",
     "structinf.testing.Check": "structinf.testing.list_oracle_checks",
     "structinf.testing.CheckReport": "structinf.testing.check_oracle",
     "structinf.testing.CheckResult": "structinf.testing.check_oracle",
@@ -68,11 +71,16 @@ UNDOCUMENTED = {
 
 # Objects that implement a paper, besides registered objects and maps to the simplex.
 FROM_PAPERS = [
+    "structinf.ConeLoss",
+    "structinf.ContrastiveLoss",
     "structinf.FenchelYoungLoss",
     "structinf.GaussianSparsemax",
     "structinf.Gibbs",
     "structinf.GumbelSparsemax",
     "structinf.HardConcrete",
+    "structinf.ImitationLoss",
+    "structinf.PerturbationGradientLoss",
+    "structinf.RankingLoss",
     "structinf.SPOPlusLoss",
     "structinf.StructuredMultiheadAttention",
     "structinf.VectorQuantizer",

@@ -1,0 +1,150 @@
+"""A pool of structures: a bounded memory without repetitions, with the scores of all its structures."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from ..parts import Parts, as_tuple, list_to_tuple, pack
+from ..shapes import Float
+from ..validation import check_natural
+
+__all__ = ["StructurePool", "is_due"]
+
+
+class StructurePool:
+    """At most ``capacity`` different structures. A new structure replaces the structure that was used the longest ago.
+
+    The structures stay on the CPU, in the dtype of the first structure.
+
+    Parameters
+    ----------
+    capacity : int
+        The largest number of structures.
+    """
+
+    def __init__(self, capacity: int = 1000) -> None:
+        check_natural("capacity", capacity)
+        self.capacity = capacity
+        self.is_tuple = False
+        self._rows: OrderedDict[bytes, int] = OrderedDict()
+        """The row of each structure by its bytes, from the oldest use to the latest."""
+        self._keys: list[bytes] = []
+        self._memory: tuple[Tensor, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def structures(self) -> Parts | None:
+        """The structures, (K, *event); None if the pool is empty."""
+        if not self._keys:
+            return None
+        return pack(tuple(t[: len(self)] for t in self._memory), self.is_tuple)
+
+    def add(self, structures: Parts) -> None:
+        """Add structures (K, *event), except the known ones, which count as used again."""
+        tensors = tuple(t.detach().cpu().contiguous() for t in as_tuple(structures))
+        if not self._memory:
+            self.is_tuple = isinstance(structures, tuple)
+            self._memory = tuple(t.new_zeros(0, *t.shape[1:]) for t in tensors)
+        self._check_form(structures)
+        tensors = tuple(t.to(own) for t, own in zip(tensors, self._memory, strict=True))
+        for row, key in enumerate(self._bytes(tensors)):
+            if key in self._rows:
+                self._rows.move_to_end(key)
+                continue
+            if len(self) < self.capacity:
+                index = len(self)
+                self._keys.append(key)
+                self._reserve(index + 1)
+            else:
+                index = self._rows.popitem(last=False)[1]
+                self._keys[index] = key
+            self._rows[key] = index
+            for own, t in zip(self._memory, tensors, strict=True):
+                own[index] = t[row]
+
+    def scores(self, theta: Parts) -> Float[Tensor, "batch structures"]:
+        """Return the scores ⟨θ, y⟩ of all structures, (B, K), differentiable in θ; −inf if a part is forbidden.
+
+        Parameters
+        ----------
+        theta : (B, *event) Parts
+            The scores of the parts.
+        """
+        structures = self.structures
+        if structures is None:
+            raise InvalidInputError("the pool has no structures; add structures before their scores are needed")
+        self._check_form(theta)
+        total: Tensor | None = None
+        for t, y in zip(as_tuple(theta), as_tuple(structures), strict=True):
+            flat, other = t.unsqueeze(-1).flatten(1), y.to(t).unsqueeze(-1).flatten(1)
+            forbidden = flat.isneginf()
+            if bool(forbidden.any()):
+                values = torch.where(forbidden, 0.0, flat) @ other.T
+                values = torch.where((forbidden.to(t) @ (other != 0).to(t).T) > 0, -torch.inf, values)
+            else:
+                values = flat @ other.T
+            total = values if total is None else total + values
+        assert total is not None
+        return total
+
+    def take(self, rows: Tensor, like: Parts) -> Parts:
+        """Return copies of the structures ``rows`` (B,), in the dtypes and on the device of ``like``; they are used."""
+        for row in rows.tolist():
+            self._rows.move_to_end(self._keys[row])
+        index = rows.cpu()
+        picked = [m[index].to(t) for m, t in zip(self._memory, as_tuple(like), strict=True)]
+        return pack(tuple(picked), self.is_tuple)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the structures as tensors by name, from the oldest use to the latest, for :meth:`load`.
+
+        The name is "structures", or "structures.0", "structures.1", ... if a structure is a tuple.
+        """
+        order = torch.tensor(list(self._rows.values()), dtype=torch.int64, device="cpu")
+        names = [f"structures.{i}" for i in range(len(self._memory))] if self.is_tuple else ["structures"]
+        return {name: t[order] for name, t in zip(names, self._memory, strict=False)}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Replace the structures by those of another pool's :meth:`state`; by the latest, if there are too many."""
+        self._rows, self._keys, self._memory = OrderedDict(), [], ()
+        if "structures" in state:
+            self.add(state["structures"][-self.capacity :])
+        elif "structures.0" in state:
+            count = sum(name.startswith("structures.") for name in state)
+            self.add(tuple(state[f"structures.{i}"][-self.capacity :] for i in range(count)))
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _reserve(self, size: int) -> None:
+        held = len(self._memory[0])
+        if size > held:
+            rows = min(self.capacity, max(16, 2 * held))
+            self._memory = tuple(torch.cat([t, t.new_zeros(rows - held, *t.shape[1:])]) for t in self._memory)
+
+    def _bytes(self, tensors: tuple[Tensor, ...]) -> list[bytes]:
+        columns = [[row.tobytes() for row in (t + 0).numpy()] for t in tensors]  # −0 and 0 are the same part
+        return [b"".join(row) for row in zip(*columns, strict=True)]
+
+    def _check_form(self, parts: Parts) -> None:
+        parts = list_to_tuple(parts)
+        shapes, own = ([tuple(t.shape[1:]) for t in as_tuple(p)] for p in (parts, self._memory))
+        if shapes != own or isinstance(parts, tuple) != self.is_tuple:
+            raise InvalidInputError(
+                f"the structures of a pool have one shape, here {own}, got {shapes}; use a pool for each shape"
+            )
+
+
+def is_due(call: int, ratio: float) -> bool:
+    """Return whether the call of number ``call``, from 1, is one of a share ``ratio`` of calls, spread evenly.
+
+    The first call is due, except at ratio 0.
+    """
+    return math.ceil(call * ratio) > math.ceil((call - 1) * ratio)

@@ -1,0 +1,115 @@
+"""Contrastive losses: the gold structure against the structures of a pool."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..calls.problem import OnInfeasible, Problem, check_on_infeasible
+from ..calls.resolution import get_oracle
+from ..oracle import Oracle
+from ..parts import Parts, map_parts
+from ..relaxation import resolve_relaxation
+from ..validation import check_choice
+from .gold_scores import gold_scores
+from .loss_pool import LossPool
+from .reduction import Reduction, check_reduction, describe_rules
+from .structured_loss import StructuredLoss
+
+__all__ = ["ContrastiveLoss"]
+
+
+class ContrastiveLoss(StructuredLoss):
+    """The scores of the structures of a pool S, compared with the score of the gold structure y.
+
+    ======  =======================================================  ===============================================
+    kind    loss                                                     gradient
+    ======  =======================================================  ===============================================
+    "nce"   the mean of ⟨θ, s⟩ − ⟨θ, y⟩ over s ∈ S                   the mean of S, minus y
+    "map"   the maximum of ⟨θ, s⟩ − ⟨θ, y⟩ over s ∈ S ∪ {y}          the best structure of S ∪ {y}, minus y
+    ======  =======================================================  ===============================================
+
+    In training mode, each call adds the gold structures of the batch to the pool, and a share ``solve_ratio`` of the
+    calls adds the best structures for θ. In evaluation mode, the pool stays as it is. ``state_dict`` contains it. If
+    the pool holds all structures, "map" is the perceptron loss of :class:`FenchelYoungLoss`. "nce" is linear in θ and
+    has no lower bound. Structures with a part of score −inf are left out for the instance.
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
+    kind : "nce" or "map"
+        The loss, from the table.
+    pool : (K, *event) Tensor, or tuple of Tensors, optional
+        The first structures of the pool, for example the best decisions of the training data.
+    capacity : int
+        The largest number of structures in the pool. A new structure replaces the structure added or found again the
+        longest ago.
+    solve_ratio : float
+        The share of training calls, between 0 and 1, that call the oracle: calls 1, 11, 21, ... for 0.1.
+    reduction : "mean", "sum" or "none"
+        The reduction over the batch, as in torch.nn; the mean of an empty batch is 0.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or give the instance the
+        loss 0 with gradient 0, whatever its gold structure is. A mean over the batch counts the instance.
+    **options
+        Options of an oracle given by name. An object already has its options.
+
+    Raises
+    ------
+    UnsupportedError
+        In a call with instance data, since the structures of one instance may be none of another instance.
+
+    References
+    ----------
+    Mulamba, Mandi, Diligenti, Lombardi, Bucarey & Guns 2021, Contrastive Losses and Solution Caching for
+    Predict-and-Optimize, IJCAI, pages 2833-2840. For the losses of ĉ − c there, pass θ − t as the scores.
+
+    Examples
+    --------
+    >>> loss = ContrastiveLoss("categorical", pool=torch.eye(3))
+    >>> loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.)
+    >>> loss = ContrastiveLoss("categorical", "map", pool=torch.eye(3))
+    >>> loss(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.)
+    """
+
+    keeps_state = True
+
+    def __init__(
+        self,
+        oracle: str | Oracle,
+        kind: Literal["nce", "map"] = "nce",
+        *,
+        pool: Parts | None = None,
+        capacity: int = 1000,
+        solve_ratio: float = 0.1,
+        reduction: Reduction = "mean",
+        on_infeasible: OnInfeasible = "raise",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_on_infeasible(on_infeasible)
+        check_choice("kind", kind, ("nce", "map"))
+        self.on_infeasible = on_infeasible
+        self.oracle, self.relaxation = get_oracle(oracle, **options), resolve_relaxation("map")
+        self.kind = kind
+        self.pool = LossPool(pool, capacity, solve_ratio)
+        self.reduction = check_reduction(reduction)
+
+    def _losses(self, problem: Problem, gold: Parts, relaxation: Any) -> Tensor:
+        theta, y = (map_parts(Tensor.double, parts) for parts in (problem.theta, gold))
+        own = gold_scores(problem.oracle, theta, y)
+        self.pool.grow(problem.oracle, gold, problem.theta)
+        scores = self.pool.scores(theta)
+        allowed = ~scores.isneginf()
+        differences = torch.where(allowed, scores, 0.0) - torch.where(allowed, own[:, None], 0.0)
+        if self.kind == "nce":
+            return differences.sum(1) / allowed.sum(1).clamp(min=1)
+        return differences.amax(1).clamp(min=0)
+
+    def extra_repr(self) -> str:
+        return f"oracle={self.oracle!r}, kind={self.kind!r}, {describe_rules(self)}"

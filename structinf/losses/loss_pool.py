@@ -1,0 +1,109 @@
+"""The pool of structures that a loss compares, which grows during training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..adapters import StructurePool, is_due
+from ..errors import InvalidInputError, UnsupportedError
+from ..oracle import Oracle
+from ..parts import Parts, as_tuple, list_to_tuple
+from ..shapes import Float
+from ..solvers.argmax import best_structure
+from ..validation import check_ratio, check_real
+
+__all__ = ["LossPool"]
+
+
+class LossPool(nn.Module):
+    """A :class:`StructurePool` with a schedule of exact calls; ``state_dict`` contains its structures.
+
+    Parameters
+    ----------
+    structures : (K, *event) Tensor, or tuple of Tensors, or None
+        The first structures.
+    capacity : int
+        The largest number of structures.
+    solve_ratio : float
+        The share of training calls that add best structures.
+    """
+
+    def __init__(self, structures: Parts | None, capacity: int, solve_ratio: float) -> None:
+        super().__init__()
+        check_ratio("solve_ratio", solve_ratio)
+        self.memory, self.solve_ratio, self.calls = StructurePool(capacity), solve_ratio, 0
+        if structures is not None:
+            first: Parts = list_to_tuple(structures)
+            for t in as_tuple(first):
+                check_real("pool", t)
+                if not (isinstance(t, Tensor) and t.is_floating_point() and t.ndim > 1 and bool(t.isfinite().all())):
+                    raise InvalidInputError(
+                        "pool must hold structures (K, *event), finite and in floating point, in the form of theta"
+                    )
+            self.memory.add(first)
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def grow(self, oracle: Oracle, structures: Parts | None, *scores: Parts) -> None:
+        """Add ``structures`` and, if the call is due, the best structures for each of the ``scores``.
+
+        A pool in evaluation mode stays as it is.
+
+        Raises
+        ------
+        UnsupportedError
+            If the oracle has instance data, since a structure of one instance may be none of another instance.
+        """
+        if oracle.bound:
+            raise UnsupportedError(
+                f"a pool of structures needs one set Y for all instances, but {oracle.label()} has the instance data "
+                f"{', '.join(oracle.bound)}; forbid parts by scores of −inf instead, or use FenchelYoungLoss"
+            )
+        if not self.training:
+            return
+        self.calls += 1
+        with torch.no_grad():
+            if structures is not None:
+                self.memory.add(structures)
+            if is_due(self.calls, self.solve_ratio):
+                for each in scores:
+                    self.memory.add(best_structure(oracle, each))
+
+    def scores(self, theta: Parts) -> Float[Tensor, "batch structures"]:
+        """Return the scores of all structures, (B, K), differentiable in θ; −inf if a part is forbidden."""
+        if not len(self):
+            raise InvalidInputError(
+                "the pool has no structures; pass pool=..., or call the loss in training mode with solve_ratio above 0"
+            )
+        return self.memory.scores(theta)
+
+    # Buffers have one shape, and the number of structures grows.
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        state = self.memory.state() | {"calls": torch.tensor(self.calls, device="cpu")}
+        destination.update({prefix + name: t for name, t in state.items()})
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        own = {key.removeprefix(prefix): t for key, t in state_dict.items() if key.startswith(prefix)}
+        if "calls" not in own:
+            missing_keys.append(prefix + "calls")
+            return
+        self.calls = int(own["calls"])
+        self.memory.load(own)
+
+    def extra_repr(self) -> str:
+        return f"{len(self)} of {self.memory.capacity} structures, solve_ratio={self.solve_ratio}"

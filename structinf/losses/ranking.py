@@ -1,0 +1,127 @@
+"""Ranking losses: the order of the structures of a pool by predicted scores, compared with the true order."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..calls.problem import OnInfeasible, Problem
+from ..oracle import Oracle
+from ..parts import Parts
+from ..validation import check_choice, check_nonnegative, check_positive
+from .decision_loss import DecisionLoss
+from .loss_pool import LossPool
+from .reduction import Reduction
+
+__all__ = ["RankingLoss"]
+
+
+class RankingLoss(DecisionLoss):
+    """The predicted scores p = ⟨θ, s⟩ of the structures s of a pool, compared with their true scores q = ⟨t, s⟩.
+
+    ============  ==================================================================================
+    kind          loss
+    ============  ==================================================================================
+    "pointwise"   the mean of (p − q)² over the pool
+    "pairwise"    the mean of max(0, margin + p − p*) over the structures with q < q*, where p* and
+                  q* are the scores of the structure of the pool with the largest q
+    "listwise"    the cross-entropy −Σ softmax(q / temperature) log softmax(p / temperature)
+    ============  ==================================================================================
+
+    In training mode, a share ``solve_ratio`` of the calls adds the best structures for θ and for t to the pool. In
+    evaluation mode, the pool stays as it is. ``state_dict`` contains it. Structures with a part of score −inf are left
+    out for the instance.
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
+    kind : "pointwise", "pairwise" or "listwise"
+        The loss, from the table.
+    pool : (K, *event) Tensor, or tuple of Tensors, optional
+        The first structures of the pool, for example the best decisions of the training data.
+    capacity : int
+        The largest number of structures in the pool. A new structure replaces the structure added or found again the
+        longest ago.
+    solve_ratio : float
+        The share of training calls, between 0 and 1, that call the oracle: calls 1, 11, 21, ... for 0.1.
+    margin : float
+        The margin of "pairwise", at least 0.
+    temperature : float
+        The temperature of "listwise", above 0, in units of a score.
+    reduction : "mean", "sum" or "none"
+        The reduction over the batch, as in torch.nn; the mean of an empty batch is 0.
+    on_infeasible : "raise" or "zero"
+        What to do if an instance has no structure of finite score: raise InfeasibleError, or give the instance the
+        loss 0 with gradient 0. A mean over the batch counts the instance.
+    **options
+        Options of an oracle given by name. An object already has its options.
+
+    Raises
+    ------
+    UnsupportedError
+        In a call with instance data, since the structures of one instance may be none of another instance.
+
+    References
+    ----------
+    Mandi, Bucarey, Mulamba & Guns 2022, Decision-Focused Learning: Through the Lens of Learning to Rank, ICML,
+    where costs are c = −t. "pairwise" compares with the best structure only.
+
+    Examples
+    --------
+    >>> theta = torch.tensor([[1.0, 2.0, 0.0]])
+    >>> true_theta = torch.tensor([[2.0, 0.5, 1.0]])
+    >>> for kind in ("pointwise", "pairwise", "listwise"):
+    ...     loss = RankingLoss("categorical", kind, pool=torch.eye(3))
+    ...     print(loss(theta, true_theta))
+    tensor(1.4167)
+    tensor(0.5000)
+    tensor(1.4986)
+    """
+
+    def __init__(
+        self,
+        oracle: str | Oracle,
+        kind: Literal["pointwise", "pairwise", "listwise"] = "pairwise",
+        *,
+        pool: Parts | None = None,
+        capacity: int = 1000,
+        solve_ratio: float = 0.1,
+        margin: float = 0.0,
+        temperature: float = 1.0,
+        reduction: Reduction = "mean",
+        on_infeasible: OnInfeasible = "raise",
+        **options: Any,
+    ) -> None:
+        super().__init__(oracle, options, reduction, on_infeasible)
+        check_choice("kind", kind, ("pointwise", "pairwise", "listwise"))
+        check_nonnegative("margin", margin)
+        check_positive("temperature", temperature)
+        self.kind, self.margin, self.temperature = kind, margin, temperature
+        self.pool = LossPool(pool, capacity, solve_ratio)
+
+    def _losses(self, problem: Problem, predicted: Parts, true: Parts) -> Tensor:
+        self.pool.grow(problem.oracle, None, predicted, true)
+        p, q = self.pool.scores(predicted), self.pool.scores(true)
+        allowed = ~p.isneginf()
+        if self.kind == "listwise":
+            # Without any allowed structure, the softmax would be NaN, and so would its gradient.
+            p, q = (torch.where(allowed.any(1, keepdim=True), scores, 0.0) for scores in (p, q))
+            shares = (q / self.temperature).softmax(1)
+            logs = (p / self.temperature).log_softmax(1)
+            used = allowed & (shares > 0)
+            return -torch.where(used, shares * torch.where(used, logs, 0.0), 0.0).sum(1)
+        p = torch.where(allowed, p, 0.0)
+        if self.kind == "pointwise":
+            errors, counted = (p - torch.where(allowed, q, 0.0)).square(), allowed
+        else:
+            best, index = q.max(1, keepdim=True)
+            errors, counted = (self.margin + p - p.gather(1, index)).clamp(min=0), allowed & (q < best)
+        return torch.where(counted, errors, 0.0).sum(1) / counted.sum(1).clamp(min=1)
+
+    def extra_repr(self) -> str:
+        oracle, rest = f"oracle={self.oracle!r}", super().extra_repr()
+        extra = {"pairwise": f", margin={self.margin}", "listwise": f", temperature={self.temperature}"}
+        return f"{oracle}, kind={self.kind!r}{extra.get(self.kind, '')}{rest.removeprefix(oracle)}"
