@@ -11,6 +11,7 @@ from .compile import custom_op as _custom_op  # noqa: F401  torch.export.load ne
 
 if TYPE_CHECKING:
     from . import dp, metrics, noise, simplex, testing, transitions
+    from .adapters import Affine, Generalized
     from .alignments import (
         Barycenter,
         SoftDTWLoss,
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Affine",
     "Barycenter",
     "ConeLoss",
     "ContrastiveLoss",
@@ -123,6 +125,7 @@ __all__ = [
     "Factorized",
     "FenchelYoungLoss",
     "GaussianSparsemax",
+    "Generalized",
     "Gibbs",
     "GibbsOracle",
     "GraphBatch",
@@ -231,6 +234,7 @@ __all__ = [
 
 # __getattr__ imports these modules on first use. Importing all of them takes a quarter of the time of `import torch`.
 _NAMES_BY_MODULE = {
+    ".adapters": "Affine Generalized",
     ".alignments": (
         "Barycenter SoftDTWLoss alignment_matrix alignment_path pairwise_cost soft_dtw soft_dtw_barycenter "
         "soft_dtw_between soft_dtw_divergence"

@@ -209,6 +209,13 @@ class Oracle(abc.ABC):
         """
         return None
 
+    def perturbed_parts(self, theta: AnyParts) -> Parts | None:
+        """Return boolean masks (1, *event), True for the parts that noise of relaxations may change; None for all.
+
+        An oracle overrides this method if a part is no score: the weight of a constant term of the objective.
+        """
+        return None
+
     def readout(self, y: AnyParts) -> Parts:
         """Map ``y`` linearly to the parts penalised by SparseMAP's ``penalty="readout"``, all parts by default."""
         return y
@@ -231,7 +238,8 @@ class Oracle(abc.ABC):
         """Return costs c of the parts such that ⟨c, y'⟩ − ⟨c, y⟩ is the Hamming distance from ``y`` to y'.
 
         The default distance is half the number of readout parts in which y and y' differ. If each token has one
-        active part, the distance is the number of wrong tokens.
+        active part, the distance is the number of wrong tokens. An oracle whose parts may have any values raises
+        UnsupportedError.
         """
         return self.readout_transpose(map_parts(lambda r: 0.5 - r, self.readout(y)), y)
 

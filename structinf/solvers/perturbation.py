@@ -116,9 +116,12 @@ def draw_noise(
         drawn.append(torch.cat([u, -u]) if antithetic else u)
     form = pack_like(drawn, theta)
     # Masks of each instance, also for shared tensors: the padding of one instance may be valid in another instance.
-    masks = oracle.valid_parts(map_parts(lambda u: u[0], form))
-    if masks is None:
-        return form
+    for masks in (oracle.valid_parts(map_parts(lambda u: u[0], form)), oracle.perturbed_parts(theta)):
+        form = form if masks is None else _masked(form, masks)
+    return form
+
+
+def _masked(form: Parts, masks: Parts) -> Parts:
     # A product suffices because draws are finite. torch.where is several times slower with a mask shared by samples.
     return map_parts(lambda u, mask: u * mask.to(u.dtype), form, masks)
 

@@ -1,0 +1,415 @@
+"""Objectives ⟨θ, g(y)⟩ + h(y) over the structures y of another oracle, or of a function of the user."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError, PluginError, UnsupportedError
+from ..kernels.arrays import as_tensor
+from ..oracle import Oracle
+from ..parts import AnyParts, Parts, as_tuple, batch_size, list_to_tuple, map_parts, pack
+from ..registry import ORACLES
+from ..validation import check_feasible, check_natural
+
+__all__ = ["Affine", "Generalized"]
+
+
+class _WithConstantTerm(Oracle):
+    """An oracle whose last tensor of scores is the weight w of a constant term, if ``has_term``.
+
+    A structure is (g(y), h(y)), so that ⟨(θ, w), (g(y), h(y))⟩ = ⟨θ, g(y)⟩ + w h(y).
+    """
+
+    has_term: bool
+    _ndims: int | tuple[int, ...]
+
+    @property
+    def event_ndim(self) -> int | tuple[int, ...]:  # type: ignore[override]
+        return self._ndims
+
+    def scores(self, theta: Parts) -> Parts:
+        """Return the scores ``theta`` (..., *event) together with the weight 1 of h, if the oracle has h.
+
+        Parameters
+        ----------
+        theta : (..., *event) Tensor, or tuple of Tensors
+            The scores of g(y).
+
+        Returns
+        -------
+        (..., *event) Tensor, or tuple of Tensors
+            ``theta`` itself without h, else a tuple with a weight (1,) for the whole batch.
+        """
+        theta = list_to_tuple(theta)
+        return (*as_tuple(theta), as_tuple(theta)[0].new_ones(1)) if self.has_term else theta
+
+    def perturbed_parts(self, theta: AnyParts) -> Parts | None:
+        if not self.has_term:
+            return None
+        masks = [torch.ones_like(t[:1], dtype=torch.bool) for t in theta]
+        return (*masks[:-1], torch.zeros_like(masks[-1]))
+
+    def hamming_cost(self, y: AnyParts) -> Parts:
+        raise UnsupportedError(
+            f"{self.label()} has no Hamming cost, since g(y) may hold any numbers; pass a tensor with the cost of each "
+            "part"
+        )
+
+    def readout(self, y: AnyParts) -> Parts:
+        return y if not self.has_term else y[0] if len(y) == 2 else y[:-1]
+
+
+class Affine(_WithConstantTerm):
+    """The objective ⟨θ, g(y)⟩ + h(y) over the structures y of ``oracle``, for linear maps g and h.
+
+    The structures of this oracle are z = g(y). The argmax calls the argmax of ``oracle`` for the scores gᵀθ + h. Every
+    relaxation that needs only the argmax works.
+
+    - Scores θ: without ``h``, one tensor (..., m), the score of each row of ``g``. With ``h``, a tuple: these scores,
+      and the weight w of h, (..., 1), or (1,) for the whole batch. :meth:`scores` adds the weight 1. A score of −inf
+      forbids all structures with a nonzero entry of g(y), for rows of ``g`` without negative numbers and y ≥ 0.
+    - Structure z, in the form of θ: g(y), and with ``h`` also h(y), (..., 1). Ties are broken by ``oracle``. A tied
+      g(y) may lie inside conv(Z), without being a vertex.
+    - Instance data of ``oracle``.
+
+    Noise of relaxations leaves the weight w unchanged. ``sparsemap`` with ``penalty="readout"`` penalises g(y) only.
+
+    Parameters
+    ----------
+    oracle : str or Oracle
+        The set Y of structures: an object, or a name of :func:`structinf.list_oracles`, with its options.
+    g : (m, d) Tensor, dense or sparse, optional
+        The matrix of g, which acts on the d parts of y in row-major order, tensor by tensor. Without it, g(y) = y, in
+        the form of y.
+    h : Tensor in the shape of y, or tuple of Tensors, optional
+        The constant score of each part of y: h(y) = ⟨h, y⟩.
+    event_shape : tuple of int, or tuple of tuples, optional
+        The shape of y, or of each of its tensors; by default the shape of ``h``, or the vector (d,).
+    **options
+        Options of an oracle given by name. An object already has its options.
+
+    Raises
+    ------
+    InvalidInputError
+        If a shape does not fit, or ``g`` or ``h`` is not finite.
+    UnsupportedError
+        If ``oracle`` accepts only scores of at most 0, because gᵀθ + h can be positive.
+
+    Examples
+    --------
+    Items have known values h, and the predicted scores θ belong to two groups of items:
+
+    >>> import structinf as si
+    >>> groups = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> values = torch.tensor([3.0, 1.0, 2.0])
+    >>> oracle = Affine("subset", groups, values, k=1)
+    >>> theta = torch.tensor([[0.0, 0.5], [0.0, 1.5]])
+    >>> counts, value = si.relax(oracle.scores(theta), oracle, "map")
+    >>> counts, value
+    (tensor([[1., 0.],
+            [0., 1.]]), tensor([[3.],
+            [2.]]))
+    """
+
+    name: ClassVar[str] = "affine"
+
+    def __init__(
+        self,
+        oracle: str | Oracle,
+        g: Tensor | None = None,
+        h: Parts | None = None,
+        *,
+        event_shape: Any = None,
+        **options: Any,
+    ) -> None:
+        self.oracle = ORACLES.get(oracle, **options)
+        if self.oracle.requires_nonpositive_theta:
+            raise UnsupportedError(f"{self.oracle!r} takes scores of at most 0, but gᵀθ + h can be positive")
+        if self.oracle.bound:
+            raise InvalidInputError("oracle: bind instance data to the Affine oracle, or pass them in the call")
+        if g is None and h is None:
+            raise TypeError("Affine needs g or h; without both, use the oracle itself")
+        self.has_term = h is not None
+        form = self.oracle.event_ndim
+        self._inner_is_tuple = isinstance(form, tuple)
+        self._rows = None if g is None else _matrix("g", g)
+        constant = None if h is None else tuple(_matrix("h", t) for t in as_tuple(list_to_tuple(h)))
+        self._shapes = self._event_shapes(event_shape, constant)
+        self._size = sum(map(math.prod, self._shapes))
+        for part, shape in zip(constant or (), self._shapes, strict=False):
+            if tuple(part.shape) != shape or len(constant or ()) != len(self._shapes):
+                raise InvalidInputError(
+                    f"h must have the shape of a structure of {self.oracle.label()}, {self._shapes}, got "
+                    f"{[tuple(t.shape) for t in constant or ()]}"
+                )
+        if self._rows is not None and (self._rows.ndim != 2 or self._rows.shape[1] != self._size):
+            raise InvalidInputError(
+                f"g must be a matrix with a column for each of the {self._size} parts of a structure, got shape "
+                f"{tuple(self._rows.shape)}"
+            )
+        self._constant = None if constant is None else torch.cat([t.flatten() for t in constant])
+        own = [1] if self._rows is not None else [len(s) for s in self._shapes]
+        self._is_tuple = self.has_term or (self._rows is None and self._inner_is_tuple)
+        ndims = (*own, 1) if self.has_term else tuple(own)
+        self._ndims = ndims if self._is_tuple else ndims[0]
+        self._on: dict[Any, list[Tensor]] = {}
+
+    def __repr__(self) -> str:
+        g = "" if self._rows is None else f", g=a matrix {tuple(self._rows.shape)}"
+        return f"Affine({self.oracle!r}{g}{', h=...' if self.has_term else ''})"
+
+    @property
+    def instance_ndim(self) -> Mapping[str, int]:  # type: ignore[override]
+        return self.oracle.instance_ndim
+
+    def validate(self, theta: AnyParts) -> None:
+        wanted = [(len(self._rows),)] if self._rows is not None else list(self._shapes)
+        received = [tuple(t.shape[1:]) for t in as_tuple(theta)][: len(wanted)]
+        if received != wanted:
+            raise InvalidInputError(
+                f"theta: {self.label()} needs scores of shape {wanted} after the batch, got {received}"
+            )
+        size = batch_size(theta)
+        self._inner.validate(self._as_inner(as_tuple(theta)[0].new_zeros(size, self._size)))
+
+    def argmax(self, theta: AnyParts) -> Parts:
+        tensors = as_tuple(theta)
+        size = batch_size(theta)
+        rows = torch.cat([t.double().flatten(1).expand(size, -1) for t in tensors], 1)
+        matrices = self._matrices(rows.device)
+        forbidden = rows.isneginf()
+        scores = self._transposed(torch.where(forbidden, 0.0, rows), matrices)
+        if bool(forbidden.any()):
+            scores = torch.where(self._forbidden_parts(forbidden), -torch.inf, scores)
+        inner = self._inner
+        form = self._as_inner(scores)
+        masks = inner.valid_parts(form)
+        if masks is not None:
+            form = map_parts(lambda t, mask: torch.where(mask, t, 0.0), form, masks)
+        y = inner.argmax(form)
+        flat = torch.cat([t.flatten(1) for t in as_tuple(y)], 1)
+        pieces = self._image(flat, matrices)
+        return pack(tuple(p.to(t).contiguous() for p, t in zip(pieces, tensors, strict=True)), self._is_tuple)
+
+    def image(self, y: Parts) -> Parts:
+        """Return g(y), and h(y) if the oracle has h, for structures ``y`` (..., *event) of the inner oracle.
+
+        Parameters
+        ----------
+        y : (..., *event) Tensor, or tuple of Tensors
+            Structures, or means of structures, of the inner oracle.
+        """
+        tensors = as_tuple(list_to_tuple(y))
+        shapes = [tuple(t.shape[t.ndim - len(s) :]) for t, s in zip(tensors, self._shapes, strict=False)]
+        if shapes != list(self._shapes) or len(tensors) != len(self._shapes):
+            raise InvalidInputError(
+                f"y must hold structures of shape {list(self._shapes)}, got {[tuple(t.shape) for t in tensors]}"
+            )
+        batch = tensors[0].shape[: tensors[0].ndim - len(self._shapes[0])]
+        flat = torch.cat([t.double().reshape(batch.numel(), -1) for t in tensors], 1)
+        pieces = self._image(flat, self._matrices(flat.device))
+        return pack(tuple(p.reshape(batch + p.shape[1:]).to(tensors[0]) for p in pieces), self._is_tuple)
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _event_shapes(self, event_shape: Any, constant: tuple[Tensor, ...] | None) -> tuple[tuple[int, ...], ...]:
+        """Return the shape of each tensor of a structure of the inner oracle."""
+        form = self.oracle.event_ndim
+        if event_shape is not None:
+            given = tuple(event_shape) if self._inner_is_tuple else (event_shape,)
+            shapes = tuple(tuple(int(n) for n in s) for s in given)
+        elif constant is not None:
+            shapes = tuple(tuple(t.shape) for t in constant)
+        elif form == 1 and self._rows is not None and self._rows.ndim == 2:
+            shapes = ((self._rows.shape[1],),)
+        else:
+            raise TypeError(
+                f"event_shape: give the shape of a structure of {self.oracle.label()}, for example event_shape=(4, 4)"
+            )
+        ndims = _ndims(form)
+        if tuple(map(len, shapes)) != ndims:
+            raise InvalidInputError(
+                f"the structures of {self.oracle.label()} have tensors of {list(ndims)} dimensions, got the shapes "
+                f"{list(shapes)}; check event_shape, or h"
+            )
+        return shapes
+
+    @property
+    def _inner(self) -> Oracle:
+        return self.oracle.bind(**self.bound) if self.bound else self.oracle
+
+    def _as_inner(self, flat: Tensor) -> Parts:
+        pieces = flat.split([math.prod(s) for s in self._shapes], 1)
+        shaped = tuple(p.reshape(len(flat), *s) for p, s in zip(pieces, self._shapes, strict=True))
+        return pack(shaped, self._inner_is_tuple)
+
+    def _matrices(self, device: torch.device) -> list[Tensor]:
+        """Return g, gᵀ and h on the ``device``; without g only h."""
+        if device not in self._on:
+            rows = [] if self._rows is None else [self._rows, self._rows.transpose(0, 1)]
+            rows = [t.coalesce() if t.layout is torch.sparse_coo else t for t in rows]
+            self._on[device] = [t.to(device) for t in (*rows, *([] if self._constant is None else [self._constant]))]
+        return self._on[device]
+
+    def _transposed(self, rows: Tensor, matrices: Sequence[Tensor]) -> Tensor:
+        """Return gᵀθ + w h, (B, d), for ``rows`` (B, m) or (B, m + 1)."""
+        own = rows[:, :-1] if self.has_term else rows
+        scores = own if self._rows is None else (matrices[1] @ own.T).T
+        return scores + rows[:, -1:] * matrices[-1] if self.has_term else scores
+
+    def _image(self, flat: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
+        """Return g(y), and h(y) if there is h, for ``flat`` (B, d)."""
+        flat = flat.double()
+        if self._rows is not None:
+            pieces = [(matrices[0] @ flat.T).T]
+        else:
+            split = flat.split([math.prod(s) for s in self._shapes], 1)
+            pieces = [p.reshape(len(flat), *s) for p, s in zip(split, self._shapes, strict=True)]
+        return [*pieces, flat @ matrices[-1][:, None]] if self.has_term else pieces
+
+    def _forbidden_parts(self, forbidden: Tensor) -> Tensor:
+        """Return the parts of y that a score of −inf forbids, (B, d), for the rows of score −inf (B, m)."""
+        used = forbidden.any(0)
+        table = []
+        if self._rows is not None:
+            table.append(self._rows.to(forbidden.device).to_dense())
+        else:
+            table.append(torch.eye(self._size, dtype=torch.float64, device=forbidden.device))
+        if self._constant is not None:
+            table.append(self._constant.to(forbidden.device)[None])
+        rows = torch.cat(table)
+        if bool((rows[used] < 0).any()):
+            raise InvalidInputError(
+                "theta: a score of −inf cannot forbid a row of g or h with negative numbers, whose terms may cancel; "
+                "forbid parts of the inner oracle instead, or use a large negative score"
+            )
+        return (forbidden.double() @ (rows != 0).double()) > 0
+
+
+def _ndims(form: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``event_ndim`` of an oracle as a tuple."""
+    return form if isinstance(form, tuple) else (form,)
+
+
+def _matrix(name: str, t: Any) -> Tensor:
+    """Return ``t`` in float64 on the CPU, sparse as COO; raise InvalidInputError unless it is real and finite."""
+    try:
+        t = t if isinstance(t, Tensor) else as_tensor(t)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"{name} must be a tensor of numbers, got {type(t).__name__}") from error
+    if t.is_complex():
+        raise InvalidInputError(f"{name} must hold real numbers, got {t.dtype}")
+    t = t.detach().cpu().double()
+    if t.layout is not torch.strided:
+        t = t.to_sparse_coo().coalesce()
+    values = t.values() if t.layout is torch.sparse_coo else t
+    if not bool(values.isfinite().all()):
+        raise InvalidInputError(f"{name} must be finite, got NaN or infinity")
+    return t.clone()
+
+
+class Generalized(_WithConstantTerm):
+    """The objective ⟨θ, g(y)⟩ + h(y) over objects y that a function of the user maximises.
+
+    The structures of this oracle are z = g(y), so that y may be any Python object: a schedule, a set of routes. Every
+    relaxation that needs only the argmax works.
+
+    - Scores θ: without ``h``, one tensor (..., *event). With ``h``, a tuple: these scores, and the weight w > 0 of h,
+      (..., 1), or (1,) for the whole batch. :meth:`scores` adds the weight 1.
+    - Structure z, in the form of θ: g(y), and with ``h`` also h(y), (..., 1).
+
+    Noise of relaxations leaves the weight w unchanged. ``sparsemap`` with ``penalty="readout"`` penalises g(y) only.
+
+    Parameters
+    ----------
+    maximiser : callable
+        Maps scores (B, *event), with one batch dimension, to y = argmax ⟨θ, g(y)⟩ + h(y) of each instance, as one
+        object for the batch. It gets θ / w.
+    g : callable
+        Maps the result of ``maximiser`` to g(y), (B, *event).
+    h : callable, optional
+        Maps the result of ``maximiser`` to h(y), (B,).
+    event_ndim : int
+        The number of dimensions of g(y).
+
+    Raises
+    ------
+    PluginError
+        In a call, if a function returns a wrong shape or NaN.
+    InvalidInputError
+        In a call, if a weight is not above 0.
+
+    References
+    ----------
+    Dalle, Baty, Bouvier & Parmentier 2022, Learning with Combinatorial Optimization Layers: a Probabilistic Approach,
+    Section 2.1.
+
+    Examples
+    --------
+    A number y of 0, 1, 2 or 3 machines, with g(y) = y and the cost h(y) = −y²:
+
+    >>> import structinf as si
+    >>> machines = torch.arange(4.0)
+    >>> def maximiser(theta):
+    ...     return machines[(theta * machines - machines**2).argmax(1)]
+    >>> oracle = Generalized(
+    ...     maximiser, g=lambda y: y[:, None], h=lambda y: -(y**2)
+    ... )
+    >>> theta = torch.tensor([[0.5], [3.5]])
+    >>> si.relax(oracle.scores(theta), oracle, "map")
+    (tensor([[0.],
+            [2.]]), tensor([[-0.],
+            [-4.]]))
+    """
+
+    name: ClassVar[str] = "generalized"
+
+    def __init__(
+        self,
+        maximiser: Callable[[Tensor], Any],
+        g: Callable[[Any], Tensor],
+        h: Callable[[Any], Tensor] | None = None,
+        *,
+        event_ndim: int = 1,
+    ) -> None:
+        for name, function in (("maximiser", maximiser), ("g", g), ("h", h)):
+            if not (callable(function) or (name == "h" and function is None)):
+                raise TypeError(f"{name} must be a function, got {type(function).__name__}")
+        check_natural("event_ndim", event_ndim, 0)
+        self.maximiser, self.g, self.h = maximiser, g, h
+        self.has_term = h is not None
+        self._ndims = (event_ndim, 1) if self.has_term else event_ndim
+
+    def argmax(self, theta: AnyParts) -> Parts:
+        if self.h is None:
+            return self._checked("g", self.g(self.maximiser(theta.clone())), theta)
+        scores, weight = theta
+        if bool((weight <= 0).any()):
+            raise InvalidInputError(
+                f"theta: the weight of h must be above 0, got {weight.min().item()}; add the weight 1 by oracle.scores"
+            )
+        size = batch_size(theta)
+        scores = scores.expand(size, *scores.shape[1:])
+        weight = weight[:, 0].expand(size)
+        found = self.maximiser(scores / weight.view(-1, *[1] * (scores.ndim - 1)))
+        return self._checked("g", self.g(found), scores), self._checked("h", self.h(found), weight)[:, None]
+
+    def __repr__(self) -> str:
+        return f"Generalized(maximiser=..., g=...{', h=...' if self.has_term else ''}, event_ndim={self._ndims})"
+
+    @staticmethod
+    def _checked(name: str, value: Any, like: Tensor) -> Tensor:
+        if not isinstance(value, Tensor) or value.shape != like.shape or not bool(value.isfinite().all()):
+            received = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise PluginError(
+                f"{name}(y) must return a finite tensor of shape {tuple(like.shape)} for this batch, got {received}"
+                + (" with NaN or infinity" if isinstance(value, Tensor) and value.shape == like.shape else "")
+            )
+        used = (like.isneginf() & (value != 0)).unsqueeze(-1).flatten(1).any(1)
+        check_feasible(~used, "structure of finite score from maximiser")
+        return value.detach().to(like).clone()
