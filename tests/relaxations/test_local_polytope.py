@@ -108,7 +108,7 @@ def test_branch_and_bound_finds_the_best_structure(scale: float) -> None:
 
 
 def test_branch_and_bound_with_forbidden_and_free_variables() -> None:
-    graph, theta = frustrated(6, 3)
+    _, theta = frustrated(6, 3)
     wider = si.FactorGraph(8)
     for pair in itertools.combinations(range(6), 2):
         wider.add("pair", pair)
