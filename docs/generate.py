@@ -75,6 +75,7 @@ NEEDS = {
     "lp_map": "needs a `FactorGraph`",
     "marginals": "needs `log_partition`",
     "smoothed": "needs a dynamic program",
+    "gumbel_crf": "needs a hypergraph",
     "gumbel_rao": "needs one choice among n",
     "soft_subset": "needs subsets of exactly k",
     "sinkhorn": "needs matrices with given sums of rows and columns",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError, PluginError
 from ..kernels.gpu import interprets_kernels, uses_triton
+from ..noise import Gumbel
 from ..oracle import Enumerable, KBest, Samplable
 from ..parts import Parts, as_tuple, batch_size, divide_by_temperature, map_parts, pack_like, sum_to_batch_of
 from ..regularizers import NEGENTROPY, UNREGULARIZED, Regularizer
@@ -24,6 +25,7 @@ from ..validation import check_count, check_enumerable, check_feasible, check_in
 from . import dispatch, queries, torch_backend
 from .distinct_samples import distinct_derivations, log_probabilities
 from .hypergraph import Hypergraph
+from .relaxed_walks import relaxed_walks
 
 __all__ = ["HypergraphProgram"]
 
@@ -268,6 +270,46 @@ class HypergraphProgram(SmoothableGibbs, Samplable, KBest, Enumerable):
         log_q = log_probabilities(graph, flat, v) if regularizer.alpha == 1 else q.log()
         parts, valid = distinct_derivations(graph, log_q, goal, n, generator)
         return self._unflatten(parts.to(flat.dtype), theta), valid
+
+    def relaxed_sample(
+        self,
+        theta: Parts,
+        n: int,
+        generator: torch.Generator | None = None,
+        *,
+        temperature: float = 1.0,
+        relaxation_temperature: float = 1.0,
+        straight_through: bool = False,
+    ) -> Parts:
+        """Draw ``n`` relaxed samples of p(y) ∝ exp(⟨θ, y⟩ / temperature), (n, B, *event), differentiable in θ.
+
+        Each choice of a derivation is a softmax of its scores plus Gumbel noise.
+
+        Parameters
+        ----------
+        theta : (B | 1, *event) Tensor, or tuple of Tensors
+            Scores of the parts.
+        n : int
+            The number of samples.
+        generator : torch.Generator, optional
+            The source of the noise.
+        temperature : float
+            The divisor of the scores of the distribution, above 0.
+        relaxation_temperature : float
+            The divisor of the noisy scores in each softmax, above 0.
+        straight_through : bool
+            Whether the values are exact samples, with the gradient of the relaxed samples.
+        """
+        check_count(n)
+        graph, flat, goal = self._graph_parts_goals(divide_by_temperature(theta, temperature))
+        scores, goals = flat.double().repeat(n, 1), goal.repeat(n)
+        noise = Gumbel().sample(
+            (len(scores), graph.edges + 1), dtype=scores.dtype, device=scores.device, generator=generator
+        )
+        relaxed, drawn, value = relaxed_walks(graph, scores, goals, noise, relaxation_temperature)
+        self._check_feasible(value.detach()[: len(flat)])
+        samples = drawn + (relaxed - relaxed.detach()) if straight_through else relaxed
+        return self._unflatten(samples.to(flat.dtype).unflatten(0, (n, len(flat))), theta)
 
     def entropy(self, theta: Parts, regularizer: Regularizer = NEGENTROPY) -> Float[Tensor, " batch"]:
         """Return the Shannon entropy in nats, (B,), of the structures drawn by :meth:`smoothed_sample`."""

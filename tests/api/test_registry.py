@@ -434,12 +434,12 @@ def test_what_works_with_an_oracle_is_listed():
     summing = {name for name in si.list_relaxations() if si.get_relaxation(name).requires is not Oracle}
     graphs = {"belief_propagation", "mean_field", "lp_map", "lp_sparsemap"}
     categories = {"gapped_straight_through", "gumbel_rao"}
-    assert {"marginals", "reinmax", "sinkhorn", "smoothed", *graphs, *categories} == summing
+    assert {"marginals", "reinmax", "sinkhorn", "smoothed", "gumbel_crf", *graphs, *categories} == summing
     others = [name for name in si.list_relaxations() if name not in (*summing, "soft_subset")]
     assert resolution.works_with(Knapsack(3)) == others
     assert set(resolution.works_with(Explicit())) - set(resolution.works_with(Knapsack(3))) == {"marginals", "reinmax"}
     assert resolution.works_with(si.get_oracle("categorical")) == [
-        name for name in si.list_relaxations() if name not in ("sinkhorn", "soft_subset", *graphs)
+        name for name in si.list_relaxations() if name not in ("sinkhorn", "soft_subset", "gumbel_crf", *graphs)
     ]
 
 
