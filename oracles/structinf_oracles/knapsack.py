@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, NoReturn, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from structinf.dp import Hypergraph, HypergraphBuilder, HypergraphProgram
 from structinf.errors import InvalidInputError
-from structinf.validation import check_natural
+from structinf.validation import check_instances, check_natural
 
+from .common.distinct_rows import check_integer_amounts, distinct_rows, number_of_dimensions
 from .common.labels import reject_labels
 from .common.subsets import cost_of_wrong_elements, taken_elements
 
@@ -22,30 +26,37 @@ __all__ = ["Knapsack"]
 _LARGEST = 2**53
 """The largest sum of weights. Sums of indices and weights stay within 64 bits."""
 
-_SEVERAL = "; for several limits, one for each row of a matrix of weights, use the structure milp"
+_MOST_STATES = 2_000_000
+"""The largest number of states, pairs of an item and the capacities left, of a hypergraph."""
 
 
 @dataclass(frozen=True)
 class Knapsack(HypergraphProgram):
-    """Subsets of items with a total weight of at most a capacity.
+    """Subsets of items with a total weight of at most a capacity, or several weights with a capacity each.
 
     - Scores θ, shape (..., d), any sign: the value of each item. −inf forbids an item.
     - Structure y, shape (..., d): 1 for each packed item. The empty knapsack is always a structure.
     - Labels, shape (..., d): y as integers.
+    - Instance data ``weights``, shape (..., d), and ``capacity``, shape (...): the weights and the capacity of each
+      instance, integers of at least 0. Default: the options. In a call, weights with one dimension and a number as
+      capacity are the options.
 
     Parameters
     ----------
-    weights : sequence of int, or integer array or Tensor, shape (d,)
-        The weight of each item, at least 0.
-    capacity : int
-        The largest total weight, at least 0.
+    weights : sequence of int, or integer array or Tensor, shape (d,) or (m, d), optional
+        The weight of each item, at least 0; or m weights of each item, such as mass and volume. Needed without
+        instance data ``weights``.
+    capacity : int, or sequence of m int, optional
+        The largest total weight, at least 0, or of each of the m weights. Needed without instance data ``capacity``.
 
     Notes
     -----
     The recursion is Bellman's, over the items and the remaining capacity. Only the remaining capacities that can
     occur are stored. All capacities large enough for the remaining items share one state. For the first i of d items
     the number of states is at most the least of 2^(d − i), the capacity + 1, and the total weight of the i items + 1.
-    A larger capacity thus need not cost time.
+    A larger capacity thus need not cost time. With m weights, a state has m remaining capacities, and the number of
+    states grows with the product of the capacities. Above 2,000,000 states, the oracle raises InvalidInputError; use
+    ``milp``, which has no sums.
 
     Ties go to leaving an item, decided from the last item backwards.
 
@@ -65,48 +76,143 @@ class Knapsack(HypergraphProgram):
     name: ClassVar[str] = "knapsack"
     search_terms: ClassVar[tuple[str, ...]] = ("budget",)
     event_ndim: ClassVar[int | tuple[int, ...]] = 1
+    instance_ndim: ClassVar[Mapping[str, int]] = MappingProxyType({"weights": 1, "capacity": 0})
     label_ndim: ClassVar[int] = 1
     padding_stays_in_place: ClassVar[bool] = True
 
-    weights: Sequence[int]
-    capacity: int
+    weights: Sequence[int] | Sequence[Sequence[int]] | None = None
+    capacity: int | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", _checked(self.weights))
-        check_natural("capacity", self.capacity, 0)
+        if self.weights is not None:
+            object.__setattr__(self, "weights", _checked(self.weights))
+        several = self.weights is not None and self._is_matrix
+        if isinstance(self.capacity, list | tuple | np.ndarray | Tensor) and number_of_dimensions(self.capacity) == 1:
+            if self.weights is None or not several:
+                raise InvalidInputError(
+                    f"capacity must be an integer for weights of shape (d,), got {self.capacity!r}; pass the capacity "
+                    "of each instance with the scores, or weights of shape (m, d) for m capacities"
+                )
+            given: Any = self.capacity
+            numbers = tuple(given.tolist() if hasattr(given, "tolist") else given)
+            for number in numbers:
+                check_natural("capacity", number, 0)
+            if len(numbers) != len(self.weights):
+                raise InvalidInputError(
+                    f"capacity must hold a number for each of {len(self.weights)} rows of weights, got {len(numbers)}"
+                )
+            object.__setattr__(self, "capacity", numbers)
+        elif several:
+            raise InvalidInputError(
+                f"capacity must hold a number for each of {len(cast(Any, self.weights))} rows of weights, got "
+                f"{self.capacity!r}"
+            )
+        elif self.capacity is not None:
+            check_natural("capacity", cast(int, self.capacity), 0)
+
+    @classmethod
+    def reads_as_option(cls, name: str, value: Any) -> bool:
+        """Return whether weights have one dimension, or several in a list, or whether a capacity is a number or tuple.
+
+        Parameters
+        ----------
+        name : str
+            "weights" or "capacity".
+        value : object
+            The value of a call's keyword.
+        """
+        if name == "capacity":
+            return isinstance(value, Integral | tuple)
+        return number_of_dimensions(value) == 1 or isinstance(value, tuple)
+
+    @property
+    def _is_matrix(self) -> bool:
+        return bool(self.weights) and isinstance(cast(Any, self.weights)[0], tuple)
 
     def has_binary_parts(self, theta: Tensor) -> bool:
         return True
 
     def build(self, event_shape: tuple[int]) -> Hypergraph:
         graph = HypergraphBuilder(event_shape)
-        total = np.cumsum([0, *self.weights])  # [i]: the largest capacity that the first i items can use
-        head, left = graph.nodes(1), np.minimum([self.capacity], total[-1])
-        goal = int(head[0])
-        for i in reversed(range(len(self.weights))):
-            fits = left >= self.weights[i]
-            capacities_left = np.concatenate([left, left[fits] - self.weights[i]])
-            capacities_left, place = np.unique(np.minimum(capacities_left, total[i]), return_inverse=True)
-            tail = graph.nodes(len(capacities_left))
-            graph.add(head, tail[place[: len(head)]])
-            graph.add(head[fits], tail[place[len(head) :]], part=graph.parts[i])
-            head, left = tail, capacities_left
-        graph.add(head)
-        return graph.build(goal)
+        weights, capacity = self._matrix_and_capacities()
+        return graph.build(int(_add_items(graph, weights, capacity[None])[0]))
+
+    def _matrix_and_capacities(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the options as weights (m, d) and capacities (m,); InvalidInputError without them."""
+        for name in ("weights", "capacity"):
+            if getattr(self, name) is None:
+                _raise_missing(name)
+        capacities = self.capacity if isinstance(self.capacity, tuple) else (self.capacity,)
+        weights = np.array(self.weights, np.int64).reshape(len(capacities), -1)
+        return weights, np.array([min(int(cast(int, c)), _LARGEST) for c in capacities], np.int64)
+
+    # -- weights and capacities of instances ----------------------------------------------------
+
+    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weights (B, d) and the capacities (B,) of the instances."""
+        if self._is_matrix:
+            raise InvalidInputError(
+                "knapsack takes instance data with one weight for each item only; use milp, or an oracle for each "
+                "instance"
+            )
+        batch = len(next(iter(self.bound.values())))
+        weights, capacity = self.bound.get("weights"), self.bound.get("capacity")
+        for name, given in (("weights", weights), ("capacity", capacity)):
+            if given is None and getattr(self, name) is None:
+                _raise_missing(name)
+        rows = np.array([self.weights]) if weights is None else weights.cpu().numpy()
+        limits = np.array([min(cast(int, self.capacity), _LARGEST)]) if capacity is None else capacity.cpu().numpy()
+        rows = np.broadcast_to(rows, (batch, rows.shape[1]))
+        return rows, np.broadcast_to(limits, (batch,))
+
+    def _problems(self) -> _Problems:
+        """Return the hypergraph of all problems of the batch, or of a batch that this batch is a part of."""
+        known: tuple[Any, _Problems] | None = vars(self).get("_of_batch")
+        if known is not None and known[0] is self.bound:
+            return known[1]
+        weights, capacity = self._tables()
+        table = np.ascontiguousarray(np.concatenate([weights, np.minimum(capacity, _LARGEST)[:, None]], 1), np.int64)
+        keys = [row.tobytes() for row in table]
+        found = _find_problems(weights.shape[1], keys) or _Problems.of(table, keys)
+        object.__setattr__(self, "_of_batch", (self.bound, found))
+        return found
+
+    def _hypergraph_of(self, event_shape: Any) -> Hypergraph:
+        if not self.bound:
+            return _without_cache(self)._plain_hypergraph(event_shape)
+        return self._problems().graph
+
+    def _plain_hypergraph(self, event_shape: Any) -> Hypergraph:
+        return super()._hypergraph_of(event_shape)
+
+    def goal_index(self, graph: Hypergraph) -> Tensor | None:
+        if not self.bound:
+            return None
+        problems, (weights, capacity) = self._problems(), self._tables()
+        table = np.ascontiguousarray(np.concatenate([weights, np.minimum(capacity, _LARGEST)[:, None]], 1), np.int64)
+        return torch.tensor([problems.index[row.tobytes()] for row in table], dtype=torch.int64, device="cpu")
 
     def validate(self, theta: Tensor) -> None:
-        if theta.shape[1] != len(self.weights):
+        for name, values in self.bound.items():
+            check_instances(name, values, len(theta))
+            check_integer_amounts(name, values)
+        items = self._tables()[0].shape[1] if self.bound else self._matrix_and_capacities()[0].shape[1]
+        if theta.shape[1] != items:
             raise InvalidInputError(
-                f"theta: knapsack takes a value for each of the {len(self.weights)} weights, shape "
-                f"({len(self.weights)},), got {tuple(theta.shape[1:])} after the batch dimensions"
+                f"theta: knapsack takes a value for each of the {items} weights, shape "
+                f"({items},), got {tuple(theta.shape[1:])} after the batch dimensions"
             )
 
     def encode(self, labels: Tensor, like: Tensor) -> Tensor:
-        y = taken_elements(labels, None, len(self.weights))
-        weight = (y * labels.new_tensor(self.weights)).sum(1, keepdim=True)
-        reject_labels(
-            weight > min(self.capacity, _LARGEST), labels, f"the items weigh more than the capacity of {self.capacity}"
-        )
+        y = taken_elements(labels, None, like.shape[1])
+        if self.bound:
+            weights, capacity = (torch.tensor(table, device=labels.device) for table in self._tables())
+            heavy = (y * weights).sum(1, keepdim=True) > capacity.unsqueeze(1)
+            reject_labels(heavy, labels, "the items weigh more than the capacity")
+            return y.to(like.dtype)
+        weights, capacity = (torch.tensor(table, device=labels.device) for table in self._matrix_and_capacities())
+        weight = (y.unsqueeze(1) * weights).sum(2)
+        reject_labels(weight > capacity, labels, f"the items weigh more than the capacity of {self.capacity}")
         return y.to(like.dtype)
 
     def decode(self, y: Tensor) -> Tensor:
@@ -117,20 +223,111 @@ class Knapsack(HypergraphProgram):
         return cost_of_wrong_elements(y)
 
 
-def _checked(weights: Any) -> tuple[int, ...]:
+def _raise_missing(name: str) -> NoReturn:
+    raise InvalidInputError(f"knapsack needs {name}, as an option or with the scores as instance data")
+
+
+class _Problems(NamedTuple):
+    """The hypergraph of several knapsacks, and the position in its goals of each by the bytes of its numbers."""
+
+    items: int
+    index: dict[bytes, int]
+    graph: Hypergraph
+
+    @classmethod
+    def of(cls, table: np.ndarray, keys: Sequence[bytes]) -> _Problems:
+        """Build the hypergraph for the rows of ``table``, (B, d + 1) with the capacity last, and remember it."""
+        items = table.shape[1] - 1
+        builder, goals, index = HypergraphBuilder((items,)), [], {}
+        for rows, (row,) in distinct_rows(torch.from_numpy(table[:, :-1].copy())):
+            members = rows.numpy()
+            nodes = _add_items(builder, row.numpy()[None], table[members, -1:])
+            for member, node in zip(members.tolist(), nodes.tolist(), strict=True):
+                if keys[member] not in index:
+                    index[keys[member]] = len(goals)
+                    goals.append(node)
+        several = len(np.unique(table[:, :-1], axis=0)) > 1
+        if not goals:
+            goals = _add_items(builder, np.zeros((1, items), np.int64), np.zeros((1, 1), np.int64)).tolist()
+        found = cls(items, index, builder.build(np.array(goals), components=several))
+        _RECENT.appendleft(found)
+        return found
+
+
+_RECENT: deque[_Problems] = deque(maxlen=16)
+
+
+def _find_problems(items: int, keys: Sequence[bytes]) -> _Problems | None:
+    """Return a remembered hypergraph with all problems ``keys``."""
+    for problems in tuple(_RECENT):
+        if problems.items == items and all(key in problems.index for key in keys):
+            return problems
+    return None
+
+
+def _without_cache(oracle: Knapsack) -> Knapsack:
+    """Return the oracle without the hypergraph of an earlier batch, which is no option."""
+    return Knapsack(oracle.weights, oracle.capacity) if "_of_batch" in vars(oracle) else oracle
+
+
+def _add_items(graph: HypergraphBuilder, weights: np.ndarray, capacities: np.ndarray) -> np.ndarray:
+    """Add the recursion for items of ``weights`` (m, d), and return the goals (c,) of ``capacities`` (c, m)."""
+    total = np.pad(np.cumsum(weights, 1), ((0, 0), (1, 0)))  # [:, i]: the most that the first i items can use
+    left, goal = _distinct(np.minimum(capacities, total[:, -1]))
+    head = graph.nodes(len(left))
+    goals, states = head[goal], len(left)
+    for i in reversed(range(weights.shape[1])):
+        fits = (left >= weights[:, i]).all(1)
+        after = np.concatenate([left, left[fits] - weights[:, i]])
+        left, place = _distinct(np.minimum(after, total[:, i]))
+        states += len(left)
+        if states > _MOST_STATES:
+            raise InvalidInputError(
+                f"knapsack: these weights and capacities have more than {_MOST_STATES:,} states; divide weights and "
+                "capacities by a common number and round, or use milp for the best subset"
+            )
+        tail = graph.nodes(len(left))
+        graph.add(head, tail[place[: len(head)]])
+        graph.add(head[fits], tail[place[len(head) :]], part=graph.parts[i])
+        head = tail
+    graph.add(head)
+    return goals
+
+
+def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct ``rows`` (n, m) in ascending order, and the place of each row."""
+    if rows.shape[1] == 1:
+        values, place = np.unique(rows[:, 0], return_inverse=True)
+        return values[:, None], place
+    values, place = np.unique(rows, axis=0, return_inverse=True)
+    return values, place.ravel()
+
+
+def _checked(weights: Any) -> tuple[Any, ...]:
+    """Return weights as a tuple of integers, or as a tuple of such tuples."""
+    if number_of_dimensions(weights) == 2:
+        matrix = tuple(_checked_row(row) for row in weights)
+        if len({len(row) for row in matrix}) > 1:
+            raise InvalidInputError(f"weights must have the same number of items in each row, got {weights!r}")
+        return matrix
+    return _checked_row(weights)
+
+
+def _checked_row(weights: Any) -> tuple[int, ...]:
     shape = getattr(weights, "shape", None)
     numbers: Any = weights.tolist() if hasattr(weights, "tolist") else weights
     is_sequence = isinstance(numbers, Sequence) and not isinstance(numbers, str | bytes)
     if not is_sequence or (shape is not None and len(shape) != 1):
         received = repr(weights) if shape is None else f"shape {tuple(shape)}"
-        raise InvalidInputError(f"weights must be a sequence of one integer for each item, got {received}{_SEVERAL}")
+        raise InvalidInputError(
+            f"weights must be a sequence of one integer for each item, got {received}; for several capacities, pass a "
+            "matrix with a row for each"
+        )
     for i, weight in enumerate(numbers):
         if isinstance(weight, bool) or not isinstance(weight, Integral) or int(weight) < 0:
             remedy = ""
             if isinstance(weight, float):
                 remedy = "; scale and round fractional weights, and scale the capacity alike"
-            elif isinstance(weight, Sequence) and not isinstance(weight, str):
-                remedy = _SEVERAL
             raise InvalidInputError(f"weights must be integers of at least 0, got {weight!r} for item {i}{remedy}")
     total = sum(map(int, numbers))
     if total > _LARGEST:

@@ -323,7 +323,7 @@ def test_k_must_be_a_number(k):
         ([1, -2], 3, "weights must be integers of at least 0, got -2 for item 1"),
         ([1.5], 3, "got 1.5 for item 0; scale and round"),
         (torch.tensor([1.0]), 3, "got 1.0 for item 0"),
-        (torch.tensor([[1]]), 3, r"one integer for each item, got shape \(1, 1\)"),
+        (torch.tensor([[1]]), 3, "capacity must hold a number for each of 1 rows of weights, got 3"),
         (3, 3, "one integer for each item, got 3"),
         ("12", 3, "one integer for each item"),
         ([1], -1, "capacity must be an integer of at least 0, got -1"),
