@@ -11,7 +11,17 @@ from .compile import custom_op as _custom_op  # noqa: F401  torch.export.load ne
 
 if TYPE_CHECKING:
     from . import dp, metrics, noise, simplex, testing, transitions
-    from .adapters import Affine, Generalized
+    from .adapters import (
+        Affine,
+        FunctionOracle,
+        Generalized,
+        Parallel,
+        Pooled,
+        PoolReport,
+        oracle_from_function,
+        parallel,
+        pooled,
+    )
     from .alignments import (
         Barycenter,
         SoftDTWLoss,
@@ -48,6 +58,7 @@ if TYPE_CHECKING:
         UnboundedError,
         UnknownNameError,
         UnsupportedError,
+        WorkerError,
     )
     from .estimators import (
         Estimator,
@@ -124,6 +135,7 @@ __all__ = [
     "FactorGraph",
     "Factorized",
     "FenchelYoungLoss",
+    "FunctionOracle",
     "GaussianSparsemax",
     "Generalized",
     "Gibbs",
@@ -139,9 +151,12 @@ __all__ = [
     "Layer",
     "Negentropy",
     "Oracle",
+    "Parallel",
     "Parts",
     "PerturbationGradientLoss",
     "PluginError",
+    "PoolReport",
+    "Pooled",
     "Projectable",
     "Quantized",
     "RankingLoss",
@@ -175,6 +190,7 @@ __all__ = [
     "Unregularized",
     "UnsupportedError",
     "VectorQuantizer",
+    "WorkerError",
     "alignment_matrix",
     "alignment_path",
     "check_transition_system",
@@ -204,7 +220,10 @@ __all__ = [
     "metrics",
     "noise",
     "optimality_gap",
+    "oracle_from_function",
     "pairwise_cost",
+    "parallel",
+    "pooled",
     "register_estimator",
     "register_oracle",
     "register_relaxation",
@@ -234,7 +253,7 @@ __all__ = [
 
 # __getattr__ imports these modules on first use. Importing all of them takes a quarter of the time of `import torch`.
 _NAMES_BY_MODULE = {
-    ".adapters": "Affine Generalized",
+    ".adapters": "Affine FunctionOracle Generalized Parallel PoolReport Pooled oracle_from_function parallel pooled",
     ".alignments": (
         "Barycenter SoftDTWLoss alignment_matrix alignment_path pairwise_cost soft_dtw soft_dtw_barycenter "
         "soft_dtw_between soft_dtw_divergence"
@@ -250,7 +269,7 @@ _NAMES_BY_MODULE = {
     ".distributions.mixed": "GaussianSparsemax GumbelSparsemax HardConcrete",
     ".errors": (
         "ConvergenceError ConvergenceWarning InfeasibleError InvalidInputError PluginError SolverLimitError "
-        "StructinfError UnboundedError UnknownNameError UnsupportedError"
+        "StructinfError UnboundedError UnknownNameError UnsupportedError WorkerError"
     ),
     ".estimators": ("Estimator Latent expect get_estimator latent list_estimators list_methods register_estimator"),
     ".factor_graphs": "FactorGraph",

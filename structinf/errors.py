@@ -24,6 +24,7 @@ __all__ = [
     "UnboundedError",
     "UnknownNameError",
     "UnsupportedError",
+    "WorkerError",
     "renumber_instances",
     "warn_user",
 ]
@@ -166,6 +167,10 @@ class UnboundedError(InstanceError, ValueError):
 
 class SolverLimitError(InstanceError, RuntimeError):
     """A solver reached its limit, for example ``time_limit``, before it proved a structure to be the best."""
+
+
+class WorkerError(InstanceError, RuntimeError):
+    """A process of :func:`structinf.parallel` died twice while it solved an instance."""
 
 
 class UnsupportedError(StructinfError, TypeError):

@@ -33,6 +33,9 @@ NAMES = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: :|$)", re.MULTILINE)
 # Results of another public call. The example of the call shows the result.
 SHOWN_BY = {
     "structinf.Barycenter": "structinf.soft_dtw_barycenter",
+    "structinf.FunctionOracle": "structinf.oracle_from_function",
+    "structinf.Parallel": "structinf.parallel",
+    "structinf.PoolReport": "structinf.pooled",
     "structinf.TopK": "structinf.topk",
     "structinf.DistinctSamples": "structinf.Gibbs",
     "structinf.Quantized": "structinf.VectorQuantizer",
