@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import structinf as si
+import toy_oracles
 from estimator_enumeration import cost
 from structinf.estimators import Exact, WeightedStructures
 
@@ -21,17 +22,13 @@ from structinf.estimators import Exact, WeightedStructures
             "score_function",
             "GibbsOracle.*#P-complete.*Supported estimators: exact, perturbed, sparsemap, sp",
         ),
-        (
-            "arborescence",
-            "topk_sparsemax",
-            "KBest.*Supported estimators: exact, muprop, perturbed, score_function, sparsemap, sp",
-        ),
-        ("arborescence", "sum_and_sample", "KBest"),
+        (toy_oracles.Knapsack(2), "topk_sparsemax", "KBest.*Supported estimators: perturbed, sparsemap"),
+        (toy_oracles.Knapsack(2), "sum_and_sample", "GibbsOracle"),
         ("assignment", "sum_and_sample", "GibbsOracle"),
         ("path", "perturbed", "scores of at most 0.*perturbed with default options"),
     ],
 )
-def test_an_estimator_that_the_oracle_cannot_serve(oracle: str, estimator: str, message: str):
+def test_an_estimator_that_the_oracle_cannot_serve(oracle: Any, estimator: str, message: str):
     options: Any = {"graph": ((0, 1), (1, 2))} if oracle == "path" else {}
     message = message.replace("perturbed with default options", "multiplicative")
     with pytest.raises(si.UnsupportedError, match=message):

@@ -14,6 +14,7 @@ from scipy.stats import chi2
 from torch.distributions import Independent, kl_divergence
 
 import structinf as si
+import toy_oracles
 from gibbs_examples import close, draw
 from oracle_examples import parametrize
 from structinf.parts import as_tuple, map_parts
@@ -264,7 +265,7 @@ def test_refusals():
     with pytest.raises(si.UnsupportedError, match="no support"):
         si.SparseDistribution.of(torch.zeros(3), "categorical", "marginals")
     with pytest.raises(si.UnsupportedError, match="KBest"):
-        si.SparseDistribution.topk(torch.zeros(3, 3), "arborescence", 2)
+        si.SparseDistribution.topk(torch.zeros(3, 3), toy_oracles.Knapsack(2), 2)
     with pytest.raises(si.InvalidInputError, match="k must be an integer of at least 1"):
         si.SparseDistribution.topk(torch.zeros(3), "categorical", 0)
     with pytest.raises(si.InvalidInputError, match=r"same dimensions, got shapes \(4, 4\) and \(3,\)"):
