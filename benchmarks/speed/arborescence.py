@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import structinf as si
+from structinf_oracles.arborescence import Arborescence
 
 from .case import STRUCTINF, Case, Contender, Target
 
@@ -65,6 +68,34 @@ def _best_of_roots(solve: Callable, theta: Tensor) -> list[np.ndarray]:
         assert best_heads is not None
         found.append(best_heads)
     return found
+
+
+# ----------------------------------------------------------------------------- k best
+
+
+def k_best(modules: Mapping[str, ModuleType], batch: int, words: int, k: int) -> Iterator[Contender]:
+    """List the k best trees: by one search for two sets of trees, by restrictions of the argmax, and by networkx."""
+    theta = _scores(batch, words)
+    oracle = Arborescence()
+    yield Contender(STRUCTINF, lambda: si.topk(theta, oracle, k).scores, lambda scores: scores.T)
+    yield Contender(
+        "restrictions of the argmax", lambda: si.Restrictable.topk(oracle, theta, k)[1], lambda scores: scores.T
+    )
+    if package := modules.get("networkx"):
+        graphs = [_digraph(package, scores) for scores in theta]
+        yield Contender("networkx", lambda: [_listed(package, graph, k) for graph in graphs], torch.tensor)
+
+
+def _digraph(networkx: Any, theta: Tensor) -> Any:
+    nodes = range(len(theta))
+    graph = networkx.DiGraph()
+    graph.add_weighted_edges_from((h, m, theta[h, m].item()) for h in nodes for m in nodes[1:] if h != m)
+    return graph
+
+
+def _listed(networkx: Any, graph: Any, k: int) -> list[float]:
+    trees = itertools.islice(networkx.ArborescenceIterator(graph, minimum=False), k)
+    return [tree.size(weight="weight") for tree in trees]
 
 
 # ----------------------------------------------------------------------------- sums
@@ -192,6 +223,15 @@ CASES = (
             target=Target(10),
         )
         for n in (20, 40)
+    ),
+    Case(
+        "arborescence-k-best",
+        "the {k} best arborescences, B={batch} n={words}",
+        k_best,
+        {"batch": 1, "words": 30, "k": 32},
+        {"batch": 2, "words": 3, "k": 4},
+        peers=("networkx",),
+        target=Target(50, ("networkx",)),
     ),
     *(
         Case(

@@ -19,6 +19,7 @@ PEERS = {
     "ufal.chu-liu-edmonds": "ufal.chu_liu_edmonds",
     "lapx": "lap",
     "rustworkx": "rustworkx",
+    "networkx": "networkx",
     "ortools": "ortools.graph.python.min_cost_flow",
     "POT": "ot.batch",
     "entmax": "entmax",
