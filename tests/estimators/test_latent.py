@@ -107,8 +107,8 @@ def test_inputs_tuples_and_lengths():
 
 
 def test_second_derivatives():
-    assert torch.autograd.gradgradcheck(lambda t: si.latent(g, t, SUBSET, "marginals"), scores())
-    assert torch.autograd.gradgradcheck(lambda t: si.elbo(g, t, SUBSET, "exact", prior=PRIOR), scores())
+    assert torch.autograd.gradgradcheck(lambda t: si.latent(g, t, SUBSET, "marginals"), scores()[:1])
+    assert torch.autograd.gradgradcheck(lambda t: si.elbo(g, t, SUBSET, "exact", prior=PRIOR), scores()[:1])
 
 
 @pytest.mark.parametrize(

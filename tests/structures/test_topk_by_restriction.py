@@ -193,6 +193,10 @@ def test_plugin_with_a_tuple_of_tensors():
     found = si.topk(theta, Pair(), 20)
     assert found.valid.sum() == 11
     assert found.scores[:5, 0].tolist() == [2.5, 2.0, 1.75, 1.0, 0.5]
+
+
+@pytest.mark.full
+def test_conformance_of_a_plugin():
     si.testing.check_oracle(Pair(), ((2,), (2,)))
 
 
