@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..noise import Gumbel
-from ..oracle import Enumerable, Oracle
-from ..parts import Parts, as_tuple, batch_size, map_parts
+from ..oracle import Enumerable, GibbsOracle, Oracle, Samplable
+from ..parts import Parts, as_tuple, batch_size, inner_product, map_parts
+from ..smoothing import differentiable_log_partition
+from ..solvers.distinct_samples import sample_without_replacement
 from ..transitions import TransitionSystem, sequence_log_prob, stochastic_beam
 from ..transitions.search import best_columns
 from ..validation import check_choice, check_feasible, check_natural
@@ -68,8 +70,9 @@ class UnorderedSet(Estimator):
     b(S, y) from the same set. Value and gradient are unbiased for every f. Without a baseline, their variance is at
     most the variance of the score function estimator with one sample. If at most k structures exist, both are exact.
 
-    The oracle must list its structures (:class:`structinf.Enumerable`). For a transition system, the sequences come
-    from :func:`structinf.stochastic_beam`.
+    The oracle must list its structures (:class:`structinf.Enumerable`), or draw samples and have a log-partition
+    function. If the structures are too many to list, they come from :func:`structinf.sample` without replacement. For a
+    transition system, the sequences come from :func:`structinf.stochastic_beam`.
 
     Parameters
     ----------
@@ -108,8 +111,16 @@ class UnorderedSet(Estimator):
         self, oracle: Oracle, theta: Parts, generator: torch.Generator | None = None
     ) -> WeightedStructures:
         size, first = batch_size(theta), as_tuple(theta)[0]
+        can_draw = isinstance(oracle, GibbsOracle) and isinstance(oracle, Samplable)
+        if can_draw and not isinstance(oracle, Enumerable):
+            return self._drawn_structures(oracle, theta, generator)
         groups = group_by_instance_data(oracle, size, first.device)
-        listed = [(rows, *enumerate_and_score(oracle, theta, rows)) for rows in groups]
+        try:
+            listed = [(rows, *enumerate_and_score(oracle, theta, rows)) for rows in groups]
+        except InvalidInputError:  # too many structures to list
+            if not can_draw:
+                raise
+            return self._drawn_structures(oracle, theta, generator)
         feasible = torch.ones(size, dtype=torch.bool, device=first.device)
         for rows, _, scores in listed:
             feasible[rows] = (scores.detach() > -torch.inf).any(1)
@@ -124,6 +135,24 @@ class UnorderedSet(Estimator):
         if not several:
             return empty_structures(theta, size)
         return _UnorderedStructures.joined(several)
+
+    def _drawn_structures(self, oracle: Oracle, theta: Parts, generator: torch.Generator | None) -> WeightedStructures:
+        """Return structures drawn without replacement, instead of chosen from a list."""
+        fixed = map_parts(Tensor.detach, theta)
+        with torch.no_grad():
+            structures, valid = sample_without_replacement(oracle, fixed, self.k, generator)
+        theta64, size = map_parts(Tensor.double, theta), batch_size(theta)
+        drawn = [inner_product(theta64, map_parts(lambda y, i=i: y[i].double(), structures)) for i in range(self.k)]
+        log_p = torch.stack(drawn, 1) - differentiable_log_partition(cast(GibbsOracle, oracle), theta64)[:, None]
+        log_p = torch.where(valid.T, log_p, -torch.inf)
+        rows = torch.arange(size, device=log_p.device)
+        of_instances = map_parts(lambda y: y.transpose(0, 1), structures)
+        return self._weighted(rows, of_instances, log_p, size, as_tuple(theta)[0].dtype)
+
+    def unsupported_reason(self, oracle: Oracle) -> str | None:
+        if isinstance(oracle, GibbsOracle) and isinstance(oracle, Samplable):
+            return None
+        return super().unsupported_reason(oracle)
 
     def weighted_sequences(
         self, system: TransitionSystem, inputs: Any, generator: torch.Generator | None = None

@@ -110,3 +110,49 @@ def test_options():
         UnorderedSet(k=1)
     assert si.expect(lambda y: y.sum(1), torch.zeros(0, 3), "bits", "unordered_set").shape == (0,)
     assert si.expect(lambda y: y.sum(1), torch.zeros(0, 3), BitsInOrder(), "unordered_set").shape == (0,)
+
+
+class DrawnChain(si.dp.HypergraphProgram):
+    """Binary strings without two ones in a row, which can be listed, but claim to be too many."""
+
+    event_ndim = 1
+
+    def build(self, event_shape):
+        graph = si.dp.HypergraphBuilder(event_shape)
+        zero, one = graph.nodes(2, event_shape[0] + 1)
+        graph.add(zero[0])
+        graph.add(zero[1:], zero[:-1])
+        graph.add(zero[1:], one[:-1])
+        graph.add(one[1:], zero[:-1], part=graph.parts)
+        goal = graph.node()
+        graph.add(goal, [zero[-1], one[-1]])
+        return graph.build(goal, prune=True)
+
+    def enumerate(self, event_shape):
+        raise si.InvalidInputError("too many to list")
+
+
+def test_structures_that_are_drawn_instead_of_listed():
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(3, dtype=torch.float64, generator=generator)
+    structures = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1]], dtype=torch.float64)
+
+    def f(y):
+        return (y @ torch.tensor([0.3, -1.0, 0.7], dtype=torch.float64)).exp()
+
+    leaf = theta.clone().requires_grad_()
+    exact = ((structures @ leaf).softmax(0) * f(structures)).sum()
+    (slope,) = torch.autograd.grad(exact, leaf)
+    # All structures: exact. Two of them: unbiased.
+    everything = si.expect(f, leaf, DrawnChain(), si.get_estimator("unordered_set", k=6), generator=generator)
+    torch.testing.assert_close(everything, exact.detach())
+    torch.testing.assert_close(torch.autograd.grad(everything, leaf)[0], slope)
+    many = theta.expand(4000, 3).clone().requires_grad_()
+    found = si.expect(f, many, DrawnChain(), si.get_estimator("unordered_set", k=2), generator=generator)
+    assert abs(found.mean() - exact) < 6 * found.std() / 4000**0.5
+    (gradient,) = torch.autograd.grad(found.sum(), many)
+    assert ((gradient.mean(0) - slope).abs() < 6 * gradient.std(0) / 4000**0.5).all()
+    large = torch.zeros(2, 40, 40, dtype=torch.float64, requires_grad=True)
+    value = si.expect(lambda y: y[:, 0].sum(1), large, "arborescence", "unordered_set", generator=generator)
+    value.sum().backward()
+    assert value.isfinite().all()
