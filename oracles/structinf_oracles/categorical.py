@@ -139,7 +139,8 @@ class Categorical(GibbsOracle, Samplable, KBest, Smoothable, Projectable, Entrop
         check_count(n)
         device = theta.device if generator is None else generator.device
         exponential = torch.empty(theta.shape, dtype=torch.float64, device=device).exponential_(generator=generator)
-        y, _, valid = self.topk(theta.double() - exponential.to(theta.device).log(), max(n, 1))
+        noise = -exponential.to(theta.device).clamp(min=torch.finfo(torch.float64).tiny).log()
+        y, _, valid = self.topk(theta.double() + noise, max(n, 1))
         return y[:n].to(theta.dtype), valid[:n]
 
     def project(self, theta: Tensor) -> Float[Tensor, "batch k"]:

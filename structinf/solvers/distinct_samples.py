@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import UnsupportedError
 from ..noise import Gumbel
 from ..oracle import GibbsOracle, Oracle, Samplable
-from ..parts import Parts, batch_size, map_parts, select_rows
+from ..parts import Parts, batch_size, inner_product, map_parts, select_rows
 from ..restriction import Restrictable, Solved, as_parts, flatten_parts, ranked_search
 
 __all__ = ["sample_without_replacement"]
@@ -62,10 +62,12 @@ def sample_without_replacement(
         about 2^-14.
     """
     own = getattr(oracle, "sample_without_replacement", None)
-    if own is not None:
+    if own is not None and oracle.known_set == "one_of_n":
         return own(theta, n, generator)
     size = batch_size(theta)
     theta = map_parts(lambda t: t.detach().expand(size, *t.shape[1:]), theta)
+    if own is not None:
+        return _with_method_for_peaks(cast(Any, oracle), theta, n, generator)
     draws = _DistinctDraws(cast(Any, oracle), theta, n, generator)
     draws.draw_with_replacement(_most_draws(oracle, theta, n))
     rows = draws.unfinished()
@@ -78,6 +80,31 @@ def sample_without_replacement(
             )
         draws.finish(rows)
     return as_parts(draws.found, theta), draws.valid()
+
+
+def _with_method_for_peaks(
+    oracle: Any, theta: Parts, n: int, generator: torch.Generator | None
+) -> tuple[Parts, Tensor]:
+    """Use the oracle's method for instances whose n most probable structures may have more than half the probability.
+
+    For other instances, at least every second draw with replacement is new, on average. The choice depends on the
+    scores alone, so that the distribution does not depend on it.
+    """
+    theta64 = map_parts(Tensor.double, theta)
+    best = inner_product(theta64, map_parts(Tensor.double, oracle.argmax(theta)))
+    is_peaked = best - oracle.log_partition(theta64) > -math.log(2 * max(n, 1))
+    rows = is_peaked.nonzero()[:, 0]
+    if len(rows) == len(best):
+        return oracle.sample_without_replacement(theta, n, generator)
+    draws = _DistinctDraws(oracle, theta, n, generator)
+    draws.total = torch.where(is_peaked, 0, draws.total)
+    draws.draw_with_replacement(None)
+    structures, valid = as_parts(draws.found, theta), draws.valid()
+    if len(rows):
+        own = map_parts(lambda t: t[rows], theta)
+        others, valid[:, rows] = oracle[rows].sample_without_replacement(own, n, generator)
+        structures = map_parts(lambda y, z: y.index_copy(1, rows, z), structures, others)
+    return structures, valid
 
 
 def _can_restrict(oracle: Oracle, theta: Parts) -> bool:
@@ -108,19 +135,19 @@ class _DistinctDraws:
     def valid(self) -> Tensor:
         return torch.arange(len(self.found), device=self.count.device)[:, None] < self.count
 
-    def draw_with_replacement(self, most: int) -> None:
-        """Fill places by at most ``most`` draws for each instance."""
+    def draw_with_replacement(self, most: int | None) -> None:
+        """Fill places by at most ``most`` draws for each instance; without a limit if there are structures enough."""
         rows, batch, drawn = self.unfinished(), 2 * len(self.found), 0
-        while len(rows) and drawn < most:
+        while len(rows) and (most is None or drawn < most):
             oracle: Samplable = self.oracle[rows]
             samples = oracle.sample(select_rows(self.theta, rows), batch, self.generator)
             draws = flatten_parts(map_parts(lambda t: t.flatten(0, 1), samples)).unflatten(0, (batch, len(rows)))
             for several in draws.split(_DRAWS_AT_ONCE):
                 self._add(rows, several)
-            if drawn == 0:
+            if drawn == 0 and most is not None:
                 self._count_structures(rows)
             drawn += batch
-            rows, batch = self.unfinished(), min(2 * batch, most)
+            rows, batch = self.unfinished(), batch if most is None else min(2 * batch, most)
 
     def _add(self, rows: Tensor, draws: Tensor) -> None:
         """Add those of the ``draws`` (m, R, D) of the instances ``rows`` that are new, in order."""
